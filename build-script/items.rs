@@ -12,6 +12,8 @@ const FILES: &[&str] = &[
     "types",
     "backend_types",
     "train_types",
+    "shard_types",
+    "outer_types",
     "runtime",
     "backend",
     "spawn",
@@ -39,8 +41,10 @@ const FILES: &[&str] = &[
     "completion",
     "culprit",
     "memory",
+    "outer",
     "reducer",
     "reducer_step",
+    "shard",
     "sampler",
     "trace",
 ];
@@ -69,7 +73,9 @@ pub(crate) fn read() -> Vec<Item> {
         let path = Path::new(FFI).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-        let has_types = ["constants", "types", "backend_types", "train_types"].contains(name);
+        let has_types =
+            ["constants", "types", "backend_types", "train_types", "shard_types", "outer_types"]
+                .contains(name);
         items.extend(
             file.items
                 .into_iter()

@@ -4333,6 +4333,24 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_NO_BROADCAST 128
 
 /**
+ * In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its own
+ * elements only (dist_shard_ranges). The buckets stay as they are.
+ *
+ * Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
+ */
+#define DIST_REDUCER_SHARDED 256
+
+/**
+ * In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only while
+ * they are computed (ZeRO-2), so that a few buckets have memory at a time.
+ *
+ * Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It is
+ * not filled with zeros, and valid until the parameter is marked. The call waits while many other
+ * buckets are reduced.
+ */
+#define DIST_REDUCER_SHARE_GRADS 512
+
+/**
  * For `flags` of dist_reducer_begin: the step does not communicate.
  *
  * The gradients stay on this rank, and the caller adds those of the next step to them.
@@ -4375,6 +4393,13 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_GRADS 4
 
 /**
+ * Lets ranks train on their own for many steps between two agreements (local SGD, DiLoCo).
+ *
+ * Owned by the caller, released with dist_outer_release. One thread at a time calls its functions.
+ */
+typedef struct dist_outer_t dist_outer_t;
+
+/**
  * Averages the gradients of a model over the ranks of a group while they are computed.
  *
  * Owned by the caller, released with dist_reducer_release. Any thread may mark gradients; one
@@ -4389,6 +4414,13 @@ typedef struct dist_reducer_t dist_reducer_t;
  * Owned by the caller, released with dist_sampler_release. Any thread may use it.
  */
 typedef struct dist_sampler_t dist_sampler_t;
+
+/**
+ * Shares the state of an optimizer over the ranks of a reducer (ZeRO-1 and ZeRO-2).
+ *
+ * Owned by the caller, released with dist_shard_release. One thread at a time calls its functions.
+ */
+typedef struct dist_shard_t dist_shard_t;
 
 /**
  * Describes a parameter of a model.
@@ -4455,6 +4487,179 @@ typedef struct dist_param_t {
 } dist_param_t;
 
 /**
+ * Updates the global values of a parameter, `count` elements of each array.
+ *
+ * `pseudo_grad` is the mean over the ranks of the global values less those of the rank. `state` is
+ * memory of the function's own, zeros at first. The function computes the same bits on all ranks. It
+ * must not throw and must not call libdist. `user` is that of the options.
+ */
+typedef void (*dist_outer_fn)(size_t param,
+                              float *global,
+                              const float *pseudo_grad,
+                              float *state,
+                              size_t count,
+                              void *user);
+
+/**
+ * Options of dist_outer_create.
+ */
+typedef struct dist_outer_options_t {
+    /**
+     * sizeof(dist_outer_options_t).
+     */
+    size_t struct_size;
+    /**
+     * The number of steps between two agreements on the same parameters; required.
+     */
+    uint64_t every;
+    /**
+     * In how many parts the parameters are agreed on, at different steps; 0 for 1. Not above
+     * `every` and the number of parameters.
+     */
+    size_t fragments;
+    /**
+     * "nesterov" or NULL, "sgd", or "average": the global values become the mean of the ranks'.
+     * With `function`, its name. Borrowed for the call.
+     */
+    const char *optimizer;
+    /**
+     * The learning rate of the optimizer; 0 for 0.7.
+     */
+    double learning_rate;
+    /**
+     * The momentum of "nesterov"; 0 for 0.9.
+     */
+    double momentum;
+    /**
+     * An optimizer of the caller's; optional.
+     */
+    dist_outer_fn function;
+    /**
+     * Passed to `function`; valid until dist_outer_release.
+     */
+    void *user;
+    /**
+     * The deadline of each operation in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for
+     * none.
+     */
+    int64_t timeout_ms;
+    /**
+     * How distances are reduced, as in dist_reducer_options_t; not "none".
+     */
+    const char *hook;
+    /**
+     * Settings of the hook, as in dist_reducer_options_t.
+     */
+    const char *hook_settings;
+    /**
+     * The name of the model in the log; optional, borrowed for the call.
+     */
+    const char *name;
+} dist_outer_options_t;
+
+/**
+ * Figures of an outer optimizer on this rank.
+ */
+typedef struct dist_outer_stats_t {
+    /**
+     * sizeof(dist_outer_stats_t).
+     */
+    size_t struct_size;
+    /**
+     * The calls of dist_outer_step, without repetitions.
+     */
+    uint64_t steps;
+    /**
+     * How often the ranks have agreed on a fragment.
+     */
+    uint64_t updates;
+    /**
+     * How often a rank voted against a fragment, so that all went back.
+     */
+    uint64_t restores;
+    /**
+     * The bytes that were reduced.
+     */
+    uint64_t bytes_reduced;
+    /**
+     * How many of these bytes a hook did not have to send.
+     */
+    uint64_t bytes_saved;
+    /**
+     * How long operations ran, together.
+     */
+    uint64_t communication_ns;
+} dist_outer_stats_t;
+
+/**
+ * A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
+ */
+typedef struct dist_bucket_t {
+    /**
+     * sizeof(dist_bucket_t).
+     */
+    size_t struct_size;
+    /**
+     * The position of the bucket, from 0.
+     */
+    size_t index;
+    /**
+     * The number of buckets.
+     */
+    size_t n_buckets;
+    /**
+     * The reduced gradients, one after the other with gaps; NULL if they are the caller's own.
+     */
+    void *data;
+    /**
+     * The number of elements of `data`, gaps included.
+     */
+    size_t count;
+    /**
+     * The element type.
+     */
+    dist_dtype_t dtype;
+    /**
+     * Must be 0.
+     */
+    int32_t reserved;
+    /**
+     * The indices of the parameters.
+     */
+    const size_t *params;
+    /**
+     * Where the gradient of each begins in `data`, in elements; NULL if `data` is.
+     */
+    const size_t *offsets;
+    /**
+     * The number of parameters.
+     */
+    size_t n_params;
+    /**
+     * The number of the step, from 0.
+     */
+    uint64_t step;
+} dist_bucket_t;
+
+/**
+ * Reduces a bucket: replaces `data` of it by the sum over all ranks, the same bits on all of them.
+ *
+ * The gradients in `data` are this rank's, multiplied by its factor: the sum is the result. The
+ * function communicates with any calls on `group`, which has the ranks of the reducer's group and is
+ * lent for the call. It may block. The library calls it with one bucket after the other, in the
+ * same order on all ranks, on the calling thread of dist_reducer_end or on a thread of its own.
+ *
+ * `bytes_sent` is the number of bytes of `data`; a function that sends another number of bytes
+ * stores it there, for `bytes_saved` of dist_reducer_stats_t. `user` is `hook_user` of the options.
+ * An error that it returns fails the group. It must not throw, and must not call functions of the
+ * reducer.
+ */
+typedef dist_status_t (*dist_hook_fn)(dist_group_t *group,
+                                      const struct dist_bucket_t *bucket,
+                                      uint64_t *bytes_sent,
+                                      void *user);
+
+/**
  * Options of dist_reducer_create.
  */
 typedef struct dist_reducer_options_t {
@@ -4508,6 +4713,30 @@ typedef struct dist_reducer_options_t {
      * reduced in its order after dist_reducer_end, else when that returns.
      */
     void *stream;
+    /**
+     * How buckets in host memory are reduced: "all_reduce" or NULL; "f16", "bf16", "int8" or
+     * "powersgd", which send fewer bytes; "none", which sends nothing: each rank keeps its own
+     * gradients. With `hook_function`, its name. Sparse gradients have no hook. Borrowed for the
+     * call.
+     */
+    const char *hook;
+    /**
+     * Settings of the hook, as name=value;name=value; optional, borrowed for the call.
+     *
+     * int8: block, the number of elements that share a scale (256). powersgd: rank (1); start, the
+     * first step with compression (10); min_ratio, how much smaller a gradient becomes at least
+     * (2); warm and feedback, 0 to begin without the last factors or to forget what was left out.
+     * Those of `hook_function` are its own: the ranks compare them.
+     */
+    const char *hook_settings;
+    /**
+     * A function that reduces buckets; optional.
+     */
+    dist_hook_fn hook_function;
+    /**
+     * Passed to `hook_function`; valid until the reducer is released.
+     */
+    void *hook_user;
 } dist_reducer_options_t;
 
 /**
@@ -4530,6 +4759,10 @@ typedef struct dist_reducer_stats_t {
      * Of the last step: the bytes that were reduced.
      */
     uint64_t bytes_reduced;
+    /**
+     * Of the last step: how many of these bytes a hook did not have to send.
+     */
+    uint64_t bytes_saved;
     /**
      * Of the last step: the bytes that were copied between gradients, buckets and results.
      */
@@ -4561,59 +4794,79 @@ typedef struct dist_reducer_stats_t {
 } dist_reducer_stats_t;
 
 /**
- * A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
+ * Called with each bucket whose gradients are reduced.
  */
-typedef struct dist_bucket_t {
+typedef void (*dist_bucket_fn)(const struct dist_bucket_t *bucket, void *user);
+
+/**
+ * Options of dist_shard_create.
+ */
+typedef struct dist_shard_options_t {
     /**
-     * sizeof(dist_bucket_t).
+     * sizeof(dist_shard_options_t).
      */
     size_t struct_size;
     /**
-     * The position of the bucket, from 0.
+     * The names of the optimizer's states, for instance "m" and "v"; borrowed for the call.
      */
-    size_t index;
+    const char *const *states;
     /**
-     * The number of buckets.
+     * The number of states, 64 at most.
      */
-    size_t n_buckets;
+    size_t n_states;
     /**
-     * The reduced gradients, one after the other with gaps; NULL if they are the caller's own.
+     * How many ranks update each element; 0 for 1. With 2, the death of a rank loses no state. Not
+     * above 1 with DIST_REDUCER_SHARDED.
      */
-    void *data;
-    /**
-     * The number of elements of `data`, gaps included.
-     */
-    size_t count;
-    /**
-     * The element type.
-     */
-    dist_dtype_t dtype;
+    int32_t copies;
     /**
      * Must be 0.
      */
     int32_t reserved;
     /**
-     * The indices of the parameters.
+     * The deadline of each operation in milliseconds; 0 for the group's, DIST_WAIT_FOREVER for
+     * none.
      */
-    const size_t *params;
-    /**
-     * Where the gradient of each begins in `data`, in elements; NULL if `data` is.
-     */
-    const size_t *offsets;
-    /**
-     * The number of parameters.
-     */
-    size_t n_params;
-    /**
-     * The number of the step, from 0.
-     */
-    uint64_t step;
-} dist_bucket_t;
+    int64_t timeout_ms;
+} dist_shard_options_t;
 
 /**
- * Called with each bucket whose gradients are reduced.
+ * Elements of one parameter that this rank updates.
  */
-typedef void (*dist_bucket_fn)(const struct dist_bucket_t *bucket, void *user);
+typedef struct dist_shard_range_t {
+    /**
+     * sizeof(dist_shard_range_t).
+     */
+    size_t struct_size;
+    /**
+     * The index of the parameter.
+     */
+    size_t param;
+    /**
+     * The first element, in the parameter.
+     */
+    size_t begin;
+    /**
+     * The number of elements.
+     */
+    size_t count;
+    /**
+     * The bucket that has their gradients (dist_reducer_on_bucket).
+     */
+    size_t bucket;
+    /**
+     * Where the range begins in each state, in elements.
+     */
+    size_t offset;
+    /**
+     * The values of the elements, of the parameter's type.
+     */
+    void *data;
+    /**
+     * Their reduced gradients after dist_reducer_end, of the gradient's type.
+     */
+    void *grad;
+} dist_shard_range_t;
 
 /**
  * Options of dist_sampler_create.
@@ -4645,6 +4898,176 @@ typedef struct dist_sampler_options_t {
      */
     uint64_t flags;
 } dist_sampler_options_t;
+
+/**
+ * Creates an outer optimizer, for ranks that train on their own for many steps.
+ *
+ * All ranks get the parameters of rank 0, which become the global values. A rank trains with an
+ * optimizer of its own, without communication, and calls dist_outer_step after each step. A
+ * rank that creates an outer optimizer while the other ranks call dist_outer_regroup joins
+ * them.
+ *
+ * @param group in: the group. The outer optimizer does not keep it.
+ * @param params in: `n_params` parameters of f16, bf16, f32 or f64 in host memory, as for
+ *   dist_reducer_create; gradients are not used. Frozen parameters and buffers stay each
+ *   rank's own. The values are borrowed until dist_outer_release. NULL only if `n_params` is 0.
+ * @param n_params in: the number of parameters.
+ * @param options in: the options; borrowed for the call.
+ * @param out out: the outer optimizer, owned by the caller, released with dist_outer_release;
+ *   NULL on failure.
+ * @agree the parameters but for their addresses, in the same order; the options but for
+ *   `timeout_ms` and `name`.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
+ *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
+ *   parameters of other types or in device memory. DIST_ERR_MISMATCH on all ranks if parameters
+ *   or options differ. The errors of dist_all_gather_bytes and dist_broadcast.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_outer_create(dist_group_t *group,
+                                const struct dist_param_t *params,
+                                size_t n_params,
+                                const struct dist_outer_options_t *options,
+                                struct dist_outer_t **out);
+
+/**
+ * Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on it.
+ *
+ * If no rank votes against it, the optimizer updates the global values of the fragment with the
+ * mean distance of the ranks. In both cases the fragment's parameters of every rank become the
+ * global values: after a vote against it these are the former ones.
+ *
+ * @param outer in: the outer optimizer.
+ * @param vote in: DIST_VOTE_COMMIT, or as for dist_reducer_end. Counts if a fragment is due.
+ * @param fragment out, optional: the index of the fragment that was due, or -1; not written on
+ *   failure.
+ * @param all_votes out, optional: the votes of all ranks, combined by bitwise or; 0 if no
+ *   fragment was due; not written on failure.
+ * @agree the number of calls.
+ * @blocks if a fragment is due: until all ranks have called, until the deadlines of its
+ *   operations at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT inside a completion callback;
+ *   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of dist_all_reduce.
+ *   After a failure: dist_group_shrink, dist_outer_regroup, and the same call again, which
+ *   counts no further step.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_outer_step(struct dist_outer_t *outer,
+                              uint64_t vote,
+                              int64_t *fragment,
+                              uint64_t *all_votes);
+
+/**
+ * Goes on in another group, for instance in that of dist_group_shrink.
+ *
+ * @param outer in: the outer optimizer.
+ * @param group in: the new group.
+ * @agree all ranks of the new group call it, or dist_outer_create with the same parameters and
+ *   options.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return as dist_reducer_regroup.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_outer_regroup(struct dist_outer_t *outer, dist_group_t *group);
+
+/**
+ * Gives the global values of a parameter and the state of the optimizer.
+ *
+ * @param outer in: the outer optimizer.
+ * @param param in: the index of the parameter.
+ * @param global out: the global values; owned by the outer optimizer, valid until
+ *   dist_outer_release; NULL on failure.
+ * @param state out, optional: the optimizer's state, valid as long; NULL on failure and if the
+ *   optimizer has none.
+ * @param count out, optional: the number of elements; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does not
+ *   exist, is frozen or is a buffer.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_outer_values(struct dist_outer_t *outer,
+                                size_t param,
+                                float **global,
+                                float **state,
+                                size_t *count);
+
+/**
+ * Gives the global values, the states and the number of steps, for a checkpoint.
+ *
+ * They are the same on all ranks. The parameters of this rank, if it has made steps of its own
+ * since the last agreement, are the caller's to save.
+ *
+ * @param outer in: the outer optimizer.
+ * @param out out: one byte string, owned by the caller, released with dist_blob_release; NULL on
+ *   failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if dist_outer_step has
+ *   failed and was not repeated; DIST_ERR_OUT_OF_MEMORY.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_outer_save(struct dist_outer_t *outer, dist_blob_t **out);
+
+/**
+ * Takes what dist_outer_save has given, from one rank to all.
+ *
+ * The parameters of all ranks become the global values.
+ *
+ * @param outer in: the outer optimizer, with the same parameters and options.
+ * @param bytes in: at the root the byte string of dist_outer_save; borrowed for the call; not
+ *   used on other ranks.
+ * @param len_bytes in: its length.
+ * @param root in: the rank that has it.
+ * @agree the order of calls on the group, and root.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another form
+ *   or other parameters; also inside a completion callback; DIST_ERR_INVALID_HANDLE, also if
+ *   the group was released; the errors of dist_broadcast_bytes.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_outer_load(struct dist_outer_t *outer,
+                              const void *bytes,
+                              size_t len_bytes,
+                              int32_t root);
+
+/**
+ * Gives figures since the creation.
+ *
+ * @param outer in: the outer optimizer.
+ * @param out out: the figures; `struct_size` is set by the caller.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `out` is NULL or its
+ *   `struct_size` is wrong.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_outer_stats(struct dist_outer_t *outer,
+                               struct dist_outer_stats_t *out);
+
+/**
+ * Releases an outer optimizer, its global values and its states.
+ *
+ * @param outer in, optional: the outer optimizer; NULL does nothing.
+ * @agree nothing.
+ * @blocks until its operations have ended, until their deadlines at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads one; no other call uses it.
+ * @since 0.1
+ */
+dist_status_t dist_outer_release(struct dist_outer_t *outer);
 
 /**
  * Creates a reducer, which averages gradients over the ranks of a group.
@@ -5097,6 +5520,188 @@ dist_status_t dist_reducer_on_bucket(struct dist_reducer_t *reducer,
 DIST_NODISCARD dist_status_t dist_reducer_join(struct dist_reducer_t *reducer, uint64_t *steps);
 
 /**
+ * Shares the state of an optimizer over the ranks of a reducer.
+ *
+ * Every parameter with a gradient is split by elements, evenly over the ranks. After
+ * dist_reducer_end a rank updates the elements of dist_shard_ranges, with the states of
+ * dist_shard_state, and all ranks call dist_shard_gather. A rank that joins calls this while
+ * the other ranks call dist_shard_gather after dist_reducer_regroup; it gets its share of the
+ * states.
+ *
+ * @param reducer in: the reducer, between steps. It keeps its buckets from now on. The shard
+ *   keeps the reducer: release the shard first.
+ * @param options in, optional: NULL for no states; borrowed for the call.
+ * @param out out: the shard, owned by the caller, released with dist_shard_release; NULL on
+ *   failure.
+ * @agree the order of calls on the group; the options but for `timeout_ms`.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a step or a
+ *   completion callback, and if the reducer has a shard; DIST_ERR_INVALID_HANDLE, also if the
+ *   group was released; DIST_ERR_UNSUPPORTED for sparse gradients and device memory.
+ *   DIST_ERR_MISMATCH on all ranks if the options differ. The errors of dist_all_gather_bytes.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_shard_create(struct dist_reducer_t *reducer,
+                                const struct dist_shard_options_t *options,
+                                struct dist_shard_t **out);
+
+/**
+ * Gives the elements that this rank updates.
+ *
+ * With `copies` they include copies of other ranks' elements. They stay the same until
+ * dist_shard_gather has followed dist_reducer_regroup.
+ *
+ * @param shard in: the shard.
+ * @param ranges out: the first `capacity` ranges; each `struct_size` is set by the caller, to
+ *   the same number. NULL only if `capacity` is 0.
+ * @param capacity in: the number of ranges that there is room for.
+ * @param n_ranges out: the number of ranges that there are; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE, also if the group was released;
+ *   DIST_ERR_INVALID_ARGUMENT for a wrong argument, and with DIST_REDUCER_SHARDED between
+ *   dist_reducer_regroup and dist_shard_gather.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_shard_ranges(struct dist_shard_t *shard,
+                                struct dist_shard_range_t *ranges,
+                                size_t capacity,
+                                size_t *n_ranges);
+
+/**
+ * Gives a state of the elements that this rank updates.
+ *
+ * @param shard in: the shard.
+ * @param state in: the index of the state in `states` of the options.
+ * @param values out: one f32 for each element, range by range (`offset` of the range); zeros at
+ *   first. Memory of the shard, valid until dist_shard_release, or until dist_shard_gather has
+ *   followed dist_reducer_regroup; NULL on failure.
+ * @param count out, optional: the number of elements; not written on failure.
+ * @agree nothing.
+ * @blocks no.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if there is no such
+ *   state.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_shard_state(struct dist_shard_t *shard,
+                               size_t state,
+                               float **values,
+                               size_t *count);
+
+/**
+ * Sends the elements that this rank has updated to all ranks, and gets theirs.
+ *
+ * The parameters go bucket by bucket, those of the first layers first. With a work the forward
+ * pass may begin meanwhile: dist_shard_wait waits for one parameter. Until then the caller does
+ * not touch parameters.
+ *
+ * If the call fails because a rank has died: dist_group_shrink, dist_reducer_regroup, and this
+ * call again. It then also redistributes the states to the ranks of the new group, and so does a
+ * call after dist_reducer_regroup for another reason. If a step fails, repeat dist_reducer_end
+ * and the update first. A gather that was begun with a work, and that has failed, is repeated by
+ * dist_reducer_end.
+ *
+ * @param shard in: the shard.
+ * @param work out, optional: NULL to wait; else a work that ends with the gather, owned by the
+ *   caller, released with dist_work_release; NULL on failure.
+ * @agree the order of calls on the group.
+ * @blocks until all parameters are there, until the deadlines of the operations at the latest;
+ *   with a work only after dist_reducer_regroup.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT while another gather runs, and inside a completion
+ *   callback; DIST_ERR_INVALID_HANDLE, also if the group was released; DIST_ERR_NOT_FOUND if
+ *   the states of a rank are lost with it: the group still works, and a repetition is of no use; the errors of dist_all_gather. With a work these
+ *   are the work's.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_shard_gather(struct dist_shard_t *shard,
+                                dist_work_t **work);
+
+/**
+ * Waits until a parameter is there that is gathered in the background.
+ *
+ * @param shard in: the shard.
+ * @param param in: the index of the parameter.
+ * @agree nothing.
+ * @blocks until all ranks' elements are there, until the deadline of the operation at the
+ *   latest.
+ * @return DIST_OK, also if no gather runs; DIST_ERR_INVALID_ARGUMENT if the parameter does not
+ *   exist or has no gradient, and inside a completion callback; DIST_ERR_INVALID_HANDLE; the
+ *   errors of the gather.
+ * @threads any.
+ * @since 0.1
+ */
+DIST_NODISCARD dist_status_t dist_shard_wait(struct dist_shard_t *shard, size_t param);
+
+/**
+ * Gives the states of all ranks, for a checkpoint.
+ *
+ * They are ordered by parameter and offset, without padding, so that dist_shard_load can give
+ * them to any number of ranks. The parameters themselves are on every rank, and are the
+ * caller's to save.
+ *
+ * @param shard in: the shard.
+ * @param root in: the rank that gets them.
+ * @param out out: at the root one byte string, owned by the caller, released with
+ *   dist_blob_release; NULL on failure and on other ranks.
+ * @agree the order of calls on the group, and root.
+ * @blocks until all ranks have called, until the deadlines of its operations at the latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also between dist_reducer_regroup and
+ *   dist_shard_gather, and inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the
+ *   group was released; DIST_ERR_OUT_OF_MEMORY; the errors of dist_gather_bytes.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_shard_save(struct dist_shard_t *shard,
+                              int32_t root,
+                              dist_blob_t **out);
+
+/**
+ * Takes states that dist_shard_save has given, on any number of ranks.
+ *
+ * @param shard in: the shard, with the same parameters and states by name.
+ * @param bytes in: at the root the byte string of dist_shard_save; borrowed for the call; not
+ *   used on other ranks.
+ * @param len_bytes in: its length.
+ * @param root in: the rank that has it.
+ * @agree the order of calls on the group, and root.
+ * @blocks until all ranks have their states, until the deadlines of its operations at the
+ *   latest.
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another form,
+ *   other parameters or other states; also between dist_reducer_regroup and dist_shard_gather,
+ *   and inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released;
+ *   the errors of dist_broadcast.
+ * @threads one at a time.
+ * @since 0.1
+ */
+DIST_NODISCARD
+dist_status_t dist_shard_load(struct dist_shard_t *shard,
+                              const void *bytes,
+                              size_t len_bytes,
+                              int32_t root);
+
+/**
+ * Releases a shard and its states.
+ *
+ * @param shard in, optional: the shard; NULL does nothing.
+ * @agree nothing.
+ * @blocks until a gather that runs has ended, until the deadlines of its operations at the
+ *   latest.
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
+ * @threads one; no other call uses the shard.
+ * @since 0.1
+ */
+dist_status_t dist_shard_release(struct dist_shard_t *shard);
+
+/**
  * Creates a sampler, which gives each rank its share of the indices of a data set.
  *
  * The indices are those of PyTorch's DistributedSampler with the same arguments, index for
@@ -5217,10 +5822,15 @@ dist_status_t dist_sampler_release(struct dist_sampler_t *sampler);
 #define DIST_PARAM_INIT { sizeof(dist_param_t), 0, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, \
     0, 0, 0, 0, 0, 0, 0, 0 }
 #define DIST_REDUCER_OPTIONS_INIT { sizeof(dist_reducer_options_t), 0, 0, 0, 0, 0, 0, DIST_NULL, \
-    0, DIST_NULL, DIST_NULL }
+    0, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL, DIST_NULL }
 #define DIST_BUCKET_INIT { sizeof(dist_bucket_t), 0, 0, DIST_NULL, 0, 0, 0, DIST_NULL, \
     DIST_NULL, 0, 0 }
-#define DIST_REDUCER_STATS_INIT { sizeof(dist_reducer_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_REDUCER_STATS_INIT { sizeof(dist_reducer_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DIST_SHARD_OPTIONS_INIT { sizeof(dist_shard_options_t), DIST_NULL, 0, 0, 0, 0 }
+#define DIST_SHARD_RANGE_INIT { sizeof(dist_shard_range_t), 0, 0, 0, 0, 0, DIST_NULL, DIST_NULL }
+#define DIST_OUTER_OPTIONS_INIT { sizeof(dist_outer_options_t), 0, 0, DIST_NULL, 0.0, 0.0, \
+    DIST_NULL, DIST_NULL, 0, DIST_NULL, DIST_NULL, DIST_NULL }
+#define DIST_OUTER_STATS_INIT { sizeof(dist_outer_stats_t), 0, 0, 0, 0, 0, 0 }
 
 /*
  * Back ends

@@ -107,6 +107,10 @@ static void options(void)
     FIELD(dist_reducer_options_t, layout_bytes);
     FIELD(dist_reducer_options_t, name);
     FIELD(dist_reducer_options_t, stream);
+    FIELD(dist_reducer_options_t, hook);
+    FIELD(dist_reducer_options_t, hook_settings);
+    FIELD(dist_reducer_options_t, hook_function);
+    FIELD(dist_reducer_options_t, hook_user);
 
     TYPE(dist_bucket_t);
     FIELD(dist_bucket_t, struct_size);
@@ -126,6 +130,7 @@ static void options(void)
     FIELD(dist_reducer_stats_t, steps);
     FIELD(dist_reducer_stats_t, n_buckets);
     FIELD(dist_reducer_stats_t, bytes_reduced);
+    FIELD(dist_reducer_stats_t, bytes_saved);
     FIELD(dist_reducer_stats_t, bytes_copied);
     FIELD(dist_reducer_stats_t, first_ready_to_last_ready_ns);
     FIELD(dist_reducer_stats_t, communication_ns);
@@ -133,6 +138,47 @@ static void options(void)
     FIELD(dist_reducer_stats_t, step_ns);
     FIELD(dist_reducer_stats_t, rebuilds);
     FIELD(dist_reducer_stats_t, retries);
+
+    TYPE(dist_shard_options_t);
+    FIELD(dist_shard_options_t, struct_size);
+    FIELD(dist_shard_options_t, states);
+    FIELD(dist_shard_options_t, n_states);
+    FIELD(dist_shard_options_t, copies);
+    FIELD(dist_shard_options_t, reserved);
+    FIELD(dist_shard_options_t, timeout_ms);
+
+    TYPE(dist_shard_range_t);
+    FIELD(dist_shard_range_t, struct_size);
+    FIELD(dist_shard_range_t, param);
+    FIELD(dist_shard_range_t, begin);
+    FIELD(dist_shard_range_t, count);
+    FIELD(dist_shard_range_t, bucket);
+    FIELD(dist_shard_range_t, offset);
+    FIELD(dist_shard_range_t, data);
+    FIELD(dist_shard_range_t, grad);
+
+    TYPE(dist_outer_options_t);
+    FIELD(dist_outer_options_t, struct_size);
+    FIELD(dist_outer_options_t, every);
+    FIELD(dist_outer_options_t, fragments);
+    FIELD(dist_outer_options_t, optimizer);
+    FIELD(dist_outer_options_t, learning_rate);
+    FIELD(dist_outer_options_t, momentum);
+    FIELD(dist_outer_options_t, function);
+    FIELD(dist_outer_options_t, user);
+    FIELD(dist_outer_options_t, timeout_ms);
+    FIELD(dist_outer_options_t, hook);
+    FIELD(dist_outer_options_t, hook_settings);
+    FIELD(dist_outer_options_t, name);
+
+    TYPE(dist_outer_stats_t);
+    FIELD(dist_outer_stats_t, struct_size);
+    FIELD(dist_outer_stats_t, steps);
+    FIELD(dist_outer_stats_t, updates);
+    FIELD(dist_outer_stats_t, restores);
+    FIELD(dist_outer_stats_t, bytes_reduced);
+    FIELD(dist_outer_stats_t, bytes_saved);
+    FIELD(dist_outer_stats_t, communication_ns);
 
     TYPE(dist_culprit_t);
     FIELD(dist_culprit_t, struct_size);

@@ -1,4 +1,4 @@
-/* Samplers and reducers with NULL for every pointer (null.h). */
+/* Samplers, reducers, shards and outer optimizers with NULL for every pointer (null.h). */
 #include "null.h"
 
 static dist_group_t *group;
@@ -106,6 +106,74 @@ static void steps(dist_reducer_t *reducer)
     CHECK_MESSAGE("DIST_REDUCER_UNEVEN");
 }
 
+static void shards(dist_reducer_t *reducer)
+{
+    dist_shard_t *shard = NULL;
+    dist_shard_range_t range = DIST_SHARD_RANGE_INIT;
+    dist_work_t *work = NULL;
+    dist_blob_t *blob = NULL;
+    float *values = NULL;
+    size_t n = 0;
+    REFUSED(dist_shard_create, reducer, dist_shard_create(NULL, NULL, &shard), HANDLE);
+    REFUSED(dist_shard_create, out, dist_shard_create(reducer, NULL, NULL), ARGUMENT);
+    ACCEPTED(dist_shard_create, options, dist_shard_create(reducer, NULL, &shard), DIST_OK);
+    REFUSED(dist_shard_ranges, shard, dist_shard_ranges(NULL, &range, 1, &n), HANDLE);
+    REFUSED(dist_shard_ranges, ranges, dist_shard_ranges(shard, NULL, 1, &n), ARGUMENT);
+    REFUSED(dist_shard_ranges, n_ranges, dist_shard_ranges(shard, &range, 1, NULL), ARGUMENT);
+    REFUSED(dist_shard_state, shard, dist_shard_state(NULL, 0, &values, &n), HANDLE);
+    REFUSED(dist_shard_state, values, dist_shard_state(shard, 0, NULL, &n), ARGUMENT);
+    ACCEPTED(dist_shard_state, count, dist_shard_state(shard, 0, &values, NULL), ARGUMENT);
+    REFUSED(dist_shard_gather, shard, dist_shard_gather(NULL, &work), HANDLE);
+    ACCEPTED(dist_shard_gather, work, dist_shard_gather(shard, NULL), DIST_OK);
+    REFUSED(dist_shard_wait, shard, dist_shard_wait(NULL, 0), HANDLE);
+    REFUSED(dist_shard_save, shard, dist_shard_save(NULL, 0, &blob), HANDLE);
+    REFUSED(dist_shard_save, out, dist_shard_save(shard, 0, NULL), ARGUMENT);
+    REFUSED(dist_shard_load, shard, dist_shard_load(NULL, "", 0, 0), HANDLE);
+    REFUSED(dist_shard_load, bytes, dist_shard_load(shard, NULL, 0, 0), ARGUMENT);
+    CHECK_OK(dist_shard_release(shard));
+    ACCEPTED(dist_shard_release, shard, dist_shard_release(NULL), DIST_OK);
+}
+
+static void outers(float *data)
+{
+    dist_param_t param = DIST_PARAM_INIT;
+    dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
+    dist_outer_stats_t stats = DIST_OUTER_STATS_INIT;
+    dist_outer_t *outer = NULL;
+    dist_blob_t *blob = NULL;
+    float *global = NULL, *state = NULL;
+    int64_t fragment = 0;
+    uint64_t all_votes = 0;
+    size_t count = 0;
+    param.name = "weight";
+    param.data = data;
+    param.count = 2;
+    param.dtype = DIST_F32;
+    options.every = 1;
+    REFUSED(dist_outer_create, group, dist_outer_create(NULL, &param, 1, &options, &outer), HANDLE);
+    REFUSED(dist_outer_create, params, dist_outer_create(group, NULL, 1, &options, &outer), ARGUMENT);
+    REFUSED(dist_outer_create, options, dist_outer_create(group, &param, 1, NULL, &outer), ARGUMENT);
+    REFUSED(dist_outer_create, out, dist_outer_create(group, &param, 1, &options, NULL), ARGUMENT);
+    REQUIRE_OK(dist_outer_create(group, &param, 1, &options, &outer));
+    REFUSED(dist_outer_step, outer, dist_outer_step(NULL, 0, &fragment, &all_votes), HANDLE);
+    ACCEPTED(dist_outer_step, fragment, dist_outer_step(outer, 0, NULL, &all_votes), DIST_OK);
+    ACCEPTED(dist_outer_step, all_votes, dist_outer_step(outer, 0, &fragment, NULL), DIST_OK);
+    REFUSED(dist_outer_regroup, outer, dist_outer_regroup(NULL, group), HANDLE);
+    REFUSED(dist_outer_regroup, group, dist_outer_regroup(outer, NULL), HANDLE);
+    REFUSED(dist_outer_values, outer, dist_outer_values(NULL, 0, &global, &state, &count), HANDLE);
+    REFUSED(dist_outer_values, global, dist_outer_values(outer, 0, NULL, &state, &count), ARGUMENT);
+    ACCEPTED(dist_outer_values, state, dist_outer_values(outer, 0, &global, NULL, &count), DIST_OK);
+    ACCEPTED(dist_outer_values, count, dist_outer_values(outer, 0, &global, &state, NULL), DIST_OK);
+    REFUSED(dist_outer_save, outer, dist_outer_save(NULL, &blob), HANDLE);
+    REFUSED(dist_outer_save, out, dist_outer_save(outer, NULL), ARGUMENT);
+    REFUSED(dist_outer_load, outer, dist_outer_load(NULL, "", 0, 0), HANDLE);
+    REFUSED(dist_outer_load, bytes, dist_outer_load(outer, NULL, 0, 0), ARGUMENT);
+    REFUSED(dist_outer_stats, outer, dist_outer_stats(NULL, &stats), HANDLE);
+    REFUSED(dist_outer_stats, out, dist_outer_stats(outer, NULL), ARGUMENT);
+    CHECK_OK(dist_outer_release(outer));
+    ACCEPTED(dist_outer_release, outer, dist_outer_release(NULL), DIST_OK);
+}
+
 int main(void)
 {
     float data[2] = { 1, 2 };
@@ -117,6 +185,8 @@ int main(void)
     reducer = new_reducer(data);
     places_and_values(reducer);
     steps(reducer);
+    shards(reducer);
+    outers(data);
     CHECK_OK(dist_reducer_release(reducer));
     ACCEPTED(dist_reducer_release, reducer, dist_reducer_release(NULL), DIST_OK);
     CHECK_OK(dist_group_release(group));

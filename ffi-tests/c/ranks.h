@@ -55,7 +55,7 @@ static void run_ranks(const char *transport, int size, void (*body)(const struct
 }
 
 /* Runs the body on 1 to 4 ranks over each transport. */
-static void run_everywhere(void (*body)(const struct rank *me))
+static inline void run_everywhere(void (*body)(const struct rank *me))
 {
     static const char *const transports[] = { "inproc", "shm", "tcp" };
     size_t t;

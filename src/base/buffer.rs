@@ -230,6 +230,12 @@ impl<'a> From<&'a mut [f64]> for Dst<'a> {
     }
 }
 
+impl<'a> From<&'a mut [f32]> for Dst<'a> {
+    fn from(numbers: &'a mut [f32]) -> Self {
+        Self { ptr: numbers.as_mut_ptr().cast(), len: size_of_val(numbers), lent: PhantomData }
+    }
+}
+
 /// Copies from `PART` to twice as many bytes: the first so many, and the last, which may be the same in part.
 ///
 /// # Safety

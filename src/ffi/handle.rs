@@ -56,6 +56,8 @@ pub(super) enum Kind {
     Message = 5,
     Sampler = 6,
     Reducer = 7,
+    Shard = 8,
+    Outer = 9,
 }
 
 impl Kind {
@@ -68,6 +70,8 @@ impl Kind {
             Self::Message => "dist_message_t",
             Self::Sampler => "dist_sampler_t",
             Self::Reducer => "dist_reducer_t",
+            Self::Shard => "dist_shard_t",
+            Self::Outer => "dist_outer_t",
         }
     }
 }

@@ -1,177 +1,17 @@
 //! Reducers: creation, memory, values, and figures.
 
-use super::args::{Out, dst, index, milliseconds, null, required_str, reserved, slice};
+use super::args::{Out, index, null};
 use super::blob;
 use super::group::group;
 use super::handle::{Kind, Table};
 use super::options;
+use super::reducer_args::{read_params, reducer_options, values};
 use super::train_types::*;
 use super::types::*;
-use crate::api::call::buffer_bytes;
-use crate::api::reducer::{
-    Divide, MOST_PARAMS, Missing, Param, ParamRole, Reducer, ReducerOptions, ReducerStats, Values,
-};
-use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::api::reducer::{Reducer, ReducerStats};
 use std::ffi::c_void;
 
 pub(super) static REDUCERS: Table<Reducer> = Table::new(Kind::Reducer);
-
-const KNOWN_PARAM_FLAGS: u64 = DIST_PARAM_FROZEN | DIST_PARAM_BUFFER | DIST_PARAM_SPARSE_ROWS;
-
-const KNOWN_FLAGS: u64 = DIST_REDUCER_RETRYABLE
-    | DIST_REDUCER_CANONICAL
-    | DIST_REDUCER_FIXED_LAYOUT
-    | DIST_REDUCER_MOVE_GRADS
-    | DIST_REDUCER_STATIC_GRAPH
-    | DIST_REDUCER_BROADCAST_BUFFERS
-    | DIST_REDUCER_UNEVEN
-    | DIST_REDUCER_NO_BROADCAST;
-
-/// Refuses flags that this version does not know.
-pub(super) fn check_flags(flags: u64, known: u64) -> Result<()> {
-    if flags & !known == 0 {
-        return Ok(());
-    }
-    let message = format!("flags is {flags:#x}: this version knows {known:#x}");
-    Err(Error::new(ErrorKind::Unsupported, message))
-}
-
-/// The parameters of a caller's array. Its elements are as long as the first one says.
-fn params(array: *const dist_param_t, n: usize) -> Result<Vec<Param>> {
-    if n == 0 {
-        return Ok(Vec::new());
-    }
-    if array.is_null() {
-        return Err(null("params"));
-    }
-    if n > MOST_PARAMS {
-        let message = format!("n_params is {n}: a reducer has {MOST_PARAMS} parameters at most");
-        return Err(Error::invalid(message));
-    }
-    let stride = options::output_size(array)?;
-    let param = |index: usize| {
-        let at = array.cast::<u8>().wrapping_add(index * stride).cast::<dist_param_t>();
-        let given = options::read(at)?;
-        if given.struct_size != stride {
-            let message = format!(
-                "struct_size is {}, and that of params[0] {stride}: all are alike",
-                given.struct_size
-            );
-            return Err(Error::invalid(message));
-        }
-        param_of(&given)
-    };
-    (0..n).map(|index| param(index).context(|| format!("params[{index}]"))).collect()
-}
-
-fn param_of(given: &dist_param_t) -> Result<Param> {
-    check_flags(given.flags, KNOWN_PARAM_FLAGS)?;
-    reserved(given.reserved)?;
-    let name = required_str(given.name, "name")?;
-    let dtype = DataType::from_number(given.dtype)?;
-    let grad_dtype = match given.grad_dtype {
-        0 => dtype,
-        number => DataType::from_number(number).context(|| "grad_dtype")?,
-    };
-    let is_sparse = given.flags & DIST_PARAM_SPARSE_ROWS != 0;
-    let role = match given.flags & !DIST_PARAM_SPARSE_ROWS {
-        0 => ParamRole::Trained,
-        DIST_PARAM_FROZEN => ParamRole::Frozen,
-        DIST_PARAM_BUFFER => ParamRole::Buffer,
-        _ => {
-            let message =
-                "flags have DIST_PARAM_FROZEN and DIST_PARAM_BUFFER: a parameter is one of them";
-            return Err(Error::invalid(message));
-        }
-    };
-    let data = dst(given.data, buffer_bytes(given.count, dtype, 1)?, "data")?;
-    let grad_bytes = buffer_bytes(given.count, grad_dtype, 1)?;
-    let grad = match given.grad.is_null() {
-        true => None,
-        false => Some(dst(given.grad, grad_bytes, "grad")?),
-    };
-    let device = match given.fields & DIST_FIELD_DEVICE {
-        0 => None,
-        _ => Some(index(given.device, "device")?),
-    };
-    Ok(Param {
-        name: name.to_owned(),
-        data,
-        grad,
-        shape: slice(given.shape, given.n_shape, "shape")?.to_vec(),
-        count: given.count,
-        dtype,
-        grad_dtype,
-        device,
-        is_sparse,
-        role,
-        tag: given.tag,
-    })
-}
-
-fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerOptions> {
-    let flags = given.flags;
-    check_flags(flags, KNOWN_FLAGS)?;
-    let has = |flag: u64| flags & flag != 0;
-    let layout = match given.layout.is_null() {
-        true if given.layout_bytes > 0 => return Err(null("layout")),
-        true => None,
-        false => Some(slice(given.layout.cast::<u8>(), given.layout_bytes, "layout")?.to_vec()),
-    };
-    let name = super::args::optional_str(given.name, "name")?;
-    Ok(ReducerOptions {
-        bucket_bytes: given.bucket_bytes,
-        first_bucket_bytes: given.first_bucket_bytes,
-        divide: match given.divide {
-            DIST_DIVIDE_WORLD => Divide::World,
-            DIST_DIVIDE_NONE => Divide::None,
-            DIST_DIVIDE_INITIAL => Divide::Initial,
-            DIST_DIVIDE_WEIGHTED => Divide::Weighted,
-            other => {
-                return Err(Error::invalid(format!(
-                    "divide is {other}: pass a DIST_DIVIDE_ constant"
-                )));
-            }
-        },
-        missing: match given.missing {
-            DIST_MISSING_ERROR => Missing::Error,
-            DIST_MISSING_ZERO => Missing::Zero,
-            DIST_MISSING_SKIP => Missing::Skip,
-            other => {
-                return Err(Error::invalid(format!(
-                    "missing is {other}: pass a DIST_MISSING_ constant"
-                )));
-            }
-        },
-        timeout_ms: milliseconds(given.timeout_ms, "timeout_ms")?,
-        is_retryable: has(DIST_REDUCER_RETRYABLE),
-        is_canonical: has(DIST_REDUCER_CANONICAL),
-        has_fixed_layout: has(DIST_REDUCER_FIXED_LAYOUT),
-        moves_grads: has(DIST_REDUCER_MOVE_GRADS),
-        is_static: has(DIST_REDUCER_STATIC_GRAPH),
-        broadcasts_buffers: has(DIST_REDUCER_BROADCAST_BUFFERS),
-        is_uneven: has(DIST_REDUCER_UNEVEN),
-        broadcasts_values: !has(DIST_REDUCER_NO_BROADCAST),
-        layout,
-        // Never followed: the driver's name of the stream.
-        stream: Some(given.stream.addr()).filter(|&stream| stream != 0),
-        name: name.unwrap_or_default().to_owned(),
-    })
-}
-
-/// Which values a caller means.
-fn values(what: u64) -> Result<Values> {
-    check_flags(what, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
-    if what == 0 {
-        return Err(Error::invalid("what is 0: pass the sum of DIST_REDUCER_PARAMS and others"));
-    }
-    Ok(Values {
-        params: what & DIST_REDUCER_PARAMS != 0,
-        buffers: what & DIST_REDUCER_BUFFERS != 0,
-        grads: what & DIST_REDUCER_GRADS != 0,
-    })
-}
 
 dist_export! {
     /// Creates a reducer, which averages gradients over the ranks of a group.
@@ -208,7 +48,7 @@ dist_export! {
         let out = Out::handle(out, "out")?;
         let options = reducer_options(&options::read(options)?)?;
         let group = self::group(group)?;
-        let params = self::params(params, n_params)?;
+        let params = read_params(params, n_params)?;
         let reducer = Reducer::create(&group, params, options)?;
         out.write(REDUCERS.insert(reducer)?);
         Ok(())
@@ -453,6 +293,7 @@ dist_export! {
             steps,
             n_buckets,
             bytes_reduced,
+            bytes_saved,
             bytes_copied,
             first_ready_to_last_ready_ns,
             communication_ns,
@@ -467,6 +308,7 @@ dist_export! {
             steps,
             n_buckets,
             bytes_reduced,
+            bytes_saved,
             bytes_copied,
             first_ready_to_last_ready_ns,
             communication_ns,

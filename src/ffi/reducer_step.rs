@@ -1,7 +1,8 @@
 //! The steps of a reducer.
 
 use super::args::{Out, slice, src};
-use super::reducer::{REDUCERS, check_flags};
+use super::reducer::REDUCERS;
+use super::reducer_args::check_flags;
 use super::submit::WorkOut;
 use super::train_types::*;
 use super::types::*;
@@ -249,25 +250,33 @@ unsafe impl Sync for BucketFunction {}
 
 impl BucketFunction {
     fn call(&self, view: &BucketView<'_>) {
-        let element = view.dtype.size();
-        let offsets: Vec<usize> = view.offsets.iter().map(|offset| offset / element).collect();
-        let has_data = !view.data.is_empty();
-        let bucket = dist_bucket_t {
-            struct_size: size_of::<dist_bucket_t>(),
-            index: view.index,
-            n_buckets: view.n_buckets,
-            data: if has_data { view.data.as_mut_ptr().cast() } else { std::ptr::null_mut() },
-            count: view.data.len() / element,
-            dtype: view.dtype.number(),
-            reserved: 0,
-            params: view.params.as_ptr(),
-            offsets: if has_data { offsets.as_ptr() } else { std::ptr::null() },
-            n_params: view.params.len(),
-            step: view.step,
-        };
         // SAFETY: the caller's function, with the caller's pointer and a bucket that outlives the call.
-        unsafe { (self.function)(&raw const bucket, self.user) };
+        with_bucket(view, |bucket| unsafe { (self.function)(bucket, self.user) });
     }
+}
+
+/// Calls a function with a bucket in its C form.
+pub(super) fn with_bucket<T>(
+    view: &BucketView<'_>,
+    call: impl FnOnce(*const dist_bucket_t) -> T,
+) -> T {
+    let element = view.dtype.size();
+    let offsets: Vec<usize> = view.offsets.iter().map(|offset| offset / element).collect();
+    let has_data = !view.data.is_empty();
+    let bucket = dist_bucket_t {
+        struct_size: size_of::<dist_bucket_t>(),
+        index: view.index,
+        n_buckets: view.n_buckets,
+        data: if has_data { view.data.as_mut_ptr().cast() } else { std::ptr::null_mut() },
+        count: view.data.len() / element,
+        dtype: view.dtype.number(),
+        reserved: 0,
+        params: view.params.as_ptr(),
+        offsets: if has_data { offsets.as_ptr() } else { std::ptr::null() },
+        n_params: view.params.len(),
+        step: view.step,
+    };
+    call(&raw const bucket)
 }
 
 dist_export! {

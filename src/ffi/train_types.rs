@@ -3,7 +3,7 @@
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
 use super::options::Options;
-use super::types::dist_dtype_t;
+use super::types::{dist_dtype_t, dist_group_t, dist_status_t};
 use std::ffi::{c_char, c_void};
 
 /// In `flags`: the sampler gives the indices in ascending order, the same in each epoch.
@@ -161,6 +161,20 @@ pub const DIST_REDUCER_UNEVEN: u64 = 64;
 /// In `flags`: dist_reducer_create does not broadcast parameters and buffers.
 pub const DIST_REDUCER_NO_BROADCAST: u64 = 128;
 
+/// In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its own
+/// elements only (dist_shard_ranges). The buckets stay as they are.
+///
+/// Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
+pub const DIST_REDUCER_SHARDED: u64 = 256;
+
+/// In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only while
+/// they are computed (ZeRO-2), so that a few buckets have memory at a time.
+///
+/// Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It is
+/// not filled with zeros, and valid until the parameter is marked. The call waits while many other
+/// buckets are reduced.
+pub const DIST_REDUCER_SHARE_GRADS: u64 = 512;
+
 /// For `flags` of dist_reducer_begin: the step does not communicate.
 ///
 /// The gradients stay on this rank, and the caller adds those of the next step to them.
@@ -229,15 +243,32 @@ pub struct dist_reducer_options_t {
     /// dist_reducer_release; NULL for the device's default stream. With a stream, the gradients are
     /// reduced in its order after dist_reducer_end, else when that returns.
     pub stream: *mut c_void,
+    /// How buckets in host memory are reduced: "all_reduce" or NULL; "f16", "bf16", "int8" or
+    /// "powersgd", which send fewer bytes; "none", which sends nothing: each rank keeps its own
+    /// gradients. With `hook_function`, its name. Sparse gradients have no hook. Borrowed for the
+    /// call.
+    pub hook: *const c_char,
+    /// Settings of the hook, as name=value;name=value; optional, borrowed for the call.
+    ///
+    /// int8: block, the number of elements that share a scale (256). powersgd: rank (1); start, the
+    /// first step with compression (10); min_ratio, how much smaller a gradient becomes at least
+    /// (2); warm and feedback, 0 to begin without the last factors or to forget what was left out.
+    /// Those of `hook_function` are its own: the ranks compare them.
+    pub hook_settings: *const c_char,
+    /// A function that reduces buckets; optional.
+    pub hook_function: dist_hook_fn,
+    /// Passed to `hook_function`; valid until the reducer is released.
+    pub hook_user: *mut c_void,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
+// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers, pointers and optional
+// function.
 unsafe impl Options for dist_reducer_options_t {
     const NAME: &'static str = "dist_reducer_options_t";
-    const FIRST_SIZE: usize = 80;
+    const FIRST_SIZE: usize = 112;
 }
 
-const _: () = assert!(size_of::<dist_reducer_options_t>() == 80);
+const _: () = assert!(size_of::<dist_reducer_options_t>() == 112);
 
 /// A bucket whose gradients are reduced; valid during the function of dist_reducer_on_bucket.
 #[repr(C)]
@@ -271,6 +302,26 @@ pub struct dist_bucket_t {
 pub type dist_bucket_fn =
     Option<unsafe extern "C" fn(bucket: *const dist_bucket_t, user: *mut c_void)>;
 
+/// Reduces a bucket: replaces `data` of it by the sum over all ranks, the same bits on all of them.
+///
+/// The gradients in `data` are this rank's, multiplied by its factor: the sum is the result. The
+/// function communicates with any calls on `group`, which has the ranks of the reducer's group and is
+/// lent for the call. It may block. The library calls it with one bucket after the other, in the
+/// same order on all ranks, on the calling thread of dist_reducer_end or on a thread of its own.
+///
+/// `bytes_sent` is the number of bytes of `data`; a function that sends another number of bytes
+/// stores it there, for `bytes_saved` of dist_reducer_stats_t. `user` is `hook_user` of the options.
+/// An error that it returns fails the group. It must not throw, and must not call functions of the
+/// reducer.
+pub type dist_hook_fn = Option<
+    unsafe extern "C" fn(
+        group: *mut dist_group_t,
+        bucket: *const dist_bucket_t,
+        bytes_sent: *mut u64,
+        user: *mut c_void,
+    ) -> dist_status_t,
+>;
+
 /// Figures of a reducer.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -283,6 +334,8 @@ pub struct dist_reducer_stats_t {
     pub n_buckets: u64,
     /// Of the last step: the bytes that were reduced.
     pub bytes_reduced: u64,
+    /// Of the last step: how many of these bytes a hook did not have to send.
+    pub bytes_saved: u64,
     /// Of the last step: the bytes that were copied between gradients, buckets and results.
     pub bytes_copied: u64,
     /// Of the last step: the time from the first mark to the last one.
@@ -302,7 +355,7 @@ pub struct dist_reducer_stats_t {
 // SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers.
 unsafe impl Options for dist_reducer_stats_t {
     const NAME: &'static str = "dist_reducer_stats_t";
-    const FIRST_SIZE: usize = 88;
+    const FIRST_SIZE: usize = 96;
 }
 
-const _: () = assert!(size_of::<dist_reducer_stats_t>() == 88);
+const _: () = assert!(size_of::<dist_reducer_stats_t>() == 96);

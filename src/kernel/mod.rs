@@ -1,8 +1,8 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Ten functions, on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
+//! Functions on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
 //! [`scale_copy`], [`average`], [`first_unwanted`],
-//! [`sum_of_powers`].
+//! [`sum_of_powers`], and conversions ([`convert()`], [`widen`], [`narrow`]).
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -25,6 +25,7 @@
     reason = "memory that others may write is read and written through raw pointers alone"
 )]
 
+mod convert;
 mod element;
 mod float;
 mod integer;
@@ -43,6 +44,7 @@ use crate::base::buffer::{Dst, Src};
 pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
+pub use convert::{convert, is_convertible, narrow, widen};
 use loops::{FoldKernel, Target};
 pub use norm::{Power, sum_of_powers};
 pub use scan::first_unwanted;

@@ -1,6 +1,8 @@
 //! The types of the header as Rust sees them, in the words of `abi_layout.c`.
 
 use dist::ffi::backend_types::*;
+use dist::ffi::outer_types::*;
+use dist::ffi::shard_types::*;
 use dist::ffi::train_types::*;
 use dist::ffi::types::*;
 use std::mem::offset_of;
@@ -70,17 +72,25 @@ fn options(lines: &mut Vec<String>) {
         }
         dist_reducer_options_t {
             struct_size, flags, bucket_bytes, first_bucket_bytes, divide, missing, timeout_ms,
-            layout, layout_bytes, name,
-            stream,
+            layout, layout_bytes, name, stream, hook, hook_settings, hook_function, hook_user,
         }
         dist_bucket_t {
             struct_size, index, n_buckets, data, count, dtype, reserved, params, offsets,
             n_params, step,
         }
         dist_reducer_stats_t {
-            struct_size, steps, n_buckets, bytes_reduced, bytes_copied,
+            struct_size, steps, n_buckets, bytes_reduced, bytes_saved, bytes_copied,
             first_ready_to_last_ready_ns, communication_ns, exposed_ns, step_ns, rebuilds,
             retries,
+        }
+        dist_shard_options_t { struct_size, states, n_states, copies, reserved, timeout_ms }
+        dist_shard_range_t { struct_size, param, begin, count, bucket, offset, data, grad }
+        dist_outer_options_t {
+            struct_size, every, fragments, optimizer, learning_rate, momentum, function, user,
+            timeout_ms, hook, hook_settings, name,
+        }
+        dist_outer_stats_t {
+            struct_size, steps, updates, restores, bytes_reduced, bytes_saved, communication_ns,
         }
         dist_culprit_t { struct_size, rank, kind, pid, host }
         dist_call_options_t {

@@ -42,6 +42,11 @@ impl Reducer {
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        if values.grads && self.options.is_sharded {
+            let message =
+                "with DIST_REDUCER_SHARDED each rank has other gradients: compare the parameters";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let mut all: Vec<Named<'static>> = values
             .of(&self.params)
             .map(|param| (format!("parameter \"{}\"", param.name), param.data.as_src()))

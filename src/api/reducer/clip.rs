@@ -11,6 +11,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
 use crate::kernel::{self, Power};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Added to the norm before it divides, as in PyTorch.
@@ -77,7 +78,11 @@ impl Reducer {
             (state.group()?, self.reduced(&state)?)
         };
         let total: usize = grads.iter().map(Reduced::count).sum();
-        let share = share(total, group.rank(), group.size());
+        // Scattered results are on one rank each.
+        let share = match self.options.is_sharded {
+            true => 0..total,
+            false => share(total, group.rank(), group.size()),
+        };
         let mut sum = [fold(&grads, share, norm.power())];
         let view = Dst::from(&mut sum[..]);
         let op = if norm == NormType::Infinity { ReduceOp::Max } else { ReduceOp::Sum };
@@ -101,6 +106,10 @@ impl Reducer {
     /// The reduced gradients of the parameters that a rank used in the last step.
     fn reduced(&self, state: &super::State) -> Result<Vec<Reduced>> {
         let mut grads = Vec::new();
+        let mut own: HashMap<usize, Vec<Dst<'static>>> = HashMap::new();
+        for (param, grad) in state.own_grads() {
+            own.entry(param).or_default().push(grad);
+        }
         for (index, param) in self.params.iter().enumerate() {
             let is_used = state.last.as_ref().is_some_and(|ballot| ballot.is_used(index));
             if !param.is_trained() || !is_used {
@@ -123,6 +132,11 @@ impl Reducer {
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             let rows = state.sparse.get(&index).map(|result| result.values.view());
+            if self.options.is_sharded {
+                let views = own.remove(&index).unwrap_or_default();
+                grads.extend(views.into_iter().map(|view| Reduced { view, dtype }));
+                continue;
+            }
             let place = rows.or(param.grad).or_else(|| state.memory.result(index));
             let place = place.or_else(|| state.memory.place(index));
             grads.extend(place.map(|view| Reduced { view, dtype }));

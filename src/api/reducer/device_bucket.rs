@@ -105,7 +105,11 @@ impl Reducer {
         let works: Vec<Arc<Work>> = calls.iter().map(|call| Arc::clone(call.work())).collect();
         self.call_back_device(state, step, group, &works)?;
         launch_all(calls)?;
-        step.notes.lock().bytes_reduced += bucket.lengths.iter().sum::<usize>() as u64;
+        let bytes = bucket.lengths.iter().sum::<usize>() as u64;
+        let mut notes = step.notes.lock();
+        notes.bytes_reduced += bytes;
+        notes.bytes_sent += bytes;
+        drop(notes);
         step.times.first_sent.get_or_insert_with(Instant::now);
         step.works.extend(works);
         step.sent += 1;

@@ -109,6 +109,7 @@ impl Reducer {
         deliver: Deliver,
         work: Option<&Arc<Work>>,
     ) -> Result<Ended> {
+        self.complete_gather()?;
         self.flush_device(vote)?;
         let mut state = self.settled();
         let state = &mut *state;
@@ -282,7 +283,12 @@ impl Reducer {
         if let Some(lowest) = step.sums.as_ref().and_then(|sums| sums.lowest_active()) {
             state.last_active = lowest;
         }
-        let is_whole = ballot.votes() == 0 && ballot.missing().is_empty() && !step.is_joined;
+        let updates = std::mem::take(&mut step.notes.lock().hook_updates);
+        let is_agreed = ballot.votes() == 0 && ballot.missing().is_empty();
+        if let Some(hook) = self.hook.as_ref().filter(|_| is_agreed) {
+            hook.commit(updates);
+        }
+        let is_whole = is_agreed && !step.is_joined;
         if self.options.is_static && state.expected_marks.is_none() && is_whole {
             state.expected_marks = Some(std::mem::take(&mut step.counts));
         }
@@ -334,7 +340,7 @@ impl Reducer {
     /// The memory of a new layout, with the gradients of the former one.
     fn memory_of(&self, group: &Group, layout: Layout, former: &GradMemory) -> Result<GradMemory> {
         let device = self.device.as_ref();
-        let memory = GradMemory::new(group, layout, self.options.is_retryable, device)?;
+        let memory = GradMemory::new(group, layout, self.options.apart(), device)?;
         memory.take_values(former, device)?;
         if let Some(stream) = device {
             stream.drain(&group.deadline(&self.call_options()))?;

@@ -7,11 +7,12 @@ use super::sparse::SparseInput;
 use super::step::{JobContext, Mark, Step};
 use super::task::{BucketTask, Factor, StepWeights, WeightsTask};
 use super::{CallbackCount, Phase, Reducer, State, Values};
-use crate::api::callbacks::CallbackKey;
+use crate::api::callbacks::{self, CallbackKey};
 use crate::api::group::Group;
 use crate::api::issue::enqueue;
 use crate::api::work::{Work, WorkKind};
 use crate::base::buffer::Dst;
+use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log::Level;
@@ -105,6 +106,10 @@ impl Reducer {
                 Phase::Failed(_, error) => return Err(failed_before(error)),
                 _ => return Err(state.refuse("a step begins after the last one has ended")),
             }
+            if !syncs && self.options.shares_grads {
+                let message = "DIST_STEP_NO_SYNC: with DIST_REDUCER_SHARE_GRADS gradients are not kept from step to step";
+                return Err(Error::invalid(message));
+            }
             if !syncs {
                 state.phase = Phase::Local(vec![false; self.params.len()]);
                 return Ok(());
@@ -162,6 +167,42 @@ impl Reducer {
         }
         state.phase = Phase::Open(step);
         Ok(())
+    }
+
+    /// The place of a gradient in memory that buckets share: until the gradient is marked. Waits for another bucket if many
+    /// have memory.
+    pub(super) fn shared_place(&self, param: usize) -> Result<Dst<'static>> {
+        let mut at_once = false;
+        loop {
+            let state = self.lock();
+            let Phase::Open(step) = &state.phase else {
+                return Err(state.refuse(
+                    "with DIST_REDUCER_SHARE_GRADS a gradient has a place inside a step (dist_reducer_begin)",
+                ));
+            };
+            let memory = &state.memory;
+            let (Some((bucket, position)), Some(pool)) =
+                (memory.layout.places[param], &memory.pool)
+            else {
+                return Err(Error::internal("a gradient without a place"));
+            };
+            if step.marks[param] != Mark::Open {
+                return Err(marked_twice(&self.params[param].name, step.number));
+            }
+            let spec = &memory.layout.buckets[bucket];
+            if let Some(block) = pool.assign(&*state.group()?, bucket, at_once)? {
+                return Ok(spec.part(block.view().slice(0, spec.bytes), position));
+            }
+            let running = step.works.iter().find(|work| work.outcome().is_none());
+            let Some(running) = running.map(Arc::clone) else {
+                at_once = true;
+                continue;
+            };
+            drop(state);
+            callbacks::refuse_to_block("dist_reducer_grad")?;
+            running.will_be_awaited();
+            running.wait(&Deadline::never())?;
+        }
     }
 
     /// Marks gradients that are there. They stay as they are until the step has ended.
@@ -323,6 +364,7 @@ impl Reducer {
             params: &self.params,
             options: &self.options,
             factor: &factor,
+            own: state.own.as_ref(),
         };
         let job = context.next_job(step)?;
         let (index, work) = (job.index, new_work(group));
@@ -335,7 +377,8 @@ impl Reducer {
         let deadline = group.deadline(&options);
         let notes = Arc::clone(&step.notes);
         let works = [Arc::clone(&work)];
-        enqueue(Arc::clone(group), deadline, BucketTask { job, notes, options, works })?;
+        let hook = self.hook.clone();
+        enqueue(Arc::clone(group), deadline, BucketTask { job, hook, notes, options, works })?;
         step.times.first_sent.get_or_insert_with(Instant::now);
         step.works.push(work);
         step.sent += 1;
@@ -385,6 +428,7 @@ impl Reducer {
         (buckets, step): (Range<usize>, u64),
     ) -> Result<()> {
         let pending = Pending::new(&self.callbacks);
+        let is_sharded = self.options.is_sharded;
         let memory = Arc::clone(memory);
         let function = Arc::clone(&on_bucket.function);
         work.on_complete(on_bucket.key, move |outcome| {
@@ -395,11 +439,12 @@ impl Reducer {
             }
             for index in buckets {
                 let bucket = &memory.layout.buckets[index];
+                // Scattered results are in other memory: dist_shard_ranges tells where.
                 let data = memory.bucket_result(index).or_else(|| memory.bucket_places(index));
                 function(&BucketView {
                     index,
                     n_buckets: memory.layout.buckets.len(),
-                    data: data.filter(|_| !bucket.is_owned).unwrap_or(Dst::empty()),
+                    data: data.filter(|_| !bucket.is_owned && !is_sharded).unwrap_or(Dst::empty()),
                     dtype: bucket.dtype,
                     params: &bucket.params,
                     offsets: &bucket.offsets,
@@ -431,7 +476,7 @@ pub(super) fn new_work(group: &Group) -> Arc<Work> {
 /// Other ranks count on an operation that this rank cannot issue: the group fails.
 pub(super) fn fail(group: &Group, error: Error) -> Error {
     if group.failure().is_none() {
-        crate::log!(Level::Error, "{}: a reducer cannot issue an operation: {error}", group.whom());
+        crate::log!(Level::Error, "{}: a reducer cannot go on: {error}", group.whom());
         group.fail(&error.clone().with_culprit(group.rank()));
     }
     group.failure().unwrap_or(error)

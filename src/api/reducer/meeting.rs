@@ -7,6 +7,7 @@ use super::ballot::{Ballot, BallotShape};
 use super::layout::Layout;
 use super::options::ReducerOptions;
 use super::param::{self, Param};
+use super::shard::OwnGrads;
 use super::step::Step;
 use super::task::StepSums;
 use super::{Phase, Reducer, State, Values};
@@ -38,6 +39,7 @@ pub(super) struct Met {
     /// The rank whose values count.
     pub(super) lead: Rank,
     pub(super) steps: u64,
+    pub(super) gathers: u64,
     pub(super) initial_ranks: usize,
     pub(super) wants_order: bool,
 }
@@ -52,6 +54,8 @@ struct MeetRecord {
     /// It has a step that is to be repeated.
     is_open: bool,
     steps: u64,
+    /// How often the shard has given its parameters to all ranks.
+    gathers: u64,
     initial_ranks: usize,
     /// A hash of the parameters' descriptions.
     params: String,
@@ -68,6 +72,7 @@ impl MeetRecord {
             "wants_order": self.wants_order,
             "is_open": self.is_open,
             "steps": self.steps,
+            "gathers": self.gathers,
             "initial_ranks": self.initial_ranks,
             "params": self.params,
             "layout": self.layout,
@@ -87,6 +92,7 @@ impl MeetRecord {
             wants_order: flag("wants_order")?,
             is_open: flag("is_open")?,
             steps: value.get("steps")?.as_u64()?,
+            gathers: value.get("gathers")?.as_u64()?,
             initial_ranks: usize::try_from(value.get("initial_ranks")?.as_u64()?).ok()?,
             params: text("params")?,
             layout: text("layout")?,
@@ -189,6 +195,7 @@ pub(super) fn create(
         wants_order: own.wants_order,
         is_open: false,
         steps: 0,
+        gathers: 0,
         initial_ranks: group.size(),
         params: hash(&param::describe_params(params)),
         layout: hash(&text),
@@ -207,6 +214,7 @@ pub(super) fn create(
         layout,
         lead: meeting.lead,
         steps: lead.steps,
+        gathers: lead.gathers,
         initial_ranks: lead.initial_ranks,
         wants_order: lead.wants_order,
     })
@@ -230,6 +238,12 @@ impl Reducer {
             drop(broadcast(group, text.as_bytes(), meeting.lead, &call)?);
         }
         self.catch_up(group, &meeting, &call)?;
+        self.catch_up_gathers(&meeting)?;
+        self.share_again(group)?;
+        if let Some(hook) = &self.hook {
+            let steps = self.lock().steps;
+            hook.regroup(group, steps)?;
+        }
         if meeting.has_new() && self.options.broadcasts_values {
             self.broadcast_in(group, meeting.lead, Values::ALL)?;
         }
@@ -238,6 +252,7 @@ impl Reducer {
 
     fn prepare_to_regroup(&self, group: &Group) -> Result<(MeetRecord, String)> {
         self.await_step();
+        self.await_gather();
         let mut state = self.settled();
         let state = &mut *state;
         if let Phase::Open(_) = &state.phase {
@@ -263,6 +278,7 @@ impl Reducer {
             wants_order: state.wants_order,
             is_open: matches!(state.phase, Phase::Failed(..)),
             steps: state.steps,
+            gathers: state.gathers,
             initial_ranks: state.initial_ranks,
             params: hash(&param::describe_params(&self.params)),
             layout: hash(&text),
@@ -298,6 +314,41 @@ impl Reducer {
         let ballot = decode_ballot(&told)
             .ok_or_else(|| Error::internal("the agreement on a step has an unknown form"))?;
         self.adopt(group, most, &ballot)
+    }
+
+    /// A gather of parameters that has ended on one rank has ended on all.
+    fn catch_up_gathers(&self, meeting: &Meeting) -> Result<()> {
+        let old = meeting.records.iter().filter(|record| !record.is_new);
+        let most = old.map(|record| record.gathers).max().unwrap_or(0);
+        let (own, shard) = {
+            let state = self.lock();
+            (state.gathers, state.shard.upgrade())
+        };
+        if own == most {
+            return Ok(());
+        }
+        if !shard.is_some_and(|shard| own + 1 == most && shard.adopt()) {
+            let message = format!(
+                "this rank has gathered the parameters of {own} steps, and another one of {most}"
+            );
+            return Err(Error::new(ErrorKind::Mismatch, message));
+        }
+        self.lock().gathers = most;
+        Ok(())
+    }
+
+    /// Splits the buckets over the ranks of a group.
+    fn share_again(&self, group: &Group) -> Result<()> {
+        if !self.options.is_sharded {
+            return Ok(());
+        }
+        let memory = Arc::clone(&self.lock().memory);
+        let own = OwnGrads::new(group, &memory.layout)?;
+        if let Some(pool) = &memory.pool {
+            pool.reset();
+        }
+        self.lock().own = Some(own);
+        Ok(())
     }
 
     /// The agreement on the last step, for ranks that have not seen it.

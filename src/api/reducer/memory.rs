@@ -7,6 +7,7 @@
 
 use super::device::GradStream;
 use super::layout::{BucketSpec, Layout};
+use super::pool::Pool;
 use crate::api::group::Group;
 use crate::backend::Memory;
 use crate::base::buffer::Dst;
@@ -62,17 +63,19 @@ pub(super) struct GradMemory {
     results: Vec<Option<Block>>,
     /// Where the caller's gradients are collected: the operations of a group run one at a time, and share it.
     scratch: Mutex<Option<Arc<Block>>>,
+    /// Buckets of places share memory.
+    pub(super) pool: Option<Pool>,
 }
 
 impl GradMemory {
-    /// The memory of a layout. `is_apart`: results do not overwrite the gradients.
+    /// The memory of a layout. `is_apart`: results do not overwrite the gradients; `is_shared`: buckets of places share memory.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
     pub(super) fn new(
         group: &Group,
         layout: Layout,
-        is_apart: bool,
+        (is_apart, is_shared): (bool, bool),
         device: Option<&GradStream>,
     ) -> Result<Self> {
         let mut places = Vec::with_capacity(layout.buckets.len());
@@ -80,14 +83,17 @@ impl GradMemory {
         for bucket in &layout.buckets {
             let device = device.filter(|_| bucket.device.is_some());
             let block = || Block::new(group, bucket.bytes, device);
-            places.push(if bucket.is_owned { None } else { Some(block()?) });
+            places.push(if bucket.is_owned || is_shared { None } else { Some(block()?) });
             results.push(if is_apart { Some(block()?) } else { None });
         }
         let scratch = match layout.largest_collected() {
             bytes if bytes > 0 && !is_apart => Some(Arc::new(Block::new(group, bytes, None)?)),
             _ => None,
         };
-        Ok(Self { layout, places, results, scratch: Mutex::new(scratch) })
+        let largest = layout.buckets.iter().filter(|bucket| !bucket.is_owned);
+        let largest = largest.map(|bucket| bucket.bytes).max().unwrap_or(0);
+        let pool = is_shared.then(|| Pool::new(largest));
+        Ok(Self { layout, places, results, scratch: Mutex::new(scratch), pool })
     }
 
     /// The place of a gradient, if the reducer provides it.
@@ -118,7 +124,9 @@ impl GradMemory {
     pub(super) fn bytes(&self) -> usize {
         let blocks = self.places.iter().chain(&self.results).flatten();
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.map(Block::len).sum::<usize>() + scratch.as_ref().map_or(0, |block| block.len())
+        let pool = self.pool.as_ref().map_or(0, Pool::bytes);
+        let scratch = scratch.as_ref().map_or(0, |block| block.len());
+        blocks.map(Block::len).sum::<usize>() + scratch + pool
     }
 
     /// Room to collect so many bytes.

@@ -11,21 +11,26 @@
 //!
 //! Does not depend on: C types, back ends, how operations run.
 
+mod array;
 mod ballot;
 mod check;
 mod clip;
 mod device;
 mod device_bucket;
 mod end;
+mod hook;
 mod join;
 mod launch;
 mod layout;
 mod meeting;
 mod memory;
 mod options;
+mod outer;
 mod param;
+mod pool;
 mod report;
 pub mod sampler;
+mod shard;
 mod sparse;
 mod step;
 mod task;
@@ -36,10 +41,13 @@ mod values;
 
 pub use clip::NormType;
 pub use end::Deliver;
+pub use hook::{HookBody, HookCall, HookChoice, HookFunction};
 pub use launch::{BucketView, OnBucket};
 pub use options::{Divide, Missing, ReducerOptions};
+pub use outer::{Outer, OuterOptimizer, OuterOptions, OuterStats, OuterUpdate};
 pub use param::{MOST_PARAMS, Param, ParamRole};
 pub use report::ReducerStats;
+pub use shard::{Shard, ShardOptions, ShardRange};
 pub use values::Values;
 
 use super::call::{Call, CallOptions};
@@ -53,10 +61,12 @@ use crate::base::op::ReduceOp;
 use crate::wait::bell::Bell;
 use ballot::Ballot;
 use device::GradStream;
+use hook::Hook;
 use layout::Layout;
 use meeting::Newcomer;
 use memory::GradMemory;
 use report::Totals;
+use shard::OwnGrads;
 use sparse::SparseResult;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -70,6 +80,8 @@ pub struct Reducer {
     options: ReducerOptions,
     /// The device that has gradients, if one has.
     device: Option<GradStream>,
+    /// How buckets are reduced, if not by one all_reduce each.
+    hook: Option<Arc<Hook>>,
     state: Mutex<State>,
     /// Functions of [`Reducer::on_bucket`] that are to be called and have not returned.
     callbacks: Arc<CallbackCount>,
@@ -87,6 +99,12 @@ struct State {
     /// Not kept: who leaves the group need not release the reducer before.
     group: Weak<Group>,
     memory: Arc<GradMemory>,
+    /// The reduced gradients, if buckets are scattered.
+    own: Option<Arc<OwnGrads>>,
+    /// Shares the optimizer over the ranks.
+    shard: Weak<Shard>,
+    /// How often the shard has given its parameters to all ranks.
+    gathers: u64,
     phase: Phase,
     /// How many synchronised steps have ended.
     steps: u64,
@@ -152,6 +170,7 @@ impl Reducer {
     ) -> Result<Arc<Self>> {
         callbacks::refuse_to_block("dist_reducer_create")?;
         param::check_params(&params)?;
+        options.check()?;
         check_supported(group, &params, &options)?;
         let device = params.iter().find_map(|param| param.device.filter(|_| param.is_trained()));
         let device = device.map(|device| GradStream::new(Gpu { device, stream: options.stream }));
@@ -162,14 +181,24 @@ impl Reducer {
             None => (Layout::reversed(&params, options.limits(&params)), false),
         };
         let has_places = params.iter().any(|param| param.is_trained() && param.grad.is_none());
-        let follows_order =
-            !options.has_fixed_layout && !is_given && (!has_places || options.moves_grads);
+        let follows_order = !options.has_fixed_layout
+            && !options.is_sharded
+            && !is_given
+            && (!has_places || options.moves_grads);
         let newcomer = Newcomer { layout: own, is_given, wants_order: follows_order };
         let met = meeting::create(group, &params, &options, newcomer)?;
-        let memory = GradMemory::new(group, met.layout, options.is_retryable, device.as_ref())?;
+        let hook = Hook::new(&options.hook, group, &params, met.steps)?.map(Arc::new);
+        let own = match options.is_sharded {
+            true => Some(OwnGrads::new(group, &met.layout)?),
+            false => None,
+        };
+        let memory = GradMemory::new(group, met.layout, options.apart(), device.as_ref())?;
         let state = State {
             group: Arc::downgrade(group),
             memory: Arc::new(memory),
+            own,
+            shard: Weak::new(),
+            gathers: met.gathers,
             phase: Phase::Idle,
             steps: met.steps,
             initial_ranks: met.initial_ranks,
@@ -183,7 +212,8 @@ impl Reducer {
             totals: Totals::default(),
         };
         let state = Mutex::new(state);
-        let reducer = Arc::new(Self { params, options, device, state, callbacks: Arc::default() });
+        let reducer =
+            Arc::new(Self { params, options, device, hook, state, callbacks: Arc::default() });
         if reducer.options.broadcasts_values {
             reducer.broadcast_in(group, met.lead, Values::ALL)?;
         }
@@ -217,6 +247,9 @@ impl Reducer {
     /// `InvalidArgument` for a parameter that does not exist or has no gradient.
     pub fn grad(&self, param: usize) -> Result<(Dst<'static>, usize)> {
         let known = self.dense(param)?;
+        if known.grad.is_none() && self.options.shares_grads {
+            return Ok((self.shared_place(param)?, known.count));
+        }
         let place = known.grad.or_else(|| self.lock().memory.place(param));
         Ok((place.unwrap_or(Dst::empty()), known.count))
     }
@@ -227,6 +260,11 @@ impl Reducer {
     /// As [`Self::grad`].
     pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
         let known = self.dense(param)?;
+        if self.options.is_sharded {
+            let message = "with DIST_REDUCER_SHARDED a rank has the results of its own elements only: dist_shard_ranges \
+                           gives them";
+            return Err(Error::invalid(message));
+        }
         let memory = Arc::clone(&self.lock().memory);
         let place = known.grad.or_else(|| memory.result(param)).or_else(|| memory.place(param));
         Ok((place.unwrap_or(Dst::empty()), known.count))
@@ -311,6 +349,12 @@ fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOption
     };
     for param in params.iter().filter(|param| param.is_trained()) {
         let title = || format!("the gradient of parameter \"{}\"", param.name);
+        options.hook.check(param).context(title)?;
+        if options.is_sharded && (param.is_sparse || param.device.is_some()) {
+            let message =
+                format!("{}: DIST_REDUCER_SHARDED is for dense gradients in host memory", title());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         if let Some(device) = param.device {
             device_bucket::check(group, (device, param.grad_dtype, op), options).context(title)?;
             continue;

@@ -1,8 +1,10 @@
 //! What a caller chooses for a reducer, and what all ranks must choose alike.
 
+use super::hook::HookChoice;
 use super::layout::BucketLimits;
 use super::param::Param;
 use super::step::Mark;
+use crate::base::error::{Error, Result};
 
 /// The bucket of PyTorch, which suits NCCL: its calls cost tens of microseconds.
 const DEVICE_BUCKET: usize = 25 << 20;
@@ -72,6 +74,12 @@ pub struct ReducerOptions {
     pub layout: Option<Vec<u8>>,
     /// The caller's stream in which gradients on a device are computed.
     pub stream: Option<usize>,
+    /// Each rank gets the results of its own elements only.
+    pub is_sharded: bool,
+    /// Buckets of places share memory.
+    pub shares_grads: bool,
+    /// How buckets are reduced.
+    pub hook: HookChoice,
     /// A name for the log.
     pub name: String,
 }
@@ -90,6 +98,35 @@ impl ReducerOptions {
             bytes => bytes,
         };
         BucketLimits { first, rest }
+    }
+
+    /// Refuses choices that exclude each other.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.shares_grads && !self.is_sharded {
+            return Err(Error::invalid(
+                "flags: DIST_REDUCER_SHARE_GRADS needs DIST_REDUCER_SHARDED",
+            ));
+        }
+        if !self.is_sharded {
+            return Ok(());
+        }
+        let wrong = if self.is_retryable {
+            "DIST_REDUCER_RETRYABLE: a rank that has died had results that no other rank has. For steps that can be repeated, \
+             leave DIST_REDUCER_SHARDED out and give the shard two `copies`"
+        } else if !matches!(self.hook, HookChoice::AllReduce) {
+            "a hook"
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(format!("flags: DIST_REDUCER_SHARDED does not go with {wrong}")))
+    }
+
+    /// Whether results are apart from gradients, and whether buckets of places share memory.
+    pub(super) fn apart(&self) -> (bool, bool) {
+        (self.is_retryable, self.shares_grads)
     }
 
     /// Whether a parameter with this mark keeps its gradient if no rank used it.
@@ -114,12 +151,15 @@ impl ReducerOptions {
             (self.broadcasts_buffers, "BROADCAST_BUFFERS"),
             (self.is_uneven, "UNEVEN"),
             (!self.broadcasts_values, "NO_BROADCAST"),
+            (self.is_sharded, "SHARDED"),
+            (self.shares_grads, "SHARE_GRADS"),
         ];
         let set: Vec<&str> =
             flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
         format!(
             "bucket_bytes {bucket_bytes}, first_bucket_bytes {first_bucket_bytes}, divide {divide:?}, missing \
-             {missing:?}, flags {}",
+             {missing:?}, hook {}, flags {}",
+            self.hook.agreement(),
             if set.is_empty() { "0".to_owned() } else { set.join("|") }
         )
     }

@@ -26,6 +26,7 @@ pub struct ReducerStats {
     pub steps: u64,
     pub n_buckets: u64,
     pub bytes_reduced: u64,
+    pub bytes_saved: u64,
     pub bytes_copied: u64,
     pub first_ready_to_last_ready_ns: u64,
     pub communication_ns: u64,
@@ -40,6 +41,7 @@ pub struct ReducerStats {
 pub(super) struct Totals {
     last: ReducerStats,
     bytes_reduced: u64,
+    bytes_saved: u64,
     bytes_copied: u64,
     communication: Duration,
     exposed: Duration,
@@ -63,9 +65,11 @@ impl Totals {
         let notes = step.notes.lock();
         let times = &step.times;
         let whole = between(Some(times.begun), times.ended);
+        let bytes_saved = notes.bytes_reduced.saturating_sub(notes.bytes_sent);
         self.last = ReducerStats {
             n_buckets: n_buckets as u64,
             bytes_reduced: notes.bytes_reduced,
+            bytes_saved,
             bytes_copied: notes.bytes_copied,
             first_ready_to_last_ready_ns: ns(between(times.first_ready, times.last_ready)),
             communication_ns: ns(notes.communication),
@@ -73,6 +77,7 @@ impl Totals {
             ..ReducerStats::default()
         };
         self.bytes_reduced += notes.bytes_reduced;
+        self.bytes_saved += bytes_saved;
         self.bytes_copied += notes.bytes_copied;
         self.communication += notes.communication;
         self.time += whole;
@@ -116,8 +121,9 @@ impl Reducer {
             "total_parameter_size_bytes": self.param_bytes(),
             "options": self.options.agreement(),
             "buckets": buckets,
-            "memory_bytes": state.memory.bytes(),
+            "memory_bytes": state.memory.bytes() + state.own.as_ref().map_or(0, |own| own.bytes()),
             "bytes_reduced": totals.bytes_reduced,
+            "bytes_saved": totals.bytes_saved,
             "bytes_copied": totals.bytes_copied,
             "communication_ns": ns(totals.communication),
             "exposed_ns": ns(totals.exposed),

@@ -293,6 +293,7 @@ impl Reducer {
 fn note(notes: &StepLog, param: usize, result: SparseResult, sent: usize) {
     let mut notes = notes.lock();
     notes.bytes_reduced += sent as u64;
+    notes.bytes_sent += sent as u64;
     notes.bytes_copied += sent as u64;
     notes.sparse.push((param, result));
 }

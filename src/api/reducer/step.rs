@@ -6,6 +6,7 @@ use super::device::GradStream;
 use super::memory::GradMemory;
 use super::options::ReducerOptions;
 use super::param::Param;
+use super::shard::OwnGrads;
 use super::sparse::SparseInput;
 use super::task::{BucketJob, Collect, Deliver, Factor, StepLog, StepSums};
 use crate::api::group::Group;
@@ -149,6 +150,8 @@ pub(super) struct JobContext<'c> {
     pub(super) params: &'c [Param],
     pub(super) options: &'c ReducerOptions,
     pub(super) factor: &'c Factor,
+    /// Where results go, if buckets are scattered.
+    pub(super) own: Option<&'c Arc<OwnGrads>>,
 }
 
 impl JobContext<'_> {
@@ -167,9 +170,15 @@ impl JobContext<'_> {
             collect: Vec::new(),
             deliver: Vec::new(),
             factor: self.factor.clone(),
-            _memory: Arc::clone(self.memory),
+            own: self.own.map(Arc::clone),
+            pooled: None,
+            memory: Arc::clone(self.memory),
             _scratch: None,
         };
+        if let Some(own) = self.own {
+            self.scatter(&mut job, step, own.recv(index))?;
+            return Ok(job);
+        }
         match self.memory.bucket_places(index) {
             Some(places) => self.reduce_places(&mut job, step, places),
             None => self.reduce_owned(&mut job, step)?,
@@ -230,6 +239,52 @@ impl JobContext<'_> {
             if !step.is_joined && !is_in_place {
                 job.deliver.push(self.delivery(param, mark, result.is_some(), (at, grad)));
             }
+        }
+        Ok(())
+    }
+
+    /// The own part of the sum goes apart; the gradients stay as they are.
+    fn scatter(&self, job: &mut BucketJob, step: &Step, recv: Dst<'static>) -> Result<()> {
+        let bucket = &self.memory.layout.buckets[job.index];
+        job.recv = recv;
+        if bucket.is_owned {
+            return self.collect_owned(job, step);
+        }
+        job.send = match (&self.memory.pool, self.memory.bucket_places(job.index)) {
+            (_, Some(places)) => places,
+            (Some(pool), None) => {
+                let block = pool.assign(self.group, job.index, true)?;
+                pool.send(job.index);
+                let places = block.as_ref().map_or(Dst::empty(), |block| block.view());
+                job.pooled = block;
+                places.slice(0, bucket.bytes)
+            }
+            (None, None) => return Err(Error::internal("a bucket without places")),
+        };
+        for (position, &param) in bucket.params.iter().enumerate() {
+            if step.marks[param] != Mark::Ready {
+                job.collect.push(Collect::Zero(bucket.part(job.send, position)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The caller's gradients of a bucket that is scattered.
+    fn collect_owned(&self, job: &mut BucketJob, step: &Step) -> Result<()> {
+        let bucket = &self.memory.layout.buckets[job.index];
+        if bucket.params.len() == 1 && step.marks[bucket.params[0]] == Mark::Ready {
+            job.send = self.grad(bucket.params[0]);
+            return Ok(());
+        }
+        let scratch = self.memory.scratch(self.group, bucket.bytes)?;
+        job.send = scratch.view().slice(0, bucket.bytes);
+        job._scratch = Some(scratch);
+        for (position, &param) in bucket.params.iter().enumerate() {
+            let to = bucket.part(job.send, position);
+            job.collect.push(match step.marks[param] {
+                Mark::Ready => Collect::Copy { from: self.grad(param).as_src(), to },
+                _ => Collect::Zero(to),
+            });
         }
         Ok(())
     }

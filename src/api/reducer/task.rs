@@ -7,7 +7,10 @@
 use super::Reducer;
 use super::ballot::Ballot;
 use super::device::GradStream;
+use super::hook::{Hook, HookBucket, HookTurn, PowerUpdate};
+use super::launch::fail;
 use super::memory::{Block, GradMemory};
+use super::shard::OwnGrads;
 use super::sparse::SparseResult;
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;
@@ -23,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Runs a collective as the operation of a task.
-fn run_in_turn(
+pub(super) fn run_in_turn(
     group: &Group,
     call: &Call<'_>,
     options: &CallOptions,
@@ -143,6 +146,17 @@ impl Factor {
             Self::Average => ReduceOp::Avg,
             Self::Sum => ReduceOp::Sum,
             Self::Scale(_) | Self::ByActive(_) | Self::ByWeight(..) => ReduceOp::PremulSum,
+        }
+    }
+
+    /// What each rank's gradients are multiplied by, if they are only added then.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn of_sum(&self, ranks: usize) -> Result<f64> {
+        match self {
+            Self::Average => Ok(1.0 / ranks as f64),
+            _ => self.value(),
         }
     }
 
@@ -267,7 +281,11 @@ pub(super) struct StepNotes {
     pub(super) deferred: Vec<Deferred>,
     /// The reduced rows of sparse gradients, by parameter.
     pub(super) sparse: Vec<(usize, SparseResult)>,
+    /// What a hook keeps if the ranks agree on the step.
+    pub(super) hook_updates: Vec<PowerUpdate>,
     pub(super) bytes_reduced: u64,
+    /// The bytes of the buckets in the form in which they were sent.
+    pub(super) bytes_sent: u64,
     pub(super) bytes_copied: u64,
     /// How long operations ran, together.
     pub(super) communication: Duration,
@@ -304,6 +322,7 @@ impl StepNotes {
     /// `Backend`, of a device.
     pub(super) fn undo(&mut self, device: Option<&GradStream>) -> Result<Vec<Deferred>> {
         self.sparse.clear();
+        self.hook_updates.clear();
         let deferred = std::mem::take(&mut self.deferred);
         let overwritten = deferred.iter().filter(|copy| copy.when == DeferredIf::Unused);
         overwritten.map(|copy| copy.copy(device)).collect::<Result<Vec<()>>>()?;
@@ -323,13 +342,47 @@ pub(super) struct BucketJob {
     pub(super) deliver: Vec<Deliver>,
     pub(super) factor: Factor,
     /// Held, so that the memory is there until the operation has ended.
-    pub(super) _memory: Arc<GradMemory>,
+    /// Where the own part of the result goes, if the bucket is scattered.
+    pub(super) own: Option<Arc<OwnGrads>>,
+    /// Memory of the pool that has the places.
+    pub(super) pooled: Option<Arc<Block>>,
+    pub(super) memory: Arc<GradMemory>,
     pub(super) _scratch: Option<Arc<Block>>,
 }
 
 impl BucketJob {
     fn call(&self) -> Call<'static> {
-        Call::all_reduce(self.send.as_src(), self.recv, self.dtype, self.factor.op())
+        let op = self.factor.op();
+        match &self.own {
+            None => Call::all_reduce(self.send.as_src(), self.recv, self.dtype, op),
+            Some(own) => {
+                let sends = own.sends(&self.memory.layout, self.index, self.send);
+                Call::reduce_scatter_v(sends, self.recv, self.dtype, op)
+            }
+        }
+    }
+
+    /// Reduces the bucket; the bytes that were sent.
+    fn reduce(&self, hook: Option<&Hook>, notes: &StepLog, mut turn: HookTurn<'_>) -> Result<u64> {
+        let Some(hook) = hook else {
+            let HookTurn { group, options, first, deadline, .. } = turn;
+            let premul_scale = self.factor.value()?;
+            let options = CallOptions { premul_scale, ..options.clone() };
+            run_in_turn(group, &self.call(), &options, first, deadline)?;
+            return Ok(self.send.len() as u64);
+        };
+        let bucket = HookBucket {
+            spec: &self.memory.layout.buckets[self.index],
+            index: self.index,
+            n_buckets: self.memory.layout.buckets.len(),
+            step: self.step,
+            send: self.send,
+            recv: self.recv,
+            factor: self.factor.of_sum(turn.group.size())?,
+        };
+        let outcome = hook.reduce(&bucket, &mut turn)?;
+        notes.lock().hook_updates.extend(outcome.updates);
+        Ok(outcome.bytes_sent)
     }
 
     /// Puts the gradients where they are reduced.
@@ -396,6 +449,7 @@ fn aside(from: Src<'static>) -> Arc<[u8]> {
 #[derive(Debug)]
 pub(super) struct BucketTask {
     pub(super) job: BucketJob,
+    pub(super) hook: Option<Arc<Hook>>,
     pub(super) notes: Arc<StepLog>,
     pub(super) options: CallOptions,
     pub(super) works: [Arc<Work>; 1],
@@ -404,6 +458,10 @@ pub(super) struct BucketTask {
 impl Task for BucketTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
+    }
+
+    fn operations(&self) -> u64 {
+        self.hook.as_ref().map_or(1, |hook| hook.operations())
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
@@ -417,11 +475,17 @@ impl Task for BucketTask {
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
         let begun = Instant::now();
         self.job.collect(&self.notes);
-        self.options.premul_scale = self.job.factor.value()?;
-        run_in_turn(group, &self.job.call(), &self.options, first, deadline)?;
+        let turn = HookTurn { group, options: &self.options, first, deadline, used: 0 };
+        // The error of a hook is none of the group yet, and the ranks must not agree on the step.
+        let sent = self.job.reduce(self.hook.as_deref(), &self.notes, turn);
+        let sent = sent.map_err(|error| fail(group, error))?;
         self.job.deliver(&self.notes);
+        if let (Some(pool), Some(block)) = (&self.job.memory.pool, self.job.pooled.take()) {
+            pool.give_back(block);
+        }
         let mut notes = self.notes.lock();
         notes.bytes_reduced += self.job.send.len() as u64;
+        notes.bytes_sent += sent;
         notes.communication += begun.elapsed();
         notes.last_end = Some(Instant::now());
         Ok(())

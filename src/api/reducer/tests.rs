@@ -1,5 +1,6 @@
 //! One rank has seen the end of a step, and another rank has not.
 
+use super::hook::HookChoice;
 use super::step::Step;
 use super::{Deliver, Divide, Missing, Param, ParamRole, Phase, Reducer, ReducerOptions};
 use crate::api::call::Call;
@@ -54,6 +55,9 @@ fn options() -> ReducerOptions {
         broadcasts_buffers: false,
         is_uneven: false,
         broadcasts_values: true,
+        is_sharded: false,
+        shares_grads: false,
+        hook: HookChoice::AllReduce,
         layout: None,
         stream: None,
         name: String::new(),

@@ -106,6 +106,10 @@ impl Reducer {
             layout_bytes: 0,
             name: null(),
             stream: null_mut(),
+            hook: null(),
+            hook_settings: null(),
+            hook_function: None,
+            hook_user: null_mut(),
         };
         let mut handle: *mut dist_reducer_t = null_mut();
         // SAFETY: the parameters and their names live until the call returns, the values and gradients as long as the reducer.
@@ -172,6 +176,7 @@ impl Reducer {
             steps: 0,
             n_buckets: 0,
             bytes_reduced: 0,
+            bytes_saved: 0,
             bytes_copied: 0,
             first_ready_to_last_ready_ns: 0,
             communication_ns: 0,

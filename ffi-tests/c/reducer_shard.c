@@ -1,0 +1,226 @@
+/*
+ * Sharded optimizers: the weights are those of a training in one process, states are split evenly, and checkpoints load on
+ * another number of ranks.
+ */
+#include "reducer_shard.h"
+
+#define STEPS 12
+
+static unsigned all(int size)
+{
+    return (1u << size) - 1;
+}
+
+static void step(struct trainer *t, struct reference *ref, double max_norm)
+{
+    double norm = 0;
+    backward(t);
+    REQUIRE_OK(dist_reducer_end(t->reducer, DIST_VOTE_COMMIT, NULL, NULL));
+    if (max_norm > 0) {
+        REQUIRE_OK(dist_reducer_clip(t->reducer, max_norm, 2, &norm));
+        CHECK(norm > max_norm);
+    }
+    update(t);
+    REQUIRE_OK(dist_shard_gather(t->shard, NULL));
+    reference_step(ref, all(dist_get_world_size(t->group)), max_norm);
+    check_weights(t, ref);
+}
+
+/* The elements that a rank updates are the same number on all ranks, but for one. */
+static void check_even(const struct trainer *t)
+{
+    float *m = NULL;
+    size_t count = 0;
+    int size = dist_get_world_size(t->group), copies = t->copies < 1 ? 1 : t->copies > size ? size : t->copies;
+    size_t least = (size_t)copies * (TOTAL / (size_t)size);
+    REQUIRE_OK(dist_shard_state(t->shard, 0, &m, &count));
+    CHECK(count >= least && count <= least + (size_t)copies);
+}
+
+static void modes(const struct rank *me)
+{
+    struct trainer t;
+    struct reference ref;
+    int mode, s;
+    int32_t copies;
+    for (mode = ALL_REDUCED; mode <= SHARED; mode++) {
+        for (copies = 0; copies <= (mode == ALL_REDUCED ? 3 : 1); copies++) {
+            open_trainer(&t, me->group, (enum mode)mode, copies, mode == OWNED ? DIST_REDUCER_CANONICAL : 0);
+            reference_begin(&ref);
+            check_even(&t);
+            for (s = 0; s < STEPS; s++) {
+                step(&t, &ref, s % 3 == 2 ? 1.0 : 0);
+            }
+            close_trainer(&t);
+        }
+    }
+}
+
+/* The parameters come in the background, and a parameter can be used once it is there. */
+static void in_background(const struct rank *me)
+{
+    struct trainer t;
+    struct reference ref;
+    int s;
+    size_t p, i;
+    open_trainer(&t, me->group, PLACES, 0, 0);
+    reference_begin(&ref);
+    for (s = 0; s < STEPS; s++) {
+        dist_work_t *work = NULL;
+        backward(&t);
+        REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
+        update(&t);
+        REQUIRE_OK(dist_shard_gather(t.shard, &work));
+        reference_step(&ref, all(me->size), 0);
+        for (p = 0; p < PARAMS; p++) {
+            REQUIRE_OK(dist_shard_wait(t.shard, p));
+            for (i = begin_of(p); i < begin_of(p) + counts[p]; i++) {
+                CHECK(fabsf(t.weights[i] - ref.w[i]) <= 2e-5f);
+            }
+        }
+        if (s % 2) {
+            REQUIRE_OK(dist_work_wait(work, DIST_WAIT_FOREVER));
+        }
+        CHECK_OK(dist_work_release(work));
+    }
+    close_trainer(&t);
+}
+
+/* What a checkpoint has. */
+static char saved[1 << 16];
+static size_t saved_bytes;
+static float saved_weights[TOTAL];
+static struct reference saved_reference;
+
+static void save(const struct rank *me)
+{
+    struct trainer t;
+    struct reference ref;
+    dist_blob_t *blob = NULL;
+    const void *bytes = NULL;
+    int s;
+    open_trainer(&t, me->group, ALL_REDUCED, 2, 0);
+    reference_begin(&ref);
+    for (s = 0; s < STEPS / 2; s++) {
+        step(&t, &ref, 0);
+    }
+    REQUIRE_OK(dist_shard_save(t.shard, me->size - 1, &blob));
+    CHECK((blob != NULL) == (me->rank == me->size - 1));
+    if (blob != NULL) {
+        REQUIRE_OK(dist_blob_data(blob, 0, &bytes, &saved_bytes));
+        REQUIRE(saved_bytes <= sizeof(saved));
+        /* Two states, and a header that is shorter than this. */
+        CHECK(saved_bytes > 2 * 4 * TOTAL && saved_bytes < 2 * 4 * TOTAL + 400);
+        memcpy(saved, bytes, saved_bytes);
+        memcpy(saved_weights, t.weights, sizeof(saved_weights));
+        saved_reference = ref;
+        CHECK_OK(dist_blob_release(blob));
+    }
+    close_trainer(&t);
+}
+
+static void load(const struct rank *me)
+{
+    struct trainer t;
+    struct reference ref = saved_reference;
+    int s, root = me->size / 2;
+    open_trainer(&t, me->group, me->size == 2 ? ALL_REDUCED : SHARED, 0, 0);
+    memcpy(t.weights, saved_weights, sizeof(saved_weights));
+    REQUIRE_OK(dist_shard_load(t.shard, me->rank == root ? saved : NULL, me->rank == root ? saved_bytes : 0, root));
+    t.steps = ref.steps;
+    for (s = 0; s < STEPS; s++) {
+        step(&t, &ref, 0);
+    }
+    close_trainer(&t);
+}
+
+/* Wrong checkpoints are refused on all ranks. */
+static void load_wrong(const struct rank *me)
+{
+    static char wrong[sizeof(saved)];
+    struct trainer t;
+    open_trainer(&t, me->group, ALL_REDUCED, 0, 0);
+    CHECK_REFUSED(dist_shard_load(t.shard, NULL, 0, 0), DIST_ERR_INVALID_ARGUMENT, "dist_shard_save");
+    CHECK_REFUSED(dist_shard_load(t.shard, "twenty bytes of text", 20, 0), DIST_ERR_INVALID_ARGUMENT, "dist_shard_save");
+    CHECK_REFUSED(dist_shard_load(t.shard, saved, saved_bytes - 1, 0), DIST_ERR_INVALID_ARGUMENT, "cut off");
+    CHECK_REFUSED(dist_shard_load(t.shard, saved, 30, 0), DIST_ERR_INVALID_ARGUMENT, "cut off");
+    REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
+    if (me->rank == 0) {
+        char *name;
+        memcpy(wrong, saved, saved_bytes);
+        name = strstr(wrong + 16, "\"name\":\"d\"");
+        if (name == NULL) {
+            name = strstr(wrong + 16, "\"d\"") - 7;
+        }
+        name[8] = 'x';
+    }
+    CHECK_REFUSED(dist_shard_load(t.shard, wrong, saved_bytes, 0), DIST_ERR_INVALID_ARGUMENT, "\"d\"");
+    CHECK_STATUS(dist_shard_load(t.shard, saved, saved_bytes, me->size), DIST_ERR_INVALID_ARGUMENT);
+    CHECK_OK(dist_shard_load(t.shard, saved, saved_bytes, 0));
+    close_trainer(&t);
+}
+
+static void refused(const struct rank *me)
+{
+    static const char *const twice[2] = { "m", "m" };
+    static const char *const one[1] = { "m" };
+    dist_shard_options_t options = DIST_SHARD_OPTIONS_INIT;
+    dist_reducer_options_t wrong = DIST_REDUCER_OPTIONS_INIT;
+    dist_reducer_t *reducer = NULL;
+    dist_shard_t *shard = NULL;
+    struct trainer t;
+    float *values = NULL;
+    void *place = NULL;
+    size_t n = 0;
+    wrong.flags = DIST_REDUCER_SHARE_GRADS;
+    CHECK_REFUSED(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_SHARDED");
+    wrong.flags = DIST_REDUCER_SHARDED | DIST_REDUCER_RETRYABLE;
+    CHECK_REFUSED(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer), DIST_ERR_INVALID_ARGUMENT, "copies");
+    wrong.flags = DIST_REDUCER_SHARDED;
+    wrong.hook = "int8";
+    CHECK_REFUSED(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer), DIST_ERR_INVALID_ARGUMENT, "hook");
+    open_trainer(&t, me->group, SHARED, 0, 0);
+    CHECK_REFUSED(dist_shard_create(t.reducer, NULL, &shard), DIST_ERR_INVALID_ARGUMENT, "release");
+    CHECK_OK(dist_shard_release(t.shard));
+    options.states = twice;
+    options.n_states = 2;
+    CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "another name");
+    options.n_states = 1;
+    options.copies = 2;
+    CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "copies");
+    options.copies = -1;
+    CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_INVALID_ARGUMENT, "copies");
+    options.copies = 1;
+    options.states = me->rank == 1 ? twice : one;
+    options.n_states = 1;
+    CHECK_OK(dist_shard_create(t.reducer, &options, &t.shard));
+    CHECK_REFUSED(dist_shard_state(t.shard, 1, &values, NULL), DIST_ERR_INVALID_ARGUMENT, "state 1");
+    CHECK_REFUSED(dist_shard_wait(t.shard, PARAMS), DIST_ERR_INVALID_ARGUMENT, "parameter 7");
+    CHECK_REFUSED(dist_reducer_result(t.reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "dist_shard_ranges");
+    CHECK_REFUSED(dist_reducer_grad(t.reducer, 0, &place, NULL), DIST_ERR_INVALID_ARGUMENT, "inside a step");
+    CHECK_REFUSED(dist_reducer_begin(t.reducer, 0, DIST_STEP_NO_SYNC), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_SHARE_GRADS");
+    CHECK_OK(dist_shard_ranges(t.shard, NULL, 0, &n));
+    CHECK(n > 0 || me->size > 1);
+    close_trainer(&t);
+    if (me->size > 1) {
+        make_reducer(&t);
+        options.states = me->rank == 1 ? (const char *const *)names : one;
+        CHECK_REFUSED(dist_shard_create(t.reducer, &options, &shard), DIST_ERR_MISMATCH, "rank 1");
+        CHECK(shard == NULL);
+        CHECK_OK(dist_reducer_release(t.reducer));
+    }
+}
+
+int main(void)
+{
+    run_everywhere(modes);
+    run_everywhere(in_background);
+    run_ranks("shm", 4, save);
+    run_ranks("inproc", 3, load);
+    run_ranks("tcp", 2, load);
+    run_ranks("shm", 1, load);
+    run_ranks("shm", 3, load_wrong);
+    run_ranks("inproc", 1, refused);
+    run_ranks("shm", 3, refused);
+    return check_report();
+}

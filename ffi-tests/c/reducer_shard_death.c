@@ -1,0 +1,221 @@
+/*
+ * Sharded optimizers when a rank is lost: before the end of a step, before and in a gather. The ranks that are left go on with
+ * the weights and states of a training in one process. A rank that joins gets its share.
+ */
+#define _DEFAULT_SOURCE
+
+#include "reducer_shard.h"
+
+#include <unistd.h>
+
+#define STEPS 9
+
+/* When the last rank is lost, in which step. */
+enum moment { BEFORE_END, BEFORE_GATHER, IN_GATHER, AFTER_GATHER, MOMENTS };
+
+static enum moment moment;
+static int in_background, lost_step = 4, delay_us;
+
+static dist_group_t *make_group(const struct rank *me, const char *name, int rank, int size)
+{
+    char options_text[32];
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    dist_group_t *group = NULL;
+    sprintf(options_text, "transport=%s", me->transport);
+    options.store = me->store;
+    options.name = name;
+    options.fields = DIST_FIELD_RANK;
+    options.rank = rank;
+    options.world_size = size;
+    options.backend_options = options_text;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_group_create(&options, &group));
+    return group;
+}
+
+/* The group of the ranks that are left. */
+static void recover(struct trainer *t, const struct rank *me, dist_group_t **left)
+{
+    CHECK(*left == NULL);
+    *left = make_group(me, "left", me->rank, me->size - 1);
+    REQUIRE_OK(dist_reducer_regroup(t->reducer, *left));
+    t->group = *left;
+}
+
+static int is_lost(const struct rank *me, const struct trainer *t, enum moment now)
+{
+    if (me->rank != me->size - 1 || t->steps != lost_step + (now == AFTER_GATHER || now == BEFORE_GATHER || now == IN_GATHER) ||
+        now != moment) {
+        return 0;
+    }
+    usleep((unsigned)delay_us);
+    CHECK_OK(dist_group_abort(me->group, "lost"));
+    return 1;
+}
+
+static void gather(struct trainer *t, const struct rank *me, dist_group_t **left)
+{
+    dist_status_t status;
+    if (in_background) {
+        dist_work_t *work = NULL;
+        size_t p;
+        status = dist_shard_gather(t->shard, &work);
+        for (p = 0; status == DIST_OK && p < PARAMS; p++) {
+            status = dist_shard_wait(t->shard, p);
+        }
+        CHECK_OK(dist_work_release(work));
+    } else {
+        status = dist_shard_gather(t->shard, NULL);
+    }
+    if (status != DIST_OK) {
+        recover(t, me, left);
+        REQUIRE_OK(dist_shard_gather(t->shard, NULL));
+    }
+}
+
+static void lose_rank(const struct rank *me)
+{
+    struct trainer t;
+    struct reference ref;
+    dist_group_t *left = NULL;
+    unsigned everyone = (1u << me->size) - 1, rest = everyone >> 1;
+    /* The gradients of the lost rank are in the step if its end was reached. */
+    int last_with_all = moment == BEFORE_END ? lost_step - 1 : lost_step;
+    open_trainer(&t, me->group, ALL_REDUCED, 2, DIST_REDUCER_RETRYABLE);
+    reference_begin(&ref);
+    while (t.steps < STEPS) {
+        backward(&t);
+        if (is_lost(me, &t, BEFORE_END)) {
+            break;
+        }
+        if (dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL) != DIST_OK) {
+            recover(&t, me, &left);
+            REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
+        }
+        update(&t);
+        if (is_lost(me, &t, BEFORE_GATHER)) {
+            break;
+        }
+        if (moment == IN_GATHER && me->rank == me->size - 1 && t.steps == lost_step + 1) {
+            dist_work_t *work = NULL;
+            CHECK_OK(dist_shard_gather(t.shard, &work));
+            is_lost(me, &t, IN_GATHER);
+            CHECK_OK(dist_work_release(work));
+            break;
+        }
+        gather(&t, me, &left);
+        if (is_lost(me, &t, AFTER_GATHER)) {
+            break;
+        }
+        reference_step(&ref, ref.steps <= last_with_all ? everyone : rest, 0);
+        check_weights(&t, &ref);
+    }
+    CHECK((left != NULL) == (me->rank != me->size - 1));
+    close_trainer(&t);
+    if (left != NULL) {
+        CHECK_OK(dist_group_release(left));
+    }
+}
+
+/* With one copy the states of the lost rank are gone, which all ranks are told. */
+static void lose_states(const struct rank *me)
+{
+    struct trainer t;
+    dist_group_t *left = NULL;
+    open_trainer(&t, me->group, ALL_REDUCED, 1, DIST_REDUCER_RETRYABLE);
+    backward(&t);
+    REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
+    if (me->rank == me->size - 1) {
+        CHECK_OK(dist_group_abort(me->group, "lost"));
+    } else {
+        CHECK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL) != DIST_OK);
+        recover(&t, me, &left);
+        REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
+        update(&t);
+        CHECK_REFUSED(dist_shard_gather(t.shard, NULL), DIST_ERR_NOT_FOUND, "rank 2 of the former group");
+    }
+    close_trainer(&t);
+    if (left != NULL) {
+        CHECK_OK(dist_group_release(left));
+    }
+}
+
+/* The last rank joins after some steps. */
+static void join(const struct rank *me, enum mode mode)
+{
+    struct trainer t;
+    struct reference ref;
+    dist_group_t *first = NULL;
+    int s, before = me->size - 1, is_new = me->rank == before;
+    reference_begin(&ref);
+    if (is_new) {
+        memset(&t, 0, sizeof(t));
+        t.group = me->group;
+        t.mode = mode;
+        t.copies = 1;
+        t.origin = me->rank;
+        make_reducer(&t);
+        make_shard(&t);
+        t.steps = STEPS;
+    } else {
+        first = make_group(me, "first", me->rank, before);
+        open_trainer(&t, first, mode, 1, 0);
+    }
+    for (s = 0; s < 2 * STEPS; s++) {
+        if (s == STEPS && !is_new) {
+            size_t n = 0;
+            REQUIRE_OK(dist_reducer_regroup(t.reducer, me->group));
+            t.group = me->group;
+            if (mode != ALL_REDUCED) {
+                CHECK_REFUSED(dist_shard_ranges(t.shard, NULL, 0, &n), DIST_ERR_INVALID_ARGUMENT, "dist_shard_gather");
+            }
+            REQUIRE_OK(dist_shard_gather(t.shard, NULL));
+        }
+        if (s >= STEPS || !is_new) {
+            backward(&t);
+            REQUIRE_OK(dist_reducer_end(t.reducer, DIST_VOTE_COMMIT, NULL, NULL));
+            update(&t);
+            REQUIRE_OK(dist_shard_gather(t.shard, NULL));
+        }
+        reference_step(&ref, (1u << (s < STEPS ? before : me->size)) - 1, 0);
+        if (s >= STEPS || !is_new) {
+            check_weights(&t, &ref);
+        }
+    }
+    close_trainer(&t);
+    if (first != NULL) {
+        CHECK_OK(dist_group_release(first));
+    }
+}
+
+static void join_all_reduced(const struct rank *me)
+{
+    join(me, ALL_REDUCED);
+}
+
+static void join_scattered(const struct rank *me)
+{
+    join(me, PLACES);
+}
+
+int main(void)
+{
+    static const char *const transports[] = { "inproc", "shm", "tcp" };
+    static const int delays[] = { 0, 200, 3000 };
+    int t, d;
+    for (t = 0; t < 3; t++) {
+        for (in_background = 0; in_background <= 1; in_background++) {
+            for (d = 0; d < 3; d++) {
+                delay_us = delays[d];
+                for (moment = BEFORE_END; moment < MOMENTS; moment++) {
+                    run_ranks(transports[t], 3 + (d == 1), lose_rank);
+                }
+            }
+        }
+        run_ranks(transports[t], 3, lose_states);
+        run_ranks(transports[t], 3, join_all_reduced);
+        run_ranks(transports[t], 4, join_scattered);
+    }
+    return check_report();
+}

@@ -1,0 +1,171 @@
+//! Which hook, by its name and its settings.
+
+use super::function::HookFunction;
+use super::powersgd::PowerSettings;
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, Result};
+
+/// The names of the library's own hooks.
+const NAMES: &str = "\"all_reduce\", \"f16\", \"bf16\", \"int8\", \"powersgd\" or \"none\"";
+
+/// The number of elements that share a scale.
+const BLOCK: u64 = 256;
+
+/// The largest one: more would only make the numbers coarser.
+const LARGEST_BLOCK: u64 = 1 << 20;
+
+/// A way to reduce buckets.
+#[derive(Clone, Debug)]
+pub enum HookChoice {
+    /// One all_reduce per bucket.
+    AllReduce,
+    /// Gradients are sent and added as elements of this type.
+    Cast(DataType),
+    /// As 8-bit integers with a scale for each block of so many elements.
+    Int8 {
+        /// The number of elements.
+        block: usize,
+    },
+    /// As matrices of low rank.
+    PowerSgd(PowerSettings),
+    /// Not at all.
+    Off,
+    /// By a caller's function.
+    Function(HookFunction),
+}
+
+impl HookChoice {
+    /// The hook with this name; `settings` is a list such as `rank=2;start=10`.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn parse(name: &str, settings: &str) -> Result<Self> {
+        let mut settings = Settings::parse(settings)?;
+        let choice = match name {
+            "" | "all_reduce" => Self::AllReduce,
+            "f16" => Self::Cast(DataType::F16),
+            "bf16" => Self::Cast(DataType::Bf16),
+            "none" => Self::Off,
+            "int8" => {
+                let block = settings.number("block", BLOCK, 1..=LARGEST_BLOCK)?;
+                Self::Int8 { block: usize::try_from(block).unwrap_or(usize::MAX) }
+            }
+            "powersgd" => Self::PowerSgd(PowerSettings::take(&mut settings)?),
+            _ => {
+                let message = format!(
+                    "hook is \"{name}\": pass {NAMES}, or a function of your own in hook_function"
+                );
+                return Err(Error::invalid(message));
+            }
+        };
+        settings.check_used().context(|| format!("hook \"{name}\""))?;
+        Ok(choice)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Cast(dtype) => dtype.name(),
+            Self::Int8 { .. } => "int8",
+            Self::PowerSgd(_) => "powersgd",
+            Self::Off => "none",
+            Self::Function(function) => &function.name,
+        }
+    }
+
+    /// What all ranks must choose alike.
+    pub(in crate::api::reducer) fn agreement(&self) -> String {
+        match self {
+            Self::Int8 { block } => format!("int8 block={block}"),
+            Self::PowerSgd(settings) => format!("powersgd {settings}"),
+            Self::Function(function) => {
+                format!("function \"{}\" {}", function.name, function.settings)
+            }
+            other => other.name().to_owned(),
+        }
+    }
+}
+
+/// A list of settings, of which each is taken once.
+#[derive(Debug)]
+pub(super) struct Settings<'s>(Vec<(&'s str, &'s str)>);
+
+impl<'s> Settings<'s> {
+    fn parse(text: &'s str) -> Result<Self> {
+        let mut pairs = Vec::new();
+        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            let pair = part.split_once('=').ok_or_else(|| {
+                let message = format!("hook_settings has \"{part}\": write name=value;name=value");
+                Error::invalid(message)
+            })?;
+            let (name, value) = (pair.0.trim(), pair.1.trim());
+            if pairs.iter().any(|&(known, _)| known == name) {
+                let message = format!("hook_settings has \"{name}\" twice");
+                return Err(Error::invalid(message));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// A whole number.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is none, or not in the range.
+    pub(super) fn number(
+        &mut self,
+        name: &str,
+        default: u64,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Result<u64> {
+        let Some(at) = self.0.iter().position(|&(known, _)| known == name) else {
+            return Ok(default);
+        };
+        let (_, text) = self.0.remove(at);
+        let value = text.parse().ok().filter(|value| range.contains(value));
+        value.ok_or_else(|| {
+            let (low, high) = (range.start(), range.end());
+            let message = format!(
+                "hook_settings has {name}={text}: pass a whole number from {low} to {high}"
+            );
+            Error::invalid(message)
+        })
+    }
+
+    fn check_used(&self) -> Result<()> {
+        let Some((name, _)) = self.0.first() else { return Ok(()) };
+        Err(Error::invalid(format!("hook_settings has \"{name}\", which it does not know")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_settings() {
+        let chosen = |name: &str, settings: &str| {
+            HookChoice::parse(name, settings).map(|choice| choice.agreement())
+        };
+        assert_eq!(chosen("", "").unwrap(), "all_reduce");
+        assert_eq!(chosen("f16", "").unwrap(), "f16");
+        assert_eq!(chosen("none", " ; ").unwrap(), "none");
+        assert_eq!(chosen("int8", "").unwrap(), "int8 block=256");
+        assert_eq!(chosen("int8", " block = 64 ;").unwrap(), "int8 block=64");
+        let power = chosen("powersgd", "rank=4;start=0").unwrap();
+        assert_eq!(power, "powersgd rank=4;start=0;warm=1;feedback=1;min_ratio=2");
+        for (name, settings, part) in [
+            ("int4", "", "hook is \"int4\""),
+            ("int8", "block", "name=value"),
+            ("int8", "block=0", "from 1"),
+            ("int8", "block=8;block=9", "twice"),
+            ("int8", "rank=1", "\"rank\""),
+            ("powersgd", "rank=0", "rank=0"),
+            ("powersgd", "warm=yes", "warm=yes"),
+        ] {
+            let error = chosen(name, settings).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+}

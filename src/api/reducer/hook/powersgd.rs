@@ -1,0 +1,427 @@
+//! PowerSGD: gradients are sent as matrices of low rank.
+//!
+//! The method is that of Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+//! Optimization" (2019): one step of power iteration. A gradient M of n x m becomes P = M Q, summed over the ranks and made
+//! orthonormal, and Q = M^T P, summed over the ranks; the result is P Q^T. What it lacks on this rank is added to the gradient
+//! of the next step (error feedback), and the next step begins with this Q (warm start).
+//!
+//! The rows of the matrix are the first dimension of the parameter. Gradients of one dimension, and those that would hardly
+//! become smaller, are added as they are. Errors and Q change only if the ranks agree on the step.
+
+use super::bucket::sum;
+use super::choice::Settings;
+use super::{HookBucket, HookOutcome, HookTurn};
+use crate::api::reducer::param::Param;
+use crate::base::error::Result;
+use std::collections::HashMap;
+use std::fmt;
+
+/// The gradients that stay as they are, and the two factors of the others.
+pub(super) const OPERATIONS: u64 = 3;
+
+/// PyTorch's defaults, but for the first step: 1,000 there.
+const RANK: u64 = 1;
+const START: u64 = 10;
+const MIN_RATIO: u64 = 2;
+
+/// A column that is shorter counts as zero.
+const SHORTEST: f32 = 1e-20;
+
+/// See `hook_settings` of `dist_reducer_options_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerSettings {
+    rank: usize,
+    /// Steps before this one add the gradients as they are.
+    start: u64,
+    has_warm_start: bool,
+    has_feedback: bool,
+    /// A matrix is sent as it is if its factors are not so many times smaller.
+    min_ratio: usize,
+}
+
+impl PowerSettings {
+    pub(super) fn take(settings: &mut Settings<'_>) -> Result<Self> {
+        let small = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        Ok(Self {
+            rank: small(settings.number("rank", RANK, 1..=1024)?),
+            start: settings.number("start", START, 0..=u64::MAX)?,
+            has_warm_start: settings.number("warm", 1, 0..=1)? == 1,
+            has_feedback: settings.number("feedback", 1, 0..=1)? == 1,
+            min_ratio: small(settings.number("min_ratio", MIN_RATIO, 1..=1024)?),
+        })
+    }
+}
+
+impl fmt::Display for PowerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, start, min_ratio, .. } = self;
+        let [warm, feedback] = [self.has_warm_start, self.has_feedback].map(u8::from);
+        write!(f, "rank={rank};start={start};warm={warm};feedback={feedback};min_ratio={min_ratio}")
+    }
+}
+
+/// A gradient that is sent as two factors.
+#[derive(Debug)]
+struct Compressed {
+    param: usize,
+    /// Where it begins among the values of the bucket.
+    begin: usize,
+    shape: Shape,
+    /// The factor with as many rows as the matrix; orthonormal once all ranks' are added.
+    p: Vec<f32>,
+    /// The factor with as many rows as the matrix has columns.
+    q: Vec<f32>,
+}
+
+/// The extent of a matrix, and the rank of its factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    rows: usize,
+    columns: usize,
+    rank: usize,
+}
+
+/// What a gradient leaves for the next step.
+#[derive(Debug)]
+pub(in crate::api::reducer) struct PowerUpdate {
+    param: usize,
+    error: Vec<f32>,
+    q: Vec<f32>,
+}
+
+/// The hook, with what it keeps from step to step.
+#[derive(Debug)]
+pub(super) struct PowerSgd {
+    settings: PowerSettings,
+    /// The matrices of the parameters; `None` for gradients that stay as they are.
+    shapes: Vec<Option<Shape>>,
+    errors: HashMap<usize, Vec<f32>>,
+    factors: HashMap<usize, Vec<f32>>,
+    /// The number of steps when the group began: the first factors depend on it.
+    since: u64,
+}
+
+impl Shape {
+    /// The matrix of a parameter, if it is worth its factors.
+    fn of(param: &Param, settings: PowerSettings) -> Option<Self> {
+        let rows = usize::try_from(*param.shape.first()?).ok().filter(|&rows| rows > 0)?;
+        let columns = param.count / rows;
+        let rank = settings.rank.min(rows).min(columns);
+        let factors = (rows + columns).checked_mul(rank)?.checked_mul(settings.min_ratio)?;
+        (param.is_trained() && !param.is_sparse && param.shape.len() > 1 && factors < param.count)
+            .then_some(Self { rows, columns, rank })
+    }
+
+    fn count(self) -> usize {
+        self.rows * self.columns
+    }
+}
+
+impl PowerSgd {
+    pub(super) fn new(settings: PowerSettings, params: &[Param], since: u64) -> Self {
+        let shapes = params.iter().map(|param| Shape::of(param, settings)).collect();
+        Self { settings, shapes, errors: HashMap::new(), factors: HashMap::new(), since }
+    }
+
+    /// The ranks of another group begin with the same factors, also those that are new.
+    pub(super) fn regroup(&mut self, steps: u64) {
+        self.factors.clear();
+        self.since = steps;
+    }
+
+    pub(super) fn commit(&mut self, updates: Vec<PowerUpdate>) {
+        for PowerUpdate { param, error, q } in updates {
+            if self.settings.has_feedback {
+                self.errors.insert(param, error);
+            }
+            if self.settings.has_warm_start {
+                self.factors.insert(param, q);
+            }
+        }
+    }
+
+    pub(super) fn reduce(
+        &self,
+        bucket: &HookBucket<'_>,
+        turn: &mut HookTurn<'_>,
+    ) -> Result<HookOutcome> {
+        if bucket.step < self.settings.start {
+            bucket.scale_own();
+            turn.run(&sum(bucket.recv.as_src(), bucket.recv, bucket.dtype()))?;
+            return Ok(HookOutcome { bytes_sent: bucket.recv.len() as u64, updates: Vec::new() });
+        }
+        let mut values = Vec::new();
+        bucket.widen_into(&mut values);
+        let mut matrices = self.matrices(bucket, &mut values);
+        let rest = self.add_rest(bucket, &mut values, turn)?;
+
+        add_all(&mut matrices, |matrix| &mut matrix.p, turn)?;
+        for matrix in &mut matrices {
+            orthonormalise(&mut matrix.p, matrix.shape.rank);
+            matrix.multiply_transposed(&values);
+        }
+        let own: Vec<Vec<f32>> = matrices.iter().map(|matrix| matrix.q.clone()).collect();
+        add_all(&mut matrices, |matrix| &mut matrix.q, turn)?;
+        let mut updates = Vec::with_capacity(matrices.len());
+        for (matrix, own) in matrices.into_iter().zip(own) {
+            updates.push(self.finish(matrix, &own, &mut values, bucket.step));
+        }
+        bucket.narrow_from(&values);
+        let factors: usize = updates.iter().map(|update| self.factor_count(update.param)).sum();
+        let bytes_sent = (factors + rest) * size_of::<f32>();
+        Ok(HookOutcome { bytes_sent: bytes_sent as u64, updates })
+    }
+
+    fn factor_count(&self, param: usize) -> usize {
+        self.shapes[param].map_or(0, |shape| (shape.rows + shape.columns) * shape.rank)
+    }
+
+    /// The matrices of a bucket with their first factors, the errors of earlier steps added to the values.
+    fn matrices(&self, bucket: &HookBucket<'_>, values: &mut [f32]) -> Vec<Compressed> {
+        let mut matrices = Vec::new();
+        for ((_, _, begin), &param) in bucket.pieces().zip(&bucket.spec.params) {
+            let Some(shape) = self.shapes[param] else { continue };
+            let matrix = &mut values[begin..begin + shape.count()];
+            if let Some(error) = self.errors.get(&param) {
+                matrix.iter_mut().zip(error).for_each(|(value, error)| *value += error);
+            }
+            let q = match self.factors.get(&param) {
+                Some(q) => q.clone(),
+                None if self.settings.has_warm_start => random(param, self.since, shape),
+                None => random(param, bucket.step, shape),
+            };
+            let p = multiply(matrix, &q, shape);
+            matrices.push(Compressed { param, begin, shape, p, q });
+        }
+        matrices
+    }
+
+    /// Adds up the gradients that stay as they are; their number of elements.
+    fn add_rest(
+        &self,
+        bucket: &HookBucket<'_>,
+        values: &mut [f32],
+        turn: &mut HookTurn<'_>,
+    ) -> Result<usize> {
+        let size = bucket.dtype().size();
+        let ranges: Vec<std::ops::Range<usize>> = bucket
+            .pieces()
+            .zip(&bucket.spec.params)
+            .filter(|&(_, &param)| self.shapes[param].is_none())
+            .map(|((_, len, begin), _)| begin..begin + len / size)
+            .collect();
+        let mut rest: Vec<f32> =
+            ranges.iter().flat_map(|range| values[range.clone()].iter().copied()).collect();
+        turn.add_up(&mut rest)?;
+        let mut left = rest.as_slice();
+        for range in ranges {
+            let (part, after) = left.split_at(range.len());
+            values[range].copy_from_slice(part);
+            left = after;
+        }
+        Ok(rest.len())
+    }
+
+    /// Replaces the values of a matrix by the product of its factors, and tells what is left for the next step.
+    fn finish(
+        &self,
+        matrix: Compressed,
+        own: &[f32],
+        values: &mut [f32],
+        step: u64,
+    ) -> PowerUpdate {
+        let Compressed { param, begin, shape, p, mut q } = matrix;
+        let values = &mut values[begin..begin + shape.count()];
+        let mut error = Vec::new();
+        if self.settings.has_feedback {
+            error = product(&p, own, shape);
+            for (error, value) in error.iter_mut().zip(&*values) {
+                // A gradient that is not finite must not stay for ever.
+                *error = Some(value - *error).filter(|error| error.is_finite()).unwrap_or(0.0);
+            }
+        }
+        values.copy_from_slice(&product(&p, &q, shape));
+        // Factors of zeros would stay zeros for ever, and numbers that are not finite too.
+        if !is_of_full_rank(&q, shape.rank) {
+            q = random(param, step + 1, shape);
+        }
+        PowerUpdate { param, error, q }
+    }
+}
+
+impl Compressed {
+    /// Q = M^T P.
+    fn multiply_transposed(&mut self, values: &[f32]) {
+        let Shape { columns, rank, .. } = self.shape;
+        self.q.fill(0.0);
+        let matrix = &values[self.begin..self.begin + self.shape.count()];
+        for (row, p) in matrix.chunks_exact(columns).zip(self.p.chunks_exact(rank)) {
+            for (value, q) in row.iter().zip(self.q.chunks_exact_mut(rank)) {
+                q.iter_mut().zip(p).for_each(|(q, p)| *q += value * p);
+            }
+        }
+    }
+}
+
+/// Adds up one factor of all matrices over the ranks, together.
+fn add_all(
+    matrices: &mut [Compressed],
+    factor: impl Fn(&mut Compressed) -> &mut Vec<f32>,
+    turn: &mut HookTurn<'_>,
+) -> Result<()> {
+    let mut all: Vec<f32> = Vec::new();
+    matrices.iter_mut().for_each(|matrix| all.extend_from_slice(factor(matrix)));
+    turn.add_up(&mut all)?;
+    let mut left = all.as_slice();
+    for matrix in matrices {
+        let factor = factor(matrix);
+        let (part, after) = left.split_at(factor.len());
+        factor.copy_from_slice(part);
+        left = after;
+    }
+    Ok(())
+}
+
+/// P = M Q.
+fn multiply(matrix: &[f32], q: &[f32], shape: Shape) -> Vec<f32> {
+    let Shape { rows, columns, rank } = shape;
+    let mut p = vec![0.0; rows * rank];
+    for (row, p) in matrix.chunks_exact(columns).zip(p.chunks_exact_mut(rank)) {
+        for (value, q) in row.iter().zip(q.chunks_exact(rank)) {
+            p.iter_mut().zip(q).for_each(|(p, q)| *p += value * q);
+        }
+    }
+    p
+}
+
+/// P Q^T.
+fn product(p: &[f32], q: &[f32], shape: Shape) -> Vec<f32> {
+    let Shape { columns, rank, .. } = shape;
+    let mut matrix = vec![0.0; shape.count()];
+    for (row, p) in matrix.chunks_exact_mut(columns).zip(p.chunks_exact(rank)) {
+        for (value, q) in row.iter_mut().zip(q.chunks_exact(rank)) {
+            *value = p.iter().zip(q).map(|(p, q)| p * q).sum();
+        }
+    }
+    matrix
+}
+
+/// Makes the columns of a matrix orthonormal (modified Gram-Schmidt). Columns that depend on earlier ones become zeros.
+fn orthonormalise(matrix: &mut [f32], columns: usize) {
+    for column in 0..columns {
+        let before = norm(matrix, column, columns);
+        for earlier in 0..column {
+            let dot: f32 = matrix.chunks_exact(columns).map(|row| row[earlier] * row[column]).sum();
+            matrix.chunks_exact_mut(columns).for_each(|row| row[column] -= dot * row[earlier]);
+        }
+        let length = norm(matrix, column, columns);
+        let is_zero = length < SHORTEST || length < before * f32::EPSILON * 4.0;
+        let factor = if is_zero { 0.0 } else { 1.0 / length };
+        matrix.chunks_exact_mut(columns).for_each(|row| row[column] *= factor);
+    }
+}
+
+fn norm(matrix: &[f32], column: usize, columns: usize) -> f32 {
+    matrix.chunks_exact(columns).map(|row| row[column] * row[column]).sum::<f32>().sqrt()
+}
+
+/// Whether no column is zero, and all numbers are finite.
+fn is_of_full_rank(matrix: &[f32], columns: usize) -> bool {
+    (0..columns).all(|column| {
+        let length = norm(matrix, column, columns);
+        length.is_finite() && length >= SHORTEST
+    })
+}
+
+/// A factor to begin with, the same on all ranks: numbers from -1 to 1.
+fn random(param: usize, step: u64, shape: Shape) -> Vec<f32> {
+    let mut state = (param as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step.rotate_left(32);
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        split_mix(state)
+    };
+    let unit = |bits: u64| {
+        #[allow(clippy::cast_possible_truncation, reason = "24 bits fit")]
+        let bits = (bits >> 40) as u32;
+        #[allow(clippy::cast_precision_loss, reason = "24 bits fit")]
+        let unit = bits as f32 / (1 << 23) as f32;
+        unit - 1.0
+    };
+    (0..shape.columns * shape.rank).map(|_| unit(next())).collect()
+}
+
+/// The output function of Steele, Lea and Flood's SplitMix64 (2014).
+fn split_mix(state: u64) -> u64 {
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::reducer::param::tests::param;
+
+    const SHAPE: Shape = Shape { rows: 5, columns: 4, rank: 2 };
+
+    fn settings(text: &str) -> PowerSettings {
+        let super::super::HookChoice::PowerSgd(settings) =
+            super::super::HookChoice::parse("powersgd", text).unwrap()
+        else {
+            unreachable!("the name is that of PowerSGD")
+        };
+        settings
+    }
+
+    #[test]
+    fn only_matrices_that_become_smaller_are_compressed() {
+        let mut matrix = param("w", 64 * 32 * 9);
+        matrix.shape = vec![64, 32, 3, 3];
+        let shape = Shape::of(&matrix, settings("rank=4"));
+        assert_eq!(shape, Some(Shape { rows: 64, columns: 288, rank: 4 }));
+        assert_eq!(Shape::of(&matrix, settings("rank=64")), None);
+        assert_eq!(Shape::of(&param("bias", 1000), settings("")), None);
+        let mut narrow = param("narrow", 20);
+        narrow.shape = vec![10, 2];
+        assert_eq!(Shape::of(&narrow, settings("")), None);
+    }
+
+    #[test]
+    fn one_iteration_finds_a_matrix_of_low_rank() {
+        let left = random(1, 0, Shape { rows: 0, columns: 5, rank: 2 });
+        let right = random(2, 0, SHAPE);
+        let matrix = product(&left, &right, SHAPE);
+        let mut p = multiply(&matrix, &random(3, 0, SHAPE), SHAPE);
+        orthonormalise(&mut p, 2);
+        let dot: f32 = p.chunks_exact(2).map(|row| row[0] * row[1]).sum();
+        assert!(dot.abs() < 1e-5, "{dot}");
+        let mut found = Compressed { param: 0, begin: 0, shape: SHAPE, p, q: vec![0.0; 4 * 2] };
+        found.multiply_transposed(&matrix);
+        for (a, b) in matrix.iter().zip(product(&found.p, &found.q, SHAPE)) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn zeros_and_dependent_columns_do_no_harm() {
+        let mut zeros = vec![0.0; 10];
+        orthonormalise(&mut zeros, 2);
+        assert_eq!(zeros, [0.0; 10]);
+        let mut same: Vec<f32> = (1..=5_u8).flat_map(|row| [f32::from(row); 2]).collect();
+        orthonormalise(&mut same, 2);
+        assert!(same.iter().all(|value| value.is_finite()));
+        assert!(!is_of_full_rank(&same, 2) && !is_of_full_rank(&[f32::NAN, 1.0], 2));
+    }
+
+    #[test]
+    fn what_is_left_out_is_added_in_the_next_step() {
+        let hook = PowerSgd::new(settings("rank=1;min_ratio=1"), &[], 0);
+        let shape = Shape { rows: 2, columns: 2, rank: 1 };
+        let mut values = vec![1.0, 0.0, 0.0, 3.0];
+        let matrix = Compressed { param: 0, begin: 0, shape, p: vec![0.0, 1.0], q: vec![0.0, 3.0] };
+        let update = hook.finish(matrix, &[0.0, 3.0], &mut values, 0);
+        assert_eq!(values, [0.0, 0.0, 0.0, 3.0]);
+        assert_eq!(update.error, [1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(update.q, [0.0, 3.0]);
+    }
+}

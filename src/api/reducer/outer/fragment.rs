@@ -1,0 +1,228 @@
+//! A fragment of the parameters: the global values of its parameters, and a reducer of its own for how far the ranks have moved
+//! away from them. So a fragment's agreement, its repetition after a failure and the values for a rank that joins are those of
+//! a reducer.
+
+use super::super::array::Array;
+use super::super::hook::HookChoice;
+use super::super::options::{Divide, Missing, ReducerOptions};
+use super::super::param::{Param, ParamRole};
+use super::super::{Deliver, Reducer};
+use super::OuterOptions;
+use crate::api::group::Group;
+use crate::base::buffer::Dst;
+use crate::base::dtype::DataType;
+use crate::base::error::Result;
+use crate::kernel;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A parameter of a fragment.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// Its index in the caller's list.
+    pub(super) index: usize,
+    pub(super) global: Array<f32>,
+    /// The optimizer's; without elements if that has none.
+    pub(super) state: Array<f32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Fragment {
+    pub(super) members: Vec<Member>,
+    /// Each member has a state, which is a parameter of the reducer too.
+    has_states: bool,
+    pub(super) reducer: Arc<Reducer>,
+}
+
+/// Contiguous parts of the parameters, with about as many elements each.
+pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
+    let total: usize = counts.iter().sum();
+    let mut ranges = Vec::new();
+    let (mut begin, mut sum) = (0, 0);
+    for (index, count) in counts.iter().enumerate() {
+        sum += count;
+        let is_full = sum * parts >= total * (ranges.len() + 1);
+        // The parameters that are left must do for the parts that are left.
+        let is_needed = counts.len() - index - 1 < parts - ranges.len();
+        if (is_full || is_needed) && ranges.len() + 1 < parts {
+            ranges.push(begin..index + 1);
+            begin = index + 1;
+        }
+    }
+    ranges.push(begin..counts.len());
+    ranges
+}
+
+impl Fragment {
+    /// Made by all ranks together: they get the values of the lowest one that has a fragment, or of rank 0.
+    pub(super) fn new(
+        group: &Arc<Group>,
+        params: &[Param],
+        indices: &[usize],
+        (options, counter): (&OuterOptions, &Array<u64>),
+    ) -> Result<Self> {
+        let has_states = options.optimizer.has_state();
+        let mut members = Vec::with_capacity(indices.len());
+        let mut own = Vec::with_capacity(2 * indices.len() + 1);
+        for &index in indices {
+            let param = &params[index];
+            let state = Array::new(if has_states { param.count } else { 0 });
+            let member = Member { index, global: Array::new(param.count), state };
+            member.read_local(param, &member.global);
+            own.push(inner_param(&param.name, member.global.view(), ParamRole::Trained));
+            if has_states {
+                let name = format!("the outer state of {}", param.name);
+                own.push(inner_param(&name, member.state.view(), ParamRole::Buffer));
+            }
+            members.push(member);
+        }
+        let bytes = counter.view();
+        let name = format!("the number of steps, {}", options.agreement());
+        own.push(Param {
+            dtype: DataType::U8,
+            grad_dtype: DataType::U8,
+            count: bytes.len(),
+            ..inner_param(&name, bytes, ParamRole::Buffer)
+        });
+        let reducer = Reducer::create(group, own, reducer_options(options))?;
+        let fragment = Self { members, has_states, reducer };
+        fragment.restore(params);
+        Ok(fragment)
+    }
+
+    /// Brings the global values to this rank's parameters.
+    pub(super) fn restore(&self, params: &[Param]) {
+        for member in &self.members {
+            let param = &params[member.index];
+            let values: Vec<f32> = (0..param.count).map(|at| member.global.get(at)).collect();
+            kernel::narrow(param.dtype, &values, param.data);
+        }
+    }
+
+    /// Begins a step of the reducer, with how far this rank has moved away from the global values.
+    pub(super) fn begin(&self, params: &[Param]) -> Result<()> {
+        self.reducer.begin(0.0, true)?;
+        for (position, member) in self.members.iter().enumerate() {
+            let param = &params[member.index];
+            let (place, _) = self.reducer.grad(self.inner_index(position))?;
+            let mut values = vec![0.0; param.count];
+            kernel::widen(param.dtype, 1.0, param.data.as_src(), &mut values);
+            for (at, value) in values.iter_mut().enumerate() {
+                *value = member.global.get(at) - *value;
+            }
+            kernel::narrow(DataType::F32, &values, place);
+        }
+        let all: Vec<usize> = (0..self.members.len()).map(|at| self.inner_index(at)).collect();
+        self.reducer.ready(&all)
+    }
+
+    /// Ends the step, or ends it again after a failure; the votes of all ranks. If no rank votes against it, the optimizer
+    /// updates the global values. Then the parameters of this rank become the global values.
+    pub(super) fn end(&self, params: &[Param], options: &OuterOptions, vote: u64) -> Result<u64> {
+        let votes = Arc::new(AtomicU64::new(0));
+        let all = Arc::clone(&votes);
+        let deliver = Deliver::new(move |votes| all.store(votes, Ordering::Relaxed));
+        self.reducer.end(vote, deliver)?;
+        let votes = votes.load(Ordering::Relaxed);
+        if votes == 0 {
+            for (position, member) in self.members.iter().enumerate() {
+                let (result, count) = self.reducer.result(self.inner_index(position))?;
+                let mut gradient = vec![0.0; count];
+                kernel::widen(DataType::F32, 1.0, result.as_src(), &mut gradient);
+                let memory = (&member.global, &member.state);
+                options.optimizer.update(member.index, memory, &gradient);
+            }
+        }
+        self.restore(params);
+        Ok(votes)
+    }
+
+    /// The index of a member's parameter in the reducer: with a state each has two.
+    fn inner_index(&self, position: usize) -> usize {
+        if self.has_states { 2 * position } else { position }
+    }
+}
+
+impl Member {
+    /// This rank's values of a parameter.
+    fn read_local(&self, param: &Param, into: &Array<f32>) {
+        let mut values = vec![0.0; param.count];
+        kernel::widen(param.dtype, 1.0, param.data.as_src(), &mut values);
+        values.iter().enumerate().for_each(|(at, value)| into.set(at, *value));
+    }
+}
+
+fn inner_param(name: &str, data: Dst<'static>, role: ParamRole) -> Param {
+    Param {
+        name: name.to_owned(),
+        data,
+        grad: None,
+        shape: Vec::new(),
+        count: data.len() / size_of::<f32>(),
+        dtype: DataType::F32,
+        grad_dtype: DataType::F32,
+        device: None,
+        is_sparse: false,
+        role,
+        tag: 0,
+    }
+}
+
+fn reducer_options(options: &OuterOptions) -> ReducerOptions {
+    ReducerOptions {
+        bucket_bytes: 0,
+        first_bucket_bytes: 0,
+        divide: Divide::World,
+        missing: Missing::Error,
+        timeout_ms: options.timeout_ms,
+        is_retryable: true,
+        is_canonical: false,
+        has_fixed_layout: true,
+        moves_grads: false,
+        is_static: false,
+        broadcasts_buffers: false,
+        is_uneven: false,
+        broadcasts_values: true,
+        layout: None,
+        stream: None,
+        is_sharded: false,
+        shares_grads: false,
+        hook: options.hook.clone(),
+        name: options.name.clone(),
+    }
+}
+
+impl OuterOptions {
+    /// What all ranks must choose alike, but for the hook, which the reducers compare.
+    fn agreement(&self) -> String {
+        let Self { every, fragments, optimizer, .. } = self;
+        format!("every {every}, fragments {fragments}, optimizer {optimizer:?}")
+    }
+
+    /// Whether ranks keep what they have.
+    pub(super) fn has_no_communication(&self) -> bool {
+        matches!(self.hook, HookChoice::Off)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_are_even_and_cover_all_parameters() {
+        assert_eq!(cut(&[10, 10, 10, 10], 2), [0..2, 2..4]);
+        assert_eq!(cut(&[1, 1, 1, 100], 2), [0..3, 3..4]);
+        assert_eq!(cut(&[100, 1, 1, 1], 3), [0..1, 1..2, 2..4]);
+        for counts in [vec![5], vec![0, 0, 0], vec![3, 1, 4, 1, 5, 9, 2, 6]] {
+            for parts in 1..=counts.len() {
+                let ranges = cut(&counts, parts);
+                assert_eq!(ranges.len(), parts);
+                assert!(ranges.iter().all(|range| !range.is_empty()), "{ranges:?}");
+                let all: Vec<usize> = ranges.into_iter().flatten().collect();
+                assert_eq!(all, (0..counts.len()).collect::<Vec<_>>());
+            }
+        }
+    }
+}

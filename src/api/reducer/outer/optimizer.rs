@@ -1,0 +1,171 @@
+//! The outer optimizer: what becomes of the global values, given how far the ranks have moved away from them.
+
+use super::super::array::Array;
+use crate::base::error::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// The learning rate and the momentum of DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
+/// Models", 2023).
+const LEARNING_RATE: f64 = 0.7;
+const MOMENTUM: f64 = 0.9;
+
+/// What a caller's function updates.
+#[derive(Debug)]
+pub struct OuterUpdate {
+    /// The parameter.
+    pub param: usize,
+    /// The global values.
+    pub global: *mut f32,
+    /// The mean over the ranks of the global values less those of the rank.
+    pub pseudo_grad: *const f32,
+    /// A state of the function's own, zeros at first.
+    pub state: *mut f32,
+    /// The number of elements of each.
+    pub count: usize,
+}
+
+/// An outer optimizer.
+#[derive(Clone)]
+pub enum OuterOptimizer {
+    /// Stochastic gradient descent. With a learning rate of 1 the global values become the mean of the ranks'.
+    Sgd {
+        /// The learning rate.
+        rate: f64,
+    },
+    /// The same with Nesterov's momentum, as in PyTorch's `SGD`.
+    Nesterov {
+        /// The learning rate.
+        rate: f64,
+        /// The momentum.
+        momentum: f64,
+    },
+    /// A caller's function.
+    Function(String, Arc<dyn Fn(&OuterUpdate) + Send + Sync>),
+}
+
+impl fmt::Debug for OuterOptimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sgd { rate } => write!(f, "sgd, learning_rate {rate}"),
+            Self::Nesterov { rate, momentum } => {
+                write!(f, "nesterov, learning_rate {rate}, momentum {momentum}")
+            }
+            Self::Function(name, _) => write!(f, "function \"{name}\""),
+        }
+    }
+}
+
+impl OuterOptimizer {
+    /// The optimizer with this name. A number that is 0 is the default.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn parse(name: &str, rate: f64, momentum: f64) -> Result<Self> {
+        for (name, value) in [("learning_rate", rate), ("momentum", momentum)] {
+            if !value.is_finite() || value < 0.0 {
+                let message =
+                    format!("{name} is {value}: pass a positive number, or 0 for the default");
+                return Err(Error::invalid(message));
+            }
+        }
+        let or = |value: f64, default: f64| if value == 0.0 { default } else { value };
+        match name {
+            "" | "nesterov" => Ok(Self::Nesterov {
+                rate: or(rate, LEARNING_RATE),
+                momentum: or(momentum, MOMENTUM),
+            }),
+            _ if momentum != 0.0 => {
+                Err(Error::invalid(format!("momentum is {momentum}: only \"nesterov\" has one")))
+            }
+            "sgd" => Ok(Self::Sgd { rate: or(rate, LEARNING_RATE) }),
+            "average" if rate != 0.0 => {
+                let message = format!("learning_rate is {rate}: \"average\" has none; use \"sgd\"");
+                Err(Error::invalid(message))
+            }
+            "average" => Ok(Self::Sgd { rate: 1.0 }),
+            _ => {
+                let message = format!(
+                    "optimizer is \"{name}\": pass \"nesterov\", \"sgd\" or \"average\", or a function of your own"
+                );
+                Err(Error::invalid(message))
+            }
+        }
+    }
+
+    /// Whether it has a state for each element.
+    pub(super) fn has_state(&self) -> bool {
+        !matches!(self, Self::Sgd { .. })
+    }
+
+    /// Updates the global values of a parameter.
+    pub(super) fn update(
+        &self,
+        param: usize,
+        (global, state): (&Array<f32>, &Array<f32>),
+        pseudo_grad: &[f32],
+    ) {
+        #[allow(clippy::cast_possible_truncation, reason = "factors of f32 are rounded")]
+        let narrow = |value: f64| value as f32;
+        match self {
+            Self::Sgd { rate } => {
+                let rate = narrow(*rate);
+                for (index, gradient) in pseudo_grad.iter().enumerate() {
+                    global.set(index, global.get(index) - rate * gradient);
+                }
+            }
+            Self::Nesterov { rate, momentum } => {
+                let (rate, momentum) = (narrow(*rate), narrow(*momentum));
+                for (index, gradient) in pseudo_grad.iter().enumerate() {
+                    let velocity = momentum * state.get(index) + gradient;
+                    state.set(index, velocity);
+                    let step = gradient + momentum * velocity;
+                    global.set(index, global.get(index) - rate * step);
+                }
+            }
+            Self::Function(_, function) => function(&OuterUpdate {
+                param,
+                global: global.as_mut_ptr(),
+                pseudo_grad: pseudo_grad.as_ptr(),
+                state: state.as_mut_ptr(),
+                count: pseudo_grad.len(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers() {
+        let made = |name: &str, rate, momentum| {
+            OuterOptimizer::parse(name, rate, momentum).map(|made| format!("{made:?}"))
+        };
+        assert_eq!(made("", 0.0, 0.0).unwrap(), "nesterov, learning_rate 0.7, momentum 0.9");
+        assert_eq!(made("sgd", 0.5, 0.0).unwrap(), "sgd, learning_rate 0.5");
+        assert_eq!(made("average", 0.0, 0.0).unwrap(), "sgd, learning_rate 1");
+        for (name, rate, momentum) in
+            [("adam", 0.0, 0.0), ("sgd", 0.1, 0.9), ("average", 0.1, 0.0), ("", -1.0, 0.0)]
+        {
+            assert!(made(name, rate, momentum).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn updates_are_those_of_pytorch() {
+        let (global, state) = (Array::new(2), Array::new(2));
+        let made = OuterOptimizer::parse("nesterov", 0.5, 0.5).unwrap();
+        made.update(0, (&global, &state), &[1.0, -2.0]);
+        // The velocity is the gradient at first.
+        assert_eq!([state.get(0), state.get(1)], [1.0, -2.0]);
+        assert_eq!([global.get(0), global.get(1)], [-0.75, 1.5]);
+        made.update(0, (&global, &state), &[1.0, 0.0]);
+        assert_eq!([state.get(0), state.get(1)], [1.5, -1.0]);
+        assert_eq!([global.get(0), global.get(1)], [-0.75 - 0.875, 1.5 + 0.25]);
+        let mean = OuterOptimizer::parse("average", 0.0, 0.0).unwrap();
+        mean.update(0, (&global, &state), &[-1.625, 1.75]);
+        assert_eq!([global.get(0), global.get(1)], [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,308 @@
+//! Shares the state of an optimizer over the ranks (ZeRO).
+//!
+//! Each rank updates its own elements only, and keeps the optimizer's state for these. After the update every rank sends its
+//! elements to all ([`gather`]). With copies, several ranks update the same elements with the same gradients, so that the death
+//! of a rank loses no state: the ranks that are left redistribute it ([`reshard`]).
+//!
+//! # A gather that fails
+//! A gather ends with one agreement, to which a rank contributes after it has all parameters. So if one rank has seen the
+//! end, all have the parameters, and a rank that missed it learns of it when the reducer goes on in another group. If no rank
+//! has seen it, the call is repeated, and redistributes states and parameters from the ranks that have updated them.
+//!
+//! Must not know: what an optimizer does with the states.
+
+mod gather;
+mod own;
+mod reshard;
+mod save;
+mod split;
+
+pub(super) use own::OwnGrads;
+
+use super::array::Array;
+use super::{Phase, Reducer, State};
+use crate::api::call::CallOptions;
+use crate::api::callbacks;
+use crate::api::group::Group;
+use crate::base::buffer::Dst;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use gather::Gathering;
+use split::{Piece, Split};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The most states of a shard.
+const MOST_STATES: usize = 64;
+
+/// See `dist_shard_options_t`.
+#[derive(Clone, Debug)]
+pub struct ShardOptions {
+    /// The names of the optimizer's states.
+    pub states: Vec<String>,
+    /// How many ranks update each element.
+    pub copies: usize,
+    /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
+    pub timeout_ms: u64,
+}
+
+/// Elements that this rank updates.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardRange {
+    /// The parameter.
+    pub param: usize,
+    /// The first element, in the parameter.
+    pub begin: usize,
+    /// The number of elements.
+    pub count: usize,
+    /// The bucket that has their gradients.
+    pub bucket: usize,
+    /// Where they begin in each state, in elements.
+    pub offset: usize,
+    /// Their values.
+    pub data: Dst<'static>,
+    /// Their reduced gradients.
+    pub grad: Dst<'static>,
+}
+
+/// The part of an optimizer that is on this rank.
+#[derive(Debug)]
+pub struct Shard {
+    reducer: Arc<Reducer>,
+    options: ShardOptions,
+    state: Mutex<ShardState>,
+}
+
+#[derive(Debug)]
+struct ShardState {
+    local: Arc<LocalShard>,
+    /// The gather that was begun last, unless it has ended without error.
+    gather: Option<Gathering>,
+    /// Another rank has told that the gather after so many steps has ended: if it is called again before the next step, there
+    /// is nothing to do.
+    adopted: Option<u64>,
+}
+
+/// What a rank has of the states, in a group.
+#[derive(Debug)]
+struct LocalShard {
+    group: Weak<Group>,
+    split: Split,
+    rank: usize,
+    pieces: Vec<ShardPiece>,
+    /// The number of elements.
+    count: usize,
+    /// One for each state.
+    states: Vec<Array<f32>>,
+}
+
+/// Elements that a rank updates: its own, or copies of those of another rank.
+#[derive(Clone, Copy, Debug)]
+struct ShardPiece {
+    piece: Piece,
+    /// The rank whose own elements they are.
+    owner: usize,
+    /// Where they begin in each state.
+    offset: usize,
+}
+
+/// The ranks whose elements a rank updates: itself, and those before it.
+fn updated_by(rank: usize, ranks: usize, copies: usize) -> impl Iterator<Item = usize> {
+    (0..copies.min(ranks)).map(move |copy| (rank + ranks - copy) % ranks)
+}
+
+impl LocalShard {
+    /// That of a rank, with states of zeros.
+    fn new(reducer: &Reducer, group: &Arc<Group>, options: &ShardOptions) -> Self {
+        let memory = Arc::clone(&reducer.lock().memory);
+        let (rank, ranks) = (group.rank(), group.size());
+        let split = Split::of(&memory.layout, ranks);
+        let mut pieces = Vec::new();
+        let mut count = 0;
+        for owner in updated_by(rank, ranks, options.copies) {
+            for piece in split.pieces(&memory.layout, owner) {
+                pieces.push(ShardPiece { piece, owner, offset: count });
+                count += piece.count;
+            }
+        }
+        let states = options.states.iter().map(|_| Array::new(count)).collect();
+        Self { group: Arc::downgrade(group), split, rank, pieces, count, states }
+    }
+
+    /// The pieces that are this rank's own.
+    fn own(&self) -> impl Iterator<Item = &ShardPiece> {
+        self.pieces.iter().filter(|held| held.owner == self.rank)
+    }
+
+    fn is_in(&self, group: &Arc<Group>) -> bool {
+        std::ptr::eq(self.group.as_ptr(), Arc::as_ptr(group))
+    }
+}
+
+impl Shard {
+    /// Shares an optimizer over the ranks of a reducer, all of which call this; or joins ranks that redistribute theirs.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if the options differ; those of collectives.
+    pub fn create(reducer: &Arc<Reducer>, options: ShardOptions) -> Result<Arc<Self>> {
+        callbacks::refuse_to_block("dist_shard_create")?;
+        check(reducer, &options)?;
+        let group = {
+            let mut state = reducer.settled();
+            if !matches!(state.phase, Phase::Idle) {
+                return Err(state.refuse("a shard is created between steps"));
+            }
+            if state.shard.strong_count() > 0 {
+                return Err(Error::invalid("the reducer has a shard: release that one first"));
+            }
+            // The elements of a rank depend on the layout.
+            state.wants_order = false;
+            state.group()?
+        };
+        let (local, gathers) = reshard::redistribute(reducer, &group, &options, None)?;
+        let state = Mutex::new(ShardState { local: Arc::new(local), gather: None, adopted: None });
+        let shard = Arc::new(Self { reducer: Arc::clone(reducer), options, state });
+        let mut state = reducer.lock();
+        state.shard = Arc::downgrade(&shard);
+        state.gathers = gathers;
+        drop(state);
+        Ok(shard)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ShardState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn local_shard(&self) -> Arc<LocalShard> {
+        Arc::clone(&self.lock().local)
+    }
+
+    /// The elements that this rank updates.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the gradients are split over another group than the states.
+    pub fn ranges(&self) -> Result<Vec<ShardRange>> {
+        let local = self.local_shard();
+        self.check_group(&local)?;
+        let state = self.reducer.lock();
+        let range = |held: &ShardPiece| self.reducer.range(&state, held);
+        local.pieces.iter().map(range).collect()
+    }
+
+    /// Scattered gradients are on other ranks once the reducer has gone on in another group.
+    fn check_group(&self, local: &LocalShard) -> Result<()> {
+        let group = self.reducer.lock().group()?;
+        if !self.reducer.options.is_sharded || local.is_in(&group) {
+            return Ok(());
+        }
+        let message = "the reducer goes on in another group: call dist_shard_gather first, which redistributes the states";
+        Err(Error::invalid(message))
+    }
+
+    /// A state of the elements that this rank updates: its address and its number of elements. It stays where it is until
+    /// states are redistributed.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a state that does not exist.
+    pub fn state(&self, index: usize) -> Result<(*mut f32, usize)> {
+        let local = self.local_shard();
+        let Some(array) = local.states.get(index) else {
+            let count = local.states.len();
+            return Err(Error::invalid(format!(
+                "state {index} does not exist: the shard has {count}"
+            )));
+        };
+        Ok((array.as_mut_ptr(), local.count))
+    }
+
+    fn call_options(&self) -> CallOptions {
+        CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN }
+    }
+
+    /// Waits until no operation uses the parameters any more. Operations have deadlines.
+    pub fn retire(&self) {
+        self.await_gather();
+    }
+
+    fn await_gather(&self) {
+        let works = self.lock().gather.as_ref().map(Gathering::all).unwrap_or_default();
+        works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
+    }
+}
+
+impl Reducer {
+    fn range(&self, state: &State, held: &ShardPiece) -> Result<ShardRange> {
+        let ShardPiece { piece, offset, .. } = *held;
+        let Piece { param, begin, count, bucket, .. } = piece;
+        let known = &self.params[param];
+        let part = |whole: Dst<'static>, size: usize| whole.slice(begin * size, count * size);
+        let grad = match &state.own {
+            Some(own) => own.grad(&state.memory.layout, &piece),
+            None => {
+                let place = known.grad.or_else(|| state.memory.result(param));
+                let place = place.or_else(|| state.memory.place(param));
+                let place = place.ok_or_else(|| Error::internal("a gradient without a place"))?;
+                part(place, known.grad_dtype.size())
+            }
+        };
+        let data = part(known.data, known.dtype.size());
+        Ok(ShardRange { param, begin, count, bucket, offset, data, grad })
+    }
+
+    /// Waits until no gather uses the parameters any more.
+    pub(super) fn await_gather(&self) {
+        if let Some(shard) = self.shard() {
+            shard.await_gather();
+        }
+    }
+
+    /// A gather that has failed is repeated before a step ends, if the reducer has gone on in another group.
+    pub(super) fn complete_gather(&self) -> Result<()> {
+        match self.shard() {
+            Some(shard) => shard.complete(),
+            None => Ok(()),
+        }
+    }
+
+    fn shard(&self) -> Option<Arc<Shard>> {
+        self.lock().shard.upgrade()
+    }
+}
+
+impl State {
+    /// The scattered gradients of this rank, by parameter.
+    pub(super) fn own_grads(&self) -> Vec<(usize, Dst<'static>)> {
+        let Some(own) = &self.own else { return Vec::new() };
+        let layout = &self.memory.layout;
+        let pieces = own.pieces(layout);
+        pieces.into_iter().map(|piece| (piece.param, own.grad(layout, &piece))).collect()
+    }
+}
+
+/// What can be checked alone.
+fn check(reducer: &Reducer, options: &ShardOptions) -> Result<()> {
+    let ShardOptions { states, copies, .. } = options;
+    if states.len() > MOST_STATES {
+        let message = format!("n_states is {}: a shard has {MOST_STATES} at most", states.len());
+        return Err(Error::invalid(message));
+    }
+    let is_new =
+        |(index, name): (usize, &String)| !name.is_empty() && !states[..index].contains(name);
+    if !states.iter().enumerate().all(is_new) {
+        return Err(Error::invalid(format!("states are {states:?}: give each another name")));
+    }
+    if *copies > 1 && reducer.options.is_sharded {
+        let message = "copies: with DIST_REDUCER_SHARDED one rank has the gradients of an element; for copies create the \
+                       reducer without it";
+        return Err(Error::invalid(message));
+    }
+    for param in reducer.params.iter().filter(|param| param.is_trained()) {
+        let wrong = match (param.is_sparse, param.device) {
+            (true, _) => "has sparse rows",
+            (_, Some(_)) => "is in the memory of a device",
+            _ => continue,
+        };
+        let message = format!("parameter \"{}\" {wrong}: a shard has none of these", param.name);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    Ok(())
+}

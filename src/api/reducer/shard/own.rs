@@ -1,0 +1,65 @@
+//! The reduced gradients of a rank's own elements, in a reducer that scatters its buckets.
+
+use super::super::layout::Layout;
+use super::super::memory::Block;
+use super::split::{Piece, Split};
+use crate::api::group::Group;
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::Result;
+use std::sync::Arc;
+
+/// Memory for the own part of each bucket.
+#[derive(Debug)]
+pub(in crate::api::reducer) struct OwnGrads {
+    split: Split,
+    rank: usize,
+    blocks: Vec<Block>,
+}
+
+impl OwnGrads {
+    /// # Errors
+    /// `OutOfMemory`, `System`.
+    pub(in crate::api::reducer) fn new(group: &Group, layout: &Layout) -> Result<Arc<Self>> {
+        let (split, rank) = (Split::of(layout, group.size()), group.rank());
+        let blocks = (0..layout.buckets.len())
+            .map(|bucket| Block::new(group, split.block(layout, bucket, rank).len(), None))
+            .collect::<Result<_>>()?;
+        Ok(Arc::new(Self { split, rank, blocks }))
+    }
+
+    /// What a bucket has for each rank.
+    pub(in crate::api::reducer) fn sends(
+        &self,
+        layout: &Layout,
+        bucket: usize,
+        memory: Dst<'static>,
+    ) -> Vec<Src<'static>> {
+        let block = |rank| {
+            let range = self.split.block(layout, bucket, rank);
+            memory.as_src().slice(range.start, range.len())
+        };
+        (0..self.split.ranks).map(block).collect()
+    }
+
+    /// Where the own part of a bucket goes.
+    pub(in crate::api::reducer) fn recv(&self, bucket: usize) -> Dst<'static> {
+        self.blocks[bucket].view()
+    }
+
+    /// The own pieces.
+    pub(in crate::api::reducer) fn pieces(&self, layout: &Layout) -> Vec<Piece> {
+        self.split.pieces(layout, self.rank)
+    }
+
+    /// The reduced gradient of an own piece.
+    pub(in crate::api::reducer) fn grad(&self, layout: &Layout, piece: &Piece) -> Dst<'static> {
+        let begin = self.split.block(layout, piece.bucket, self.rank).start;
+        let size = layout.buckets[piece.bucket].dtype.size();
+        self.blocks[piece.bucket].view().slice(piece.at - begin, piece.count * size)
+    }
+
+    /// The bytes of all memory.
+    pub(in crate::api::reducer) fn bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.view().len()).sum()
+    }
+}

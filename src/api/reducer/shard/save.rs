@@ -1,0 +1,236 @@
+//! The states of all ranks as one byte string, and back, for any number of ranks.
+//!
+//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the names of the states and
+//! the names and sizes of the parameters; then, for each parameter and each of its states, the elements as f32. Numbers are
+//! little endian. Nothing is padded, and nothing depends on the number of ranks or on buckets.
+
+use super::super::param::Param;
+use super::split::{Piece, Split};
+use super::{LocalShard, Shard};
+use crate::api::bytes::BytesCall;
+use crate::api::call::{Call, CallOptions};
+use crate::api::callbacks;
+use crate::api::group::Group;
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"DISTSHD1";
+
+const SIZE: usize = size_of::<f32>();
+
+/// Where the states of each parameter are among the bytes, and the number of its elements.
+struct Contents<'c> {
+    params: HashMap<&'c str, (usize, usize)>,
+}
+
+/// The bytes of all states of a parameter.
+fn param_bytes(count: usize, states: usize) -> Option<usize> {
+    count.checked_mul(states)?.checked_mul(SIZE)
+}
+
+fn header(params: &[Param], states: &[String]) -> Vec<u8> {
+    let params: Vec<Value> = params
+        .iter()
+        .filter(|param| param.is_trained())
+        .map(|param| json!({ "name": param.name, "count": param.count }))
+        .collect();
+    json!({ "states": states, "params": params }).to_string().into_bytes()
+}
+
+impl Shard {
+    /// All states at the root; `None` on other ranks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank that does not exist; `OutOfMemory`; those of a gather of byte strings.
+    pub fn save(&self, root: Rank) -> Result<Option<Vec<u8>>> {
+        callbacks::refuse_to_block("dist_shard_save")?;
+        let group = self.usable_group()?;
+        let mut own = Vec::new();
+        let local = self.local_shard();
+        for held in local.own() {
+            let range = held.offset..held.offset + held.piece.count;
+            local.states.iter().for_each(|state| state.write_to(range.clone(), &mut own));
+        }
+        let call = BytesCall::gather(Src::from(&own[..]), root);
+        let Some(parts) = group.run_bytes(&call, &self.call_options())? else { return Ok(None) };
+        self.assemble(&parts, &local.split).map(Some)
+    }
+
+    /// The group of the reducer, which the states are split over.
+    fn usable_group(&self) -> Result<Arc<Group>> {
+        let group = self.reducer.lock().group()?;
+        if self.local_shard().is_in(&group) {
+            return Ok(group);
+        }
+        let message = "the reducer goes on in another group: call dist_shard_gather first, which redistributes the states";
+        Err(Error::invalid(message))
+    }
+
+    /// Puts the parts of all ranks together.
+    fn assemble(&self, parts: &[Vec<u8>], split: &Split) -> Result<Vec<u8>> {
+        let (params, states) = (&self.reducer.params, &self.options.states);
+        let header = header(params, states);
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&header);
+        let mut begins = vec![0; params.len()];
+        for (begin, param) in begins.iter_mut().zip(params).filter(|(_, param)| param.is_trained())
+        {
+            *begin = bytes.len();
+            let len = param_bytes(param.count, states.len()).ok_or_else(too_large)?;
+            bytes.try_reserve(len).map_err(|_| too_large())?;
+            bytes.resize(bytes.len() + len, 0);
+        }
+        let memory = Arc::clone(&self.reducer.lock().memory);
+        for (rank, part) in parts.iter().enumerate() {
+            let mut left = part.as_slice();
+            for piece in split.pieces(&memory.layout, rank) {
+                for state in 0..states.len() {
+                    let (values, rest) =
+                        left.split_at_checked(piece.count * SIZE).ok_or_else(|| {
+                            let message = format!("rank {rank} has states of another form");
+                            Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
+                        })?;
+                    let of_state = state * params[piece.param].count + piece.begin;
+                    let begin = begins[piece.param] + of_state * SIZE;
+                    bytes[begin..begin + values.len()].copy_from_slice(values);
+                    left = rest;
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Takes the states that [`Self::save`] has given, on any number of ranks. `bytes` counts at the root.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on all ranks if the root's bytes are no states, or those of other parameters or of another optimizer;
+    /// those of a broadcast.
+    pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
+        callbacks::refuse_to_block("dist_shard_load")?;
+        let group = self.usable_group()?;
+        let options = self.call_options();
+        let is_root = group.rank() == root;
+        let read = if is_root { Some(self.read(bytes)) } else { None };
+        // All ranks learn whether the root can go on.
+        let verdict = match &read {
+            Some(Err(error)) => error.message().as_bytes(),
+            _ => &[],
+        };
+        let call = BytesCall::broadcast(Src::from(verdict), root);
+        let told = group.run_bytes(&call, &options)?.and_then(|strings| strings.into_iter().next());
+        let contents = read.transpose()?;
+        if let Some(message) = told.filter(|message| !message.is_empty() && !is_root) {
+            return Err(Error::invalid(String::from_utf8_lossy(&message).into_owned()));
+        }
+        let local = self.local_shard();
+        let loader = Loader { group: &group, options: &options, root, local: &local };
+        let wanted = local.by_param();
+        for (index, param) in self.reducer.params.iter().enumerate() {
+            if !param.is_trained() {
+                continue;
+            }
+            for number in 0..self.options.states.len() {
+                let from = contents.as_ref().and_then(|contents| {
+                    let &(begin, count) = contents.params.get(param.name.as_str())?;
+                    let begin = begin + number * count * SIZE;
+                    bytes.get(begin..begin + count * SIZE)
+                });
+                let loaded = loader.load(from, (index, param.count), number, &wanted);
+                loaded.context(|| format!("parameter \"{}\"", param.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the parameters of this shard among saved bytes.
+    fn read<'b>(&'b self, bytes: &'b [u8]) -> Result<Contents<'b>> {
+        let wrong = |what: &str| Error::invalid(format!("bytes (saved states): {what}"));
+        let (magic, rest) =
+            bytes.split_first_chunk::<8>().ok_or_else(|| wrong("no output of dist_shard_save"))?;
+        let head = rest.split_first_chunk::<8>().filter(|_| magic == MAGIC);
+        let (len, rest) = head.ok_or_else(|| wrong("no output of dist_shard_save"))?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let (header, data) = rest.split_at_checked(len).ok_or_else(|| wrong("they are cut off"))?;
+        let header: Value =
+            serde_json::from_slice(header).map_err(|_| wrong("their header is not in JSON"))?;
+        let names: Vec<&str> =
+            header["states"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        if names != self.options.states.iter().map(String::as_str).collect::<Vec<_>>() {
+            let own = &self.options.states;
+            return Err(wrong(&format!("they are {names:?}, and those of the shard {own:?}")));
+        }
+        let mut begin = bytes.len() - data.len();
+        let mut saved: HashMap<String, (usize, usize)> = HashMap::new();
+        for param in header["params"].as_array().into_iter().flatten() {
+            let name = param["name"].as_str().unwrap_or_default();
+            let count = param["count"].as_u64().and_then(|count| usize::try_from(count).ok());
+            let end = count.and_then(|count| {
+                Some((count, begin.checked_add(param_bytes(count, names.len())?)?))
+            });
+            let (count, end) = end
+                .filter(|&(_, end)| end <= bytes.len())
+                .ok_or_else(|| wrong("they are cut off"))?;
+            saved.insert(name.to_owned(), (begin, count));
+            begin = end;
+        }
+        if begin != bytes.len() {
+            return Err(wrong("they are longer than their header says"));
+        }
+        let mut params = HashMap::new();
+        for param in self.reducer.params.iter().filter(|param| param.is_trained()) {
+            let name = param.name.as_str();
+            let &(begin, count) = saved
+                .get(name)
+                .ok_or_else(|| wrong(&format!("they lack the parameter \"{name}\"")))?;
+            if count != param.count {
+                let message = format!(
+                    "parameter \"{name}\" has {count} elements there, and {} in the shard",
+                    param.count
+                );
+                return Err(wrong(&message));
+            }
+            params.insert(name, (begin, count));
+        }
+        if saved.len() > params.len() {
+            let more = saved.keys().find(|name| !params.contains_key(name.as_str()));
+            return Err(wrong(&format!("they have the parameter {more:?}, which the shard lacks")));
+        }
+        Ok(Contents { params })
+    }
+}
+
+fn too_large() -> Error {
+    Error::new(ErrorKind::OutOfMemory, "there is no memory for the states of all ranks")
+}
+
+/// Sends states from the root to all, one parameter at a time.
+struct Loader<'l> {
+    group: &'l Group,
+    options: &'l CallOptions,
+    root: Rank,
+    local: &'l LocalShard,
+}
+
+impl Loader<'_> {
+    fn load(
+        &self,
+        from: Option<&[u8]>,
+        (param, count): (usize, usize),
+        state: usize,
+        wanted: &super::reshard::ByParam,
+    ) -> Result<()> {
+        let mut room = from.map_or_else(|| vec![0; count * SIZE], <[u8]>::to_vec);
+        let view = Dst::from(room.as_mut_slice());
+        let call = Call::broadcast(view, DataType::U8, self.root, self.group.rank());
+        self.group.run(call, self.options)?;
+        let whole = Piece { param, begin: 0, count, bucket: 0, at: 0 };
+        self.local.take_state(wanted, state, &whole, &room);
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Which elements of which parameters belong to which rank: a pure function of a layout and the number of ranks.
+//!
+//! Every bucket is split evenly over the ranks. The ranks take the elements that are left over in turn, also from
+//! bucket to bucket. So over all buckets no rank has more than one element more than another rank.
+//! Elements are addressed by parameter and offset, without any padding.
+
+use super::super::layout::{BucketSpec, Layout};
+use std::ops::Range;
+
+/// A layout, split over a number of ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::api::reducer) struct Split {
+    pub(in crate::api::reducer) ranks: usize,
+    /// For each bucket, where the part of each rank begins, and the number of elements: counted without the gaps between
+    /// gradients.
+    bounds: Vec<Vec<usize>>,
+}
+
+/// Elements of one parameter in one bucket that belong to one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::api::reducer) struct Piece {
+    pub(in crate::api::reducer) param: usize,
+    /// The first element, in the parameter.
+    pub(in crate::api::reducer) begin: usize,
+    pub(in crate::api::reducer) count: usize,
+    pub(in crate::api::reducer) bucket: usize,
+    /// Where its gradient begins in the bucket, in bytes.
+    pub(in crate::api::reducer) at: usize,
+}
+
+impl Piece {
+    /// The elements, in the parameter.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.begin..self.begin + self.count
+    }
+}
+
+/// How many of `elements` elements a rank gets if ranks take one element each in turn.
+fn round_robin_share(elements: usize, rank: usize, ranks: usize) -> usize {
+    elements / ranks + usize::from(rank < elements % ranks)
+}
+
+fn elements(spec: &BucketSpec) -> usize {
+    spec.lengths.iter().sum::<usize>() / spec.dtype.size()
+}
+
+/// Where an element lies in a bucket, in bytes; the end of the bucket for one behind the last.
+fn byte_of(spec: &BucketSpec, element: usize) -> usize {
+    let mut first = 0;
+    for (&offset, &len) in spec.offsets.iter().zip(&spec.lengths) {
+        let count = len / spec.dtype.size();
+        if element < first + count {
+            return offset + (element - first) * spec.dtype.size();
+        }
+        first += count;
+    }
+    spec.bytes
+}
+
+impl Split {
+    pub(in crate::api::reducer) fn of(layout: &Layout, ranks: usize) -> Self {
+        let mut before = 0;
+        let bounds = layout.buckets.iter().map(|spec| {
+            let after = before + elements(spec);
+            let mut bounds = vec![0];
+            for rank in 0..ranks {
+                let share =
+                    round_robin_share(after, rank, ranks) - round_robin_share(before, rank, ranks);
+                bounds.push(bounds[rank] + share);
+            }
+            before = after;
+            bounds
+        });
+        Self { ranks, bounds: bounds.collect() }
+    }
+
+    /// The part of a bucket's memory that belongs to a rank, gaps included.
+    pub(in crate::api::reducer) fn block(
+        &self,
+        layout: &Layout,
+        bucket: usize,
+        rank: usize,
+    ) -> Range<usize> {
+        let (spec, bounds) = (&layout.buckets[bucket], &self.bounds[bucket]);
+        byte_of(spec, bounds[rank])..byte_of(spec, bounds[rank + 1])
+    }
+
+    /// The pieces of a rank in a bucket, in the order of their gradients.
+    pub(in crate::api::reducer) fn bucket_pieces(
+        &self,
+        layout: &Layout,
+        bucket: usize,
+        rank: usize,
+    ) -> Vec<Piece> {
+        let (spec, bounds) = (&layout.buckets[bucket], &self.bounds[bucket]);
+        let (from, to) = (bounds[rank], bounds[rank + 1]);
+        let mut pieces = Vec::new();
+        let mut first = 0;
+        for (position, &param) in spec.params.iter().enumerate() {
+            let end = first + spec.lengths[position] / spec.dtype.size();
+            let begin = from.max(first);
+            if begin < to.min(end) {
+                let at = spec.offsets[position] + (begin - first) * spec.dtype.size();
+                let count = to.min(end) - begin;
+                pieces.push(Piece { param, begin: begin - first, count, bucket, at });
+            }
+            first = end;
+        }
+        pieces
+    }
+
+    /// The pieces of a rank in all buckets.
+    pub(in crate::api::reducer) fn pieces(&self, layout: &Layout, rank: usize) -> Vec<Piece> {
+        let buckets = 0..layout.buckets.len();
+        buckets.flat_map(|bucket| self.bucket_pieces(layout, bucket, rank)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::reducer::layout::BucketLimits;
+    use crate::api::reducer::param::Param;
+    use crate::api::reducer::param::tests::param;
+
+    fn layout(counts: &[usize], limit: usize) -> Layout {
+        let params: Vec<Param> =
+            counts.iter().enumerate().map(|(i, &count)| param(&format!("p{i}"), count)).collect();
+        Layout::reversed(&params, BucketLimits { first: limit, rest: limit })
+    }
+
+    #[test]
+    fn every_element_belongs_to_one_rank_and_shares_are_even() {
+        for (counts, limit) in [
+            (vec![1; 20], 1),
+            (vec![5, 0, 17, 1000, 3], 64),
+            (vec![7, 7, 7], 1 << 20),
+            (vec![2], 4),
+            (vec![], 4),
+        ] {
+            let layout = layout(&counts, limit);
+            for ranks in 1..7 {
+                let split = Split::of(&layout, ranks);
+                let mut owners: Vec<Vec<usize>> =
+                    counts.iter().map(|&count| vec![0; count]).collect();
+                let mut sizes = Vec::new();
+                for rank in 0..ranks {
+                    let pieces = split.pieces(&layout, rank);
+                    sizes.push(pieces.iter().map(|piece| piece.count).sum::<usize>());
+                    pieces.iter().for_each(|piece| {
+                        owners[piece.param][piece.range()].iter_mut().for_each(|n| *n += 1);
+                    });
+                }
+                assert!(owners.iter().flatten().all(|&owners| owners == 1));
+                let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+                assert!(most - least <= 1, "{sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_cover_a_bucket_and_have_the_pieces() {
+        let layout = layout(&[5, 17, 100, 3], 1 << 20);
+        for ranks in 1..5 {
+            let split = Split::of(&layout, ranks);
+            let mut end = 0;
+            for rank in 0..ranks {
+                let block = split.block(&layout, 0, rank);
+                assert_eq!(block.start, end);
+                end = block.end;
+                for piece in split.bucket_pieces(&layout, 0, rank) {
+                    assert!(piece.at >= block.start && piece.at + 4 * piece.count <= block.end);
+                }
+            }
+            assert_eq!(end, layout.buckets[0].bytes);
+        }
+    }
+}

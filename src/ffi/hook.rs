@@ -1,0 +1,97 @@
+//! Callers' functions as hooks of reducers.
+
+use super::group::GROUPS;
+use super::reducer_step::with_bucket;
+use super::status;
+use super::train_types::*;
+use super::types::*;
+use crate::api::Group;
+use crate::api::reducer::{HookCall, HookFunction};
+use crate::base::error::{Error, Result};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Function = unsafe extern "C" fn(
+    group: *mut dist_group_t,
+    bucket: *const dist_bucket_t,
+    bytes_sent: *mut u64,
+    user: *mut c_void,
+) -> dist_status_t;
+
+/// A caller's function, and what it is called with.
+struct CHook {
+    function: Function,
+    user: *mut c_void,
+    /// The handle of the group in which it communicates.
+    group: Mutex<Option<Lent>>,
+}
+
+// SAFETY: the caller promises that the function may be called on another thread with that pointer.
+unsafe impl Send for CHook {}
+// SAFETY: as above, and the library's calls come one after the other.
+unsafe impl Sync for CHook {}
+
+/// A group with a handle for as long as this is there.
+struct Lent {
+    group: Arc<Group>,
+    handle: *mut dist_group_t,
+}
+
+impl Lent {
+    fn new(group: &Arc<Group>) -> Result<Self> {
+        let group = Arc::clone(group);
+        let handle = GROUPS.insert(Arc::clone(&group))?;
+        Ok(Self { group, handle })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // The caller may have released it, which is of no consequence.
+        drop(GROUPS.remove(self.handle));
+    }
+}
+
+impl CHook {
+    fn call(&self, call: &mut HookCall<'_>) -> Result<()> {
+        let handle = self.handle(call.group)?;
+        let mut bytes_sent = call.bytes_sent;
+        let status = with_bucket(&call.bucket, |bucket| {
+            // SAFETY: the caller's function, with the caller's pointer, and a bucket and a number that outlive the call.
+            unsafe { (self.function)(handle, bucket, &raw mut bytes_sent, self.user) }
+        });
+        call.bytes_sent = bytes_sent;
+        if status == DIST_OK {
+            return Ok(());
+        }
+        let text = status::text(status).to_string_lossy();
+        let message = format!("its function returned {status} ({text})");
+        Err(Error::new(status::kind_of(status), message))
+    }
+
+    fn handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
+        let mut lent = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lent) = lent.as_ref().filter(|lent| Arc::ptr_eq(&lent.group, group)) {
+            return Ok(lent.handle);
+        }
+        let made = Lent::new(group)?;
+        let handle = made.handle;
+        *lent = Some(made);
+        Ok(handle)
+    }
+}
+
+/// A caller's function as a hook.
+pub(super) fn hook_function(
+    name: &str,
+    settings: &str,
+    function: Function,
+    user: *mut c_void,
+) -> HookFunction {
+    let hook = CHook { function, user, group: Mutex::new(None) };
+    HookFunction {
+        name: name.to_owned(),
+        settings: settings.to_owned(),
+        function: Arc::new(move |call: &mut HookCall<'_>| hook.call(call)),
+    }
+}

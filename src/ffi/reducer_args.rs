@@ -1,0 +1,190 @@
+//! What the functions of reducers are given: parameters, options, choices of values.
+
+use super::args::{dst, index, milliseconds, null, optional_str, required_str, reserved, slice};
+use super::hook::hook_function;
+use super::options;
+use super::train_types::*;
+use super::types::*;
+use crate::api::call::buffer_bytes;
+use crate::api::reducer::{
+    Divide, HookChoice, MOST_PARAMS, Missing, Param, ParamRole, ReducerOptions, Values,
+};
+use crate::base::dtype::DataType;
+use crate::base::error::{Context as _, Error, ErrorKind, Result};
+
+const KNOWN_PARAM_FLAGS: u64 = DIST_PARAM_FROZEN | DIST_PARAM_BUFFER | DIST_PARAM_SPARSE_ROWS;
+
+const KNOWN_FLAGS: u64 = DIST_REDUCER_RETRYABLE
+    | DIST_REDUCER_CANONICAL
+    | DIST_REDUCER_FIXED_LAYOUT
+    | DIST_REDUCER_MOVE_GRADS
+    | DIST_REDUCER_STATIC_GRAPH
+    | DIST_REDUCER_BROADCAST_BUFFERS
+    | DIST_REDUCER_UNEVEN
+    | DIST_REDUCER_NO_BROADCAST
+    | DIST_REDUCER_SHARDED
+    | DIST_REDUCER_SHARE_GRADS;
+
+/// Refuses flags that this version does not know.
+pub(super) fn check_flags(flags: u64, known: u64) -> Result<()> {
+    if flags & !known == 0 {
+        return Ok(());
+    }
+    let message = format!("flags is {flags:#x}: this version knows {known:#x}");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+/// The parameters of a caller's array. Its elements are as long as the first one says.
+pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Param>> {
+    if n == 0 {
+        return Ok(Vec::new());
+    }
+    if array.is_null() {
+        return Err(null("params"));
+    }
+    if n > MOST_PARAMS {
+        let message = format!("n_params is {n}: a reducer has {MOST_PARAMS} parameters at most");
+        return Err(Error::invalid(message));
+    }
+    let stride = options::output_size(array)?;
+    let param = |index: usize| {
+        let at = array.cast::<u8>().wrapping_add(index * stride).cast::<dist_param_t>();
+        let given = options::read(at)?;
+        if given.struct_size != stride {
+            let message = format!(
+                "struct_size is {}, and that of params[0] {stride}: all are alike",
+                given.struct_size
+            );
+            return Err(Error::invalid(message));
+        }
+        param_of(&given)
+    };
+    (0..n).map(|index| param(index).context(|| format!("params[{index}]"))).collect()
+}
+
+fn param_of(given: &dist_param_t) -> Result<Param> {
+    check_flags(given.flags, KNOWN_PARAM_FLAGS)?;
+    reserved(given.reserved)?;
+    let name = required_str(given.name, "name")?;
+    let dtype = DataType::from_number(given.dtype)?;
+    let grad_dtype = match given.grad_dtype {
+        0 => dtype,
+        number => DataType::from_number(number).context(|| "grad_dtype")?,
+    };
+    let is_sparse = given.flags & DIST_PARAM_SPARSE_ROWS != 0;
+    let role = match given.flags & !DIST_PARAM_SPARSE_ROWS {
+        0 => ParamRole::Trained,
+        DIST_PARAM_FROZEN => ParamRole::Frozen,
+        DIST_PARAM_BUFFER => ParamRole::Buffer,
+        _ => {
+            let message =
+                "flags have DIST_PARAM_FROZEN and DIST_PARAM_BUFFER: a parameter is one of them";
+            return Err(Error::invalid(message));
+        }
+    };
+    let data = dst(given.data, buffer_bytes(given.count, dtype, 1)?, "data")?;
+    let grad_bytes = buffer_bytes(given.count, grad_dtype, 1)?;
+    let grad = match given.grad.is_null() {
+        true => None,
+        false => Some(dst(given.grad, grad_bytes, "grad")?),
+    };
+    let device = match given.fields & DIST_FIELD_DEVICE {
+        0 => None,
+        _ => Some(index(given.device, "device")?),
+    };
+    Ok(Param {
+        name: name.to_owned(),
+        data,
+        grad,
+        shape: slice(given.shape, given.n_shape, "shape")?.to_vec(),
+        count: given.count,
+        dtype,
+        grad_dtype,
+        device,
+        is_sparse,
+        role,
+        tag: given.tag,
+    })
+}
+
+pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerOptions> {
+    let flags = given.flags;
+    check_flags(flags, KNOWN_FLAGS)?;
+    let has = |flag: u64| flags & flag != 0;
+    let layout = match given.layout.is_null() {
+        true if given.layout_bytes > 0 => return Err(null("layout")),
+        true => None,
+        false => Some(slice(given.layout.cast::<u8>(), given.layout_bytes, "layout")?.to_vec()),
+    };
+    let name = optional_str(given.name, "name")?;
+    Ok(ReducerOptions {
+        bucket_bytes: given.bucket_bytes,
+        first_bucket_bytes: given.first_bucket_bytes,
+        divide: match given.divide {
+            DIST_DIVIDE_WORLD => Divide::World,
+            DIST_DIVIDE_NONE => Divide::None,
+            DIST_DIVIDE_INITIAL => Divide::Initial,
+            DIST_DIVIDE_WEIGHTED => Divide::Weighted,
+            other => {
+                return Err(Error::invalid(format!(
+                    "divide is {other}: pass a DIST_DIVIDE_ constant"
+                )));
+            }
+        },
+        missing: match given.missing {
+            DIST_MISSING_ERROR => Missing::Error,
+            DIST_MISSING_ZERO => Missing::Zero,
+            DIST_MISSING_SKIP => Missing::Skip,
+            other => {
+                return Err(Error::invalid(format!(
+                    "missing is {other}: pass a DIST_MISSING_ constant"
+                )));
+            }
+        },
+        timeout_ms: milliseconds(given.timeout_ms, "timeout_ms")?,
+        is_retryable: has(DIST_REDUCER_RETRYABLE),
+        is_canonical: has(DIST_REDUCER_CANONICAL),
+        has_fixed_layout: has(DIST_REDUCER_FIXED_LAYOUT),
+        moves_grads: has(DIST_REDUCER_MOVE_GRADS),
+        is_static: has(DIST_REDUCER_STATIC_GRAPH),
+        broadcasts_buffers: has(DIST_REDUCER_BROADCAST_BUFFERS),
+        is_uneven: has(DIST_REDUCER_UNEVEN),
+        broadcasts_values: !has(DIST_REDUCER_NO_BROADCAST),
+        is_sharded: has(DIST_REDUCER_SHARDED),
+        shares_grads: has(DIST_REDUCER_SHARE_GRADS),
+        layout,
+        hook: hook(given)?,
+        // Never followed: the driver's name of the stream.
+        stream: Some(given.stream.addr()).filter(|&stream| stream != 0),
+        name: name.unwrap_or_default().to_owned(),
+    })
+}
+
+/// How buckets are reduced.
+fn hook(given: &dist_reducer_options_t) -> Result<HookChoice> {
+    let name = optional_str(given.hook, "hook")?.unwrap_or_default();
+    let settings = optional_str(given.hook_settings, "hook_settings")?.unwrap_or_default();
+    match given.hook_function {
+        None => HookChoice::parse(name, settings),
+        Some(_) if name.is_empty() => {
+            let message = "hook is NULL: give hook_function a name, which the ranks compare";
+            Err(Error::invalid(message))
+        }
+        Some(function) => {
+            Ok(HookChoice::Function(hook_function(name, settings, function, given.hook_user)))
+        }
+    }
+}
+
+/// Which values a caller means.
+pub(super) fn values(what: u64) -> Result<Values> {
+    check_flags(what, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
+    if what == 0 {
+        return Err(Error::invalid("what is 0: pass the sum of DIST_REDUCER_PARAMS and others"));
+    }
+    Ok(Values {
+        params: what & DIST_REDUCER_PARAMS != 0,
+        buffers: what & DIST_REDUCER_BUFFERS != 0,
+        grads: what & DIST_REDUCER_GRADS != 0,
+    })
+}
