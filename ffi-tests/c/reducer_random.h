@@ -78,6 +78,7 @@ struct plan {
     /* After this step, or in it, this rank aborts the group; -1 for none. */
     int abort_step, abort_rank, abort_after;
     int has_function;
+    int has_hook;
     int threads;
 };
 
@@ -182,7 +183,7 @@ static double load_element(dist_dtype_t dtype, const void *at, size_t i)
 static void plan_params(struct plan *plan, struct random *r, int host_only)
 {
     static const dist_dtype_t dtypes[] = { DIST_F32, DIST_F32, DIST_F32, DIST_F64, DIST_F16, DIST_BF16, DIST_I32, DIST_I64 };
-    int has_integers = !plan->is_uneven && (plan->options.divide == DIST_DIVIDE_WORLD || plan->options.divide == DIST_DIVIDE_NONE);
+    int has_integers = !plan->has_hook && !plan->is_uneven && (plan->options.divide == DIST_DIVIDE_WORLD || plan->options.divide == DIST_DIVIDE_NONE);
     int one_kind = below(r, 2) == 0, owned = below(r, 3) != 0, p;
     for (p = 0; p < plan->n_params; p++) {
         struct param_plan *param = &plan->params[p];
@@ -248,6 +249,7 @@ static struct plan *new_plan(uint64_t seed, int host_only)
                           (below(&r, 2) ? DIST_REDUCER_MOVE_GRADS : 0) | (below(&r, 4) ? 0 : DIST_REDUCER_FIXED_LAYOUT) |
                           (below(&r, 4) || !host_only ? 0 : DIST_REDUCER_CANONICAL) |
                           (below(&r, 4) ? 0 : DIST_REDUCER_BROADCAST_BUFFERS);
+    plan->has_hook = host_only && below(&r, 4) == 0;
     plan_params(plan, &r, host_only);
     plan_uses(plan, &r);
     for (rank = 0; rank < RANKS; rank++) {
@@ -600,10 +602,19 @@ static void run_step(struct trainer *t, int step)
     abort_here(t, step, 2);
 }
 
+/* What the reducer does itself. */
+static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
+{
+    (void)bytes_sent;
+    (void)user;
+    return dist_all_reduce(group, bucket->data, bucket->data, bucket->count, bucket->dtype, DIST_SUM, NULL, NULL);
+}
+
 static void make_reducer(struct trainer *t)
 {
     static const dist_param_t init = DIST_PARAM_INIT;
     const struct plan *plan = t->plan;
+    dist_reducer_options_t options = plan->options;
     dist_param_t params[PARAMS];
     size_t most = 8;
     int p;
@@ -624,7 +635,11 @@ static void make_reducer(struct trainer *t)
     }
     t->room = malloc(most);
     REQUIRE(t->room != NULL);
-    REQUIRE_OK(dist_reducer_create(t->group, params, (size_t)plan->n_params, &plan->options, &t->reducer));
+    if (plan->has_hook) {
+        options.hook = "add up";
+        options.hook_function = add_up;
+    }
+    REQUIRE_OK(dist_reducer_create(t->group, params, (size_t)plan->n_params, &options, &t->reducer));
     if (plan->has_function) {
         CHECK_OK(dist_reducer_on_bucket(t->reducer, count_bucket, t));
     }

@@ -4,6 +4,8 @@
  *     reducer_retry STEPS FOLDER HOSTS [kill STEP RANK MARKED]     rank RANK kills itself in STEP after it has marked MARKED gradients
  *     reducer_retry STEPS FOLDER HOSTS [from STEP RANK]            begins at STEP, as the ranks but RANK of a job with one rank more
  *
+ * The variable RETRY_HOOK has the name of a hook, if there is to be one.
+ *
  * At the beginning of each step rank 0 writes a checkpoint into FOLDER: the weights and the layout. At the end of each step it
  * prints a line: the step, the number of ranks, a hash of the weights, and the microseconds of the end.
  */
@@ -57,6 +59,13 @@ static uint64_t hash(const void *bytes, size_t n)
     return h;
 }
 
+static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
+{
+    (void)bytes_sent;
+    (void)user;
+    return dist_all_reduce(group, bucket->data, bucket->data, bucket->count, bucket->dtype, DIST_SUM, NULL, NULL);
+}
+
 static void make_reducer(void)
 {
     static const dist_param_t init = DIST_PARAM_INIT;
@@ -73,6 +82,10 @@ static void make_reducer(void)
         params[p].dtype = DIST_F32;
     }
     options.flags = DIST_REDUCER_RETRYABLE;
+    options.hook = getenv("RETRY_HOOK");
+    if (options.hook != NULL && strcmp(options.hook, "add up") == 0) {
+        options.hook_function = add_up;
+    }
     if (t.layout_bytes > 0) {
         options.layout = t.layout;
         options.layout_bytes = t.layout_bytes;

@@ -30,15 +30,16 @@ const GRADIENTS: usize = 12;
 struct Training {
     program: PathBuf,
     folder: PathBuf,
+    hook: Option<&'static str>,
 }
 
 impl Training {
-    fn new(name: &str) -> Option<Self> {
+    fn new(name: &str, hook: Option<&'static str>) -> Option<Self> {
         let program = Compiler::find()?.program(name, &["reducer_retry.c"]);
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}_checkpoints"));
         drop(std::fs::remove_dir_all(&folder));
         std::fs::create_dir_all(&folder).expect("a folder");
-        Some(Self { program, folder })
+        Some(Self { program, folder, hook })
     }
 
     fn run(&self, ranks: &str, hosts: &str, rest: &[&str]) -> Ended {
@@ -47,7 +48,8 @@ impl Training {
         command
             .arg(&self.program)
             .args([STEPS, self.folder.to_str().expect("UTF-8"), hosts])
-            .args(rest);
+            .args(rest)
+            .envs(self.hook.map(|hook| ("RETRY_HOOK", hook)));
         Program::start(command, |_| {}).end()
     }
 }
@@ -61,7 +63,11 @@ fn steps(ended: &Ended, ranks: usize) -> Vec<String> {
 }
 
 fn compare(name: &str, hosts: &str, marked: usize) {
-    let Some(training) = Training::new(name) else { return };
+    compare_with(name, hosts, marked, None);
+}
+
+fn compare_with(name: &str, hosts: &str, marked: usize, hook: Option<&'static str>) {
+    let Some(training) = Training::new(name, hook) else { return };
     let retried = training.run("4", hosts, &["kill", STEP, KILLED, &marked.to_string()]);
     assert_eq!(steps(&retried, 4).len(), 3, "{}", retried.out);
     let retried = steps(&retried, 3);
@@ -88,4 +94,14 @@ fn a_rank_killed_before_the_end() {
 #[test]
 fn a_rank_killed_in_mid_step_on_two_hosts() {
     compare("retry_hosts", "2", GRADIENTS / 2);
+}
+
+#[test]
+fn a_rank_killed_in_mid_step_with_compressed_gradients() {
+    compare_with("retry_int8", "1", GRADIENTS / 2, Some("int8"));
+}
+
+#[test]
+fn a_rank_killed_in_mid_step_with_a_function_as_hook() {
+    compare_with("retry_function", "2", GRADIENTS / 2, Some("add up"));
 }
