@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `stores` | torch's store clients on our server, ours on torch's, both on one |
 //! | `launchers` | our programs under torchrun, also restarted, Open MPI and MPICH |
+//! | `libtorch` | modules of libtorch trained over `dist::reducer` |
 //! | `nccl` | a real libnccl has all that the library uses of it |
 //!
 //! Every case is one line, and has a limit. What needs torch is skipped where torch cannot be had.
 
 mod launchers;
+mod libtorch;
 mod nccl;
 mod stores;
 
@@ -106,7 +108,8 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     let may_install = !arguments.flag("--no-install");
     arguments.finish()?;
 
-    let cases = stores::cases().into_iter().chain(launchers::cases()).chain(nccl::cases());
+    let cases = stores::cases().into_iter().chain(launchers::cases());
+    let cases = cases.chain(libtorch::cases()).chain(nccl::cases());
     let cases: Vec<Case> = cases.collect();
     let chosen: Vec<&Case> = cases.iter().filter(|case| case.name.contains(&only)).collect();
     if chosen.is_empty() {

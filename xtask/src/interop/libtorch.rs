@@ -1,0 +1,186 @@
+//! `c-examples/libtorch`: a `torch::nn::Module` trained with the libtorch of torch's wheel. The test program checks `ddp.hpp`.
+//! Two ranks of the example must get the weights of one, and reduce gradients during the backward pass.
+
+use super::{Case, Context, LIMIT, Problem, Result};
+use crate::examples::{self, distrun};
+use crate::workspace::root;
+use crate::{run, tools};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The time limit of a compiler. The headers of libtorch are large.
+const COMPILE_LIMIT: Duration = Duration::from_secs(600);
+/// The number of ranks that share the batches.
+const RANKS: usize = 2;
+
+/// The cases, in the order in which they run.
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("libtorch: ddp.hpp averages gradients in place", |context| {
+            let source = root().join("ffi-tests/interop/libtorch_ddp.cpp");
+            let program = compile(context, "libtorch_ddp", &[source])?;
+            let text = run::must(&mut distrun(&context.stage, RANKS, &program), LIMIT)?.text;
+            let passed = text.lines().filter(|line| line.ends_with("all checks hold")).count();
+            if passed != RANKS {
+                return Err(Problem::Failed(format!("{passed} of {RANKS} ranks passed:\n{text}")));
+            }
+            Ok(format!("all checks hold on {RANKS} ranks"))
+        }),
+        Case::new("libtorch: train_convnet on 1 and 2 ranks", train),
+    ]
+}
+
+/// Compares the weights of two ranks with those of one, and reads the traces of the two ranks.
+fn train(context: &Context) -> Result {
+    let program = compile_example(context)?;
+    let folder = examples::folder()?;
+    let weights = folder.join("libtorch_weights.pt");
+    let trace = folder.join("libtorch_trace_");
+
+    let mut one = distrun(&context.stage, 1, &program);
+    run::must(one.args(["--double", "--save"]).arg(&weights), LIMIT)?;
+    let mut two = distrun(&context.stage, RANKS, &program);
+    two.args(["--double", "--compare"]).arg(&weights).arg("--trace").arg(&trace);
+    // The program fails if the difference is above 1e-6.
+    let text = run::must(&mut two, LIMIT)?.text;
+    let lines = text.lines().map(examples::without_rank);
+    let difference = lines.filter_map(|line| line.strip_prefix("largest difference: ")).next_back();
+    let difference = difference
+        .ok_or_else(|| Problem::Failed(format!("the program printed no difference:\n{text}")))?;
+
+    let mut overlaps = Vec::new();
+    for rank in 0..RANKS {
+        let file = PathBuf::from(format!("{}{rank}.json", trace.display()));
+        overlaps.push(check_overlap(&file)?);
+    }
+    Ok(format!("weights differ by {difference}; {}", overlaps.join(", ")))
+}
+
+/// Compiles `train_convnet`. Its data set is read by a source file in C.
+fn compile_example(context: &Context) -> Result<PathBuf> {
+    // Without torch the case is skipped before anything is compiled.
+    context.torch()?;
+    let digits = root().join("c-examples/digits_training");
+    let object = examples::folder()?.join("libtorch_digits_data.o");
+    let c_compiler = tools::c_compiler()?;
+    let mut cc = compiler_command(&c_compiler);
+    cc.args(["-std=c99", "-O2", "-c"]).arg(digits.join("digits_data.c"));
+    run::must(cc.arg(data_path()).arg("-o").arg(&object), COMPILE_LIMIT)?;
+    let source = root().join("c-examples/libtorch/train_convnet.cpp");
+    compile(context, "libtorch_train_convnet", &[source, object])
+}
+
+/// Compiles a C++ program with the headers and libraries of torch's wheel.
+fn compile(context: &Context, name: &str, sources: &[PathBuf]) -> Result<PathBuf> {
+    let torch = context.torch()?;
+    let include = torch.package.join("include");
+    let program = examples::folder()?.join(name);
+    let cxx_compiler = tools::cxx_compiler()?;
+    let mut cxx = compiler_command(&cxx_compiler);
+    cxx.args(["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .arg(data_path())
+        .args(torch_abi(&torch.package))
+        .arg("-I")
+        .arg(&context.stage.include)
+        // Warnings in the headers of torch are not errors.
+        .arg("-isystem")
+        .arg(&include)
+        .arg("-isystem")
+        .arg(include.join("torch/csrc/api/include"))
+        .args(sources)
+        .arg("-o")
+        .arg(&program);
+    // A wheel for CUDA has libraries that the program does not need, and that need further wheels.
+    cxx.args(["-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]);
+    for lib in [&context.stage.lib, &torch.package.join("lib")] {
+        cxx.arg("-L").arg(lib).arg(format!("-Wl,-rpath,{}", lib.display()));
+    }
+    run::must(cxx.args(["-ldist", "-ltorch", "-ltorch_cpu", "-lc10"]), COMPILE_LIMIT)?;
+    Ok(program)
+}
+
+/// A compiler whose variable may have options after its name, as in make.
+fn compiler_command(compiler: &str) -> Command {
+    let mut words = compiler.split_whitespace();
+    let mut command = run::command(words.next().unwrap_or("cc"));
+    command.args(words);
+    command
+}
+
+/// The definition of the path of the data set.
+fn data_path() -> String {
+    let data = root().join("c-examples/digits_training/data/digits.csv");
+    format!("-DDIGITS_CSV=\"{}\"", data.display())
+}
+
+/// The option for the ABI of the standard library with which torch was built, from its CMake configuration. Recent versions have
+/// the compiler's default, and no such option.
+fn torch_abi(package: &Path) -> Option<String> {
+    const MACRO: &str = "_GLIBCXX_USE_CXX11_ABI=";
+    let config = package.join("share/cmake/Torch/TorchConfig.cmake");
+    let text = fs::read_to_string(config).ok()?;
+    let value = text.split(MACRO).nth(1)?.chars().next()?;
+    Some(format!("-D{MACRO}{value}"))
+}
+
+/// A span of a trace, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Span {
+    begin: f64,
+    end: f64,
+}
+
+/// Checks that an all-reduce of gradients began during each backward pass.
+fn check_overlap(file: &Path) -> Result {
+    let text =
+        fs::read_to_string(file).map_err(|cause| format!("reading {}: {cause}", file.display()))?;
+    let passes = spans(&text, "\"name\":\"backward\"");
+    let reductions = spans(&text, "\"op\":\"AVG\"");
+    let overlapped = passes.iter().filter(|pass| has_begin_inside(pass, &reductions)).count();
+    let result = format!("{overlapped} of {} backward passes overlap", passes.len());
+    if passes.is_empty() || overlapped != passes.len() {
+        return Err(Problem::Failed(format!("{result} in {}", file.display())));
+    }
+    Ok(result)
+}
+
+fn has_begin_inside(pass: &Span, operations: &[Span]) -> bool {
+    operations.iter().any(|operation| pass.begin < operation.begin && operation.begin < pass.end)
+}
+
+/// The spans of all events whose line has this text. A trace has one event per line.
+fn spans(trace: &str, text: &str) -> Vec<Span> {
+    let events = trace.lines().filter(|line| line.contains(text));
+    events
+        .filter_map(|line| {
+            let begin = number(line, "ts")?;
+            Some(Span { begin, end: begin + number(line, "dur")? })
+        })
+        .collect()
+}
+
+/// The first number with this key in a line of JSON.
+fn number(line: &str, key: &str) -> Option<f64> {
+    let rest = line.split(&format!("\"{key}\":")).nth(1)?;
+    rest.split([',', '}']).next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_begin_and_end_of_matching_events() {
+        let trace = "[\n{\"args\":{\"op\":\"AVG\"},\"dur\":2.5,\"name\":\"all_reduce\",\"ts\":10.25},\n\
+            {\"args\":{\"op\":\"BOR\"},\"dur\":1,\"name\":\"all_reduce\",\"ts\":11}\n\
+            ,{\"name\":\"backward\",\"ts\":9.5,\"dur\":4.000}\n]\n";
+        let reductions = spans(trace, "\"op\":\"AVG\"");
+        assert_eq!(reductions, [Span { begin: 10.25, end: 12.75 }]);
+        let passes = spans(trace, "\"name\":\"backward\"");
+        assert_eq!(passes, [Span { begin: 9.5, end: 13.5 }]);
+        assert!(has_begin_inside(&passes[0], &reductions));
+        assert!(!has_begin_inside(&reductions[0], &passes));
+    }
+}
