@@ -1,0 +1,64 @@
+#include "recover.h"
+
+#include "../common/check.h"
+
+/* How long a rank that is alive may take until it learns of the failure, in milliseconds. */
+#define SHRINK_TIMEOUT_MS 30000
+
+/* Whether the group lost a rank. All other failures are mistakes of the program, or of the system. */
+static int is_loss(dist_status_t status)
+{
+    return status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED || status == DIST_ERR_TIMEOUT ||
+           status == DIST_ERR_CONNECTION;
+}
+
+int is_done(const trainer_t *trainer, dist_status_t status)
+{
+    if (!trainer->options->survive || !is_loss(status)) {
+        check(status);
+    }
+    return status == DIST_OK;
+}
+
+int is_in_step_with_others(const trainer_t *trainer)
+{
+    return trainer->finished > trainer->furthest;
+}
+
+static void shrink(trainer_t *trainer)
+{
+    dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
+    options.timeout_ms = SHRINK_TIMEOUT_MS;
+    dist_group_t *left = NULL;
+    check(dist_group_shrink(trainer->group, &options, &left));
+    if (trainer->group != dist_world()) {
+        check(dist_group_release(trainer->group));
+    }
+    trainer->group = left;
+    trainer->rank = (int)dist_get_rank(left);
+    trainer->size = (int)dist_get_world_size(left);
+}
+
+/* Another rank may die during these calls. */
+static dist_status_t regroup(trainer_t *trainer)
+{
+    dist_status_t status = dist_reducer_regroup(trainer->reducer, trainer->group);
+    if (status != DIST_OK) {
+        return status;
+    }
+    trainer->furthest = trainer->finished;
+    return dist_all_reduce(trainer->group, &trainer->furthest, &trainer->furthest, 1, DIST_U64, DIST_MAX, NULL, NULL);
+}
+
+void recover(trainer_t *trainer, dist_status_t status)
+{
+    const int before = trainer->size;
+    while (!is_done(trainer, status)) {
+        shrink(trainer);
+        status = regroup(trainer);
+    }
+    if (trainer->rank == 0) {
+        printf("after step %llu: %d of %d ranks go on\n", (unsigned long long)trainer->finished, trainer->size, before);
+        fflush(stdout);
+    }
+}

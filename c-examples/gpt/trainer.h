@@ -1,0 +1,43 @@
+/*
+ * A rank of the training. The calls of libdist are in trainer.c (a step), optimizer.c (the update of the parameters),
+ * recover.c (the death of a rank) and restart.c (checkpoints).
+ */
+#ifndef GPT_TRAINER_H
+#define GPT_TRAINER_H
+
+#include "model.h"
+#include "optimizer.h"
+#include "options.h"
+#include "pass.h"
+
+#include <dist.h>
+
+typedef struct trainer {
+    const gpt_options_t *options;
+    dist_group_t *group; /* the ranks that are left */
+    int rank, size;      /* in this group */
+    int first_rank;      /* in the world */
+    model_t model;
+    pass_t pass;
+    dist_reducer_t *reducer;
+    optimizer_t optimizer;
+    uint64_t finished; /* steps */
+    uint64_t updates;  /* finished steps that changed the parameters */
+    uint64_t furthest; /* the most steps that a rank had finished when the group last changed */
+    int zeroes;        /* 1 if gradients are to be zeroed before the backward pass adds to them */
+    double loss;       /* of the last step: the mean over its sequences; NaN if it is not known */
+    double own_loss;   /* of the last step: the sum over the positions of this rank */
+    double own_positions;
+} trainer_t;
+
+/* Creates the model and its reducer in `group`, and continues from a checkpoint if the options say so. */
+void trainer_create(trainer_t *trainer, dist_group_t *group, const gpt_options_t *options);
+void trainer_release(trainer_t *trainer);
+
+/* Trains to the last step, prints losses, and writes checkpoints. */
+void trainer_run(trainer_t *trainer);
+
+/* Returns 1 if all ranks have the same parameters. Rank 0 prints the differences, or the result of the training. */
+int trainer_report(trainer_t *trainer);
+
+#endif
