@@ -8,18 +8,23 @@
  *
  * These files call libdist; read them in this order:
  *
- *   trainer.c                 A step. Gradients are reduced while the backward pass computes the next ones.
- *   optimizer.c               The update of the parameters.
- *   recover.c                 What the ranks do when one of them dies.
+ *   trainer.c             A step. Gradients are reduced while the backward pass computes the next ones.
+ *   optimizer.c           The update of the parameters.
+ *   recover.c             What the ranks do when one of them dies.
+ *   restart.c             Checkpoints of the training.
  *
  * The other files are plain C:
  *
- *   model.c                   The parameters: tensors with the names of GPT-2.
- *   pass.h, forward.c, backward.c, pass.c   The two passes through the model, and their memory.
- *   layers.c, attention.c     The arithmetic of the layers.
- *   adam.c                    AdamW.
- *   text.c                    The text: sentences from a small grammar.
- *   options.c                 The command line.
+ *   model.c               The parameters: tensors with the names of GPT-2.
+ *   pass.c                The memory of a pass through the model.
+ *   forward.c             The forward pass.
+ *   backward.c            The backward pass.
+ *   layers.c              The arithmetic of the layers.
+ *   attention.c           The same for attention.
+ *   adam.c                AdamW.
+ *   checkpoint.c          The file of a checkpoint.
+ *   text.c                The text: sentences from a small grammar.
+ *   options.c             The command line.
  *
  * The sequences of a step depend on the seed and the number of the step only, and the ranks share them. So every number of
  * ranks computes the same losses, except for rounding.

@@ -5,6 +5,7 @@
 #include "../common/check.h"
 #include "memory.h"
 #include "recover.h"
+#include "restart.h"
 #include "text.h"
 
 #include <inttypes.h>
@@ -89,10 +90,9 @@ static uint64_t end_step(trainer_t *trainer, uint64_t vote)
 /* All ranks have the same votes and the same norm, and so do the same. */
 static void update_parameters(trainer_t *trainer, uint64_t all_votes)
 {
-    const gpt_options_t *options = trainer->options;
-    if (all_votes == DIST_VOTE_COMMIT && isfinite(optimizer_clip(&trainer->optimizer, options->clip))) {
+    if (all_votes == DIST_VOTE_COMMIT && isfinite(optimizer_clip(&trainer->optimizer))) {
         trainer->updates++;
-        optimizer_update(&trainer->optimizer, options->learning_rate, trainer->updates);
+        optimizer_update(&trainer->optimizer, trainer->updates);
     } else if (trainer->rank == 0) {
         printf("step %" PRIu64 "  no update: a loss or a gradient is infinite or NaN\n", trainer->finished + 1);
         fflush(stdout);
@@ -146,6 +146,9 @@ void trainer_run(trainer_t *trainer)
         if (is_last || trainer->finished % options->log_every == 0) {
             reduce_loss(trainer);
         }
+        if (options->checkpoint != NULL && (is_last || trainer->finished % options->checkpoint_every == 0)) {
+            restart_save(trainer);
+        }
     }
 }
 
@@ -189,8 +192,12 @@ void trainer_create(trainer_t *trainer, dist_group_t *group, const gpt_options_t
     }
     const pass_hooks_t hooks = {use_values, open_gradient, close_gradient, trainer};
     trainer->pass = pass_create(&trainer->model, hooks);
+    checkpoint_t checkpoint;
+    void *states;
+    restart_load_parameters(trainer, &checkpoint, &states);
     create_reducer(trainer);
-    optimizer_create(&trainer->optimizer, &trainer->model, trainer->reducer);
+    optimizer_create(&trainer->optimizer, options, &trainer->model, trainer->reducer);
+    restart_load_states(trainer, &checkpoint, states);
 }
 
 void trainer_release(trainer_t *trainer)
@@ -220,8 +227,10 @@ int trainer_report(trainer_t *trainer)
     }
     check(dist_blob_release(differences));
     if (n == 0 && trainer->rank == 0) {
-        printf("final loss %.9f  parameters %016" PRIx64 ", identical on %d ranks\n", trainer->loss,
-               model_hash(&trainer->model), trainer->size);
+        if (!isnan(trainer->loss)) {
+            printf("final loss %.9f  ", trainer->loss);
+        }
+        printf("parameters %016" PRIx64 ", identical on %d ranks\n", model_hash(&trainer->model), trainer->size);
     }
     return n == 0;
 }

@@ -1,0 +1,52 @@
+#include "restart.h"
+
+#include "../common/check.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void write_file(const trainer_t *trainer, const void *states, size_t bytes)
+{
+    checkpoint_t checkpoint = checkpoint_of(trainer->options);
+    checkpoint.finished = trainer->finished;
+    checkpoint.updates = trainer->updates;
+    checkpoint.state_bytes = bytes;
+    checkpoint_write(trainer->options->checkpoint, &checkpoint, trainer->model.values, trainer->model.count, states);
+}
+
+void restart_save(trainer_t *trainer)
+{
+    const optimizer_t *optimizer = &trainer->optimizer;
+    if (trainer->rank == 0) {
+        write_file(trainer, optimizer->states, optimizer->state_bytes);
+    }
+}
+
+void restart_load_parameters(trainer_t *trainer, checkpoint_t *checkpoint, void **states)
+{
+    model_t *model = &trainer->model;
+    const gpt_options_t *options = trainer->options;
+    *checkpoint = checkpoint_of(options);
+    *states = NULL;
+    if (trainer->rank == 0 && options->resume &&
+        checkpoint_read(options->checkpoint, checkpoint, model->values, model->count, states)) {
+        printf("continues after step %" PRIu64 " from %s\n", checkpoint->finished, options->checkpoint);
+        fflush(stdout);
+    }
+}
+
+void restart_load_states(trainer_t *trainer, checkpoint_t *checkpoint, void *states)
+{
+    optimizer_t *optimizer = &trainer->optimizer;
+    check(dist_broadcast(trainer->group, checkpoint, sizeof *checkpoint, DIST_U8, 0, NULL, NULL));
+    trainer->finished = checkpoint->finished;
+    trainer->updates = checkpoint->updates;
+    if (checkpoint->state_bytes == 0) {
+        return; /* a new training */
+    }
+    if (trainer->rank == 0) {
+        memcpy(optimizer->states, states, optimizer->state_bytes);
+    }
+    check(dist_broadcast(trainer->group, optimizer->states, optimizer->state_bytes, DIST_U8, 0, NULL, NULL));
+    free(states);
+}
