@@ -92,6 +92,10 @@ static void compare_all(const char *path, const checkpoint_t *saved, const check
     compare(path, "--context", saved->context, expected->context);
     compare(path, "--batch", saved->batch, expected->batch);
     compare(path, "--seed", saved->seed, expected->seed);
+    if (saved->form != expected->form) {
+        refuse(path, saved->form == STATES_WHOLE ? "the checkpoint is of --zero 0: continue with --zero 0"
+                                                 : "the checkpoint is of --zero 1 or 2: continue with one of these");
+    }
 }
 
 int checkpoint_read(const char *path, checkpoint_t *checkpoint, float *values, size_t count, void **states)
@@ -112,6 +116,9 @@ int checkpoint_read(const char *path, checkpoint_t *checkpoint, float *values, s
         refuse(path, "the checkpoint is too short");
     }
     compare_all(path, &saved, checkpoint);
+    if (saved.form == STATES_WHOLE && saved.state_bytes != 2 * count * sizeof *values) {
+        refuse(path, "the states have a wrong size");
+    }
     *states = allocate((size_t)saved.state_bytes, 1);
     if (fread(values, sizeof *values, count, file) != count ||
         fread(*states, 1, (size_t)saved.state_bytes, file) != saved.state_bytes || fgetc(file) != EOF) {

@@ -12,11 +12,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* In `form`: which bytes the states are. */
+enum {
+    STATES_WHOLE,  /* two numbers for each parameter, from an optimizer that updates all of them */
+    STATES_SHARDED /* the byte string of dist_shard_save */
+};
+
 typedef struct checkpoint {
     uint64_t layers, heads, width, context; /* the options that the training keeps */
     uint64_t batch, seed;
     uint64_t finished; /* steps */
     uint64_t updates;  /* of the parameters */
+    uint64_t form;
     uint64_t state_bytes;
 } checkpoint_t;
 
@@ -28,7 +35,7 @@ void checkpoint_write(const char *path, const checkpoint_t *checkpoint, const fl
 
 /*
  * Reads the file, `count` values, and `*states`, which the caller frees. Returns 0 if there is no file. If the checkpoint is of
- * another training than `*checkpoint`, the process ends with a message.
+ * another training than `*checkpoint`, or has states of another form, the process ends with a message.
  */
 int checkpoint_read(const char *path, checkpoint_t *checkpoint, float *values, size_t count, void **states);
 

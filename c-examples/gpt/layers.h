@@ -1,5 +1,5 @@
 /*
- * The layers of a transformer but for attention: functions on arrays, without state.
+ * The layers of a transformer except attention: functions on arrays, without state.
  *
  * An array has rows, one after the other. A row belongs to one position of one sequence. In a backward function, `d_x` is the
  * gradient of the loss for `x`. Gradients of parameters are added to what the array has; gradients of inputs are overwritten,
@@ -41,7 +41,7 @@ void linear_forward(float *y, const float *x, const float *weight, const float *
 void linear_backward(float *d_x, float *d_weight, float *d_bias, const float *d_y, const float *x, const float *weight,
                      size_t rows, size_t inputs, size_t outputs);
 
-/* logits[row][token] = x[row] * values[token]: the table of the tokens, used the other way round. */
+/* logits[row][token] = the dot product of x[row] and values[token], the embedding of the token */
 void unembed_forward(float *logits, const float *x, const float *values, size_t rows, size_t width, size_t tokens);
 void unembed_backward(float *d_x, float *d_values, const float *d_logits, const float *x, const float *values, size_t rows,
                       size_t width, size_t tokens);
@@ -59,7 +59,7 @@ void cross_entropy_backward(float *probabilities, const uint8_t *targets, float 
 /* Replaces `count` numbers by probabilities. */
 void softmax(float *values, size_t count);
 
-/* values is the gradient of the numbers before softmax; probabilities are its results, d_probabilities their gradients. */
+/* Computes the gradient of the numbers before softmax. d_values may be d_probabilities. */
 void softmax_backward(float *d_values, const float *d_probabilities, const float *probabilities, size_t count);
 
 #endif

@@ -6,17 +6,36 @@
 
 #include <math.h>
 
+/* The numbers of the states. */
+enum { STATE_MEAN, STATE_SQUARE, N_STATES };
+
+static void create_shard(optimizer_t *optimizer)
+{
+    static const char *const names[N_STATES] = {"mean", "square"};
+    dist_shard_options_t how = DIST_SHARD_OPTIONS_INIT;
+    how.states = names;
+    how.n_states = N_STATES;
+    how.copies = (int32_t)optimizer->options->copies;
+    check(dist_shard_create(optimizer->reducer, &how, &optimizer->shard));
+}
+
 void optimizer_create(optimizer_t *optimizer, const gpt_options_t *options, const model_t *model, dist_reducer_t *reducer)
 {
     optimizer->options = options;
     optimizer->model = model;
     optimizer->reducer = reducer;
-    optimizer->states = allocate(2 * model->count, sizeof *optimizer->states);
-    optimizer->state_bytes = 2 * model->count * sizeof *optimizer->states;
+    if (options->zero > 0) {
+        create_shard(optimizer);
+    } else {
+        optimizer->states = allocate(N_STATES * model->count, sizeof *optimizer->states);
+        optimizer->state_bytes = N_STATES * model->count * sizeof *optimizer->states;
+    }
 }
 
 void optimizer_release(optimizer_t *optimizer)
 {
+    optimizer_wait_all(optimizer);
+    check(dist_shard_release(optimizer->shard));
     free(optimizer->states);
 }
 
@@ -60,7 +79,7 @@ double optimizer_clip(optimizer_t *optimizer)
     return norm;
 }
 
-void optimizer_update(optimizer_t *optimizer, uint64_t update)
+static void update_all(optimizer_t *optimizer, uint64_t update)
 {
     const model_t *model = optimizer->model;
     for (size_t i = 0; i < model->n_tensors; i++) {
@@ -74,5 +93,75 @@ void optimizer_update(optimizer_t *optimizer, uint64_t update)
         range.count = tensor->count;
         range.decays = tensor->dimensions == 2;
         adam_update(&range, optimizer->options->learning_rate, update);
+    }
+}
+
+/* The ranges of this rank, which the caller frees. They change with the group. */
+static dist_shard_range_t *own_ranges(const optimizer_t *optimizer, size_t *n)
+{
+    check(dist_shard_ranges(optimizer->shard, NULL, 0, n));
+    dist_shard_range_t *ranges = allocate(*n, sizeof *ranges);
+    for (size_t i = 0; i < *n; i++) {
+        ranges[i] = (dist_shard_range_t)DIST_SHARD_RANGE_INIT;
+    }
+    check(dist_shard_ranges(optimizer->shard, ranges, *n, n));
+    return ranges;
+}
+
+static void update_shard(optimizer_t *optimizer, uint64_t update)
+{
+    float *states[N_STATES];
+    for (size_t state = 0; state < N_STATES; state++) {
+        check(dist_shard_state(optimizer->shard, state, &states[state], NULL));
+    }
+    size_t n;
+    dist_shard_range_t *own = own_ranges(optimizer, &n);
+    for (size_t i = 0; i < n; i++) {
+        adam_range_t range;
+        range.values = own[i].data;
+        range.gradient = own[i].grad;
+        range.mean = states[STATE_MEAN] + own[i].offset;
+        range.square = states[STATE_SQUARE] + own[i].offset;
+        range.count = own[i].count;
+        range.decays = optimizer->model->tensors[own[i].param].dimensions == 2;
+        adam_update(&range, optimizer->options->learning_rate, update);
+    }
+    free(own);
+}
+
+void optimizer_update(optimizer_t *optimizer, uint64_t update)
+{
+    if (optimizer->shard != NULL) {
+        update_shard(optimizer, update);
+    } else {
+        update_all(optimizer, update);
+    }
+}
+
+dist_status_t optimizer_gather(optimizer_t *optimizer)
+{
+    if (optimizer->shard == NULL) {
+        return DIST_OK;
+    }
+    if (optimizer->options->survive) {
+        return dist_shard_gather(optimizer->shard, NULL);
+    }
+    optimizer_wait_all(optimizer);
+    return dist_shard_gather(optimizer->shard, &optimizer->gather);
+}
+
+void optimizer_wait(optimizer_t *optimizer, size_t tensor)
+{
+    if (optimizer->gather != NULL) {
+        check(dist_shard_wait(optimizer->shard, tensor));
+    }
+}
+
+void optimizer_wait_all(optimizer_t *optimizer)
+{
+    if (optimizer->gather != NULL) {
+        check(dist_work_wait(optimizer->gather, 0));
+        check(dist_work_release(optimizer->gather));
+        optimizer->gather = NULL;
     }
 }

@@ -20,6 +20,9 @@ static const char help[] =
     "  --steps N              steps (50)\n"
     "  --lr X                 learning rate (0.003)\n"
     "  --clip X               largest norm of the gradients (1)\n"
+    "  --zero N               0: each rank has all states of the optimizer; 1: each has a share of\n"
+    "                         them; 2: each has a share of the states and of the gradients (0)\n"
+    "  --copies N             ranks that have the same share, with --zero 1 (1; 2 with --survive)\n"
     "  --seed N               seed of the first weights and of the text (1)\n"
     "  --survive              goes on when ranks die; needs distrun --on-failure continue\n"
     "  --die-at N             a rank kills itself in the middle of step N (0: none)\n"
@@ -79,6 +82,8 @@ static int store_value(gpt_options_t *o, const char *name, const char *value)
         {"--steps", &o->steps, NULL, 1, 1e9},
         {"--lr", NULL, &o->learning_rate, 1e-9, 1e3},
         {"--clip", NULL, &o->clip, 1e-9, 1e9},
+        {"--zero", &o->zero, NULL, 0, 2},
+        {"--copies", &o->copies, NULL, 1, 1e6},
         {"--seed", &o->seed, NULL, 0, 4294967295.0},
         {"--die-at", &o->die_at, NULL, 0, 1e9},
         {"--die-rank", &o->die_rank, NULL, 0, 1e6},
@@ -119,6 +124,18 @@ static void check_combinations(const gpt_options_t *o)
     if (o->resume && o->checkpoint == NULL) {
         refuse("needs --checkpoint FILE", "--resume");
     }
+    if (o->zero != 1 && o->copies > 0) {
+        refuse("needs --zero 1", "--copies");
+    }
+    if (o->survive && o->copies == 1) {
+        refuse("is at least 2 with --survive: the states of a rank die with the only copy", "--copies");
+    }
+    if (o->zero == 2 && o->survive) {
+        refuse("has no --survive, since no rank has another one's gradients", "--zero 2");
+    }
+    if (o->zero == 2 && o->accumulate > 1) {
+        refuse("has no --accumulate, since gradients stay for one bucket only", "--zero 2");
+    }
 }
 
 gpt_options_t gpt_options_parse(int argc, char **argv)
@@ -151,5 +168,8 @@ gpt_options_t gpt_options_parse(int argc, char **argv)
         }
     }
     check_combinations(&options);
+    if (options.copies == 0) {
+        options.copies = options.survive ? 2 : 1; /* with two copies, the death of a rank loses no states */
+    }
     return options;
 }

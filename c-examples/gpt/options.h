@@ -12,6 +12,8 @@ typedef struct gpt_options {
     uint64_t seed; /* of the first values and of the text */
     double learning_rate;
     double clip;       /* the largest norm of the gradients */
+    uint64_t zero;     /* what the ranks share out: 0 nothing, 1 the states of the optimizer, 2 also the gradients */
+    uint64_t copies;   /* ranks that have the same states */
     int survive;       /* go on when ranks die */
     uint64_t die_at;   /* the step in which a rank kills itself, from 1; 0 for none */
     uint64_t die_rank; /* and that rank */

@@ -5,16 +5,21 @@
 /* How long a rank that is alive may take until it learns of the failure, in milliseconds. */
 #define SHRINK_TIMEOUT_MS 30000
 
-/* Whether the group lost a rank. All other failures are mistakes of the program, or of the system. */
-static int is_loss(dist_status_t status)
+/*
+ * Whether a rank was lost, so that the group has failed. All other failures are mistakes of the program or of the system. In a
+ * group that works, DIST_ERR_PEER_FAILED means that all ranks with the same states have died: no call brings these back.
+ */
+static int is_lost_rank(const trainer_t *trainer, dist_status_t status)
 {
-    return status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED || status == DIST_ERR_TIMEOUT ||
-           status == DIST_ERR_CONNECTION;
+    const int is_failure_of_peer = status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED ||
+                                   status == DIST_ERR_TIMEOUT || status == DIST_ERR_CONNECTION;
+    const int has_group_failed = dist_group_error(trainer->group, NULL, 0) > sizeof "";
+    return is_failure_of_peer && has_group_failed;
 }
 
 int is_done(const trainer_t *trainer, dist_status_t status)
 {
-    if (!trainer->options->survive || !is_loss(status)) {
+    if (!trainer->options->survive || !is_lost_rank(trainer, status)) {
         check(status);
     }
     return status == DIST_OK;

@@ -1,23 +1,49 @@
 #include "restart.h"
 
 #include "../common/check.h"
+#include "recover.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+static uint64_t form_of_states(const trainer_t *trainer)
+{
+    return trainer->options->zero > 0 ? STATES_SHARDED : STATES_WHOLE;
+}
 
 static void write_file(const trainer_t *trainer, const void *states, size_t bytes)
 {
     checkpoint_t checkpoint = checkpoint_of(trainer->options);
     checkpoint.finished = trainer->finished;
     checkpoint.updates = trainer->updates;
+    checkpoint.form = form_of_states(trainer);
     checkpoint.state_bytes = bytes;
     checkpoint_write(trainer->options->checkpoint, &checkpoint, trainer->model.values, trainer->model.count, states);
+}
+
+/* Rank 0 gets the states of all ranks. */
+static void save_shards(trainer_t *trainer)
+{
+    dist_blob_t *blob;
+    if (!is_done(trainer, dist_shard_save(trainer->optimizer.shard, 0, &blob))) {
+        return;
+    }
+    if (trainer->rank == 0) {
+        const void *states;
+        size_t bytes;
+        check(dist_blob_data(blob, 0, &states, &bytes));
+        write_file(trainer, states, bytes);
+    }
+    check(dist_blob_release(blob));
 }
 
 void restart_save(trainer_t *trainer)
 {
     const optimizer_t *optimizer = &trainer->optimizer;
-    if (trainer->rank == 0) {
+    optimizer_wait_all(&trainer->optimizer);
+    if (optimizer->shard != NULL) {
+        save_shards(trainer);
+    } else if (trainer->rank == 0) {
         write_file(trainer, optimizer->states, optimizer->state_bytes);
     }
 }
@@ -27,6 +53,7 @@ void restart_load_parameters(trainer_t *trainer, checkpoint_t *checkpoint, void 
     model_t *model = &trainer->model;
     const gpt_options_t *options = trainer->options;
     *checkpoint = checkpoint_of(options);
+    checkpoint->form = form_of_states(trainer);
     *states = NULL;
     if (trainer->rank == 0 && options->resume &&
         checkpoint_read(options->checkpoint, checkpoint, model->values, model->count, states)) {
@@ -44,9 +71,13 @@ void restart_load_states(trainer_t *trainer, checkpoint_t *checkpoint, void *sta
     if (checkpoint->state_bytes == 0) {
         return; /* a new training */
     }
-    if (trainer->rank == 0) {
-        memcpy(optimizer->states, states, optimizer->state_bytes);
+    if (optimizer->shard != NULL) {
+        check(dist_shard_load(optimizer->shard, states, (size_t)checkpoint->state_bytes, 0));
+    } else {
+        if (trainer->rank == 0) {
+            memcpy(optimizer->states, states, optimizer->state_bytes);
+        }
+        check(dist_broadcast(trainer->group, optimizer->states, optimizer->state_bytes, DIST_U8, 0, NULL, NULL));
     }
-    check(dist_broadcast(trainer->group, optimizer->states, optimizer->state_bytes, DIST_U8, 0, NULL, NULL));
     free(states);
 }

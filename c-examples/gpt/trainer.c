@@ -13,21 +13,24 @@
 #include <signal.h>
 #include <string.h>
 
-/* The values of all tensors are complete at the end of the step before. */
+/* The other ranks may still be sending the parameters of the step before. */
 static void use_values(void *user, size_t tensor)
 {
-    (void)user;
-    (void)tensor;
+    trainer_t *trainer = user;
+    optimizer_wait(&trainer->optimizer, tensor);
 }
 
-/* The backward pass writes into memory of the reducer, which other ranks of this host read without a copy. */
+/*
+ * The backward pass writes into memory of the reducer, which other ranks of this host read without a copy. With --zero 2 the
+ * reducer has memory for a few gradients, and gives each its place when it is needed.
+ */
 static float *open_gradient(void *user, size_t tensor)
 {
     const trainer_t *trainer = user;
     void *gradient;
     size_t count;
     check(dist_reducer_grad(trainer->reducer, tensor, &gradient, &count));
-    if (trainer->zeroes) {
+    if (trainer->is_first_part) {
         memset(gradient, 0, count * sizeof(float));
     }
     return gradient;
@@ -87,6 +90,15 @@ static uint64_t end_step(trainer_t *trainer, uint64_t vote)
     return all_votes;
 }
 
+/* Sends the updated parameters, also if ranks die: the ranks that are left share out the states of the optimizer again. */
+static void gather_parameters(trainer_t *trainer)
+{
+    dist_status_t status;
+    while ((status = optimizer_gather(&trainer->optimizer)) != DIST_OK) {
+        recover(trainer, status);
+    }
+}
+
 /* All ranks have the same votes and the same norm, and so do the same. */
 static void update_parameters(trainer_t *trainer, uint64_t all_votes)
 {
@@ -111,23 +123,25 @@ static void train_step(trainer_t *trainer)
     for (size_t part = 0; part < parts; part++) {
         const int is_last = part + 1 == parts;
         check(dist_reducer_begin(trainer->reducer, (double)own, is_last ? 0 : DIST_STEP_NO_SYNC));
-        trainer->zeroes = part == 0;
+        trainer->is_first_part = part == 0;
         vote |= compute(trainer, own * part / parts, own * (part + 1) / parts);
         if (!is_last) {
             check(dist_reducer_end(trainer->reducer, vote, NULL, NULL));
         }
     }
     update_parameters(trainer, end_step(trainer, vote));
+    gather_parameters(trainer);
     trainer->finished++;
 }
 
-/* Computes the mean loss of the last step over all ranks. It stays unknown if a rank dies. */
-static void reduce_loss(trainer_t *trainer)
+/* Prints the mean loss of the last step over all ranks. It stays unknown if a rank dies. */
+static void print_loss(trainer_t *trainer)
 {
     double sums[2] = {trainer->own_loss, trainer->own_positions};
-    if (is_done(trainer, dist_all_reduce(trainer->group, sums, sums, 2, DIST_F64, DIST_SUM, NULL, NULL))) {
-        trainer->loss = sums[0] / sums[1];
+    if (!is_done(trainer, dist_all_reduce(trainer->group, sums, sums, 2, DIST_F64, DIST_SUM, NULL, NULL))) {
+        return;
     }
+    trainer->loss = sums[0] / sums[1];
     if (trainer->rank == 0) {
         printf("step %" PRIu64 "  loss %.9f\n", trainer->finished, trainer->loss);
         fflush(stdout);
@@ -144,12 +158,20 @@ void trainer_run(trainer_t *trainer)
         }
         const int is_last = trainer->finished == options->steps;
         if (is_last || trainer->finished % options->log_every == 0) {
-            reduce_loss(trainer);
+            print_loss(trainer);
         }
         if (options->checkpoint != NULL && (is_last || trainer->finished % options->checkpoint_every == 0)) {
             restart_save(trainer);
         }
     }
+}
+
+static uint64_t reducer_flags(const gpt_options_t *options)
+{
+    if (options->survive) {
+        return DIST_REDUCER_RETRYABLE;
+    }
+    return options->zero == 2 ? DIST_REDUCER_SHARDED | DIST_REDUCER_SHARE_GRADS : 0;
 }
 
 static void create_reducer(trainer_t *trainer)
@@ -171,7 +193,7 @@ static void create_reducer(trainer_t *trainer)
     how.name = "gpt";
     /* The mean over the sequences of all ranks, however many of them each rank has. */
     how.divide = DIST_DIVIDE_WEIGHTED;
-    how.flags = trainer->options->survive ? DIST_REDUCER_RETRYABLE : 0;
+    how.flags = reducer_flags(trainer->options);
     check(dist_reducer_create(trainer->group, params, model->n_tensors, &how, &trainer->reducer));
     free(params);
 }
@@ -213,6 +235,7 @@ void trainer_release(trainer_t *trainer)
 
 int trainer_report(trainer_t *trainer)
 {
+    optimizer_wait_all(&trainer->optimizer);
     dist_status_t status;
     dist_blob_t *differences;
     while ((status = dist_reducer_check(trainer->reducer, DIST_REDUCER_PARAMS, &differences)) != DIST_OK) {

@@ -1,7 +1,4 @@
-/*
- * A rank of the training. The calls of libdist are in trainer.c (a step), optimizer.c (the update of the parameters),
- * recover.c (the death of a rank) and restart.c (checkpoints).
- */
+/* A rank of the training, and its steps. */
 #ifndef GPT_TRAINER_H
 #define GPT_TRAINER_H
 
@@ -24,7 +21,7 @@ typedef struct trainer {
     uint64_t finished; /* steps */
     uint64_t updates;  /* finished steps that changed the parameters */
     uint64_t furthest; /* the most steps that a rank had finished when the group last changed */
-    int zeroes;        /* 1 if gradients are to be zeroed before the backward pass adds to them */
+    int is_first_part; /* of the sequences of this rank: the gradients begin at zero */
     double loss;       /* of the last step: the mean over its sequences; NaN if it is not known */
     double own_loss;   /* of the last step: the sum over the positions of this rank */
     double own_positions;
