@@ -1,0 +1,148 @@
+//! `c-examples/gpt`: the losses of a training do not depend on the number of ranks, on what the ranks share out, on a restart,
+//! and little on the death of a rank.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "in a test a broken assumption is a failure"
+)]
+
+mod interface;
+#[path = "program/mod.rs"]
+mod program;
+#[path = "ctests/toolchain.rs"]
+mod toolchain;
+
+use program::{Ended, Folder, Program};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use toolchain::Compiler;
+
+/// The largest relative difference between the losses of different numbers of ranks.
+const ROUNDING: f64 = 1e-4;
+/// The same for a training that lost a rank: one step has the sequences of the remaining ranks only.
+const LOST_SEQUENCES: f64 = 0.05;
+/// A model that trains in a second.
+const SMALL: [&str; 4] = ["--width", "32", "--context", "24"];
+/// The middle of a training of 50 steps.
+const MIDDLE: &str = "25";
+
+const FILES: [&str; 15] = [
+    "gpt.c",
+    "options.c",
+    "text.c",
+    "model.c",
+    "layers.c",
+    "attention.c",
+    "pass.c",
+    "forward.c",
+    "backward.c",
+    "adam.c",
+    "trainer.c",
+    "optimizer.c",
+    "recover.c",
+    "restart.c",
+    "checkpoint.c",
+];
+
+/// Compiles the example. Each test has a program with its own name.
+fn compile(name: &str) -> Option<PathBuf> {
+    let files = FILES.map(|file| format!("../../c-examples/gpt/{file}"));
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    Some(Compiler::find()?.program_with(name, &files, &["-O3"]))
+}
+
+/// Trains under distrun.
+fn train(program: &Path, ranks: &str, options: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
+    command.arg(program).args(SMALL).args(options);
+    let ended = Program::start(command, |_| {}).end();
+    assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+    ended
+}
+
+/// The last loss of a training that ends on this number of ranks.
+fn final_loss(ended: &Ended, ranks: &str) -> f64 {
+    let identical = format!("identical on {ranks} ranks");
+    let mut lines = ended.out.lines().filter(|line| line.ends_with(&identical));
+    let line = lines.next().unwrap_or_else(|| panic!("{}\n{}", ended.out, ended.err));
+    let (_, loss) = line.split_once("final loss ").expect(line);
+    loss.split(' ').next().unwrap().parse().expect(line)
+}
+
+/// The parameters at the end, as a hash.
+fn parameters(ended: &Ended) -> &str {
+    let (_, hash) = ended.out.split_once("parameters ").expect(&ended.out);
+    hash.split(',').next().unwrap()
+}
+
+fn assert_close(loss: f64, expected: f64, margin: f64) {
+    let difference = (loss / expected - 1.0).abs();
+    assert!(difference <= margin, "{loss} instead of {expected}");
+}
+
+#[test]
+fn losses_do_not_depend_on_ranks_or_shares() {
+    let Some(program) = compile("gpt_losses") else { return };
+    let alone = final_loss(&train(&program, "1", &[]), "1");
+    assert!(alone < 2.5, "the model learned nothing: {alone}");
+    for ranks in ["3", "4"] {
+        for zero in ["0", "1", "2"] {
+            let shared = train(&program, ranks, &["--zero", zero]);
+            assert_close(final_loss(&shared, ranks), alone, ROUNDING);
+        }
+    }
+}
+
+#[test]
+fn a_training_goes_on_after_a_rank_was_killed() {
+    let Some(program) = compile("gpt_survive") else { return };
+    let undisturbed = final_loss(&train(&program, "4", &[]), "4");
+    for zero in ["0", "1"] {
+        for rank in ["0", "2"] {
+            let options = ["--survive", "--zero", zero, "--die-at", MIDDLE, "--die-rank", rank];
+            let disturbed = train(&program, "4", &options);
+            assert!(
+                disturbed.out.contains("after step 24: 3 of 4 ranks go on"),
+                "{}",
+                disturbed.out
+            );
+            assert_close(final_loss(&disturbed, "3"), undisturbed, LOST_SEQUENCES);
+        }
+    }
+}
+
+#[test]
+fn a_training_continues_on_other_ranks() {
+    let Some(program) = compile("gpt_resume") else { return };
+    for zero in ["0", "1", "2"] {
+        let whole = train(&program, "4", &["--zero", zero]);
+        for ranks in ["4", "3", "1"] {
+            let folder = Folder::new();
+            let path = folder.path("checkpoint");
+            let options = ["--zero", zero, "--checkpoint", &path];
+            train(&program, "4", &[&options[..], &["--steps", MIDDLE]].concat());
+            let resumed = train(&program, ranks, &[&options[..], &["--resume"]].concat());
+            assert!(resumed.out.contains("continues after step 25"), "{}", resumed.out);
+            assert_close(final_loss(&resumed, ranks), final_loss(&whole, "4"), ROUNDING);
+            if ranks == "4" {
+                assert_eq!(parameters(&resumed), parameters(&whole));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused() {
+    let Some(program) = compile("gpt_refused") else { return };
+    let folder = Folder::new();
+    let path = folder.path("checkpoint");
+    train(&program, "2", &["--steps", "1", "--checkpoint", &path]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+    command.args(["--nproc-per-node", "2"]).arg(&program);
+    command.args(["--width", "64", "--checkpoint", &path, "--resume"]);
+    let refused = Program::start(command, |_| {}).end();
+    assert_eq!(refused.status, 2, "{}\n{}", refused.out, refused.err);
+    assert!(refused.err.contains("the checkpoint is of --width 32, not 64"), "{}", refused.err);
+}
