@@ -6,20 +6,18 @@
 #define SHRINK_TIMEOUT_MS 30000
 
 /*
- * Whether a rank was lost, so that the group has failed. All other failures are mistakes of the program or of the system. In a
- * group that works, DIST_ERR_PEER_FAILED means that all ranks with the same states have died: no call brings these back.
+ * Whether a rank was lost. All other failures are mistakes of the program or of the system, or cannot be repeated: if all ranks
+ * with the same states have died, dist_shard_gather returns DIST_ERR_NOT_FOUND.
  */
-static int is_lost_rank(const trainer_t *trainer, dist_status_t status)
+static int is_lost_rank(dist_status_t status)
 {
-    const int is_failure_of_peer = status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED ||
-                                   status == DIST_ERR_TIMEOUT || status == DIST_ERR_CONNECTION;
-    const int has_group_failed = dist_group_error(trainer->group, NULL, 0) > sizeof "";
-    return is_failure_of_peer && has_group_failed;
+    return status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED || status == DIST_ERR_TIMEOUT ||
+           status == DIST_ERR_CONNECTION;
 }
 
 int is_done(const trainer_t *trainer, dist_status_t status)
 {
-    if (!trainer->options->survive || !is_lost_rank(trainer, status)) {
+    if (!trainer->options->survive || !is_lost_rank(status)) {
         check(status);
     }
     return status == DIST_OK;

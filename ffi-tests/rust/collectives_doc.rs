@@ -2,6 +2,7 @@
 //! its tables of costs have every algorithm.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
+mod doc_programs;
 mod interface;
 #[path = "ctests/toolchain.rs"]
 mod toolchain;
@@ -9,12 +10,10 @@ mod toolchain;
 use dist::algo::algorithms;
 use dist::base::renamed::{NameKind, RENAMED};
 use dist::transport::OpKind;
+use doc_programs::{assert_prints, fenced_blocks};
 use interface::ROOT;
 use std::path::Path;
-use std::time::Duration;
-use toolchain::{Compiler, Outcome, run};
-
-const LIMIT: Duration = Duration::from_secs(180);
+use toolchain::Compiler;
 
 fn page() -> String {
     std::fs::read_to_string(Path::new(ROOT).join("docs/collectives.md")).expect("the page")
@@ -26,13 +25,6 @@ fn sections(page: &str) -> Vec<(&str, &str)> {
     parts.map(|part| part.split_once('\n').expect("a heading has a line of its own")).collect()
 }
 
-/// The blocks of a section that are fenced with a language.
-fn blocks<'a>(section: &'a str, language: &str) -> Vec<&'a str> {
-    let fence = format!("```{language}\n");
-    let parts = section.split(fence.as_str()).skip(1);
-    parts.map(|part| part.split_once("```").expect("a block ends").0).collect()
-}
-
 #[test]
 fn programs_print_what_the_page_says() {
     let Some(compiler) = Compiler::find() else { return };
@@ -41,7 +33,11 @@ fn programs_print_what_the_page_says() {
     std::fs::create_dir_all(&folder).expect("a folder for the programs");
     let mut count = 0;
     for (heading, section) in sections(&page) {
-        let (programs, outputs) = (blocks(section, "c"), blocks(section, "output"));
+        let of = |wanted: &str| {
+            let blocks = fenced_blocks(section).into_iter();
+            blocks.filter(|(language, _)| *language == wanted).map(|(_, block)| block).collect()
+        };
+        let (programs, outputs): (Vec<&str>, Vec<&str>) = (of("c"), of("output"));
         assert_eq!(programs.len(), outputs.len(), "{heading}: each program has its output");
         for (source, expected) in programs.into_iter().zip(outputs) {
             count += 1;
@@ -52,14 +48,7 @@ fn programs_print_what_the_page_says() {
             let words = ["--nproc-per-node", "4", &program.display().to_string()];
             let launcher = [env!("CARGO_BIN_EXE_distrun")];
             let words: Vec<&str> = launcher.into_iter().chain(words).collect();
-            let Outcome { output, .. } = run(&words, LIMIT).expect_success();
-            let strip =
-                |line: &str| line.split_once("] ").map_or(line, |(_, rest)| rest).to_owned();
-            let mut printed: Vec<String> = output.lines().map(strip).collect();
-            printed.sort();
-            let mut expected: Vec<&str> = expected.lines().collect();
-            expected.sort_unstable();
-            assert_eq!(printed, expected, "{heading}");
+            assert_prints(&words, expected, heading);
         }
     }
     assert!(count >= OpKind::ALL.len(), "only {count} programs");
