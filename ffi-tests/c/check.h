@@ -86,6 +86,13 @@ static inline int check_report(void)
 /* No call of a test waits longer than this. */
 #define LIMIT_MS 40000
 
+/* All ranks have come here. A rank that is through may abort the group while others are still in the barrier. */
+static inline void meet_before_abort(dist_group_t *group)
+{
+    dist_status_t status = dist_barrier(group, NULL, NULL);
+    CHECK(status == DIST_OK || status == DIST_ERR_ABORTED);
+}
+
 /* A store in memory. */
 static inline dist_store_t *new_store(void)
 {

@@ -287,7 +287,7 @@ static void function_is_aborted(const struct rank *me)
     struct function f;
     use_function(&options, &f);
     open_model(&m, me, &options, 0);
-    REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
+    meet_before_abort(me->group);
     if (me->rank == 0) {
         f.waits_at = 0;
         CHECK_STATUS(step(&m, me, 0.1f), DIST_ERR_ABORTED);

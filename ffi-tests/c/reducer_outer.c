@@ -314,7 +314,7 @@ static void lose_rank(const struct rank *me)
     copy_globals(&t, former);
     descend(t.w, t.origin, 1, 0.1f);
     memcpy(local, t.w, sizeof(local));
-    REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
+    meet_before_abort(me->group);
     if (is_lost) {
         CHECK_OK(dist_group_abort(me->group, "lost"));
         CHECK_OK(dist_outer_release(t.outer));

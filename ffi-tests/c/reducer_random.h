@@ -651,7 +651,7 @@ static void train(struct trainer *t)
     int step, most = 0, rank, p;
     uint64_t joined = 99;
     make_reducer(t);
-    REQUIRE_OK(dist_barrier(t->group, NULL, NULL)); /* a rank may abort from here on */
+    meet_before_abort(t->group);
     for (step = 0; has_data(plan, step, t->rank); step++) {
         run_step(t, step);
     }

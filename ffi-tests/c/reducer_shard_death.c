@@ -125,7 +125,7 @@ static void lose_states(const struct rank *me)
     dist_group_t *left = NULL;
     open_trainer(&t, me->group, ALL_REDUCED, 1, DIST_REDUCER_RETRYABLE);
     backward(&t);
-    REQUIRE_OK(dist_barrier(me->group, NULL, NULL));
+    meet_before_abort(me->group);
     if (me->rank == me->size - 1) {
         CHECK_OK(dist_group_abort(me->group, "lost"));
     } else {
