@@ -134,6 +134,7 @@ programs!(
     messages,
     no_exceptions,
     reducer,
+    reducer_hooks,
     runtime,
     stores,
     training,

@@ -7,8 +7,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -138,6 +141,90 @@ enum class missing : std::int32_t {
   skip = DIST_MISSING_SKIP
 };
 
+/// A bucket whose gradients are reduced. It is valid during the function of reducer::on_bucket.
+struct bucket {
+  /// The position of the bucket, and the number of buckets.
+  std::size_t index;
+  std::size_t buckets;
+  /// The number of the step, from 0.
+  std::uint64_t step;
+  /// The indices of the parameters.
+  buffer<const std::size_t> params;
+  /// The offset of each gradient in `data`, in elements; empty if `data` is null.
+  buffer<const std::size_t> offsets;
+  /// The reduced gradients, with gaps between them; null if they are the caller's own.
+  void *data;
+  /// The number of elements of `data`, gaps included.
+  std::size_t count;
+  dist_dtype_t dtype;
+};
+
+/// A bucket that a hook reduces. It is valid during the call of the hook.
+///
+/// `data` has this rank's gradients, multiplied by this rank's factor. It is never null. The hook replaces the gradients by
+/// their sums over all ranks.
+struct hooked_bucket : bucket {
+  /// The bytes that this rank sends for the bucket: at first the bytes of `data`. A hook that sends another number stores it
+  /// here. reducer_stats::bytes_saved is computed from it.
+  std::uint64_t bytes_sent;
+
+  /// The elements of `data`, gaps included. Another element type than that of the gradients is errc::invalid_argument.
+  template <class T, class E = detail::default_errors>
+  [[nodiscard]] detail::outcome<E, buffer<T>> elements(E = E{}) const {
+    static_assert(is_reducible_v<T>, "no element type of the library: specialise dist::dtype_of for it");
+    if (dtype != dtype_v<T>) {
+      return detail::refuse<E, buffer<T>>(std::string("dist::hooked_bucket: the gradients have elements of ") +
+                                          name_of_dtype(dtype) + ", not of " + name_of_dtype(dtype_v<T>));
+    }
+    return buffer<T>{static_cast<T *>(data), count};
+  }
+};
+
+/// A function that reduces buckets: `f(dist::group_ref, dist::hooked_bucket &)`.
+///
+///     options.hook = "sum";
+///     options.hook_function = [](dist::group_ref group, dist::hooked_bucket &bucket) {
+///       const auto gradients = bucket.elements<float>();
+///       group.all_reduce(gradients, dist::sum);
+///     };
+///
+/// The group has the ranks of the reducer's group, and is valid during the call. The function may block, may use any operation
+/// of the group, and must leave the same bits on all ranks. It must not call functions of the reducer. The library calls it with
+/// one bucket after the other, in the same order on all ranks, on the thread that ends the step or on a thread of the library.
+///
+/// The function returns nothing or a result<void>. It reports a failure as an exception or as a failed result. The failure fails
+/// the group, so that the step fails on all ranks. On this rank the step has the status of the failure and its text:
+///
+///   dist::error, a result, and any std::system_error with a dist::errc    the status itself
+///   std::bad_alloc                                                        errc::out_of_memory
+///   everything else                                                       errc::system
+class hook_function {
+ public:
+  hook_function() noexcept = default;
+  template <class F, class R = std::invoke_result_t<F &, group_ref, hooked_bucket &>,
+            class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, hook_function>>>
+  hook_function(F function) {
+    static_assert(std::is_void_v<R> || std::is_same_v<R, result<void>>, "a hook returns nothing or a dist::result<void>");
+    call_ = [own = std::move(function)](group_ref group, hooked_bucket &bucket) mutable -> result<void> {
+      if constexpr (std::is_void_v<R>) {
+        own(group, bucket);
+        return {};
+      } else {
+        return own(group, bucket);
+      }
+    };
+  }
+
+  /// Whether there is a function.
+  explicit operator bool() const noexcept { return static_cast<bool>(call_); }
+
+  /// Calls the function. There must be one.
+  result<void> operator()(group_ref group, hooked_bucket &bucket) { return call_(group, bucket); }
+
+ private:
+  std::function<result<void>(group_ref, hooked_bucket &)> call_;
+};
+
 /// Options of a reducer: the same on all ranks, except `name`, `timeout` and `layout`.
 struct reducer_options {
   /// The name of the model in the log.
@@ -154,6 +241,13 @@ struct reducer_options {
   std::string layout{};
   /// The CUDA stream in which gradients on a device are computed; null for the device's default stream.
   void *stream = nullptr;
+  /// How buckets in host memory are reduced: "all_reduce" or ""; "f16", "bf16", "int8" or "powersgd", which send fewer bytes;
+  /// "none", which sends nothing, so that each rank keeps its own gradients. With `hook_function`, the name of that function.
+  std::string hook{};
+  /// Settings of the hook, such as "rank=2;start=100": see dist_reducer_options_t. Those of `hook_function` are its own.
+  std::string hook_settings{};
+  /// A function that reduces buckets. The reducer keeps a copy as long as it lives.
+  dist::hook_function hook_function{};
   /// Results do not overwrite gradients, so that a step can be repeated after a failure.
   bool retryable = false;
   /// Gradients are added in the order of ranks, so that the result does not depend on the hosts of the ranks.
@@ -168,6 +262,11 @@ struct reducer_options {
   bool broadcast_buffers = false;
   /// Ranks may run out of data at different steps: reducer::join.
   bool uneven = false;
+  /// A rank gets the results of its own elements only, for a dist::shard. Not with `retryable`, hooks and sparse rows.
+  bool sharded = false;
+  /// With `sharded`: gradients in memory of the reducer have memory only inside a step. The caller calls reducer::grad in each
+  /// step before it computes the gradient.
+  bool share_grads = false;
   /// The ranks get the values of rank 0 when the reducer is created.
   bool broadcast = true;
 };
@@ -209,9 +308,12 @@ constexpr model_part operator|(model_part a, model_part b) noexcept {
 struct reducer_stats {
   /// The number of steps with communication that have ended.
   std::uint64_t steps;
-  /// Of the last step: the number of buckets, and the bytes that were reduced and copied.
+  /// Of the last step: the number of buckets, and the bytes that were reduced.
   std::uint64_t buckets;
   std::uint64_t bytes_reduced;
+  /// Of the last step: the number of these bytes that a hook did not have to send.
+  std::uint64_t bytes_saved;
+  /// Of the last step: the bytes that were copied.
   std::uint64_t bytes_copied;
   /// Of the last step: the time from the first mark to the last one.
   std::chrono::nanoseconds first_ready_to_last_ready;
@@ -225,24 +327,6 @@ struct reducer_stats {
   std::uint64_t retries;
 };
 
-/// A bucket whose gradients are reduced. It is valid during the function of reducer::on_bucket.
-struct bucket {
-  /// The position of the bucket, and the number of buckets.
-  std::size_t index;
-  std::size_t buckets;
-  /// The number of the step, from 0.
-  std::uint64_t step;
-  /// The indices of the parameters.
-  buffer<const std::size_t> params;
-  /// The offset of each gradient in `data`, in elements; empty if `data` is null.
-  buffer<const std::size_t> offsets;
-  /// The reduced gradients, with gaps between them; null if they are the caller's own.
-  void *data;
-  /// The number of elements of `data`, gaps included.
-  std::size_t count;
-  dist_dtype_t dtype;
-};
-
 /// The reduced rows of a sparse gradient.
 template <class T>
 struct sparse_rows {
@@ -252,19 +336,126 @@ struct sparse_rows {
   buffer<T> values;
 };
 
+namespace detail {
+
+inline bucket bucket_of(const dist_bucket_t &c) noexcept {
+  const std::size_t offsets = c.offsets == nullptr ? 0 : c.n_params;
+  return {c.index, c.n_buckets, c.step, {c.params, c.n_params}, {c.offsets, offsets}, c.data, c.count, c.dtype};
+}
+
+/// The text of the last failure of a hook, for the error of its step.
+struct hook_failure {
+  void set(const char *text) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+#if DIST_HPP_HAS_EXCEPTIONS
+    try {
+      text_ = text;
+    } catch (...) {
+      text_.clear();
+    }
+#else
+    text_ = text;
+#endif
+  }
+
+  std::string take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(text_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+/// Fails a call of a reducer with the failure of its last function of dist.h, and with the text of the hook's failure if there
+/// is one. `hook` may be null.
+template <class E, class T>
+[[gnu::cold, gnu::noinline]] outcome<E, T> fail_step(dist_status_t status, const std::shared_ptr<hook_failure> &hook) {
+  failure failed = last_failure(status);
+  if (const std::string text = hook == nullptr ? std::string() : hook->take(); !text.empty()) {
+    failed.message += "; the failure of the hook: " + text;
+  }
+  return fail<E, T>(std::move(failed));
+}
+
+/// A hook of the caller, which lives as long as the reducer.
+struct hook_owner final : moved_in {
+  explicit hook_owner(const hook_function &function) : function_(function) {}
+
+  const std::shared_ptr<hook_failure> &failure() const noexcept { return failure_; }
+
+  static dist_status_t call(dist_group_t *group, const dist_bucket_t *c, std::uint64_t *bytes_sent, void *user) noexcept {
+    hook_owner &own = *static_cast<hook_owner *>(user);
+    hooked_bucket bucket{bucket_of(*c), *bytes_sent};
+    const dist_status_t status = own.guarded_call(group_ref(group), bucket);
+    *bytes_sent = bucket.bytes_sent;
+    return status;
+  }
+
+ private:
+  /// An exception becomes a status.
+  dist_status_t guarded_call(group_ref group, hooked_bucket &bucket) noexcept {
+#if DIST_HPP_HAS_EXCEPTIONS
+    try {
+      return unguarded_call(group, bucket);
+    } catch (const std::system_error &failed) {
+      return refuse(status_of(failed.code()), failed.what());
+    } catch (const std::bad_alloc &failed) {
+      return refuse(DIST_ERR_OUT_OF_MEMORY, failed.what());
+    } catch (const std::exception &failed) {
+      return refuse(DIST_ERR_SYSTEM, failed.what());
+    } catch (...) {
+      return refuse(DIST_ERR_SYSTEM, "an exception that is not a std::exception");
+    }
+#else
+    return unguarded_call(group, bucket);
+#endif
+  }
+
+  dist_status_t unguarded_call(group_ref group, hooked_bucket &bucket) {
+    const result<void> done = function_(group, bucket);
+    if (!done) return refuse(status_of(done.error().code), done.error().message.c_str());
+    // The text of an earlier failure does not belong to later steps.
+    failure_->set("");
+    return DIST_OK;
+  }
+
+  dist_status_t refuse(dist_status_t status, const char *text) noexcept {
+    failure_->set(text);
+    return status;
+  }
+
+  static dist_status_t status_of(const std::error_code &code) noexcept {
+    return code.category() == category() && code.value() < 0 ? code.value() : DIST_ERR_SYSTEM;
+  }
+
+  hook_function function_;
+  std::shared_ptr<hook_failure> failure_ = std::make_shared<hook_failure>();
+};
+
+/// What the end of a step writes to, and the hook whose failure may have ended it.
+struct step_end final : moved_in {
+  explicit step_end(std::shared_ptr<hook_failure> failure) noexcept : hook(std::move(failure)) {}
+
+  std::uint64_t votes = 0;
+  std::shared_ptr<hook_failure> hook;
+};
+
+}  // namespace detail
+
 /// The end of a step that goes on. take() waits, and returns the votes of all ranks.
 class [[nodiscard]] step_work : public work {
  public:
   step_work() noexcept = default;
-  step_work(std::unique_ptr<detail::owned_buffers<std::uint64_t>> votes, dist_work_t *handle) noexcept
-      : work(handle, std::move(votes)) {}
+  step_work(std::unique_ptr<detail::step_end> end, dist_work_t *handle) noexcept : work(handle, std::move(end)) {}
 
   template <class E = detail::default_errors>
   [[nodiscard]] detail::outcome<E, vote> take(E = E{}) {
+    const auto *end = static_cast<const detail::step_end *>(memory());
     const dist_status_t status = dist_work_wait(get(), 0);
-    if (status != DIST_OK) return detail::fail_last<E, vote>(status);
-    auto &votes = static_cast<detail::owned_buffers<std::uint64_t> *>(memory())->buffers;
-    return static_cast<vote>(std::get<0>(votes));
+    if (status != DIST_OK) return detail::fail_step<E, vote>(status, end == nullptr ? nullptr : end->hook);
+    return static_cast<vote>(end->votes);
   }
 };
 
@@ -309,25 +500,30 @@ class reducer_handle {
   dist_reducer_t *get() const noexcept { return handle_; }
 
  protected:
-  explicit reducer_handle(dist_reducer_t *handle) noexcept : handle_(handle) {}
+  explicit reducer_handle(dist_reducer_t *handle, std::shared_ptr<hook_failure> hook = nullptr) noexcept
+      : handle_(handle), hook_(std::move(hook)) {}
 
+  /// Ends the step of a handle, which may no longer be that of this object.
   template <class E>
-  static outcome<E, vote> end_of(dist_reducer_t *handle, vote own) {
+  outcome<E, vote> end_of(dist_reducer_t *handle, vote own) const {
     std::uint64_t all = 0;
     const dist_status_t status = dist_reducer_end(handle, static_cast<std::uint64_t>(own), &all, nullptr);
-    return finish<E>(status, static_cast<vote>(all));
+    if (status != DIST_OK) return fail_step<E, vote>(status, hook_);
+    return static_cast<vote>(all);
   }
 
   template <class E>
-  static outcome<E, step_work> end_of_async(dist_reducer_t *handle, vote own) {
-    auto votes = std::make_unique<owned_buffers<std::uint64_t>>(std::uint64_t{0});
+  outcome<E, step_work> end_of_async(dist_reducer_t *handle, vote own) const {
+    auto end = std::make_unique<step_end>(hook_);
     dist_work_t *made = nullptr;
-    const dist_status_t status =
-        dist_reducer_end(handle, static_cast<std::uint64_t>(own), &std::get<0>(votes->buffers), &made);
-    return finish<E>(status, step_work(std::move(votes), made));
+    const dist_status_t status = dist_reducer_end(handle, static_cast<std::uint64_t>(own), &end->votes, &made);
+    if (status != DIST_OK) return fail_step<E, step_work>(status, hook_);
+    return step_work(std::move(end), made);
   }
 
   dist_reducer_t *handle_;
+  /// The failures of the caller's hook; null without one.
+  std::shared_ptr<hook_failure> hook_;
 };
 
 /// A function of the caller for buckets.
@@ -336,9 +532,7 @@ struct bucket_function final : moved_in {
   explicit bucket_function(F &&f) : function(std::move(f)) {}
 
   static void call(const dist_bucket_t *c, void *user) noexcept {
-    const std::size_t offsets = c->offsets == nullptr ? 0 : c->n_params;
-    static_cast<bucket_function *>(user)->function(
-        bucket{c->index, c->n_buckets, c->step, {c->params, c->n_params}, {c->offsets, offsets}, c->data, c->count, c->dtype});
+    static_cast<bucket_function *>(user)->function(bucket_of(*c));
   }
 
   F function;
@@ -360,7 +554,7 @@ struct bucket_function final : moved_in {
 class [[nodiscard]] step : public detail::reducer_handle {
  public:
   step(step &&other) noexcept
-      : reducer_handle(std::exchange(other.handle_, nullptr)), is_local_(other.is_local_) {}
+      : reducer_handle(std::exchange(other.handle_, nullptr), std::move(other.hook_)), is_local_(other.is_local_) {}
   step &operator=(step &&) = delete;
   ~step() {
     if (handle_ == nullptr) return;
@@ -384,7 +578,8 @@ class [[nodiscard]] step : public detail::reducer_handle {
 
  private:
   friend class reducer;
-  step(dist_reducer_t *handle, bool is_local) noexcept : reducer_handle(handle), is_local_(is_local) {}
+  step(dist_reducer_t *handle, std::shared_ptr<detail::hook_failure> hook, bool is_local) noexcept
+      : reducer_handle(handle, std::move(hook)), is_local_(is_local) {}
 
   bool is_local_;
 };
@@ -417,19 +612,28 @@ class reducer : public detail::reducer_handle {
       }
       all.push_back(each.get());
     }
-    const dist_reducer_options_t c = c_options(o);
+    dist_reducer_options_t c = c_options(o);
+    std::unique_ptr<detail::hook_owner> hook;
+    if (o.hook_function) {
+      hook = std::make_unique<detail::hook_owner>(o.hook_function);
+      c.hook_function = detail::hook_owner::call;
+      c.hook_user = hook.get();
+    }
     dist_reducer_t *handle = nullptr;
     const dist_status_t status = dist_reducer_create(group.get(), all.data(), all.size(), &c, &handle);
-    return detail::finish<E>(status, reducer(handle, all));
+    return detail::finish<E>(status, reducer(handle, all, std::move(hook)));
   }
 
   reducer(reducer &&other) noexcept
-      : reducer_handle(std::exchange(other.handle_, nullptr)),
+      : reducer_handle(std::exchange(other.handle_, nullptr), std::move(other.hook_)),
+        value_types_(std::move(other.value_types_)),
         grad_types_(std::move(other.grad_types_)),
         row_sizes_(std::move(other.row_sizes_)),
         functions_(std::move(other.functions_)) {}
   reducer &operator=(reducer &&other) noexcept {
     std::swap(handle_, other.handle_);
+    std::swap(hook_, other.hook_);
+    std::swap(value_types_, other.value_types_);
     std::swap(grad_types_, other.grad_types_);
     std::swap(row_sizes_, other.row_sizes_);
     std::swap(functions_, other.functions_);
@@ -532,7 +736,8 @@ class reducer : public detail::reducer_handle {
   detail::outcome<E, std::uint64_t> join(E = E{}) {
     std::uint64_t steps = 0;
     const dist_status_t status = dist_reducer_join(handle_, &steps);
-    return detail::finish<E>(status, steps);
+    if (status != DIST_OK) return detail::fail_step<E, std::uint64_t>(status, hook_);
+    return steps;
   }
 
   /// Goes on in another group. A failed step of a retryable reducer is open again, and end() repeats it.
@@ -553,7 +758,7 @@ class reducer : public detail::reducer_handle {
   [[nodiscard]] detail::outcome<E, reducer_stats> stats(E = E{}) const {
     dist_reducer_stats_t c = DIST_REDUCER_STATS_INIT;
     const dist_status_t status = dist_reducer_stats(handle_, &c);
-    return detail::finish<E>(status, reducer_stats{c.steps, c.n_buckets, c.bytes_reduced, c.bytes_copied,
+    return detail::finish<E>(status, reducer_stats{c.steps, c.n_buckets, c.bytes_reduced, c.bytes_saved, c.bytes_copied,
                                                    nanoseconds(c.first_ready_to_last_ready_ns),
                                                    nanoseconds(c.communication_ns), nanoseconds(c.exposed_ns),
                                                    nanoseconds(c.step_ns), c.rebuilds, c.retries});
@@ -571,8 +776,13 @@ class reducer : public detail::reducer_handle {
   std::size_t size() const noexcept { return grad_types_.size(); }
 
  private:
-  reducer(dist_reducer_t *handle, const std::vector<dist_param_t> &params) : reducer_handle(handle) {
+  friend class shard;
+
+  reducer(dist_reducer_t *handle, const std::vector<dist_param_t> &params, std::unique_ptr<detail::hook_owner> hook)
+      : reducer_handle(handle, hook == nullptr ? nullptr : hook->failure()) {
+    if (hook != nullptr) functions_.push_back(std::move(hook));
     for (const dist_param_t &each : params) {
+      value_types_.push_back(each.dtype);
       grad_types_.push_back(each.grad_dtype);
       const std::size_t rows = each.n_shape == 0 || each.shape[0] <= 0 ? 1 : static_cast<std::size_t>(each.shape[0]);
       row_sizes_.push_back(each.count / rows);
@@ -591,7 +801,7 @@ class reducer : public detail::reducer_handle {
   template <class E>
   detail::outcome<E, dist::step> scope(double weight, std::uint64_t flags) {
     const dist_status_t status = dist_reducer_begin(handle_, weight, flags);
-    return detail::finish<E>(status, dist::step(status == DIST_OK ? handle_ : nullptr, flags != 0));
+    return detail::finish<E>(status, dist::step(status == DIST_OK ? handle_ : nullptr, hook_, flags != 0));
   }
 
   template <class T, class E, class F>
@@ -609,6 +819,7 @@ class reducer : public detail::reducer_handle {
               (o.fixed_layout ? DIST_REDUCER_FIXED_LAYOUT : 0U) | (o.move_grads ? DIST_REDUCER_MOVE_GRADS : 0U) |
               (o.static_graph ? DIST_REDUCER_STATIC_GRAPH : 0U) |
               (o.broadcast_buffers ? DIST_REDUCER_BROADCAST_BUFFERS : 0U) | (o.uneven ? DIST_REDUCER_UNEVEN : 0U) |
+              (o.sharded ? DIST_REDUCER_SHARDED : 0U) | (o.share_grads ? DIST_REDUCER_SHARE_GRADS : 0U) |
               (o.broadcast ? 0U : DIST_REDUCER_NO_BROADCAST);
     c.bucket_bytes = o.bucket_bytes;
     c.first_bucket_bytes = o.first_bucket_bytes;
@@ -619,6 +830,8 @@ class reducer : public detail::reducer_handle {
     c.layout_bytes = o.layout.size();
     c.name = detail::text_or_null(o.name);
     c.stream = o.stream;
+    c.hook = detail::text_or_null(o.hook);
+    c.hook_settings = detail::text_or_null(o.hook_settings);
     return c;
   }
 
@@ -626,11 +839,12 @@ class reducer : public detail::reducer_handle {
     return std::chrono::nanoseconds(static_cast<std::int64_t>(count));
   }
 
-  /// The element type of each gradient.
+  /// The element types of each parameter.
+  std::vector<dist_dtype_t> value_types_;
   std::vector<dist_dtype_t> grad_types_;
   /// The number of elements of a row of each parameter.
   std::vector<std::size_t> row_sizes_;
-  /// The functions of on_bucket.
+  /// The functions of on_bucket, and the hook.
   std::vector<std::unique_ptr<detail::moved_in>> functions_;
 };
 
