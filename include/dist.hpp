@@ -43,6 +43,7 @@
 #include "dist/reducer.hpp"
 #include "dist/runtime.hpp"
 #include "dist/sampler.hpp"
+#include "dist/shard.hpp"
 #include "dist/store.hpp"
 #include "dist/types.hpp"
 #include "dist/vectors.hpp"

@@ -25,8 +25,27 @@ void everything(const dist::group &g) {
   auto reducer = dist::reducer::make(g, {{"x", x}});
   auto step = reducer->step();
   CHECK(reducer && step && reducer->grad<float>(0)->size == 1 && step->ready(0) && step->commit());
+  dist::shard_options states;
+  states.states = {"m"};
+  auto shard = dist::shard::make(*reducer, states);
+  CHECK(shard && shard->ranges() && shard->state(0) && shard->gather() && !shard->state(1));
+  dist::reducer_options hooked;
+  hooked.hook = "mine";
+  hooked.hook_function = [&g](dist::group_ref group, dist::hooked_bucket &bucket) -> dist::result<void> {
+    // In the second step all ranks are in the hook before one of them fails.
+    const auto waited = bucket.step == 1 ? group.barrier() : dist::result<void>();
+    if (!waited) return waited;
+    if (bucket.step == 1 && g.rank() == 0) return dist::failure{make_error_code(dist::errc::backend), "no codec"};
+    return group.all_reduce(*bucket.elements<float>(), dist::sum);
+  };
+  auto with_hook = dist::reducer::make(g, {{"x", x}}, hooked);
+  CHECK(with_hook && with_hook->begin() && with_hook->ready(0) && with_hook->end());
   dist::vector<float> v(100, 1, dist::allocator<float>(g));
   CHECK(g.all_reduce(v));
+  // The hook fails in the second step, and the group fails with it.
+  CHECK(with_hook->begin() && with_hook->ready(0));
+  const auto failed = with_hook->end();
+  CHECK(!failed && contains(failed.error().message, "no codec") == (g.rank() == 0));
 }
 
 }  // namespace

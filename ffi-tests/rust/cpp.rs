@@ -136,6 +136,7 @@ programs!(
     reducer,
     reducer_hooks,
     runtime,
+    shard,
     stores,
     training,
     types,
