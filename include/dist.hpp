@@ -40,6 +40,7 @@
 #include "dist/messages.hpp"
 #include "dist/op.hpp"
 #include "dist/options.hpp"
+#include "dist/outer.hpp"
 #include "dist/reducer.hpp"
 #include "dist/runtime.hpp"
 #include "dist/sampler.hpp"

@@ -19,6 +19,12 @@ void everything(const dist::group &g) {
   CHECK(!refused && refused.error().code == dist::errc::invalid_argument);
   auto half = g.split(0);
   CHECK(half && half->has_value() && (*half)->barrier());
+  dist::outer_options every_step;
+  every_step.every = 1;
+  every_step.optimizer = "mine";
+  every_step.function = [](const dist::outer_update &update) { update.global[0] -= update.pseudo_grad[0]; };
+  auto outer = dist::outer::make(g, {{"x", x}}, every_step);
+  CHECK(outer && outer->step() && outer->global(0)->size == 1 && outer->load(outer->save()->view(), 0));
   auto batch = dist::batch::begin();
   CHECK(batch && g.all_reduce(x) && batch->run());
   CHECK(g.broadcast_bytes("x", 0)->view() == "x");

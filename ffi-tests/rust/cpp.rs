@@ -133,6 +133,7 @@ programs!(
     groups,
     messages,
     no_exceptions,
+    outer,
     reducer,
     reducer_hooks,
     runtime,
@@ -313,6 +314,9 @@ fn code_of_the_guide_compiles() {
         void update(std::vector<float> &values, dist::buffer<float> gradient);
         void f(dist::group_ref world, std::vector<float> &weights, std::vector<float> &biases, int steps)";
     const CALLER: &str = "void f(dist::group_ref world, float &x)";
+    const OUTER: &str = "
+        void train(std::vector<float> &weights, std::vector<float> &biases);
+        void f(dist::group_ref world, std::vector<float> &weights, std::vector<float> &biases, int steps)";
     let Some(compiler) = Cxx::usual() else { return };
     let guide = std::fs::read_to_string(format!("{ROOT}/docs/cpp.md")).expect("text");
     let blocks: Vec<&str> =
@@ -325,6 +329,7 @@ fn code_of_the_guide_compiles() {
         ("guide", blocks[0].to_owned(), "-std=c++17"),
         ("guide_training", fragment("dist::reducer reducer", TRAINER), "-std=c++17"),
         ("guide_options", fragment("{.timeout", CALLER), "-std=c++20"),
+        ("guide_outer", fragment("dist::outer outer", OUTER), "-std=c++17"),
     ];
     for (name, text, standard) in programs {
         let file = library_folder().join(format!("{name}.cpp")).display().to_string();
