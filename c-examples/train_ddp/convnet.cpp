@@ -7,7 +7,7 @@
 namespace {
 
 constexpr std::size_t image_side = 8;
-constexpr std::size_t conv1_channels = 8, conv2_channels = 16;
+constexpr std::size_t conv1_channels = 16, conv2_channels = 32;
 constexpr std::size_t features = conv2_channels * (image_side / 4) * (image_side / 4);
 constexpr std::size_t dead = static_cast<std::size_t>(-1);
 

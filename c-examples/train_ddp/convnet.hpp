@@ -1,6 +1,6 @@
 // A small convolutional network for images of 8 x 8 pixels, in plain C++. It does not use libdist.
 //
-//   conv1 3x3, 8 channels -> ReLU, 2x2 maximum -> conv2 3x3, 16 channels -> ReLU, 2x2 maximum -> fc -> softmax
+//   conv1 3x3, 16 channels -> ReLU, 2x2 maximum -> conv2 3x3, 32 channels -> ReLU, 2x2 maximum -> fc -> softmax
 #ifndef TRAIN_DDP_CONVNET_HPP
 #define TRAIN_DDP_CONVNET_HPP
 

@@ -22,6 +22,8 @@ const char *const help_text =
     "  --clip X           largest norm of the gradients (no limit)\n"
     "  --bf16             gradients in bf16, weights in f32\n"
     "  --loss-scale X     first factor of the loss with --bf16 (65536)\n"
+    "  --hook NAME        how gradients are sent: all_reduce, f16, bf16, int8, powersgd, or none, with\n"
+    "                     which each rank trains alone; with settings as NAME:NAME=VALUE;NAME=VALUE\n"
     "  --checkpoint FILE  rank 0 writes FILE after each epoch\n"
     "  --resume           continues from the checkpoint if the file exists\n"
     "  --log-steps        prints the loss of each step\n"
@@ -75,6 +77,10 @@ void set_value(options &o, const std::string &option, const std::string &value) 
     o.clip = parse_number(option, value, 1e-9, 1e9);
   } else if (option == "--loss-scale") {
     o.loss_scale = parse_number(option, value, 1e-9, 3e38);
+  } else if (option == "--hook") {
+    const std::size_t colon = value.find(':');
+    o.hook = value.substr(0, colon);
+    o.hook_settings = colon == std::string::npos ? "" : value.substr(colon + 1);
   } else if (option == "--checkpoint") {
     o.checkpoint = value;
   } else if (option == "--data") {

@@ -20,6 +20,9 @@ struct options {
   bool bf16 = false;
   // The first factor of the loss with bf16.
   double loss_scale = 65536;
+  // The hook of the reducer, and its settings; empty for none.
+  std::string hook;
+  std::string hook_settings;
   // The file of the checkpoint; empty for none.
   std::string checkpoint;
   bool resume = false;

@@ -3,6 +3,7 @@
 //
 //     distrun --nproc-per-node 4 ./train_ddp
 //     distrun --nproc-per-node 4 ./train_ddp --bf16 --clip 1 --accumulate 5
+//     distrun --nproc-per-node 4 ./train_ddp --hook int8
 //     distrun --nproc-per-node 4 ./train_ddp --checkpoint digits.ckpt --resume
 //
 // trainer.cpp has all calls of libdist; read it first. The other files are plain C++:
@@ -32,7 +33,7 @@ int train(const options &o) {
   const dist::runtime runtime;
   trainer job(runtime.world(), o, digits.get());
   job.run();
-  return job.has_equal_weights() ? 0 : 1;
+  return job.report() ? 0 : 1;
 }
 
 int fail(const char *message, int status) {

@@ -57,6 +57,8 @@ dist::reducer trainer::make_reducer() {
   how.layout = state_.layout;
   // The same bits for every placement of the ranks on hosts.
   how.canonical = true;
+  how.hook = options_.hook;
+  how.hook_settings = options_.hook_settings;
   dist::reducer made(world_, params, how);
 
   // In f32 the network writes its gradients where they are reduced.
@@ -114,7 +116,11 @@ double trainer::train_batch(const std::vector<std::uint64_t> &images) {
     if (!publish(param)) own = dist::vote::non_finite;
     step.ready(param);  // this gradient is reduced while the next ones are computed
   });
-  apply(step.commit(own));
+  const dist::vote votes = step.commit(own);
+  const dist::reducer_stats stats = reducer_.stats();
+  traffic_.gradients += static_cast<double>(stats.bytes_reduced);
+  traffic_.sent += static_cast<double>(stats.bytes_reduced - stats.bytes_saved);
+  apply(votes);
   return loss;
 }
 
@@ -144,6 +150,7 @@ bool trainer::publish(std::size_t param) {
 }
 
 // Updates the weights, unless a gradient is not finite. All ranks have the same votes and the same norm, and so do the same.
+// With --hook none the norms differ, and so may the updates.
 void trainer::apply(dist::vote votes) {
   if (has_vote(votes, dist::vote::error)) throw std::runtime_error("another rank could not compute its gradients");
   bool has_overflow = has_vote(votes, dist::vote::non_finite);
@@ -186,10 +193,12 @@ void trainer::adapt_loss_scale(bool has_overflow) {
   state_.updates_at_scale = 0;
 }
 
-// Classifies this rank's share of the held-out images.
+// Classifies this rank's share of the held-out images. If each rank has its own weights, rank 0 classifies all images.
 trainer::evaluation trainer::evaluate() {
+  if (trains_alone() && world_.rank() != 0) return {};
   std::vector<const digit_t *> images;
-  for (int i = TRAIN_ROWS + world_.rank(); i < DIGITS_ROWS; i += world_.size()) images.push_back(&digits_[i]);
+  const int ranks = trains_alone() ? 1 : world_.size();
+  for (int i = TRAIN_ROWS + world_.rank(); i < DIGITS_ROWS; i += ranks) images.push_back(&digits_[i]);
   network_.forward(images);
   return {static_cast<double>(images.size()), static_cast<double>(network_.count_right())};
 }
@@ -253,11 +262,20 @@ void trainer::save_checkpoint() {
   replace_file(options_.checkpoint, encode(now));
 }
 
-bool trainer::has_equal_weights() {
+// With --hook none the gradients stay on their ranks.
+bool trainer::trains_alone() const { return options_.hook == "none"; }
+
+bool trainer::report() {
   const auto differences = reducer_.check(dist::model_part::params);
+  const bool is_right = differences.empty() || trains_alone();
+  if (world_.rank() != 0) return is_right;
   for (const std::string &each : differences) {
-    if (world_.rank() == 0) std::printf("%s\n", each.c_str());
+    if (!is_right) std::printf("%s\n", each.c_str());
   }
-  if (differences.empty() && world_.rank() == 0) std::printf("weights identical on %d ranks\n", world_.size());
-  return differences.empty();
+  if (!options_.hook.empty()) {
+    std::printf("hook %s: sent %.0f of %.0f bytes of gradients (%.4f), ", options_.hook.c_str(), traffic_.sent,
+                traffic_.gradients, traffic_.gradients > 0 ? traffic_.sent / traffic_.gradients : 0);
+  }
+  std::printf("weights %s on %d ranks\n", differences.empty() ? "identical" : "different", world_.size());
+  return is_right;
 }

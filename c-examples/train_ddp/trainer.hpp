@@ -18,14 +18,20 @@ class trainer {
 
   void run();
 
-  // Whether all ranks have the same weights. Rank 0 prints the differences.
-  bool has_equal_weights();
+  // Compares the weights of all ranks. Rank 0 prints the result, and with a hook the bytes that were sent. False if weights differ
+  // that should be the same.
+  bool report();
 
  private:
   // The sums of an epoch on this rank.
   struct progress {
     double loss = 0;
     double images = 0;
+  };
+  // The bytes of all gradients so far, and of what this rank sent for them.
+  struct traffic {
+    double gradients = 0;
+    double sent = 0;
   };
   struct evaluation {
     double images = 0;
@@ -39,6 +45,7 @@ class trainer {
   void apply(dist::vote votes);
   void update_weights();
   void adapt_loss_scale(bool has_overflow);
+  bool trains_alone() const;
   evaluation evaluate();
   void print_epoch(const progress &done, double seconds);
 
@@ -55,6 +62,7 @@ class trainer {
   // The gradients in f32. Without --bf16 they are in memory of the reducer.
   std::vector<std::vector<float>> wide_gradients_;
   checkpoint state_;
+  traffic traffic_;
   dist::sampler sampler_;
   dist::reducer reducer_;
 };
