@@ -105,3 +105,21 @@ fn a_rank_killed_in_mid_step_with_compressed_gradients() {
 fn a_rank_killed_in_mid_step_with_a_function_as_hook() {
     compare_with("retry_function", "2", GRADIENTS / 2, Some("add up"));
 }
+
+/// The committed fragments of an outer optimizer stay, and the others are agreed on by the ranks that are left.
+#[test]
+fn a_rank_killed_in_an_outer_step() {
+    let Some(compiler) = Compiler::find() else { return };
+    let program = compiler.program("outer_retry", &["outer_retry.c"]);
+    for delay_us in ["0", "300", "1000", "3000"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
+        command.args(["--nproc-per-node", "3", "--on-failure", "continue"]);
+        command.arg(&program).arg(delay_us);
+        let ended = Program::start(command, |_| {}).end();
+        assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
+        let outer_steps =
+            |ranks: &str| ended.out.lines().filter(|line| line.ends_with(ranks)).count();
+        let (whole, left) = (outer_steps(" ranks 3"), outer_steps(" ranks 2"));
+        assert!(whole >= 4 && left >= 6 && whole + left == 12, "{}", ended.out);
+    }
+}
