@@ -1,6 +1,6 @@
 /*
  * Hooks of a reducer: each finds the minimum that a training without a hook finds, all ranks have the same bits, and the
- * figures tell what was not sent. Hooks that are functions of the caller, and what happens if one fails.
+ * figures have the bytes that were not sent. Hooks that are functions of the caller, and what happens if one fails.
  */
 #include "ranks.h"
 

@@ -118,7 +118,7 @@ static void lose_rank(const struct rank *me)
     }
 }
 
-/* With one copy the states of the lost rank are gone, which all ranks are told. */
+/* With one copy the states of the lost rank are gone. All ranks get the error. */
 static void lose_states(const struct rank *me)
 {
     struct trainer t;

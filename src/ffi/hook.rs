@@ -18,7 +18,7 @@ type Function = unsafe extern "C" fn(
     user: *mut c_void,
 ) -> dist_status_t;
 
-/// A caller's function, and what it is called with.
+/// A caller's function and its argument.
 struct CHook {
     function: Function,
     user: *mut c_void,

@@ -27,7 +27,7 @@ type Function = unsafe extern "C" fn(
     user: *mut c_void,
 );
 
-/// A caller's optimizer, and what it is called with.
+/// A caller's optimizer and its argument.
 struct COptimizer {
     function: Function,
     user: *mut c_void,

@@ -159,7 +159,7 @@ dist_export! {
     /// Sends the elements that this rank has updated to all ranks, and gets theirs.
     ///
     /// The parameters go bucket by bucket, those of the first layers first. With a work the forward
-    /// pass may begin meanwhile: dist_shard_wait waits for one parameter. Until then the caller does
+    /// pass may begin: dist_shard_wait waits for one parameter. Until then the caller does
     /// not touch parameters.
     ///
     /// If the call fails because a rank has died: dist_group_shrink, dist_reducer_regroup, and this

@@ -1,4 +1,4 @@
-//! Conversions between floating-point types, by way of f32.
+//! Conversions between floating-point types, through f32.
 //!
 //! Narrowing rounds once, to nearest, ties to even. An f64 loses the digits that an f32 does not have.
 

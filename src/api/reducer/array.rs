@@ -26,19 +26,19 @@ impl<T: Copy + Default> Array<T> {
         UnsafeCell::raw_get(self.0.as_ptr())
     }
 
-    /// Its bytes. Whoever uses the view keeps the array.
+    /// Its bytes. A user of the view keeps the array alive.
     pub(super) fn view(&self) -> Dst<'static> {
         // SAFETY: the array has that many bytes, and no reference to its numbers is ever formed.
         unsafe { Dst::new(self.as_mut_ptr().cast(), size_of_val(&*self.0)) }
     }
 
     pub(super) fn get(&self, index: usize) -> T {
-        // SAFETY: the address is that of a number of this array; nobody writes it during the call.
+        // SAFETY: the address is that of a number of this array; no thread writes it during the call.
         unsafe { self.0[index].get().read() }
     }
 
     pub(super) fn set(&self, index: usize, value: T) {
-        // SAFETY: the address is that of a number of this array; nobody else uses it during the call.
+        // SAFETY: the address is that of a number of this array; no other thread uses it during the call.
         unsafe { self.0[index].get().write(value) }
     }
 }

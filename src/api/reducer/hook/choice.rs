@@ -87,7 +87,7 @@ impl HookChoice {
     }
 }
 
-/// A list of settings, of which each is taken once.
+/// A list of settings; each is taken once.
 #[derive(Debug)]
 pub(super) struct Settings<'s>(Vec<(&'s str, &'s str)>);
 

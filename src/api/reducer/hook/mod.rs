@@ -1,12 +1,12 @@
-//! Hooks: other ways to reduce a bucket than one all_reduce, most of which send fewer bytes.
+//! Hooks: ways to reduce a bucket other than one all_reduce. Most hooks send fewer bytes.
 //!
 //! A hook runs in the turn of its bucket, on the thread that runs the operations of the group. So hooks of a group run one at a
-//! time and in the same order on all ranks, and what they have in memory needs no lock of its own.
+//! time and in the same order on all ranks, and a hook's buffers need no lock of their own.
 //!
 //! Every hook adds up the gradients of all ranks, each multiplied by its rank's factor, and leaves the same bits on all ranks;
 //! but for `none`, which sends nothing.
 //!
-//! Must not know: when buckets are sent, votes.
+//! Does not depend on: when buckets are sent, votes.
 
 mod bucket;
 mod cast;
@@ -30,7 +30,7 @@ use int8::Int8Hook;
 use powersgd::PowerSgd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A hook, with what it keeps between buckets.
+/// A hook and its state between buckets.
 #[derive(Debug)]
 pub(super) struct Hook {
     /// How many operations of the group a bucket takes.
@@ -92,7 +92,7 @@ impl Hook {
         self.operations
     }
 
-    /// Reduces a bucket: what is in `send` of all ranks, to `recv` of each.
+    /// Reduces the `send` buffers of all ranks into the `recv` buffer of each.
     ///
     /// # Errors
     /// Those of collectives, and of a caller's function.
@@ -120,7 +120,7 @@ impl Hook {
         }
     }
 
-    /// The reducer goes on in another group, all ranks of which call this.
+    /// The reducer goes on in another group. All its ranks call this.
     ///
     /// # Errors
     /// Those of making a group.

@@ -2,11 +2,11 @@
 //!
 //! The method is that of Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 //! Optimization" (2019): one step of power iteration. A gradient M of n x m becomes P = M Q, summed over the ranks and made
-//! orthonormal, and Q = M^T P, summed over the ranks; the result is P Q^T. What it lacks on this rank is added to the gradient
-//! of the next step (error feedback), and the next step begins with this Q (warm start).
+//! orthonormal, and Q = M^T P, summed over the ranks; the result is P Q^T. The difference to this rank's M is added to the
+//! gradient of the next step (error feedback), and the next step begins with this Q (warm start).
 //!
-//! The rows of the matrix are the first dimension of the parameter. Gradients of one dimension, and those that would hardly
-//! become smaller, are added as they are. Errors and Q change only if the ranks agree on the step.
+//! The rows of the matrix are the first dimension of the parameter. Gradients of one dimension, and gradients that
+//! would hardly become smaller, are added as they are. Errors and Q change only if the ranks agree on the step.
 
 use super::bucket::sum;
 use super::choice::Settings;
@@ -89,7 +89,7 @@ pub(in crate::api::reducer) struct PowerUpdate {
     q: Vec<f32>,
 }
 
-/// The hook, with what it keeps from step to step.
+/// The hook and its state between steps.
 #[derive(Debug)]
 pub(super) struct PowerSgd {
     settings: PowerSettings,
@@ -123,7 +123,7 @@ impl PowerSgd {
         Self { settings, shapes, errors: HashMap::new(), factors: HashMap::new(), since }
     }
 
-    /// The ranks of another group begin with the same factors, also those that are new.
+    /// The ranks of another group begin with the same factors, also ranks that join.
     pub(super) fn regroup(&mut self, steps: u64) {
         self.factors.clear();
         self.since = steps;
@@ -222,7 +222,7 @@ impl PowerSgd {
         Ok(rest.len())
     }
 
-    /// Replaces the values of a matrix by the product of its factors, and tells what is left for the next step.
+    /// Replaces the values of a matrix by the product of its factors, and returns the error for the next step.
     fn finish(
         &self,
         matrix: Compressed,

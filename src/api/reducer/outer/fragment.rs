@@ -200,7 +200,7 @@ impl OuterOptions {
         format!("every {every}, fragments {fragments}, optimizer {optimizer:?}")
     }
 
-    /// Whether ranks keep what they have.
+    /// Whether the hook sends nothing.
     pub(super) fn has_no_communication(&self) -> bool {
         matches!(self.hook, HookChoice::Off)
     }

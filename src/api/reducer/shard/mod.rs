@@ -9,7 +9,7 @@
 //! end, all have the parameters, and a rank that missed it learns of it when the reducer goes on in another group. If no rank
 //! has seen it, the call is repeated, and redistributes states and parameters from the ranks that have updated them.
 //!
-//! Must not know: what an optimizer does with the states.
+//! Does not depend on: how an optimizer uses the states.
 
 mod gather;
 mod own;
@@ -139,7 +139,7 @@ impl LocalShard {
 }
 
 impl Shard {
-    /// Shares an optimizer over the ranks of a reducer, all of which call this; or joins ranks that redistribute theirs.
+    /// Shares an optimizer over the ranks of a reducer, or joins ranks that redistribute theirs. All ranks call this.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if the options differ; those of collectives.

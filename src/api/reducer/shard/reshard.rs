@@ -1,7 +1,7 @@
 //! Distributes states: zeros for a new shard, or the states of a former group's ranks.
 //!
-//! Each rank tells what it has. Then every part of the former group is sent by one rank that has it, its owner if that is
-//! there, and all take from it what they need: the parameters, and the states of the elements that they update now.
+//! Each rank sends a record of its part to all. Then one rank sends each part of the former group: the owner, or a rank with
+//! a copy. All ranks take the parameters from it, and the states of the elements that they update now.
 
 use super::super::memory::GradMemory;
 use super::split::Piece;
@@ -53,7 +53,7 @@ impl ShardRecord {
 /// a former group.
 ///
 /// # Errors
-/// `Mismatch` on all ranks if their options differ; `NotFound` if nobody has the states of a rank of the former group; those
+/// `Mismatch` on all ranks if their options differ; `NotFound` if no rank has the states of a rank of the former group; those
 /// of collectives.
 pub(super) fn redistribute(
     reducer: &Reducer,

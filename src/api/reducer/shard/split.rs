@@ -1,4 +1,4 @@
-//! Which elements of which parameters belong to which rank: a pure function of a layout and the number of ranks.
+//! The assignment of elements to ranks: a pure function of a layout and the number of ranks.
 //!
 //! Every bucket is split evenly over the ranks. The ranks take the elements that are left over in turn, also from
 //! bucket to bucket. So over all buckets no rank has more than one element more than another rank.
@@ -44,7 +44,7 @@ fn elements(spec: &BucketSpec) -> usize {
     spec.lengths.iter().sum::<usize>() / spec.dtype.size()
 }
 
-/// Where an element lies in a bucket, in bytes; the end of the bucket for one behind the last.
+/// Where an element is in a bucket, in bytes; the end of the bucket for one behind the last.
 fn byte_of(spec: &BucketSpec, element: usize) -> usize {
     let mut first = 0;
     for (&offset, &len) in spec.offsets.iter().zip(&spec.lengths) {
