@@ -54,6 +54,25 @@ static void run_ranks(const char *transport, int size, void (*body)(const struct
     CHECK_OK(dist_store_release(store));
 }
 
+/* A group of the first ranks. */
+static inline dist_group_t *make_group(const struct rank *me, const char *name, int size)
+{
+    char options_text[32];
+    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
+    dist_group_t *group = NULL;
+    sprintf(options_text, "transport=%s", me->transport);
+    options.store = me->store;
+    options.name = name;
+    options.fields = DIST_FIELD_RANK;
+    options.rank = me->rank;
+    options.world_size = size;
+    options.backend_options = options_text;
+    options.connect_timeout_ms = LIMIT_MS;
+    options.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_group_create(&options, &group));
+    return group;
+}
+
 /* Runs the body on 1 to 4 ranks over each transport. */
 static inline void run_everywhere(void (*body)(const struct rank *me))
 {

@@ -266,24 +266,6 @@ static void votes(const struct rank *me)
     CHECK_OK(dist_outer_release(t.outer));
 }
 
-static dist_group_t *make_group(const struct rank *me, const char *name, int size)
-{
-    char options_text[32];
-    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
-    dist_group_t *group = NULL;
-    sprintf(options_text, "transport=%s", me->transport);
-    options.store = me->store;
-    options.name = name;
-    options.fields = DIST_FIELD_RANK;
-    options.rank = me->rank;
-    options.world_size = size;
-    options.backend_options = options_text;
-    options.connect_timeout_ms = LIMIT_MS;
-    options.timeout_ms = LIMIT_MS;
-    REQUIRE_OK(dist_group_create(&options, &group));
-    return group;
-}
-
 static void copy_globals(const struct trainer *t, float *into)
 {
     size_t p;

@@ -179,6 +179,11 @@ static void refused(const struct rank *me)
     wrong.flags = DIST_REDUCER_SHARDED;
     wrong.hook = "int8";
     CHECK_REFUSED(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer), DIST_ERR_INVALID_ARGUMENT, "hook");
+    wrong.flags = DIST_REDUCER_UNEVEN;
+    wrong.hook = NULL;
+    REQUIRE_OK(dist_reducer_create(me->group, NULL, 0, &wrong, &reducer));
+    CHECK_REFUSED(dist_shard_create(reducer, NULL, &shard), DIST_ERR_INVALID_ARGUMENT, "DIST_REDUCER_UNEVEN");
+    CHECK_OK(dist_reducer_release(reducer));
     open_trainer(&t, me->group, SHARED, 0, 0);
     CHECK_REFUSED(dist_shard_create(t.reducer, NULL, &shard), DIST_ERR_INVALID_ARGUMENT, "release");
     CHECK_OK(dist_shard_release(t.shard));

@@ -16,29 +16,11 @@ enum moment { BEFORE_END, BEFORE_GATHER, IN_GATHER, AFTER_GATHER, MOMENTS };
 static enum moment moment;
 static int in_background, lost_step = 4, delay_us;
 
-static dist_group_t *make_group(const struct rank *me, const char *name, int rank, int size)
-{
-    char options_text[32];
-    dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
-    dist_group_t *group = NULL;
-    sprintf(options_text, "transport=%s", me->transport);
-    options.store = me->store;
-    options.name = name;
-    options.fields = DIST_FIELD_RANK;
-    options.rank = rank;
-    options.world_size = size;
-    options.backend_options = options_text;
-    options.connect_timeout_ms = LIMIT_MS;
-    options.timeout_ms = LIMIT_MS;
-    REQUIRE_OK(dist_group_create(&options, &group));
-    return group;
-}
-
 /* The group of the ranks that are left. */
 static void recover(struct trainer *t, const struct rank *me, dist_group_t **left)
 {
     CHECK(*left == NULL);
-    *left = make_group(me, "left", me->rank, me->size - 1);
+    *left = make_group(me, "left", me->size - 1);
     REQUIRE_OK(dist_reducer_regroup(t->reducer, *left));
     t->group = *left;
 }
@@ -159,7 +141,7 @@ static void join(const struct rank *me, enum mode mode)
         make_shard(&t);
         t.steps = STEPS;
     } else {
-        first = make_group(me, "first", me->rank, before);
+        first = make_group(me, "first", before);
         open_trainer(&t, first, mode, 1, 0);
     }
     for (s = 0; s < 2 * STEPS; s++) {

@@ -47,7 +47,8 @@ dist_export! {
     /// @agree the order of calls on the group; the options but for `timeout_ms`.
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
     /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a step or a
-    ///   completion callback, and if the reducer has a shard; DIST_ERR_INVALID_HANDLE, also if the
+    ///   completion callback, and if the reducer has a shard or DIST_REDUCER_UNEVEN;
+    ///   DIST_ERR_INVALID_HANDLE, also if the
     ///   group was released; DIST_ERR_UNSUPPORTED for sparse gradients and device memory.
     ///   DIST_ERR_MISMATCH on all ranks if the options differ. The errors of dist_all_gather_bytes.
     /// @threads one at a time.

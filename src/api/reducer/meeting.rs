@@ -9,7 +9,7 @@ use super::options::ReducerOptions;
 use super::param::{self, Param};
 use super::shard::OwnGrads;
 use super::step::Step;
-use super::task::StepSums;
+use super::weights::StepSums;
 use super::{Phase, Reducer, State, Values};
 use crate::api::bytes::BytesCall;
 use crate::api::call::CallOptions;

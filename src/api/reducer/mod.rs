@@ -38,6 +38,7 @@ mod task;
 #[cfg(not(loom))]
 mod tests;
 mod values;
+mod weights;
 
 pub use clip::NormType;
 pub use end::Deliver;

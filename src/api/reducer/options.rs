@@ -84,6 +84,32 @@ pub struct ReducerOptions {
     pub name: String,
 }
 
+impl Default for ReducerOptions {
+    fn default() -> Self {
+        Self {
+            bucket_bytes: 0,
+            first_bucket_bytes: 0,
+            divide: Divide::World,
+            missing: Missing::Error,
+            timeout_ms: 0,
+            is_retryable: false,
+            is_canonical: false,
+            has_fixed_layout: false,
+            moves_grads: false,
+            is_static: false,
+            broadcasts_buffers: false,
+            is_uneven: false,
+            broadcasts_values: true,
+            layout: None,
+            stream: None,
+            is_sharded: false,
+            shares_grads: false,
+            hook: HookChoice::AllReduce,
+            name: String::new(),
+        }
+    }
+}
+
 impl ReducerOptions {
     /// The limits of buckets.
     pub(super) fn limits(&self, params: &[Param]) -> BucketLimits {

@@ -1,5 +1,5 @@
-//! What a reducer puts into the queue of its group: the weights at the beginning of a step, the buckets, and the ballot at
-//! its end.
+//! The operations of a step in the queue of the group: the weights at its beginning ([`weights`](super::weights)), the buckets,
+//! and the ballot at its end.
 //!
 //! The operations of a group run one at a time, in the order of issue. So a bucket can use what the weights have said, the
 //! buckets share the room in which gradients are collected, and the ballot comes after all results are there.
@@ -12,6 +12,7 @@ use super::launch::fail;
 use super::memory::{Block, GradMemory};
 use super::shard::OwnGrads;
 use super::sparse::SparseResult;
+use super::weights::Factor;
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;
 use crate::api::issue::Task;
@@ -22,7 +23,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::op::ReduceOp;
 use crate::transport::Descriptor;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Runs a collective as the operation of a task.
@@ -37,144 +38,6 @@ pub(super) fn run_in_turn(
     let of = (group.name(), &deadline);
     let operation = call.operation(first, options, of, &group.observer);
     group.carry_out(&operation, options.values)
-}
-
-/// The sums over all ranks of what each gave at the beginning of a step.
-#[derive(Debug, Default)]
-pub(super) struct StepSums(OnceLock<Vec<f64>>);
-
-impl StepSums {
-    /// The number of ranks that have data, once it is known.
-    pub(super) fn active(&self) -> Option<f64> {
-        self.0.get().and_then(|sums| sums.first().copied())
-    }
-
-    /// The weights of all ranks together.
-    fn weight(&self) -> Option<f64> {
-        self.0.get().and_then(|sums| sums.get(1).copied())
-    }
-
-    /// The lowest rank that has data.
-    pub(super) fn lowest_active(&self) -> Option<usize> {
-        self.0.get()?.iter().skip(2).position(|&is_active| is_active > 0.0)
-    }
-}
-
-/// What a rank gives at the beginning of a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StepWeights {
-    pub(super) is_active: bool,
-    pub(super) weight: f64,
-    /// The ranks tell each other which of them have data.
-    pub(super) names_ranks: bool,
-}
-
-/// Sums what the ranks give at the beginning of a step.
-#[derive(Debug)]
-pub(super) struct WeightsTask {
-    values: Vec<f64>,
-    sums: Arc<StepSums>,
-    options: CallOptions,
-    works: [Arc<Work>; 1],
-}
-
-impl WeightsTask {
-    pub(super) fn new(
-        group: &Group,
-        weights: StepWeights,
-        options: CallOptions,
-        work: Arc<Work>,
-    ) -> Self {
-        let active = if weights.is_active { 1.0 } else { 0.0 };
-        let mut values: Vec<f64> = vec![active, weights.weight];
-        if weights.names_ranks {
-            let is_own = |rank| if rank == group.rank() { active } else { 0.0 };
-            values.extend((0..group.size()).map(is_own));
-        }
-        Self { values, sums: Arc::default(), options, works: [work] }
-    }
-
-    pub(super) fn sums(&self) -> Arc<StepSums> {
-        Arc::clone(&self.sums)
-    }
-}
-
-impl Task for WeightsTask {
-    fn works(&self) -> &[Arc<Work>] {
-        &self.works
-    }
-
-    fn descriptor(&self, sequence: u64) -> Descriptor {
-        let mut values = vec![0.0; self.values.len()];
-        let view = Dst::from(values.as_mut_slice());
-        let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
-        call.descriptor(sequence, self.options.label)
-    }
-
-    fn title(&self, descriptor: &Descriptor) -> String {
-        format!("the weights of a step ({descriptor})")
-    }
-
-    fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        let view = Dst::from(self.values.as_mut_slice());
-        let call = Call::all_reduce(view.as_src(), view, DataType::F64, ReduceOp::Sum);
-        run_in_turn(group, &call, &self.options, first, deadline)?;
-        let sums = std::mem::take(&mut self.values);
-        self.sums.0.set(sums).map_err(|_| Error::internal("the weights of a step came twice"))
-    }
-}
-
-/// What the sum of a bucket is divided by.
-#[derive(Clone, Debug)]
-pub(super) enum Factor {
-    /// The number of ranks.
-    Average,
-    /// Nothing.
-    Sum,
-    /// Each rank's gradients are multiplied by this before they are added.
-    Scale(f64),
-    /// The number of ranks that have data in this step.
-    ByActive(Arc<StepSums>),
-    /// The weights of all ranks together, after each rank's gradients were multiplied by its own.
-    ByWeight(Arc<StepSums>, f64),
-}
-
-impl Factor {
-    /// The operator of the bucket, the same on all ranks.
-    pub(super) fn op(&self) -> ReduceOp {
-        match self {
-            Self::Average => ReduceOp::Avg,
-            Self::Sum => ReduceOp::Sum,
-            Self::Scale(_) | Self::ByActive(_) | Self::ByWeight(..) => ReduceOp::PremulSum,
-        }
-    }
-
-    /// What each rank's gradients are multiplied by, if they are only added then.
-    ///
-    /// # Errors
-    /// As [`Self::value`].
-    fn of_sum(&self, ranks: usize) -> Result<f64> {
-        match self {
-            Self::Average => Ok(1.0 / ranks as f64),
-            _ => self.value(),
-        }
-    }
-
-    /// This rank's factor, once the weights have come.
-    ///
-    /// # Errors
-    /// `Internal` before that.
-    pub(super) fn value(&self) -> Result<f64> {
-        let value = match self {
-            Self::Average | Self::Sum => Some(1.0),
-            Self::Scale(factor) => Some(*factor),
-            Self::ByActive(sums) => sums.active().map(|active| 1.0 / active.max(1.0)),
-            Self::ByWeight(sums, own) => {
-                sums.weight().map(|all| if all > 0.0 { own / all } else { 0.0 })
-            }
-        };
-        value.ok_or_else(|| Error::internal("a bucket runs before the weights of its step"))
-    }
 }
 
 /// What happens to a gradient before its bucket is reduced.

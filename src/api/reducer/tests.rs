@@ -1,6 +1,5 @@
 //! One rank has seen the end of a step, and another rank has not.
 
-use super::hook::HookChoice;
 use super::step::Step;
 use super::{Deliver, Divide, Missing, Param, ParamRole, Phase, Reducer, ReducerOptions};
 use crate::api::call::Call;
@@ -46,21 +45,9 @@ fn options() -> ReducerOptions {
         first_bucket_bytes: 1,
         divide: Divide::None,
         missing: Missing::Skip,
-        timeout_ms: 0,
         is_retryable: true,
-        is_canonical: false,
         has_fixed_layout: true,
-        moves_grads: false,
-        is_static: false,
-        broadcasts_buffers: false,
-        is_uneven: false,
-        broadcasts_values: true,
-        is_sharded: false,
-        shares_grads: false,
-        hook: HookChoice::AllReduce,
-        layout: None,
-        stream: None,
-        name: String::new(),
+        ..ReducerOptions::default()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::super::array::Array;
 use super::super::hook::HookChoice;
-use super::super::options::{Divide, Missing, ReducerOptions};
+use super::super::options::ReducerOptions;
 use super::super::param::{Param, ParamRole};
 use super::super::{Deliver, Reducer};
 use super::OuterOptions;
@@ -171,25 +171,12 @@ fn inner_param(name: &str, data: Dst<'static>, role: ParamRole) -> Param {
 
 fn reducer_options(options: &OuterOptions) -> ReducerOptions {
     ReducerOptions {
-        bucket_bytes: 0,
-        first_bucket_bytes: 0,
-        divide: Divide::World,
-        missing: Missing::Error,
         timeout_ms: options.timeout_ms,
         is_retryable: true,
-        is_canonical: false,
         has_fixed_layout: true,
-        moves_grads: false,
-        is_static: false,
-        broadcasts_buffers: false,
-        is_uneven: false,
-        broadcasts_values: true,
-        layout: None,
-        stream: None,
-        is_sharded: false,
-        shares_grads: false,
         hook: options.hook.clone(),
         name: options.name.clone(),
+        ..ReducerOptions::default()
     }
 }
 

@@ -295,6 +295,10 @@ fn check(reducer: &Reducer, options: &ShardOptions) -> Result<()> {
                        reducer without it";
         return Err(Error::invalid(message));
     }
+    if reducer.options.is_uneven {
+        let message = "the reducer has DIST_REDUCER_UNEVEN: a rank without data would not update its elements";
+        return Err(Error::invalid(message));
+    }
     for param in reducer.params.iter().filter(|param| param.is_trained()) {
         let wrong = match (param.is_sparse, param.device) {
             (true, _) => "has sparse rows",
