@@ -4608,7 +4608,8 @@ typedef struct dist_bucket_t {
      */
     size_t n_buckets;
     /**
-     * The reduced gradients, one after the other with gaps; NULL if they are the caller's own.
+     * The reduced gradients, one after the other with gaps; NULL if they are the caller's own, and
+     * with DIST_REDUCER_SHARDED.
      */
     void *data;
     /**

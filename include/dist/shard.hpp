@@ -95,7 +95,7 @@ class shard_range {
 /// The reducer must outlive the shard, and keeps its buckets from now on. A reducer has one shard at a time. The object of the
 /// reducer may be moved.
 ///
-/// After reducer::regroup, gather() deals the states out to the ranks of the new group. A rank that joins makes its shard while
+/// After reducer::regroup, gather() redistributes the states to the ranks of the new group. A rank that joins makes its shard while
 /// the other ranks call gather(), and gets its share of the states.
 class shard {
  public:
@@ -166,7 +166,7 @@ class shard {
   /// Sends the elements that this rank has updated to all ranks, and gets theirs. All ranks call it after their update.
   ///
   /// If it fails because a rank has died, the others call group::shrink, reducer::regroup, and gather() again. The error is
-  /// errc::peer_failed if the states of a rank are lost with it.
+  /// errc::not_found if the states of a rank are lost with it.
   template <class E = detail::default_errors>
   detail::outcome<E, void> gather(E = E{}) {
     return detail::finish<E>(dist_shard_gather(handle_, nullptr));

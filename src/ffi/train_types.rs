@@ -280,7 +280,8 @@ pub struct dist_bucket_t {
     pub index: usize,
     /// The number of buckets.
     pub n_buckets: usize,
-    /// The reduced gradients, one after the other with gaps; NULL if they are the caller's own.
+    /// The reduced gradients, one after the other with gaps; NULL if they are the caller's own, and
+    /// with DIST_REDUCER_SHARDED.
     pub data: *mut c_void,
     /// The number of elements of `data`, gaps included.
     pub count: usize,
