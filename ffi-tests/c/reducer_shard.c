@@ -160,6 +160,59 @@ static void load_wrong(const struct rank *me)
     close_trainer(&t);
 }
 
+/* The bytes of a reducer's memory after a step with many equal buckets. */
+static long memory_of(const struct rank *me, uint64_t flags)
+{
+    enum { BUCKETS = 20, ELEMENTS = 1024 };
+    static const dist_param_t init = DIST_PARAM_INIT;
+    static float data[MOST_RANKS][BUCKETS][ELEMENTS];
+    dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
+    dist_param_t params[BUCKETS];
+    char bucket_names[BUCKETS][8];
+    dist_reducer_t *reducer = NULL;
+    dist_blob_t *json = NULL;
+    const void *text = NULL;
+    const char *at;
+    long bytes;
+    size_t p;
+    for (p = 0; p < BUCKETS; p++) {
+        sprintf(bucket_names[p], "p%d", (int)p);
+        params[p] = init;
+        params[p].name = bucket_names[p];
+        params[p].data = data[me->rank][p];
+        params[p].count = ELEMENTS;
+        params[p].dtype = DIST_F32;
+    }
+    options.bucket_bytes = 1;
+    options.flags = flags;
+    REQUIRE_OK(dist_reducer_create(me->group, params, BUCKETS, &options, &reducer));
+    REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
+    for (p = BUCKETS; p-- > 0;) {
+        void *grad = NULL;
+        REQUIRE_OK(dist_reducer_grad(reducer, p, &grad, NULL));
+        memset(grad, 0, ELEMENTS * sizeof(float));
+        CHECK_OK(dist_reducer_ready(reducer, p));
+    }
+    REQUIRE_OK(dist_reducer_end(reducer, DIST_VOTE_COMMIT, NULL, NULL));
+    REQUIRE_OK(dist_reducer_describe(reducer, &json));
+    REQUIRE_OK(dist_blob_data(json, 0, &text, &p));
+    at = strstr(text, "\"memory_bytes\":");
+    REQUIRE(at != NULL);
+    bytes = atol(at + strlen("\"memory_bytes\":"));
+    CHECK_OK(dist_blob_release(json));
+    CHECK_OK(dist_reducer_release(reducer));
+    return bytes;
+}
+
+/* With shared places four buckets have memory at a time, and each rank has its part of the results. */
+static void memory(const struct rank *me)
+{
+    const long all = 20 * 4096, own = all / me->size + 20 * 4;
+    CHECK(memory_of(me, 0) >= all);
+    CHECK(memory_of(me, DIST_REDUCER_SHARDED) >= all);
+    CHECK(memory_of(me, DIST_REDUCER_SHARDED | DIST_REDUCER_SHARE_GRADS) <= 4 * 4096 + own);
+}
+
 static void refused(const struct rank *me)
 {
     static const char *const twice[2] = { "m", "m" };
@@ -220,6 +273,7 @@ int main(void)
 {
     run_everywhere(modes);
     run_everywhere(in_background);
+    run_everywhere(memory);
     run_ranks("shm", 4, save);
     run_ranks("inproc", 3, load);
     run_ranks("tcp", 2, load);
