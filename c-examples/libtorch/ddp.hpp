@@ -76,7 +76,7 @@ class distributed_data_parallel {
   };
 
   /// Sends the parameters and buffers of rank 0 to all ranks. Parameters without requires_grad are frozen. All ranks have the
-  /// same module and options. dist::reducer_options::retryable is not supported.
+  /// same module and options. dist::reducer_options::retryable and sharded are not supported.
   distributed_data_parallel(dist::group_ref group, torch::nn::Module &module, const dist::reducer_options &options = {})
       : tensors_(list_tensors(module)), reducer_(group, list_params(tensors_), checked(options)) {
     place_gradients();
@@ -179,8 +179,8 @@ class distributed_data_parallel {
   }
 
   static const dist::reducer_options &checked(const dist::reducer_options &options) {
-    if (options.retryable) {
-      throw std::invalid_argument("distributed_data_parallel: reducer_options::retryable is not supported");
+    if (options.retryable || options.sharded) {
+      throw std::invalid_argument("distributed_data_parallel: reducer_options::retryable and sharded are not supported");
     }
     return options;
   }
