@@ -1,10 +1,10 @@
 /*
- * A rank of a training with an outer optimizer, of which one rank is killed in an outer step. Started by a launcher.
+ * A rank of a training with an outer optimizer. One rank is killed in an outer step. Started by a launcher.
  *
  *     outer_retry DELAY     rank 1 is killed DELAY microseconds after it has begun the outer step of fragment 1 in round 2
  *
- * After the failure the ranks that are left check that the fragments that were agreed on before are as they were, and that all of
- * them have the same global values from then on. Rank 0 prints the number of ranks in each outer step.
+ * After the failure the ranks that are left check the fragments that were committed before: they are unchanged. At the end all
+ * ranks have the same global values. Rank 0 prints the number of ranks in each outer step.
  */
 #define _DEFAULT_SOURCE
 

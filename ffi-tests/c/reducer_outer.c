@@ -276,8 +276,8 @@ static void copy_globals(const struct trainer *t, float *into)
     }
 }
 
-/* The last rank is lost in the outer step of fragment 1: fragment 0 keeps what was agreed on, and fragment 1 is agreed on by
- * the ranks that are left, with the same distances. */
+/* The last rank is lost in the outer step of fragment 1. Fragment 0 keeps its values. The ranks that are left agree on fragment 1
+ * with the same distances. */
 static void lose_rank(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;

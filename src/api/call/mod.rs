@@ -133,6 +133,11 @@ impl<'a> Call<'a> {
         Self { send, recvs, ..Self::new(OpKind::AllGatherV, Some(dtype), 0) }.with_counts(&counts)
     }
 
+    /// An [`Call::all_gather_v`] of so many elements per rank without buffers, for its descriptor.
+    pub(super) fn all_gather_v_of(counts: &[usize], dtype: DataType) -> Self {
+        Self::new(OpKind::AllGatherV, Some(dtype), 0).with_counts(counts)
+    }
+
     /// As [`Call::gather`], with a block of its own length and place for each rank; `recvs` is `None` but on the root.
     pub fn gather_v(
         send: Src<'a>,

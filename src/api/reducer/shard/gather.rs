@@ -13,7 +13,7 @@ use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::api::issue::{Task, enqueue};
 use crate::api::work::Work;
-use crate::base::buffer::{Dst, Src};
+use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Context as _, Error, Result};
@@ -270,11 +270,8 @@ impl Task for BucketGather {
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
-        let mut rooms: Vec<Vec<u8>> =
-            self.params.iter().map(|values| vec![0; len(values)]).collect();
-        let recvs = rooms.iter_mut().map(|room| Dst::from(room.as_mut_slice())).collect();
-        let call = Call::all_gather_v(Src::empty(), recvs, DataType::U8);
-        call.descriptor(sequence, self.options.label)
+        let counts: Vec<usize> = self.params.iter().map(len).collect();
+        Call::all_gather_v_of(&counts, DataType::U8).descriptor(sequence, self.options.label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
