@@ -203,6 +203,7 @@ static void no_communication(const struct rank *me)
 struct function {
     int calls;
     int fails_at, waits_at; /* numbers of calls; -1 for never */
+    dist_status_t failure;
 };
 
 /* What the reducer does itself, in the group of the hook. */
@@ -214,7 +215,7 @@ static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, ui
     CHECK(*bytes_sent == bucket->count * sizeof(float));
     *bytes_sent /= 4;
     if (call == f->fails_at) {
-        return DIST_ERR_SYSTEM;
+        return f->failure;
     }
     if (call == f->waits_at) {
         return dist_barrier(group, NULL, NULL);
@@ -226,6 +227,7 @@ static void use_function(dist_reducer_options_t *options, struct function *f)
 {
     f->calls = 0;
     f->fails_at = f->waits_at = -1;
+    f->failure = DIST_ERR_SYSTEM;
     options->hook = "add up";
     options->hook_function = add_up;
     options->hook_user = f;
@@ -259,6 +261,13 @@ static void function_is_all_reduce(const struct rank *me)
 }
 
 /* The error of one rank's function is one of the step on all ranks, and soon. */
+/* Each rank has finished its earlier calls when a rank returns. A failure right afterwards may end this call, too. */
+static void meet_before_failure(const struct rank *me)
+{
+    dist_status_t status = dist_barrier(me->group, NULL, NULL);
+    (void)status;
+}
+
 static void function_fails(const struct rank *me)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
@@ -269,13 +278,34 @@ static void function_fails(const struct rank *me)
         f.fails_at = 1;
     }
     open_model(&m, me, &options, 0);
+    REQUIRE_OK(step(&m, me, 0.1f));
+    meet_before_failure(me);
     if (me->rank == me->size - 1) {
-        REQUIRE_OK(step(&m, me, 0.1f));
         CHECK_REFUSED(step(&m, me, 0.1f), DIST_ERR_SYSTEM, "the hook \"add up\"");
     } else {
-        REQUIRE_OK(step(&m, me, 0.1f));
         CHECK(step(&m, me, 0.1f) != DIST_OK);
     }
+    close_model(&m, 0);
+}
+
+/* A rank that reports the failure of another rank is not excluded from the group that goes on. */
+static void function_reports_a_peer(const struct rank *me)
+{
+    dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;
+    dist_shrink_options_t shrink = DIST_SHRINK_OPTIONS_INIT;
+    dist_group_t *left = NULL;
+    struct model m;
+    struct function f;
+    use_function(&options, &f);
+    f.fails_at = me->rank == me->size - 1 ? 0 : -1;
+    f.failure = DIST_ERR_PEER_FAILED;
+    open_model(&m, me, &options, 0);
+    meet_before_failure(me);
+    CHECK(step(&m, me, 0.1f) != DIST_OK);
+    shrink.timeout_ms = LIMIT_MS;
+    REQUIRE_OK(dist_group_shrink(me->group, &shrink, &left));
+    CHECK(dist_get_world_size(left) == me->size);
+    CHECK_OK(dist_group_release(left));
     close_model(&m, 0);
 }
 
@@ -347,6 +377,7 @@ int main(void)
     run_everywhere(function_is_all_reduce);
     for (t = 0; t < 3; t++) {
         run_ranks(transports[t], 3, function_fails);
+        run_ranks(transports[t], 3, function_reports_a_peer);
         run_ranks(transports[t], 3, function_is_aborted);
     }
     return check_report();

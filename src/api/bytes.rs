@@ -141,9 +141,7 @@ impl<'a> BytesCall<'a> {
         let made = lengths.map(|lengths| make(&lengths)).transpose();
         let mut strings = made.map_err(|error| {
             let what = format!("{} of rank {}", self.title(&first), group.rank());
-            let error = error.context(what).with_culprit(group.rank());
-            group.fail(&error);
-            error
+            group.fail_here(error.context(what))
         })?;
         let list = strings.as_deref_mut().unwrap_or_default();
         let call = self.bytes_call(group.rank(), list)?;

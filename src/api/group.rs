@@ -334,6 +334,17 @@ impl Group {
         self.lineage.pass_on();
     }
 
+    /// Fails the group because of an error on this rank, for which the other ranks may wait, and returns the error.
+    ///
+    /// An error that names a rank keeps it. A failed peer that has no name stays without one: this rank would blame itself
+    /// for the peer's failure, and the group that goes on would exclude it.
+    pub(super) fn fail_here(&self, error: Error) -> Error {
+        let is_own = error.culprit().is_none() && error.kind() != ErrorKind::PeerFailed;
+        let error = if is_own { error.with_culprit(self.rank) } else { error };
+        self.fail(&error);
+        error
+    }
+
     /// A blocking call is about to hand an error to its caller, who may end the process: what is to be left on disk goes there.
     pub(super) fn hand_out(&self, error: &Error) {
         recorder::dump_failures();

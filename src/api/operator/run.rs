@@ -138,9 +138,7 @@ impl<'r, 'a> Run<'r, 'a> {
 
     /// Other ranks count on this one: what keeps it from going on fails the group.
     fn fatal(&self, error: Error) -> Error {
-        let error = error.with_culprit(self.rank());
-        self.group.fail(&error);
-        error
+        self.group.fail_here(error)
     }
 
     fn scratch(&self, bytes: usize) -> Result<Scratch> {

@@ -294,7 +294,7 @@ impl Reducer {
         }
         state.last = Some(ballot.clone());
         let rebuilt = self.rebuild(state, ballot, group).inspect_err(|error| {
-            group.fail(&error.clone().with_culprit(group.rank()));
+            group.fail_here(error.clone());
         });
         state.totals.add(&step, state.memory.layout.buckets.len());
         self.tell_step(state, &step, ballot, group);

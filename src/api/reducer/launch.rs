@@ -478,7 +478,7 @@ pub(super) fn new_work(group: &Group) -> Arc<Work> {
 pub(super) fn fail(group: &Group, error: Error) -> Error {
     if group.failure().is_none() {
         crate::log!(Level::Error, "{}: a reducer cannot go on: {error}", group.whom());
-        group.fail(&error.clone().with_culprit(group.rank()));
+        group.fail_here(error.clone());
     }
     group.failure().unwrap_or(error)
 }

@@ -4,7 +4,7 @@
 //! operations of the reducer's group waiting until the function returns. An abort of the reducer's group reaches that group
 //! too.
 
-use super::{HookBucket, HookOutcome, HookTurn};
+use super::{HookBucket, HookOutcome};
 use crate::api::group::Group;
 use crate::api::reducer::launch::BucketView;
 use crate::api::subgroup::SubgroupOptions;
@@ -64,11 +64,7 @@ impl FunctionHook {
         self.function.clone()
     }
 
-    pub(super) fn reduce(
-        &self,
-        bucket: &HookBucket<'_>,
-        turn: &HookTurn<'_>,
-    ) -> Result<HookOutcome> {
+    pub(super) fn reduce(&self, bucket: &HookBucket<'_>) -> Result<HookOutcome> {
         bucket.scale_own();
         let mut call = HookCall {
             group: &self.group,
@@ -83,11 +79,13 @@ impl FunctionHook {
             },
             bytes_sent: bucket.recv.len() as u64,
         };
-        let done = (self.function.function)(&mut call);
-        if let Err(error) = &done {
-            // The other ranks may wait for this one in the group of the hook.
-            self.group.fail(&error.clone().with_culprit(turn.group.rank()));
-        }
+        let done =
+            (self.function.function)(&mut call).map_err(|error| match self.group.failure() {
+                // The cause, which names the rank that has failed. The group of the hook has the same ranks.
+                Some(cause) => cause,
+                // The other ranks may wait for this one in the group of the hook.
+                None => self.group.fail_here(error),
+            });
         done.context(|| format!("the hook \"{}\"", self.function.name))?;
         Ok(HookOutcome { bytes_sent: call.bytes_sent, updates: Vec::new() })
     }

@@ -109,7 +109,7 @@ impl Hook {
                 bucket.keep_own();
                 Ok(HookOutcome::default())
             }
-            HookState::Function(hook) => hook.reduce(bucket, turn),
+            HookState::Function(hook) => hook.reduce(bucket),
         }
     }
 
