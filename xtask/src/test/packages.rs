@@ -66,7 +66,7 @@ fn missing(programs: &[&str]) -> Option<String> {
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
 }
 
-/// Configures, builds and installs as README says, and moves the result.
+/// Configures, builds and installs as docs/install.md says, and moves the result.
 fn install() -> Result<PathBuf, String> {
     let (build, first, moved) =
         (scratch("cmake")?, scratch("installed")?, scratch("moved")?.join("dist"));
