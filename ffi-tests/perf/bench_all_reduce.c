@@ -45,7 +45,7 @@ static const char HELP[] =
     "  --rewrite          write the input anew before each call, outside the time that counts\n"
     "  --help             this text\n"
     "\n"
-    "Environment: DIST_SHM_SLOT_BYTES, DIST_SPIN_US and others, see README.\n";
+    "Environment: DIST_SHM_SLOT_BYTES, DIST_SPIN_US and others, see docs/environment.md.\n";
 
 static void check(dist_status_t status)
 {

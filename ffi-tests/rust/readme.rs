@@ -1,5 +1,5 @@
-//! README's tables of environment variables and status numbers match the source, and the index of the
-//! examples matches the files on disk.
+//! The tables of environment variables (`docs/environment.md`) and of status numbers (`docs/errors.md`) match the
+//! source, and the index of the examples matches the files on disk.
 #![allow(clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -11,10 +11,10 @@ fn read(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|cause| panic!("{}: {cause}", path.display()))
 }
 
-/// What stands between `<!-- name:begin -->` and `<!-- name:end -->`.
-fn section(readme: &str, name: &str) -> String {
+/// Returns the text between `<!-- name:begin -->` and `<!-- name:end -->`.
+fn section(page: &str, name: &str) -> String {
     let (begin, end) = (format!("<!-- {name}:begin -->\n"), format!("<!-- {name}:end -->"));
-    let (_, rest) = readme.split_once(&begin).expect("the section begins");
+    let (_, rest) = page.split_once(&begin).expect("the section begins");
     let (text, _) = rest.split_once(&end).expect("the section ends");
     text.to_string()
 }
@@ -22,13 +22,16 @@ fn section(readme: &str, name: &str) -> String {
 #[test]
 fn the_table_of_variables_is_the_configurations() {
     let expected = dist::base::config::markdown_table();
-    let found = section(&read("README.md"), "env");
-    assert!(found == expected, "README.md needs this between env:begin and env:end:\n\n{expected}");
+    let found = section(&read("docs/environment.md"), "env");
+    assert!(
+        found == expected,
+        "docs/environment.md needs this between env:begin and env:end:\n\n{expected}"
+    );
 }
 
 #[test]
 fn every_status_is_in_the_table_with_its_number() {
-    let table = section(&read("README.md"), "errors");
+    let table = section(&read("docs/errors.md"), "errors");
     let header = read("include/dist.h");
     let mut known = 0;
     for line in header.lines() {
@@ -41,7 +44,7 @@ fn every_status_is_in_the_table_with_its_number() {
         if name == "DIST_OK" || name == "DIST_IN_PROGRESS" || name.starts_with("DIST_ERR_") {
             known += 1;
             let row = format!("| `{name}` | {number} |");
-            assert!(table.contains(&row), "README.md's table of statuses lacks \"{row} … |\"");
+            assert!(table.contains(&row), "docs/errors.md lacks \"{row} … |\"");
         }
     }
     assert!(known > 10, "dist.h defines only {known} statuses");

@@ -1,6 +1,6 @@
 //! Everything that can be set from outside through the environment: one table, and the only reader.
 //!
-//! The table is also the source of README's list of variables (a test compares them). Values are
+//! The table is also the source of `docs/environment.md` (a test compares them). Values are
 //! checked here; a wrong one is an error that names the variable, never a silent default.
 
 use super::deadline::Timeout;
@@ -30,7 +30,7 @@ macro_rules! variables {
                 name: $name, set_by: $set_by, default: $default, meaning: $meaning,
             };
         )+
-        /// Every variable that the library reads, in the order of README's table.
+        /// Every variable that the library reads, in the order of `docs/environment.md`.
         pub const VARIABLES: &[Variable] = &[$($ident),+];
     };
 }
@@ -45,7 +45,7 @@ variables! {
     RUN_ID = "TORCHELASTIC_RUN_ID", "launcher", "none",
         "The job's id; its presence means that an elastic launcher started this process.";
     ERROR_FILE = "TORCHELASTIC_ERROR_FILE", "launcher", "none",
-        "Where the first fatal error of this process is written for the launcher's summary, in torchrun's form, unless the program has written there.";
+        "The file for the first fatal error of this process, in torchrun's form, for the launcher's summary. An error that the program wrote there stays.";
     OMPI_RANK = "OMPI_COMM_WORLD_RANK", "Open MPI", "none", "The rank, where RANK is not set.";
     OMPI_SIZE = "OMPI_COMM_WORLD_SIZE", "Open MPI", "none", "The world size, where WORLD_SIZE is not set.";
     OMPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI", "none", "The ranks on this host.";
@@ -63,81 +63,81 @@ variables! {
     SECRET_FD = "DIST_STORE_SECRET_FD", "distrun, dist_spawn", "none",
         "The number of an inherited descriptor of such a file, or of one in memory.";
     TIMEOUT_MS = "DIST_TIMEOUT_MS", "user", "1800000",
-        "Default deadline of an operation in milliseconds, where the options name none; -1 for none at all, 0 for the default.";
+        "Default deadline of an operation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
     CONNECT_TIMEOUT_MS = "DIST_CONNECT_TIMEOUT_MS", "user", "300000",
-        "Deadline of initialisation in milliseconds, where the options name none; -1 for none at all, 0 for the default.";
+        "Deadline of initialisation in milliseconds, if the options name none; -1 for no deadline, 0 for the default.";
     LOG_LEVEL = "DIST_LOG_LEVEL", "user", "OFF",
         "OFF, ERROR, WARN, INFO or DEBUG; lines go to standard error or the log callback.";
     TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL", "user", "none",
         "The same in torch's words, where DIST_LOG_LEVEL is not set: INFO, WARNING, ERROR, FATAL, or their numbers from 0.";
     DEBUG_LEVEL = "DIST_DEBUG_LEVEL", "user", "OFF",
-        "OFF, INFO or DETAIL (docs/debugging.md). As to who is there before each collective, that of rank 0 counts.";
+        "OFF, INFO or DETAIL (docs/debugging.md). For the check of arrivals before each collective, the value of rank 0 counts.";
     TORCH_DEBUG = "TORCH_DISTRIBUTED_DEBUG", "user", "none", "The same, where DIST_DEBUG_LEVEL is not set.";
     CHECK_NAN = "DIST_CHECK_NAN", "user", "0",
-        "1: a collective or a message with a NaN in it fails its group, and the error says where; `inf`: infinities too.";
+        "1: a collective or a message with a NaN in it fails its group, and the error gives the element; `inf`: infinities too.";
     STACKTRACES = "DIST_SHOW_STACKTRACES", "user", "0",
         "1: errors keep a back-trace of the calling thread (dist_last_error_backtrace); so does the debug level DETAIL.";
     TORCH_STACKTRACES = "TORCH_SHOW_CPP_STACKTRACES", "user", "none",
         "The same, where DIST_SHOW_STACKTRACES is not set.";
     SLOW_WARNING_MS = "DIST_SLOW_WARNING_MS", "user", "30000",
-        "After how many milliseconds a wait is told in the log (at level WARN) with those who are waited for; -1 for never, 0 for the default.";
+        "After this many milliseconds, a wait is logged (at level WARN) with the missing ranks; -1 for never, 0 for the default.";
     BACKEND_PLUGINS = "DIST_BACKEND_PLUGINS", "user", "none",
-        "Shared objects with back ends, by their paths, with `:` between two; loaded when a back end is asked for that is not known.";
+        "Paths of shared objects with back ends, separated by `:`; loaded when a group requests an unknown back end.";
     MPI_PLUGIN = "DIST_MPI_PLUGIN", "user", "looked for",
-        "The path of the plug-in that is the back end `mpi`: libdist_mpi_openmpi.so or libdist_mpi_mpich.so (docs/backends.md).";
+        "The path of the plug-in for the back end `mpi`: libdist_mpi_openmpi.so or libdist_mpi_mpich.so (docs/mpi.md).";
     RECORDER_FILE = "DIST_FLIGHT_RECORDER_FILE", "user", "none",
-        "Where each rank writes the flight recorder's dump when a group fails: `/tmp/fr_` is `/tmp/fr_3.json` on rank 3. For dist-doctor.";
+        "The prefix of the file to which each rank writes the flight recorder's dump when a group fails: with `/tmp/fr_`, rank 3 writes `/tmp/fr_3.json`. For dist-doctor.";
     TORCH_RECORDER_FILE = "TORCH_FR_DUMP_TEMP_FILE", "user", "none",
         "The same, where DIST_FLIGHT_RECORDER_FILE is not set; the rank is the name's end, without `.json`.";
     TORCH_NCCL_RECORDER_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "user", "none",
         "The same, where TORCH_FR_DUMP_TEMP_FILE is not set either.";
     RECORDER_TRIGGER = "DIST_FLIGHT_RECORDER_TRIGGER", "user", "none",
-        "A file that asks for dumps: all ranks write theirs within seconds after it is touched, one rank after PATH and its rank is. Without a name for them they go to PATH_RANK.json.";
+        "A file PATH that requests dumps: all ranks write theirs within seconds after PATH is touched. If PATH followed by a rank is touched, this rank writes its dump. Without DIST_FLIGHT_RECORDER_FILE the dumps go to PATH_RANK.json.";
     STORE_BIND = "DIST_STORE_BIND_ADDRESS", "user", "MASTER_ADDR",
-        "Where rank 0 lets the store listen, if it hosts it: where MASTER_ADDR is no address of its host; `::` for all interfaces.";
+        "The address on which the store listens if rank 0 hosts it and MASTER_ADDR is no address of its host; `::` for all interfaces.";
     STORE_UNIX = "DIST_STORE_UNIX", "user", "on",
         "off: clients on the host of the store use TCP too, not a Unix socket.";
     HEARTBEAT_LIMIT_MS = "DIST_HEARTBEAT_LIMIT_MS", "user", "5000",
-        "For how long a rank may give no sign of life before its group fails, in milliseconds; 100 to 3600000, -1 for as long as it likes (under a debugger), or 0 for the default. That of rank 0 counts.";
+        "How long a rank may send no heartbeat before its group fails, in milliseconds; 100 to 3600000, -1 for no limit (under a debugger), or 0 for the default. The value of rank 0 counts.";
     TRANSPORT = "DIST_TRANSPORT", "user", "auto",
-        "How ranks meet: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for those), or tcp (also inside a host).";
+        "The transport: auto (shared memory inside a host, TCP between hosts), shm (also for threads of one process), inproc (only for threads of one process), or tcp (also inside a host).";
     HOST_ID = "DIST_HOST_ID", "user", "boot id and IPC name space",
         "Replaces the host's identity, so that ranks of one host pretend to be on several (tests).";
     CMA = "DIST_CMA", "user", "1",
         "0: no cross-memory attach (CMA). Other ranks neither read this process's memory nor write received data there (process_vm_readv, process_vm_writev). Large vectors and messages go through shared memory, which is slower. If one rank of a group sets 0, the group's collectives do not use CMA. Memory of dist_mem_alloc is mapped by other ranks in any case.";
     SLOT_BYTES = "DIST_SHM_SLOT_BYTES", "user", "On AMD's processors 524288 for 2 ranks on a host, 262144 for 4, 131072 from 8 on; on others 131072 where each rank has a core, else 262144 to 4 ranks, 131072 from 8 on",
         "Size of one staging slot of a rank in shared memory; 4096 to 67108864.";
-    SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the one that leads to the store",
-        "Network interfaces between hosts, in turn: names or their beginnings, `=name` for an exact one, addresses; or `^name,...` for all but these.";
+    SOCKET_IFNAME = "DIST_SOCKET_IFNAME", "user", "the interface towards the store",
+        "Network interfaces between hosts, used in turns: prefixes of names, `=name` for an exact name, addresses; or `^name,...` for all except these.";
     GLOO_SOCKET_IFNAME = "GLOO_SOCKET_IFNAME", "user", "none", "The same, where DIST_SOCKET_IFNAME is not set.";
     SOCKET_FAMILY = "DIST_SOCKET_FAMILY", "user", "both", "`AF_INET` or `AF_INET6`: only addresses of this family.";
     NCCL_SOCKET_FAMILY = "NCCL_SOCKET_FAMILY", "user", "none", "The same, where DIST_SOCKET_FAMILY is not set.";
     PORT_RANGE = "DIST_PORT_RANGE", "user", "any free ports",
-        "Where ranks listen for each other: low-high, or one port; each process of a host needs one for each address.";
+        "The ports on which ranks listen: low-high, or one port; each process of a host needs one port for each address.";
     TCP_LANES = "DIST_TCP_LANES", "user", "one for each named interface",
-        "How many TCP connections to each peer share large messages; 1 to 8. That of rank 0 counts.";
+        "The number of TCP connections to each peer that share large messages; 1 to 8. The value of rank 0 counts.";
     ALGORITHM = "DIST_ALGORITHM", "user", "the library's choice",
-        "Which algorithms to take, for instance `all_reduce=ring;broadcast=binomial`, where they can do a call. That of rank 0 counts.";
+        "Selects algorithms by operation, for example `all_reduce=ring;broadcast=binomial`. Ignored for calls that the algorithm does not support. The value of rank 0 counts.";
     TUNING_FILE = "DIST_TUNING_FILE", "user", "none",
-        "A file that says which algorithm to take from which size on (docs/tuning.md). That of rank 0 counts.";
+        "A file that selects algorithms by operation and size (docs/tuning.md). The value of rank 0 counts.";
     TRACE_FILE = "DIST_TRACE_FILE", "user", "none",
-        "Write a trace of this process to the file of this name followed by its rank and `.json`, from its first group to dist_finalize.";
+        "The prefix of the trace file of this process, followed by its rank and `.json`. The trace lasts from the first group to dist_finalize.";
     NCCL_LIB = "DIST_NCCL_LIB", "user", "libnccl.so.2, libnccl.so",
-        "The file of NCCL, for groups that use it (docs/backends.md), where the loader's search path has none or another one.";
+        "The file of NCCL (docs/nccl.md), if the loader's search path has none or another one.";
     VLLM_NCCL_SO_PATH = "VLLM_NCCL_SO_PATH", "user", "none", "The same, where DIST_NCCL_LIB is not set.";
     TORCH_NCCL_BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT", "user", "0",
-        "1: a call on a GPU's memory has ended only when the device is done with it, and reports its errors and its time-out.";
+        "1: a call on GPU memory ends when the device has completed it, and returns its errors and its time-out.";
     NCCL_BLOCKING_WAIT = "NCCL_BLOCKING_WAIT", "user", "none", "The same, where TORCH_NCCL_BLOCKING_WAIT is not set.";
     TORCH_NCCL_ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "user", "3",
-        "0: nothing is done about errors and deadlines of what was enqueued on a GPU; 1, 2, 3: they fail the group. The process is never ended.";
+        "0: errors and deadlines of operations on a GPU do not fail the group; 1, 2, 3: they do. libdist never ends the process.";
     NCCL_ASYNC_ERRORS = "NCCL_ASYNC_ERROR_HANDLING", "user", "none",
         "The same, where TORCH_NCCL_ASYNC_ERROR_HANDLING is not set.";
     TORCH_NCCL_HIGH_PRIORITY = "TORCH_NCCL_HIGH_PRIORITY", "user", "0",
-        "1: the library's own streams on a GPU are preferred by it, as with the option nccl.high_priority.";
+        "1: the library's own streams have a high priority on the GPU, as with the option nccl.high_priority.";
     TORCH_NCCL_NON_BLOCKING = "TORCH_NCCL_USE_COMM_NONBLOCKING", "user", "1",
-        "0: calls on a GPU's memory may block inside NCCL until the other ranks have come, and cost less, as with the option nccl.blocking.";
+        "0: calls on GPU memory may block inside NCCL until the other ranks have called, and cost less, as with the option nccl.blocking.";
     NCCL_MULTI_RANK_GPU = "NCCL_MULTI_RANK_GPU_ENABLE", "user", "0",
-        "NCCL's own: 1 lets several ranks have one GPU, from NCCL 2.30 on; else that is refused before they meet.";
+        "NCCL's own variable. 1: several ranks may share a GPU, from NCCL 2.30 on; otherwise the group is refused before the ranks meet.";
     SPIN_US = "DIST_SPIN_US", "user", "200",
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }
@@ -244,7 +244,7 @@ pub fn required(variable: Variable, remedy: &str) -> Result<String> {
     })
 }
 
-/// README's table of variables, in Markdown.
+/// The table of `docs/environment.md`, in Markdown.
 pub fn markdown_table() -> String {
     let mut table =
         String::from("| variable | set by | default | meaning |\n| --- | --- | --- | --- |\n");
