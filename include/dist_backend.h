@@ -3,7 +3,7 @@
  *
  * Generated from the source of the library; do not edit.
  *
- * The conventions of dist.h apply. docs/backends.md is the guide. c-examples/backend_store is a complete
+ * The conventions of dist.h apply. docs/backend-plugins.md is the guide. c-examples/backend_store is a complete
  * back end. A plug-in is a back end in a shared object (dist_backend_load). A part is the share of a back
  * end in one group on one rank. A request is an operation of a part that has not ended.
  */

@@ -1,4 +1,4 @@
-//! The table of docs/backends.md says what the back ends say that they do, with no MPI and no CUDA installed.
+//! The table of docs/backends.md equals the answers of the back ends, with no MPI and no CUDA installed.
 //!
 //! `cargo xtask support-table` writes it: it runs the test that prints it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -33,7 +33,7 @@ fn the_page_on_back_ends_has_the_table_that_they_make() {
     let expected = table::markdown();
     assert!(
         found == expected,
-        "docs/backends.md is not what the back ends say; run `cargo xtask support-table`, which writes:\n\n{expected}"
+        "docs/backends.md differs from the answers of the back ends; run `cargo xtask support-table`, which writes:\n\n{expected}"
     );
 }
 
