@@ -9,8 +9,8 @@ use dist::ffi::types::{
 
 /// By how much a call may be late on a busy machine.
 const SLACK_MS: i64 = 2000;
-/// The same for those whose store is stopped, or beyond a partition: it is asked once more what, or who, is missing. For
-/// those who come together in vain it may always take so long (docs/failure.md); the store shares the busy machine.
+/// The same for ranks whose store is stopped, or beyond a partition: they query it once more for the missing ranks or
+/// keys. A rendezvous that fails may always take this long (docs/failure-tests.md); the store shares the busy machine.
 const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 /// How a process ends that the system, or Rust, denies a little memory.
 const ABORTED: i32 = 128 + libc::SIGABRT;
@@ -132,8 +132,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What is worse than it should be, is known to be, and stands in docs/failure.md: the one at fault is named, by another
-    /// status or not before the deadline.
+    /// Returns true for a known weakness that docs/failure-tests.md lists: the error names the culprit, but with another
+    /// status or only at the deadline.
     fn is_known(&self, step: usize, status: i32, text: &str) -> bool {
         let step = self.step(step);
         let is_named = self.names_culprit(step, text);
