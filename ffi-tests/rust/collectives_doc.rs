@@ -1,5 +1,5 @@
-//! docs/collectives.md says what is true: its programs compile, run on four ranks and print what stands below them, and
-//! its tables of costs have every algorithm.
+//! The pages docs/collectives*.md are right: their programs compile, run on four ranks and print the output below them,
+//! and their tables of costs have every algorithm.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod doc_programs;
@@ -15,24 +15,31 @@ use interface::ROOT;
 use std::path::Path;
 use toolchain::Compiler;
 
-fn page() -> String {
-    std::fs::read_to_string(Path::new(ROOT).join("docs/collectives.md")).expect("the page")
+const PAGES: [&str; 4] =
+    ["collectives.md", "collectives-reduce.md", "collectives-move.md", "collectives-uneven.md"];
+
+/// Returns the text of all pages on collectives.
+fn pages() -> String {
+    let folder = Path::new(ROOT).join("docs");
+    let read =
+        |name: &str| std::fs::read_to_string(folder.join(name)).expect("a page on collectives");
+    PAGES.map(read).concat()
 }
 
-/// The sections of the page, by their headings.
+/// Returns the sections of the pages, by their headings.
 fn sections(page: &str) -> Vec<(&str, &str)> {
     let parts = page.split("\n## ").skip(1);
     parts.map(|part| part.split_once('\n').expect("a heading has a line of its own")).collect()
 }
 
 #[test]
-fn programs_print_what_the_page_says() {
+fn programs_print_the_output_on_the_pages() {
     let Some(compiler) = Compiler::find() else { return };
-    let page = page();
+    let pages = pages();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("collectives");
     std::fs::create_dir_all(&folder).expect("a folder for the programs");
     let mut count = 0;
-    for (heading, section) in sections(&page) {
+    for (heading, section) in sections(&pages) {
         let of = |wanted: &str| {
             let blocks = fenced_blocks(section).into_iter();
             blocks.filter(|(language, _)| *language == wanted).map(|(_, block)| block).collect()
@@ -56,8 +63,8 @@ fn programs_print_what_the_page_says() {
 
 #[test]
 fn every_algorithm_is_in_the_table_of_its_operation() {
-    let page = page();
-    let sections = sections(&page);
+    let pages = pages();
+    let sections = sections(&pages);
     for kind in OpKind::ALL {
         let of_kind = sections.iter().find(|(heading, _)| *heading == kind.name());
         let (_, section) = of_kind.unwrap_or_else(|| panic!("no section \"{}\"", kind.name()));
@@ -71,7 +78,7 @@ fn every_algorithm_is_in_the_table_of_its_operation() {
                 kind.name()
             );
         }
-        assert_eq!(rows.len(), names.len(), "{}: what else is in the table?", kind.name());
+        assert_eq!(rows.len(), names.len(), "{}: a row without an algorithm", kind.name());
     }
 }
 
