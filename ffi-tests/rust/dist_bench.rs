@@ -353,7 +353,7 @@ fn an_all_reduce_is_shown_as_a_share_of_its_bound() {
     if bounds.is_empty() {
         println!("skipped: this machine has no bounds");
     } else {
-        assert!(ended.out.contains("Shares of what is possible:\n"), "{}", ended.out);
+        assert!(ended.out.contains("Shares of the limits of the machine:\n"), "{}", ended.out);
         assert!(ended.out.contains("2.5 cache lines + 60 ns"), "{}", ended.out);
     }
     assert_eq!(left_behind(&folder), [""; 0]);

@@ -65,7 +65,7 @@ pub(crate) fn text(results: &Results) -> String {
     if shares.is_empty() {
         return String::new();
     }
-    let mut text = "\nShares of what is possible:\n".to_owned();
+    let mut text = "\nShares of the limits of the machine:\n".to_owned();
     for share in shares {
         let (bound, ours) = (microseconds(share.bound_ns), microseconds(share.ours_ns));
         text.push_str(&format!(

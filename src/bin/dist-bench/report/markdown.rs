@@ -145,7 +145,7 @@ fn limits(results: &Results) -> String {
     if shares.is_empty() {
         return text;
     }
-    text.push_str("### Shares of what is possible\n\n");
+    text.push_str("### Shares of the limits of the machine\n\n");
     text.push_str(&head(&[
         ("two ranks", false),
         ("bound", false),
