@@ -1,4 +1,5 @@
-//! Puts the headers together: cbindgen writes the items of each section, and the frame around them is text.
+//! Puts the headers together: cbindgen writes the items of each section, and the frame around them
+//! is text.
 
 use crate::items::Item;
 use crate::sections::{self, Section};

@@ -2,7 +2,8 @@
 
 use quote::ToTokens as _;
 
-/// Structs that the library fills, or that a plug-in fills over zeros: callers never initialise them.
+/// Structs that the library fills, or that a plug-in fills over zeros: callers never initialise
+/// them.
 const FILLED_BY_LIBRARY: &[&str] = &[
     "dist_backend_host_t",
     "dist_backend_setup_t",

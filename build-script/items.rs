@@ -49,7 +49,8 @@ const FILES: &[&str] = &[
     "trace",
 ];
 
-/// Functions whose status a caller may ignore without missing a failed operation, besides all `_release` functions.
+/// Functions whose status a caller may ignore without missing a failed operation, besides all
+/// `_release` functions.
 const IGNORABLE: &[&str] = &[
     "dist_group_abort",
     "dist_callbacks_start",
@@ -91,7 +92,8 @@ pub(crate) fn exports(items: &[Item]) -> Vec<&str> {
     functions.map(|item| item.name.as_str()).collect()
 }
 
-/// A constant or type; incomplete types lose their representation, so that cbindgen only declares them.
+/// A constant or type; incomplete types lose their representation, so that cbindgen only declares
+/// them.
 fn plain_type(item: syn::Item) -> Option<Item> {
     let (name, item) = match item {
         syn::Item::Struct(mut item) => {

@@ -1,9 +1,10 @@
 //! Link arguments of the shared library, and the C headers.
 //!
 //! cbindgen does not look into macros, so the exported functions, each defined by one invocation of
-//! `dist_export!`, are unwrapped into plain functions first ([`items`]). [`header`] has cbindgen write each section of
-//! a header ([`sections`]) and puts the sections together. From the same pass comes the list of exports that a test
-//! compares with the built library. Everything goes to `OUT_DIR`; `cargo xtask header` copies the headers to `include/`.
+//! `dist_export!`, are unwrapped into plain functions first ([`items`]). [`header`] has cbindgen
+//! write each section of a header ([`sections`]) and puts the sections together. From the same pass
+//! comes the list of exports that a test compares with the built library. Everything goes to
+//! `OUT_DIR`; `cargo xtask header` copies the headers to `include/`.
 #![allow(clippy::panic, clippy::expect_used, reason = "a build script fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a build script speaks to cargo on standard output")]
 

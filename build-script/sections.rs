@@ -1,6 +1,7 @@
 //! The order of the headers: the section of each constant, type and function.
 //!
-//! A name belongs to the section with the longest pattern that it begins with; a name that no pattern fits fails the build.
+//! A name belongs to the section with the longest pattern that it begins with; a name that no
+//! pattern fits fails the build.
 
 /// A part of a header about one subject.
 pub(crate) struct Section {

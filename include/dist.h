@@ -4333,20 +4333,20 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_NO_BROADCAST 128
 
 /**
- * In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its own
- * elements only (dist_shard_ranges). The buckets stay as they are.
+ * In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its
+ * own elements only (dist_shard_ranges). The buckets stay as they are.
  *
  * Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
  */
 #define DIST_REDUCER_SHARDED 256
 
 /**
- * In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only while
- * they are computed (ZeRO-2), so that a few buckets have memory at a time.
+ * In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only
+ * while they are computed (ZeRO-2), so that a few buckets have memory at a time.
  *
- * Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It is
- * not filled with zeros, and valid until the parameter is marked. The call waits while many other
- * buckets are reduced.
+ * Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It
+ * is not filled with zeros, and valid until the parameter is marked. The call waits while many
+ * other buckets are reduced.
  */
 #define DIST_REDUCER_SHARE_GRADS 512
 
@@ -4490,8 +4490,8 @@ typedef struct dist_param_t {
  * Updates the global values of a parameter, `count` elements of each array.
  *
  * `pseudo_grad` is the mean over the ranks of the global values less those of the rank. `state` is
- * memory of the function's own, zeros at first. The function computes the same bits on all ranks. It
- * must not throw and must not call libdist. `user` is that of the options.
+ * memory of the function's own, zeros at first. The function computes the same bits on all ranks.
+ * It must not throw and must not call libdist. `user` is that of the options.
  */
 typedef void (*dist_outer_fn)(size_t param,
                               float *global,
@@ -4646,14 +4646,14 @@ typedef struct dist_bucket_t {
  * Reduces a bucket: replaces `data` of it by the sum over all ranks, the same bits on all of them.
  *
  * The gradients in `data` are this rank's, multiplied by its factor: the sum is the result. The
- * function communicates with any calls on `group`, which has the ranks of the reducer's group and is
- * lent for the call. It may block. The library calls it with one bucket after the other, in the
+ * function communicates with any calls on `group`, which has the ranks of the reducer's group and
+ * is lent for the call. It may block. The library calls it with one bucket after the other, in the
  * same order on all ranks, on the calling thread of dist_reducer_end or on a thread of its own.
  *
  * `bytes_sent` is the number of bytes of `data`; a function that sends another number of bytes
- * stores it there, for `bytes_saved` of dist_reducer_stats_t. `user` is `hook_user` of the options.
- * An error that it returns fails the group. It must not throw, and must not call functions of the
- * reducer.
+ * stores it there, for `bytes_saved` of dist_reducer_stats_t. `user` is `hook_user` of the
+ * options. An error that it returns fails the group. It must not throw, and must not call
+ * functions of the reducer.
  */
 typedef dist_status_t (*dist_hook_fn)(dist_group_t *group,
                                       const struct dist_bucket_t *bucket,
@@ -4903,15 +4903,16 @@ typedef struct dist_sampler_options_t {
 /**
  * Creates an outer optimizer, for ranks that train on their own for many steps.
  *
- * All ranks get the parameters of rank 0, which become the global values. A rank trains with an
- * optimizer of its own, without communication, and calls dist_outer_step after each step. A
+ * All ranks get the parameters of rank 0, which become the global values. A rank trains with
+ * an optimizer of its own, without communication, and calls dist_outer_step after each step. A
  * rank that creates an outer optimizer while the other ranks call dist_outer_regroup joins
  * them.
  *
  * @param group in: the group. The outer optimizer does not keep it.
  * @param params in: `n_params` parameters of f16, bf16, f32 or f64 in host memory, as for
  *   dist_reducer_create; gradients are not used. Frozen parameters and buffers stay each
- *   rank's own. The values are borrowed until dist_outer_release. NULL only if `n_params` is 0.
+ *   rank's own. The values are borrowed until dist_outer_release. NULL only if `n_params` is
+ *   0.
  * @param n_params in: the number of parameters.
  * @param options in: the options; borrowed for the call.
  * @param out out: the outer optimizer, owned by the caller, released with dist_outer_release;
@@ -4921,8 +4922,8 @@ typedef struct dist_sampler_options_t {
  * @blocks until all ranks have called, until the deadlines of its operations at the latest.
  * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
  *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
- *   parameters of other types or in device memory. DIST_ERR_MISMATCH on all ranks if parameters
- *   or options differ. The errors of dist_all_gather_bytes and dist_broadcast.
+ *   parameters of other types or in device memory. DIST_ERR_MISMATCH on all ranks if
+ *   parameters or options differ. The errors of dist_all_gather_bytes and dist_broadcast.
  * @threads any.
  * @since 0.1
  */
@@ -4934,11 +4935,12 @@ dist_status_t dist_outer_create(dist_group_t *group,
                                 struct dist_outer_t **out);
 
 /**
- * Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on it.
+ * Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on
+ * it.
  *
- * If no rank votes against it, the optimizer updates the global values of the fragment with the
- * mean distance of the ranks. In both cases the fragment's parameters of every rank become the
- * global values: after a vote against it these are the former ones.
+ * If no rank votes against it, the optimizer updates the global values of the fragment with
+ * the mean distance of the ranks. In both cases the fragment's parameters of every rank become
+ * the global values: after a vote against it these are the former ones.
  *
  * @param outer in: the outer optimizer.
  * @param vote in: DIST_VOTE_COMMIT, or as for dist_reducer_end. Counts if a fragment is due.
@@ -4988,7 +4990,8 @@ DIST_NODISCARD dist_status_t dist_outer_regroup(struct dist_outer_t *outer, dist
  * @param count out, optional: the number of elements; not written on failure.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does not
+ * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
+ * not
  *   exist, is frozen or is a buffer.
  * @threads one at a time.
  * @since 0.1
@@ -5007,7 +5010,8 @@ dist_status_t dist_outer_values(struct dist_outer_t *outer,
  * since the last agreement, are the caller's to save.
  *
  * @param outer in: the outer optimizer.
- * @param out out: one byte string, owned by the caller, released with dist_blob_release; NULL on
+ * @param out out: one byte string, owned by the caller, released with dist_blob_release; NULL
+ * on
  *   failure.
  * @agree nothing.
  * @blocks no.
@@ -5089,10 +5093,11 @@ dist_status_t dist_outer_release(struct dist_outer_t *outer);
  *   layouts, that of the lowest of them counts.
  * @blocks until all ranks have called, until the deadlines of its operations at the latest.
  * @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
- *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if
- *   the group does not serve the device of a gradient, for an element type that cannot be
- *   divided, or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
- *   differ, with the first difference. The errors of dist_all_gather_bytes and dist_broadcast.
+ *   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
+ *   group does not serve the device of a gradient, for an element type that cannot be divided,
+ *   or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if
+ *   parameters or options differ, with the first difference. The errors of
+ *   dist_all_gather_bytes and dist_broadcast.
  * @threads any.
  * @since 0.1
  */
@@ -5159,7 +5164,8 @@ dist_status_t dist_reducer_result(struct dist_reducer_t *reducer,
  * @param rows out: the indices of the rows that a rank passed, in ascending order, each once;
  *   owned by the reducer, valid until the next step with communication ends or
  *   dist_reducer_release; NULL on failure and if there are none.
- * @param values out: the rows, one after the other, valid as long; NULL on failure and if there
+ * @param values out: the rows, one after the other, valid as long; NULL on failure and if
+ * there
  *   are none.
  * @param n_rows out: the number of rows; not written on failure.
  * @agree nothing.
@@ -5206,8 +5212,9 @@ dist_status_t dist_reducer_broadcast(struct dist_reducer_t *reducer,
  * @agree the order of calls on the group and what.
  * @blocks until all ranks have called, until the deadlines of its operations at the latest.
  * @return DIST_OK, also if values differ; DIST_ERR_UNSUPPORTED if a parameter is in device
- *   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
- *   of dist_all_gather_bytes.
+ *   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback;
+ *   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of
+ *   dist_all_gather_bytes.
  * @threads one at a time.
  * @since 0.1
  */
@@ -5231,9 +5238,9 @@ dist_status_t dist_reducer_check(struct dist_reducer_t *reducer,
  *   and options.
  * @blocks until all ranks have called, until the deadlines of its operations at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a step is open in a group that has not failed,
- *   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks if
- *   parameters, options or steps differ, or a rank joins while a step is to be repeated; the
- *   errors of dist_all_gather_bytes and dist_broadcast.
+ *   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks
+ *   if parameters, options or steps differ, or a rank joins while a step is to be repeated;
+ *   the errors of dist_all_gather_bytes and dist_broadcast.
  * @threads one at a time.
  * @since 0.1
  */
@@ -5298,12 +5305,13 @@ dist_status_t dist_reducer_describe(const struct dist_reducer_t *reducer,
 /**
  * Releases a reducer and the memory that it provides.
  *
- * If operations of a step are under way, the call waits until they have ended. It also waits for
- * functions of dist_reducer_on_bucket that run, but not inside a completion callback.
+ * If operations of a step are under way, the call waits until they have ended. It also waits
+ * for functions of dist_reducer_on_bucket that run, but not inside a completion callback.
  *
  * @param reducer in, optional: the reducer; NULL does nothing.
  * @agree nothing.
- * @blocks until the operations of the step have ended, until their deadlines at the latest, and
+ * @blocks until the operations of the step have ended, until their deadlines at the latest,
+ * and
  *   until the functions have returned.
  * @return DIST_OK; DIST_ERR_INVALID_HANDLE.
  * @threads one; no other call uses the reducer.
@@ -5464,8 +5472,8 @@ dist_status_t dist_reducer_end(struct dist_reducer_t *reducer,
  * @blocks until all ranks have called, until the deadline at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong numbers, inside a step, before the
  *   first one, or inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was
- *   released; DIST_ERR_UNSUPPORTED for gradients of integers or in device memory; the errors of
- *   dist_all_reduce.
+ *   released; DIST_ERR_UNSUPPORTED for gradients of integers or in device memory; the errors
+ *   of dist_all_reduce.
  * @threads one at a time.
  * @since 0.1
  */
@@ -5579,7 +5587,8 @@ dist_status_t dist_shard_ranges(struct dist_shard_t *shard,
  *
  * @param shard in: the shard.
  * @param state in: the index of the state in `states` of the options.
- * @param values out: one f32 for each element, range by range (`offset` of the range); zeros at
+ * @param values out: one f32 for each element, range by range (`offset` of the range); zeros
+ * at
  *   first. Memory of the shard, valid until dist_shard_release, or until dist_shard_gather has
  *   followed dist_reducer_regroup; NULL on failure.
  * @param count out, optional: the number of elements; not written on failure.
@@ -5604,10 +5613,10 @@ dist_status_t dist_shard_state(struct dist_shard_t *shard,
  * not touch parameters.
  *
  * If the call fails because a rank has died: dist_group_shrink, dist_reducer_regroup, and this
- * call again. It then also redistributes the states to the ranks of the new group, and so does a
- * call after dist_reducer_regroup for another reason. If a step fails, repeat dist_reducer_end
- * and the update first. A gather that was begun with a work, and that has failed, is repeated by
- * dist_reducer_end.
+ * call again. It then also redistributes the states to the ranks of the new group, and so does
+ * a call after dist_reducer_regroup for another reason. If a step fails, repeat
+ * dist_reducer_end and the update first. A gather that was begun with a work, and that has
+ * failed, is repeated by dist_reducer_end.
  *
  * @param shard in: the shard.
  * @param work out, optional: NULL to wait; else a work that ends with the gather, owned by the
@@ -5615,16 +5624,15 @@ dist_status_t dist_shard_state(struct dist_shard_t *shard,
  * @agree the order of calls on the group.
  * @blocks until all parameters are there, until the deadlines of the operations at the latest;
  *   with a work only after dist_reducer_regroup.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT while another gather runs, and inside a completion
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT while another gather runs, and inside a
+ * completion
  *   callback; DIST_ERR_INVALID_HANDLE, also if the group was released; DIST_ERR_NOT_FOUND if
- *   the states of a rank are lost with it: the group still works, and a repetition is of no use; the errors of dist_all_gather. With a work these
- *   are the work's.
+ *   the states of a rank are lost with it: the group still works, and a repetition is of no
+ *   use; the errors of dist_all_gather. With a work these are the work's.
  * @threads one at a time.
  * @since 0.1
  */
-DIST_NODISCARD
-dist_status_t dist_shard_gather(struct dist_shard_t *shard,
-                                dist_work_t **work);
+DIST_NODISCARD dist_status_t dist_shard_gather(struct dist_shard_t *shard, dist_work_t **work);
 
 /**
  * Waits until a parameter is there that is gathered in the background.
@@ -5677,7 +5685,8 @@ dist_status_t dist_shard_save(struct dist_shard_t *shard,
  * @agree the order of calls on the group, and root.
  * @blocks until all ranks have their states, until the deadlines of its operations at the
  *   latest.
- * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another form,
+ * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another
+ * form,
  *   other parameters or other states; also between dist_reducer_regroup and dist_shard_gather,
  *   and inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released;
  *   the errors of dist_broadcast.

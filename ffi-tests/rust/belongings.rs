@@ -15,7 +15,8 @@ impl Belongings {
         for fd in entries("/proc/self/fd") {
             // The descriptor that lists the folder is gone by now.
             let target = fs::read_link(Path::new("/proc/self/fd").join(&fd));
-            // A process that has used `dist_mem_alloc` once keeps its arena's descriptor; what it maps counts.
+            // A process that has used `dist_mem_alloc` once keeps its arena's descriptor; what it
+            // maps counts.
             if let Ok(target) = target
                 && !target.to_string_lossy().contains("libdist-arena")
             {

@@ -1,4 +1,5 @@
-//! What a group costs that does nothing: shared memory, heap, and the time of ranks that wait. Every rank is a process.
+//! What a group costs that does nothing: shared memory, heap, and the time of ranks that wait.
+//! Every rank is a process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -16,7 +17,8 @@ const ALL_IN_USE: u64 = 8 << 20;
 /// The most that an idle one may cost: its segment, and the heap of all its ranks.
 const IDLE: u64 = 64 << 10;
 
-/// A number that a worker has reported, in the order of the reports: of its `turn`th report of `what`.
+/// A number that a worker has reported, in the order of the reports: of its `turn`th report of
+/// `what`.
 fn measured(reports: &[harness::Report], what: &str, turn: usize, key: &str) -> u64 {
     let report = reports.iter().filter(|report| report.what == what).nth(turn).expect(what);
     let value: serde_json::Value = serde_json::from_str(&report.succeeded().message).unwrap();
@@ -39,7 +41,8 @@ fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Repo
 fn a_group_of_eight_has_little_shared_memory_and_none_before_its_first_use() {
     let all = run(RANKS, |rank| {
         let mut program = "init\nmemory\nbarrier\nbarrier\nmemory\nbarrier\n".to_owned();
-        // Every slot of every rank, and every ring, with messages that are whole and others that are longer than it.
+        // Every slot of every rank, and every ring, with messages that are whole and others that
+        // are longer than it.
         program +=
             "all_reduce f32 SUM 1000000\nreduce_scatter f32 SUM 200000\nall_gather f32 200000\n";
         for distance in 1..RANKS {
@@ -73,8 +76,8 @@ const ONCE: u64 = 1 << 20;
 fn idle_groups(count: usize) {
     let list = "0,1,2,3,4,5,6,7";
     let all = run(RANKS, |_| {
-        // The first ones bring what there is once: they fill the rings of the world, in which ranks agree on a group. The
-        // barriers fill the flight recorder of each process.
+        // The first ones bring what there is once: they fill the rings of the world, in which ranks
+        // agree on a group. The barriers fill the flight recorder of each process.
         format!(
             "init\ntimes 2000 0 barrier\nmany {FIRST} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
         )

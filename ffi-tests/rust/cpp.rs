@@ -1,6 +1,6 @@
-//! The C++ header: the programs of `ffi-tests/cpp` are compiled with the compilers of this system and run, in each standard,
-//! with exceptions and without, and under sanitizers. Without a C++ compiler, or without a tool that a test is about, a test
-//! says so and passes.
+//! The C++ header: the programs of `ffi-tests/cpp` are compiled with the compilers of this system
+//! and run, in each standard, with exceptions and without, and under sanitizers. Without a C++
+//! compiler, or without a tool that a test is about, a test says so and passes.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -304,7 +304,8 @@ fn coroutines_under_thread_sanitizer() {
     thread_sanitized("coroutines", "-std=c++20");
 }
 
-/// The first program of the guide, the step of a reducer, and the options of C++20 as the guide shows them.
+/// The first program of the guide, the step of a reducer, and the options of C++20 as the guide
+/// shows them.
 #[test]
 fn code_of_the_guide_compiles() {
     /// Declares the names that the step of a reducer uses.
@@ -404,7 +405,8 @@ fn every_function_of_the_c_header_has_a_cxx_form() {
     }
 }
 
-/// The functions that the C++ header declares for its users, by name: those of namespaces, and the public ones of classes.
+/// The functions that the C++ header declares for its users, by name: those of namespaces, and the
+/// public ones of classes.
 fn declared(text: &str) -> BTreeSet<String> {
     const STATEMENTS: &[&str] = &[
         "template",

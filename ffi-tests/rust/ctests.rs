@@ -1,6 +1,7 @@
-//! The C tests: each program of `ffi-tests/c` is compiled with the system's compiler against the header
-//! and the library of this build, and run with a deadline. One test per program, so that failures have
-//! names. Without a C compiler, or without Valgrind where that is the point, a test says so and passes.
+//! The C tests: each program of `ffi-tests/c` is compiled with the system's compiler against the
+//! header and the library of this build, and run with a deadline. One test per program, so that
+//! failures have names. Without a C compiler, or without Valgrind where that is the point, a test
+//! says so and passes.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -381,7 +382,8 @@ fn leak_works() {
     leaks_nothing("works");
 }
 
-/// Random trainings of `cargo xtask random`: the first seed and their number are in the environment.
+/// Random trainings of `cargo xtask random`: the first seed and their number are in the
+/// environment.
 #[test]
 #[ignore = "takes minutes: cargo xtask random"]
 fn many_reducer_random() {

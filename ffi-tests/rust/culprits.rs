@@ -1,5 +1,5 @@
-//! The culprit of a failure as fields: rank, kind of fault, process and host, the same on all other ranks. Each rank is a
-//! process; hosts differ in name alone.
+//! The culprit of a failure as fields: rank, kind of fault, process and host, the same on all other
+//! ranks. Each rank is a process; hosts differ in name alone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -49,7 +49,8 @@ fn told(ended: &Ended, name: &str, culprit: (usize, i32, u32)) {
 /// What a rank does that survives.
 const SURVIVE: &str = "init\nbarrier\nbarrier async=yes\nwork_culprit\nculprit\nfinalize\n";
 
-/// Kills or stops a victim while the others wait for it; `kinds` has the kind that each of the others reports.
+/// Kills or stops a victim while the others wait for it; `kinds` has the kind that each of the
+/// others reports.
 fn harm(hosts: &[&str], victim: usize, kinds: &[i32], act: impl Fn(&mut Job, &str)) {
     let mut job = start(hosts, |rank| match rank == victim {
         true => "init\nbarrier\ngate never\n".to_owned(),
@@ -107,8 +108,8 @@ fn stopped_lone_rank_of_another_host_is_unreachable() {
     harm(TWO_HOSTS, 0, &[DIST_CULPRIT_UNREACHABLE; 3], stop);
 }
 
-/// One rank does something else instead of the second barrier; all others report this kind and this rank. After a mismatch
-/// they report the rank that the first finder compared itself with.
+/// One rank does something else instead of the second barrier; all others report this kind and this
+/// rank. After a mismatch they report the rank that the first finder compared itself with.
 fn differ(hosts: &[&str], odd: usize, does: &str, kind: i32) {
     let mut job = start(hosts, |rank| match rank == odd {
         true => format!("init\nbarrier\n{does}\n"),

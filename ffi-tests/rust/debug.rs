@@ -1,5 +1,5 @@
-//! What debugging adds between processes: who is missing before a collective, levels that differ, elements that nobody
-//! wants, and what is told of groups and of waits that last.
+//! What debugging adds between processes: who is missing before a collective, levels that differ,
+//! elements that nobody wants, and what is told of groups and of waits that last.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

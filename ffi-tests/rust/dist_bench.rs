@@ -1,5 +1,5 @@
-//! dist-bench as its users meet it: the built program, which measures libdist alone and against what is installed. Nothing here
-//! depends on how fast anything is.
+//! dist-bench as its users meet it: the built program, which measures libdist alone and against
+//! what is installed. Nothing here depends on how fast anything is.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
@@ -10,7 +10,8 @@ use program::{Ended, Folder, Program, until};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
-/// dist-bench without what a launcher or a user may have set, and with its files in a test's folder.
+/// dist-bench without what a launcher or a user may have set, and with its files in a test's
+/// folder.
 fn command(args: &str, folder: &Folder) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dist-bench"));
     for name in ["DIST_TRANSPORT", "DIST_HOST_ID", "DIST_ALGORITHM", "DIST_TUNING_FILE"] {
@@ -111,8 +112,8 @@ fn every_way_to_call_is_measured_and_right() {
     }
 }
 
-/// Runs against a peer; none where it is not installed, whole: the compiler, the launcher, the header that some packages
-/// leave out, or torch.
+/// Runs against a peer; none where it is not installed, whole: the compiler, the launcher, the
+/// header that some packages leave out, or torch.
 fn against(name: &str, args: &str, folder: &Folder) -> Option<Ended> {
     let ended = run(&format!("{args} --json result.json --peer {name}"), folder);
     if ended.status == 1 && [": install lib", ": pip install"].iter().any(|t| ended.err.contains(t))
@@ -213,7 +214,8 @@ fn peers_take_turns_with_ours() {
     }
 }
 
-/// The same build on both sides. Which of the two is faster is chance, so that the verdict may be any.
+/// The same build on both sides. Which of the two is faster is chance, so that the verdict may be
+/// any.
 #[test]
 fn another_tree_takes_turns_and_is_judged() {
     let folder = Folder::new();
@@ -447,7 +449,8 @@ fn all_reducers_train_and_average_right() {
         // Too few pairs for an interval, and no other library for a ratio.
         assert!(candidate["exposed_low_ms"].is_null() && candidate["by_horovod"].is_null());
     }
-    // Gradients in memory of the reducer are not copied; those of the caller are, to the buckets and back.
+    // Gradients in memory of the reducer are not copied; those of the caller are, to the buckets
+    // and back.
     let copied = |index: usize| candidates[index]["bytes_copied"].as_u64().unwrap();
     assert!(copied(0) == 0 && copied(1) > 0, "{} {}", copied(0), copied(1));
     assert!(

@@ -1,5 +1,5 @@
-//! dist-store as its users meet it: the built program, against stores that it serves itself or that the
-//! test does.
+//! dist-store as its users meet it: the built program, against stores that it serves itself or that
+//! the test does.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 
 #[path = "program/mod.rs"]

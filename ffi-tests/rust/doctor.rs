@@ -1,5 +1,5 @@
-//! What happened, from the dumps alone: jobs of real processes hang, die and disagree on purpose, and dist-doctor is given
-//! nothing but what their flight recorders have written.
+//! What happened, from the dumps alone: jobs of real processes hang, die and disagree on purpose,
+//! and dist-doctor is given nothing but what their flight recorders have written.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test that fails says what it knows")]
@@ -80,7 +80,8 @@ impl Dumps {
         }
     }
 
-    /// The verdict on what has gone wrong: its line, and the class and the culprits of the first finding.
+    /// The verdict on what has gone wrong: its line, and the class and the culprits of the first
+    /// finding.
     fn verdict(&self) -> (String, String, Vec<u64>) {
         let said = self.diagnosis(&[]);
         assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);

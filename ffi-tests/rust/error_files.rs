@@ -1,5 +1,5 @@
-//! Error files: what the library writes for a launcher when a group fails, and what distrun makes of what ranks have
-//! written, whoever wrote it.
+//! Error files: what the library writes for a launcher when a group fails, and what distrun makes
+//! of what ranks have written, whoever wrote it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
@@ -151,7 +151,8 @@ fn the_summary_names_who_was_killed_and_what_the_others_were_told() {
     for rank in [0, 1, 3] {
         let line = report.lines().find(|line| line.starts_with(&format!("    rank {rank}: ")));
         let line = line.expect(report);
-        // On a host so busy that it was told to end before it did, it may not have been told of the death.
+        // On a host so busy that it was told to end before it did, it may not have been told of the
+        // death.
         let is_told = line.contains(&format!("rank 2 (pid {pid}, host "));
         assert!(is_told || !line.contains("exit status 9"), "{line}");
     }
@@ -200,7 +201,8 @@ fn a_programs_own_error_file_is_shown_and_its_last_line_for_the_others() {
     assert_eq!(ended.status, 5);
     let shown = "  its error:\n    Traceback:\n      train()\n    E: no data\n";
     assert!(ended.err.contains(shown), "{}", ended.err);
-    // What is no report of an error is passed over, and an error file of a rank that succeeds is nobody's business.
+    // What is no report of an error is passed over, and an error file of a rank that succeeds is
+    // nobody's business.
     let ended = run(&[], "echo '{' >$TORCHELASTIC_ERROR_FILE; exit 5");
     assert!(ended.status == 5 && !ended.err.contains("its error"), "{}", ended.err);
     let ended = run(&[], &format!("printf %s '{trace}' >$TORCHELASTIC_ERROR_FILE"));

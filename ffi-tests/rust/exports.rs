@@ -1,5 +1,5 @@
-//! The built library exports what `dist_export!` defines, what the list of symbols says and what the
-//! header declares: no more and no less. Its name, flags and needs are as promised.
+//! The built library exports what `dist_export!` defines, what the list of symbols says and what
+//! the header declares: no more and no less. Its name, flags and needs are as promised.
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 
 mod interface;

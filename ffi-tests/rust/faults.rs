@@ -1,6 +1,6 @@
-//! Failure as an ordinary event: ranks that die, leave, come late, stop, fork or call something else.
-//! Every rank is a process; each test asserts what the others are told, when, and who is named, and
-//! the harness asserts that nothing is left.
+//! Failure as an ordinary event: ranks that die, leave, come late, stop, fork or call something
+//! else. Every rank is a process; each test asserts what the others are told, when, and who is
+//! named, and the harness asserts that nothing is left.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -286,8 +286,8 @@ const ODD: &[Odd] = &[
     },
 ];
 
-/// Where nobody that this rank waits for calls something else, it may have left before anybody noticed:
-/// a sender of a reduce, the root of a broadcast, and those that agree with that root.
+/// Where nobody that this rank waits for calls something else, it may have left before anybody
+/// noticed: a sender of a reduce, the root of a broadcast, and those that agree with that root.
 fn may_have_left(rank: usize, calls: &[&str]) -> bool {
     let call = calls[rank];
     let root: Option<usize> = call.split(' ').next_back().and_then(|word| word.parse().ok());
@@ -309,7 +309,8 @@ fn mismatch(case: &Odd, size: usize, odd: usize) {
     let ended = job.finish();
     for rank in 0..size {
         let name = rank.to_string();
-        // The first barrier and the call may be the same command: the one after `init` is the first.
+        // The first barrier and the call may be the same command: the one after `init` is the
+        // first.
         let outcome = &ended.reports(&name)[3];
         assert_eq!(outcome.what, calls[rank]);
         if outcome.status != DIST_OK || !may_have_left(rank, &calls) {

@@ -1,5 +1,5 @@
-//! The store in a file between real processes: meeting in it, what an earlier run has left, writers that are killed,
-//! disks that are full.
+//! The store in a file between real processes: meeting in it, what an earlier run has left, writers
+//! that are killed, disks that are full.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]

@@ -1,5 +1,5 @@
-//! Leaving: `dist_finalize` ends in a few seconds whatever the other ranks do, says nothing where all is in order, and the
-//! rank that hosts the store leaves last. Every rank is a process.
+//! Leaving: `dist_finalize` ends in a few seconds whatever the other ranks do, says nothing where
+//! all is in order, and the rank that hosts the store leaves last. Every rank is a process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
@@ -103,7 +103,8 @@ fn the_rank_that_hosts_the_store_leaves_last() {
     for rank in 1..3 {
         let name = rank.to_string();
         ended.report(&name, &format!("get key{rank} value")).succeeded();
-        // It leaves when the last one has said that it does, which is a moment before that one's call returns.
+        // It leaves when the last one has said that it does, which is a moment before that one's
+        // call returns.
         let used = ended.report(&name, "unstore");
         assert!(used.succeeded().at_us < host, "rank {rank} still used the store");
     }

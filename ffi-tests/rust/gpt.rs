@@ -1,5 +1,5 @@
-//! `c-examples/gpt`: the losses of a training do not depend on the number of ranks, on what the ranks share out, on a restart,
-//! and little on the death of a rank.
+//! `c-examples/gpt`: the losses of a training do not depend on the number of ranks, on what the
+//! ranks share out, on a restart, and little on the death of a rank.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -20,7 +20,8 @@ use toolchain::Compiler;
 
 /// The largest relative difference between the losses of different numbers of ranks.
 const ROUNDING: f64 = 1e-4;
-/// The same for a training that lost a rank: one step has the sequences of the remaining ranks only.
+/// The same for a training that lost a rank: one step has the sequences of the remaining ranks
+/// only.
 const LOST_SEQUENCES: f64 = 0.05;
 /// A model that trains in a second.
 const SMALL: [&str; 4] = ["--width", "32", "--context", "24"];

@@ -49,7 +49,8 @@ fn the_version_is_the_packages_everywhere() {
     assert_eq!(text.to_str(), Ok(env!("CARGO_PKG_VERSION")));
 }
 
-/// The tags of a function's comment, each with its text, in order. A tag begins a line; what follows belongs to it.
+/// The tags of a function's comment, each with its text, in order. A tag begins a line; what
+/// follows belongs to it.
 fn tags(comment: &str) -> Vec<(String, String)> {
     let mut tags: Vec<(String, String)> = Vec::new();
     for line in comment.lines().map(|line| line.trim().trim_start_matches('*').trim()) {
@@ -70,7 +71,8 @@ fn summary(comment: &str) -> &str {
     lines.find(|line| !line.is_empty()).unwrap_or("")
 }
 
-/// Returns the faults in the form of a function's comment. Reference pages and stubs of other languages are made from it.
+/// Returns the faults in the form of a function's comment. Reference pages and stubs of other
+/// languages are made from it.
 fn faults(function: &interface::Function) -> Vec<String> {
     let mut faults = Vec::new();
     let comment = &function.comment;

@@ -1,6 +1,6 @@
-//! Ranks that stop without dying are found and named, whoever merely computes is not; and whoever waits for a rank that is
-//! in another group is told which. Every rank is a process; hosts differ in name alone. (A network that parts is in
-//! `multi_host`.)
+//! Ranks that stop without dying are found and named, whoever merely computes is not; and whoever
+//! waits for a rank that is in another group is told which. Every rank is a process; hosts differ
+//! in name alone. (A network that parts is in `multi_host`.)
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -34,7 +34,8 @@ fn names(ranks: usize) -> Vec<String> {
     (0..ranks).map(|rank| rank.to_string()).collect()
 }
 
-/// Stops one rank in the middle of a loop until the others have told it and left, and lets it go on.
+/// Stops one rank in the middle of a loop until the others have told it and left, and lets it go
+/// on.
 fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
     let mut job = start(hosts, |rank| {
         let wait = if rank == victim { "gate end\n" } else { "" };
@@ -80,7 +81,8 @@ fn a_stopped_rank_is_named_to_all_and_harms_nobody_when_it_goes_on() {
 
 #[test]
 fn a_stopped_rank_is_named_on_all_hosts() {
-    // A leader, by those of its own host and by the other leader; one that is none, by its host; one alone on its host.
+    // A leader, by those of its own host and by the other leader; one that is none, by its host;
+    // one alone on its host.
     for victim in [2, 3] {
         stop_one(&["a", "a", "b", "b"], "all_reduce f32 SUM 1000", victim);
     }
@@ -95,7 +97,8 @@ fn ranks_that_are_stopped_together_accuse_nobody() {
         let names = names(hosts.len());
         job.all_report(&names, "at go");
         names.iter().for_each(|name| job.stop(name));
-        // The times are what is tested: that of the stop, and one in which somebody could be missed afterwards.
+        // The times are what is tested: that of the stop, and one in which somebody could be missed
+        // afterwards.
         std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
         names.iter().for_each(|name| job.resume(name));
         std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));

@@ -1,5 +1,5 @@
-//! The hosts that other tests put their ranks on: they reach each other and nobody else, a line between
-//! them delays and loses what it should, and nothing of them is left.
+//! The hosts that other tests put their ranks on: they reach each other and nobody else, a line
+//! between them delays and loses what it should, and nothing of them is left.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]

@@ -1,5 +1,5 @@
-//! What the tests of the C interface have in common: the committed header, taken apart, and where the
-//! built library is.
+//! What the tests of the C interface have in common: the committed header, taken apart, and where
+//! the built library is.
 #![allow(dead_code, reason = "every test crate that includes this module uses a part of it")]
 
 use std::path::PathBuf;
@@ -76,8 +76,8 @@ fn last_word(text: &str) -> String {
         .into()
 }
 
-/// The shared library of this build. Cargo puts it beside the test programs; the one in the folder above
-/// is there only after a plain `cargo build`, and may be older.
+/// The shared library of this build. Cargo puts it beside the test programs; the one in the folder
+/// above is there only after a plain `cargo build`, and may be older.
 pub(crate) fn library() -> PathBuf {
     let program = std::env::current_exe().expect("a test knows its program");
     let library = program.with_file_name("libdist.so");

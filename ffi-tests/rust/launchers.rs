@@ -49,8 +49,8 @@ impl Launcher {
         command
     }
 
-    /// Two jobs at once, each in a folder of its own: a rank that met the wrong ones would report to
-    /// its own folder that sums and sizes are wrong, or would never come.
+    /// Two jobs at once, each in a folder of its own: a rank that met the wrong ones would report
+    /// to its own folder that sums and sizes are wrong, or would never come.
     fn runs_two_jobs_at_once(&self) {
         let Some(program) = self.find() else { return };
         let mut jobs = [Job::new(), Job::new()];

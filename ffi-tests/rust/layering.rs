@@ -1,7 +1,8 @@
 //! What must never know what: the layer table, held against the source text.
 //!
-//! The table is that of the architecture document. The source is scanned, not compiled: comments, texts
-//! and test code are taken out, then every path (`use` or not) is resolved to the layer that it enters.
+//! The table is that of the architecture document. The source is scanned, not compiled: comments,
+//! texts and test code are taken out, then every path (`use` or not) is resolved to the layer that
+//! it enters.
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 
 #[path = "layering/scan.rs"]
@@ -206,7 +207,8 @@ fn unsafe_code_is_where_it_is_argued() {
     }
 }
 
-/// Where the library blocks, beside `wait` and `sys`: what is waited for has been killed, or been told to end.
+/// Where the library blocks, beside `wait` and `sys`: what is waited for has been killed, or been
+/// told to end.
 const BLOCKS: &[&str] = &["base::config", "process::crew", "store::tcp::server"];
 
 /// Everything else that blocks, or reads the environment, is refused by clippy.

@@ -1,4 +1,5 @@
-//! What the plug-in for MPI makes of the launcher and of the MPI that it finds, without any MPI: its file that says so is read here.
+//! What the plug-in for MPI makes of the launcher and of the MPI that it finds, without any MPI:
+//! its file that says so is read here.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "the plug-in uses all of it")]

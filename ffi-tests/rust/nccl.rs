@@ -1,5 +1,6 @@
-//! Groups on devices, with real ranks through the C interface, over the stubs of libnccl and libcuda, which fail on misuse: every
-//! program must end with none. Over NCCL, and by way of host memory. Needs a C compiler; no GPU and no NCCL.
+//! Groups on devices, with real ranks through the C interface, over the stubs of libnccl and
+//! libcuda, which fail on misuse: every program must end with none. Over NCCL, and by way of host
+//! memory. Needs a C compiler; no GPU and no NCCL.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -15,7 +16,8 @@ use toolchain::{Compiler, Outcome, run};
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(80);
 
-/// Holds while something is built: each of the tests may run in a process of its own, and they share what is built.
+/// Holds while something is built: each of the tests may run in a process of its own, and they
+/// share what is built.
 fn building() -> File {
     let path = format!("{}/nccl.lock", env!("CARGO_TARGET_TMPDIR"));
     let file = File::create(path).expect("a file to lock");
@@ -219,7 +221,8 @@ fn a_refused_call_fails_the_group() {
     passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
 }
 
-/// One thread has the groups of all ranks. Also where launching takes its time, and where all say that they have come.
+/// One thread has the groups of all ranks. Also where launching takes its time, and where all say
+/// that they have come.
 #[test]
 fn one_thread_drives_several_devices() {
     passes("together", Some("one_thread"), &[]);
@@ -281,7 +284,8 @@ mod staging {
         passes("operations", Some("staging"), &[]);
     }
 
-    /// The example of a plug-in, which knows nothing of devices and needs a number for every part of a call.
+    /// The example of a plug-in, which knows nothing of devices and needs a number for every part
+    /// of a call.
     #[test]
     fn another_back_end_carries_it() {
         let Some(compiler) = Compiler::find() else { return };
@@ -290,7 +294,8 @@ mod staging {
             let _building = building();
             compiler.plugin("backend_store_staged", BACKEND, &[]).display().to_string()
         };
-        // 8 types with 8 operators and 2 with 6, in 4 kinds; but for reduce_scatter_v with PREMUL_SUM.
+        // 8 types with 8 operators and 2 with 6, in 4 kinds; but for reduce_scatter_v with
+        // PREMUL_SUM.
         let words = [program.as_str(), "staging", "store", "302"];
         let plugins = [("DIST_BACKEND_PLUGINS", plugin.as_str())];
         run_with("staged_store", &plugins, &words).expect_success();
@@ -427,7 +432,8 @@ fn a_real_library_has_all_that_is_used() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The functions of CUDA and NCCL that are used are all among the declarations that the stubs are held against.
+/// The functions of CUDA and NCCL that are used are all among the declarations that the stubs are
+/// held against.
 #[test]
 fn what_is_used_is_declared() {
     let read = |name: &str| {

@@ -1,5 +1,5 @@
-//! The tables of environment variables (`docs/environment.md`) and of status numbers (`docs/errors.md`) match the
-//! source, and the index of the examples matches the files on disk.
+//! The tables of environment variables (`docs/environment.md`) and of status numbers
+//! (`docs/errors.md`) match the source, and the index of the examples matches the files on disk.
 #![allow(clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

@@ -196,7 +196,8 @@ fn a_port_that_is_something_elses_is_named() {
 
 #[test]
 fn a_store_may_listen_elsewhere_than_others_find_it() {
-    // An address for documentation, which is none of this host's: as behind a balancer or a name of a service.
+    // An address for documentation, which is none of this host's: as behind a balancer or a name of
+    // a service.
     let elsewhere = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1")];
     alone(&elsewhere, "init")
         .failed(DIST_ERR_SYSTEM, &["192.0.2.1", "no such address", "DIST_STORE_BIND_ADDRESS"])
@@ -313,7 +314,8 @@ fn a_death_at_any_moment_of_starting_is_survived_within_the_deadline() {
     let init = "init connect_timeout_ms=1000";
     let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");
     let mut formed = 0;
-    // From before the victim has come until after the group has formed, whatever the machine's pace.
+    // From before the victim has come until after the group has formed, whatever the machine's
+    // pace.
     for (turn, victim) in (0..12).zip([0, 1, 2].into_iter().cycle()) {
         let mut job = Job::by_hand(3, |_| program.clone());
         let victim = victim.to_string();

@@ -1,5 +1,5 @@
-//! Jobs that the launcher starts again, and flags of torchrun and of torch.distributed.launch: the built program, started on
-//! shell scripts and on ranks that use the library.
+//! Jobs that the launcher starts again, and flags of torchrun and of torch.distributed.launch: the
+//! built program, started on shell scripts and on ranks that use the library.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
@@ -118,7 +118,8 @@ fn ranks_that_lose_a_peer_come_together_again_in_the_next_attempt() {
             "{errors}"
         );
         for name in ["0", "2"] {
-            // What the library has told the rank is in the summary, unless it was told to end before it ended.
+            // What the library has told the rank is in the summary, unless it was told to end
+            // before it ended.
             let line = lines_with(&errors, &[&format!("    rank {name}: ")]);
             let [line] = line.as_slice() else { panic!("{errors}") };
             assert!(line.contains("rank 1 (pid ") || line.contains("SIGTERM"), "{errors}");

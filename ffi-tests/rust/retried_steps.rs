@@ -1,6 +1,8 @@
-//! A training whose reducer repeats a step after a rank was killed, in real processes under distrun.
+//! A training whose reducer repeats a step after a rank was killed, in real processes under
+//! distrun.
 //!
-//! The ranks that are left must get what a job of these ranks gets that begins at that step, bit for bit.
+//! The ranks that are left must get what a job of these ranks gets that begins at that step, bit
+//! for bit.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -105,7 +107,8 @@ fn a_rank_killed_in_mid_step_with_a_function_as_hook() {
     compare_with("retry_function", "2", GRADIENTS / 2, Some("add up"));
 }
 
-/// The committed fragments of an outer optimizer stay, and the others are agreed on by the ranks that are left.
+/// The committed fragments of an outer optimizer stay, and the others are agreed on by the ranks
+/// that are left.
 #[test]
 fn a_rank_killed_in_an_outer_step() {
     let Some(compiler) = Compiler::find() else { return };

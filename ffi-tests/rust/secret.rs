@@ -1,5 +1,5 @@
-//! The secret of a job's store: that the launcher hands it to the ranks and shows it to nobody, and what
-//! a rank says where it cannot have it.
+//! The secret of a job's store: that the launcher hands it to the ranks and shows it to nobody, and
+//! what a rank says where it cannot have it.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells of a job that failed")]
@@ -72,8 +72,8 @@ impl Ended {
     }
 }
 
-/// Runs distrun to its end, in the folder of the secrets, with these variables beside its own. What it writes
-/// must fit into a pipe.
+/// Runs distrun to its end, in the folder of the secrets, with these variables beside its own. What
+/// it writes must fit into a pipe.
 fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove(FILE).env_remove(FD);
@@ -105,8 +105,8 @@ fn told(variables: &[(&str, &str)], flags: &[&str]) -> String {
     ended.out.trim_end().split_once("] ").unwrap().1.to_owned()
 }
 
-/// The secrets that the ranks of a new job find, with a line "told" behind each that can be seen in the
-/// environment or on the command line of the rank or its launcher.
+/// The secrets that the ranks of a new job find, with a line "told" behind each that can be seen in
+/// the environment or on the command line of the rank or its launcher.
 fn found_by_ranks(ranks: usize) -> Vec<String> {
     let script = "s=$(cat /proc/self/fd/$DIST_STORE_SECRET_FD); echo $s; for p in $$ $PPID; do \
                   grep -qaF $s /proc/$p/environ /proc/$p/cmdline && echo told; done; \
@@ -228,7 +228,8 @@ fn ranks_with_a_secret_work_whoever_hosts_the_store() {
     }
 }
 
-/// The four bytes that a store answers to a client that begins as torch's does, and whether it then closes.
+/// The four bytes that a store answers to a client that begins as torch's does, and whether it then
+/// closes.
 fn greeting_for_torch(port: u16) -> ([u8; 4], bool) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();

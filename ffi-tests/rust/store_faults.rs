@@ -1,5 +1,5 @@
-//! What is left of a store when processes die: the server, or a client in mid-wait. Every process is real, and is
-//! killed without a chance to say goodbye.
+//! What is left of a store when processes die: the server, or a client in mid-wait. Every process
+//! is real, and is killed without a chance to say goodbye.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]

@@ -53,8 +53,8 @@ fn soon() -> Deadline {
     Deadline::after(LIMIT)
 }
 
-/// A client that has said who it is and that it waits. It pings before and after, so that the second
-/// answer shows that the server knows of the wait.
+/// A client that has said who it is and that it waits. It pings before and after, so that the
+/// second answer shows that the server knows of the wait.
 fn open(port: u16) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,4 +1,5 @@
-//! The table of docs/backends.md equals the answers of the back ends, with no MPI and no CUDA installed.
+//! The table of docs/backends.md equals the answers of the back ends, with no MPI and no CUDA
+//! installed.
 //!
 //! `cargo xtask support-table` writes it: it runs the test that prints it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]

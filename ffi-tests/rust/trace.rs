@@ -1,5 +1,5 @@
-//! Traces of real processes: what is in their files, what is left of one that is killed, and that `dist-doctor` makes one
-//! of all. And the report on a rank that keeps the others waiting.
+//! Traces of real processes: what is in their files, what is left of one that is killed, and that
+//! `dist-doctor` makes one of all. And the report on a rank that keeps the others waiting.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(
     clippy::expect_used,
@@ -237,12 +237,12 @@ fn a_full_disk_ends_the_trace_and_not_the_job() {
     });
 }
 
-/// How long the last rank naps before each operation: longer where the machine gave the others too little for a verdict,
-/// which no program can know beforehand.
+/// How long the last rank naps before each operation: longer where the machine gave the others too
+/// little for a verdict, which no program can know beforehand.
 const NAPS_MS: [u64; 3] = [40, 160, 640];
 
-/// The verdicts of all ranks on a loop in which the last one naps so long, if at all, and their logs. By an algorithm over
-/// messages the ranks are apart.
+/// The verdicts of all ranks on a loop in which the last one naps so long, if at all, and their
+/// logs. By an algorithm over messages the ranks are apart.
 fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, String)> {
     let mut job = Job::new();
     for rank in 0..size {
@@ -289,8 +289,8 @@ fn last_is_named(told: &[(Value, String)]) -> bool {
 
 #[test]
 fn a_rank_that_is_late_again_and_again_is_named_by_the_others() {
-    // On one host it is seen who has come; between hosts messages say for whom their sender waited. (In a ring only the
-    // neighbour sees it.)
+    // On one host it is seen who has come; between hosts messages say for whom their sender waited.
+    // (In a ring only the neighbour sees it.)
     for (size, apart) in
         [(4, None), (2, None), (4, Some("linear")), (4, Some("recursive_doubling"))]
     {
@@ -310,7 +310,8 @@ fn a_rank_that_is_late_again_and_again_is_named_by_the_others() {
 
 #[test]
 fn equal_ranks_on_few_cores_have_no_straggler() {
-    // Other work on the machine may keep one rank back again and again, and that is then true: but not each time.
+    // Other work on the machine may keep one rank back again and again, and that is then true: but
+    // not each time.
     let has_none = |(told, log): &(Value, String)| {
         println!("{} {}", told["straggler"], told["skew"]);
         told["straggler"].is_null() && !log.contains("keeps the others waiting")

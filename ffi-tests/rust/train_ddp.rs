@@ -1,5 +1,6 @@
-//! The example `train_ddp` with hooks, in real processes under distrun: a hook sends fewer bytes, costs no accuracy, and leaves
-//! the same weights on all ranks. Without a compiler the test says so and passes.
+//! The example `train_ddp` with hooks, in real processes under distrun: a hook sends fewer bytes,
+//! costs no accuracy, and leaves the same weights on all ranks. Without a compiler the test says so
+//! and passes.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;

@@ -1,5 +1,5 @@
-//! docs/training.md says what is true: its programs compile without warnings, and print what the page says under the commands
-//! that the page gives.
+//! docs/training.md says what is true: its programs compile without warnings, and print what the
+//! page says under the commands that the page gives.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod doc_programs;

@@ -1,4 +1,5 @@
-//! Makes Rust of the interface in dist_backend.h, and compiles what mpi-sys leaves out with MPI's own compiler.
+//! Makes Rust of the interface in dist_backend.h, and compiles what mpi-sys leaves out with MPI's
+//! own compiler.
 
 use std::path::Path;
 use std::{env, error::Error};

@@ -5,7 +5,8 @@ use crate::base::label::Label;
 use crate::transport::{Descriptor, PeerName};
 use std::fmt;
 
-/// Which of the calls of a batch that became one operation two ranks labelled differently: the first one.
+/// Which of the calls of a batch that became one operation two ranks labelled differently: the
+/// first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DifferingCall {
     /// From 1; 0 where none is known.
@@ -25,7 +26,8 @@ impl DifferingCall {
 }
 
 impl fmt::Display for DifferingCall {
-    /// For instance `; call 3 of the batch has the label "a" on the one and "b" on the other`. Nothing if none is known.
+    /// For instance `; call 3 of the batch has the label "a" on the one and "b" on the other`.
+    /// Nothing if none is known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { number, ours, theirs } = self;
         if *number == 0 {

@@ -25,8 +25,8 @@ pub(super) fn is_narrow(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2)
 }
 
-/// Whether averages of the operation are made of parts that have been divided already: sums of narrow numbers may not
-/// fit where the average does.
+/// Whether averages of the operation are made of parts that have been divided already: sums of
+/// narrow numbers may not fit where the average does.
 fn divides_first(operation: &Operation<'_>) -> Result<bool> {
     Ok(is_narrow(operation.dtype()) && operation.op()? == ReduceOp::Avg)
 }
@@ -40,7 +40,8 @@ impl Fold {
         Ok(Self { dtype: operation.dtype(), op: operation.op()?, divisor: None })
     }
 
-    /// For the vectors of some of all `ranks` ranks, at once; [`Fold::partial`] folds what comes out with that of others.
+    /// For the vectors of some of all `ranks` ranks, at once; [`Fold::partial`] folds what comes
+    /// out with that of others.
     ///
     /// # Errors
     /// As [`Fold::of`].
@@ -71,7 +72,8 @@ impl Fold {
         with_all(size, vector, |vectors| self.all(dst, vectors));
     }
 
-    /// The same where no average is of more vectors than these, and to `twins` as well, which are as long as `dst`.
+    /// The same where no average is of more vectors than these, and to `twins` as well, which are
+    /// as long as `dst`.
     pub fn to_all<'a>(
         self,
         (dst, twins): (Dst<'_>, &[Dst<'_>]),
@@ -143,7 +145,8 @@ pub(super) fn contribute_by(
     }
 }
 
-/// Whether this rank contributes its vector as it is, so that it may be folded where the caller has it.
+/// Whether this rank contributes its vector as it is, so that it may be folded where the caller has
+/// it.
 pub(super) fn contributes_as_is(operation: &Operation<'_>) -> Result<bool> {
     Ok(operation.op()? != ReduceOp::PremulSum)
 }

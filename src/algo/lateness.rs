@@ -1,8 +1,10 @@
-//! Who came late: what one operation sees of ranks that entered it after this one had begun to wait for them.
+//! Who came late: what one operation sees of ranks that entered it after this one had begun to wait
+//! for them.
 //!
-//! Nothing is looked at before a wait has become long, which the caller decides; from then on whoever has not come is
-//! looked for at every look of the wait. A rank that is waited for since it waits itself *has* come, and is not blamed:
-//! within a node that can be seen, and over messages the first of a rank says for whom it has waited (see
+//! Nothing is looked at before a wait has become long, which the caller decides; from then on
+//! whoever has not come is looked for at every look of the wait. A rank that is waited for since it
+//! waits itself *has* come, and is not blamed: within a node that can be seen, and over messages
+//! the first of a rank says for whom it has waited (see
 //! [`Excuse`](crate::transport::frame::Excuse)).
 //!
 //! Must not know: how ranks are waited for, and what is done with what is told.
@@ -59,8 +61,9 @@ impl<'a> Lateness<'a> {
         self.since.get().is_some()
     }
 
-    /// A look in a wait that has become long: notes who of `others` has not come, and at later looks who of those has. `blame`
-    /// says whose fault it is that a rank came so late, by the number in the group, and how late that one was.
+    /// A look in a wait that has become long: notes who of `others` has not come, and at later
+    /// looks who of those has. `blame` says whose fault it is that a rank came so late, by the
+    /// number in the group, and how late that one was.
     pub fn look(
         &self,
         others: impl Iterator<Item = Rank>,

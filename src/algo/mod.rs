@@ -1,8 +1,8 @@
 //! Collective algorithms: one file each with its row, and one table that lists the rows.
 //!
-//! [`shared`] holds those for the ranks of one node, written over `SharedDomain`; [`message`] those for ranks that
-//! share nothing, over `Endpoint`; [`hierarchical`] those for several nodes of several ranks, made of the other two.
-//! [`pattern`] is the arithmetic that they have in common.
+//! [`shared`] holds those for the ranks of one node, written over `SharedDomain`; [`message`] those
+//! for ranks that share nothing, over `Endpoint`; [`hierarchical`] those for several nodes of
+//! several ranks, made of the other two. [`pattern`] is the arithmetic that they have in common.
 //!
 //! Must not know: concrete transports, stores, system calls, back ends.
 

@@ -17,10 +17,11 @@ use crate::transport::{Descriptor, Extent};
 pub struct Operation<'a> {
     /// What all ranks agree on.
     pub descriptor: Descriptor,
-    /// The count argument in elements: of a vector, or of a block where there is one for each rank. Of the `_v` forms
-    /// the longest block, where all ranks know them all, else `usize::MAX`.
+    /// The count argument in elements: of a vector, or of a block where there is one for each rank.
+    /// Of the `_v` forms the longest block, where all ranks know them all, else `usize::MAX`.
     pub count: usize,
-    /// What this rank contributes; empty where it contributes nothing, or [`Operation::sends`] has it.
+    /// What this rank contributes; empty where it contributes nothing, or [`Operation::sends`] has
+    /// it.
     pub send: Src<'a>,
     /// Where this rank's result goes; empty where it gets none, or [`Operation::recvs`] has it.
     pub recv: Dst<'a>,
@@ -38,12 +39,13 @@ pub struct Operation<'a> {
     pub deadline: &'a LateDeadline,
     /// Its deadline has just begun, or begins now: nothing has come before it.
     pub is_fresh: bool,
-    /// It has begun on the short way: this rank has published its line of it ([`run`](super::shared::steps::prompt::Routine::run)), or a
-    /// plug-in has it.
+    /// It has begun on the short way: this rank has published its line of it
+    /// ([`run`](super::shared::steps::prompt::Routine::run)), or a plug-in has it.
     pub is_published: bool,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
     pub launch: Option<Launch<'a>>,
-    /// The labels of the calls that became this operation, if there are several and any has one; else empty.
+    /// The labels of the calls that became this operation, if there are several and any has one;
+    /// else empty.
     pub labels: &'a [Label],
     /// The group's name, for what is told of the call.
     pub group: &'a str,
@@ -52,7 +54,8 @@ pub struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// A call with these arguments, and nothing special, in a group without a name, that nobody listens to.
+    /// A call with these arguments, and nothing special, in a group without a name, that nobody
+    /// listens to.
     pub fn of(
         descriptor: Descriptor,
         send: Src<'a>,
@@ -121,7 +124,8 @@ impl<'a> Operation<'a> {
         self.descriptor.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
     }
 
-    /// The count argument of the call, in bytes. Where all ranks know it, the buffers, which exist, are at least as long.
+    /// The count argument of the call, in bytes. Where all ranks know it, the buffers, which exist,
+    /// are at least as long.
     pub fn bytes(&self) -> usize {
         self.count.saturating_mul(self.element())
     }

@@ -32,11 +32,13 @@ pub struct Plain<'a> {
     pub recvs: Option<&'a [Dst<'a>]>,
     /// As [`Operation::factor`].
     pub factor: f64,
-    /// The label of the call. It is no part of the key: calls that differ in it alone go the same way.
+    /// The label of the call. It is no part of the key: calls that differ in it alone go the same
+    /// way.
     pub label: &'a Label,
 }
 
-/// All that a call says beside its buffers, in one word: two calls that have the same key differ in these alone.
+/// All that a call says beside its buffers, in one word: two calls that have the same key differ in
+/// these alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(NonZeroU64);
 
@@ -117,7 +119,8 @@ impl<'a> Plain<'a> {
         self.count.saturating_mul(self.dtype().size())
     }
 
-    /// How many bytes a rank has for others at most: the same for all, and as much as fits an address.
+    /// How many bytes a rank has for others at most: the same for all, and as much as fits an
+    /// address.
     pub fn bytes_in_all(&self, ranks: WorldSize) -> usize {
         match self.kind {
             OpKind::ReduceScatter | OpKind::AllToAll => self.bytes().saturating_mul(ranks),

@@ -1,8 +1,8 @@
-//! Overrides of the table: which algorithm to take for which calls, as somebody asked for by options, environment or a
-//! tuning file.
+//! Overrides of the table: which algorithm to take for which calls, as somebody asked for by
+//! options, environment or a tuning file.
 //!
-//! A rule that cannot do a call is passed over, so that one file serves many groups. Pure: reading them is the back
-//! end's.
+//! A rule that cannot do a call is passed over, so that one file serves many groups. Pure: reading
+//! them is the back end's.
 
 use super::select::Shape;
 use super::table::{Algorithm, algorithms};
@@ -40,8 +40,8 @@ pub struct Rule {
     pub kind: OpKind,
     /// What to take for it.
     pub algorithm: &'static Algorithm,
-    /// For count arguments of so many bytes. Where ranks compare counts pairwise nobody knows them, and a rule has no
-    /// limits.
+    /// For count arguments of so many bytes. Where ranks compare counts pairwise nobody knows them,
+    /// and a rule has no limits.
     pub bytes: RangeInclusive<usize>,
     /// In groups of so many ranks.
     pub ranks: RangeInclusive<usize>,
@@ -111,8 +111,8 @@ pub fn operation(name: &str) -> Result<OpKind> {
 /// The algorithm of an operation with this name.
 ///
 /// # Errors
-/// `InvalidArgument`, with the present name if this is a former one, else with the names of all algorithms of the
-/// operation.
+/// `InvalidArgument`, with the present name if this is a former one, else with the names of all
+/// algorithms of the operation.
 pub fn algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
     algorithms(kind).find(|row| row.name == name).ok_or_else(|| {
         if let Some(error) = former_name(kind, name) {

@@ -41,7 +41,8 @@ impl Shape {
     }
 }
 
-/// What a rank called, beside what another one did: with its algorithm, where they differ in nothing else.
+/// What a rank called, beside what another one did: with its algorithm, where they differ in
+/// nothing else.
 pub fn beside(this: &Descriptor, other: &Descriptor) -> String {
     let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
     let row = usize::from(this.algorithm).checked_sub(1);
@@ -69,12 +70,12 @@ pub struct Choice<'r> {
     pub rule: Option<&'r Rule>,
 }
 
-/// The algorithm for a call of `bytes` bytes: the one that the call names, else what the first rule asks for that can do
-/// the call, else the first row of the table that can, and pays.
+/// The algorithm for a call of `bytes` bytes: the one that the call names, else what the first rule
+/// asks for that can do the call, else the first row of the table that can, and pays.
 ///
 /// # Errors
-/// `InvalidArgument` where no algorithm has that name, or it cannot do what is wanted; the message lists those that
-/// can.
+/// `InvalidArgument` where no algorithm has that name, or it cannot do what is wanted; the message
+/// lists those that can.
 pub fn select<'r>(
     kind: OpKind,
     bytes: usize,

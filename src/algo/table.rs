@@ -1,8 +1,10 @@
-//! The table of algorithms. A row stands in the file of its algorithm; here is the order of preference.
+//! The table of algorithms. A row stands in the file of its algorithm; here is the order of
+//! preference.
 //!
-//! The order matters: within an operation the first row that can and pays is taken. Inside one node that is one of
-//! the shared algorithms; between nodes one that goes inside, between, inside, where a node has several ranks; else
-//! one of messages alone. A row that never pays here may still be asked for, or be the only one that folds in rank order.
+//! The order matters: within an operation the first row that can and pays is taken. Inside one node
+//! that is one of the shared algorithms; between nodes one that goes inside, between, inside, where
+//! a node has several ranks; else one of messages alone. A row that never pays here may still be
+//! asked for, or be the only one that folds in rank order.
 
 use super::fold::FEW;
 use super::hierarchical::{self, Levels};
@@ -99,7 +101,8 @@ pub enum Body {
     Hierarchical(fn(&mut Levels<'_>, &Operation<'_>) -> Result<()>),
 }
 
-/// Something about a call whose count argument is this many bytes ([`Operation::bytes`]), in a group of this shape.
+/// Something about a call whose count argument is this many bytes ([`Operation::bytes`]), in a
+/// group of this shape.
 pub type Test = fn(bytes: usize, shape: &Shape) -> bool;
 
 /// For any call.
@@ -117,7 +120,8 @@ pub const REACHED_FEW: Test = |bytes, shape| REACHED(bytes, shape) && shape.rank
 pub const FITS_A_LINE: Test = |bytes, _| bytes <= INLINE_BYTES;
 /// For blocks of which all ranks' together do.
 pub const ALL_FIT_A_LINE: Test = |bytes, shape| bytes.saturating_mul(shape.ranks) <= INLINE_BYTES;
-/// For what fits the smallest slot, and is no reason to ask whether it could be read where the caller has it.
+/// For what fits the smallest slot, and is no reason to ask whether it could be read where the
+/// caller has it.
 pub const SHORT: Test = |bytes, shape| bytes <= SHORT_BYTES && !may_be_asked(bytes, shape.crowded);
 /// For blocks of which all ranks' together are so short.
 pub const SHORT_IN_ALL: Test = |bytes, shape| {
@@ -139,14 +143,16 @@ pub struct Algorithm {
     pub fits: Test,
     /// Whether it should perform it.
     pub pays: Test,
-    /// Vectors of all ranks are folded at once and in rank order, or nothing is folded: what `canonical` asks for.
+    /// Vectors of all ranks are folded at once and in rank order, or nothing is folded: what
+    /// `canonical` asks for.
     pub ordered: bool,
     /// The algorithm.
     pub body: Body,
 }
 
 impl Algorithm {
-    /// Its number among those of one operation, from 1, by which ranks compare what they have chosen.
+    /// Its number among those of one operation, from 1, by which ranks compare what they have
+    /// chosen.
     pub fn number(&self, kind: OpKind) -> u8 {
         let before = BY_KIND[kind as usize].iter().position(|&row| std::ptr::eq(row, self));
         before.and_then(|before| u8::try_from(before + 1).ok()).unwrap_or(u8::MAX)

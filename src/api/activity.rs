@@ -1,12 +1,14 @@
-//! What this process is doing, in a few words, for the messages of those that wait for it: what is under way on any of its
-//! groups, or since when nothing is. It is read out of the flight recorder, by the service thread.
+//! What this process is doing, in a few words, for the messages of those that wait for it: what is
+//! under way on any of its groups, or since when nothing is. It is read out of the flight recorder,
+//! by the service thread.
 //!
 //! Must not know: who asks, and how words travel.
 
 use super::recorder::{self, Glance};
 use crate::base::ids::{GroupId, Rank};
 
-/// How many of the newest operations are looked at: enough to find what is under way, and little for every beat.
+/// How many of the newest operations are looked at: enough to find what is under way, and little
+/// for every beat.
 const LOOK_BACK: usize = 256;
 
 /// How many operations are named.
@@ -57,7 +59,8 @@ fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
     }
 }
 
-/// The collective of this rank that those behind it wait for, where one before `sequence` is under way.
+/// The collective of this rank that those behind it wait for, where one before `sequence` is under
+/// way.
 pub(super) fn ahead(group: GroupId, rank: Rank, sequence: u64) -> Option<String> {
     let group = recorder::short(group);
     let is_ahead = |glance: &Glance| {

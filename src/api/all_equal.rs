@@ -1,8 +1,8 @@
 //! Tells all ranks whether they have the same bytes.
 //!
-//! Each rank gives a record of fixed size, the length of its bytes and their BLAKE3 hash, and all ranks compare the
-//! gathered records. Bytes of the same length that differ have equal hashes with a probability of 2^-256 by accident.
-//! No method is known to find two of them.
+//! Each rank gives a record of fixed size, the length of its bytes and their BLAKE3 hash, and all
+//! ranks compare the gathered records. Bytes of the same length that differ have equal hashes with
+//! a probability of 2^-256 by accident. No method is known to find two of them.
 
 use super::batch;
 use super::call::{Call, CallOptions, Where};
@@ -17,7 +17,8 @@ const LENGTH_BYTES: usize = size_of::<u64>();
 const RECORD_BYTES: usize = LENGTH_BYTES + blake3::OUT_LEN;
 
 impl Group {
-    /// The lowest rank whose bytes are not those of rank 0, the same on all ranks; `None` if all are equal.
+    /// The lowest rank whose bytes are not those of rank 0, the same on all ranks; `None` if all
+    /// are equal.
     ///
     /// # Errors
     /// `InvalidArgument` inside a batch and for options of device memory; those of an all-gather.

@@ -1,11 +1,12 @@
 //! Batches: calls of one thread that are collected first and issued together.
 //!
-//! Between begin and end the thread's calls are checked and kept. At the end receives are posted first, then sends,
-//! then collectives are issued in the order of the calls, over as many groups as were used; so neither the order of
-//! sends and receives nor that of groups can make ranks wait for each other. What is enqueued on devices is so before all of
-//! these, and as one ([`super::launch`]). Small collectives that are alike become one ([`super::fusion`]), and none may use
-//! what another one writes ([`super::independence`]). The batch's work ends when all of its works have, with the first error
-//! in the order of the calls.
+//! Between begin and end the thread's calls are checked and kept. At the end receives are posted
+//! first, then sends, then collectives are issued in the order of the calls, over as many groups as
+//! were used; so neither the order of sends and receives nor that of groups can make ranks wait for
+//! each other. What is enqueued on devices is so before all of these, and as one
+//! ([`super::launch`]). Small collectives that are alike become one ([`super::fusion`]), and none
+//! may use what another one writes ([`super::independence`]). The batch's work ends when all of its
+//! works have, with the first error in the order of the calls.
 
 use super::fusion::{self, Sketch};
 use super::group::Group;
@@ -71,8 +72,8 @@ pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
 /// Adds a call to the open batch of the calling thread, or issues it where there is none.
 ///
 /// # Errors
-/// `InvalidArgument` for a group that the batch may not use, `OutOfMemory` for too many calls; those of
-/// [`Prepared::issue`].
+/// `InvalidArgument` for a group that the batch may not use, `OutOfMemory` for too many calls;
+/// those of [`Prepared::issue`].
 pub fn collect_or_issue(call: Prepared) -> Result<()> {
     if !is_open() {
         return call.issue();
@@ -117,8 +118,8 @@ impl Batch {
         &self.work
     }
 
-    /// Issues all calls. What cannot be issued ends its own work with the reason. `is_awaited`: the caller will wait for
-    /// them.
+    /// Issues all calls. What cannot be issued ends its own work with the reason. `is_awaited`: the
+    /// caller will wait for them.
     pub fn issue(mut self, is_awaited: bool) {
         let calls = std::mem::take(&mut self.calls);
         let work = Arc::clone(&self.work);

@@ -1,17 +1,19 @@
-//! Byte strings of any length, another one on every rank: collectives that tell the lengths first and then bring the
-//! bytes, and a receive that makes the memory for its message.
+//! Byte strings of any length, another one on every rank: collectives that tell the lengths first
+//! and then bring the bytes, and a receive that makes the memory for its message.
 //!
 //! # One turn, two operations
-//! A collective takes one turn of the group's queue with two numbers: under the first the ranks exchange their lengths,
-//! one word each, then each makes the memory that it needs, and under the second the bytes follow. Two numbers, since
-//! the protocol of messages tells operations apart by them: a rank that is in the second one already would else seem to
-//! differ from those that are still in the first. The lengths travel as an operation that no caller can ask for
+//! A collective takes one turn of the group's queue with two numbers: under the first the ranks
+//! exchange their lengths, one word each, then each makes the memory that it needs, and under the
+//! second the bytes follow. Two numbers, since the protocol of messages tells operations apart by
+//! them: a rank that is in the second one already would else seem to differ from those that are
+//! still in the first. The lengths travel as an operation that no caller can ask for
 //! ([`Extent::Lengths`]), so that a rank that calls something else there gets a mismatch.
 //!
 //! # No memory
-//! A rank that cannot have what another one sends finds that out between the two, when others count on it: it fails the
-//! group, as every operation does that cannot go on in the middle, and all ranks get `OutOfMemory` with its name. A
-//! further agreement would cost every call a round to save a group whose host has run out of memory.
+//! A rank that cannot have what another one sends finds that out between the two, when others count
+//! on it: it fails the group, as every operation does that cannot go on in the middle, and all
+//! ranks get `OutOfMemory` with its name. A further agreement would cost every call a round to save
+//! a group whose host has run out of memory.
 //!
 //! Must not know: handles; who called hands in what takes the finished bytes.
 
@@ -86,7 +88,8 @@ impl<'a> BytesCall<'a> {
         Self { kind: OpKind::Gather, root: Some(root), bytes, blocks: None }
     }
 
-    /// Each rank gets its bytes of those that the root has, one string for each rank; `None` elsewhere.
+    /// Each rank gets its bytes of those that the root has, one string for each rank; `None`
+    /// elsewhere.
     pub fn scatter(blocks: Option<Vec<Src<'a>>>, root: Rank) -> Self {
         Self { kind: OpKind::Scatter, root: Some(root), bytes: Src::empty(), blocks }
     }
@@ -253,7 +256,8 @@ fn make(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     if isize::try_from(total).is_err() {
         return Err(none());
     }
-    // Asked first: memory that the system promises and does not have makes the kernel kill processes instead.
+    // Asked first: memory that the system promises and does not have makes the kernel kill
+    // processes instead.
     if total >= WORTH_ASKING
         && let Some(available) = this::memory_available()
         && total > u128::from(available)
@@ -274,8 +278,8 @@ impl Group {
     /// Runs a collective on byte strings on the calling thread; what this rank gets.
     ///
     /// # Errors
-    /// `InvalidArgument` before anything has happened; afterwards those of [`Group::run`] and `OutOfMemory`, all of
-    /// which fail the group.
+    /// `InvalidArgument` before anything has happened; afterwards those of [`Group::run`] and
+    /// `OutOfMemory`, all of which fail the group.
     pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<Strings> {
         callbacks::refuse_to_block("a blocking call")?;
         self.check_bytes(call, options)?;
@@ -288,7 +292,8 @@ impl Group {
         outcome.inspect_err(|error| self.hand_out(error))
     }
 
-    /// Checks a collective on byte strings that will be issued. Where this rank gets any, `deliver` is called with them.
+    /// Checks a collective on byte strings that will be issued. Where this rank gets any, `deliver`
+    /// is called with them.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -352,7 +357,8 @@ impl Task for BytesTask {
     }
 }
 
-/// Told of a message whose memory the engine has made; ends its work once the message has been handed on.
+/// Told of a message whose memory the engine has made; ends its work once the message has been
+/// handed on.
 #[derive(Debug)]
 pub(super) struct Taker {
     work: Arc<Work>,

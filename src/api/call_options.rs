@@ -21,7 +21,8 @@ pub struct CallOptions {
     pub timeout_ms: u64,
     /// The factor of `PREMUL_SUM`; 0 is refused there, since it is what was not set.
     pub premul_scale: f64,
-    /// Vectors are folded in the order of ranks at once, so that the result does not depend on where ranks are.
+    /// Vectors are folded in the order of ranks at once, so that the result does not depend on
+    /// where ranks are.
     pub canonical: bool,
     /// An algorithm by name.
     pub algorithm: Option<String>,

@@ -1,11 +1,14 @@
-//! Completion callbacks: they run on one thread of the process, in the order in which their works end.
+//! Completion callbacks: they run on one thread of the process, in the order in which their works
+//! end.
 //!
-//! The thread is there while callbacks are registered, and a moment longer. Since all callbacks share it, a call that
-//! waits for a work inside one could wait for what only another callback would bring about; such calls are refused.
+//! The thread is there while callbacks are registered, and a moment longer. Since all callbacks
+//! share it, a call that waits for a work inside one could wait for what only another callback
+//! would bring about; such calls are refused.
 //!
-//! A callback is called, withdrawn or dropped; the thread that takes the function out of its slot decides which. Stopping drains
-//! what was posted, and begins a new generation: callbacks of an earlier one are not posted any more.
-//! The thread also drops groups whose last holder is a thread that must not (see [`let_go`]).
+//! A callback is called, withdrawn or dropped; the thread that takes the function out of its slot
+//! decides which. Stopping drains what was posted, and begins a new generation: callbacks of an
+//! earlier one are not posted any more. The thread also drops groups whose last holder is a thread
+//! that must not (see [`let_go`]).
 
 use super::group::Group;
 use super::work::Progress;
@@ -30,7 +33,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// What is called with the outcome of a work.
 pub(super) type Function = Box<dyn FnOnce(&Result<()>) + Send>;
 
-/// By what a caller names a callback that it withdraws: its function and the pointer given with that.
+/// By what a caller names a callback that it withdraws: its function and the pointer given with
+/// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallbackKey {
     /// The address of the function.
@@ -139,8 +143,8 @@ impl Tasks {
 /// Registers a function that will be called with the outcome of a work.
 ///
 /// # Errors
-/// `OutOfMemory` where too many are registered, `System` where the thread cannot be started, `NotInitialized` between
-/// [`stop`] and [`start`].
+/// `OutOfMemory` where too many are registered, `System` where the thread cannot be started,
+/// `NotInitialized` between [`stop`] and [`start`].
 pub(super) fn register(
     key: CallbackKey,
     function: impl FnOnce(&Result<()>) + Send + 'static,
@@ -197,15 +201,16 @@ impl Posted {
         self.0.strong_count() > 0
     }
 
-    /// Its function, if it was registered under this key and has not been called; it is never called then.
+    /// Its function, if it was registered under this key and has not been called; it is never
+    /// called then.
     pub(super) fn withdraw(&self, key: CallbackKey) -> Option<Function> {
         self.0.upgrade().filter(|slot| slot.key == key)?.withdraw()
     }
 }
 
-/// Stops all callbacks: waits until those of works that are done have returned, drops the others, and ends the thread.
-/// `Pending` where the limit came first; then those that had not begun have been dropped, too. None is called again that
-/// was registered before.
+/// Stops all callbacks: waits until those of works that are done have returned, drops the others,
+/// and ends the thread. `Pending` where the limit came first; then those that had not begun have
+/// been dropped, too. None is called again that was registered before.
 ///
 /// # Errors
 /// `InvalidArgument` inside a callback.
@@ -236,8 +241,8 @@ pub fn start() {
     lock().is_stopped = false;
 }
 
-/// Waits until the callbacks of all works that are done have returned; where the limit comes first, those that have not
-/// begun are dropped. The number of these.
+/// Waits until the callbacks of all works that are done have returned; where the limit comes first,
+/// those that have not begun are dropped. The number of these.
 pub(super) fn finish(limit: &Deadline) -> usize {
     let posted = lock().next;
     if wait_until_performed(posted, limit) { 0 } else { drop_calls(posted) }
@@ -262,8 +267,9 @@ fn drop_calls(number: u64) -> usize {
     dropped.len()
 }
 
-/// Gives up a hold on a group, on a thread that may belong to the group's own engine. If this was the last one, the
-/// callback thread ends the group: an engine cannot be taken down by the thread that runs it.
+/// Gives up a hold on a group, on a thread that may belong to the group's own engine. If this was
+/// the last one, the callback thread ends the group: an engine cannot be taken down by the thread
+/// that runs it.
 pub(super) fn let_go(group: Arc<Group>) {
     let Some(group) = Arc::into_inner(group) else { return };
     let mut tasks = lock();
@@ -306,7 +312,8 @@ fn ensure_thread(tasks: &mut Tasks) -> Result<()> {
     Ok(())
 }
 
-/// The thread: calls posted functions until nothing is registered for a while, or callbacks are stopped.
+/// The thread: calls posted functions until nothing is registered for a while, or callbacks are
+/// stopped.
 fn run() {
     MARKS.with(|marks| marks.in_callbacks.set(true));
     loop {

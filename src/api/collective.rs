@@ -21,8 +21,8 @@ impl Group {
     /// Checks a call, takes its place in the order, and runs it on the calling thread.
     ///
     /// # Errors
-    /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`, `PeerFailed`,
-    /// `Mismatch` or `Aborted`, all of which fail the group.
+    /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`,
+    /// `PeerFailed`, `Mismatch` or `Aborted`, all of which fail the group.
     #[inline]
     pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::refuse_to_block("a blocking call")?;
@@ -93,8 +93,8 @@ impl Group {
         Ok(turn)
     }
 
-    /// Waits for the turn of a blocking call that is made of several operations, and runs it, with an entry in the flight
-    /// recorder.
+    /// Waits for the turn of a blocking call that is made of several operations, and runs it, with
+    /// an entry in the flight recorder.
     pub(super) fn run_in_turn<T>(
         &self,
         ticket: &Ticket,
@@ -122,7 +122,8 @@ impl Group {
         outcome.inspect_err(|error| self.hand_out(error))
     }
 
-    /// Runs an operation in its turn. A panic in it fails the group: other ranks may wait for what does not come.
+    /// Runs an operation in its turn. A panic in it fails the group: other ranks may wait for what
+    /// does not come.
     pub(super) fn contain<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
             let error =
@@ -167,8 +168,8 @@ impl Group {
         if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
     }
 
-    /// The operations before this one took too long. On other ranks it may run all the same, so that
-    /// the group cannot go on.
+    /// The operations before this one took too long. On other ranks it may run all the same, so
+    /// that the group cannot go on.
     pub(super) fn overtaken(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
         let ahead = activity::ahead(self.id(), self.rank(), descriptor.sequence);
         let message = format!(

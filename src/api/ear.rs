@@ -1,7 +1,9 @@
-//! The ear of one blocking call: hears of its operation for the group's observer, and keeps its entry in the recorder.
+//! The ear of one blocking call: hears of its operation for the group's observer, and keeps its
+//! entry in the recorder.
 //!
-//! The entry is made when the operation begins. A back end may say that only once the others have what they wait for of this
-//! rank, so that it is made while theirs is on its way; whatever waits for long has begun.
+//! The entry is made when the operation begins. A back end may say that only once the others have
+//! what they wait for of this rank, so that it is made while theirs is on its way; whatever waits
+//! for long has begun.
 
 use super::group::Group;
 use super::recorder::{Place, Record};
@@ -74,7 +76,8 @@ impl<'a> Ear<'a> {
         self.record();
     }
 
-    /// Its turn has come. It is noted at once where something is waited for before the back end has it.
+    /// Its turn has come. It is noted at once where something is waited for before the back end has
+    /// it.
     pub(super) fn runs(&self, is_noted: bool) {
         if is_noted {
             self.record();

@@ -1,5 +1,5 @@
-//! Where a job's ranks meet, and which rank this is: from the options, a URL, or what a launcher has put
-//! into the environment.
+//! Where a job's ranks meet, and which rank this is: from the options, a URL, or what a launcher
+//! has put into the environment.
 
 use crate::base::config::{self, Variable};
 use crate::base::error::{Context as _, Error, Result};
@@ -42,7 +42,8 @@ pub enum Meeting {
         /// The name of the job, as far as anybody says; a file of another job is refused.
         job: String,
     },
-    /// Rank 0 hosts it on any port, and tells the other ranks of this host under the name of the job.
+    /// Rank 0 hosts it on any port, and tells the other ranks of this host under the name of the
+    /// job.
     Local {
         /// The name.
         job: String,
@@ -76,9 +77,10 @@ const LAUNCHERS: &[Launcher] = &[
 const METHODS: &str =
     "env://, tcp://host:port?rank=R&world_size=N, or file:///path?rank=R&world_size=N";
 
-/// Reads an init method: `env://` (also where it is empty), `tcp://host:port?rank=R&world_size=N`, or
-/// `file:///path?rank=R&world_size=N`. With `env://`, a world of one (`size` goes before what the environment says)
-/// needs no address. With `file://`, the environment says what the URL does not.
+/// Reads an init method: `env://` (also where it is empty), `tcp://host:port?rank=R&world_size=N`,
+/// or `file:///path?rank=R&world_size=N`. With `env://`, a world of one (`size` goes before what
+/// the environment says) needs no address. With `file://`, the environment says what the URL does
+/// not.
 ///
 /// # Errors
 /// `InvalidArgument` naming what cannot be used, and what could.
@@ -137,8 +139,8 @@ pub fn identity_from_environment() -> Result<Identity> {
 /// The secret of the job's store, if the environment says where it is.
 ///
 /// # Errors
-/// `InvalidArgument` where two places are named, or what is there cannot be a secret; `System` where it cannot
-/// be read. All name the variable, and none what is there.
+/// `InvalidArgument` where two places are named, or what is there cannot be a secret; `System`
+/// where it cannot be read. All name the variable, and none what is there.
 pub fn job_secret() -> Result<Option<Secret>> {
     let (file, fd) = (config::SECRET_FILE, config::SECRET_FD);
     let (found, source) = match (config::text(file)?, config::number(fd)?) {
@@ -173,8 +175,8 @@ fn meeting_from_environment(identity: &Identity) -> Result<Meeting> {
     .map(|host| Meeting::Tcp { host, port: DEFAULT_PORT, agent: false })
 }
 
-/// The name of a job that an MPI launcher or Slurm has started wholly on this host; none where it spans
-/// hosts or nobody says.
+/// The name of a job that an MPI launcher or Slurm has started wholly on this host; none where it
+/// spans hosts or nobody says.
 fn local_job(identity: &Identity) -> Result<Option<String>> {
     let size = identity.size;
     let is_whole = |local: Variable| -> Result<bool> {
@@ -238,7 +240,8 @@ fn from_file_url(url: &str, rest: &str) -> Result<Resolved> {
     Ok(Resolved { identity, meeting: Meeting::File { path, job: job_name()? } })
 }
 
-/// The name that the launcher has given the job, the same for all of its ranks; empty where nobody has.
+/// The name that the launcher has given the job, the same for all of its ranks; empty where nobody
+/// has.
 fn job_name() -> Result<String> {
     for variable in [config::RUN_ID, config::PMIX_NAMESPACE, config::SLURM_JOB] {
         if let Some(name) = config::text(variable)? {

@@ -1,17 +1,20 @@
-//! The error file: what a launcher reads when this process has failed, so that its summary has our words.
+//! The error file: what a launcher reads when this process has failed, so that its summary has our
+//! words.
 //!
-//! torchrun and distrun name it in the environment. Its form is torchrun's: `message.message` is the text (and once more as
-//! `message.extraInfo.py_callstack`, which is what torchrun shows), `message.extraInfo.timestamp` the time in whole
-//! seconds, as text. Beside it stand `timestamp_us` and, where another rank is to blame, `culprit`, which distrun reads.
+//! torchrun and distrun name it in the environment. Its form is torchrun's: `message.message` is
+//! the text (and once more as `message.extraInfo.py_callstack`, which is what torchrun shows),
+//! `message.extraInfo.timestamp` the time in whole seconds, as text. Beside it stand `timestamp_us`
+//! and, where another rank is to blame, `culprit`, which distrun reads.
 //!
-//! The library cannot know how its process will end. So the first fatal error, which is the failure of a group or of
-//! `dist_init`, is written when it is handed to the caller, and once; a launcher reads it only where the process then
-//! fails. A `dist_init` that succeeds takes it back: the process goes on. What the program has written there itself
-//! stays, and it may replace what is written here. Nothing fails because the file cannot be written.
+//! The library cannot know how its process will end. So the first fatal error, which is the failure
+//! of a group or of `dist_init`, is written when it is handed to the caller, and once; a launcher
+//! reads it only where the process then fails. A `dist_init` that succeeds takes it back: the
+//! process goes on. What the program has written there itself stays, and it may replace what is
+//! written here. Nothing fails because the file cannot be written.
 //!
-//! torchrun takes the failure with the smallest time for the cause of all, and gives a killed rank the time at which it
-//! notices the death, which may be later than what survivors tell. So an error that blames another rank is dated a
-//! second later than it was.
+//! torchrun takes the failure with the smallest time for the cause of all, and gives a killed rank
+//! the time at which it notices the death, which may be later than what survivors tell. So an error
+//! that blames another rank is dated a second later than it was.
 
 use crate::base::config::{self, ERROR_FILE};
 use crate::base::error::{Error, ErrorKind};
@@ -30,14 +33,15 @@ const AFTER_ITS_CAUSE: Duration = Duration::from_secs(1);
 /// The longest text that is kept of an error.
 const LONGEST: usize = 16 << 10;
 
-/// True once there is nothing more to write, so that later errors cost nothing. Whoever sets it writes.
+/// True once there is nothing more to write, so that later errors cost nothing. Whoever sets it
+/// writes.
 static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// What was written, and where.
 static WRITTEN: Mutex<Option<(PathBuf, Vec<u8>)>> = Mutex::new(None);
 
-/// Notes a fatal error that a caller is about to be given. `culprit` is the rank of the job to blame, if it is another
-/// than this one.
+/// Notes a fatal error that a caller is about to be given. `culprit` is the rank of the job to
+/// blame, if it is another than this one.
 pub(super) fn note(error: &Error, culprit: Option<Rank>) {
     if IS_WRITTEN.load(Ordering::Relaxed)
         || !is_fatal(error.kind())
@@ -55,7 +59,8 @@ pub(super) fn note(error: &Error, culprit: Option<Rank>) {
     }
 }
 
-/// The process goes on after what was noted: takes it back, and the next fatal error is the first again.
+/// The process goes on after what was noted: takes it back, and the next fatal error is the first
+/// again.
 pub(super) fn take_back() {
     let written = lock().take();
     IS_WRITTEN.store(false, Ordering::Relaxed);
@@ -65,7 +70,8 @@ pub(super) fn take_back() {
     }
 }
 
-/// Whether a process is likely to end with such an error of a group. What is the caller's mistake changes nothing.
+/// Whether a process is likely to end with such an error of a group. What is the caller's mistake
+/// changes nothing.
 fn is_fatal(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::InvalidArgument

@@ -1,16 +1,18 @@
-//! Completion events of a group: the works that are done and that the caller has not taken, and a descriptor that is
-//! readable while there are any.
+//! Completion events of a group: the works that are done and that the caller has not taken, and a
+//! descriptor that is readable while there are any.
 //!
-//! Only works with a handle are listed, under their order of completion. The list is bounded by the number of live
-//! handles: releasing a handle removes its work.
+//! Only works with a handle are listed, under their order of completion. The list is bounded by the
+//! number of live handles: releasing a handle removes its work.
 //!
 //! # No lost event
-//! A work that ends stores its outcome, passes the fence of its queue's ring, and then looks whether the group has a
-//! list. The first call for the descriptor publishes the list, passes a fence, and then looks at all works with handles.
-//! So at least one of the two sees the other, and [`CompletionEvents::add`] adds a work once.
+//! A work that ends stores its outcome, passes the fence of its queue's ring, and then looks
+//! whether the group has a list. The first call for the descriptor publishes the list, passes a
+//! fence, and then looks at all works with handles. So at least one of the two sees the other, and
+//! [`CompletionEvents::add`] adds a work once.
 //!
 //! # No released work
-//! Releasing a handle clears the work's token before it locks the list, and `add` reads the token under the lock.
+//! Releasing a handle clears the work's token before it locks the list, and `add` reads the token
+//! under the lock.
 //!
 //! This module does not depend on how a work ends, or on handles.
 
@@ -106,11 +108,12 @@ impl DoneWorks {
 }
 
 impl Group {
-    /// The descriptor that is readable while works of the group are done and not taken. `known` lists the works that have
-    /// handles; it is called once, with the first call.
+    /// The descriptor that is readable while works of the group are done and not taken. `known`
+    /// lists the works that have handles; it is called once, with the first call.
     ///
     /// # Errors
-    /// `System` where there can be no further descriptor, `NotInitialized` where the group is being released.
+    /// `System` where there can be no further descriptor, `NotInitialized` where the group is being
+    /// released.
     pub fn completion_descriptor(&self, known: impl FnOnce() -> Vec<Arc<Work>>) -> Result<i32> {
         if self.queue.events().is_none() {
             self.queue.set_events(Arc::new(CompletionEvents::new()?));
@@ -126,8 +129,8 @@ impl Group {
         })
     }
 
-    /// Takes the handles of up to `most` works that are done, in the order of their completion; none where the group has no
-    /// descriptor.
+    /// Takes the handles of up to `most` works that are done, in the order of their completion;
+    /// none where the group has no descriptor.
     pub fn take_done(&self, most: usize) -> Vec<usize> {
         self.queue.events().map_or_else(Vec::new, |events| events.take(most))
     }

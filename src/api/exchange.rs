@@ -1,10 +1,10 @@
 //! A send and a receive at the same time, with one work (`dist_sendrecv`).
 //!
-//! The receive is posted before the send, so that no cycle of ranks waits. The work is that of the receive. It ends when both have
-//! ended, with the error of the receive, else that of the send.
+//! The receive is posted before the send, so that no cycle of ranks waits. The work is that of the
+//! receive. It ends when both have ended, with the error of the receive, else that of the send.
 //!
-//! If the message that arrives goes to memory of the message that is sent, the engine makes memory for the former. Its bytes are
-//! moved to the caller's buffer once the send has ended.
+//! If the message that arrives goes to memory of the message that is sent, the engine makes memory
+//! for the former. Its bytes are moved to the caller's buffer once the send has ended.
 
 use super::call::CallOptions;
 use super::group::Group;

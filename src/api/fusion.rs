@@ -1,15 +1,17 @@
-//! Small collectives of one batch become one operation: their vectors side by side in a staging buffer, carried over the
-//! group once.
+//! Small collectives of one batch become one operation: their vectors side by side in a staging
+//! buffer, carried over the group once.
 //!
-//! Which calls become one is a pure function ([`plan`]) of what all ranks agree on anyway, so that ranks that put the
-//! same collectives into a batch fuse them alike. What they agree on for the whole is the list of counts, so that ranks
-//! that did not get `Mismatch` and never each other's data. For that reason nothing that is a rank's own counts: not its
-//! time-outs (the whole has the shortest, which is when the first of these calls would have failed the group), and
-//! `PREMUL_SUM`, where each rank has factors of its own, is left as it is; so is a call that names an algorithm, since
-//! that would be for another size.
+//! Which calls become one is a pure function ([`plan`]) of what all ranks agree on anyway, so that
+//! ranks that put the same collectives into a batch fuse them alike. What they agree on for the
+//! whole is the list of counts, so that ranks that did not get `Mismatch` and never each other's
+//! data. For that reason nothing that is a rank's own counts: not its time-outs (the whole has the
+//! shortest, which is when the first of these calls would have failed the group), and `PREMUL_SUM`,
+//! where each rank has factors of its own, is left as it is; so is a call that names an algorithm,
+//! since that would be for another size.
 //!
-//! All inputs are read before any output is written. Calls of which one uses what another writes would so get another
-//! result than one after the other; a batch has none ([`super::independence`]).
+//! All inputs are read before any output is written. Calls of which one uses what another writes
+//! would so get another result than one after the other; a batch has none
+//! ([`super::independence`]).
 //!
 //! Must not know: threads, how a batch is collected.
 
@@ -31,8 +33,8 @@ use crate::transport::{Descriptor, Extent, OpKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The longest call that is fused: beyond it, what is saved is less than what the two copies cost. The bytes are those of
-/// its longer buffer.
+/// The longest call that is fused: beyond it, what is saved is less than what the two copies cost.
+/// The bytes are those of its longer buffer.
 pub(super) const MOST_OF_ONE: usize = 16 << 10;
 
 /// The longest whole.
@@ -87,10 +89,11 @@ fn sketch(call: &Call<'_>, options: &CallOptions, size: usize) -> Option<(Likene
     Some((like, call.bytes().saturating_mul(blocks)))
 }
 
-/// Which calls become one: lists of their places, each in the order of the calls, the lists in that of their first.
+/// Which calls become one: lists of their places, each in the order of the calls, the lists in that
+/// of their first.
 ///
-/// On each group, calls in a row that are alike and small, as many as stay within the bound. Calls on other groups in
-/// between do not matter, since each group has an order of its own.
+/// On each group, calls in a row that are alike and small, as many as stay within the bound. Calls
+/// on other groups in between do not matter, since each group has an order of its own.
 pub(super) fn plan(calls: &[Sketch]) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     // For each group the run that may go on, what it is of, and its bytes.
@@ -231,7 +234,8 @@ impl FusedTask {
     }
 }
 
-/// The pieces of buffers that have so many blocks each, block by block, with where each lies in the staging buffer.
+/// The pieces of buffers that have so many blocks each, block by block, with where each lies in the
+/// staging buffer.
 fn blocks_of<'a>(
     buffers: impl Iterator<Item = Src<'a>> + Clone,
     blocks: usize,

@@ -136,8 +136,8 @@ impl Group {
     /// Makes a group together with its other ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end; and
-    /// whatever keeps the ranks from meeting before the deadline.
+    /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
+    /// and whatever keeps the ranks from meeting before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
         callbacks::refuse_to_block("making a group")?;
         config::refuse_former_names()?;
@@ -287,7 +287,8 @@ impl Group {
         self.timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Changes that deadline for operations issued from now on; 0 for the default, as in [`Self::create`].
+    /// Changes that deadline for operations issued from now on; 0 for the default, as in
+    /// [`Self::create`].
     ///
     /// # Errors
     /// `InvalidArgument` for the environment's default, where that is none.
@@ -318,8 +319,8 @@ impl Group {
         self.backend.failure()
     }
 
-    /// Fails the group on all its ranks and ends every wait in it, and in the groups that were made from it. The first
-    /// reason stays.
+    /// Fails the group on all its ranks and ends every wait in it, and in the groups that were made
+    /// from it. The first reason stays.
     pub fn abort(&self, reason: &str) {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
@@ -334,10 +335,11 @@ impl Group {
         self.lineage.pass_on();
     }
 
-    /// Fails the group because of an error on this rank, for which the other ranks may wait, and returns the error.
+    /// Fails the group because of an error on this rank, for which the other ranks may wait, and
+    /// returns the error.
     ///
-    /// An error that names a rank keeps it. A failed peer that has no name stays without one: this rank would blame itself
-    /// for the peer's failure, and the group that goes on would exclude it.
+    /// An error that names a rank keeps it. A failed peer that has no name stays without one: this
+    /// rank would blame itself for the peer's failure, and the group that goes on would exclude it.
     pub(super) fn fail_here(&self, error: Error) -> Error {
         let is_own = error.culprit().is_none() && error.kind() != ErrorKind::PeerFailed;
         let error = if is_own { error.with_culprit(self.rank) } else { error };
@@ -345,13 +347,15 @@ impl Group {
         error
     }
 
-    /// A blocking call is about to hand an error to its caller, who may end the process: what is to be left on disk goes there.
+    /// A blocking call is about to hand an error to its caller, who may end the process: what is to
+    /// be left on disk goes there.
     pub(super) fn hand_out(&self, error: &Error) {
         recorder::dump_failures();
         self.note(error);
     }
 
-    /// Notes an error of the group for the launcher, if it is fatal; to be called when it is handed to a caller.
+    /// Notes an error of the group for the launcher, if it is fatal; to be called when it is handed
+    /// to a caller.
     pub(super) fn note(&self, error: &Error) {
         error_file::note(error, self.blamed(error));
     }

@@ -1,13 +1,15 @@
-//! The collectives of a batch must not depend on each other: none uses memory that another one writes.
+//! The collectives of a batch must not depend on each other: none uses memory that another one
+//! writes.
 //!
-//! A batch has no order that a caller may count on: small collectives become one, which reads all inputs before it
-//! writes any output, and different groups do not wait for each other. So the rule is for all of them, whatever their
-//! size, and not only for those that happen to become one.
+//! A batch has no order that a caller may count on: small collectives become one, which reads all
+//! inputs before it writes any output, and different groups do not wait for each other. So the rule
+//! is for all of them, whatever their size, and not only for those that happen to become one.
 //!
-//! Where memory overlaps is each rank's own, and not even the same call uses the same memory everywhere (only the root
-//! of a reduction writes). A rank that finds a clash can therefore not leave out calls, which others would wait for, nor
-//! can what becomes one depend on it, which the others could not know: it fails the groups of the two calls, so that
-//! all ranks are told, and nobody waits. Calls that several ranks would see alike are seen so: the buffer of a broadcast
+//! Where memory overlaps is each rank's own, and not even the same call uses the same memory
+//! everywhere (only the root of a reduction writes). A rank that finds a clash can therefore not
+//! leave out calls, which others would wait for, nor can what becomes one depend on it, which the
+//! others could not know: it fails the groups of the two calls, so that all ranks are told, and
+//! nobody waits. Calls that several ranks would see alike are seen so: the buffer of a broadcast
 //! counts as written on its root too.
 //!
 //! Must not know: how a batch is collected, which of its calls become one.

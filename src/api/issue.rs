@@ -1,5 +1,5 @@
-//! From a call to a work: operations that are checked first and issued later, and the job that an operation leaves in
-//! its group's queue.
+//! From a call to a work: operations that are checked first and issued later, and the job that an
+//! operation leaves in its group's queue.
 
 use super::bytes::{BytesCall, BytesTask, Deliver};
 use super::call::{Call, CallOptions};
@@ -20,7 +20,8 @@ use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// An operation that has been checked and not been issued. Its buffers are lent from now until its work ends.
+/// An operation that has been checked and not been issued. Its buffers are lent from now until its
+/// work ends.
 #[derive(Debug)]
 pub struct Prepared {
     group: Arc<Group>,
@@ -155,8 +156,8 @@ impl Prepared {
         self.work.end(Err(why));
     }
 
-    /// In a batch: receives go before sends, so that nobody's buffer is missing, and both before collectives, for
-    /// which one waits longer. What is enqueued does not come here.
+    /// In a batch: receives go before sends, so that nobody's buffer is missing, and both before
+    /// collectives, for which one waits longer. What is enqueued does not come here.
     pub(super) fn place_in_batch(&self) -> u8 {
         match &self.what {
             What::Message(
@@ -248,12 +249,13 @@ impl Group {
         Ok(Prepared { group, what: What::Collective(call), options, work, noted: None })
     }
 
-    /// Issues a collective and returns at once. It runs in its turn, on a thread that waits for it or for another
-    /// operation of the group, or on the group's worker.
+    /// Issues a collective and returns at once. It runs in its turn, on a thread that waits for it
+    /// or for another operation of the group, or on the group's worker.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`, `OutOfMemory` where too many are outstanding, `System` where no worker can be
-    /// started; then nothing has been issued. What happens later is the work's to tell.
+    /// `InvalidArgument`, `Unsupported`, `OutOfMemory` where too many are outstanding, `System`
+    /// where no worker can be started; then nothing has been issued. What happens later is the
+    /// work's to tell.
     pub fn issue(self: &Arc<Self>, call: Call<'static>, options: CallOptions) -> Result<Arc<Work>> {
         let prepared = self.prepare(call, options)?;
         let work = Arc::clone(prepared.work());
@@ -287,8 +289,8 @@ pub(super) trait Task: Send + Debug + 'static {
 /// Puts a task into its group's queue.
 ///
 /// # Errors
-/// `OutOfMemory` where too many works are outstanding, `System` where no worker can be started; then nothing has
-/// happened.
+/// `OutOfMemory` where too many works are outstanding, `System` where no worker can be started;
+/// then nothing has happened.
 pub(super) fn enqueue<T: Task>(group: Arc<Group>, deadline: Deadline, task: T) -> Result<()> {
     let queue = Arc::clone(&group.queue);
     let works = task.works().len();

@@ -1,5 +1,5 @@
-//! What the ranks of a group may keep in the store that they have met in: each group has a part of it for itself, under
-//! the id that no other group ever had.
+//! What the ranks of a group may keep in the store that they have met in: each group has a part of
+//! it for itself, under the id that no other group ever had.
 //!
 //! Must not know: what is kept there.
 
@@ -17,8 +17,8 @@ struct Part {
     prefix: String,
 }
 
-/// The part of a group; `None` where nobody has the store any more. Only what is returned keeps it: a group by itself
-/// does not, since few need it once their ranks have met.
+/// The part of a group; `None` where nobody has the store any more. Only what is returned keeps it:
+/// a group by itself does not, since few need it once their ranks have met.
 pub(super) fn of(store: &Weak<dyn Store>, id: GroupId) -> Option<Arc<dyn Keys>> {
     let store = store.upgrade()?;
     Some(Arc::new(Part { store, prefix: format!("dist/{id}/backend/") }))

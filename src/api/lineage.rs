@@ -1,11 +1,13 @@
 //! Groups that were made from a group are aborted with it, and theirs with them.
 //!
-//! An abort is known to every rank's process by the group itself; each passes it on to the groups that were made from it
-//! there. So it reaches every rank of them that is in the aborted group still, also one that waits in the new group only,
-//! and through those the rest. Any other failure stays where it is: a group that contains a rank that died finds that out by
-//! itself, and one that does not goes on.
+//! An abort is known to every rank's process by the group itself; each passes it on to the groups
+//! that were made from it there. So it reaches every rank of them that is in the aborted group
+//! still, also one that waits in the new group only, and through those the rest. Any other failure
+//! stays where it is: a group that contains a rank that died finds that out by itself, and one that
+//! does not goes on.
 //!
-//! Neither group keeps the other: each knows those made from it weakly, for as long as it has not been released.
+//! Neither group keeps the other: each knows those made from it weakly, for as long as it has not
+//! been released.
 //!
 //! Must not know: how a group fails, and how its ranks hear of it.
 

@@ -1,6 +1,7 @@
 //! Memory for buffers: what the back end allocates for the caller, and what the caller makes known.
 //!
-//! One table for the process, since memory is freed by its address alone and may outlive the group that it was made for.
+//! One table for the process, since memory is freed by its address alone and may outlive the group
+//! that it was made for.
 
 use super::group::Group;
 use crate::backend::Memory;
@@ -78,7 +79,8 @@ pub fn free(address: usize) -> Result<()> {
 /// Notes that a group will use memory of the caller's.
 ///
 /// # Errors
-/// `InvalidArgument` where there is none, it exceeds the address space, or it overlaps with what is noted for the group.
+/// `InvalidArgument` where there is none, it exceeds the address space, or it overlaps with what is
+/// noted for the group.
 pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
     if len == 0 {
         return Err(Error::invalid("bytes is 0: there is nothing to register"));

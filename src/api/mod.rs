@@ -1,8 +1,8 @@
-//! What the C interface offers, in Rust: process state, rendezvous, groups, argument checks, and the
-//! order of calls.
+//! What the C interface offers, in Rust: process state, rendezvous, groups, argument checks, and
+//! the order of calls.
 //!
-//! Must not know: concrete back ends and transports (only the registry in `backend`), system calls, C
-//! types.
+//! Must not know: concrete back ends and transports (only the registry in `backend`), system calls,
+//! C types.
 
 pub mod activity;
 mod all_equal;

@@ -1,19 +1,23 @@
 //! A barrier that names those who do not come, and fails nobody but itself.
 //!
-//! Ranks tell the first one that they have arrived, and it tells all of them how the barrier ended: two messages for each
-//! rank, under tags that no caller has, beside collectives and in no order with them.
+//! Ranks tell the first one that they have arrived, and it tells all of them how the barrier ended:
+//! two messages for each rank, under tags that no caller has, beside collectives and in no order
+//! with them.
 //!
-//! * Barriers are numbered on each rank, and so is all that is said about them. The verdict goes to every rank, also to
-//!   those that did not come: it lies there when a late one enters the barrier, which so learns at once that it has
-//!   failed and who was missing. It then is in step again.
-//! * Whoever gives up says so. The first rank, coming later, does not take it for one that is there.
-//! * For a rank that hangs only the newest is kept of what it has not taken over ([`super::outbox`]), so a later verdict
-//!   stands for those that are missing before it: they all failed, since this rank had not come. A later arrival stands
-//!   in the same way for an earlier barrier given up.
-//! * A receive that has got nothing by the end of a barrier stays posted for the next one; what comes for an earlier
-//!   number is read and has no effect.
-//! * The first rank waits until the deadline, the others a moment longer, so that it is the one that names. Who has left
-//!   is missing at once; a death fails the group, and so ends the barrier on all ranks with the name of the dead.
+//! * Barriers are numbered on each rank, and so is all that is said about them. The verdict goes to
+//!   every rank, also to those that did not come: it lies there when a late one enters the barrier,
+//!   which so learns at once that it has failed and who was missing. It then is in step again.
+//! * Whoever gives up says so. The first rank, coming later, does not take it for one that is
+//!   there.
+//! * For a rank that hangs only the newest is kept of what it has not taken over
+//!   ([`super::outbox`]), so a later verdict stands for those that are missing before it: they all
+//!   failed, since this rank had not come. A later arrival stands in the same way for an earlier
+//!   barrier given up.
+//! * A receive that has got nothing by the end of a barrier stays posted for the next one; what
+//!   comes for an earlier number is read and has no effect.
+//! * The first rank waits until the deadline, the others a moment longer, so that it is the one
+//!   that names. Who has left is missing at once; a death fails the group, and so ends the barrier
+//!   on all ranks with the name of the dead.
 //!
 //! Must not know: handles; how messages travel.
 
@@ -39,7 +43,8 @@ const TAG: u32 = LARGEST_TAG + 2;
 /// The rank that names the missing.
 const FIRST: Rank = 0;
 
-/// How much longer than the first rank the others wait, and how long a rank sees to it that what it says has gone.
+/// How much longer than the first rank the others wait, and how long a rank sees to it that what it
+/// says has gone.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How often a wait looks whether the group has failed.
@@ -166,11 +171,12 @@ struct Roll {
 }
 
 impl Group {
-    /// Waits until all ranks have entered, and says who has not; `None` for the group's own time-out. `wait_all`: all who
-    /// are missing at the deadline are named, else the first.
+    /// Waits until all ranks have entered, and says who has not; `None` for the group's own
+    /// time-out. `wait_all`: all who are missing at the deadline are named, else the first.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`; `Timeout`, `PeerFailed`, with who was missing; the group's failure.
+    /// `InvalidArgument`, `Unsupported`; `Timeout`, `PeerFailed`, with who was missing; the group's
+    /// failure.
     pub fn monitored_barrier(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -266,8 +272,8 @@ impl Barrier<'_> {
         }
     }
 
-    /// Waits for what others say, and looks at it, until there is a result; `None` where the limit came first. `look` is
-    /// told whether it is the last time.
+    /// Waits for what others say, and looks at it, until there is a result; `None` where the limit
+    /// came first. `look` is told whether it is the last time.
     fn await_news<T>(
         &self,
         limit: &Deadline,
@@ -435,7 +441,8 @@ impl Barrier<'_> {
     }
 }
 
-/// Who is missing where this is why a barrier has ended: who has left or died, but not who aborted the group.
+/// Who is missing where this is why a barrier has ended: who has left or died, but not who aborted
+/// the group.
 fn lost_with(error: &Error) -> Vec<Rank> {
     let culprit = error.culprit().filter(|_| error.kind() == ErrorKind::PeerFailed);
     culprit.into_iter().collect()

@@ -1,5 +1,5 @@
-//! What a group hears of its own operations, and who is told: the trace, where one is written, and the report on
-//! stragglers, always.
+//! What a group hears of its own operations, and who is told: the trace, where one is written, and
+//! the report on stragglers, always.
 
 use super::group::Group;
 use super::point_to_point::Message;
@@ -36,7 +36,8 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Of a group whose ranks are these of the outermost one, in which this process has rank `rank`.
+    /// Of a group whose ranks are these of the outermost one, in which this process has rank
+    /// `rank`.
     pub(super) fn new(
         id: GroupId,
         name: &str,
@@ -133,13 +134,14 @@ impl Group {
         Origin { group: self.id(), rank: self.rank(), at_ns }
     }
 
-    /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now on, or it waits for its
-    /// turn.
+    /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now
+    /// on, or it waits for its turn.
     pub(super) fn record(&self, descriptor: &Descriptor, issued: Instant, runs: bool) -> Record {
         self.record_at(recorder::Place::take(), descriptor, issued, runs)
     }
 
-    /// Notes at a place that was taken before that an operation of which only this is known begins, now.
+    /// Notes at a place that was taken before that an operation of which only this is known begins,
+    /// now.
     #[inline]
     pub(super) fn record_words(
         &self,

@@ -1,9 +1,10 @@
-//! What a rank says to others in messages of the library's own, of which only the newest counts: one at a time is on its
-//! way to each rank, and the newest waits behind it.
+//! What a rank says to others in messages of the library's own, of which only the newest counts:
+//! one at a time is on its way to each rank, and the newest waits behind it.
 //!
-//! A rank that hangs takes over nothing, for as long as it hangs, while others may have something to say to it again
-//! and again. What is kept for it is two messages, however often that is: one with the engine, and the newest, which takes
-//! the place of any other that has not gone, and follows as soon as the first one has.
+//! A rank that hangs takes over nothing, for as long as it hangs, while others may have something
+//! to say to it again and again. What is kept for it is two messages, however often that is: one
+//! with the engine, and the newest, which takes the place of any other that has not gone, and
+//! follows as soon as the first one has.
 //!
 //! It does not keep its group. Completions come on any thread, also within a send.
 //!
@@ -68,8 +69,8 @@ impl Outbox {
         busy.is_empty() || !to.iter().any(|to| busy.contains_key(to))
     }
 
-    /// Gives the engine a message to a rank that counts as busy. Without a deadline: one that passed in the middle would
-    /// fail the group.
+    /// Gives the engine a message to a rank that counts as busy. Without a deadline: one that
+    /// passed in the middle would fail the group.
     fn hand_over(self: &Arc<Self>, group: &Arc<Group>, to: Rank, bytes: &[u8]) -> Result<()> {
         let memory = Lent::copy_of(bytes);
         let (tag, dtype, deadline) = (self.tag, DataType::U8, Deadline::never());
@@ -82,7 +83,8 @@ impl Outbox {
         posted.inspect_err(|_| drop(self.busy().remove(&to)))
     }
 
-    /// What follows a message that has ended; nothing where none waits, or nothing reaches the rank any more.
+    /// What follows a message that has ended; nothing where none waits, or nothing reaches the rank
+    /// any more.
     fn next(&self, to: Rank, outcome: &Result<Delivery>) -> Option<Vec<u8>> {
         let mut busy = self.busy();
         let newest = busy.get_mut(&to).and_then(Option::take).filter(|_| outcome.is_ok());

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 /// An action that runs when a work ends.
 pub(super) enum Then {
-    /// At once, on the thread that ends the work; must not block. With a number by which it may be removed.
+    /// At once, on the thread that ends the work; must not block. With a number by which it may be
+    /// removed.
     Now(u64, Function),
     /// On the callback thread.
     Call(Callback),
@@ -41,7 +42,8 @@ impl Outcome {
         Self { done: AtomicU32::new(0), state: Mutex::new(State::Pending(Vec::new())) }
     }
 
-    /// Ends it, and gives what is to be done then; `None` where it has ended before, which stays as it was.
+    /// Ends it, and gives what is to be done then; `None` where it has ended before, which stays as
+    /// it was.
     pub(super) fn settle(&self, ended: Ended) -> Option<Vec<Then>> {
         let mut state = self.lock();
         let State::Pending(then) = &mut *state else { return None };
@@ -98,7 +100,8 @@ impl Outcome {
         drop(removed);
     }
 
-    /// Withdraws the first callback with this key that has not been called; false where there is none.
+    /// Withdraws the first callback with this key that has not been called; false where there is
+    /// none.
     pub(super) fn withdraw(&self, key: CallbackKey) -> bool {
         let mut state = self.lock();
         let withdrawn = match &mut *state {
@@ -168,7 +171,8 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two threads end it, a third registers what is to be done then: one ends it, and it is done once.
+    /// Two threads end it, a third registers what is to be done then: one ends it, and it is done
+    /// once.
     #[test]
     fn loom_a_work_ends_once() {
         loom::model(|| {

@@ -1,11 +1,13 @@
-//! Where the buffers of a call lie, in groups that serve a device beside host memory, when they are ready, and what becomes of
-//! messages there.
+//! Where the buffers of a call lie, in groups that serve a device beside host memory, when they are
+//! ready, and what becomes of messages there.
 //!
-//! What the call says counts, else the driver is asked about each buffer; all of one call lie in one place. A call without
-//! anything in its buffers belongs to host memory if that is so on all ranks by what they agree on; where only this rank has
-//! nothing (in `gather_v`, `scatter_v` and `all_to_all_v`) it follows the others to the group's device.
+//! What the call says counts, else the driver is asked about each buffer; all of one call lie in
+//! one place. A call without anything in its buffers belongs to host memory if that is so on all
+//! ranks by what they agree on; where only this rank has nothing (in `gather_v`, `scatter_v` and
+//! `all_to_all_v`) it follows the others to the group's device.
 //!
-//! Nothing here touches a buffer. Groups without a device do not come here, but for calls that name one.
+//! Nothing here touches a buffer. Groups without a device do not come here, but for calls that name
+//! one.
 
 use super::call::{Call, CallOptions, Where};
 use super::group::Group;
@@ -198,7 +200,8 @@ impl Group {
         call.gpu().map_or(Ok(None), |gpu| self.backend.mark(gpu))
     }
 
-    /// Waits until the device is done with an operation, for a call that has nothing else to wait for.
+    /// Waits until the device is done with an operation, for a call that has nothing else to wait
+    /// for.
     pub(super) fn await_device(&self, slot: &FlightSlot, deadline: &Deadline) -> Result<()> {
         let Some(flight) = slot.get() else { return Ok(()) };
         if flight.wait(deadline)? {

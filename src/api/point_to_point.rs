@@ -1,7 +1,8 @@
-//! Messages between two ranks: what is checked before the engine sees one, and what its work says about it.
+//! Messages between two ranks: what is checked before the engine sees one, and what its work says
+//! about it.
 //!
-//! Messages never wait behind collectives: they go to the back end's engine at once, which matches, carries and
-//! completes them.
+//! Messages never wait behind collectives: they go to the back end's engine at once, which matches,
+//! carries and completes them.
 
 use super::bytes::{Deliver, Taker};
 use super::call::CallOptions;
@@ -74,7 +75,8 @@ pub struct Noted {
 pub enum AtOnce {
     /// The message is here.
     Here(Delivery),
-    /// It is not: [`Group::receive`] goes on, which is given what was noted of it ([`Prepared::with_note`]).
+    /// It is not: [`Group::receive`] goes on, which is given what was noted of it
+    /// ([`Prepared::with_note`]).
     Not(Option<Noted>),
 }
 
@@ -148,7 +150,8 @@ impl Group {
         self.prepare_message(message, Memory::In(into), options)
     }
 
-    /// Checks a receive of a message of bytes, of whatever length up to `most`; `deliver` is called with it.
+    /// Checks a receive of a message of bytes, of whatever length up to `most`; `deliver` is called
+    /// with it.
     ///
     /// # Errors
     /// As [`Group::send`].
@@ -165,8 +168,9 @@ impl Group {
         self.prepare_message(message, Memory::Grows { most, deliver }, options)
     }
 
-    /// Sends a message without a work, for a call that blocks; false where that takes more than this moment, or somebody
-    /// looks closely. Nothing has been done then, and [`Group::send`] says what is wrong, if anything is.
+    /// Sends a message without a work, for a call that blocks; false where that takes more than
+    /// this moment, or somebody looks closely. Nothing has been done then, and [`Group::send`] says
+    /// what is wrong, if anything is.
     pub fn send_at_once(
         &self,
         bytes: Src<'static>,
@@ -192,7 +196,8 @@ impl Group {
         was_sent
     }
 
-    /// Receives a message without a work, for a call that blocks, where that takes a moment at most, as [`Group::send_at_once`].
+    /// Receives a message without a work, for a call that blocks, where that takes a moment at
+    /// most, as [`Group::send_at_once`].
     pub fn receive_at_once(
         &self,
         into: Dst<'static>,

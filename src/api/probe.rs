@@ -1,9 +1,9 @@
-//! Probes: finding a message before its receive is posted, and receiving exactly that message (`dist_probe`,
-//! `dist_recv_message`).
+//! Probes: finding a message before its receive is posted, and receiving exactly that message
+//! (`dist_probe`, `dist_recv_message`).
 //!
-//! A probe goes to the engine on the thread of its caller. It is no operation with a work, and the recorder does not keep it.
-//! A [`MatchedMessage`] does not keep its group: if the group ends first, its engine ends the message as every message that was
-//! not received.
+//! A probe goes to the engine on the thread of its caller. It is no operation with a work, and the
+//! recorder does not keep it. A [`MatchedMessage`] does not keep its group: if the group ends
+//! first, its engine ends the message as every message that was not received.
 
 use super::call::CallOptions;
 use super::callbacks;
@@ -32,7 +32,8 @@ const CLAIMED: u8 = 1;
 /// The engine has it no more under its number.
 const GONE: u8 = 2;
 
-/// A message that a probe took out of matching. Dropping it returns the message to matching, unless a receive has it.
+/// A message that a probe took out of matching. Dropping it returns the message to matching, unless
+/// a receive has it.
 #[derive(Debug)]
 pub struct MatchedMessage {
     group: Weak<Group>,
@@ -68,11 +69,12 @@ impl fmt::Display for Title<'_> {
 }
 
 impl Group {
-    /// Looks for a message that a receive with these arguments would take. If `waits`, it waits for one until the deadline;
-    /// else `None` means that there is none.
+    /// Looks for a message that a receive with these arguments would take. If `waits`, it waits for
+    /// one until the deadline; else `None` means that there is none.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has left and sent nothing more, the group's failure.
+    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has left and sent
+    /// nothing more, the group's failure.
     pub fn probe(
         self: &Arc<Self>,
         request: &ProbeRequest,
@@ -139,8 +141,9 @@ impl MatchedMessage {
     /// Checks the receive of this message, and claims the message for it. An error changes nothing.
     ///
     /// # Errors
-    /// `Mismatch` if the message is of another type or longer than there is room for, `InvalidHandle` if the group has ended or
-    /// another call receives the message, `InvalidArgument`, `Unsupported`.
+    /// `Mismatch` if the message is of another type or longer than there is room for,
+    /// `InvalidHandle` if the group has ended or another call receives the message,
+    /// `InvalidArgument`, `Unsupported`.
     pub fn receive(
         self: &Arc<Self>,
         into: Dst<'static>,
@@ -181,7 +184,8 @@ impl MatchedMessage {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(from))
     }
 
-    /// Whether the message is still to be received, after a receive that failed: then its claim is given up.
+    /// Whether the message is still to be received, after a receive that failed: then its claim is
+    /// given up.
     pub fn give_up_claim(&self) -> bool {
         self.claim.compare_exchange(CLAIMED, FREE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -206,7 +210,8 @@ impl MatchedMessage {
         callbacks::let_go(group);
     }
 
-    /// Hands the receive to the engine. If the engine has no room for it, the message stays claimed.
+    /// Hands the receive to the engine. If the engine has no room for it, the message stays
+    /// claimed.
     pub(super) fn post(
         &self,
         engine: &dyn PointToPoint,

@@ -1,6 +1,6 @@
-//! The short way of a small blocking call whose like has been there before, and which has its turn at once: most are over
-//! before anything is needed that a call needs which waits. What is left where that is not so goes the long way, as if it had
-//! come there at first.
+//! The short way of a small blocking call whose like has been there before, and which has its turn
+//! at once: most are over before anything is needed that a call needs which waits. What is left
+//! where that is not so goes the long way, as if it had come there at first.
 
 use super::call::{Call, CallOptions, Where};
 use super::ear::{Ear, Entry};
@@ -15,8 +15,9 @@ use crate::base::probe::Probe as _;
 use crate::base::sync::fence_behind_rmw;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls that have passed all checks but those of their buffers, by their keys, and whether the back end knows a short way
-/// for them. A call that comes is compared with one place, and taken for new where another has that now.
+/// Calls that have passed all checks but those of their buffers, by their keys, and whether the
+/// back end knows a short way for them. A call that comes is compared with one place, and taken for
+/// new where another has that now.
 #[derive(Debug, Default)]
 pub(super) struct Known([AtomicU64; Key::PLACES]);
 
@@ -40,7 +41,8 @@ impl Known {
 }
 
 impl CallOptions {
-    /// Whether nothing is said of a call but its arguments, its label, and for how long it may take.
+    /// Whether nothing is said of a call but its arguments, its label, and for how long it may
+    /// take.
     #[inline]
     fn is_plain(&self) -> bool {
         let Self { premul_scale, canonical, algorithm, values, place, stream, .. } = self;
@@ -57,7 +59,8 @@ impl CallOptions {
 pub(super) type Simple<'a> = (Plain<'a>, Key);
 
 impl Group {
-    /// The call, if nothing is said of it and nothing is looked at beside its arguments, and they are few.
+    /// The call, if nothing is said of it and nothing is looked at beside its arguments, and they
+    /// are few.
     #[inline]
     pub(super) fn simple<'a>(
         &self,
@@ -72,7 +75,8 @@ impl Group {
         Some((plain, plain.key()?))
     }
 
-    /// Such a call has passed all checks, and has run; its turn has not ended. The next one like it may take the short way.
+    /// Such a call has passed all checks, and has run; its turn has not ended. The next one like it
+    /// may take the short way.
     pub(super) fn rehearse(&self, (plain, key): &Simple<'_>) {
         if self.known.is_new(*key) {
             self.known.add(*key, self.backend.rehearse(plain, *key));

@@ -18,11 +18,12 @@ use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to leave the store that this
-/// one hosts.
+/// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to
+/// leave the store that this one hosts.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// How long each of the two takes where the group has failed: operations end at once, and some ranks never say goodbye.
+/// How long each of the two takes where the group has failed: operations end at once, and some
+/// ranks never say goodbye.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// How long each of the two takes at least, whatever was before.
@@ -147,10 +148,11 @@ fn make_world(options: InitOptions) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end and their callbacks to return, in what
-/// is left of these the rank that hosts the store waits for the others, and nobody waits for a rank that has failed.
-/// Blocking calls under way on other threads end as they would. `forget` ends the caller's handle, when the callbacks are
-/// over and before the group is left.
+/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end and their
+/// callbacks to return, in what is left of these the rank that hosts the store waits for the
+/// others, and nobody waits for a rank that has failed. Blocking calls under way on other threads
+/// end as they would. `forget` ends the caller's handle, when the callbacks are over and before the
+/// group is left.
 ///
 /// # Errors
 /// `NotInitialized`, and `InvalidArgument` inside a completion callback.
@@ -168,7 +170,8 @@ pub fn finalize(forget: impl FnOnce()) -> Result<()> {
         return Err(no_world());
     };
     let farewell = Farewell::of(&group, &deadline);
-    // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs in it.
+    // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs
+    // in it.
     drop(group);
     if farewell.size > 1 {
         farewell.say(store.as_ref(), hosts_store);
@@ -182,8 +185,9 @@ fn no_world() -> Error {
     Error::new(ErrorKind::NotInitialized, message)
 }
 
-/// Ends the works of the world and calls their callbacks while it is still there, so that none sees it gone. Callbacks may
-/// issue further works until the deadline; a callback that does not return keeps those behind it from being called.
+/// Ends the works of the world and calls their callbacks while it is still there, so that none sees
+/// it gone. Callbacks may issue further works until the deadline; a callback that does not return
+/// keeps those behind it from being called.
 fn end_works(group: &Group, deadline: &Deadline) {
     let mut dropped = 0;
     loop {

@@ -1,7 +1,9 @@
-//! Ranks that are forks of this process: what they are told, the store that they meet in, and what is said of their end.
+//! Ranks that are forks of this process: what they are told, the store that they meet in, and what
+//! is said of their end.
 //!
-//! The store listens before the first fork, so that its port is known and nobody comes too early, and is served from after the
-//! last one, so that every fork is one of a process with a single thread. It outlives them all: no rank hosts it.
+//! The store listens before the first fork, so that its port is known and nobody comes too early,
+//! and is served from after the last one, so that every fork is one of a process with a single
+//! thread. It outlives them all: no rank hosts it.
 
 use super::callbacks;
 use crate::base::config::{self, Variable};
@@ -24,7 +26,8 @@ const GRACE_MS: u64 = 2000;
 /// How long the kernel may take to end what was killed.
 const KILL: Duration = Duration::from_secs(5);
 
-/// The descriptors that the ranks' store needs for each rank: one for its calls, and one where it waits.
+/// The descriptors that the ranks' store needs for each rank: one for its calls, and one where it
+/// waits.
 const FOR_EACH: usize = 2;
 
 /// Those that it needs itself, and some to spare.
@@ -48,8 +51,9 @@ pub struct SpawnOptions {
 /// Runs `body` in `count` forks of this process, the ranks of a world, and waits for them.
 ///
 /// # Errors
-/// `PeerFailed` for the first rank that failed; `Timeout` naming those that still ran; `InvalidArgument` where this process
-/// cannot be forked; `OutOfMemory` or `System`, also where it may have too few descriptors.
+/// `PeerFailed` for the first rank that failed; `Timeout` naming those that still ran;
+/// `InvalidArgument` where this process cannot be forked; `OutOfMemory` or `System`, also where it
+/// may have too few descriptors.
 pub fn spawn(
     count: usize,
     options: &SpawnOptions,

@@ -18,13 +18,15 @@ pub use crate::store::{HashStore, PrefixStore};
 /// The default time-out of a store call: five minutes, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 300_000;
 
-/// Opens a store behind TCP, and hosts it if there are options for a server, as the environment has it.
+/// Opens a store behind TCP, and hosts it if there are options for a server, as the environment has
+/// it.
 ///
-/// A taken port is joined where it ought to be the job's own store that holds it: the launcher says that it
-/// hosts the store at this very address.
+/// A taken port is joined where it ought to be the job's own store that holds it: the launcher says
+/// that it hosts the store at this very address.
 ///
-/// The process counts as used from then on: a fork of it would share the connections, and take answers that are not its own.
-/// What the environment says of the log and of long waits holds from then on too.
+/// The process counts as used from then on: a fork of it would share the connections, and take
+/// answers that are not its own. What the environment says of the log and of long waits holds from
+/// then on too.
 ///
 /// # Errors
 /// Those of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the environment.
@@ -55,7 +57,8 @@ pub fn open_tcp(
     Ok(store)
 }
 
-/// Opens a store in a file. The process counts as used from then on: a fork of it would share the locks.
+/// Opens a store in a file. The process counts as used from then on: a fork of it would share the
+/// locks.
 ///
 /// # Errors
 /// Those of [`FileStore::open`].
@@ -114,8 +117,8 @@ impl StoreHandle {
         self.timeout.store(resolved(timeout).number(), Ordering::Relaxed);
     }
 
-    /// The deadline of a call that begins now and waits for no other process. A round trip takes time also where the
-    /// handle's time-out is [`Timeout::NoWait`]: the default bounds it then.
+    /// The deadline of a call that begins now and waits for no other process. A round trip takes
+    /// time also where the handle's time-out is [`Timeout::NoWait`]: the default bounds it then.
     pub fn deadline(&self) -> Deadline {
         Deadline::after_ms(match self.timeout() {
             Timeout::NoWait => DEFAULT_TIMEOUT_MS,
@@ -123,7 +126,8 @@ impl StoreHandle {
         })
     }
 
-    /// The time-out of a wait for others that names its own, of which [`Timeout::Default`] is the handle's.
+    /// The time-out of a wait for others that names its own, of which [`Timeout::Default`] is the
+    /// handle's.
     pub fn timeout_of(&self, timeout: Timeout) -> Timeout {
         if timeout == Timeout::Default { self.timeout() } else { timeout }
     }

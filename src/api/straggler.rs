@@ -1,16 +1,21 @@
-//! Who keeps a group waiting: what its operations tell of ranks that came late, and when one of them is an outlier.
+//! Who keeps a group waiting: what its operations tell of ranks that came late, and when one of
+//! them is an outlier.
 //!
-//! * **Skew.** For each kind of collective and each rank, how much later than this rank it entered, where this one had
-//!   waited for long: a histogram of powers of two of microseconds. Bounded by kinds times ranks.
-//! * **The straggler.** Only the time counts in which a rank was the *only* one missing, which is what the group would
-//!   gain without it; it is the last one for whom all wait, whatever the order in which this rank waits for others. A rank
-//!   is an outlier when, over the last minute or two, this adds up to more than [`LONG`], in [`OFTEN`] operations
-//!   or more, and to more than [`TIMES`] times the median of the other ranks. In a group of two there are no others; there
-//!   it must be more than [`SHARE`] of all the time. Ranks that are equally slow, as on a host with too few cores,
-//!   are the last by turns, and none of them is an outlier.
+//! * **Skew.** For each kind of collective and each rank, how much later than this rank it entered,
+//!   where this one had waited for long: a histogram of powers of two of microseconds. Bounded by
+//!   kinds times ranks.
+//! * **The straggler.** Only the time counts in which a rank was the *only* one missing, which is
+//!   what the group would gain without it; it is the last one for whom all wait, whatever the order
+//!   in which this rank waits for others. A rank is an outlier when, over the last minute or two,
+//!   this adds up to more than [`LONG`], in [`OFTEN`] operations or more, and to more than
+//!   [`TIMES`] times the median of the other ranks. In a group of two there are no others; there it
+//!   must be more than [`SHARE`] of all the time. Ranks that are equally slow, as on a host with
+//!   too few cores, are the last by turns, and none of them is an outlier.
 //!
-//! Each rank judges by what it has seen itself: where messages go round in a ring, only the neighbour sees who is late. Nothing is ever aborted. The lock is held for a few additions, by the one
-//! thread that runs an operation of the group, after a wait that was long, and by whoever asks.
+//! Each rank judges by what it has seen itself: where messages go round in a ring, only the
+//! neighbour sees who is late. Nothing is ever aborted. The lock is held for a few additions, by
+//! the one thread that runs an operation of the group, after a wait that was long, and by whoever
+//! asks.
 
 use crate::base::ids::{Rank, WorldSize};
 use serde_json::{Value, json};
@@ -103,7 +108,8 @@ impl Histogram {
         self.last = by;
     }
 
-    /// What so many of a hundred are below, as far as buckets tell, and never more than the most there was.
+    /// What so many of a hundred are below, as far as buckets tell, and never more than the most
+    /// there was.
     fn percentile(&self, percent: u64) -> u64 {
         let wanted = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -135,8 +141,8 @@ impl Straggler {
         Self { rank, size, state: Mutex::default() }
     }
 
-    /// A rank came late, as [`Probe::late`](crate::base::probe::Probe::late) says. Gives what there is to be warned of, at
-    /// most once in [`WINDOW`].
+    /// A rank came late, as [`Probe::late`](crate::base::probe::Probe::late) says. Gives what there
+    /// is to be warned of, at most once in [`WINDOW`].
     pub(super) fn note(
         &self,
         operation: &'static str,
@@ -225,7 +231,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Ranks of a group of `size` that rank 0 sees come last, one operation each 20 ms, each `alone` milliseconds late.
+    /// Ranks of a group of `size` that rank 0 sees come last, one operation each 20 ms, each
+    /// `alone` milliseconds late.
     fn judge(size: usize, last: impl Iterator<Item = (Rank, u32)>) -> Vec<Verdict> {
         let straggler = Straggler::new(0, size);
         let mut now = Instant::now();

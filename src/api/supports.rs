@@ -17,11 +17,12 @@ pub const RECV: i32 = 65;
 pub const HOST: i32 = -1;
 
 impl Group {
-    /// Whether calls of a kind work with this type and operator, which count only where such calls have them, on buffers
-    /// in the memory of `device`; all by their C numbers.
+    /// Whether calls of a kind work with this type and operator, which count only where such calls
+    /// have them, on buffers in the memory of `device`; all by their C numbers.
     ///
     /// # Errors
-    /// `Unsupported`, naming the call and the back end; `InvalidArgument` for a number that names nothing.
+    /// `Unsupported`, naming the call and the back end; `InvalidArgument` for a number that names
+    /// nothing.
     pub fn supports(&self, kind: i32, dtype: i32, op: i32, device: i32) -> Result<()> {
         let (kind, name) = match kind {
             SEND => (None, "send"),
@@ -46,7 +47,8 @@ impl Group {
         self.backend.supports(&Query { name, kind, dtype, op, gpu })
     }
 
-    /// Whether a reduction of this C number works with callers' operators, on buffers in the memory of `device`.
+    /// Whether a reduction of this C number works with callers' operators, on buffers in the memory
+    /// of `device`.
     ///
     /// # Errors
     /// `Unsupported`; `InvalidArgument` for a number that names no collective.

@@ -1,5 +1,5 @@
-//! What the ranks of a monitored barrier say to each other, and its bytes: little endian, and checked, since they come
-//! from another process.
+//! What the ranks of a monitored barrier say to each other, and its bytes: little endian, and
+//! checked, since they come from another process.
 
 use super::monitored::Failed;
 use crate::backend::Place;
@@ -71,8 +71,9 @@ impl Verdict {
         self.number
     }
 
-    /// Whether it says how a barrier ended, for a rank that enters that one only now: of those before its own, that
-    /// they failed, since it could not have come to an end with that rank there.
+    /// Whether it says how a barrier ended, for a rank that enters that one only now: of those
+    /// before its own, that they failed, since it could not have come to an end with that rank
+    /// there.
     pub(super) fn settles(&self, number: u64) -> bool {
         self.number == number || self.number > number && self.kind.is_some()
     }

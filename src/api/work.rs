@@ -1,9 +1,10 @@
 //! A work: an operation that was issued and that somebody may wait for.
 //!
-//! A work goes from pending to done exactly once and keeps its outcome for ever. While it is pending it keeps its group
-//! alive (a collective's job does so in the queue, a message's work itself); afterwards it keeps nothing but the
-//! outcome, so that works outlive their groups. Whoever sees that a work is done sees what the operation has written,
-//! and nobody touches the caller's buffers any more: the outcome is stored with release and read with acquire.
+//! A work goes from pending to done exactly once and keeps its outcome for ever. While it is
+//! pending it keeps its group alive (a collective's job does so in the queue, a message's work
+//! itself); afterwards it keeps nothing but the outcome, so that works outlive their groups.
+//! Whoever sees that a work is done sees what the operation has written, and nobody touches the
+//! caller's buffers any more: the outcome is stored with release and read with acquire.
 //!
 //! Must not know: how a collective runs, or how a message travels.
 
@@ -138,7 +139,8 @@ impl Work {
     /// Ends it. A work that has ended before stays as it was.
     pub(super) fn end(&self, result: Result<Option<Delivery>>) {
         lock(&self.members).clear();
-        // Before the outcome: who sees that may use the buffers, and count on the group not being kept by this work.
+        // Before the outcome: who sees that may use the buffers, and count on the group not being
+        // kept by this work.
         loans::give_back(self);
         let held = lock(&self.held).take();
         let mut result = result;
@@ -176,7 +178,8 @@ impl Work {
         }
     }
 
-    /// Lists it among the completion events of the group with this queue, if it is done and of that group.
+    /// Lists it among the completion events of the group with this queue, if it is done and of that
+    /// group.
     pub(super) fn report_if_done(&self, queue: &Arc<RunQueue>) {
         let is_of_group = self.event_queue().is_some_and(|own| Arc::ptr_eq(own, queue));
         if is_of_group && self.is_done() {
@@ -242,8 +245,8 @@ impl Work {
         Some(outcome)
     }
 
-    /// The number of the operation: for collectives that in its group, for messages one of their own. `None` before
-    /// it is issued.
+    /// The number of the operation: for collectives that in its group, for messages one of their
+    /// own. `None` before it is issued.
     pub fn sequence(&self) -> Option<u64> {
         self.issue.get().map(|issue| issue.sequence)
     }
@@ -292,12 +295,12 @@ impl Work {
         self.outcome.ended()?.result.as_ref().ok().copied().flatten()
     }
 
-    /// Waits until it has ended or the limit has passed, and does meanwhile what can be done for it on this thread.
-    /// Any thread, any number of times.
+    /// Waits until it has ended or the limit has passed, and does meanwhile what can be done for it
+    /// on this thread. Any thread, any number of times.
     ///
     /// # Errors
-    /// The operation's own error, which stays; `InvalidArgument` for a work of a batch that has not ended, and for a
-    /// pending one inside a completion callback.
+    /// The operation's own error, which stays; `InvalidArgument` for a work of a batch that has not
+    /// ended, and for a pending one inside a completion callback.
     pub fn wait(&self, limit: &Deadline) -> Result<Progress> {
         self.wait_and_see(limit).inspect_err(|_| recorder::dump_failures())
     }
@@ -326,8 +329,8 @@ impl Work {
         self.outcome().map_or(Ok(Progress::Pending), |outcome| outcome.map(|()| Progress::Done))
     }
 
-    /// Waits until it has ended, and until the device is done with it where it was enqueued on one. Any thread, any number of
-    /// times.
+    /// Waits until it has ended, and until the device is done with it where it was enqueued on one.
+    /// Any thread, any number of times.
     ///
     /// # Errors
     /// As [`Work::wait`]; the failure of its group, if that came before the device was done.
@@ -370,7 +373,8 @@ impl Work {
         }
     }
 
-    /// Lets an engine make progress on this thread until `over` holds; in the log, this message waits.
+    /// Lets an engine make progress on this thread until `over` holds; in the log, this message
+    /// waits.
     pub(super) fn attend_until(
         &self,
         engine: &dyn PointToPoint,
@@ -421,12 +425,12 @@ impl Work {
         self.queue.wait_for(|| self.is_done(), limit, None);
     }
 
-    /// Calls a function once the work has ended, on the callback thread, never inside this call. By its key it can be
-    /// withdrawn.
+    /// Calls a function once the work has ended, on the callback thread, never inside this call. By
+    /// its key it can be withdrawn.
     ///
     /// # Errors
-    /// `OutOfMemory` where too many callbacks are registered, `System` where their thread cannot be started,
-    /// `NotInitialized` where callbacks were stopped.
+    /// `OutOfMemory` where too many callbacks are registered, `System` where their thread cannot be
+    /// started, `NotInitialized` where callbacks were stopped.
     pub fn on_complete(
         &self,
         key: CallbackKey,
@@ -437,7 +441,8 @@ impl Work {
         Ok(())
     }
 
-    /// Withdraws the first callback with this key that has not been called, which then never is; false where there is none.
+    /// Withdraws the first callback with this key that has not been called, which then never is;
+    /// false where there is none.
     pub fn withdraw_callback(&self, key: CallbackKey) -> bool {
         self.outcome.withdraw(key)
     }

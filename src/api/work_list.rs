@@ -3,8 +3,8 @@
 //! A wait for all goes through the list; a wait for any waits in one place for all of its works:
 //! * collectives of one group: in their queue, whose jobs the thread runs while it waits;
 //! * messages of one group: in their engine, which makes progress on the thread;
-//! * anything else: on a doorbell that each work rings when it ends, while the workers of the queues and the service
-//!   thread make the progress.
+//! * anything else: on a doorbell that each work rings when it ends, while the workers of the
+//!   queues and the service thread make the progress.
 //!
 //! This module does not depend on how a collective runs or how a message travels.
 
@@ -36,7 +36,8 @@ pub enum AnyDone {
 /// Waits until all works of a list are done.
 ///
 /// # Errors
-/// The first error in the order of the list, once all are done; those of [`Work::wait`] that are not the operation's.
+/// The first error in the order of the list, once all are done; those of [`Work::wait`] that are
+/// not the operation's.
 pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<Progress> {
     let mut first: Result<()> = Ok(());
     for (place, work) in works_of(works) {
@@ -140,7 +141,8 @@ struct Watched {
     deadline: Deadline,
 }
 
-/// The collectives among some works and among the members of batches, that with the earliest deadline last.
+/// The collectives among some works and among the members of batches, that with the earliest
+/// deadline last.
 fn watched(works: &[&Arc<Work>]) -> Vec<Watched> {
     let mut found = Vec::with_capacity(works.len());
     let mut add = |work: &Work| {
@@ -214,8 +216,8 @@ impl Work {
         Err(Error::invalid(message))
     }
 
-    /// Calls a function when the work ends, on the thread that ends it; at once if it has ended. The number by which it is
-    /// removed.
+    /// Calls a function when the work ends, on the thread that ends it; at once if it has ended.
+    /// The number by which it is removed.
     fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {
         let id = Then::next_id();
         self.then(Then::Now(id, Box::new(function)));

@@ -1,5 +1,5 @@
-//! What the ranks of a group say of themselves when they come together: one object each, which the others read without
-//! trusting it.
+//! What the ranks of a group say of themselves when they come together: one object each, which the
+//! others read without trusting it.
 //!
 //! Must not know: what is done with it.
 

@@ -1,4 +1,5 @@
-//! The part of a group that serves the memory of its device, beside the one for host memory ([`super::map`]).
+//! The part of a group that serves the memory of its device, beside the one for host memory
+//! ([`super::map`]).
 
 use super::nccl::Enqueuer;
 use super::{Context, Memory, OpKind, Operation, Query};
@@ -35,7 +36,8 @@ pub enum Way<'a> {
     In(Dst<'a>),
 }
 
-/// What one group enqueues on its device, as a part of what several do ([`super::enqueue_together`]).
+/// What one group enqueues on its device, as a part of what several do
+/// ([`super::enqueue_together`]).
 #[derive(Debug)]
 pub struct Bundle<'a> {
     /// What takes them: [`super::Backend::enqueuer`].
@@ -48,10 +50,11 @@ pub struct Bundle<'a> {
     pub deadline: &'a Deadline,
 }
 
-/// Messages on a device that are matched by sender and tag and carried by the host, each at its own time. They do not meet
-/// those in host memory.
+/// Messages on a device that are matched by sender and tag and carried by the host, each at its own
+/// time. They do not meet those in host memory.
 pub trait Carried: Send + Sync + Debug {
-    /// As [`crate::transport::PointToPoint::send`]. `stream` is the caller's, whose work so far comes before it.
+    /// As [`crate::transport::PointToPoint::send`]. `stream` is the caller's, whose work so far
+    /// comes before it.
     ///
     /// # Errors
     /// As there; `Backend`.

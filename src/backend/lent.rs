@@ -1,6 +1,8 @@
-//! Memory for messages that the library itself sends: lent to the engine until it says otherwise, and then used again.
+//! Memory for messages that the library itself sends: lent to the engine until it says otherwise,
+//! and then used again.
 //!
-//! It is never given back to the system, so that lending it needs no promise; there is as much as was ever lent at once.
+//! It is never given back to the system, so that lending it needs no promise; there is as much as
+//! was ever lent at once.
 
 use crate::base::buffer::{Dst, Src};
 use crate::kernel;

@@ -1,13 +1,15 @@
-//! Groups for host memory and the memory of a GPU: one back end for each, chosen by where the buffers of a call lie.
+//! Groups for host memory and the memory of a GPU: one back end for each, chosen by where the
+//! buffers of a call lie.
 //!
-//! The part for host memory is a back end as any other. It has what the whole group has in common: who is where, messages,
-//! barriers, byte strings, and the group's failure, which the other part's failures become. So a rank that dies ends also what
-//! the others wait for on their devices.
+//! The part for host memory is a back end as any other. It has what the whole group has in common:
+//! who is where, messages, barriers, byte strings, and the group's failure, which the other part's
+//! failures become. So a rank that dies ends also what the others wait for on their devices.
 //!
-//! Names: `cpu:NAME,cuda:nccl`; `nccl` alone is the same with the native back end, but refuses collectives on host memory,
-//! which are a mistake there; `cpu:NAME,cuda:NAME` has the part for host memory carry a device's memory too, by way of pinned
-//! memory or as it is ([`super::staging`]), and NAME alone is that where a device is named; `default` is `cpu:native,cuda:nccl`
-//! where a device is named and all ranks have NCCL, else `native`.
+//! Names: `cpu:NAME,cuda:nccl`; `nccl` alone is the same with the native back end, but refuses
+//! collectives on host memory, which are a mistake there; `cpu:NAME,cuda:NAME` has the part for
+//! host memory carry a device's memory too, by way of pinned memory or as it is
+//! ([`super::staging`]), and NAME alone is that where a device is named; `default` is
+//! `cpu:native,cuda:nccl` where a device is named and all ranks have NCCL, else `native`.
 
 use super::device_part::{Carried, DevicePart, context_of};
 use super::nccl::{self, Enqueuer, Nccl, is_for_host, library};

@@ -1,11 +1,12 @@
 //! What carries out operations: one trait, and a registry by name.
 //!
-//! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in groups of one rank.
-//! `plugin` is what others have written (MPI among it), which registers beside them. `map` is a group for host memory and the
-//! memory of a GPU, of which `nccl` serves the latter, or `staging`, which has the part for the former carry it.
+//! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in
+//! groups of one rank. `plugin` is what others have written (MPI among it), which registers beside
+//! them. `map` is a group for host memory and the memory of a GPU, of which `nccl` serves the
+//! latter, or `staging`, which has the part for the former carry it.
 //!
-//! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep what they need in
-//! [`Keys`]), the C ABI.
+//! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep
+//! what they need in [`Keys`]), the C ABI.
 
 mod cards;
 mod device_part;
@@ -45,13 +46,13 @@ use std::sync::{Arc, Weak};
 
 /// How the ranks of a group tell each other what they need to meet.
 pub trait Exchange {
-    /// Every rank contributes some bytes under the name of a phase and gets those of all ranks, in rank
-    /// order. All ranks call it with the same phases in the same order. `over` is asked now and then
-    /// whether there is a reason not to wait any longer.
+    /// Every rank contributes some bytes under the name of a phase and gets those of all ranks, in
+    /// rank order. All ranks call it with the same phases in the same order. `over` is asked now
+    /// and then whether there is a reason not to wait any longer.
     ///
     /// # Errors
-    /// That reason, or the one for which another rank gave up; `Timeout` naming the ranks that did not
-    /// come, `Connection`.
+    /// That reason, or the one for which another rank gave up; `Timeout` naming the ranks that did
+    /// not come, `Connection`.
     fn all(
         &self,
         phase: &str,
@@ -59,16 +60,16 @@ pub trait Exchange {
         over: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>>;
 
-    /// Tells the other ranks that this one will not come, and why; the first reason stays. A rank that may
-    /// be serving the store waits a moment until the others have read what they need.
+    /// Tells the other ranks that this one will not come, and why; the first reason stays. A rank
+    /// that may be serving the store waits a moment until the others have read what they need.
     fn give_up(&self, why: &Error);
 
     /// Why another rank gave up, if one did.
     fn given_up(&self) -> Option<Error>;
 }
 
-/// Keys and values that the ranks of one group share for as long as it lasts, apart from everybody else's. Any thread may
-/// use them; one that waits does not hold up the others.
+/// Keys and values that the ranks of one group share for as long as it lasts, apart from everybody
+/// else's. Any thread may use them; one that waits does not hold up the others.
 pub trait Keys: Send + Sync + Debug {
     /// Stores a value, whatever was there before.
     ///
@@ -119,13 +120,15 @@ pub struct Context<'a> {
     pub name: &'a str,
     /// The deadline of operations that name none, in milliseconds.
     pub timeout_ms: u64,
-    /// How often a group of ranks that have failed was replaced by one of what was left, to come to this one.
+    /// How often a group of ranks that have failed was replaced by one of what was left, to come to
+    /// this one.
     pub epoch: u32,
     /// This process's rank.
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
-    /// The host and port of the store that the ranks meet in, where it has any: a hint which network joins them.
+    /// The host and port of the store that the ranks meet in, where it has any: a hint which
+    /// network joins them.
     pub store: Option<(&'a str, u16)>,
     /// What its ranks may keep in that store, while somebody has it.
     pub keys: Option<&'a Arc<dyn Keys>>,
@@ -197,15 +200,16 @@ pub struct Place {
 
 /// A group's back end.
 ///
-/// Obligations: `run` is called by one thread at a time and in the same order on all ranks; it returns at
-/// the operation's deadline at the latest; after the first error other than a refused argument every
-/// later `run` fails with the same cause. `abort` and `failure` may be called from any thread.
+/// Obligations: `run` is called by one thread at a time and in the same order on all ranks; it
+/// returns at the operation's deadline at the latest; after the first error other than a refused
+/// argument every later `run` fails with the same cause. `abort` and `failure` may be called from
+/// any thread.
 pub trait Backend: Send + Sync + Debug {
     /// Its name in the registry.
     fn name(&self) -> &'static str;
 
-    /// Whether there is an algorithm that does what is wanted. Asked before the call takes its place in the order,
-    /// so that a refusal leaves the group as it was.
+    /// Whether there is an algorithm that does what is wanted. Asked before the call takes its
+    /// place in the order, so that a refusal leaves the group as it was.
     ///
     /// # Errors
     /// `InvalidArgument`, listing those there are.
@@ -235,22 +239,23 @@ pub trait Backend: Send + Sync + Debug {
     /// Any; the message says who is to blame.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
-    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]): not where it serves a device, or all ranks come
-    /// together before each collective.
+    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]): not where it
+    /// serves a device, or all ranks come together before each collective.
     fn is_prompt(&self) -> bool {
         false
     }
 
-    /// Prepares for calls like this one, of at most [`PROMPT_BYTES`], to take the shorter way from now on; false where they
-    /// cannot. In the turn of such a call.
+    /// Prepares for calls like this one, of at most [`PROMPT_BYTES`], to take the shorter way from
+    /// now on; false where they cannot. In the turn of such a call.
     fn rehearse(&self, plain: &Plain<'_>, key: Key) -> bool {
         let _ = (plain, key);
         false
     }
 
-    /// Does what can be done at once of a call that was rehearsed, with this sequence number and until that deadline; the rest is for
-    /// [`Backend::run`] ([`Operation::is_published`]), or for [`Backend::ring_fenced`]. `begins` is told the words of the
-    /// descriptor, once the others have what they wait for of this rank, or as soon as that is left to somebody else. In its turn.
+    /// Does what can be done at once of a call that was rehearsed, with this sequence number and
+    /// until that deadline; the rest is for [`Backend::run`] ([`Operation::is_published`]), or for
+    /// [`Backend::ring_fenced`]. `begins` is told the words of the descriptor, once the others have
+    /// what they wait for of this rank, or as soon as that is left to somebody else. In its turn.
     ///
     /// # Errors
     /// As [`Backend::run`].
@@ -267,17 +272,20 @@ pub trait Backend: Send + Sync + Debug {
     /// Wakes whoever waits for what was [`Prompt::Unheard`], after a fence.
     fn ring_fenced(&self) {}
 
-    /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back end has none.
+    /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back
+    /// end has none.
     fn messages(&self) -> Option<&dyn PointToPoint> {
         None
     }
 
-    /// The device whose memory it serves beside the host's, or would if it could: then it is asked where buffers lie.
+    /// The device whose memory it serves beside the host's, or would if it could: then it is asked
+    /// where buffers lie.
     fn device(&self) -> Option<usize> {
         None
     }
 
-    /// The device that has an address; `None` for host memory. Asked where there is a [`Backend::device`].
+    /// The device that has an address; `None` for host memory. Asked where there is a
+    /// [`Backend::device`].
     ///
     /// # Errors
     /// `Backend`.
@@ -295,13 +303,14 @@ pub trait Backend: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Whether operations on its device end once they are enqueued, and take place later; else they have taken place when
-    /// they end. Asked where there is a [`Backend::device`].
+    /// Whether operations on its device end once they are enqueued, and take place later; else they
+    /// have taken place when they end. Asked where there is a [`Backend::device`].
     fn is_stream_ordered(&self) -> bool {
         false
     }
 
-    /// Notes what is in a stream as a call is issued, for back ends that have to wait for it by themselves.
+    /// Notes what is in a stream as a call is issued, for back ends that have to wait for it by
+    /// themselves.
     ///
     /// # Errors
     /// `Backend`.
@@ -310,13 +319,14 @@ pub trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Messages in a device's memory, where they are carried one by one; `None` where they are enqueued together.
+    /// Messages in a device's memory, where they are carried one by one; `None` where they are
+    /// enqueued together.
     fn carried(&self) -> Option<&dyn Carried> {
         None
     }
 
-    /// Where operations of several groups can be enqueued on their devices as one ([`enqueue_together`]): what takes this
-    /// group's. Else `None`.
+    /// Where operations of several groups can be enqueued on their devices as one
+    /// ([`enqueue_together`]): what takes this group's. Else `None`.
     fn enqueuer(&self) -> Option<Enqueuer<'_>> {
         None
     }
@@ -333,8 +343,8 @@ pub trait Backend: Send + Sync + Debug {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Memory of this process for buffers, of the kind that other ranks can be given direct access to where there is such a
-    /// kind. `bytes` is not 0.
+    /// Memory of this process for buffers, of the kind that other ranks can be given direct access
+    /// to where there is such a kind. `bytes` is not 0.
     ///
     /// # Errors
     /// `Unsupported` where the back end has none; `OutOfMemory`, `System`.
@@ -354,7 +364,8 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// Where the other ranks find this one once the group has failed; `None` where there is no such place.
+    /// Where the other ranks find this one once the group has failed; `None` where there is no such
+    /// place.
     fn port(&self) -> Option<&Arc<Port>> {
         None
     }
@@ -378,13 +389,14 @@ pub trait Backend: Send + Sync + Debug {
         false
     }
 
-    /// Overrides of the choice among algorithms that the ranks have agreed on, for groups made from this one.
+    /// Overrides of the choice among algorithms that the ranks have agreed on, for groups made from
+    /// this one.
     fn overrides(&self) -> &[Rule] {
         &[]
     }
 
-    /// Whether it may refuse calls that others do, so that it is asked ([`Backend::supports`]) before a call takes its place
-    /// in the order.
+    /// Whether it may refuse calls that others do, so that it is asked ([`Backend::supports`])
+    /// before a call takes its place in the order.
     fn is_selective(&self) -> bool {
         false
     }
@@ -401,8 +413,8 @@ pub trait Fate: Send + Sync + Debug {
     /// As [`Backend::abort`].
     fn fail(&self, reason: &Error);
 
-    /// Adds somebody to call when another rank may have failed the group, and also otherwise; it is forgotten when it is
-    /// gone.
+    /// Adds somebody to call when another rank may have failed the group, and also otherwise; it is
+    /// forgotten when it is gone.
     fn add_listener(&self, listener: Weak<dyn Listener>);
 }
 
@@ -435,12 +447,12 @@ fn host_memory(bytes: usize) -> Result<Box<dyn Memory>> {
     Ok(Box::new(arena::allocate(bytes)?))
 }
 
-/// Makes the back end called `name`, which may be a map of devices ([`map`]); NULL in the C API is [`map::DEFAULT`], and
-/// another name of "native" is "gloo".
+/// Makes the back end called `name`, which may be a map of devices ([`map`]); NULL in the C API is
+/// [`map::DEFAULT`], and another name of "native" is "gloo".
 ///
 /// # Errors
-/// `NotFound` for an unknown name (the message lists those there are), and whatever keeps the ranks from
-/// meeting.
+/// `NotFound` for an unknown name (the message lists those there are), and whatever keeps the ranks
+/// from meeting.
 pub fn create(
     name: &str,
     context: &Context<'_>,
@@ -474,9 +486,9 @@ fn create_one(
     Ok(Arc::new(native::meet::create(context, exchange)?))
 }
 
-/// Enqueues what several groups have, each on its device, as one operation: none waits for another one of them. Says for
-/// each how that went; an error has failed the group. In the order of the bundles, which is to be the same on all ranks and
-/// in all threads.
+/// Enqueues what several groups have, each on its device, as one operation: none waits for another
+/// one of them. Says for each how that went; an error has failed the group. In the order of the
+/// bundles, which is to be the same on all ranks and in all threads.
 pub fn enqueue_together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
     nccl::together(bundles)
 }
@@ -484,7 +496,8 @@ pub fn enqueue_together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
 /// Whether [`create`] knows a name, for callers that must not wait for other ranks to find out.
 ///
 /// # Errors
-/// `NotFound`; the message lists the names there are. What keeps NCCL from being loaded, for a name that needs it.
+/// `NotFound`; the message lists the names there are. What keeps NCCL from being loaded, for a name
+/// that needs it.
 pub fn check_name(name: &str) -> Result<()> {
     match map::parse(name)? {
         Some(devices) => devices.check(),
@@ -511,7 +524,8 @@ pub fn canonical(name: &str) -> String {
     }
 }
 
-/// The back end for host memory that a name stands for: its own, or one of a map, whether it is known or not.
+/// The back end for host memory that a name stands for: its own, or one of a map, whether it is
+/// known or not.
 pub fn host_name(name: &str) -> String {
     match map::parse(name) {
         Ok(Some(devices)) => devices.host().to_owned(),

@@ -1,7 +1,8 @@
 //! The back ends by name: the native one, and those that are registered beside it.
 //!
-//! Names do not differ by case, and none can be taken twice or given back: a group may outlive whoever registered its
-//! back end. What is registered here is all the state of the process that there is about back ends.
+//! Names do not differ by case, and none can be taken twice or given back: a group may outlive
+//! whoever registered its back end. What is registered here is all the state of the process that
+//! there is about back ends.
 
 use super::{Backend, Context, Exchange};
 use crate::base::error::{Error, ErrorKind, Result};

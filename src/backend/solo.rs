@@ -83,8 +83,8 @@ impl Default for Solo {
     }
 }
 
-/// The result of one rank is its own contribution, taken through the operator all the same, so that a
-/// bool comes out as 0 or 1 and a NaN as it would with more ranks.
+/// The result of one rank is its own contribution, taken through the operator all the same, so that
+/// a bool comes out as 0 or 1 and a NaN as it would with more ranks.
 fn reduce(operation: &Operation<'_>, op: ReduceOp, dst: Dst<'_>, src: Src<'_>) {
     if op == ReduceOp::PremulSum {
         kernel::scale_copy(operation.dtype(), operation.factor, dst, src);

@@ -1,4 +1,5 @@
-//! Where in a program a call was made: captured cheaply, put into words only when somebody reads it.
+//! Where in a program a call was made: captured cheaply, put into words only when somebody reads
+//! it.
 //!
 //! What is above the call inside the library is left out, and the rest is bounded.
 

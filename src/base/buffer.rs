@@ -1,9 +1,9 @@
 //! Memory that belongs to somebody else: a caller's buffer, or a slot that several ranks share.
 //!
-//! This is the only form in which such memory travels inward. [`Src`] and [`Dst`] are an address and
-//! a length in bytes, never a Rust reference: another process may write the bytes at any time, and a
-//! caller may pass one buffer as both input and output. Only `kernel` and the transports read or
-//! write through them.
+//! This is the only form in which such memory travels inward. [`Src`] and [`Dst`] are an address
+//! and a length in bytes, never a Rust reference: another process may write the bytes at any time,
+//! and a caller may pass one buffer as both input and output. Only `kernel` and the transports read
+//! or write through them.
 #![allow(
     unsafe_code,
     reason = "the constructors state the obligation once, so that everything built on them is safe"
@@ -103,7 +103,8 @@ impl<'a> Src<'a> {
     #[inline]
     fn part<const LEN: usize>(self, at: usize) -> [u8; LEN] {
         check_range(self.len, at, LEN);
-        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have no alignment.
+        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have
+        // no alignment.
         unsafe { self.ptr.wrapping_add(at).cast::<[u8; LEN]>().read() }
     }
 }
@@ -144,10 +145,12 @@ impl<'a> Dst<'a> {
             src.len,
             self.len
         );
-        // Little is a few loads and stores, where the general way is a call that first finds out how.
+        // Little is a few loads and stores, where the general way is a call that first finds out
+        // how.
         match self.len {
             0 => {}
-            // SAFETY: both views are valid for their length, by the obligation of their constructors, and it is in the range.
+            // SAFETY: both views are valid for their length, by the obligation of their
+            // constructors, and it is in the range.
             len @ 4..=8 => unsafe { copy_ends::<4>(src.ptr, self.ptr, len) },
             // SAFETY: as above.
             len @ 9..=16 => unsafe { copy_ends::<8>(src.ptr, self.ptr, len) },
@@ -162,7 +165,8 @@ impl<'a> Dst<'a> {
 
     /// Writes zeros.
     pub fn fill_zero(self) {
-        // SAFETY: the view is valid for its length, by the obligation of its constructor, and bytes have no alignment.
+        // SAFETY: the view is valid for its length, by the obligation of its constructor, and bytes
+        // have no alignment.
         unsafe { self.ptr.write_bytes(0, self.len) };
     }
 
@@ -187,7 +191,8 @@ impl<'a> Dst<'a> {
     #[inline]
     fn set_part<const LEN: usize>(self, at: usize, bytes: [u8; LEN]) {
         check_range(self.len, at, LEN);
-        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have no alignment.
+        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have
+        // no alignment.
         unsafe { self.ptr.wrapping_add(at).cast::<[u8; LEN]>().write(bytes) };
     }
 
@@ -236,7 +241,8 @@ impl<'a> From<&'a mut [f32]> for Dst<'a> {
     }
 }
 
-/// Copies from `PART` to twice as many bytes: the first so many, and the last, which may be the same in part.
+/// Copies from `PART` to twice as many bytes: the first so many, and the last, which may be the
+/// same in part.
 ///
 /// # Safety
 /// So many as `len` says can be read, and written, and `len` is from `PART` to twice that.

@@ -200,10 +200,12 @@ pub fn bounded(variable: Variable, default: u64, low: u64, high: u64) -> Result<
     Err(Error::invalid(message))
 }
 
-/// The time-out in a variable, in milliseconds, `u64::MAX` for ever; `default_ms` where it is unset, empty or 0.
+/// The time-out in a variable, in milliseconds, `u64::MAX` for ever; `default_ms` where it is
+/// unset, empty or 0.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the variable and its text, for anything else than a time-out, and for "no wait".
+/// `InvalidArgument`, naming the variable and its text, for anything else than a time-out, and for
+/// "no wait".
 pub fn time_limit(variable: Variable, default_ms: u64) -> Result<u64> {
     let number = number::<i64>(variable)?.unwrap_or(0);
     match Timeout::from_number(number) {

@@ -1,17 +1,19 @@
 //! Copying between a caller's buffer and a slot, or another.
 //!
-//! Large copies do not go through the C library's memmove: on some processors that uses `rep movsb`,
-//! which is several times slower where source and destination lie at the same offset within their
-//! pages, and buffers and slots mostly do (on a Zen 3 with glibc 2.36, 256 KiB took 3 to 4 times as
-//! long as with vector loads and stores).
+//! Large copies do not go through the C library's memmove: on some processors that uses `rep
+//! movsb`, which is several times slower where source and destination lie at the same offset within
+//! their pages, and buffers and slots mostly do (on a Zen 3 with glibc 2.36, 256 KiB took 3 to 4
+//! times as long as with vector loads and stores).
 //!
-//! What is longer than any cache keeps is stored past the caches, so that no line is read only to be overwritten: on a Xeon of the
-//! fourth generation 32 MiB and more are copied a third faster so, and 4 to 16 MiB as fast. So are the parts of what is so long as a
-//! whole: on an EPYC of the fourth a broadcast of 256 MiB takes three quarters of the time then.
+//! What is longer than any cache keeps is stored past the caches, so that no line is read only to
+//! be overwritten: on a Xeon of the fourth generation 32 MiB and more are copied a third faster so,
+//! and 4 to 16 MiB as fast. So are the parts of what is so long as a whole: on an EPYC of the
+//! fourth a broadcast of 256 MiB takes three quarters of the time then.
 //!
-//! So is what goes to lines that a core far away has, if the first of them show that it is far: on an EPYC of the fourth generation
-//! the cores of one last-level cache write what others of them have read with 45 GB/s, those of two such caches with 2.5, and past
-//! the caches with 27, which the other reads there as fast.
+//! So is what goes to lines that a core far away has, if the first of them show that it is far: on
+//! an EPYC of the fourth generation the cores of one last-level cache write what others of them
+//! have read with 45 GB/s, those of two such caches with 2.5, and past the caches with 27, which
+//! the other reads there as fast.
 #![cfg_attr(
     target_arch = "x86_64",
     allow(unsafe_code, reason = "memory that others may write is copied through raw pointers")
@@ -28,13 +30,14 @@ const LARGE: usize = 2048;
 #[cfg(target_arch = "x86_64")]
 const HUGE: usize = 8 << 20;
 
-/// From so many bytes on, and after so many, it pays to find out how far away the core is that has the lines.
+/// From so many bytes on, and after so many, it pays to find out how far away the core is that has
+/// the lines.
 const FELT: usize = 16 << 10;
 const FELT_AGAIN: usize = 512 << 10;
 /// By so many bytes: more than a core keeps until it has the lines.
 const FEELER: usize = 8 << 10;
-/// It is far if a line takes more ticks than this of the time stamp counter, which has 2 to 4 in a nanosecond: near cores took 2 to 20 of
-/// them, far ones 36 to 80.
+/// It is far if a line takes more ticks than this of the time stamp counter, which has 2 to 4 in a
+/// nanosecond: near cores took 2 to 20 of them, far ones 36 to 80.
 const FAR_TICKS: u64 = 28;
 
 /// Copies `src` to `dst`; they may overlap in any way.
@@ -55,8 +58,8 @@ pub fn copy_part(all: usize, dst: Dst<'_>, src: Src<'_>) {
         let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
         if to.addr().abs_diff(from.addr()) >= len {
             let way = if all >= HUGE { past_caches } else { vectors };
-            // SAFETY: AVX was found; both views are valid for `len` bytes by the obligation of their
-            // constructors, do not overlap, and are longer than two turns of either loop.
+            // SAFETY: AVX was found; both views are valid for `len` bytes by the obligation of
+            // their constructors, do not overlap, and are longer than two turns of either loop.
             unsafe { way(to, from, len) };
             return;
         }
@@ -66,7 +69,8 @@ pub fn copy_part(all: usize, dst: Dst<'_>, src: Src<'_>) {
     dst.copy_from(src);
 }
 
-/// Copies `src` to `dst`, which another core has read and will read, as slots are; they do not overlap.
+/// Copies `src` to `dst`, which another core has read and will read, as slots are; they do not
+/// overlap.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -88,7 +92,8 @@ impl Stager {
         Self { unfelt: if all >= FELT { 0 } else { FELT_AGAIN }, is_far: false }
     }
 
-    /// Whether it was found to be far, so that what goes there had better be made elsewhere first, and near.
+    /// Whether it was found to be far, so that what goes there had better be made elsewhere first,
+    /// and near.
     pub fn is_far(self) -> bool {
         self.is_far
     }
@@ -124,8 +129,9 @@ impl Stager {
     fn put(self, dst: Dst<'_>, src: Src<'_>) {
         #[cfg(target_arch = "x86_64")]
         if self.is_far && dst.len() >= 2 * LINE && is_x86_feature_detected!("avx") {
-            // SAFETY: AVX was found; both views are valid for that length by the obligation of their constructors, and not shorter
-            // than two lines; where they overlap, what arrives is not what there was, and nothing else.
+            // SAFETY: AVX was found; both views are valid for that length by the obligation of
+            // their constructors, and not shorter than two lines; where they overlap, what arrives
+            // is not what there was, and nothing else.
             return unsafe { past_caches(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
         }
         copy(dst, src);
@@ -138,8 +144,8 @@ const LINE: usize = 64;
 /// Copies with 32-byte loads and stores.
 ///
 /// # Safety
-/// The processor has AVX; `from` is readable and `to` writable for `len` bytes, at least 128; they do
-/// not overlap.
+/// The processor has AVX; `from` is readable and `to` writable for `len` bytes, at least 128; they
+/// do not overlap.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
@@ -187,7 +193,8 @@ unsafe fn past_caches(to: *mut u8, from: *const u8, len: usize) {
     for offset in (skipped..=len - LINE).step_by(LINE) {
         for half in [offset, offset + 32] {
             let value = load(half);
-            // SAFETY: inside the `len` writable bytes; lines begin at `skipped`, which aligns both halves.
+            // SAFETY: inside the `len` writable bytes; lines begin at `skipped`, which aligns both
+            // halves.
             unsafe { _mm256_stream_si256(to.wrapping_add(half).cast::<__m256i>(), value) };
         }
     }
@@ -228,7 +235,8 @@ mod tests {
             for (offset, skew) in [(0, 0), (1, 0), (31, 5), (64, 33), (7, 63)] {
                 let mut target = vec![0; len + 66];
                 let (to, from) = (target[1 + skew..].as_mut_ptr(), source[offset..].as_ptr());
-                // SAFETY: AVX was found; both have room for `len` bytes from there, at least two lines.
+                // SAFETY: AVX was found; both have room for `len` bytes from there, at least two
+                // lines.
                 unsafe { past_caches(to, from, len) };
                 let mut expected = vec![0; len + 66];
                 expected[1 + skew..][..len].copy_from_slice(&source[offset..offset + len]);

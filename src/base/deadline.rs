@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// The longest time-out that is kept as a finite one: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// A time-out as callers of the C interface and environment variables give it: one number, one meaning everywhere.
+/// A time-out as callers of the C interface and environment variables give it: one number, one
+/// meaning everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
     /// The default of the object or operation.
@@ -26,7 +27,8 @@ impl Timeout {
     /// The number of [`Timeout::NoWait`].
     pub const NO_WAIT: i64 = -2;
 
-    /// The time-out with this number; `None` for other negative numbers. A century or more is for ever.
+    /// The time-out with this number; `None` for other negative numbers. A century or more is for
+    /// ever.
     pub fn from_number(number: i64) -> Option<Self> {
         match number {
             0 => Some(Self::Default),
@@ -55,7 +57,8 @@ impl Timeout {
         }
     }
 
-    /// The same limit in milliseconds: `default_ms` for the default, 0 for no time, `u64::MAX` for ever.
+    /// The same limit in milliseconds: `default_ms` for the default, 0 for no time, `u64::MAX` for
+    /// ever.
     pub fn ms_or(self, default_ms: u64) -> u64 {
         match self {
             Self::Default => default_ms,
@@ -121,8 +124,8 @@ impl Deadline {
     }
 }
 
-/// A deadline that begins when it is looked at for the first time: most small operations are over before anybody needs the
-/// clock, which costs as much as a part of them.
+/// A deadline that begins when it is looked at for the first time: most small operations are over
+/// before anybody needs the clock, which costs as much as a part of them.
 #[derive(Debug)]
 pub struct LateDeadline {
     allowed: Duration,

@@ -1,8 +1,9 @@
-//! How much the library looks at what it is given, and how much it tells: the debug level and what is set beside it.
-//! One for the process, changed at any time.
+//! How much the library looks at what it is given, and how much it tells: the debug level and what
+//! is set beside it. One for the process, changed at any time.
 //!
-//! The environment is read by [`read_environment`], which whoever makes a group calls first, so that a wrong value is an
-//! error there; the level only as long as nobody has set one. Reading what is set is a load.
+//! The environment is read by [`read_environment`], which whoever makes a group calls first, so
+//! that a wrong value is an error there; the level only as long as nobody has set one. Reading what
+//! is set is a load.
 //!
 //! Must not know: what a level means to those who ask for it.
 
@@ -65,7 +66,8 @@ pub fn looks() -> bool {
         || VALUES.load(Ordering::Relaxed) != Values::Any as u8
 }
 
-/// Sets the level for the whole process. Where nobody has chosen a level of the log, it tells what this one is about.
+/// Sets the level for the whole process. Where nobody has chosen a level of the log, it tells what
+/// this one is about.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
     let told = if level == Level::Off { log::Level::Off } else { log::Level::Info };

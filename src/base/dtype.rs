@@ -4,7 +4,8 @@ use super::error::{Error, Result};
 use super::op::ReduceOp;
 use std::fmt;
 
-/// The type of one element of a buffer. The discriminants are internal: [`DataType::number`] gives the C constant.
+/// The type of one element of a buffer. The discriminants are internal: [`DataType::number`] gives
+/// the C constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are their own documentation")]
@@ -66,8 +67,8 @@ impl DataType {
         }
     }
 
-    /// How many whole elements so many bytes hold. Sizes are powers of two, and a division takes as long as a dozen other
-    /// instructions.
+    /// How many whole elements so many bytes hold. Sizes are powers of two, and a division takes as
+    /// long as a dozen other instructions.
     #[inline]
     pub const fn elements_in(self, bytes: usize) -> usize {
         bytes >> self.size().trailing_zeros()
@@ -116,8 +117,8 @@ impl DataType {
         matches!(self, Self::C64 | Self::C128)
     }
 
-    /// The number of the C constant of the first type. Types, operators and statuses have disjoint ranges of numbers, so
-    /// that exchanged arguments of a C call are an error.
+    /// The number of the C constant of the first type. Types, operators and statuses have disjoint
+    /// ranges of numbers, so that exchanged arguments of a C call are an error.
     const FIRST_NUMBER: i32 = 0x100;
 
     /// The number of the type's C constant.

@@ -92,7 +92,8 @@ pub enum Fault {
     Died,
     /// It left the group in order.
     Left,
-    /// Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network parted.
+    /// Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network
+    /// parted.
     Unreachable,
     /// The kernel reports that its process is stopped.
     Stopped,
@@ -153,8 +154,8 @@ pub struct Culprit {
 /// What Linux calls EMFILE.
 const TOO_MANY_OPEN: i32 = 24;
 
-/// An error: kind, message and, where one rank is to blame, that rank. As large as an address, so that the result of a call that
-/// succeeds is a register and no memory.
+/// An error: kind, message and, where one rank is to blame, that rank. As large as an address, so
+/// that the result of a call that succeeds is a register and no memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<What>);
 
@@ -206,8 +207,8 @@ impl Error {
         Self::new(kind, format!("{what}: {cause}{hint}"))
     }
 
-    /// A connection that could not be made or broke: the peer's or the network's fault, unless this process may open
-    /// nothing more.
+    /// A connection that could not be made or broke: the peer's or the network's fault, unless this
+    /// process may open nothing more.
     pub fn connection(what: impl fmt::Display, cause: &std::io::Error) -> Self {
         match cause.raw_os_error() {
             Some(TOO_MANY_OPEN) => Self::system(what, cause),
@@ -265,7 +266,8 @@ impl Error {
         self.0.culprit.map(|rank| Culprit { rank, fault, process })
     }
 
-    /// The fault as a number for errors that travel between processes of one version; 0 for what the kind implies.
+    /// The fault as a number for errors that travel between processes of one version; 0 for what
+    /// the kind implies.
     pub fn fault_code(&self) -> u8 {
         self.0.fault.map_or(0, Fault::code)
     }

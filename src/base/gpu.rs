@@ -1,7 +1,9 @@
-//! Operations on the memory of a GPU: where one runs, and what tells that the device is done with it.
+//! Operations on the memory of a GPU: where one runs, and what tells that the device is done with
+//! it.
 //!
-//! Such an operation is *enqueued*: it ends for its caller once the device knows of it, and takes place later, in the order
-//! of a stream. Where nothing can be enqueued (the host carries the bytes), it waits for a [`Mark`] instead.
+//! Such an operation is *enqueued*: it ends for its caller once the device knows of it, and takes
+//! place later, in the order of a stream. Where nothing can be enqueued (the host carries the
+//! bytes), it waits for a [`Mark`] instead.
 //!
 //! Must not know: drivers, who enqueues.
 

@@ -1,7 +1,9 @@
-//! The label of a call: a short text that the caller chooses, by which ranks tell calls apart that are alike otherwise.
+//! The label of a call: a short text that the caller chooses, by which ranks tell calls apart that
+//! are alike otherwise.
 //!
-//! A label is a value of four words, so that it is copied without an allocation and stored in shared memory as atomic
-//! words. Ranks compare [`Label::hash`]; they read each other's texts only to explain a mismatch.
+//! A label is a value of four words, so that it is copied without an allocation and stored in
+//! shared memory as atomic words. Ranks compare [`Label::hash`]; they read each other's texts only
+//! to explain a mismatch.
 
 use super::error::{Error, Result};
 use std::fmt;
@@ -22,7 +24,8 @@ impl Label {
     /// No label.
     pub const NONE: Self = Self([0; LABEL_WORDS]);
 
-    /// A label of another rank whose text is not known. No text begins with this byte, which UTF-8 does not have.
+    /// A label of another rank whose text is not known. No text begins with this byte, which UTF-8
+    /// does not have.
     pub const UNKNOWN: Self = Self([0xff, 0, 0, 0]);
 
     /// The label with this text; none for an empty one.
@@ -41,8 +44,8 @@ impl Label {
         Self::from_bytes(text.as_bytes()).map_err(|_| unfit())
     }
 
-    /// The label of an operation that is made of several calls; none if none of them has one. Their texts in order if
-    /// these fit, else their number and a hash of all.
+    /// The label of an operation that is made of several calls; none if none of them has one. Their
+    /// texts in order if these fit, else their number and a hash of all.
     pub fn of_calls(labels: &[Self]) -> Self {
         match labels {
             [label] => return *label,
@@ -62,7 +65,8 @@ impl Label {
         })
     }
 
-    /// The label whose words these are, or `None` if they contain no valid text. Words from other processes pass here.
+    /// The label whose words these are, or `None` if they contain no valid text. Words from other
+    /// processes pass here.
     pub fn from_words(words: [u64; LABEL_WORDS]) -> Option<Self> {
         let label = Self(words);
         let bytes = label.padded();
@@ -73,8 +77,8 @@ impl Label {
 
     /// The label with this text, which has no zero byte.
     ///
-    /// The last word is loaded from the last eight bytes and shifted: a word that is assembled in memory from single bytes
-    /// cannot be loaded before all of them have left the store buffer.
+    /// The last word is loaded from the last eight bytes and shifted: a word that is assembled in
+    /// memory from single bytes cannot be loaded before all of them have left the store buffer.
     ///
     /// # Errors
     /// The reason why the text is no label.
@@ -124,8 +128,9 @@ impl Label {
         if self.is_none() { Self::NONE } else { Self::UNKNOWN }
     }
 
-    /// A 64-bit hash of the text. The words are multiplied independently, so that the processor overlaps the
-    /// multiplications. The odd factors are the fractional parts of square roots of primes (as in SHA-512).
+    /// A 64-bit hash of the text. The words are multiplied independently, so that the processor
+    /// overlaps the multiplications. The odd factors are the fractional parts of square roots of
+    /// primes (as in SHA-512).
     #[inline]
     pub fn hash(&self) -> u64 {
         const FACTORS: [u64; LABEL_WORDS] = [

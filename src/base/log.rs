@@ -1,7 +1,8 @@
 //! The log: silent unless somebody set a level, and then written to the sink that was installed
 //! (standard error, or the caller's callback).
 //!
-//! A level that was set for the log itself stands. Where nobody has set one, a debug level may want some.
+//! A level that was set for the log itself stands. Where nobody has set one, a debug level may want
+//! some.
 //!
 //! This module holds the level and the sink; who installs which is `api`'s affair.
 

@@ -2,8 +2,9 @@
 
 use super::ids::{Rank, WorldSize};
 
-/// The partition of a group's ranks into nodes. Nodes are numbered in the order of their lowest ranks, and the ranks
-/// of a node in their own order; the ranks of one node need not follow each other.
+/// The partition of a group's ranks into nodes. Nodes are numbered in the order of their lowest
+/// ranks, and the ranks of a node in their own order; the ranks of one node need not follow each
+/// other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
     members: Vec<Vec<Rank>>,

@@ -1,10 +1,12 @@
-//! Reduction operators: names, the numbers of the C constants, and the element types that they are defined for.
+//! Reduction operators: names, the numbers of the C constants, and the element types that they are
+//! defined for.
 
 use super::dtype::DataType;
 use super::error::{Error, ErrorKind, Result};
 use std::fmt;
 
-/// How elements of different ranks become one. The discriminants are internal: [`ReduceOp::number`] gives the C constant.
+/// How elements of different ranks become one. The discriminants are internal: [`ReduceOp::number`]
+/// gives the C constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -58,8 +60,8 @@ impl ReduceOp {
     }
 
     /// Whether the operator means something for elements of this type: MIN, MAX and PRODUCT are not
-    /// defined on complex numbers, the bitwise operators not on floating point, AVG not on bool, and
-    /// PREMUL_SUM only on floating point.
+    /// defined on complex numbers, the bitwise operators not on floating point, AVG not on bool,
+    /// and PREMUL_SUM only on floating point.
     pub const fn is_defined_for(self, dtype: DataType) -> bool {
         match self {
             Self::Sum => true,
@@ -70,7 +72,8 @@ impl ReduceOp {
         }
     }
 
-    /// The number of the C constant of the first operator; no element type and no status has a number in its range.
+    /// The number of the C constant of the first operator; no element type and no status has a
+    /// number in its range.
     const FIRST_NUMBER: i32 = 0x200;
 
     /// The number of the operator's C constant.

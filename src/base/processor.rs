@@ -1,4 +1,5 @@
-//! What a processor is asked apart from computing: for cache lines that will be used soon, for one look at a time, for its ticks.
+//! What a processor is asked apart from computing: for cache lines that will be used soon, for one
+//! look at a time, for its ticks.
 #![cfg_attr(
     all(target_arch = "x86_64", not(miri)),
     allow(unsafe_code, reason = "instructions that the compiler has no name for")
@@ -8,7 +9,8 @@
 #[inline]
 pub fn prefetch_to_read(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the address points.
+    // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the
+    // address points.
     unsafe {
         std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -16,12 +18,14 @@ pub fn prefetch_to_read(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for the cache line at an address, to be written: whoever writes it next need not wait until other cores have given it
-/// up. Nothing waits for the hint, unlike for a store, which the next atomic read-modify-write would.
+/// Asks for the cache line at an address, to be written: whoever writes it next need not wait until
+/// other cores have given it up. Nothing waits for the hint, unlike for a store, which the next
+/// atomic read-modify-write would.
 #[inline]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the address points.
+    // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the
+    // address points.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -29,9 +33,10 @@ pub fn prefetch_to_write(address: *const u8) {
     let _ = address;
 }
 
-/// Waits until all loads before have been made. A core that looks at memory again and again has begun many looks without this when a
-/// line changes, and takes all of them back before it goes on: on an EPYC of the fourth generation a line is seen 10 nanoseconds later
-/// then, of 40. A pause serves as well there, but lasts longer on Intel's than a line takes.
+/// Waits until all loads before have been made. A core that looks at memory again and again has
+/// begun many looks without this when a line changes, and takes all of them back before it goes on:
+/// on an EPYC of the fourth generation a line is seen 10 nanoseconds later then, of 40. A pause
+/// serves as well there, but lasts longer on Intel's than a line takes.
 #[inline]
 pub fn await_loads() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -41,7 +46,8 @@ pub fn await_loads() {
     }
 }
 
-/// How far the time stamp counter has come, which is the cheapest look at the time, in units of its own; elsewhere time stands still.
+/// How far the time stamp counter has come, which is the cheapest look at the time, in units of its
+/// own; elsewhere time stands still.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

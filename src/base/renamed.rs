@@ -1,8 +1,10 @@
-//! Former names of algorithms, back-end options and environment variables, with their present names.
+//! Former names of algorithms, back-end options and environment variables, with their present
+//! names.
 //!
-//! A former name is never accepted. [`refusal`] makes the error that gives the present name, so that a program, a script
-//! or a tuning file with a former name cannot run with the default by accident. The sources of the present names are
-//! UCX, UCC, MPICH, Open MPI, MVAPICH2 and NCCL. `docs/tuning.md` has the table for users.
+//! A former name is never accepted. [`refusal`] makes the error that gives the present name, so
+//! that a program, a script or a tuning file with a former name cannot run with the default by
+//! accident. The sources of the present names are UCX, UCC, MPICH, Open MPI, MVAPICH2 and NCCL.
+//! `docs/tuning.md` has the table for users.
 
 use super::error::Error;
 

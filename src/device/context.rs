@@ -1,4 +1,5 @@
-//! The primary context of a device: the one that CUDA's runtime, and so everybody else in the process, uses.
+//! The primary context of a device: the one that CUDA's runtime, and so everybody else in the
+//! process, uses.
 
 use super::driver::{self, Driver, Handle};
 use crate::base::error::Result;
@@ -15,7 +16,8 @@ pub struct Context {
     handle: Handle,
 }
 
-/// The context is current on the calling thread until this is dropped; then the one before it is again.
+/// The context is current on the calling thread until this is dropped; then the one before it is
+/// again.
 #[derive(Debug)]
 pub struct Current<'a> {
     context: &'a Context,
@@ -27,7 +29,8 @@ impl Context {
     /// That of a device, which is made if nobody has done so.
     ///
     /// # Errors
-    /// `NotFound` where there is no driver, `InvalidArgument` for a device that does not exist, `Backend`, `OutOfMemory`.
+    /// `NotFound` where there is no driver, `InvalidArgument` for a device that does not exist,
+    /// `Backend`, `OutOfMemory`.
     pub fn of(device: usize) -> Result<Arc<Self>> {
         let driver = driver::get()?;
         let ordinal = driver.ordinal(device)?;

@@ -20,7 +20,8 @@ const OUT_OF_MEMORY: Code = 2;
 const NO_DEVICE: Code = 100;
 pub(super) const NOT_READY: Code = 600;
 
-/// A context, a stream or an event, as the driver calls it: a pointer of its own, which is never followed.
+/// A context, a stream or an event, as the driver calls it: a pointer of its own, which is never
+/// followed.
 pub type Handle = usize;
 
 /// An address in the memory of a device.
@@ -92,13 +93,14 @@ static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
 /// The driver, loaded and initialised by the first who asks.
 ///
 /// # Errors
-/// `NotFound` with what was looked for, `Unsupported` for one without a function that is needed, `Backend` with its own
-/// words where it cannot be used.
+/// `NotFound` with what was looked for, `Unsupported` for one without a function that is needed,
+/// `Backend` with its own words where it cannot be used.
 pub fn get() -> Result<&'static Driver> {
     DRIVER.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// The driver, if somebody has loaded it into this process: who has no device must not be given one.
+/// The driver, if somebody has loaded it into this process: who has no device must not be given
+/// one.
 pub fn present() -> Option<&'static Driver> {
     if DRIVER.get().is_none() && Library::loaded(Path::new(SONAME)).is_none() {
         return None;

@@ -1,6 +1,7 @@
 //! Where a buffer lies, and memory of a device.
 //!
-//! Freeing waits until the device has done all that it was given: an operation that hangs must be aborted first.
+//! Freeing waits until the device has done all that it was given: an operation that hangs must be
+//! aborted first.
 
 use super::context::Context;
 use super::driver::{self, Address, Driver, INVALID_VALUE};
@@ -14,7 +15,8 @@ const DEVICE_ORDINAL: c_int = 9;
 /// The value of the first for memory of a device, managed memory included.
 const IS_DEVICE: c_uint = 2;
 
-/// The device that an address belongs to; `None` for host memory, pinned or not, and where no driver is in the process.
+/// The device that an address belongs to; `None` for host memory, pinned or not, and where no
+/// driver is in the process.
 ///
 /// # Errors
 /// `Backend` where the driver cannot say.

@@ -1,11 +1,14 @@
-//! GPUs: the CUDA driver, found at run time, and what is made of it for back ends that work with device memory.
+//! GPUs: the CUDA driver, found at run time, and what is made of it for back ends that work with
+//! device memory.
 //!
-//! Nothing of CUDA is needed to build or to load the library. [`driver`] is the table of functions, [`context`] a device's
-//! primary context, [`stream`] streams, events and copies, [`memory`] where a buffer lies, and memory of devices, [`pinned`]
-//! host memory that devices copy from and to by themselves.
+//! Nothing of CUDA is needed to build or to load the library. [`driver`] is the table of functions,
+//! [`context`] a device's primary context, [`stream`] streams, events and copies, [`memory`] where
+//! a buffer lies, and memory of devices, [`pinned`] host memory that devices copy from and to by
+//! themselves.
 //!
-//! No function waits for a device: who waits asks an event again and again, within a deadline. Handles of the driver are
-//! words, which any thread may use while the right context is current on it.
+//! No function waits for a device: who waits asks an event again and again, within a deadline.
+//! Handles of the driver are words, which any thread may use while the right context is current on
+//! it.
 //!
 //! Must not know: collectives, back ends, deadlines.
 #![allow(unsafe_code, reason = "this layer is where the CUDA driver is called")]

@@ -1,4 +1,5 @@
-//! Pinned host memory: the device copies from it and to it by itself, while the processor does something else.
+//! Pinned host memory: the device copies from it and to it by itself, while the processor does
+//! something else.
 //!
 //! Freeing may wait until the device has done all that it was given, as with memory of the device.
 
@@ -34,7 +35,8 @@ impl Pinned {
             let message = format!("cuMemHostAlloc gave no address for {len} bytes");
             return Err(Error::new(ErrorKind::Backend, message));
         };
-        // SAFETY: fresh memory of this length, which stays until `free`, whose caller promises that no view is used then.
+        // SAFETY: fresh memory of this length, which stays until `free`, whose caller promises that
+        // no view is used then.
         let memory = unsafe { Dst::new(start.as_ptr(), len) };
         Ok(Self { context: Arc::clone(context), memory })
     }

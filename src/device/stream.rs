@@ -50,7 +50,8 @@ impl Stream {
         // SAFETY: there is room for two numbers; the context is current.
         let code = unsafe { (driver.functions.priority_range)(&raw mut least, &raw mut greatest) };
         driver.check("cuCtxGetStreamPriorityRange", code)?;
-        // 0 is what streams have that name none; where the device knows no priorities it is the only one.
+        // 0 is what streams have that name none; where the device knows no priorities it is the
+        // only one.
         let priority = if high_priority { greatest } else { 0 };
         let mut handle = 0;
         // SAFETY: there is room for a handle; the context is current.
@@ -68,8 +69,8 @@ impl Stream {
     /// Leaves a copy from the device's memory to pinned memory to the device.
     ///
     /// # Safety
-    /// Both must stay as long as they are until the stream has come past, as an event behind it tells, and nobody else may
-    /// write them before.
+    /// Both must stay as long as they are until the stream has come past, as an event behind it
+    /// tells, and nobody else may write them before.
     ///
     /// # Errors
     /// `Backend`.
@@ -104,7 +105,8 @@ impl Drop for Stream {
         let destroy = || {
             let _current = self.context.enter()?;
             let driver = self.context.driver();
-            // SAFETY: a stream of our own, which nobody uses any more. What is in it is still carried out.
+            // SAFETY: a stream of our own, which nobody uses any more. What is in it is still
+            // carried out.
             let code = unsafe { (driver.functions.stream_destroy)(self.handle) };
             driver.check("cuStreamDestroy", code)
         };
@@ -150,7 +152,8 @@ pub unsafe fn copy_on_device(
     driver.check("cuMemcpyDtoDAsync", code)
 }
 
-/// Whether a stream of the caller's records a graph instead of doing what it is given. The context must be current.
+/// Whether a stream of the caller's records a graph instead of doing what it is given. The context
+/// must be current.
 ///
 /// # Errors
 /// `Backend`, also for what is no stream.

@@ -13,7 +13,8 @@ use std::ffi::{CStr, c_char, c_void};
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
 const LONGEST_STRING: usize = 1 << 20;
 
-/// In place of the length of a key: the key is a C string. In the header it is a cast, which C89 understands.
+/// In place of the length of a key: the key is a C string. In the header it is a cast, which C89
+/// understands.
 pub const DIST_TERMINATED: usize = usize::MAX;
 
 #[cold]
@@ -139,8 +140,8 @@ pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a 
             "{len} elements at {name} do not fit the address space"
         )));
     }
-    // SAFETY: not NULL, aligned, of a possible size; the caller promises that it is readable and does not
-    // change during the call.
+    // SAFETY: not NULL, aligned, of a possible size; the caller promises that it is readable and
+    // does not change during the call.
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
@@ -195,7 +196,8 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
     Ok(unsafe { Dst::new(ptr.cast(), len) })
 }
 
-/// The blocks of a `_v` form to read: an array of pointers and one of counts, `size` long, of these names.
+/// The blocks of a `_v` form to read: an array of pointers and one of counts, `size` long, of these
+/// names.
 pub(super) fn src_blocks<'a>(
     ptrs: *const *const c_void,
     counts: *const usize,
@@ -335,7 +337,8 @@ pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
     })
 }
 
-/// A time-out of something that cannot do without time, in milliseconds: 0 for the default, `u64::MAX` for ever.
+/// A time-out of something that cannot do without time, in milliseconds: 0 for the default,
+/// `u64::MAX` for ever.
 pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
     time_needed(value, name, "pass milliseconds, 0 for the default, or DIST_WAIT_FOREVER")
 }
@@ -351,7 +354,8 @@ pub(super) fn time_needed(value: i64, name: &str, remedy: &str) -> Result<u64> {
     }
 }
 
-/// How long a wait for a work lasts; the default is the operation's own deadline, at which the wait ends.
+/// How long a wait for a work lasts; the default is the operation's own deadline, at which the wait
+/// ends.
 pub(super) fn wait_limit(value: i64, name: &str) -> Result<Deadline> {
     Ok(match timeout(value, name)? {
         Timeout::Default => Deadline::never(),

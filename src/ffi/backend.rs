@@ -1,4 +1,5 @@
-//! Back ends that others write: made known to the process, by their functions or by the file that has them.
+//! Back ends that others write: made known to the process, by their functions or by the file that
+//! has them.
 
 use super::args::{optional_str, required_str};
 use super::backend_call::{Called, ask_once};
@@ -163,7 +164,8 @@ fn other_version(path: &str, version: u32) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// A back end that a caller asks for; one that is not known may be among those that the environment lists.
+/// A back end that a caller asks for; one that is not known may be among those that the environment
+/// lists.
 pub(super) fn named(name: *const c_char) -> Result<Option<String>> {
     let name = optional_str(name, "backend")?;
     name.map(|name| look_for(name).map(|()| name.to_owned())).transpose()

@@ -1,4 +1,5 @@
-//! One call of a plug-in's function: what goes in, and what comes back, of which nothing is believed unseen.
+//! One call of a plug-in's function: what goes in, and what comes back, of which nothing is
+//! believed unseen.
 
 use super::args::timeout;
 use super::backend_types::*;
@@ -89,7 +90,8 @@ pub(super) fn ask_why(
         // SAFETY: as above; the plug-in may have changed what is in it.
         awaited.culprit = of.culprit(unsafe { outcome.read() }.culprit);
         if status == DIST_OK {
-            // SAFETY: the room that was made for this call, behind which a zero stays, wherever the struct points now.
+            // SAFETY: the room that was made for this call, behind which a zero stays, wherever the
+            // struct points now.
             awaited.words = unsafe { words(room) };
         }
         status
@@ -156,7 +158,8 @@ pub(super) fn left_ms(deadline: &Deadline) -> i64 {
 /// More than anybody waits for.
 const HALF_A_CENTURY: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
 
-/// A time as a time-out for C, rounded up, so that nothing times out before its time; none is DIST_NO_WAIT.
+/// A time as a time-out for C, rounded up, so that nothing times out before its time; none is
+/// DIST_NO_WAIT.
 pub(super) fn whole_ms(time: Duration) -> i64 {
     if time >= HALF_A_CENTURY {
         return DIST_WAIT_FOREVER;
@@ -168,8 +171,8 @@ pub(super) fn whole_ms(time: Duration) -> i64 {
     }
 }
 
-/// The deadline of a plug-in's call on the group's store that waits for no other rank. It needs time for a round trip,
-/// also with DIST_NO_WAIT.
+/// The deadline of a plug-in's call on the group's store that waits for no other rank. It needs
+/// time for a round trip, also with DIST_NO_WAIT.
 pub(super) fn deadline(timeout_ms: i64) -> Result<Deadline> {
     Ok(match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => Deadline::after_ms(DEFAULT_TIMEOUT_MS),
@@ -196,7 +199,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Fills in the blocks, as addresses and lengths in bytes; returns the lowest address, 0 where all are empty.
+    /// Fills in the blocks, as addresses and lengths in bytes; returns the lowest address, 0 where
+    /// all are empty.
     fn fill(
         &mut self,
         blocks: impl Iterator<Item = (usize, usize)> + Clone,

@@ -1,4 +1,5 @@
-//! What the library does for a plug-in: the group's keys, the log, the group's failure, and the ends of operations.
+//! What the library does for a plug-in: the group's keys, the log, the group's failure, and the
+//! ends of operations.
 
 use super::args::{self, Out};
 use super::backend_call::{Called, deadline, error_of, received, wait_deadline, words};
@@ -122,7 +123,8 @@ fn services<'a>(context: *mut c_void) -> Result<&'a Services> {
     if context.is_null() {
         return Err(Error::invalid("argument context is NULL"));
     }
-    // SAFETY: the plug-in passes on what it was given, and does so only until its part is destroyed.
+    // SAFETY: the plug-in passes on what it was given, and does so only until its part is
+    // destroyed.
     Ok(unsafe { &*context.cast::<Services>() })
 }
 
@@ -285,14 +287,16 @@ pub(super) unsafe extern "C" fn exchange(
         if exchange_arg.is_null() {
             return Err(Error::invalid("argument exchange_arg is NULL"));
         }
-        // SAFETY: the plug-in passes on what it was given, inside create, which the meeting outlives.
+        // SAFETY: the plug-in passes on what it was given, inside create, which the meeting
+        // outlives.
         let meeting = unsafe { &*exchange_arg.cast::<Meeting<'_>>() };
         let sink = sink.ok_or_else(|| Error::invalid("argument sink is NULL"))?;
         let phase = format!("plugin-{}", args::required_str(phase, "phase")?);
         let mine = args::bytes(bytes, len_bytes, "bytes")?;
         let all = meeting.exchange.all(&phase, mine, &|| meeting.state.failure())?;
         for value in &all {
-            // SAFETY: the plug-in's function, with its own argument and bytes that outlive the call.
+            // SAFETY: the plug-in's function, with its own argument and bytes that outlive the
+            // call.
             unsafe { sink(sink_arg, value.as_ptr().cast(), value.len()) };
         }
         Ok(())
@@ -304,7 +308,8 @@ pub(super) unsafe extern "C" fn collect(arg: *mut c_void, bytes: *const c_void, 
     if arg.is_null() || bytes.is_null() || len_bytes == 0 {
         return;
     }
-    // SAFETY: the argument is the one that was passed with this function, a vector that outlives the call.
+    // SAFETY: the argument is the one that was passed with this function, a vector that outlives
+    // the call.
     let all = unsafe { &mut *arg.cast::<Vec<u8>>() };
     // SAFETY: the plug-in hands over that many readable bytes for the length of this call.
     all.extend_from_slice(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) });

@@ -1,8 +1,9 @@
-//! Where the back end "mpi" comes from: a plug-in for each MPI, of which the right one is found when it is asked for.
+//! Where the back end "mpi" comes from: a plug-in for each MPI, of which the right one is found
+//! when it is asked for.
 //!
-//! An MPI that the program has brought along decides, since two of them do not go together in one process; else the
-//! variable with a path; else the launcher, which is the one of some MPI; else whichever is there. What is named by the
-//! variable is taken or nothing.
+//! An MPI that the program has brought along decides, since two of them do not go together in one
+//! process; else the variable with a path; else the launcher, which is the one of some MPI; else
+//! whichever is there. What is named by the variable is taken or nothing.
 
 use super::backend::load;
 use crate::backend;
@@ -109,7 +110,8 @@ impl Signs {
 /// Loads the plug-in, unless that has been done.
 ///
 /// # Errors
-/// `NotFound`, with everything that was looked for and why; or what is wrong with the one that was found.
+/// `NotFound`, with everything that was looked for and why; or what is wrong with the one that was
+/// found.
 pub(super) fn find() -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +126,8 @@ pub(super) fn find() -> Result<()> {
     search(wanted, &why, library::own_folder().as_deref(), &load)
 }
 
-/// Looks beside the library, then where the loader looks. One that is there and cannot be used is told, if no other will do.
+/// Looks beside the library, then where the loader looks. One that is there and cannot be used is
+/// told, if no other will do.
 fn search(
     wanted: &[Family],
     why: &str,
@@ -185,7 +188,8 @@ mod tests {
         let mpich = Signs { by_pmi: true, ..none };
         assert_eq!(families(open_mpi), [Family::OpenMpi]);
         assert_eq!(families(mpich), [Family::Mpich]);
-        // Open MPI's launcher inside of a job of another: the innermost counts, which MPICH's never is there.
+        // Open MPI's launcher inside of a job of another: the innermost counts, which MPICH's never
+        // is there.
         assert_eq!(families(Signs { by_pmi: true, ..open_mpi }), [Family::OpenMpi]);
         for launched in [none, open_mpi, mpich] {
             for present in BOTH {

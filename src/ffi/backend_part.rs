@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// For how long a plug-in that cannot wait is asked again and again, before the asking thread sleeps in between.
+/// For how long a plug-in that cannot wait is asked again and again, before the asking thread
+/// sleeps in between.
 const EAGER: Duration = Duration::from_millis(1);
 
 /// How long those sleeps are, at first and at most.

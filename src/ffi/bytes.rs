@@ -1,4 +1,5 @@
-//! Byte strings of any length, another one on every rank, and messages whose receiver does not know their length.
+//! Byte strings of any length, another one on every rank, and messages whose receiver does not know
+//! their length.
 
 use super::args::{Out, index, null, slice, src};
 use super::blob;
@@ -18,7 +19,8 @@ use std::sync::Arc;
 /// Where a blob goes, from whichever thread has it.
 struct BlobOut(Out<*mut dist_blob_t>);
 
-// SAFETY: the caller lends the place to the operation until its work is done, whichever thread that happens on.
+// SAFETY: the caller lends the place to the operation until its work is done, whichever thread that
+// happens on.
 unsafe impl Send for BlobOut {}
 
 impl BlobOut {

@@ -1,4 +1,5 @@
-//! The numbers of the C interface: statuses, types of elements, operators, and what stands for nothing or anything.
+//! The numbers of the C interface: statuses, types of elements, operators, and what stands for
+//! nothing or anything.
 //!
 //! None is ever used again for something else.
 #![allow(non_camel_case_types, reason = "C names")]

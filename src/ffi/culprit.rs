@@ -15,7 +15,8 @@ const NOBODY: dist_culprit_t = dist_culprit_t {
     host: [0; 256],
 };
 
-/// The fault as C callers know it. No wildcard, so that a new one does not compile until it has a number.
+/// The fault as C callers know it. No wildcard, so that a new one does not compile until it has a
+/// number.
 fn kind(fault: Fault) -> i32 {
     match fault {
         Fault::Other => DIST_CULPRIT_FAILED,

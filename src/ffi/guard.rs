@@ -1,10 +1,11 @@
 //! `dist_export!`: the only way to define an exported function.
 //!
 //! A body is ordinary Rust that returns a `Result`. Around it the macro puts: the attributes of an
-//! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error into a
-//! status (and the thread's last message) or, for functions that return a value, into the one after
-//! `on_error`; a body under `in_progress` may also end with that. Functions that only read constants or the thread's own message say `anywhere` instead: they
-//! work in a forked child too, which could not learn otherwise why it is refused.
+//! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error
+//! into a status (and the thread's last message) or, for functions that return a value, into the
+//! one after `on_error`; a body under `in_progress` may also end with that. Functions that only
+//! read constants or the thread's own message say `anywhere` instead: they work in a forked child
+//! too, which could not learn otherwise why it is refused.
 
 use super::last_error;
 use super::status::status_of;
@@ -16,8 +17,8 @@ use crate::process::thread::{self, MARKS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// Defines one exported function. `build-script/items.rs` reads these invocations for the header and for the list of
-/// exports, so each holds exactly one function.
+/// Defines one exported function. `build-script/items.rs` reads these invocations for the header
+/// and for the list of exports, so each holds exactly one function.
 macro_rules! dist_export {
     (
         #[anywhere($fallback:expr)]
@@ -137,8 +138,8 @@ fn contain<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Keeps panics inside the library from being printed: they come back as `DIST_ERR_INTERNAL`. Others
-/// (where the library is linked into a Rust program) are reported as before.
+/// Keeps panics inside the library from being printed: they come back as `DIST_ERR_INTERNAL`.
+/// Others (where the library is linked into a Rust program) are reported as before.
 fn silence_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,12 +1,14 @@
 //! Handles: tokens in the form of pointers, which are looked up and never dereferenced.
 //!
-//! A token contains the kind of its object, the index of a slot and the generation of the slot. So the library recognises a
-//! released, foreign or invented handle without an access to memory that the caller chose.
+//! A token contains the kind of its object, the index of a slot and the generation of the slot. So
+//! the library recognises a released, foreign or invented handle without an access to memory that
+//! the caller chose.
 //!
-//! A lookup takes no lock: it is part of every call. A slot has one word of state: its generation, whether its object is
-//! live or was removed, and the number of lookups that use it. A lookup adds itself to that number, and uses the object only
-//! if the same instruction read the expected generation and `LIVE`. An object that was removed stays in its slot until the
-//! last of its lookups has ended, and only then can the slot get another object. Slots are never freed.
+//! A lookup takes no lock: it is part of every call. A slot has one word of state: its generation,
+//! whether its object is live or was removed, and the number of lookups that use it. A lookup adds
+//! itself to that number, and uses the object only if the same instruction read the expected
+//! generation and `LIVE`. An object that was removed stays in its slot until the last of its
+//! lookups has ended, and only then can the slot get another object. Slots are never freed.
 
 #![allow(
     unsafe_code,
@@ -99,9 +101,10 @@ struct Slot<T> {
     object: UnsafeCell<Option<Arc<T>>>,
 }
 
-// SAFETY: threads share `object` only as the state allows. A thread has it alone if it has taken the slot from the list of
-// unused ones, or has made the slot unused itself. A thread that was counted while the slot was `LIVE` reads it: this shares
-// the `Arc` with any thread, and any thread may drop it.
+// SAFETY: threads share `object` only as the state allows. A thread has it alone if it has taken
+// the slot from the list of unused ones, or has made the slot unused itself. A thread that was
+// counted while the slot was `LIVE` reads it: this shares the `Arc` with any thread, and any thread
+// may drop it.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 impl<T> Slot<T> {
@@ -110,12 +113,14 @@ impl<T> Slot<T> {
     }
 }
 
-/// The state of a slot whose object has a live handle of a generation, without the number of lookups.
+/// The state of a slot whose object has a live handle of a generation, without the number of
+/// lookups.
 const fn live(generation: u32) -> u64 {
     (generation as u64) << GENERATION_AT | LIVE
 }
 
-/// An object that a handle names, for as long as it is used. The object stays in its slot until then.
+/// An object that a handle names, for as long as it is used. The object stays in its slot until
+/// then.
 #[derive(Debug)]
 pub(super) struct Found<T: 'static> {
     table: &'static Table<T>,
@@ -128,7 +133,8 @@ impl<T> Deref for Found<T> {
 
     #[inline]
     fn deref(&self) -> &Arc<T> {
-        // SAFETY: this lookup was counted while the slot was live. No thread writes the object before the count goes down.
+        // SAFETY: this lookup was counted while the slot was live. No thread writes the object
+        // before the count goes down.
         let object = unsafe { &*self.slot.object.get() };
         match object {
             Some(object) => object,
@@ -157,7 +163,8 @@ impl<T> Table<T> {
         let slots = self.chunks[chunk]
             .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::unused()).collect());
         let slot = &slots[place];
-        // SAFETY: the slot was unused and in the list of those, from which only this thread has taken it.
+        // SAFETY: the slot was unused and in the list of those, from which only this thread has
+        // taken it.
         unsafe { *slot.object.get() = Some(value) };
         // Lookups with wrong handles may count themselves at any time; the sum keeps their number.
         let before = slot.state.fetch_add((1 << GENERATION_AT) + LIVE, Ordering::Release);
@@ -231,8 +238,8 @@ impl<T> Table<T> {
 
     /// Takes the object out of a slot that this thread has made unused.
     fn take(&self, slot: &Slot<T>, index: usize) -> Option<Arc<T>> {
-        // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list of those: no other
-        // thread reads or writes the object.
+        // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list
+        // of those: no other thread reads or writes the object.
         let object = unsafe { (*slot.object.get()).take() };
         self.unused.lock().unwrap_or_else(PoisonError::into_inner).free.push(index);
         object

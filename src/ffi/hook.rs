@@ -57,7 +57,8 @@ impl CHook {
         let handle = self.handle(call.group)?;
         let mut bytes_sent = call.bytes_sent;
         let status = with_bucket(&call.bucket, |bucket| {
-            // SAFETY: the caller's function, with the caller's pointer, and a bucket and a number that outlive the call.
+            // SAFETY: the caller's function, with the caller's pointer, and a bucket and a number
+            // that outlive the call.
             unsafe { (self.function)(handle, bucket, &raw mut bytes_sent, self.user) }
         });
         call.bytes_sent = bytes_sent;

@@ -1,7 +1,7 @@
 //! The calling thread's last message, kept as a C string, and where in the program it comes from.
 //!
-//! Two errors are kept, in buffers used alternately, so that a pointer to a message outlives the next failing call: that
-//! of a clean-up, or of the function that prints the message.
+//! Two errors are kept, in buffers used alternately, so that a pointer to a message outlives the
+//! next failing call: that of a clean-up, or of the function that prints the message.
 
 use crate::base::backtrace;
 use crate::process::witness;
@@ -76,7 +76,8 @@ pub(super) fn get() -> String {
     ERRORS.try_with(text).unwrap_or_default()
 }
 
-/// Where the error comes from, in words; "" where nobody wanted to know. Valid as long as the message.
+/// Where the error comes from, in words; "" where nobody wanted to know. Valid as long as the
+/// message.
 pub(super) fn backtrace_as_ptr() -> *const c_char {
     ERRORS.try_with(|errors| errors.borrow().last().describe().as_ptr()).unwrap_or(EMPTY.as_ptr())
 }

@@ -1,8 +1,8 @@
 //! The C ABI: parse, call, convert. The only place with raw C types, and the only `no_mangle`.
 //!
-//! Every exported function is defined by [`dist_export!`](guard), which adds what all of them need: the
-//! panic boundary, the check for use after fork, and the capture of the error. `include/dist.h` is
-//! generated from what stands here; the text of a function's comment is the text of the header.
+//! Every exported function is defined by [`dist_export!`](guard), which adds what all of them need:
+//! the panic boundary, the check for use after fork, and the capture of the error. `include/dist.h`
+//! is generated from what stands here; the text of a function's comment is the text of the header.
 //!
 //! Must not know: algorithms, transports, kernels, system calls, store implementations.
 #![allow(unsafe_code, reason = "callers hand in raw pointers")]

@@ -1,7 +1,7 @@
 //! Operators that the caller defines, and their numbers.
 //!
-//! A number holds a slot and the slot's generation, so that a released number differs from every live one. All numbers are
-//! above the numbers of the library's own operators.
+//! A number holds a slot and the slot's generation, so that a released number differs from every
+//! live one. All numbers are above the numbers of the library's own operators.
 
 use super::args::{Out, required_str, src_blocks_by};
 use super::submit::{WorkOut, hand_out};
@@ -48,8 +48,8 @@ impl std::fmt::Debug for CFunction {
 impl Combine for CFunction {
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize) {
         let (lower, inout) = (lower.as_ptr().cast(), inout.as_mut_ptr().cast());
-        // SAFETY: both have `count` elements, are apart, and belong to this thread for the length of the call; the caller
-        // promises that the function stays within them and returns.
+        // SAFETY: both have `count` elements, are apart, and belong to this thread for the length
+        // of the call; the caller promises that the function stays within them and returns.
         unsafe { (self.function)(lower, inout, count, self.elem_bytes, self.user) };
     }
 }

@@ -3,7 +3,8 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 
-/// An option struct: its first field is `struct_size`, and zero bytes everywhere else are its defaults.
+/// An option struct: its first field is `struct_size`, and zero bytes everywhere else are its
+/// defaults.
 ///
 /// # Safety
 /// The type is `repr(C)`, begins with a `usize`, and any bytes are a value of it.
@@ -14,8 +15,9 @@ pub(super) unsafe trait Options: Copy {
     const FIRST_SIZE: usize;
 }
 
-/// Reads the options at `ptr`; NULL means all defaults. A shorter struct is an older one, and what it lacks
-/// is zero. A longer one is a newer one, and understood if what this version does not know is zero.
+/// Reads the options at `ptr`; NULL means all defaults. A shorter struct is an older one, and what
+/// it lacks is zero. A longer one is a newer one, and understood if what this version does not know
+/// is zero.
 pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
     let mut options = MaybeUninit::<T>::zeroed();
     if !ptr.is_null() {
@@ -27,7 +29,8 @@ pub(super) fn read<T: Options>(ptr: *const T) -> Result<T> {
         }
         check_size::<T>(size)?;
         let known = size.min(size_of::<T>());
-        // SAFETY: the caller's struct has `size` readable bytes, and `options` has room for `known`.
+        // SAFETY: the caller's struct has `size` readable bytes, and `options` has room for
+        // `known`.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 ptr.cast::<u8>(),
@@ -49,8 +52,8 @@ pub(super) fn output_size<T: Options>(ptr: *const T) -> Result<usize> {
     Ok(size)
 }
 
-/// Writes an output struct for a caller with room for `size` bytes, as [`output_size`] gave them: cut where the caller's struct is an
-/// older one, and with zeros behind it where it is a newer one.
+/// Writes an output struct for a caller with room for `size` bytes, as [`output_size`] gave them:
+/// cut where the caller's struct is an older one, and with zeros behind it where it is a newer one.
 pub(super) fn write<T: Options>(ptr: *mut T, size: usize, mut value: T) {
     let known = size.min(size_of::<T>());
     // SAFETY: the first field of every T is a usize, and `value` is this function's own.

@@ -33,7 +33,8 @@ struct COptimizer {
     user: *mut c_void,
 }
 
-// SAFETY: the caller promises that the function may be called with that pointer on any thread that calls dist_outer_step.
+// SAFETY: the caller promises that the function may be called with that pointer on any thread that
+// calls dist_outer_step.
 unsafe impl Send for COptimizer {}
 // SAFETY: as above, and the calls come one after the other.
 unsafe impl Sync for COptimizer {}
@@ -41,7 +42,8 @@ unsafe impl Sync for COptimizer {}
 impl COptimizer {
     fn update(&self, update: &OuterUpdate) {
         let OuterUpdate { param, global, pseudo_grad, state, count } = *update;
-        // SAFETY: the caller's function, with the caller's pointer and arrays of that many elements.
+        // SAFETY: the caller's function, with the caller's pointer and arrays of that many
+        // elements.
         unsafe { (self.function)(param, global, pseudo_grad, state, count, self.user) }
     }
 }
@@ -75,15 +77,16 @@ fn outer_options(given: &dist_outer_options_t) -> Result<OuterOptions> {
 dist_export! {
     /// Creates an outer optimizer, for ranks that train on their own for many steps.
     ///
-    /// All ranks get the parameters of rank 0, which become the global values. A rank trains with an
-    /// optimizer of its own, without communication, and calls dist_outer_step after each step. A
+    /// All ranks get the parameters of rank 0, which become the global values. A rank trains with
+    /// an optimizer of its own, without communication, and calls dist_outer_step after each step. A
     /// rank that creates an outer optimizer while the other ranks call dist_outer_regroup joins
     /// them.
     ///
     /// @param group in: the group. The outer optimizer does not keep it.
     /// @param params in: `n_params` parameters of f16, bf16, f32 or f64 in host memory, as for
     ///   dist_reducer_create; gradients are not used. Frozen parameters and buffers stay each
-    ///   rank's own. The values are borrowed until dist_outer_release. NULL only if `n_params` is 0.
+    ///   rank's own. The values are borrowed until dist_outer_release. NULL only if `n_params` is
+    ///   0.
     /// @param n_params in: the number of parameters.
     /// @param options in: the options; borrowed for the call.
     /// @param out out: the outer optimizer, owned by the caller, released with dist_outer_release;
@@ -93,8 +96,8 @@ dist_export! {
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
     /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
     ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED for
-    ///   parameters of other types or in device memory. DIST_ERR_MISMATCH on all ranks if parameters
-    ///   or options differ. The errors of dist_all_gather_bytes and dist_broadcast.
+    ///   parameters of other types or in device memory. DIST_ERR_MISMATCH on all ranks if
+    ///   parameters or options differ. The errors of dist_all_gather_bytes and dist_broadcast.
     /// @threads any.
     /// @since 0.1
     pub fn dist_outer_create(
@@ -117,11 +120,12 @@ dist_export! {
 }
 
 dist_export! {
-    /// Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on it.
+    /// Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on
+    /// it.
     ///
-    /// If no rank votes against it, the optimizer updates the global values of the fragment with the
-    /// mean distance of the ranks. In both cases the fragment's parameters of every rank become the
-    /// global values: after a vote against it these are the former ones.
+    /// If no rank votes against it, the optimizer updates the global values of the fragment with
+    /// the mean distance of the ranks. In both cases the fragment's parameters of every rank become
+    /// the global values: after a vote against it these are the former ones.
     ///
     /// @param outer in: the outer optimizer.
     /// @param vote in: DIST_VOTE_COMMIT, or as for dist_reducer_end. Counts if a fragment is due.
@@ -188,7 +192,8 @@ dist_export! {
     /// @param count out, optional: the number of elements; not written on failure.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does not
+    /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if the parameter does
+    /// not
     ///   exist, is frozen or is a buffer.
     /// @threads one at a time.
     /// @since 0.1
@@ -221,7 +226,8 @@ dist_export! {
     /// since the last agreement, are the caller's to save.
     ///
     /// @param outer in: the outer optimizer.
-    /// @param out out: one byte string, owned by the caller, released with dist_blob_release; NULL on
+    /// @param out out: one byte string, owned by the caller, released with dist_blob_release; NULL
+    /// on
     ///   failure.
     /// @agree nothing.
     /// @blocks no.

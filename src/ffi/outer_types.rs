@@ -16,8 +16,8 @@ pub struct dist_outer_t {
 /// Updates the global values of a parameter, `count` elements of each array.
 ///
 /// `pseudo_grad` is the mean over the ranks of the global values less those of the rank. `state` is
-/// memory of the function's own, zeros at first. The function computes the same bits on all ranks. It
-/// must not throw and must not call libdist. `user` is that of the options.
+/// memory of the function's own, zeros at first. The function computes the same bits on all ranks.
+/// It must not throw and must not call libdist. `user` is that of the options.
 pub type dist_outer_fn = Option<
     unsafe extern "C" fn(
         param: usize,
@@ -62,7 +62,8 @@ pub struct dist_outer_options_t {
     pub name: *const c_char,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its numbers, pointers and optional function.
+// SAFETY: repr(C), begins with a usize, and any bytes are a value of its numbers, pointers and
+// optional function.
 unsafe impl Options for dist_outer_options_t {
     const NAME: &'static str = "dist_outer_options_t";
     const FIRST_SIZE: usize = 96;

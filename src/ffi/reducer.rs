@@ -32,10 +32,11 @@ dist_export! {
     ///   layouts, that of the lowest of them counts.
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
     /// @return DIST_OK. With nothing done: DIST_ERR_INVALID_ARGUMENT, also inside a completion
-    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if
-    ///   the group does not serve the device of a gradient, for an element type that cannot be
-    ///   divided, or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if parameters or options
-    ///   differ, with the first difference. The errors of dist_all_gather_bytes and dist_broadcast.
+    ///   callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_UNSUPPORTED if the
+    ///   group does not serve the device of a gradient, for an element type that cannot be divided,
+    ///   or for a field or flag that this version does not know. DIST_ERR_MISMATCH on all ranks if
+    ///   parameters or options differ, with the first difference. The errors of
+    ///   dist_all_gather_bytes and dist_broadcast.
     /// @threads any.
     /// @since 0.1
     pub fn dist_reducer_create(
@@ -137,7 +138,8 @@ dist_export! {
     /// @param rows out: the indices of the rows that a rank passed, in ascending order, each once;
     ///   owned by the reducer, valid until the next step with communication ends or
     ///   dist_reducer_release; NULL on failure and if there are none.
-    /// @param values out: the rows, one after the other, valid as long; NULL on failure and if there
+    /// @param values out: the rows, one after the other, valid as long; NULL on failure and if
+    /// there
     ///   are none.
     /// @param n_rows out: the number of rows; not written on failure.
     /// @agree nothing.
@@ -200,8 +202,9 @@ dist_export! {
     /// @agree the order of calls on the group and what.
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
     /// @return DIST_OK, also if values differ; DIST_ERR_UNSUPPORTED if a parameter is in device
-    ///   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released; the errors
-    ///   of dist_all_gather_bytes.
+    ///   memory; DIST_ERR_INVALID_ARGUMENT, also inside a step or a completion callback;
+    ///   DIST_ERR_INVALID_HANDLE, also if the group was released; the errors of
+    ///   dist_all_gather_bytes.
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_reducer_check(
@@ -230,9 +233,9 @@ dist_export! {
     ///   and options.
     /// @blocks until all ranks have called, until the deadlines of its operations at the latest.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if a step is open in a group that has not failed,
-    ///   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks if
-    ///   parameters, options or steps differ, or a rank joins while a step is to be repeated; the
-    ///   errors of dist_all_gather_bytes and dist_broadcast.
+    ///   or inside a completion callback; DIST_ERR_INVALID_HANDLE; DIST_ERR_MISMATCH on all ranks
+    ///   if parameters, options or steps differ, or a rank joins while a step is to be repeated;
+    ///   the errors of dist_all_gather_bytes and dist_broadcast.
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_reducer_regroup(
@@ -347,12 +350,13 @@ dist_export! {
 dist_export! {
     /// Releases a reducer and the memory that it provides.
     ///
-    /// If operations of a step are under way, the call waits until they have ended. It also waits for
-    /// functions of dist_reducer_on_bucket that run, but not inside a completion callback.
+    /// If operations of a step are under way, the call waits until they have ended. It also waits
+    /// for functions of dist_reducer_on_bucket that run, but not inside a completion callback.
     ///
     /// @param reducer in, optional: the reducer; NULL does nothing.
     /// @agree nothing.
-    /// @blocks until the operations of the step have ended, until their deadlines at the latest, and
+    /// @blocks until the operations of the step have ended, until their deadlines at the latest,
+    /// and
     ///   until the functions have returned.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE.
     /// @threads one; no other call uses the reducer.

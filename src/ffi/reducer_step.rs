@@ -219,8 +219,8 @@ dist_export! {
     /// @blocks until all ranks have called, until the deadline at the latest.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for wrong numbers, inside a step, before the
     ///   first one, or inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was
-    ///   released; DIST_ERR_UNSUPPORTED for gradients of integers or in device memory; the errors of
-    ///   dist_all_reduce.
+    ///   released; DIST_ERR_UNSUPPORTED for gradients of integers or in device memory; the errors
+    ///   of dist_all_reduce.
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_reducer_clip(
@@ -250,7 +250,8 @@ unsafe impl Sync for BucketFunction {}
 
 impl BucketFunction {
     fn call(&self, view: &BucketView<'_>) {
-        // SAFETY: the caller's function, with the caller's pointer and a bucket that outlives the call.
+        // SAFETY: the caller's function, with the caller's pointer and a bucket that outlives the
+        // call.
         with_bucket(view, |bucket| unsafe { (self.function)(bucket, self.user) });
     }
 }

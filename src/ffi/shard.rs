@@ -130,7 +130,8 @@ dist_export! {
     ///
     /// @param shard in: the shard.
     /// @param state in: the index of the state in `states` of the options.
-    /// @param values out: one f32 for each element, range by range (`offset` of the range); zeros at
+    /// @param values out: one f32 for each element, range by range (`offset` of the range); zeros
+    /// at
     ///   first. Memory of the shard, valid until dist_shard_release, or until dist_shard_gather has
     ///   followed dist_reducer_regroup; NULL on failure.
     /// @param count out, optional: the number of elements; not written on failure.
@@ -164,10 +165,10 @@ dist_export! {
     /// not touch parameters.
     ///
     /// If the call fails because a rank has died: dist_group_shrink, dist_reducer_regroup, and this
-    /// call again. It then also redistributes the states to the ranks of the new group, and so does a
-    /// call after dist_reducer_regroup for another reason. If a step fails, repeat dist_reducer_end
-    /// and the update first. A gather that was begun with a work, and that has failed, is repeated by
-    /// dist_reducer_end.
+    /// call again. It then also redistributes the states to the ranks of the new group, and so does
+    /// a call after dist_reducer_regroup for another reason. If a step fails, repeat
+    /// dist_reducer_end and the update first. A gather that was begun with a work, and that has
+    /// failed, is repeated by dist_reducer_end.
     ///
     /// @param shard in: the shard.
     /// @param work out, optional: NULL to wait; else a work that ends with the gather, owned by the
@@ -175,10 +176,11 @@ dist_export! {
     /// @agree the order of calls on the group.
     /// @blocks until all parameters are there, until the deadlines of the operations at the latest;
     ///   with a work only after dist_reducer_regroup.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT while another gather runs, and inside a completion
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT while another gather runs, and inside a
+    /// completion
     ///   callback; DIST_ERR_INVALID_HANDLE, also if the group was released; DIST_ERR_NOT_FOUND if
-    ///   the states of a rank are lost with it: the group still works, and a repetition is of no use; the errors of dist_all_gather. With a work these
-    ///   are the work's.
+    ///   the states of a rank are lost with it: the group still works, and a repetition is of no
+    ///   use; the errors of dist_all_gather. With a work these are the work's.
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_shard_gather(
@@ -259,7 +261,8 @@ dist_export! {
     /// @agree the order of calls on the group, and root.
     /// @blocks until all ranks have their states, until the deadlines of its operations at the
     ///   latest.
-    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another form,
+    /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, on all ranks if the byte string has another
+    /// form,
     ///   other parameters or other states; also between dist_reducer_regroup and dist_shard_gather,
     ///   and inside a completion callback; DIST_ERR_INVALID_HANDLE, also if the group was released;
     ///   the errors of dist_broadcast.

@@ -189,7 +189,8 @@ impl Custom {
         let queue = c_key(queue)?;
         one_value_of("queue_pop", |slot| {
             let (queue, left) = (queue.as_ptr(), left_ms(deadline));
-            // SAFETY: the caller's function, with a terminated name and a sink whose argument outlives the call.
+            // SAFETY: the caller's function, with a terminated name and a sink whose argument
+            // outlives the call.
             unsafe { function(self.user, queue, block, Some(take_value), slot, left) }
         })
     }
@@ -211,7 +212,8 @@ impl Store for Custom {
         let name = c_key(key)?;
         let value = one_value_of("get", |slot| {
             let (name, left) = (name.as_ptr(), left_ms(deadline));
-            // SAFETY: the caller's function, with a terminated key and a sink whose argument outlives the call.
+            // SAFETY: the caller's function, with a terminated key and a sink whose argument
+            // outlives the call.
             unsafe { function(self.user, name, Some(take_value), slot, left) }
         });
         value.map_err(|error| self.named(error, &[key], deadline))
@@ -237,8 +239,8 @@ impl Store for Custom {
         let function = self.functions.compare_set.ok_or_else(|| impossible("compare_set"))?;
         let key = c_key(key)?;
         one_value_of("compare_set", |slot| {
-            // SAFETY: the caller's function, with a terminated key, two values of the lengths given, and a
-            // sink whose argument outlives the call.
+            // SAFETY: the caller's function, with a terminated key, two values of the lengths
+            // given, and a sink whose argument outlives the call.
             unsafe {
                 function(
                     self.user,
@@ -272,7 +274,8 @@ impl Store for Custom {
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
         let mut present = 0;
-        // SAFETY: the caller's function, with as many terminated keys as it is told, and room for the result.
+        // SAFETY: the caller's function, with as many terminated keys as it is told, and room for
+        // the result.
         let status = unsafe {
             function(self.user, list.as_ptr(), list.len(), &raw mut present, left_ms(deadline))
         };
@@ -369,7 +372,8 @@ impl Store for Custom {
 }
 
 impl Custom {
-    /// If there is no time to wait: looks whether all keys are there, and gives the time for a round trip.
+    /// If there is no time to wait: looks whether all keys are there, and gives the time for a
+    /// round trip.
     fn look_once(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Option<Deadline>> {
         if !deadline.has_passed() {
             return Ok(None);

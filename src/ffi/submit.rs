@@ -1,5 +1,5 @@
-//! What the functions of operations have in common: their options, and whether they block, give a work, or wait in a
-//! batch.
+//! What the functions of operations have in common: their options, and whether they block, give a
+//! work, or wait in a batch.
 
 use super::args::{Out, index, label, optional_str, reserved, time_needed};
 use super::options;
@@ -33,8 +33,8 @@ impl WorkOut {
     }
 }
 
-/// Room for the options of a call on the stack of the exported function. A call without options makes and moves nothing:
-/// its first nanoseconds would wait for that.
+/// Room for the options of a call on the stack of the exported function. A call without options
+/// makes and moves nothing: its first nanoseconds would wait for that.
 pub(super) type OptionsPlace = Option<CallOptions>;
 
 static PLAIN: CallOptions = CallOptions::PLAIN;
@@ -133,7 +133,8 @@ fn flags(flags: u64) -> Result<u64> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Runs a collective, issues it, or adds it to the thread's batch. Inlined, so that the call is not copied on its way.
+/// Runs a collective, issues it, or adds it to the thread's batch. Inlined, so that the call is not
+/// copied on its way.
 #[inline]
 pub(super) fn submit(
     group: &Arc<Group>,

@@ -161,18 +161,18 @@ pub const DIST_REDUCER_UNEVEN: u64 = 64;
 /// In `flags`: dist_reducer_create does not broadcast parameters and buffers.
 pub const DIST_REDUCER_NO_BROADCAST: u64 = 128;
 
-/// In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its own
-/// elements only (dist_shard_ranges). The buckets stay as they are.
+/// In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its
+/// own elements only (dist_shard_ranges). The buckets stay as they are.
 ///
 /// Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
 pub const DIST_REDUCER_SHARDED: u64 = 256;
 
-/// In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only while
-/// they are computed (ZeRO-2), so that a few buckets have memory at a time.
+/// In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only
+/// while they are computed (ZeRO-2), so that a few buckets have memory at a time.
 ///
-/// Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It is
-/// not filled with zeros, and valid until the parameter is marked. The call waits while many other
-/// buckets are reduced.
+/// Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It
+/// is not filled with zeros, and valid until the parameter is marked. The call waits while many
+/// other buckets are reduced.
 pub const DIST_REDUCER_SHARE_GRADS: u64 = 512;
 
 /// For `flags` of dist_reducer_begin: the step does not communicate.
@@ -261,8 +261,8 @@ pub struct dist_reducer_options_t {
     pub hook_user: *mut c_void,
 }
 
-// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers, pointers and optional
-// function.
+// SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers, pointers and
+// optional function.
 unsafe impl Options for dist_reducer_options_t {
     const NAME: &'static str = "dist_reducer_options_t";
     const FIRST_SIZE: usize = 112;
@@ -306,14 +306,14 @@ pub type dist_bucket_fn =
 /// Reduces a bucket: replaces `data` of it by the sum over all ranks, the same bits on all of them.
 ///
 /// The gradients in `data` are this rank's, multiplied by its factor: the sum is the result. The
-/// function communicates with any calls on `group`, which has the ranks of the reducer's group and is
-/// lent for the call. It may block. The library calls it with one bucket after the other, in the
+/// function communicates with any calls on `group`, which has the ranks of the reducer's group and
+/// is lent for the call. It may block. The library calls it with one bucket after the other, in the
 /// same order on all ranks, on the calling thread of dist_reducer_end or on a thread of its own.
 ///
 /// `bytes_sent` is the number of bytes of `data`; a function that sends another number of bytes
-/// stores it there, for `bytes_saved` of dist_reducer_stats_t. `user` is `hook_user` of the options.
-/// An error that it returns fails the group. It must not throw, and must not call functions of the
-/// reducer.
+/// stores it there, for `bytes_saved` of dist_reducer_stats_t. `user` is `hook_user` of the
+/// options. An error that it returns fails the group. It must not throw, and must not call
+/// functions of the reducer.
 pub type dist_hook_fn = Option<
     unsafe extern "C" fn(
         group: *mut dist_group_t,

@@ -1,6 +1,7 @@
 //! Conversions between floating-point types, through f32.
 //!
-//! Narrowing rounds once, to nearest, ties to even. An f64 loses the digits that an f32 does not have.
+//! Narrowing rounds once, to nearest, ties to even. An f64 loses the digits that an f32 does not
+//! have.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F16};
@@ -15,7 +16,8 @@ pub fn is_convertible(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F32 | DataType::F64)
 }
 
-/// Multiplies each element by a factor and converts it to f32. The product is that of [`scale_copy`](super::scale_copy).
+/// Multiplies each element by a factor and converts it to f32. The product is that of
+/// [`scale_copy`](super::scale_copy).
 ///
 /// # Panics
 /// If the lengths do not fit, or if the type is not convertible.
@@ -72,8 +74,8 @@ fn refuse(dtype: DataType) -> ! {
 fn load_all<E: Element>(src: Src<'_>, into: &mut [f32], convert: impl Fn(E::Acc) -> f32) {
     for (index, value) in into.iter_mut().enumerate() {
         let address = src.as_ptr().cast::<E::Stored>().wrapping_add(index);
-        // SAFETY: the view has that many elements and is readable by the obligation of its constructor; every bit pattern is a
-        // value, and no alignment is needed.
+        // SAFETY: the view has that many elements and is readable by the obligation of its
+        // constructor; every bit pattern is a value, and no alignment is needed.
         *value = convert(E::load(unsafe { address.read_unaligned() }));
     }
 }
@@ -81,7 +83,8 @@ fn load_all<E: Element>(src: Src<'_>, into: &mut [f32], convert: impl Fn(E::Acc)
 fn store_all<E: Element>(from: &[f32], dst: Dst<'_>, convert: impl Fn(f32) -> E::Acc) {
     for (index, &value) in from.iter().enumerate() {
         let address = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index);
-        // SAFETY: the view has that many elements and is writable by the obligation of its constructor; no alignment is needed.
+        // SAFETY: the view has that many elements and is writable by the obligation of its
+        // constructor; no alignment is needed.
         unsafe { address.write_unaligned(E::store(convert(value))) };
     }
 }

@@ -20,9 +20,11 @@ impl Element for Bool {
     }
 }
 
-/// What divides by the same number again and again, without dividing: a product and two shifts, in vectors.
+/// What divides by the same number again and again, without dividing: a product and two shifts, in
+/// vectors.
 ///
-/// The method is that of Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994), figure 4.1.
+/// The method is that of Granlund and Montgomery, "Division by Invariant Integers using
+/// Multiplication" (1994), figure 4.1.
 #[derive(Clone, Copy)]
 pub(super) struct Reciprocal<U> {
     magic: U,
@@ -69,7 +71,8 @@ reciprocal! {
     u64, u128;
 }
 
-/// The integers, each with the type of its size that has no sign, and the one in which it is divided.
+/// The integers, each with the type of its size that has no sign, and the one in which it is
+/// divided.
 macro_rules! integer {
     ($($int:ty, $plain:ty, $lane:ty;)*) => {$(
         impl Element for $int {
@@ -126,7 +129,8 @@ macro_rules! integer {
             fn divided_by(self, divisor: Reciprocal<$lane>) -> Self {
                 let is_negative = self < 0;
                 let magnitude = if is_negative { (0 as Self).wrapping_sub(self) } else { self };
-                // Through the type without a sign of the same size, so that the lowest number keeps its magnitude.
+                // Through the type without a sign of the same size, so that the lowest number keeps
+                // its magnitude.
                 let quotient = divisor.quotient(<$lane>::from(magnitude as $plain)) as Self;
                 if is_negative { (0 as Self).wrapping_sub(quotient) } else { quotient }
             }

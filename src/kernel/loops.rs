@@ -1,5 +1,6 @@
-//! The loops: blocks of elements are folded in an accumulator on the stack, then stored. Two sources need none: strides of them are
-//! folded in registers, so that stores begin while later elements are still on their way.
+//! The loops: blocks of elements are folded in an accumulator on the stack, then stored. Two
+//! sources need none: strides of them are folded in registers, so that stores begin while later
+//! elements are still on their way.
 //!
 //! The accumulator aliases nothing, so that the compiler vectorises each pass without asking
 //! whether `dst` is one of the sources; and a block is read from every source before any of it is
@@ -15,9 +16,9 @@ use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A compiled fold, with the number of ranks that an average divides by. The caller vouches that every destination and every
-/// source is as long as the first destination, that this is a multiple of the size of the kernel's element, and that the processor
-/// can run it.
+/// A compiled fold, with the number of ranks that an average divides by. The caller vouches that
+/// every destination and every source is as long as the first destination, that this is a multiple
+/// of the size of the kernel's element, and that the processor can run it.
 pub(super) type FoldKernel = unsafe fn(Target<'_>, &[Src<'_>], usize);
 
 /// Where a fold goes.
@@ -60,7 +61,8 @@ impl Block {
     }
 }
 
-/// The fold for the target's baseline, and for single elements, for which the others have no use for what they are compiled for.
+/// The fold for the target's baseline, and for single elements, for which the others have no use
+/// for what they are compiled for.
 ///
 /// # Safety
 /// As [`FoldKernel`] says.
@@ -207,7 +209,8 @@ where
 /// Folds the elements from `start` on; bytes that make no whole element are left.
 ///
 /// # Safety
-/// Every source and every twin must be as long as `dst`, and the processor must have what `E` needs.
+/// Every source and every twin must be as long as `dst`, and the processor must have what `E`
+/// needs.
 #[inline(always)]
 unsafe fn fold_blocks<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
 where
@@ -260,7 +263,8 @@ impl Target<'_> {
     }
 }
 
-/// Folds two sources as far as there are whole strides, of a size that stays in registers; up to which element that is.
+/// Folds two sources as far as there are whole strides, of a size that stays in registers; up to
+/// which element that is.
 ///
 /// # Safety
 /// As [`fold_strides`] says.
@@ -290,7 +294,8 @@ where
 /// Each stride is read from both sources before it is written, which makes folding in place right.
 ///
 /// # Safety
-/// The sources, `dst` and the twins must have all these elements, whatever the alignment; the processor must have what `E` needs.
+/// The sources, `dst` and the twins must have all these elements, whatever the alignment; the
+/// processor must have what `E` needs.
 #[inline(always)]
 unsafe fn fold_strides<E, O, const N: usize>(
     to: Target<'_>,
@@ -327,7 +332,8 @@ where
 /// Folds single elements, which needs no accumulator in memory.
 ///
 /// # Safety
-/// Each destination and each source must have an element, and the processor must have what `E` needs.
+/// Each destination and each source must have an element, and the processor must have what `E`
+/// needs.
 #[inline(always)]
 unsafe fn fold_one<E, O>(to: Target<'_>, sources: &[Src<'_>], ending: O::Ending)
 where

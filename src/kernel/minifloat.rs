@@ -2,8 +2,8 @@
 //! vectorise.
 //!
 //! Widening is exact. Narrowing rounds to nearest, ties to even, through the subnormal range, and
-//! every NaN becomes the one with the quiet bit and no sign. No step makes or reads a subnormal f32,
-//! so a thread that flushes them converts alike.
+//! every NaN becomes the one with the quiet bit and no sign. No step makes or reads a subnormal
+//! f32, so a thread that flushes them converts alike.
 //!
 //! The method for subnormal numbers, an addition that lines up the last place, is Fabian Giesen's
 //! (float_to_half_fast3 and half_to_float_fast5).

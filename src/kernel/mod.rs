@@ -1,7 +1,7 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
-//! Functions on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`], [`fold`], [`fold_to_all`], [`fold_average`],
-//! [`scale_copy`], [`average`], [`first_unwanted`],
+//! Functions on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`],
+//! [`fold`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`], [`first_unwanted`],
 //! [`sum_of_powers`], and conversions ([`convert()`], [`widen`], [`narrow`]).
 //!
 //! Guarantees:
@@ -12,11 +12,11 @@
 //! - MIN and MAX give NaN if any input is one, and -0 counts as smaller than +0. So they give the
 //!   same bits in every order.
 //! - f16, bf16 and f8 widen to f32, fold all sources there, and round once, to nearest, ties to
-//!   even. f8 saturates to its largest finite number instead of overflowing; an infinite f32 becomes
-//!   infinity in f8e5m2, and the largest number in f8e4m3, which has no infinity.
+//!   even. f8 saturates to its largest finite number instead of overflowing; an infinite f32
+//!   becomes infinity in f8e5m2, and the largest number in f8e4m3, which has no infinity.
 //! - Integers wrap. AVG on them divides the wrapped sum, rounding towards zero.
-//! - Buffers may have any alignment, and may be shared with other processes: no reference to them is
-//!   ever formed.
+//! - Buffers may have any alignment, and may be shared with other processes: no reference to them
+//!   is ever formed.
 //!
 //! This module must not know about ranks, groups, transports, threads or waiting. The processor's
 //! floating-point mode (rounding, flushing of subnormal numbers) is the calling thread's.
@@ -64,7 +64,8 @@ pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
     fold_to_all(dtype, op, (dst, &[]), sources);
 }
 
-/// The same, which goes to `twins` as well: these may be memory of a source like `dst`, but not that of `dst`.
+/// The same, which goes to `twins` as well: these may be memory of a source like `dst`, but not
+/// that of `dst`.
 ///
 /// # Panics
 /// As [`fold`].
@@ -77,8 +78,9 @@ pub fn fold_to_all(
     fold_for(dtype, op, Target { dst, twins }, sources, sources.len());
 }
 
-/// Folds the vectors of some of `ranks` ranks as AVG does in [`fold`], but divides by `ranks`, before anything is rounded:
-/// the part that the sources have in the average of all. Sums of such parts fit where sums of the vectors may not.
+/// Folds the vectors of some of `ranks` ranks as AVG does in [`fold`], but divides by `ranks`,
+/// before anything is rounded: the part that the sources have in the average of all. Sums of such
+/// parts fit where sums of the vectors may not.
 ///
 /// # Panics
 /// As [`fold`].
@@ -110,12 +112,14 @@ fn run(kernel: FoldKernel, dtype: DataType, to: Target<'_>, sources: &[Src<'_>],
     if to.dst.is_empty() {
         return;
     }
-    // SAFETY: the caller has named an instruction set that this processor has; all are as long as `dst`, which holds whole
-    // elements; the views are valid by the obligation of their constructors.
+    // SAFETY: the caller has named an instruction set that this processor has; all are as long as
+    // `dst`, which holds whole elements; the views are valid by the obligation of their
+    // constructors.
     unsafe { kernel(to, sources, ranks) }
 }
 
-/// What [`fold`] does with one type and operator, its loop found already: for vectors so short that this counts.
+/// What [`fold`] does with one type and operator, its loop found already: for vectors so short that
+/// this counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Folding {
     dtype: DataType,
@@ -167,8 +171,9 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     unsafe { kernel(dst, src, factor) }
 }
 
-/// Divides each element by `ranks`: makes an average of a sum that was folded by and by. Elements are divided as AVG
-/// does in [`fold`]: f16, bf16 and f8 in f32, rounded once; integers round towards zero.
+/// Divides each element by `ranks`: makes an average of a sum that was folded by and by. Elements
+/// are divided as AVG does in [`fold`]: f16, bf16 and f8 in f32, rounded once; integers round
+/// towards zero.
 ///
 /// # Panics
 /// If the length is no multiple of the element size, or if AVG is not defined for `dtype`.

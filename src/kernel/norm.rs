@@ -1,7 +1,7 @@
 //! Norms: sums of powers of absolute values, in f64.
 //!
-//! The order of the additions is fixed: lane i of [`LANES`] adds the elements i, i + LANES, and so on, and the lanes are added in
-//! order at the end. So a result depends on the elements alone.
+//! The order of the additions is fixed: lane i of [`LANES`] adds the elements i, i + LANES, and so
+//! on, and the lanes are added in order at the end. So a result depends on the elements alone.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
@@ -24,8 +24,8 @@ pub enum Power {
     Largest,
 }
 
-/// Sums powers of the absolute values of all elements; 0 if there are none. The absolute value of a complex number is its
-/// distance from zero.
+/// Sums powers of the absolute values of all elements; 0 if there are none. The absolute value of a
+/// complex number is its distance from zero.
 ///
 /// # Panics
 /// If the length is no multiple of the element size, or `dtype` is not a floating-point type.
@@ -57,8 +57,9 @@ fn refuse(dtype: DataType) -> ! {
 #[inline(always)]
 fn load<E: Element>(src: Src<'_>, index: usize) -> E::Acc {
     let address = src.as_ptr().cast::<E::Stored>().wrapping_add(index);
-    // SAFETY: callers pass an index below the number of whole elements in the view, which is readable by the obligation of its
-    // constructor; every bit pattern is a value, and no alignment is needed.
+    // SAFETY: callers pass an index below the number of whole elements in the view, which is
+    // readable by the obligation of its constructor; every bit pattern is a value, and no alignment
+    // is needed.
     E::load(unsafe { address.read_unaligned() })
 }
 

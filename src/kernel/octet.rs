@@ -1,5 +1,5 @@
-//! f16, bf16, f8e4m3 and f8e5m2, eight elements at a time, with instructions of x86-64 (AVX2, F16C): the compiler has no way
-//! to find those that convert f16, and makes less of the rest.
+//! f16, bf16, f8e4m3 and f8e5m2, eight elements at a time, with instructions of x86-64 (AVX2,
+//! F16C): the compiler has no way to find those that convert f16, and makes less of the rest.
 //!
 //! The results are those of [`super::minifloat`], bit for bit.
 
@@ -8,7 +8,8 @@ use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16, Format};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// Eight elements of a type. Only for loops that are compiled for AVX2 and F16C, on a processor that has both.
+/// Eight elements of a type. Only for loops that are compiled for AVX2 and F16C, on a processor
+/// that has both.
 pub(super) struct Octet<F>(PhantomData<F>);
 
 pub(super) const LANES: usize = 8;
@@ -126,9 +127,9 @@ impl Codes for F8E4M3 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // The exponent of an f16 is one bit longer, and its bias 8 larger: read as one, the number is 2^8 times too small,
-        // exactly. What would be 480 is NaN.
-        // SAFETY: the caller vouches for the instructions, and none touches memory.
+        // The exponent of an f16 is one bit longer, and its bias 8 larger: read as one, the number
+        // is 2^8 times too small, exactly. What would be 480 is NaN. SAFETY: the caller vouches for
+        // the instructions, and none touches memory.
         unsafe {
             let half = _mm_and_si128(_mm_slli_epi16::<7>(codes), _mm_set1_epi16(-0x4080));
             let small = _mm256_cvtph_ps(half);

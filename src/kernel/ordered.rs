@@ -1,7 +1,9 @@
-//! The small floats as integers that are in the order of their numbers, for MIN and MAX, which need no arithmetic.
+//! The small floats as integers that are in the order of their numbers, for MIN and MAX, which need
+//! no arithmetic.
 //!
-//! Without its sign a code is larger where its number is; the codes of negative numbers are turned over. So -0 is below +0 by
-//! itself, and a NaN lies at either end: which one is the operator's, since there it wins.
+//! Without its sign a code is larger where its number is; the codes of negative numbers are turned
+//! over. So -0 is below +0 by itself, and a NaN lies at either end: which one is the operator's,
+//! since there it wins.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
@@ -12,7 +14,8 @@ pub(super) struct Lowest<F>(PhantomData<F>);
 /// A type for MAX: what is no number is above all that are.
 pub(super) struct Highest<F>(PhantomData<F>);
 
-/// `$largest` is the largest code, without its sign, that is no NaN, and `$nan` the code of the canonical one.
+/// `$largest` is the largest code, without its sign, that is no NaN, and `$nan` the code of the
+/// canonical one.
 macro_rules! ordered {
     ($($format:ty, $stored:ty, $key:ty, $largest:literal, $nan:literal;)*) => {$(
         ordered!(Lowest<$format>, MIN, $stored, $key, $largest, $nan);

@@ -9,8 +9,8 @@ use crate::base::values::Values;
 /// How many elements are looked at together before one of them is looked for.
 const TOGETHER: usize = 256;
 
-/// The first element that is not among the wanted ones; of a complex number either part counts. `None` for types that
-/// are no floating-point ones.
+/// The first element that is not among the wanted ones; of a complex number either part counts.
+/// `None` for types that are no floating-point ones.
 ///
 /// # Panics
 /// If the length is no multiple of the element size.
@@ -68,8 +68,8 @@ fn first<W: Bits>(src: Src<'_>, lowest: W) -> Option<usize> {
     let count = src.len() / size_of::<W>();
     let is_unwanted = |index: usize| {
         let address = src.as_ptr().cast::<W>().wrapping_add(index);
-        // SAFETY: the index is below the number of whole words in the view, which is readable by the obligation of its
-        // constructor; no alignment is needed.
+        // SAFETY: the index is below the number of whole words in the view, which is readable by
+        // the obligation of its constructor; no alignment is needed.
         let word = unsafe { address.read_unaligned() };
         word.without_sign() >= lowest
     };

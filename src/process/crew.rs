@@ -102,18 +102,20 @@ impl Crew {
         Ok(Self { members, poller, signals, guardian, heirlooms, started: Instant::now() })
     }
 
-    /// Lets the children that are started from now on inherit a descriptor, under its number here. Other
-    /// programs that this process executes do not.
+    /// Lets the children that are started from now on inherit a descriptor, under its number here.
+    /// Other programs that this process executes do not.
     pub fn pass_on(&mut self, fd: OwnedFd) {
         self.heirlooms.push(fd);
     }
 
-    /// Starts a child, with the signal mask that this process had before the crew. To be called from
-    /// a thread that lives as long as the children shall, since the kernel kills them when it ends.
+    /// Starts a child, with the signal mask that this process had before the crew. To be called
+    /// from a thread that lives as long as the children shall, since the kernel kills them when it
+    /// ends.
     ///
     /// # Errors
-    /// The reason as the system gives it: `NotFound` and `PermissionDenied` concern the program. The
-    /// guardian may have been told of a child that did not get that far, so the crew should end soon.
+    /// The reason as the system gives it: `NotFound` and `PermissionDenied` concern the program.
+    /// The guardian may have been told of a child that did not get that far, so the crew should end
+    /// soon.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<Pipes> {
         if self.members.len() == MAX_GROUPS {
             return Err(io::Error::other(format!("more than {MAX_GROUPS} children")));
@@ -158,8 +160,8 @@ impl Crew {
         self.started
     }
 
-    /// Waits for the next event. Ends are reported in the order in which they happened, however late
-    /// this is called.
+    /// Waits for the next event. Ends are reported in the order in which they happened, however
+    /// late this is called.
     ///
     /// # Errors
     /// `System`.
@@ -212,7 +214,8 @@ impl Crew {
     }
 
     /// Kills what is left of every group, waits until it is gone, and reaps. Members that cannot be
-    /// killed within `limit` (stuck in the kernel) are left behind: they keep no [`Member::ending`].
+    /// killed within `limit` (stuck in the kernel) are left behind: they keep no
+    /// [`Member::ending`].
     ///
     /// # Errors
     /// `System`.
@@ -231,8 +234,9 @@ impl Crew {
         Ok(())
     }
 
-    /// Makes room for other children, after [`Crew::clear`], and returns those that were. `None`, and nothing changes,
-    /// where some of them could not be killed. Signals that have come meanwhile are still to be told.
+    /// Makes room for other children, after [`Crew::clear`], and returns those that were. `None`,
+    /// and nothing changes, where some of them could not be killed. Signals that have come
+    /// meanwhile are still to be told.
     pub fn renew(&mut self) -> Option<Vec<Member>> {
         if !self.members.iter().all(|member| member.reaped) {
             return None;
@@ -241,8 +245,8 @@ impl Crew {
         Some(std::mem::take(&mut self.members))
     }
 
-    /// Ends the crew, after [`Crew::clear`], and returns its members for a last look. Signals that have
-    /// come meanwhile are forgotten; later ones act on this process as before the crew.
+    /// Ends the crew, after [`Crew::clear`], and returns its members for a last look. Signals that
+    /// have come meanwhile are forgotten; later ones act on this process as before the crew.
     pub fn disband(mut self) -> Vec<Member> {
         while self.signals.take().is_some() {}
         std::mem::take(&mut self.members)

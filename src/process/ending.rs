@@ -62,7 +62,8 @@ impl Ending {
         }
     }
 
-    /// The exit status with which a shell would tell of it: the process's own, or 128 and the signal.
+    /// The exit status with which a shell would tell of it: the process's own, or 128 and the
+    /// signal.
     pub fn shell_status(self) -> u8 {
         let status = match self.0 {
             Exit::Code(code) => code,

@@ -1,11 +1,12 @@
 //! Forks of this process that each run a function, are watched, and end together.
 //!
-//! What is promised: the kernel kills them when this process dies; none is left, not even as a zombie, when [`Forks`] is dropped,
-//! unless the kernel cannot end it; no other child of this process is waited for or signalled; the handlers of this process
-//! hear of their ends only afterwards.
+//! What is promised: the kernel kills them when this process dies; none is left, not even as a
+//! zombie, when [`Forks`] is dropped, unless the kernel cannot end it; no other child of this
+//! process is waited for or signalled; the handlers of this process hear of their ends only
+//! afterwards.
 //!
-//! They stay in this process's group, as children of a program do: what the terminal sends to one of them, it sends to all. What
-//! they start themselves is theirs.
+//! They stay in this process's group, as children of a program do: what the terminal sends to one
+//! of them, it sends to all. What they start themselves is theirs.
 //!
 //! It knows nothing of ranks, stores or which variables there are.
 
@@ -42,10 +43,12 @@ pub type Variable = (&'static str, Option<String>);
 #[derive(Debug)]
 pub struct Fork {
     pid: i32,
-    /// Closed when its end has been noted. There is none before Linux 5.3 and where the caller needs the descriptors.
+    /// Closed when its end has been noted. There is none before Linux 5.3 and where the caller
+    /// needs the descriptors.
     pidfd: Option<PidFd>,
     ending: Option<Ending>,
-    /// Somebody else has waited for it: nobody can learn how it ended, and its number may be another process's now.
+    /// Somebody else has waited for it: nobody can learn how it ended, and its number may be
+    /// another process's now.
     is_lost: bool,
     was_killed: bool,
 }
@@ -71,9 +74,11 @@ impl Fork {
         self.ending.is_none() && !self.is_lost
     }
 
-    /// Sends a signal to it and to nobody else. One that has just ended is what the signal is meant to achieve.
+    /// Sends a signal to it and to nobody else. One that has just ended is what the signal is meant
+    /// to achieve.
     fn signal(&mut self, signal: i32) {
-        // While it has not been reaped, the number is its own, and the descriptor was opened for it.
+        // While it has not been reaped, the number is its own, and the descriptor was opened for
+        // it.
         self.is_lost = child::peek(self.pid).is_err();
         if !self.is_lost {
             drop(match &self.pidfd {
@@ -89,8 +94,8 @@ impl Fork {
 pub struct Limits {
     /// For all of them to end.
     pub total: Deadline,
-    /// From the first failure until the others are told to end: time to fail on their own and say why, and for a death that
-    /// others noticed sooner than we did to be seen.
+    /// From the first failure until the others are told to end: time to fail on their own and say
+    /// why, and for a death that others noticed sooner than we did to be seen.
     pub settle: Duration,
     /// From being told to end until being killed.
     pub grace: Duration,
@@ -121,14 +126,16 @@ pub struct Forks {
 }
 
 impl Forks {
-    /// Forks `count` times. The fork with index `i` gets the variables of `i`, runs `body(i)`, writes out C's streams and ends with
-    /// the result, without the exit handlers of this process. `body` must close what it has no use for; it is not called
-    /// in this process. To be called from a thread that lives as long as the forks shall. Of the descriptors that this process
-    /// may still have, `reserved` are left to the caller; where there are no others, forks are looked at now and then.
+    /// Forks `count` times. The fork with index `i` gets the variables of `i`, runs `body(i)`,
+    /// writes out C's streams and ends with the result, without the exit handlers of this process.
+    /// `body` must close what it has no use for; it is not called in this process. To be called
+    /// from a thread that lives as long as the forks shall. Of the descriptors that this process
+    /// may still have, `reserved` are left to the caller; where there are no others, forks are
+    /// looked at now and then.
     ///
     /// # Errors
-    /// `InvalidArgument` where this process has more than one thread, or ignores how its children end; `OutOfMemory` or `System`
-    /// where they cannot be started.
+    /// `InvalidArgument` where this process has more than one thread, or ignores how its children
+    /// end; `OutOfMemory` or `System` where they cannot be started.
     pub fn start(
         count: usize,
         reserved: usize,
@@ -197,8 +204,9 @@ impl Forks {
         self.witness.read(index)
     }
 
-    /// Waits until all have ended well, one has failed or the time is over, then ends what is left, first kindly. When
-    /// it returns, all have ended but those that cannot be killed, which have no [`Fork::ending`].
+    /// Waits until all have ended well, one has failed or the time is over, then ends what is left,
+    /// first kindly. When it returns, all have ended but those that cannot be killed, which have no
+    /// [`Fork::ending`].
     ///
     /// # Errors
     /// `System`, also where somebody else has waited for one of them.
@@ -347,7 +355,8 @@ fn prepare(parent: u32, mask: Mask, variables: &[Variable]) -> Result<()> {
     mask.apply().map_err(failed)
 }
 
-/// The exit status with which a fork tells its result, which the witness has before the streams are waited for.
+/// The exit status with which a fork tells its result, which the witness has before the streams are
+/// waited for.
 fn end_with(result: i32) -> i32 {
     witness::tell_result(result);
     child::flush_streams();

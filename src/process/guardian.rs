@@ -5,8 +5,8 @@
 //! its program, and the guardian reads that pipe. Its end means that the last holder of the other
 //! side is gone, however it went; then every group still registered is killed.
 //!
-//! The guardian is a fork that never executes anything. It allocates nothing, holds no descriptor but
-//! the pipe, blocks every signal and has a session of its own.
+//! The guardian is a fork that never executes anything. It allocates nothing, holds no descriptor
+//! but the pipe, blocks every signal and has a session of its own.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};

@@ -12,10 +12,10 @@
 //! | [`thread`] | threads of the library, for the same layers |
 //! | [`whole_file`] | files that are seen whole or not at all |
 //!
-//! What is promised of a crew: every child leads a process group, and whatever is in that group is gone when
-//! the crew is dropped or this process is killed; nothing is reaped before its group has been ended,
-//! so that no signal can reach a stranger whose process number was used before; every wait has a
-//! deadline.
+//! What is promised of a crew: every child leads a process group, and whatever is in that group is
+//! gone when the crew is dropped or this process is killed; nothing is reaped before its group has
+//! been ended, so that no signal can reach a stranger whose process number was used before; every
+//! wait has a deadline.
 //!
 //! It knows nothing of ranks, stores, environment variables or output.
 #![allow(

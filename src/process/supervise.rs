@@ -1,5 +1,5 @@
-//! Runs a crew until all members have ended, too many have failed, or a signal asks for the end. Then ends the remaining
-//! members, first with SIGTERM.
+//! Runs a crew until all members have ended, too many have failed, or a signal asks for the end.
+//! Then ends the remaining members, first with SIGTERM.
 
 use super::crew::{Crew, Event};
 use super::ending::Ending;
@@ -31,7 +31,8 @@ pub struct Patience {
 pub enum Needed {
     /// All of them: the first failure ends the crew.
     All,
-    /// At least so many members that have not failed, and at least one. The crew goes on without failed members.
+    /// At least so many members that have not failed, and at least one. The crew goes on without
+    /// failed members.
     AtLeast(usize),
 }
 
@@ -61,9 +62,11 @@ pub enum Cause {
 pub enum Notice {
     /// This signal was received and passed on to all members.
     PassedOn(i32),
-    /// What remained was killed without waiting any longer, because a signal came when the end had begun.
+    /// What remained was killed without waiting any longer, because a signal came when the end had
+    /// begun.
     Hurried(i32),
-    /// The member with this index failed, and the crew goes on without it. `left` members have not failed.
+    /// The member with this index failed, and the crew goes on without it. `left` members have not
+    /// failed.
     Lost {
         /// The member.
         index: usize,
@@ -106,8 +109,9 @@ pub fn supervise(
     Ok(cause)
 }
 
-/// Runs until all have ended, too many have failed (and others had the time to), or a signal came. Also returns whether a
-/// signal came after the failure that ends the crew; then no member gets any more time.
+/// Runs until all have ended, too many have failed (and others had the time to), or a signal came.
+/// Also returns whether a signal came after the failure that ends the crew; then no member gets any
+/// more time.
 fn run(
     crew: &mut Crew,
     needed: Needed,

@@ -43,8 +43,8 @@ pub fn uid() -> u32 {
     host::uid()
 }
 
-/// A name that is the same for all processes that the same parent and user started directly, and that no
-/// other set of processes has while the parent lives.
+/// A name that is the same for all processes that the same parent and user started directly, and
+/// that no other set of processes has while the parent lives.
 pub fn siblings() -> String {
     format!("user-{}-parent-{}", host::uid(), host::parent_pid())
 }
@@ -91,7 +91,8 @@ pub fn is_forked_child() -> bool {
     fork::is_forked_child()
 }
 
-/// Leaves a file for whoever started this process. False: there is one of that name, which stays as it is.
+/// Leaves a file for whoever started this process. False: there is one of that name, which stays as
+/// it is.
 ///
 /// # Errors
 /// `System`, `OutOfMemory` where the disk is full; then there is nothing new.
@@ -100,7 +101,8 @@ pub fn leave_file(path: &Path, content: &[u8]) -> Result<bool> {
     left.map_err(|cause| Error::system(format_args!("writing {}", path.display()), &cause))
 }
 
-/// Removes such a file, unless somebody has changed it. False: it was not there any more, or is another.
+/// Removes such a file, unless somebody has changed it. False: it was not there any more, or is
+/// another.
 ///
 /// # Errors
 /// `System`.

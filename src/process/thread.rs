@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// What the names of all threads of the library begin with.
 pub const PREFIX: &str = "dist-";
 
-/// Where a thread is, as the layers above note it. In one place for all of them, since a thread's own variable is a call away
-/// in a library that is loaded.
+/// Where a thread is, as the layers above note it. In one place for all of them, since a thread's
+/// own variable is a call away in a library that is loaded.
 #[derive(Debug)]
 pub struct Marks {
     /// Inside an exported function.
@@ -28,8 +28,8 @@ thread_local! {
     };
 }
 
-/// Starts a thread that ends by itself: named `name` (which begins with [`PREFIX`]), with all signals blocked. A
-/// panic ends only the thread, and is logged.
+/// Starts a thread that ends by itself: named `name` (which begins with [`PREFIX`]), with all
+/// signals blocked. A panic ends only the thread, and is logged.
 ///
 /// # Errors
 /// `System` where the operating system refuses another thread.

@@ -6,8 +6,9 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes a file under another name in the same folder, and gives it its own name when it is whole. Neither follows a
-/// link that somebody has left under one of the names. A file that may not grow so large is an error, and no signal.
+/// Writes a file under another name in the same folder, and gives it its own name when it is whole.
+/// Neither follows a link that somebody has left under one of the names. A file that may not grow
+/// so large is an error, and no signal.
 ///
 /// # Errors
 /// `OutOfMemory` where the disk is full, else `System`; then nothing is left of it.

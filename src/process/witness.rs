@@ -1,7 +1,8 @@
-//! What a fork leaves for its parent to read: what its function returned, and the last message of the library in it.
+//! What a fork leaves for its parent to read: what its function returned, and the last message of
+//! the library in it.
 //!
-//! It lies in memory that both share, so that it survives whatever ends the fork: a return, exit, a signal. An exit status has
-//! only eight bits; the whole result is here.
+//! It lies in memory that both share, so that it survives whatever ends the fork: a return, exit, a
+//! signal. An exit status has only eight bits; the whole result is here.
 //!
 //! The parent reads after the fork has ended, and believes no length that it finds without a check.
 
@@ -43,8 +44,8 @@ struct Own {
 
 static OWN: Mutex<Option<Own>> = Mutex::new(None);
 
-/// Whose place that is, 0 for nobody's. A fork of the fork has none, and asks before it locks: another thread may have held
-/// the lock when it was forked, and nobody would ever give it back.
+/// Whose place that is, 0 for nobody's. A fork of the fork has none, and asks before it locks:
+/// another thread may have held the lock when it was forked, and nobody would ever give it back.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Keeps a message of the library for the parent. Does nothing in a process that is no fork.
@@ -57,7 +58,8 @@ pub fn tell(message: &str) {
             end -= 1;
         }
         let text = own.witness.place(own.place).wrapping_add(TEXT);
-        // SAFETY: at most LONGEST bytes, which lie in the place; only this process writes there, under the lock.
+        // SAFETY: at most LONGEST bytes, which lie in the place; only this process writes there,
+        // under the lock.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), text, end) };
         length.store(u32::try_from(end).unwrap_or(0), Ordering::Release);
     });
@@ -91,7 +93,8 @@ impl Witness {
         let mut own = match OWN.try_lock() {
             Ok(own) => own,
             Err(TryLockError::Poisoned(own)) => own.into_inner(),
-            // Held by a thread of a process that this one was forked from: then its exit status must do.
+            // Held by a thread of a process that this one was forked from: then its exit status
+            // must do.
             Err(TryLockError::WouldBlock) => return,
         };
         *own = Some(Own { witness: self.clone(), place });
@@ -118,7 +121,8 @@ impl Witness {
 
     /// Whether there is a result is word 0, and the length of the text word 2.
     fn word(&self, place: usize, index: usize) -> &AtomicU32 {
-        // SAFETY: aligned, inside the segment, and used only through atomics while the segment lives.
+        // SAFETY: aligned, inside the segment, and used only through atomics while the segment
+        // lives.
         unsafe { AtomicU32::from_ptr(self.place(place).wrapping_add(index * 4).cast()) }
     }
 

@@ -1,8 +1,9 @@
-//! Queues and barriers made of `set`, `get`, `add`, `wait`, `check` and `delete_key`, for stores that have
-//! none of their own: a caller's own store, and a server of an older torch.
+//! Queues and barriers made of `set`, `get`, `add`, `wait`, `check` and `delete_key`, for stores
+//! that have none of their own: a caller's own store, and a server of an older torch.
 //!
-//! A barrier is c10d's own composition, so that libdist and torch can meet in one: callers count themselves in
-//! `<key>/num_members`, and the last one sets `<key>/last_member`, which all wait for.
+//! A barrier is c10d's own composition, so that libdist and torch can meet in one: callers count
+//! themselves in `<key>/num_members`, and the last one sets `<key>/last_member`, which all wait
+//! for.
 //!
 //! A queue `q` is a numbered row of items:
 //!
@@ -13,17 +14,19 @@
 //! | `queue/<q>/<n>/taken` | a counter; whoever makes it 1 owns item n |
 //! | `queue/<q>/head` | how many items have been taken and deleted |
 //!
-//! Items are taken in order, so that the numbers taken are always 1 to some m, and the head is at most m: where
-//! to begin to look. Whoever takes item n deletes it, counts up the head, and deletes its own counter if the head
-//! has come to n, since nobody looks there any more. A caller that has read an older head may make that counter 1
-//! anew; but then the item is gone, and it begins again. A caller that dies with an item in its hands takes that
-//! item along and holds up nobody, though the later counters then stay. One that dies between taking a number and
-//! storing its item holds up the queue: nothing tells it from one that is slow.
+//! Items are taken in order, so that the numbers taken are always 1 to some m, and the head is at
+//! most m: where to begin to look. Whoever takes item n deletes it, counts up the head, and deletes
+//! its own counter if the head has come to n, since nobody looks there any more. A caller that has
+//! read an older head may make that counter 1 anew; but then the item is gone, and it begins again.
+//! A caller that dies with an item in its hands takes that item along and holds up nobody, though
+//! the later counters then stay. One that dies between taking a number and storing its item holds
+//! up the queue: nothing tells it from one that is slow.
 //!
-//! An item that is missing has not come yet, or has gone. It has gone if its counter is there, or if the head has come
-//! to it, and both are looked at after the item, since whoever takes an item makes the counter before and moves the
-//! head before it removes the counter. Whoever waits for an item may miss it, if the store looks now and then and
-//! another has taken the item in between; therefore a wait is cut into slices, and the row looked at after each.
+//! An item that is missing has not come yet, or has gone. It has gone if its counter is there, or
+//! if the head has come to it, and both are looked at after the item, since whoever takes an item
+//! makes the counter before and moves the head before it removes the counter. Whoever waits for an
+//! item may miss it, if the store looks now and then and another has taken the item in between;
+//! therefore a wait is cut into slices, and the row looked at after each.
 
 use super::table::parse_number;
 use super::{Store, barrier_incomplete, missing_keys};
@@ -183,8 +186,8 @@ fn take<S: Store + ?Sized>(
             }
             store.delete_key(&taken, deadline)?;
         }
-        // Somebody else's, gone, or not there yet: begin again if the row has moved on; where nobody has taken it, it
-        // is still to come.
+        // Somebody else's, gone, or not there yet: begin again if the row has moved on; where
+        // nobody has taken it, it is still to come.
         let is_taken = is_there || store.check(&[&taken], deadline)?;
         let now = number(store, &names.head(), deadline)?;
         if now != head {
@@ -211,8 +214,8 @@ mod tests {
     use crate::store::HashStore;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A store with the six functions that everything is composed of. Before its call number `at`, another caller
-    /// acts.
+    /// A store with the six functions that everything is composed of. Before its call number `at`,
+    /// another caller acts.
     #[derive(Debug)]
     struct Interrupted {
         store: HashStore,
@@ -311,7 +314,8 @@ mod tests {
         }
     }
 
-    /// One item, two callers: one gets it, the other learns that the next is number 2, wherever the other is.
+    /// One item, two callers: one gets it, the other learns that the next is number 2, wherever the
+    /// other is.
     #[test]
     fn nobody_waits_for_an_item_that_has_gone() {
         let mut taken_by = [0, 0];
@@ -334,10 +338,12 @@ mod tests {
         assert!(taken_by[0] > 4 && taken_by[1] > 4, "{taken_by:?}");
     }
 
-    /// What a pop waits for, or is about to wait for, comes and goes to another, and the next item comes.
+    /// What a pop waits for, or is about to wait for, comes and goes to another, and the next item
+    /// comes.
     #[test]
     fn a_pop_whose_item_went_elsewhere_takes_the_next() {
-        // A pop that finds nothing looks at head, counter, item, counter and head; its call number 5 waits.
+        // A pop that finds nothing looks at head, counter, item, counter and head; its call number
+        // 5 waits.
         for at in 0..=5 {
             let store = Interrupted::new(
                 at,

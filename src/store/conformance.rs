@@ -175,7 +175,8 @@ fn aside<T: Send + 'static>(
     let store = store.clone();
     let run = move || {
         let outcome = act(&*store);
-        // Before the test can end, so that the last one to drop a store does so before the process ends.
+        // Before the test can end, so that the last one to drop a store does so before the process
+        // ends.
         drop(store);
         drop(sender.send(outcome));
     };

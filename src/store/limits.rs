@@ -1,5 +1,5 @@
-//! How large keys, values and calls may be. The same for every store that other processes read from, so
-//! that nobody can make them take any amount of memory.
+//! How large keys, values and calls may be. The same for every store that other processes read
+//! from, so that nobody can make them take any amount of memory.
 
 use crate::base::{Error, Result};
 
@@ -9,8 +9,8 @@ pub const MAX_KEY_BYTES: usize = 8192;
 pub const MAX_VALUE_BYTES: usize = 8 << 20;
 /// The most keys of one call.
 pub const MAX_KEYS: usize = 131_072;
-/// The most bytes of keys and values of one call. Torch has no such limit; its lists of many large values
-/// could make a server take any amount of memory for one client.
+/// The most bytes of keys and values of one call. Torch has no such limit; its lists of many large
+/// values could make a server take any amount of memory for one client.
 pub const MAX_REQUEST_BYTES: usize = 256 << 20;
 
 /// Refuses a key that is too long.

@@ -2,10 +2,11 @@
 //! state.
 //!
 //! [`Store`] is the one trait; the implementations are [`HashStore`] (one process), [`TcpStore`] (a
-//! server and its clients, on torch's wire protocol), [`FileStore`] (a file that processes share) and
-//! [`PrefixStore`] (a part of another store's name space). Semantics are those of c10d's stores, except
-//! that every call is bounded by a deadline, that a wait which ends with it names the missing keys, and
-//! that adding to something that is not a number is an error which changes nothing.
+//! server and its clients, on torch's wire protocol), [`FileStore`] (a file that processes share)
+//! and [`PrefixStore`] (a part of another store's name space). Semantics are those of c10d's
+//! stores, except that every call is bounded by a deadline, that a wait which ends with it names
+//! the missing keys, and that adding to something that is not a number is an error which changes
+//! nothing.
 //!
 //! A store knows nothing of ranks, groups or transports.
 
@@ -38,13 +39,14 @@ const KEY_BYTES_SHOWN: usize = 128;
 /// from any thread; one that waits does not hold up the others.
 ///
 /// All methods return `Timeout` when the deadline passes and `Connection` when the store cannot be
-/// reached (any more). After either error of a method that changes something, whether the change took
-/// place is unknown.
+/// reached (any more). After either error of a method that changes something, whether the change
+/// took place is unknown.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Stores `value` under `key`, whatever was there before. Whatever this process asks of the store
-    /// afterwards finds it there; to others it is visible at the latest when the next call that gives an
-    /// answer returns. The same holds for the other methods that give none: `append`, `multi_set` and
-    /// `queue_push`. A store that cannot be reached is found out by the method itself or by the next one.
+    /// Stores `value` under `key`, whatever was there before. Whatever this process asks of the
+    /// store afterwards finds it there; to others it is visible at the latest when the next call
+    /// that gives an answer returns. The same holds for the other methods that give none: `append`,
+    /// `multi_set` and `queue_push`. A store that cannot be reached is found out by the method
+    /// itself or by the next one.
     ///
     /// # Errors
     /// See [`Store`].
@@ -125,9 +127,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// See [`Store`]; `Unsupported` where the store cannot tell.
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>>;
 
-    /// Adds an item to the end of a queue. Queues are beside the keys: the same name may be both, and
-    /// only the queue methods and `wait` see queues. (A store without queues of its own composes them of
-    /// keys under `queue/`: see the implementation's documentation.)
+    /// Adds an item to the end of a queue. Queues are beside the keys: the same name may be both,
+    /// and only the queue methods and `wait` see queues. (A store without queues of its own
+    /// composes them of keys under `queue/`: see the implementation's documentation.)
     ///
     /// # Errors
     /// See [`Store`].

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// A view of another store in which each key is `prefix`, "/" and the key.
 ///
-/// Nested views put the inner-most one's prefix first: `PrefixStore("outer", PrefixStore("inner", s))`
-/// uses `inner/outer/key`. A prefix that ends in "/" gets another one, as torch's does.
+/// Nested views put the inner-most one's prefix first: `PrefixStore("outer", PrefixStore("inner",
+/// s))` uses `inner/outer/key`. A prefix that ends in "/" gets another one, as torch's does.
 #[derive(Debug)]
 pub struct PrefixStore {
     prefix: Vec<u8>,

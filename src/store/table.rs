@@ -1,13 +1,16 @@
-//! The values of a store and what each operation does to them; shared by the in-process store, the file
-//! store and the TCP server, so that they cannot differ. Knows nothing of waiting, threads or sockets.
+//! The values of a store and what each operation does to them; shared by the in-process store, the
+//! file store and the TCP server, so that they cannot differ. Knows nothing of waiting, threads or
+//! sockets.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-/// What a key or a queue costs besides its bytes, roughly: its place in the map and its allocations.
+/// What a key or a queue costs besides its bytes, roughly: its place in the map and its
+/// allocations.
 const OVERHEAD_BYTES: usize = 96;
 
-/// What may be added where the limit leaves room for a key and its value: the overhead, and the digits of a number.
+/// What may be added where the limit leaves room for a key and its value: the overhead, and the
+/// digits of a number.
 #[cfg(any(test, fuzzing))]
 pub(super) const LARGEST_ADDITION_BYTES: usize = OVERHEAD_BYTES + 20;
 
@@ -179,8 +182,8 @@ pub(super) fn count(length: usize) -> i64 {
 }
 
 /// Reads a counter as C's `strtoll` does, which is what torch's server uses: leading blanks and a
-/// sign are allowed, and what follows the digits is ignored. `None` where there are no digits or the
-/// number does not fit.
+/// sign are allowed, and what follows the digits is ignored. `None` where there are no digits or
+/// the number does not fit.
 pub(super) fn parse_number(text: &[u8]) -> Option<i64> {
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t'..=b'\r')).count();
     let text = &text[blanks..];

@@ -3,11 +3,11 @@
 use crate::base::buffer::{Dst, Src};
 use std::io;
 
-/// Copies `into.len()` bytes from `address` in the memory of a process; of this one too. How many bytes that was:
-/// fewer where the rest is not mapped there.
+/// Copies `into.len()` bytes from `address` in the memory of a process; of this one too. How many
+/// bytes that was: fewer where the rest is not mapped there.
 ///
-/// What the bytes mean, and whether they are still what they were, is for the caller to know: the other process
-/// may write, unmap or reuse them at any moment.
+/// What the bytes mean, and whether they are still what they were, is for the caller to know: the
+/// other process may write, unmap or reuse them at any moment.
 ///
 /// # Errors
 /// Where the process is gone, may not be read, or has nothing at that address.
@@ -23,26 +23,30 @@ pub fn read_each<const N: usize>(pid: u32, pieces: [(u64, Dst<'_>); N]) -> io::R
     let parts = pieces.map(|(address, into)| (address, into.as_mut_ptr(), into.len()));
     let Vectors { pid, local, remote } = Vectors::of(pid, parts)?;
     let count = N as libc::c_ulong;
-    // SAFETY: the kernel writes at most as many bytes through each local vector as its view has, which allows it; the
-    // remote ones it only reads, with checks of its own.
+    // SAFETY: the kernel writes at most as many bytes through each local vector as its view has,
+    // which allows it; the remote ones it only reads, with checks of its own.
     let got =
         unsafe { libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies each piece to its address in the memory of a process, one after the other, by one call; of this one too. How many bytes of
-/// all of them: fewer where there is no memory for the rest, or none that may be written.
+/// Copies each piece to its address in the memory of a process, one after the other, by one call;
+/// of this one too. How many bytes of all of them: fewer where there is no memory for the rest, or
+/// none that may be written.
 ///
-/// That the other process awaits that, and does nothing else with the memory meanwhile, is for the caller to know.
+/// That the other process awaits that, and does nothing else with the memory meanwhile, is for the
+/// caller to know.
 ///
 /// # Errors
-/// Where the process is gone, or its memory may not be written, or has nothing at the first address.
+/// Where the process is gone, or its memory may not be written, or has nothing at the first
+/// address.
 pub fn write_each<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io::Result<usize> {
     let parts = pieces.map(|(address, from)| (address, from.as_ptr().cast_mut(), from.len()));
     let Vectors { pid, local, remote } = Vectors::of(pid, parts)?;
     let count = N as libc::c_ulong;
-    // SAFETY: the kernel only reads the local vectors, each as many bytes as its view has; where it writes the remote ones, its
-    // checks are its own, and the caller answers for what they mean there.
+    // SAFETY: the kernel only reads the local vectors, each as many bytes as its view has; where it
+    // writes the remote ones, its checks are its own, and the caller answers for what they mean
+    // there.
     let put =
         unsafe { libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
     usize::try_from(put).map_err(|_| io::Error::last_os_error())

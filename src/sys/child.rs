@@ -19,8 +19,8 @@ pub enum Exit {
     },
 }
 
-/// How the child `pid` ended, if it has. It stays a zombie, so that its number and its process group
-/// cannot become somebody else's.
+/// How the child `pid` ended, if it has. It stays a zombie, so that its number and its process
+/// group cannot become somebody else's.
 ///
 /// # Errors
 /// `System` where `pid` is not an unreaped child.
@@ -95,8 +95,8 @@ pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// The process groups of this host that have at least one process that is not a zombie, sorted. Only
-/// processes that this one may see are counted.
+/// The process groups of this host that have at least one process that is not a zombie, sorted.
+/// Only processes that this one may see are counted.
 pub fn living_groups() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut groups: Vec<i32> = entries
@@ -111,8 +111,8 @@ pub fn living_groups() -> Vec<i32> {
     groups
 }
 
-/// The group in one line of /proc/PID/stat, unless the process is dead. The name, in parentheses, may
-/// contain anything; after it come state, parent and group.
+/// The group in one line of /proc/PID/stat, unless the process is dead. The name, in parentheses,
+/// may contain anything; after it come state, parent and group.
 fn living_group(stat: &str) -> Option<i32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -120,8 +120,8 @@ fn living_group(stat: &str) -> Option<i32> {
     (!matches!(state, "Z" | "X")).then_some(group)
 }
 
-/// Makes the kernel kill the calling process when the thread that started it ends; fails if that has
-/// happened already. Async-signal-safe, for use between fork and exec.
+/// Makes the kernel kill the calling process when the thread that started it ends; fails if that
+/// has happened already. Async-signal-safe, for use between fork and exec.
 ///
 /// # Errors
 /// The reason as the system gives it; `NotFound`-like where `parent` is no longer the parent.
@@ -138,8 +138,8 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// Lets the calling process keep a descriptor, under its number, in the program that it executes next.
-/// Async-signal-safe.
+/// Lets the calling process keep a descriptor, under its number, in the program that it executes
+/// next. Async-signal-safe.
 ///
 /// # Errors
 /// The reason as the system gives it.
@@ -151,8 +151,8 @@ pub fn keep_across_exec(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Forks. The child runs `body(fd)` and ends with what it returns; nothing of the parent's runs in it,
-/// neither destructors nor exit handlers.
+/// Forks. The child runs `body(fd)` and ends with what it returns; nothing of the parent's runs in
+/// it, neither destructors nor exit handlers.
 ///
 /// # Errors
 /// `System`.
@@ -174,8 +174,8 @@ pub unsafe fn fork_into(body: extern "C" fn(RawFd) -> i32, fd: RawFd) -> Result<
     Ok(pid)
 }
 
-/// Forks. The child runs `body` and ends with what it returns, as [`fork_into`] says; `body` may do whatever a process
-/// may.
+/// Forks. The child runs `body` and ends with what it returns, as [`fork_into`] says; `body` may do
+/// whatever a process may.
 ///
 /// # Errors
 /// `System`.
@@ -196,7 +196,8 @@ pub unsafe fn fork_with(body: impl FnOnce() -> i32) -> Result<i32> {
     Ok(pid)
 }
 
-/// Writes out what C's streams hold back, so that a fork does not inherit it and `_exit` does not lose it.
+/// Writes out what C's streams hold back, so that a fork does not inherit it and `_exit` does not
+/// lose it.
 pub fn flush_streams() {
     // SAFETY: NULL stands for all streams; each is locked while it is written.
     unsafe { libc::fflush(std::ptr::null_mut()) };

@@ -37,7 +37,8 @@ pub fn now() -> Moment {
     best.1
 }
 
-/// How many ticks after it was read this clock is told by ticks, and of how many of them their pace is.
+/// How many ticks after it was read this clock is told by ticks, and of how many of them their pace
+/// is.
 const TOLD: u64 = 1 << 20;
 const PACED: std::ops::RangeInclusive<u64> = 1 << 18..=1 << 36;
 /// A look at the clock that took more ticks than this was interrupted.
@@ -58,8 +59,9 @@ thread_local! {
     static SEEN: Cell<Seen> = const { Cell::new(Seen { ticks: 0, ns: 0, pace: 0 }) };
 }
 
-/// Now, on the kernel's monotonic clock alone, in nanoseconds, give or take a few dozen of them: less than a millisecond after a thread
-/// has read the clock it is told what has passed by the processor's ticks, which costs half of that.
+/// Now, on the kernel's monotonic clock alone, in nanoseconds, give or take a few dozen of them:
+/// less than a millisecond after a thread has read the clock it is told what has passed by the
+/// processor's ticks, which costs half of that.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let seen = SEEN.try_with(Cell::get).ok();
@@ -77,8 +79,8 @@ impl Seen {
         (passed < TOLD && self.pace != 0).then(|| self.ns + ((passed * self.pace) >> FRACTION))
     }
 
-    /// The same after the clock was read, at these ticks, and said `ns`. Of a short time nobody knows the pace yet, nor after one in
-    /// which it went backwards.
+    /// The same after the clock was read, at these ticks, and said `ns`. Of a short time nobody
+    /// knows the pace yet, nor after one in which it went backwards.
     fn then(self, ticks: u64, ns: u64) -> Self {
         let (passed, lasted) = (ticks.wrapping_sub(self.ticks), ns.saturating_sub(self.ns));
         if self.ns == 0 || passed > *PACED.end() {
@@ -119,8 +121,9 @@ fn read(clock: libc::clockid_t) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// What two processes must have in common for a number of the monotonic clock to mean the same moment to both: the
-/// boot id of the kernel and the name space of its clocks. Empty where the system does not tell.
+/// What two processes must have in common for a number of the monotonic clock to mean the same
+/// moment to both: the boot id of the kernel and the name space of its clocks. Empty where the
+/// system does not tell.
 pub fn domain() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     // Old kernels have one for all.

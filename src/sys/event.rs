@@ -25,7 +25,8 @@ impl Event {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// The same with a descriptor above those of the standard streams, for callers outside the library.
+    /// The same with a descriptor above those of the standard streams, for callers outside the
+    /// library.
     ///
     /// # Errors
     /// `System`.
@@ -47,7 +48,8 @@ impl Event {
     /// Raises the flag.
     pub fn raise(&self) {
         let one = 1_u64;
-        // SAFETY: reads the eight bytes of the number. It fails only where the flag is raised already.
+        // SAFETY: reads the eight bytes of the number. It fails only where the flag is raised
+        // already.
         unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
     }
 

@@ -1,5 +1,5 @@
-//! Files that several processes write to: locks that are never waited for, and writes whose failure is an
-//! error and not a signal.
+//! Files that several processes write to: locks that are never waited for, and writes whose failure
+//! is an error and not a signal.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -30,11 +30,12 @@ pub fn make_pipe(path: &Path) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Locks the whole of a file if that can be done at once. False: another lock is in the way. What this open
-/// file had locked before is changed to the new kind.
+/// Locks the whole of a file if that can be done at once. False: another lock is in the way. What
+/// this open file had locked before is changed to the new kind.
 ///
-/// The lock belongs to the open file, so that threads which have opened it separately exclude each other, and
-/// ends with it: whoever dies holds none (unless a child, forked without exec, keeps the open file).
+/// The lock belongs to the open file, so that threads which have opened it separately exclude each
+/// other, and ends with it: whoever dies holds none (unless a child, forked without exec, keeps the
+/// open file).
 ///
 /// # Errors
 /// The reason as the system gives it; a file system may know no locks.
@@ -73,8 +74,9 @@ fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Writes all bytes at an offset; in one system call, unless the system takes only a part. Where it fails, some
-/// may have been written. A file that may not grow further is an error, and no SIGXFSZ ends the process.
+/// Writes all bytes at an offset; in one system call, unless the system takes only a part. Where it
+/// fails, some may have been written. A file that may not grow further is an error, and no SIGXFSZ
+/// ends the process.
 ///
 /// # Errors
 /// The reason as the system gives it.
@@ -115,8 +117,8 @@ fn block(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
 }
 
 fn restore(before: &libc::sigset_t) {
-    // SAFETY: reads the set; a null third argument asks for nothing back. It cannot fail: the first argument is
-    // valid.
+    // SAFETY: reads the set; a null third argument asks for nothing back. It cannot fail: the first
+    // argument is valid.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 

@@ -1,7 +1,7 @@
 //! Telling whether this process was forked from one that had used the library.
 //!
-//! One page is marked MADV_WIPEONFORK and holds a 1. A forked child reads 0 there, at the cost of one
-//! load a call instead of a getpid.
+//! One page is marked MADV_WIPEONFORK and holds a 1. A forked child reads 0 there, at the cost of
+//! one load a call instead of a getpid.
 
 use crate::base::error::{Error, Result};
 use std::sync::OnceLock;
@@ -73,7 +73,8 @@ fn unmap(address: usize) {
 }
 
 fn flag(address: usize) -> &'static AtomicU8 {
-    // SAFETY: the page stays mapped for the life of the process and is only used through this atomic.
+    // SAFETY: the page stays mapped for the life of the process and is only used through this
+    // atomic.
     unsafe { AtomicU8::from_ptr(std::ptr::with_exposed_provenance_mut(address)) }
 }
 

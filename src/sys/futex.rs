@@ -21,8 +21,8 @@ impl Scope {
     }
 }
 
-/// Sleeps while `word` holds `expected`, until woken or for `limit`. May return early for no reason:
-/// the caller looks again.
+/// Sleeps while `word` holds `expected`, until woken or for `limit`. May return early for no
+/// reason: the caller looks again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Duration, scope: Scope) {
     let limit = libc::timespec {
         tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),

@@ -50,8 +50,8 @@ pub fn identity() -> String {
     })
 }
 
-/// What two processes must have in common for a process id to mean the same process to both: the boot id of
-/// the kernel and the name space of process ids. Empty where the system does not tell.
+/// What two processes must have in common for a process id to mean the same process to both: the
+/// boot id of the kernel and the name space of process ids. Empty where the system does not tell.
 pub fn pid_space() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/pid");
@@ -61,8 +61,8 @@ pub fn pid_space() -> String {
     }
 }
 
-/// What two processes must have in common for a loopback address to mean the same to both: the boot id of the
-/// kernel and the name space of the network. Empty where the system does not tell.
+/// What two processes must have in common for a loopback address to mean the same to both: the boot
+/// id of the kernel and the name space of the network. Empty where the system does not tell.
 pub fn network_space() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/net");
@@ -100,7 +100,8 @@ fn memory_information(name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What the control group that this process is in, and those around it, leave below their memory limits.
+/// What the control group that this process is in, and those around it, leave below their memory
+/// limits.
 fn control_group_headroom() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let two = groups.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -117,7 +118,8 @@ fn memory_group_of_version_one(line: &str) -> Option<&str> {
     controllers.split(',').any(|name| name == "memory").then_some(path)
 }
 
-/// The least that a group and those above it leave; what the kernel can drop from its cache counts as free.
+/// The least that a group and those above it leave; what the kernel can drop from its cache counts
+/// as free.
 fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let (root, path) = (std::path::Path::new(root), std::path::Path::new(path));
     let left = |folder: &std::path::Path| -> Option<u64> {
@@ -178,8 +180,8 @@ pub fn process_nonce() -> Result<Nonce> {
 
 static PROCESS_NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
 
-/// Where it lies in the memory of this process, for others that want to know whether they can read that; `None` where it lies
-/// nowhere, as in a forked child.
+/// Where it lies in the memory of this process, for others that want to know whether they can read
+/// that; `None` where it lies nowhere, as in a forked child.
 pub fn process_nonce_address() -> Option<u64> {
     let (maker, nonce) = PROCESS_NONCE.get()?;
     (*maker == pid()).then(|| nonce.0.as_ptr().addr() as u64)

@@ -16,8 +16,8 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads one, with all that it needs, and keeps its names from everybody else. It is never unloaded: threads and
-    /// functions of it may outlive whoever loaded it.
+    /// Loads one, with all that it needs, and keeps its names from everybody else. It is never
+    /// unloaded: threads and functions of it may outlive whoever loaded it.
     ///
     /// # Errors
     /// `NotFound` where there is no such file, else `System` with what the loader says.
@@ -29,14 +29,16 @@ impl Library {
         }
         let name = CString::new(path)
             .map_err(|_| Error::invalid("a path of a library contains a zero byte"))?;
-        // SAFETY: a terminated string; what the object runs when it is loaded is whoever's asked for it.
+        // SAFETY: a terminated string; what the object runs when it is loaded is whoever's asked
+        // for it.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Self).ok_or_else(|| {
             Error::new(ErrorKind::System, format!("{path} cannot be loaded: {}", last_error()))
         })
     }
 
-    /// One that this process has already, by the name that [`loaded`] gives; `None` where it has none of that name.
+    /// One that this process has already, by the name that [`loaded`] gives; `None` where it has
+    /// none of that name.
     pub fn loaded(path: &Path) -> Option<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).ok()?;
         // SAFETY: a terminated string; nothing is loaded.
@@ -69,8 +71,9 @@ pub fn file_of(address: NonNull<c_void>) -> Option<String> {
     Some(name.to_string_lossy().into_owned())
 }
 
-/// Declares a table of a library's functions, each with its name there and its C type. Without one of the `required` ones
-/// there is no table; one of the `optional` ones that is missing is `None`, and only what needs it cannot be done.
+/// Declares a table of a library's functions, each with its name there and its C type. Without one
+/// of the `required` ones there is no table; one of the `optional` ones that is missing is `None`,
+/// and only what needs it cannot be done.
 macro_rules! function_table {
     (
         $(#[$attribute:meta])*
@@ -102,7 +105,8 @@ macro_rules! function_table {
                 Ok(Self {
                     $($required: {
                         let found = library.symbol($required_name).ok_or_else(none)?;
-                        // SAFETY: the library's own interface says that it exports a function of this type under this name.
+                        // SAFETY: the library's own interface says that it exports a function of
+                        // this type under this name.
                         unsafe {
                             std::mem::transmute::<
                                 *mut std::ffi::c_void,
@@ -150,7 +154,8 @@ pub fn loaded() -> Vec<PathBuf> {
     paths
 }
 
-/// The folder of the object that this code is in: of the library, or of a program that has it inside.
+/// The folder of the object that this code is in: of the library, or of a program that has it
+/// inside.
 pub fn own_folder() -> Option<PathBuf> {
     let here: fn() -> Option<PathBuf> = own_folder;
     let file = PathBuf::from(file_of(NonNull::new(here as *mut c_void)?)?);
@@ -164,7 +169,8 @@ fn last_error() -> String {
     if text.is_null() {
         return "the loader does not say why".to_owned();
     }
-    // SAFETY: not NULL, so a terminated text that stays until this thread's next call of the loader.
+    // SAFETY: not NULL, so a terminated text that stays until this thread's next call of the
+    // loader.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

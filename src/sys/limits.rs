@@ -11,7 +11,8 @@ pub fn open_files() -> Result<u64> {
     Ok(read(libc::RLIMIT_NOFILE)?.rlim_cur)
 }
 
-/// How many more descriptors this process may have. Others of its threads may take some at any time.
+/// How many more descriptors this process may have. Others of its threads may take some at any
+/// time.
 ///
 /// # Errors
 /// `System`, also where /proc does not tell.
@@ -34,8 +35,8 @@ pub fn file_bytes() -> Result<u64> {
     Ok(read(libc::RLIMIT_FSIZE)?.rlim_cur)
 }
 
-/// Raises the limit of open files as far as it goes without particular rights, to the hard limit, and
-/// returns the limit that holds then. It is the whole process's, so only a program may do this.
+/// Raises the limit of open files as far as it goes without particular rights, to the hard limit,
+/// and returns the limit that holds then. It is the whole process's, so only a program may do this.
 ///
 /// # Errors
 /// `System`.

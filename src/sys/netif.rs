@@ -13,7 +13,8 @@ pub struct Interface {
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// The number of the interface, for an IPv6 address that means something on its link only; 0 for others.
+    /// The number of the interface, for an IPv6 address that means something on its link only; 0
+    /// for others.
     pub scope: u32,
     /// It is switched on.
     pub up: bool,
@@ -33,7 +34,8 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: an entry of the list is valid until the list is freed, and the last one's `ifa_next` is null.
+    // SAFETY: an entry of the list is valid until the list is freed, and the last one's `ifa_next`
+    // is null.
     while let Some(entry) = unsafe { next.as_ref() } {
         found.extend(read(entry));
         next = entry.ifa_next;

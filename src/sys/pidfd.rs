@@ -1,4 +1,5 @@
-//! A descriptor that becomes readable when a process ends, and through which no other process is signalled.
+//! A descriptor that becomes readable when a process ends, and through which no other process is
+//! signalled.
 
 use crate::base::error::{Error, Result};
 use std::io;

@@ -54,7 +54,8 @@ pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -
     }
 }
 
-/// Whether the descriptor will never be ready for anything again: a listening socket that was shut down, for instance.
+/// Whether the descriptor will never be ready for anything again: a listening socket that was shut
+/// down, for instance.
 pub fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
     let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
     // SAFETY: one structure, which lives on this stack, is read and written; nothing is waited for.
@@ -146,7 +147,8 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, token, bits_of(interest))
     }
 
-    /// Starts watching for changes: what is ready is reported once, and again when more becomes ready.
+    /// Starts watching for changes: what is ready is reported once, and again when more becomes
+    /// ready.
     ///
     /// # Errors
     /// The reason as the system gives it.
@@ -160,8 +162,8 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, token, bits)
     }
 
-    /// Starts watching a connection for its end alone: the other side sends no more, or it broke. Bytes that
-    /// come wake nobody.
+    /// Starts watching a connection for its end alone: the other side sends no more, or it broke.
+    /// Bytes that come wake nobody.
     ///
     /// # Errors
     /// The reason as the system gives it.
@@ -284,7 +286,8 @@ impl PollSet {
         let seconds = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
         let limit = libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let entries = self.entries.as_mut_ptr();
-        // SAFETY: reads and writes `count` structures, which the vector has, and reads one on this stack.
+        // SAFETY: reads and writes `count` structures, which the vector has, and reads one on this
+        // stack.
         let ready = unsafe { libc::ppoll(entries, count, &raw const limit, std::ptr::null()) };
         if ready >= 0 {
             return Ok(());

@@ -14,14 +14,14 @@ struct Status {
     started: u64,
 }
 
-/// When a process began, in clock ticks since the host was started: with its id, what tells it from a later
-/// process that has the same id. `None` where the system does not tell.
+/// When a process began, in clock ticks since the host was started: with its id, what tells it from
+/// a later process that has the same id. `None` where the system does not tell.
 pub fn started(pid: u32) -> Option<u64> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|status| status.started)
 }
 
-/// True where it is certain that the process which had this id, and began at this time (where that is
-/// known), has ended. Both must be of this process's own [`super::host::pid_space`].
+/// True where it is certain that the process which had this id, and began at this time (where that
+/// is known), has ended. Both must be of this process's own [`super::host::pid_space`].
 pub fn is_gone(pid: u32, began: Option<u64>) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(text) => parse(&text).is_some_and(|status| {
@@ -32,14 +32,15 @@ pub fn is_gone(pid: u32, began: Option<u64>) -> bool {
     }
 }
 
-/// True where the kernel reports that the process with this id is stopped. It must be of this process's own
-/// [`super::host::pid_space`].
+/// True where the kernel reports that the process with this id is stopped. It must be of this
+/// process's own [`super::host::pid_space`].
 pub fn is_stopped(pid: u32) -> bool {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"));
     line.is_ok_and(|line| parse(&line).is_some_and(|status| status.is_stopped))
 }
 
-/// Reads a line of `/proc/PID/stat`. The second field is the program's name in parentheses, whatever it is.
+/// Reads a line of `/proc/PID/stat`. The second field is the program's name in parentheses,
+/// whatever it is.
 fn parse(line: &str) -> Option<Status> {
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
     // The third field, the twentieth and the twenty-second.

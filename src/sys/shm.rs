@@ -26,11 +26,13 @@ impl Segment {
         Self::sparse(len, len)
     }
 
-    /// A new segment of `len` zero bytes whose size can never change. The pages of the first `at_once` are reserved now, so
-    /// that a full memory limit is an error here and not a SIGBUS later; others by [`Segment::reserve`], before they are used.
+    /// A new segment of `len` zero bytes whose size can never change. The pages of the first
+    /// `at_once` are reserved now, so that a full memory limit is an error here and not a SIGBUS
+    /// later; others by [`Segment::reserve`], before they are used.
     ///
     /// # Errors
-    /// `OutOfMemory` with the size wanted, also where there is not enough for all of it; or `System`.
+    /// `OutOfMemory` with the size wanted, also where there is not enough for all of it; or
+    /// `System`.
     pub fn sparse(len: usize, at_once: usize) -> Result<Self> {
         check_length(len)?;
         let file = anonymous(c"libdist")?;
@@ -42,7 +44,8 @@ impl Segment {
         Self::map(file, len)
     }
 
-    /// Gives a part, of whole pages, its memory, and maps it as far as the kernel can: its first use costs no more faults.
+    /// Gives a part, of whole pages, its memory, and maps it as far as the kernel can: its first
+    /// use costs no more faults.
     ///
     /// # Errors
     /// `OutOfMemory` with the size, or `System`.
@@ -59,12 +62,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Maps a segment whose descriptor came from another process, after checking that it is a segment
-    /// of exactly `len` bytes that nobody can shrink.
+    /// Maps a segment whose descriptor came from another process, after checking that it is a
+    /// segment of exactly `len` bytes that nobody can shrink.
     ///
     /// # Errors
-    /// `Connection` where the descriptor is something else; `System` or `OutOfMemory` where it cannot
-    /// be mapped.
+    /// `Connection` where the descriptor is something else; `System` or `OutOfMemory` where it
+    /// cannot be mapped.
     pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
         let file = File::from(fd);
         let size = file.metadata().map_err(|e| Error::system("fstat of a segment", &e))?.len();
@@ -160,15 +163,15 @@ const REMEDY: &str = "lower DIST_SHM_SLOT_BYTES or raise the memory limit";
 /// The most that is reserved in one system call, and the least, a page.
 const STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
 
-/// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do where there are none. Where
-/// it fails, some may have theirs.
+/// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do
+/// where there are none. Where it fails, some may have theirs.
 pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     check_available(len, remedy)?;
     allocate(file, offset, len, remedy)
 }
 
-/// Asked first: without a limit of its own, a segment larger than the memory would make the kernel kill processes instead of
-/// refusing.
+/// Asked first: without a limit of its own, a segment larger than the memory would make the kernel
+/// kill processes instead of refusing.
 fn check_available(len: usize, remedy: &str) -> Result<()> {
     match host::memory_available() {
         Some(available) if u64::try_from(len).is_ok_and(|len| len > available) => {
@@ -180,8 +183,9 @@ fn check_available(len: usize, remedy: &str) -> Result<()> {
 
 /// [`reserve`] without asking first.
 ///
-/// In steps: a call that a signal interrupts gives back all that it has taken, so that a whole large range would never be
-/// done under a signal that comes again and again. A single page always is.
+/// In steps: a call that a signal interrupts gives back all that it has taken, so that a whole
+/// large range would never be done under a signal that comes again and again. A single page always
+/// is.
 fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok());
     let part = libc::off_t::try_from(offset).ok().zip(end);

@@ -47,9 +47,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks `wanted` in the calling thread, and so in every thread and process that it starts from
-    /// now on, and makes them readable here. A signal that this process ignores (as under `nohup`)
-    /// stays ignored.
+    /// Blocks `wanted` in the calling thread, and so in every thread and process that it starts
+    /// from now on, and makes them readable here. A signal that this process ignores (as under
+    /// `nohup`) stays ignored.
     ///
     /// # Errors
     /// `System`.
@@ -103,14 +103,16 @@ impl Drop for Signals {
     }
 }
 
-/// A signal that the calling thread does not take while this exists. What comes meanwhile is delivered afterwards.
+/// A signal that the calling thread does not take while this exists. What comes meanwhile is
+/// delivered afterwards.
 #[derive(Debug)]
 pub struct Blocked {
     before: Mask,
 }
 
 impl Blocked {
-    /// Blocks a signal in the calling thread, and so in the threads and processes that it starts from now on.
+    /// Blocks a signal in the calling thread, and so in the threads and processes that it starts
+    /// from now on.
     pub fn new(signal: i32) -> Self {
         // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -135,7 +137,8 @@ impl Drop for Blocked {
     }
 }
 
-/// Whether the system forgets how children end, because this process ignores [`CHILD`] or has asked for it.
+/// Whether the system forgets how children end, because this process ignores [`CHILD`] or has asked
+/// for it.
 pub fn forgets_children() -> bool {
     is_ignored(CHILD) || flags(CHILD) & libc::SA_NOCLDWAIT != 0
 }

@@ -1,6 +1,6 @@
-//! Small files as wholes. Reading: opened without waiting for anybody, read from the beginning whatever others
-//! read meanwhile, and never more than a limit. Writing: a file is there with all of its content or not at all,
-//! and takes the place of none that somebody else has made.
+//! Small files as wholes. Reading: opened without waiting for anybody, read from the beginning
+//! whatever others read meanwhile, and never more than a limit. Writing: a file is there with all
+//! of its content or not at all, and takes the place of none that somebody else has made.
 
 use super::file;
 use std::fs::{self, File, OpenOptions};
@@ -9,8 +9,8 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Opens a file for reading. A pipe with a name that nobody writes to is opened too, instead of waited
-/// for.
+/// Opens a file for reading. A pipe with a name that nobody writes to is opened too, instead of
+/// waited for.
 ///
 /// # Errors
 /// The reason as the system gives it.
@@ -24,7 +24,8 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The reason as the system gives it, for instance that there is no such descriptor.
 pub fn behind(fd: RawFd) -> io::Result<File> {
-    // SAFETY: takes integers and touches no memory; the number need not be that of an open descriptor.
+    // SAFETY: takes integers and touches no memory; the number need not be that of an open
+    // descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
@@ -68,7 +69,8 @@ pub fn create_whole(path: &Path, content: &[u8]) -> io::Result<bool> {
     let outcome = written.and_then(|()| match fs::hard_link(&draft, path) {
         Ok(()) => Ok(true),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        // A file system without links: then whoever comes between the question above and this is replaced.
+        // A file system without links: then whoever comes between the question above and this is
+        // replaced.
         Err(_) => fs::rename(&draft, path).map(|()| true),
     });
     // Gone already where it was renamed.

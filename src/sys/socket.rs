@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The addresses of a host name or address literal (an IPv6 one with or without brackets). A name is
-/// looked up on a thread of its own, since the system's resolver knows no deadline; that thread ends
-/// when the resolver does.
+/// The addresses of a host name or address literal (an IPv6 one with or without brackets). A name
+/// is looked up on a thread of its own, since the system's resolver knows no deadline; that thread
+/// ends when the resolver does.
 ///
 /// # Errors
 /// `Connection` where the name means nothing, `Timeout` where the resolver is too slow.
@@ -113,7 +113,8 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
         }
     }
     let stream = TcpStream::from(socket);
-    // A connect to a port of this host in the ephemeral range, where nobody listens, can meet itself.
+    // A connect to a port of this host in the ephemeral range, where nobody listens, can meet
+    // itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -121,8 +122,8 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
     Ok(stream)
 }
 
-/// Begins to connect, from the address `source` if one is given, and does not wait: the stream can be written
-/// once [`finish_connect`] can tell the outcome.
+/// Begins to connect, from the address `source` if one is given, and does not wait: the stream can
+/// be written once [`finish_connect`] can tell the outcome.
 ///
 /// # Errors
 /// The reason as the system gives it, where that is known at once.
@@ -134,8 +135,8 @@ pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Res
         socket.bind(&source.into())?;
     }
     if is_own(address.ip()) {
-        // Within a host nothing is lost, and what paces itself by delays is several times slower. Where neither
-        // is permitted, the system's choice stays.
+        // Within a host nothing is lost, and what paces itself by delays is several times slower.
+        // Where neither is permitted, the system's choice stays.
         drop(socket.set_tcp_congestion(b"reno").or_else(|_| socket.set_tcp_congestion(b"cubic")));
     }
     match socket.connect(&address.into()) {
@@ -163,8 +164,8 @@ pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Has the kernel notice within `patience` that the peer's host is gone. Only for a connection whose other end
-/// always reads: the kernel cuts off one that is full for that long, too.
+/// Has the kernel notice within `patience` that the peer's host is gone. Only for a connection
+/// whose other end always reads: the kernel cuts off one that is full for that long, too.
 ///
 /// # Errors
 /// The reason as the system gives it.
@@ -219,8 +220,8 @@ pub fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || source_towards(ip).is_ok_and(|own| own.to_canonical() == ip)
 }
 
-/// True for the errors of accept that say that this process or host has no descriptor or memory left
-/// for another connection: those last, so that trying again at once is no use.
+/// True for the errors of accept that say that this process or host has no descriptor or memory
+/// left for another connection: those last, so that trying again at once is no use.
 pub fn is_shortage(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

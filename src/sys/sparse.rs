@@ -1,7 +1,9 @@
-//! A large range of addresses over a file in memory, of which parts are given memory and lose it again.
+//! A large range of addresses over a file in memory, of which parts are given memory and lose it
+//! again.
 //!
-//! Nothing is named; its size is fixed for ever, so that whoever maps its descriptor can trust it. Pages are reserved before
-//! they are used, so that a full memory limit is an error here and not a SIGBUS later; what has no memory cannot be touched.
+//! Nothing is named; its size is fixed for ever, so that whoever maps its descriptor can trust it.
+//! Pages are reserved before they are used, so that a full memory limit is an error here and not a
+//! SIGBUS later; what has no memory cannot be touched.
 
 use super::shm::{anonymous, check_length, reserve, seal};
 use super::{host, limits};
@@ -20,8 +22,8 @@ pub const UNIT: usize = 2 << 20;
 /// What its file is called, for people, and for those who are told of it.
 pub(super) const NAME: &CStr = c"libdist-arena";
 
-/// What another process needs to find a range: the number that its descriptor has in its process, and the number of its file,
-/// by which it is known to be the one.
+/// What another process needs to find a range: the number that its descriptor has in its process,
+/// and the number of its file, by which it is known to be the one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     /// Of the process that made it.
@@ -39,8 +41,9 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// A range as long as this host's memory, of which nothing is there yet; shorter where this process may not have that
-    /// many addresses or a file of that length. Begins at a multiple of [`UNIT`].
+    /// A range as long as this host's memory, of which nothing is there yet; shorter where this
+    /// process may not have that many addresses or a file of that length. Begins at a multiple of
+    /// [`UNIT`].
     ///
     /// # Errors
     /// `OutOfMemory`, also where not even a [`UNIT`] is possible, or `System`.
@@ -85,8 +88,8 @@ impl Sparse {
         Ok(Identity { descriptor, inode: found.ino() })
     }
 
-    /// Gives a part memory, zero bytes, near the calling thread and in huge pages where the kernel can. `offset` and `len` are
-    /// multiples of [`UNIT`].
+    /// Gives a part memory, zero bytes, near the calling thread and in huge pages where the kernel
+    /// can. `offset` and `len` are multiples of [`UNIT`].
     ///
     /// # Errors
     /// `OutOfMemory` with the sizes, and then the part has none; or `System`.
@@ -111,12 +114,14 @@ impl Sparse {
     pub fn release(&self, offset: usize, len: usize) {
         self.check(offset, len);
         let flags = NO_ACCESS | libc::MAP_FIXED;
-        // SAFETY: replaces a part of the range, which is ours and which nobody uses any more. Where it fails, the part stays.
+        // SAFETY: replaces a part of the range, which is ours and which nobody uses any more. Where
+        // it fails, the part stays.
         unsafe { libc::mmap(self.at(offset), len, libc::PROT_NONE, flags, -1, 0) };
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let part = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
         if let Some((offset, len)) = part {
-            // SAFETY: touches no memory but what is given up. Where it fails, the memory stays with us.
+            // SAFETY: touches no memory but what is given up. Where it fails, the memory stays with
+            // us.
             unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
         }
     }

@@ -1,4 +1,5 @@
-//! A connected stream socket, TCP or Unix, whose reads and writes say themselves whether they may block.
+//! A connected stream socket, TCP or Unix, whose reads and writes say themselves whether they may
+//! block.
 
 use super::socket;
 use crate::base::buffer::{Dst, Src};
@@ -21,8 +22,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Takes over a TCP connection; it sends small writes at once, and notices within minutes that the peer's
-    /// host is gone.
+    /// Takes over a TCP connection; it sends small writes at once, and notices within minutes that
+    /// the peer's host is gone.
     ///
     /// # Errors
     /// The reason as the system gives it.
@@ -91,30 +92,34 @@ impl Stream {
         message.msg_iov = vector.as_mut_ptr();
         message.msg_iovlen = parts.len();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: reads the parts, each of which is readable for its length by the obligation of its constructor.
+        // SAFETY: reads the parts, each of which is readable for its length by the obligation of
+        // its constructor.
         let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is there now, as far as there is room. Zero bytes mean that the other end has closed.
+    /// Receives what is there now, as far as there is room. Zero bytes mean that the other end has
+    /// closed.
     ///
     /// # Errors
     /// The reason as the system gives it; `WouldBlock` where there is nothing.
     pub fn receive_into(&self, into: Dst<'_>) -> io::Result<usize> {
         let (fd, len) = (self.fd.as_raw_fd(), into.len());
-        // SAFETY: writes at most `len` bytes, which are writable by the obligation of the view's constructor.
+        // SAFETY: writes at most `len` bytes, which are writable by the obligation of the view's
+        // constructor.
         let got = unsafe { libc::recv(fd, into.as_mut_ptr().cast(), len, libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends what is still to go, and then the end. What the other side sends can still be received.
+    /// Sends what is still to go, and then the end. What the other side sends can still be
+    /// received.
     pub fn end_sending(&self) {
         // Fails only where the connection has ended already.
         drop(socket2::SockRef::from(self).shutdown(std::net::Shutdown::Write));
     }
 
-    /// Whether closing the connection, or dying, resets it, so that the other side can tell that from
-    /// [`Stream::end_sending`].
+    /// Whether closing the connection, or dying, resets it, so that the other side can tell that
+    /// from [`Stream::end_sending`].
     ///
     /// # Errors
     /// The reason as the system gives it.

@@ -45,8 +45,8 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
     Ok((0..64 * set.len()).filter(is_in).collect())
 }
 
-/// Keeps the calling thread, and those that it starts from now on, on one core: the one with this number among those that it
-/// may use, which are counted again from the first after the last.
+/// Keeps the calling thread, and those that it starts from now on, on one core: the one with this
+/// number among those that it may use, which are counted again from the first after the last.
 ///
 /// # Errors
 /// `System`.
@@ -64,7 +64,8 @@ pub fn pin_to(number: usize) -> Result<()> {
     Ok(())
 }
 
-/// The core that the calling thread is on, and may have left when this returns; none where the kernel does not tell.
+/// The core that the calling thread is on, and may have left when this returns; none where the
+/// kernel does not tell.
 pub fn core() -> Option<usize> {
     // SAFETY: takes nothing.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()

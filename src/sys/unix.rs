@@ -1,5 +1,5 @@
-//! Unix sockets in the abstract name space (they leave no file): passing a descriptor, and asking the
-//! kernel who is at the other end.
+//! Unix sockets in the abstract name space (they leave no file): passing a descriptor, and asking
+//! the kernel who is at the other end.
 
 use crate::base::error::{Error, Result};
 use socket2::{Domain, SockAddr, Socket, Type};

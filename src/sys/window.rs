@@ -1,9 +1,12 @@
-//! The range of another process ([`Sparse`](super::sparse::Sparse)), mapped here by the number that its descriptor has there.
+//! The range of another process ([`Sparse`](super::sparse::Sparse)), mapped here by the number that
+//! its descriptor has there.
 //!
-//! What that process says of its descriptor is not believed: whatever is opened must be the very file that it names, in memory,
-//! made for this, and of a size that is fixed for ever. The kernel lets those open it who may look into the process.
+//! What that process says of its descriptor is not believed: whatever is opened must be the very
+//! file that it names, in memory, made for this, and of a size that is fixed for ever. The kernel
+//! lets those open it who may look into the process.
 //!
-//! Only parts that were asked for can be touched: to read where the other process has nothing would give it memory there.
+//! Only parts that were asked for can be touched: to read where the other process has nothing would
+//! give it memory there.
 
 use super::sparse::{self, Identity, UNIT};
 use crate::base::buffer::Dst;
@@ -27,8 +30,8 @@ impl Window {
     /// [`super::host::pid_space`].
     ///
     /// # Errors
-    /// `Connection` where that is something else, `System` where it may not be opened, `OutOfMemory` where this process may
-    /// not have as many addresses.
+    /// `Connection` where that is something else, `System` where it may not be opened,
+    /// `OutOfMemory` where this process may not have as many addresses.
     pub fn open(pid: u32, identity: Identity) -> Result<Self> {
         let file = open(pid, identity)?;
         let found = file.metadata().map_err(|cause| Error::system("fstat of an arena", &cause))?;
@@ -55,8 +58,9 @@ impl Window {
         Ok(window)
     }
 
-    /// A part of it, which the other process may change or give up at any time; what it has given up is zero. Its pages are mapped
-    /// at once, where the kernel can: its first use costs no more faults.
+    /// A part of it, which the other process may change or give up at any time; what it has given
+    /// up is zero. Its pages are mapped at once, where the kernel can: its first use costs no more
+    /// faults.
     ///
     /// # Errors
     /// `Connection` where the range is shorter; `System`.
@@ -69,8 +73,8 @@ impl Window {
         if len > 0 {
             (start / UNIT..end.div_ceil(UNIT)).try_for_each(|unit| self.open_unit(unit))?;
         }
-        // SAFETY: the file is mapped for as long as `self` lives, and is as long as that for ever; all of the part can be read and
-        // written. No reference to its bytes is ever made.
+        // SAFETY: the file is mapped for as long as `self` lives, and is as long as that for ever;
+        // all of the part can be read and written. No reference to its bytes is ever made.
         Ok(unsafe { Dst::new(self.at(start).cast(), len) })
     }
 
@@ -106,7 +110,8 @@ impl Drop for Window {
     }
 }
 
-/// Opens a descriptor of another process, if its name is that of a range: to open anything else might have effects.
+/// Opens a descriptor of another process, if its name is that of a range: to open anything else
+/// might have effects.
 fn open(pid: u32, identity: Identity) -> Result<File> {
     let path = format!("/proc/{pid}/fd/{}", identity.descriptor);
     let refused = |cause: &std::io::Error| Error::system(format_args!("opening {path}"), cause);

@@ -1,10 +1,12 @@
 //! Reading and writing memory that another rank of the domain has told about, in its process.
 //!
-//! What is read counts only if the caller's protocol says that the rank had not taken it back. What is written to must still be the
-//! writer's to write: so it writes only while its [`Progress`](super::progress::Progress) says so, and looks before each part whether the
-//! domain has failed. Whoever takes its memory back fails the domain, and waits until nobody writes. That the writer has written is
-//! said by the call itself, whose last bytes go to that word: else a writer that is stopped would mostly be found as one that writes,
-//! since the kernel stops it at the end of a call.
+//! What is read counts only if the caller's protocol says that the rank had not taken it back. What
+//! is written to must still be the writer's to write: so it writes only while its
+//! [`Progress`](super::progress::Progress) says so, and looks before each part whether the domain
+//! has failed. Whoever takes its memory back fails the domain, and waits until nobody writes. That
+//! the writer has written is said by the call itself, whose last bytes go to that word: else a
+//! writer that is stopped would mostly be found as one that writes, since the kernel stops it at
+//! the end of a call.
 
 use super::SharedDomain;
 use super::progress::Purpose;
@@ -15,21 +17,22 @@ use crate::sys;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How much is read at once: between two reads, which take some 30 ms each, a failure is noticed. (Reading 16 MiB in parts of 1 MiB took a
-/// tenth longer.)
+/// How much is read at once: between two reads, which take some 30 ms each, a failure is noticed.
+/// (Reading 16 MiB in parts of 1 MiB took a tenth longer.)
 const READ_BYTES: usize = 128 << 20;
 
-/// How much is written at once: for so long somebody who takes its memory back waits. (Parts of 128 KiB take as long as larger ones.)
+/// How much is written at once: for so long somebody who takes its memory back waits. (Parts of 128
+/// KiB take as long as larger ones.)
 const WRITE_BYTES: usize = 512 << 10;
 
-/// What the price of reading is measured with: as much as two caches of any core hold, and so many turns, which together last
-/// longer than most of what disturbs them.
+/// What the price of reading is measured with: as much as two caches of any core hold, and so many
+/// turns, which together last longer than most of what disturbs them.
 const SAMPLE_BYTES: usize = 64 << 10;
 const SAMPLES: usize = 24;
 
-/// How many times as long as a copy within this process reading may take, in halves, for that to be cheaper than a detour: of
-/// two copies, into shared memory and out of it. (Measured with 2 ranks and 4 MiB: where it is 2.1, the detour takes 1.2 times as
-/// long; where it is 2.9, 0.7 times.)
+/// How many times as long as a copy within this process reading may take, in halves, for that to be
+/// cheaper than a detour: of two copies, into shared memory and out of it. (Measured with 2 ranks
+/// and 4 MiB: where it is 2.1, the detour takes 1.2 times as long; where it is 2.9, 0.7 times.)
 const CHEAP_HALVES: u32 = 5;
 
 /// Fills `into` with what lies at `address` in the process of a rank.
@@ -63,12 +66,13 @@ pub struct Target {
     pub rank: Rank,
     /// Where the memory lies.
     pub address: u64,
-    /// Where the process has the domain's region ([`Region::address`](super::region::Region::address)).
+    /// Where the process has the domain's region
+    /// ([`Region::address`](super::region::Region::address)).
     pub region: u64,
 }
 
-/// Copies `from` to the memory of another rank, of which it is known that it does not take that back before the domain
-/// has failed.
+/// Copies `from` to the memory of another rank, of which it is known that it does not take that
+/// back before the domain has failed.
 ///
 /// # Errors
 /// Why the domain has failed; `System` where the memory cannot be written.
@@ -98,7 +102,8 @@ pub fn write(domain: &dyn SharedDomain, purpose: Purpose, to: Target, from: Src<
 /// What the word of a rank says that writes to nobody's memory.
 const NOBODY: [u8; 8] = [0; 8];
 
-/// Whether this process may write as [`write()`] does, which a sandbox may forbid that lets it read: it tries once, with memory of its own.
+/// Whether this process may write as [`write()`] does, which a sandbox may forbid that lets it
+/// read: it tries once, with memory of its own.
 pub fn may_write() -> bool {
     static MAY_WRITE: OnceLock<bool> = OnceLock::new();
     *MAY_WRITE.get_or_init(|| {
@@ -109,8 +114,8 @@ pub fn may_write() -> bool {
     })
 }
 
-/// Whether others could read memory of this process: the first and the last byte of both views are read as they would, by one
-/// call, which takes a third of what one for each of them does.
+/// Whether others could read memory of this process: the first and the last byte of both views are
+/// read as they would, by one call, which takes a third of what one for each of them does.
 pub fn are_readable(one: Src<'_>, other: Src<'_>) -> bool {
     let is_same = (one.as_ptr(), one.len()) == (other.as_ptr(), other.len());
     match (one.is_empty(), other.is_empty()) {
@@ -137,9 +142,10 @@ fn can_read<const N: usize>(places: [u64; N]) -> bool {
     sys::attach::read_each::<N>(std::process::id(), pieces).is_ok_and(|got| got == N)
 }
 
-/// Whether reading the memory of others costs less than their and this rank's copies into memory that they share and out of
-/// it: the kernel has to find and hold each page, which takes longer than a copy of it on some machines. Measured once in a
-/// process, in some 300 microseconds; false where it may not be read at all.
+/// Whether reading the memory of others costs less than their and this rank's copies into memory
+/// that they share and out of it: the kernel has to find and hold each page, which takes longer
+/// than a copy of it on some machines. Measured once in a process, in some 300 microseconds; false
+/// where it may not be read at all.
 pub fn is_cheap() -> bool {
     static IS_CHEAP: OnceLock<bool> = OnceLock::new();
     *IS_CHEAP.get_or_init(|| {
@@ -162,14 +168,15 @@ fn timed(what: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-/// How many times as long reading takes as copying, in halves and rounded up, by the best turn of each: one that was interrupted
-/// does not count.
+/// How many times as long reading takes as copying, in halves and rounded up, by the best turn of
+/// each: one that was interrupted does not count.
 fn price(turns: impl Iterator<Item = (Duration, Duration)>) -> Option<u32> {
     let (read, copy) = turns.reduce(|best, turn| (best.0.min(turn.0), best.1.min(turn.1)))?;
     u32::try_from((2 * read).as_nanos().div_ceil(copy.as_nanos().max(1))).ok()
 }
 
-/// What the process with this id, as this one sees ids, has at `address`; `None` where it may not be read.
+/// What the process with this id, as this one sees ids, has at `address`; `None` where it may not
+/// be read.
 pub(super) fn mark_at(pid: u32, address: u64) -> Option<Nonce> {
     let mut found = Nonce::default();
     let into = Dst::from(&mut found.0[..]);

@@ -1,5 +1,5 @@
-//! What ranks must agree on for one operation, and the words that stand for it: in control lines, in the headers of
-//! messages, in the flight recorder.
+//! What ranks must agree on for one operation, and the words that stand for it: in control lines,
+//! in the headers of messages, in the flight recorder.
 //!
 //! Must not know: what is done with an operation.
 
@@ -150,8 +150,9 @@ impl OpKind {
 pub enum Extent {
     /// The count argument of the call, in elements.
     Count(u64),
-    /// Several counts, the same on all ranks: of one call, one for each rank, or of the calls of a batch that became
-    /// one. Few enough bits of their sum and of their fingerprint travel; see [`Extent::of_counts`].
+    /// Several counts, the same on all ranks: of one call, one for each rank, or of the calls of a
+    /// batch that became one. Few enough bits of their sum and of their fingerprint travel; see
+    /// [`Extent::of_counts`].
     Counts {
         /// Their sum, or [`Extent::MOST`] where it is greater.
         total: u64,
@@ -160,8 +161,8 @@ pub enum Extent {
     },
     /// Nothing: every two ranks compare what they exchange.
     Pairwise,
-    /// One word of each rank or for each: the lengths of byte strings, which follow in the next operation. No call on
-    /// buffers is like it, whatever its counts.
+    /// One word of each rank or for each: the lengths of byte strings, which follow in the next
+    /// operation. No call on buffers is like it, whatever its counts.
     Lengths,
     /// The records that ranks compare before they reduce with a caller's operator.
     Operator,
@@ -230,13 +231,14 @@ pub struct Descriptor {
     pub extent: Extent,
     /// The number of the operation in its group, from 1.
     pub sequence: u64,
-    /// The number of the algorithm among those of the operation, from 1; 0 where none has been chosen.
+    /// The number of the algorithm among those of the operation, from 1; 0 where none has been
+    /// chosen.
     pub algorithm: u8,
-    /// Which part of the operation, from 1, where it is carried out in parts; 0 for the whole. What is said of the extent
-    /// is always that of the whole.
+    /// Which part of the operation, from 1, where it is carried out in parts; 0 for the whole. What
+    /// is said of the extent is always that of the whole.
     pub part: u16,
-    /// The label of the call. The words contain only whether there is one; ranks compare its hash by their
-    /// fingerprints.
+    /// The label of the call. The words contain only whether there is one; ranks compare its hash
+    /// by their fingerprints.
     pub label: Label,
 }
 
@@ -271,8 +273,8 @@ impl Descriptor {
         [first, count, self.moment().rotate_right(PART_BITS)]
     }
 
-    /// The words of a later call that differs only in its label; `words` are those of a call without one. Not for an
-    /// operation in parts.
+    /// The words of a later call that differs only in its label; `words` are those of a call
+    /// without one. Not for an operation in parts.
     #[inline]
     pub fn repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
         [words[0] | labelled(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]

@@ -1,14 +1,16 @@
-//! The header of one message of a collective, as it stands in a stream between hosts: 64 bytes, little endian.
+//! The header of one message of a collective, as it stands in a stream between hosts: 64 bytes,
+//! little endian.
 //!
 //! ```text
 //! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | excuse u32
 //! number u64 | chain u64 | descriptor 3 x u64 | length u64
 //! ```
 //!
-//! It says which message it is (`number`, `stripe`), and to which operation of which history it belongs
-//! (`descriptor`, `chain`), so that the receiver can check everything that it expects. Nothing in it is
-//! used as a length or an index before it has been compared with what the receiver knows by itself. Only the excuse is the
-//! sender's to say: for whom it has waited; it is told to people, and nothing depends on it.
+//! It says which message it is (`number`, `stripe`), and to which operation of which history it
+//! belongs (`descriptor`, `chain`), so that the receiver can check everything that it expects.
+//! Nothing in it is used as a length or an index before it has been compared with what the receiver
+//! knows by itself. Only the excuse is the sender's to say: for whom it has waited; it is told to
+//! people, and nothing depends on it.
 //!
 //! Must not know: streams, algorithms.
 
@@ -33,8 +35,8 @@ pub enum Kind {
     Presence,
 }
 
-/// The rank that the sender has waited for longest in the operation, and for how long: in milliseconds, half a minute at
-/// most.
+/// The rank that the sender has waited for longest in the operation, and for how long: in
+/// milliseconds, half a minute at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excuse {
     /// Which.

@@ -1,8 +1,9 @@
 //! The labels of one rank's last operations, in memory that the ranks of a domain share.
 //!
-//! The owner stores the label when it enters a labelled operation, and nothing for an operation without a label.
-//! Others load it only to explain a mismatch, or to describe what the owner does. An entry is valid if it has the
-//! sequence number of the operation before and after it was read: it is reused after [`LINES`] operations.
+//! The owner stores the label when it enters a labelled operation, and nothing for an operation
+//! without a label. Others load it only to explain a mismatch, or to describe what the owner does.
+//! An entry is valid if it has the sequence number of the operation before and after it was read:
+//! it is reused after [`LINES`] operations.
 //!
 //! An operation that was made of several calls of a batch has the labels of all of them, in a list.
 
@@ -81,13 +82,14 @@ impl LabelTable {
         label.filter(|_| entry.sequence.load(Ordering::Relaxed) == sequence)
     }
 
-    /// The label of an operation and, if it was made of several calls, those of the calls; empty if it has none.
+    /// The label of an operation and, if it was made of several calls, those of the calls; empty if
+    /// it has none.
     pub fn all(&self, sequence: u64) -> Vec<Label> {
         self.get(sequence).into_iter().chain(self.list(sequence)).collect()
     }
 
-    /// The labels of the calls that an operation was made of, the first [`MOST_LISTED`] of them; empty as in
-    /// [`LabelTable::get`].
+    /// The labels of the calls that an operation was made of, the first [`MOST_LISTED`] of them;
+    /// empty as in [`LabelTable::get`].
     pub fn list(&self, sequence: u64) -> Vec<Label> {
         let list = &self.lists[index(sequence, LISTS)];
         if sequence == 0 || list.sequence.load(Ordering::Acquire) != sequence {

@@ -1,12 +1,13 @@
-//! Where everything lies in the memory of a domain: a pure function of how many ranks there are, how large a slot is, and how soon that
-//! memory is used again.
+//! Where everything lies in the memory of a domain: a pure function of how many ranks there are,
+//! how large a slot is, and how soon that memory is used again.
 //!
 //! ```text
 //! abort record | per rank: presence, doorbell, progress, doorbell for messages, pulse | per two ranks: knock |
 //! per two ranks: cursors of a ring and of a lane | per rank: lines, labels, desk, slots, lane | per two ranks: ring
 //! ```
 //!
-//! What a group that does nothing needs lies together at the beginning, in few pages, so that a thousand of them cost little.
+//! What a group that does nothing needs lies together at the beginning, in few pages, so that a
+//! thousand of them cost little.
 //!
 //! Must not know: the memory itself.
 
@@ -41,40 +42,47 @@ pub struct Geometry {
 
 /// The most and the least that the ring from one rank to another holds.
 const RING_BYTES: (usize, usize) = (256 << 10, 4 << 10);
-/// What all rings together should have, and where that leaves each less than [`ROOMY_RING`], at most.
+/// What all rings together should have, and where that leaves each less than [`ROOMY_RING`], at
+/// most.
 const ALL_RINGS: (usize, usize) = (3 << 20, 16 << 20);
 /// What two whole messages of the largest size need.
 const ROOMY_RING: usize = 32 << 10;
 
-/// The least that the lane of a rank holds, for all others together: as much as the largest ring, and for the same
-/// reason, that what was in a core's cache a little while ago takes another core longer to get than what has been out of it.
+/// The least that the lane of a rank holds, for all others together: as much as the largest ring,
+/// and for the same reason, that what was in a core's cache a little while ago takes another core
+/// longer to get than what has been out of it.
 const LANE_BYTES: usize = 256 << 10;
-/// What it holds where memory is used again late, among so few ranks that there is room for it; and what each of two rings does.
+/// What it holds where memory is used again late, among so few ranks that there is room for it; and
+/// what each of two rings does.
 const LATE_LANE_BYTES: usize = 1 << 20;
 const LATE_LANES: WorldSize = 4;
 const LATE_RING_BYTES: usize = 2 << 20;
 
-/// The longest message that goes without being asked for, of which a lane holds two; and where what is in the lane would not have left
-/// the near caches.
+/// The longest message that goes without being asked for, of which a lane holds two; and where what
+/// is in the lane would not have left the near caches.
 const EAGER_BYTES: usize = 128 << 10;
 const NEAR_EAGER_BYTES: usize = 32 << 10;
 
-/// The most and the least that a slot has where nobody asks for a size and each wait costs a context switch, and what all slots
-/// together then should.
+/// The most and the least that a slot has where nobody asks for a size and each wait costs a
+/// context switch, and what all slots together then should.
 const SLOT_BYTES: (usize, usize) = (256 << 10, 128 << 10);
 const ALL_SLOTS: usize = 4 << 20;
-/// What a slot has where each rank has a core: what all slots of one hold stays in that core's cache.
+/// What a slot has where each rank has a core: what all slots of one hold stays in that core's
+/// cache.
 const SPACIOUS_SLOT_BYTES: usize = 128 << 10;
-/// What it has at most where memory is used again late: what all slots of one hold leaves that cache before.
+/// What it has at most where memory is used again late: what all slots of one hold leaves that
+/// cache before.
 const LATE_SLOT_BYTES: usize = 512 << 10;
 
-/// How much of a slot is used in turn for vectors that are shorter, where memory is used again soon. What a core has in its nearest
-/// cache another one gets, and takes, more slowly than what lies in the next one (on a Xeon of the fourth generation, whose nearest
-/// cache has 48 KiB: 6 against 3 ns a line); what all slots of a rank have in all is several times as much as that cache
-/// holds.
+/// How much of a slot is used in turn for vectors that are shorter, where memory is used again
+/// soon. What a core has in its nearest cache another one gets, and takes, more slowly than what
+/// lies in the next one (on a Xeon of the fourth generation, whose nearest cache has 48 KiB: 6
+/// against 3 ns a line); what all slots of a rank have in all is several times as much as that
+/// cache holds.
 const TURNED: usize = 64 << 10;
-/// Where it is used again late, short vectors stay in so much of each slot all the same: their few lines come soonest from where
-/// they were a moment ago (on an EPYC of the fourth generation 1 KiB takes 0.35 to 0.45 microseconds there, and 0.5 elsewhere).
+/// Where it is used again late, short vectors stay in so much of each slot all the same: their few
+/// lines come soonest from where they were a moment ago (on an EPYC of the fourth generation 1 KiB
+/// takes 0.35 to 0.45 microseconds there, and 0.5 elsewhere).
 const SHORT: usize = 2 << 10;
 const SHORT_TURNED: usize = 1 << 10;
 
@@ -105,16 +113,19 @@ pub(super) struct Layout {
     pub(super) len: usize,
 }
 
-/// The distance between two doorbells: two cache lines, so that prefetching pairs do not couple them.
+/// The distance between two doorbells: two cache lines, so that prefetching pairs do not couple
+/// them.
 pub(super) const BELL_STRIDE: usize = 128;
 pub(super) const PAGE: usize = 4096;
 /// What structures begin at multiples of: two cache lines.
 pub(super) const ALIGN: usize = 128;
-/// Offset of the presence records, behind the abort record. It is the same for all numbers of ranks.
+/// Offset of the presence records, behind the abort record. It is the same for all numbers of
+/// ranks.
 pub(super) const PRESENCE: usize = size_of::<Failure>().next_multiple_of(ALIGN);
 
 impl Geometry {
-    /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in all.
+    /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in
+    /// all.
     pub fn usual_slot_bytes(ranks: WorldSize, crowded: bool, reuse: Reuse) -> usize {
         let (most, least) = match (reuse, crowded) {
             (Reuse::Soon, false) => return SPACIOUS_SLOT_BYTES,
@@ -157,7 +168,8 @@ impl Geometry {
         if self.has_late_lanes() { LATE_LANE_BYTES } else { LANE_BYTES }
     }
 
-    /// Whether there are two rings only, and what is in them is to leave the near caches before they are written again.
+    /// Whether there are two rings only, and what is in them is to leave the near caches before
+    /// they are written again.
     fn is_late_pair(&self) -> bool {
         self.reuse == Reuse::Late && self.ranks == 2
     }
@@ -184,7 +196,8 @@ impl Geometry {
         }
     }
 
-    /// Where in a slot the part for a step begins, of which all ranks use no more than `room` bytes.
+    /// Where in a slot the part for a step begins, of which all ranks use no more than `room`
+    /// bytes.
     pub(super) fn part_at(&self, step: u64, room: usize) -> usize {
         // All powers of two, so that nothing is divided.
         let stride = room.next_power_of_two().max(ALIGN);
@@ -194,15 +207,18 @@ impl Geometry {
         (turn & (parts - 1)) * stride
     }
 
-    /// The longest message that goes into the ring and not into the lane: the ring would hold two of longer ones, and does not have their
-    /// bytes in the caches of both cores where it is not smaller than the lane. The shortest messages do not mind, nor do those
-    /// that stay in the nearest caches, as all that are not long do in a small ring of memory that is used again late.
+    /// The longest message that goes into the ring and not into the lane: the ring would hold two
+    /// of longer ones, and does not have their bytes in the caches of both cores where it is not
+    /// smaller than the lane. The shortest messages do not mind, nor do those that stay in the
+    /// nearest caches, as all that are not long do in a small ring of memory that is used again
+    /// late.
     pub(super) fn longest_in_ring(&self) -> usize {
         let ring = self.ring_bytes();
         match self.reuse {
             _ if ring >= self.lane_bytes() => ring / 2,
             Reuse::Soon => ring / 32,
-            // What lies in a long lane has left the near caches before it is written again: messages above 4 KiB gain by that.
+            // What lies in a long lane has left the near caches before it is written again:
+            // messages above 4 KiB gain by that.
             Reuse::Late => (ring / 4).min(if self.has_late_lanes() { 4 << 10 } else { 8 << 10 }),
         }
     }

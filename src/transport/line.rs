@@ -1,9 +1,10 @@
 //! The control line: what a rank says about one step of an operation.
 //!
-//! One writer, many readers, 128 bytes. The first 64 hold what the fast path needs (the step number, the fingerprint, the
-//! first bytes of a payload), so that a small operation moves one cache line; the second 64 hold the rest of the payload,
-//! and at their end the description of the operation, which is read only to explain a mismatch. What needs both moves two
-//! lines that lie side by side, which processors fetch together.
+//! One writer, many readers, 128 bytes. The first 64 hold what the fast path needs (the step
+//! number, the fingerprint, the first bytes of a payload), so that a small operation moves one
+//! cache line; the second 64 hold the rest of the payload, and at their end the description of the
+//! operation, which is read only to explain a mismatch. What needs both moves two lines that lie
+//! side by side, which processors fetch together.
 //!
 //! Every field is an atomic word, so that reading a line while a rank that has gone wrong writes it
 //! is harmless. The step number is stored last (release) and read first (acquire).
@@ -28,15 +29,16 @@ pub struct Line {
 
 impl Line {
     /// Writes the line for `step`. Only its owner does, and only when no reader needs the step that
-    /// the line held before. The step is stored by a sequentially consistent read-modify-write, after which bells may be
-    /// rung without a fence.
+    /// the line held before. The step is stored by a sequentially consistent read-modify-write,
+    /// after which bells may be rung without a fence.
     pub fn publish(&self, step: u64, chain: u64, descriptor: &[u64; 3], payload: &[u8]) {
         self.fill(chain, descriptor, payload);
         // A fence would cost more than the exchange.
         self.step.swap(step, Ordering::SeqCst);
     }
 
-    /// [`Line::publish`] without an order to what this rank reads next: bells need a fence before they are rung.
+    /// [`Line::publish`] without an order to what this rank reads next: bells need a fence before
+    /// they are rung.
     pub fn put(&self, step: u64, chain: u64, descriptor: &[u64; 3], payload: &[u8]) {
         self.fill(chain, descriptor, payload);
         self.step.store(step, Ordering::Release);
@@ -98,8 +100,8 @@ impl Line {
     }
 }
 
-/// Up to eight bytes as a word, the first one lowest. Made in a register: a word that was put together in memory cannot be read
-/// before all its parts have left the store buffer.
+/// Up to eight bytes as a word, the first one lowest. Made in a register: a word that was put
+/// together in memory cannot be read before all its parts have left the store buffer.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     match *bytes {

@@ -4,10 +4,11 @@
 //!   abort record, and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
 //! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
 //!
-//! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and tag.
+//! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and
+//! tag.
 //!
-//! Everything that several ranks write is described in [`region`]; it is the same for both domains. How ranks show
-//! that they live is described in [`pulse`].
+//! Everything that several ranks write is described in [`region`]; it is the same for both domains.
+//! How ranks show that they live is described in [`pulse`].
 //!
 //! Must not know: algorithms, stores, back ends.
 
@@ -70,9 +71,11 @@ impl std::fmt::Display for PeerName {
     }
 }
 
-/// Who is told that another rank of the domain has rung while this one listens ([`Bell::listen`](crate::wait::bell::Bell::listen)).
+/// Who is told that another rank of the domain has rung while this one listens
+/// ([`Bell::listen`](crate::wait::bell::Bell::listen)).
 pub trait Listener: Send + Sync + Debug {
-    /// Called by any thread, perhaps within a call of the listener's own: it raises a flag and returns.
+    /// Called by any thread, perhaps within a call of the listener's own: it raises a flag and
+    /// returns.
     fn on_knock(&self);
 }
 
@@ -80,11 +83,12 @@ pub trait Listener: Send + Sync + Debug {
 ///
 /// Obligations of an implementation:
 /// * the region is zeroed when the domain begins, and is never reused for another;
-/// * when a rank dies, every other member's `failure` becomes `Some` and its doorbell rings, without
-///   anybody asking;
-/// * when a rank's process does nothing for longer than the agreed limit, the same; ranks that are threads of one process
-///   need no watch;
-/// * when a rank leaves in order, `has_left` becomes true on every other member and its doorbell rings;
+/// * when a rank dies, every other member's `failure` becomes `Some` and its doorbell rings,
+///   without anybody asking;
+/// * when a rank's process does nothing for longer than the agreed limit, the same; ranks that are
+///   threads of one process need no watch;
+/// * when a rank leaves in order, `has_left` becomes true on every other member and its doorbell
+///   rings;
 /// * a rank that listens is knocked for whenever its doorbell is rung;
 /// * [`SharedDomain::leave`] is leaving, and so is dropping the domain.
 pub trait SharedDomain: Send + Sync + Debug {
@@ -108,7 +112,8 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// True once a rank has left in order; what it published before that stays readable.
     fn has_left(&self, rank: Rank) -> bool;
 
-    /// Tells the others that this rank leaves in order, whoever else still holds the domain. Once is enough.
+    /// Tells the others that this rank leaves in order, whoever else still holds the domain. Once
+    /// is enough.
     fn leave(&self);
 
     /// Why the domain has failed, if it has.
@@ -116,8 +121,8 @@ pub trait SharedDomain: Send + Sync + Debug {
         self.region().failure().get()
     }
 
-    /// Fails the domain for all its ranks; the first reason stays. Listeners are told of it also where they do
-    /// not listen just now.
+    /// Fails the domain for all its ranks; the first reason stays. Listeners are told of it also
+    /// where they do not listen just now.
     fn fail(&self, error: &Error) {
         self.region().failure().set(error);
         self.ring_all();
@@ -130,15 +135,15 @@ pub trait SharedDomain: Send + Sync + Debug {
     /// What the process of a rank last said that it does beside the collectives of this group.
     fn said(&self, rank: Rank) -> String;
 
-    /// The same after asking these ranks, for messages; waits for [`pulse::PATIENCE`] at most. `None` for those that
-    /// have not answered.
+    /// The same after asking these ranks, for messages; waits for [`pulse::PATIENCE`] at most.
+    /// `None` for those that have not answered.
     fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>>;
 
     /// Adds somebody to call when this rank is knocked for; it is forgotten when it is gone.
     fn add_listener(&self, listener: Weak<dyn Listener>);
 
-    /// Wakes a rank that waits for what this one has just stored. The caller has put a `fence(SeqCst)` between
-    /// the store and this.
+    /// Wakes a rank that waits for what this one has just stored. The caller has put a
+    /// `fence(SeqCst)` between the store and this.
     fn ring_fenced(&self, rank: Rank) {
         let bell = self.region().bell(rank);
         bell.ring_fenced();
@@ -147,8 +152,8 @@ pub trait SharedDomain: Send + Sync + Debug {
         }
     }
 
-    /// [`SharedDomain::ring_fenced`] for whoever attends to a rank's messages. They have a bell of their own, so
-    /// that listening for them costs collectives nothing.
+    /// [`SharedDomain::ring_fenced`] for whoever attends to a rank's messages. They have a bell of
+    /// their own, so that listening for them costs collectives nothing.
     fn ring_for_messages_fenced(&self, rank: Rank) {
         let bell = self.region().message_bell(rank);
         bell.ring_fenced();

@@ -1,7 +1,9 @@
-//! Models of what `algo/shared/steps/mod.rs` does with lines, slots and progress, run through all interleavings.
+//! Models of what `algo/shared/steps/mod.rs` does with lines, slots and progress, run through all
+//! interleavings.
 //!
-//! The rule that is checked: a line is published only when every reader has finished the step that it held before,
-//! which its `done` word or its own later line proves; a slot is read only between the two.
+//! The rule that is checked: a line is published only when every reader has finished the step that
+//! it held before, which its `done` word or its own later line proves; a slot is read only between
+//! the two.
 
 use super::line::Line;
 use super::progress::Progress;
@@ -16,7 +18,8 @@ const STEPS: u64 = 4;
 #[derive(Default)]
 struct Writer {
     lines: [Line; 2],
-    /// Relaxed: whatever no happens-before rules out may be read, so that a race shows in the value.
+    /// Relaxed: whatever no happens-before rules out may be read, so that a race shows in the
+    /// value.
     slots: [AtomicU64; 2],
     progress: Progress,
 }
@@ -70,8 +73,8 @@ fn loom_a_root_overwrites_only_what_was_read() {
     });
 }
 
-/// Two ranks that wait for each other in every step need no other proof than the peer's next line, in whichever way it was
-/// published.
+/// Two ranks that wait for each other in every step need no other proof than the peer's next line,
+/// in whichever way it was published.
 #[test]
 fn loom_a_later_line_proves_that_the_step_before_was_read() {
     let mut model = loom::model::Builder::new();

@@ -9,8 +9,8 @@ use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The largest tag of a caller's message. Those above are the library's own, and are received only by those who name
-/// them: a receive of any tag takes a message up to this one.
+/// The largest tag of a caller's message. Those above are the library's own, and are received only
+/// by those who name them: a receive of any tag takes a message up to this one.
 pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
 /// For engines of host memory.
@@ -42,7 +42,8 @@ pub struct Outgoing {
 pub enum Room {
     /// The caller's, which may be longer than the message. Lent until the completion is called.
     Lent(Dst<'static>),
-    /// As much as the message needs, made once there is one, and handed to [`Completion::complete_grown`].
+    /// As much as the message needs, made once there is one, and handed to
+    /// [`Completion::complete_grown`].
     Grows {
         /// The longest message that is taken.
         most: usize,
@@ -80,7 +81,8 @@ pub struct Incoming {
     pub deadline: Deadline,
 }
 
-/// A message, or a place for one, that may be done with at once; whose deadline has not begun then. `None` as in [`Incoming`].
+/// A message, or a place for one, that may be done with at once; whose deadline has not begun then.
+/// `None` as in [`Incoming`].
 #[derive(Clone, Copy, Debug)]
 pub struct Small<T> {
     /// To or from whom.
@@ -143,8 +145,8 @@ fn lacks_probe() -> Error {
 
 /// Told what has become of a posted message.
 pub trait Completion: Send + Sync + Debug {
-    /// Called exactly once, by whichever thread completes the message, while no lock of the engine is held. From
-    /// then on the engine does not touch the message's memory. Must not block.
+    /// Called exactly once, by whichever thread completes the message, while no lock of the engine
+    /// is held. From then on the engine does not touch the message's memory. Must not block.
     fn complete(&self, outcome: Result<Delivery>);
 
     /// Whether somebody waits for it from the beginning.
@@ -162,22 +164,25 @@ pub trait Completion: Send + Sync + Debug {
 /// Sends and receives between the ranks of a group, in any order, beside its collectives.
 ///
 /// Obligations of an implementation:
-/// * messages from one rank under one tag are received in the order of their sending; a receive takes the first
-///   message that it matches, and a message the first receive, in the order in which they were posted;
-/// * what is kept for a receiver that has posted nothing is bounded; a message beyond that stays with its sender;
-/// * a message that is longer than the first receive that it matches, or of another type, fails that receive with
-///   `Mismatch`, writes nothing, and stays for the next; so does one for which no memory can be made, `OutOfMemory`;
-/// * a posted message whose deadline passes is completed with `Timeout` and forgotten; that fails nobody else,
-///   unless part of it has been transferred already, which fails the group;
-/// * the death or departure of a peer completes what can only be done with it, `PeerFailed`; the failure of the
-///   group completes everything with its cause;
+/// * messages from one rank under one tag are received in the order of their sending; a receive
+///   takes the first message that it matches, and a message the first receive, in the order in
+///   which they were posted;
+/// * what is kept for a receiver that has posted nothing is bounded; a message beyond that stays
+///   with its sender;
+/// * a message that is longer than the first receive that it matches, or of another type, fails
+///   that receive with `Mismatch`, writes nothing, and stays for the next; so does one for which no
+///   memory can be made, `OutOfMemory`;
+/// * a posted message whose deadline passes is completed with `Timeout` and forgotten; that fails
+///   nobody else, unless part of it has been transferred already, which fails the group;
+/// * the death or departure of a peer completes what can only be done with it, `PeerFailed`; the
+///   failure of the group completes everything with its cause;
 /// * progress is made also where nobody attends.
 pub trait PointToPoint: Send + Sync + Debug {
     /// Posts a message to send.
     ///
     /// # Errors
-    /// `InvalidArgument` for a rank that does not exist, `OutOfMemory` where too many are outstanding, the group's
-    /// failure; then `done` is never called.
+    /// `InvalidArgument` for a rank that does not exist, `OutOfMemory` where too many are
+    /// outstanding, the group's failure; then `done` is never called.
     fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()>;
 
     /// Posts a place for a message.
@@ -186,8 +191,8 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// As [`PointToPoint::send`].
     fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()>;
 
-    /// Posts a message in the memory of a GPU, by an engine that takes that as it is; what is in the stream before it must have
-    /// been done.
+    /// Posts a message in the memory of a GPU, by an engine that takes that as it is; what is in
+    /// the stream before it must have been done.
     ///
     /// # Errors
     /// As [`PointToPoint::send`]; `Unsupported`.
@@ -215,8 +220,8 @@ pub trait PointToPoint: Send + Sync + Debug {
         self.receive(message, done)
     }
 
-    /// Posts a place for a message and a message to send, in this order. If the second cannot be posted, `sent` is completed
-    /// with the error.
+    /// Posts a place for a message and a message to send, in this order. If the second cannot be
+    /// posted, `sent` is completed with the error.
     ///
     /// # Errors
     /// As [`PointToPoint::send`]; then neither completion is ever called.
@@ -232,23 +237,26 @@ pub trait PointToPoint: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Looks for a message that the next receive with these arguments would take, and waits for one until the limit.
-    /// `None` if none came.
+    /// Looks for a message that the next receive with these arguments would take, and waits for one
+    /// until the limit. `None` if none came.
     ///
     /// A message that is taken out of matching waits for [`PointToPoint::receive_matched`] or
     /// [`PointToPoint::release_matched`], and is held as an unexpected message is.
     ///
     /// # Errors
-    /// `PeerFailed` if the sender has left and no message of it is there, the group's failure, `Unsupported`.
+    /// `PeerFailed` if the sender has left and no message of it is there, the group's failure,
+    /// `Unsupported`.
     fn probe(&self, request: &ProbeRequest, limit: &Deadline) -> Result<Option<ProbedMessage>> {
         let _ = (request, limit);
         Err(lacks_probe())
     }
 
-    /// Posts a place for a message that a probe took out of matching; `message` names its sender and its tag.
+    /// Posts a place for a message that a probe took out of matching; `message` names its sender
+    /// and its tag.
     ///
-    /// If the message has been withdrawn since, the completion gets `Aborted`, or `PeerFailed` if the sender has left. If the
-    /// deadline passes before any of it was transferred, the message returns to matching.
+    /// If the message has been withdrawn since, the completion gets `Aborted`, or `PeerFailed` if
+    /// the sender has left. If the deadline passes before any of it was transferred, the message
+    /// returns to matching.
     ///
     /// # Errors
     /// As [`PointToPoint::receive`].
@@ -263,34 +271,38 @@ pub trait PointToPoint: Send + Sync + Debug {
         Err(lacks_probe())
     }
 
-    /// Returns a message that a probe took to matching, in its old place. Without effect if it has been withdrawn.
+    /// Returns a message that a probe took to matching, in its old place. Without effect if it has
+    /// been withdrawn.
     fn release_matched(&self, matched: u64) {
         let _ = matched;
     }
 
-    /// Sends a message if that needs no wait, as if it had been posted and completed; false where nothing has been done.
+    /// Sends a message if that needs no wait, as if it had been posted and completed; false where
+    /// nothing has been done.
     fn send_at_once(&self, message: &Small<Src<'static>>) -> bool {
         let _ = message;
         false
     }
 
-    /// Receives a message that is there, or comes within a moment; `None` where nothing has been done.
+    /// Receives a message that is there, or comes within a moment; `None` where nothing has been
+    /// done.
     fn receive_at_once(&self, message: &Small<Dst<'static>>) -> Option<Delivery> {
         let _ = message;
         None
     }
 
-    /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over` holds or the limit
-    /// has passed.
+    /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over`
+    /// holds or the limit has passed.
     fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
 
-    /// Whether another thread is about to tell the end of what has been taken already, so that looking for more finds
-    /// nothing although something has come.
+    /// Whether another thread is about to tell the end of what has been taken already, so that
+    /// looking for more finds nothing although something has come.
     fn is_telling(&self) -> bool {
         false
     }
 
-    /// Has those who attend ask once more whether it is over, for whom that depends on more than messages.
+    /// Has those who attend ask once more whether it is over, for whom that depends on more than
+    /// messages.
     fn rouse(&self) {}
 
     /// Why nothing can come from a rank any more, if so: it has left.

@@ -1,5 +1,5 @@
-//! What a rank tells the others of its domain about itself: which steps it has finished, what it is in, and whether it writes to their
-//! memory.
+//! What a rank tells the others of its domain about itself: which steps it has finished, what it is
+//! in, and whether it writes to their memory.
 
 use super::descriptor::Descriptor;
 use crate::base::sync::{AtomicU64, Ordering};
@@ -45,7 +45,8 @@ impl Progress {
         }
     }
 
-    /// The owner has finished the operation whose descriptor's last word this is, and with it every step up to `step`.
+    /// The owner has finished the operation whose descriptor's last word this is, and with it every
+    /// step up to `step`.
     pub fn finish(&self, step: u64, word: u64) {
         self.finished.store(word, Ordering::Relaxed);
         self.pass(step);
@@ -67,7 +68,8 @@ impl Progress {
         self.moment() > Descriptor::moment_of(finished)
     }
 
-    /// True where the owner was last seen entering this operation of the group (see [`Descriptor::moment`]), or a later one.
+    /// True where the owner was last seen entering this operation of the group (see
+    /// [`Descriptor::moment`]), or a later one.
     pub fn has_entered(&self, moment: u64) -> bool {
         self.moment() >= moment
     }
@@ -76,15 +78,16 @@ impl Progress {
         Descriptor::moment_of(self.entered[2].load(Ordering::Relaxed))
     }
 
-    /// The owner begins to write to memory of others: before it looks for the last time whether their domain has failed.
+    /// The owner begins to write to memory of others: before it looks for the last time whether
+    /// their domain has failed.
     pub fn reach(&self, purpose: Purpose) -> Reaching<'_> {
         let word = &self.reaching[purpose as usize];
         word.swap(1, Ordering::SeqCst);
         Reaching(word)
     }
 
-    /// Whether the owner may be writing to memory of others. Whoever has failed the domain, and sees by a read-modify-write behind
-    /// that that it is not, will see no more of it.
+    /// Whether the owner may be writing to memory of others. Whoever has failed the domain, and
+    /// sees by a read-modify-write behind that that it is not, will see no more of it.
     pub fn is_reaching(&self, purpose: Purpose) -> bool {
         self.reaching[purpose as usize].fetch_add(0, Ordering::SeqCst) != 0
     }

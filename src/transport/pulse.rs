@@ -1,12 +1,14 @@
-//! How ranks show that they live, and tell what they are doing: the pulse that each keeps in the region, and the
-//! arithmetic of those who watch it. Pure, but for the words in shared memory.
+//! How ranks show that they live, and tell what they are doing: the pulse that each keeps in the
+//! region, and the arithmetic of those who watch it. Pure, but for the words in shared memory.
 //!
-//! A pulse is a number that its owner's service thread raises, so that a rank in a long computation has one too. Whoever
-//! sees it stand still for the *limit* takes its owner for stopped. Who looks too late was stopped itself, or starved, and
-//! begins anew rather than accuse those whom it has not watched.
+//! A pulse is a number that its owner's service thread raises, so that a rank in a long computation
+//! has one too. Whoever sees it stand still for the *limit* takes its owner for stopped. Who looks
+//! too late was stopped itself, or starved, and begins anew rather than accuse those whom it has
+//! not watched.
 //!
-//! Beside it the owner says in words what its process does beside the collectives of this group, with each beat and when
-//! it is asked. Words are stamped: whoever reads them while they are written reads them again.
+//! Beside it the owner says in words what its process does beside the collectives of this group,
+//! with each beat and when it is asked. Words are stamped: whoever reads them while they are
+//! written reads them again.
 //!
 //! Must not know: who knocks for whom, and what the words mean.
 
@@ -21,12 +23,13 @@ pub const WORDS_BYTES: usize = 224;
 /// How long whoever asks waits for an answer.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The shortest and the longest time from one beat to the next, and how many there are in the limit.
+/// The shortest and the longest time from one beat to the next, and how many there are in the
+/// limit.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 const BEATS: u32 = 8;
 
-/// For how long the reason for which a rank has left may be on its way: longer than one leader may notice the silence of
-/// another later than that one's own node does, which is an interval.
+/// For how long the reason for which a rank has left may be on its way: longer than one leader may
+/// notice the silence of another later than that one's own node does, which is an interval.
 pub const PARTING: Duration = Duration::from_millis(400);
 
 /// How often a reader tries again that meets a writer.
@@ -96,8 +99,8 @@ impl Vigil {
         self.due
     }
 
-    /// Looks at all pulses (`None` for one that is not watched); those who have been silent for the limit, and for how
-    /// long.
+    /// Looks at all pulses (`None` for one that is not watched); those who have been silent for the
+    /// limit, and for how long.
     pub fn look(
         &mut self,
         now: Instant,
@@ -180,7 +183,8 @@ impl Pulse {
         (0..TRIES).find_map(|_| self.words.read()).unwrap_or_default()
     }
 
-    /// Asks for fresh words: they are there once the stamp differs from the one returned. The owner must be knocked for.
+    /// Asks for fresh words: they are there once the stamp differs from the one returned. The owner
+    /// must be knocked for.
     pub fn ask(&self) -> u64 {
         let stamp = self.stamp();
         self.asked.store(1, Ordering::Release);
@@ -218,7 +222,8 @@ impl Words {
     }
 }
 
-/// How a message goes on about a rank that was asked what it does, after what it did last in the group.
+/// How a message goes on about a rank that was asked what it does, after what it did last in the
+/// group.
 pub fn whereabouts(answer: Option<&str>) -> String {
     match answer {
         None => {

@@ -1,11 +1,11 @@
 //! The memory of a domain, and safe access to it.
 //!
-//! What a group that does nothing needs has its pages at once. All else has them once it is used: slots and rings when their
-//! owner asks for them, the rest when it is touched.
+//! What a group that does nothing needs has its pages at once. All else has them once it is used:
+//! slots and rings when their owner asks for them, the rest when it is touched.
 //!
-//! The layout ([`super::layout`]) follows from a [`Geometry`] that every member computes from the agreed configuration;
-//! no offset, index or length is ever taken from the shared bytes. Control structures are made of
-//! atomics; slots are reached only as [`Src`] and [`Dst`].
+//! The layout ([`super::layout`]) follows from a [`Geometry`] that every member computes from the
+//! agreed configuration; no offset, index or length is ever taken from the shared bytes. Control
+//! structures are made of atomics; slots are reached only as [`Src`] and [`Dst`].
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::Failure;
@@ -51,8 +51,8 @@ pub(super) struct Knock(AtomicU64);
 /// Memory that stays mapped, at one address, for as long as the value lives.
 ///
 /// # Safety
-/// `base` must point to at least `bytes` bytes, aligned to 4096, readable and writable, that were zero when
-/// the domain began; they must stay so until the value is dropped.
+/// `base` must point to at least `bytes` bytes, aligned to 4096, readable and writable, that were
+/// zero when the domain began; they must stay so until the value is dropped.
 pub unsafe trait Backing: Send + Sync + Debug {
     /// The first byte.
     fn base(&self) -> *mut u8;
@@ -83,7 +83,8 @@ impl Region {
     /// The region on this memory.
     ///
     /// # Errors
-    /// `InvalidArgument` where the geometry is impossible, `Internal` where the memory is too small.
+    /// `InvalidArgument` where the geometry is impossible, `Internal` where the memory is too
+    /// small.
     pub fn new(geometry: Geometry, memory: Box<dyn Backing>) -> Result<Self> {
         let layout = geometry.layout()?;
         if memory.bytes() < layout.len || !geometry.slot_bytes.is_multiple_of(PAGE) {
@@ -174,15 +175,15 @@ impl Region {
     ) -> Ring<'a> {
         let cursors = self.layout.cursors + cursor * size_of::<Cursor>();
         let start = self.base().wrapping_add(start);
-        // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No reference to
-        // its bytes is ever made.
+        // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No
+        // reference to its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
         let (written, read) = (self.at(cursors), self.at(cursors + size_of::<Cursor>()));
         Ring { written, read, bytes, turn }
     }
 
-    /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which `had` were asked for before;
-    /// for how many there is.
+    /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which
+    /// `had` were asked for before; for how many there is.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -205,7 +206,8 @@ impl Region {
         self.at(self.layout.labels + self.checked(rank) * size_of::<LabelTable>())
     }
 
-    /// The descriptor of an operation of a rank, with the text of its label if the rank still stores it.
+    /// The descriptor of an operation of a rank, with the text of its label if the rank still
+    /// stores it.
     pub fn with_label(&self, rank: Rank, descriptor: Descriptor) -> Descriptor {
         if descriptor.label.is_none() {
             return descriptor;
@@ -229,14 +231,16 @@ impl Region {
         self.at(self.layout.lines + index * size_of::<Line>())
     }
 
-    /// The first bytes of the payload in the line of a rank that is used for a step, where they lie.
+    /// The first bytes of the payload in the line of a rank that is used for a step, where they
+    /// lie.
     ///
     /// # Panics
     /// If a payload cannot be as long.
     pub fn payload(&self, rank: Rank, step: u64, len: usize) -> Src<'_> {
         assert!(len <= INLINE_BYTES, "an inline payload has at most {INLINE_BYTES} bytes");
         let start = self.line(rank, step).payload_address();
-        // SAFETY: inside the line, and thereby the backing, which outlives `self`. No reference to the bytes is made.
+        // SAFETY: inside the line, and thereby the backing, which outlives `self`. No reference to
+        // the bytes is made.
         unsafe { Src::new(start, len) }
     }
 
@@ -271,8 +275,8 @@ impl Region {
         self.slot_at(self.index(rank, step, SLOTS)).as_src()
     }
 
-    /// The part of its slot, of `room` bytes, that is used for a step, for its owner. It is another one each time that a slot
-    /// is used, as far as there is room for several.
+    /// The part of its slot, of `room` bytes, that is used for a step, for its owner. It is another
+    /// one each time that a slot is used, as far as there is room for several.
     ///
     /// # Errors
     /// As [`Region::own_slot`].
@@ -328,8 +332,8 @@ impl Region {
         [0, core as u64 + 1].contains(&self.presence(rank).core.load(Ordering::Relaxed))
     }
 
-    /// Notes that `from` knocks for `to`; false where an earlier knock has not been answered, so that one more
-    /// says nothing new.
+    /// Notes that `from` knocks for `to`; false where an earlier knock has not been answered, so
+    /// that one more says nothing new.
     pub fn begin_knock(&self, from: Rank, to: Rank) -> bool {
         self.knock(from, to).swap(1, Ordering::AcqRel) == 0
     }
@@ -368,8 +372,8 @@ impl Region {
         let offset = self.layout.slots + index * self.geometry.slot_bytes;
         debug_assert!(offset + len <= self.layout.lanes);
         let start = self.base().wrapping_add(offset);
-        // SAFETY: the layout places all slots one after the other inside the backing, which outlives `self`. No
-        // reference to slots is ever made.
+        // SAFETY: the layout places all slots one after the other inside the backing, which
+        // outlives `self`. No reference to slots is ever made.
         unsafe { Dst::new(start, len) }
     }
 
@@ -386,8 +390,9 @@ impl Region {
         debug_assert!(offset + size_of::<T>() <= self.layout.len);
         debug_assert_eq!(offset % align_of::<T>(), 0);
         let address = self.base().wrapping_add(offset).cast::<T>();
-        // SAFETY: the layout places the structure, aligned, inside the backing, which outlives `self`.
-        // It consists of atomics only, so that any bytes are a value and other processes may write.
+        // SAFETY: the layout places the structure, aligned, inside the backing, which outlives
+        // `self`. It consists of atomics only, so that any bytes are a value and other processes
+        // may write.
         unsafe { &*address }
     }
 }

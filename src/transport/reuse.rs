@@ -1,11 +1,12 @@
 //! How soon a rank uses its part of shared memory again: what serves the caches of the machine.
 //!
-//! What one core has written and another has read lies in the caches of both for a while. Where the last-level cache holds copies of what
-//! lies there, it is written again soonest in those near caches. Where it holds what has been thrown out of them, a line that
-//! two near caches have takes several times as long to be written again as one that has left both. (On an EPYC of the
-//! fourth generation, whose second-level caches have 1 MiB, a slot is written with 12 GB/s where each rank has 256 KiB of them, and
-//! with 45 where it has 1 MiB; an all_reduce of 4 MiB takes 650 and 190 microseconds. On a Xeon of the fourth generation it is the other
-//! way round.)
+//! What one core has written and another has read lies in the caches of both for a while. Where the
+//! last-level cache holds copies of what lies there, it is written again soonest in those near
+//! caches. Where it holds what has been thrown out of them, a line that two near caches have takes
+//! several times as long to be written again as one that has left both. (On an EPYC of the fourth
+//! generation, whose second-level caches have 1 MiB, a slot is written with 12 GB/s where each rank
+//! has 256 KiB of them, and with 45 where it has 1 MiB; an all_reduce of 4 MiB takes 650 and 190
+//! microseconds. On a Xeon of the fourth generation it is the other way round.)
 
 /// One of the two ways. The same for all ranks that share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

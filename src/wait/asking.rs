@@ -1,7 +1,9 @@
-//! Between two questions to somebody who announces nothing: a device, or a library of somebody else's.
+//! Between two questions to somebody who announces nothing: a device, or a library of somebody
+//! else's.
 //!
-//! An answer that takes tens of microseconds is heard at once, for which a core that nobody else wants is kept busy; one that
-//! takes long costs next to nothing. A pause is longer than it says by the time that a sleeper needs to wake: 60 us or more.
+//! An answer that takes tens of microseconds is heard at once, for which a core that nobody else
+//! wants is kept busy; one that takes long costs next to nothing. A pause is longer than it says by
+//! the time that a sleeper needs to wake: 60 us or more.
 
 use super::pause;
 use crate::base::deadline::Deadline;
@@ -31,7 +33,8 @@ impl Asking {
         Self { asked: 0, yielding_since: None, nap: FIRST_NAP, longest_nap }
     }
 
-    /// There was no answer: lets as much time pass as is right before the next question, but not beyond the deadline.
+    /// There was no answer: lets as much time pass as is right before the next question, but not
+    /// beyond the deadline.
     pub fn again(&mut self, deadline: &Deadline) {
         if self.asked < AT_ONCE {
             self.asked += 1;

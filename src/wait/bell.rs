@@ -1,20 +1,21 @@
 //! The doorbell: how a waiter sleeps without missing what it waits for.
 //!
 //! A waiter sets its mode to *asleep*, looks once more at everything it waits for, and only then
-//! sleeps on the word. A publisher stores what it has to say, and then reads the mode. Both sides put
-//! a sequentially consistent fence between their store and their load (Dekker's pattern), so at
-//! least one of them sees the other: either the waiter's second look finds the news, or the publisher
-//! finds the sleeper and rings. A publisher whose store is a sequentially consistent read-modify-write needs no fence:
-//! that and the load of the mode, which is sequentially consistent too, have their places in the one order with the
-//! waiter's fence. The word is bumped before the wake, so a ring that falls between the
-//! second look and the sleep makes the sleep return at once.
+//! sleeps on the word. A publisher stores what it has to say, and then reads the mode. Both sides
+//! put a sequentially consistent fence between their store and their load (Dekker's pattern), so at
+//! least one of them sees the other: either the waiter's second look finds the news, or the
+//! publisher finds the sleeper and rings. A publisher whose store is a sequentially consistent
+//! read-modify-write needs no fence: that and the load of the mode, which is sequentially
+//! consistent too, have their places in the one order with the waiter's fence. The word is bumped
+//! before the wake, so a ring that falls between the second look and the sleep makes the sleep
+//! return at once.
 //!
 //! A bell lives in process memory or in a segment shared between processes; it has one owner, who
-//! waits, and any number of ringers. Two threads of one process may wait on one bell: the mode counts
-//! them.
+//! waits, and any number of ringers. Two threads of one process may wait on one bell: the mode
+//! counts them.
 //!
-//! An owner that waits for descriptors too cannot sleep on the word. It *listens* instead, and a ringer that
-//! finds a listener must reach it in another way (see `SharedDomain::ring`).
+//! An owner that waits for descriptors too cannot sleep on the word. It *listens* instead, and a
+//! ringer that finds a listener must reach it in another way (see `SharedDomain::ring`).
 
 use super::word::Word;
 use crate::base::sync::{AtomicU32, Ordering, fence};
@@ -37,15 +38,16 @@ pub struct Bell {
 pub struct Ticket(u32);
 
 impl Bell {
-    /// Wakes the owner if it sleeps. Call it after the store that it waits for; the fence inside makes
-    /// the order hold.
+    /// Wakes the owner if it sleeps. Call it after the store that it waits for; the fence inside
+    /// makes the order hold.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
         self.ring_fenced();
     }
 
-    /// [`Bell::ring`] for a caller that rings several bells after one `fence(SeqCst)` of its own, or whose store was a
-    /// sequentially consistent read-modify-write followed by [`fence_after_rmw`](crate::base::sync::fence_after_rmw).
+    /// [`Bell::ring`] for a caller that rings several bells after one `fence(SeqCst)` of its own,
+    /// or whose store was a sequentially consistent read-modify-write followed by
+    /// [`fence_after_rmw`](crate::base::sync::fence_after_rmw).
     pub fn ring_fenced(&self) {
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.word.bump();
@@ -58,13 +60,15 @@ impl Bell {
         self.word.load()
     }
 
-    /// Whether anybody sleeps here or listens, so that a ring is heard: for callers of [`Bell::ring_fenced`], under its terms.
+    /// Whether anybody sleeps here or listens, so that a ring is heard: for callers of
+    /// [`Bell::ring_fenced`], under its terms.
     #[inline]
     pub fn is_attended(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) != 0 || self.has_listeners()
     }
 
-    /// Begins to listen. Look again at what is waited for afterwards: what was said before is not told.
+    /// Begins to listen. Look again at what is waited for afterwards: what was said before is not
+    /// told.
     pub fn listen(&self) {
         self.listeners.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -80,8 +84,8 @@ impl Bell {
         self.listeners.load(Ordering::SeqCst) != 0
     }
 
-    /// Sleeps until rung or for `limit`, unless there is something to see; `look` is asked before and after.
-    /// `asleep` is asked too, before, and keeps it awake by being false.
+    /// Sleeps until rung or for `limit`, unless there is something to see; `look` is asked before
+    /// and after. `asleep` is asked too, before, and keeps it awake by being false.
     pub fn doze<T>(
         &self,
         limit: Duration,
@@ -127,7 +131,8 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// A ringer stores and rings; a waiter dozes until it sees it. Loom reports a deadlock where a wake-up is lost.
+    /// A ringer stores and rings; a waiter dozes until it sees it. Loom reports a deadlock where a
+    /// wake-up is lost.
     #[test]
     fn loom_no_ring_is_lost() {
         loom::model(|| {

@@ -1,9 +1,11 @@
-//! Whether it pays for a thread to spin: not where what it waits for needs the core that it spins on.
+//! Whether it pays for a thread to spin: not where what it waits for needs the core that it spins
+//! on.
 //!
-//! Ranks that have a core each spin. But others may want the cores too, and then the kernel may put two ranks on one of them,
-//! where each spins for as long as it may before the other has its turn. That shows: a spin was in vain, and to give the core
-//! away once or twice was not. Then spins are left out in some of the next waits, in more of them each time that it shows
-//! again; a spin that pays ends that.
+//! Ranks that have a core each spin. But others may want the cores too, and then the kernel may put
+//! two ranks on one of them, where each spins for as long as it may before the other has its turn.
+//! That shows: a spin was in vain, and to give the core away once or twice was not. Then spins are
+//! left out in some of the next waits, in more of them each time that it shows again; a spin that
+//! pays ends that.
 
 use std::cell::Cell;
 
@@ -11,7 +13,8 @@ use std::cell::Cell;
 const FIRST_REST: u32 = 16;
 const LONGEST_REST: u32 = 1024;
 
-/// Up to how many turns given away are few: who needs this core has it after one, or after one of somebody else's.
+/// Up to how many turns given away are few: who needs this core has it after one, or after one of
+/// somebody else's.
 const FEW_TURNS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]

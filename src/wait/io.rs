@@ -22,8 +22,9 @@ pub fn ready_within(
     poll::wait_ready(fd, interest, deadline)
 }
 
-/// Waits until one of the descriptors that a poller watches is ready, a signal comes, or the limit has passed. Without a
-/// limit only for a thread whose poller also watches something by which it is ended.
+/// Waits until one of the descriptors that a poller watches is ready, a signal comes, or the limit
+/// has passed. Without a limit only for a thread whose poller also watches something by which it is
+/// ended.
 ///
 /// # Errors
 /// The reason as the system gives it.

@@ -1,9 +1,9 @@
 //! The one way in which the library waits.
 //!
-//! A wait watches any number of things at once (lines in shared memory, flags, later sockets), so it
-//! never sleeps on one of them. It sleeps on its *doorbell*, which whoever changes something rings.
-//! Every wait has a deadline and looks at an abort condition; there is no other blocking primitive
-//! in the library (the service thread's poll is ended by its own wake-up socket).
+//! A wait watches any number of things at once (lines in shared memory, flags, later sockets), so
+//! it never sleeps on one of them. It sleeps on its *doorbell*, which whoever changes something
+//! rings. Every wait has a deadline and looks at an abort condition; there is no other blocking
+//! primitive in the library (the service thread's poll is ended by its own wake-up socket).
 //!
 //! Knows atomics, futexes and clocks; not what is being waited for.
 
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 /// How many looks a wait takes before it checks deadline and abort again.
 const LOOKS_PER_CHECK: u32 = 1000;
 
-/// How many looks it takes at first without a pause between them: a pause lasts as long as a cache line needs from core to
-/// core.
+/// How many looks it takes at first without a pause between them: a pause lasts as long as a cache
+/// line needs from core to core.
 const FIRST_LOOKS: u32 = 100;
 
 /// How many of them last about as long as two context switches.
@@ -50,11 +50,11 @@ pub enum Interrupt {
 /// How a wait behaves before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long to spin on the core first. A sleeper needs tens of microseconds to wake, so that it pays to spin for
-    /// longer than that.
+    /// How long to spin on the core first. A sleeper needs tens of microseconds to wake, so that it
+    /// pays to spin for longer than that.
     pub spin: Duration,
-    /// More threads than cores want to run, and spinning would keep the awaited one from it: give the core away after
-    /// each look.
+    /// More threads than cores want to run, and spinning would keep the awaited one from it: give
+    /// the core away after each look.
     pub crowded: bool,
 }
 
@@ -80,8 +80,8 @@ pub fn until<T>(
     until_watched(bell, pace, deadline, halted, ready, || None)
 }
 
-/// The same, of which somebody is told that it lasts: `watch` is asked each time before the wait sleeps, and says for
-/// how long it may at most.
+/// The same, of which somebody is told that it lasts: `watch` is asked each time before the wait
+/// sleeps, and says for how long it may at most.
 ///
 /// # Errors
 /// As [`until`].
@@ -114,9 +114,10 @@ pub fn until_watched<T>(
     }
 }
 
-/// Gives the core away, so often at most, and looks each time that it has it back. Where nobody wants the core for what is waited for,
-/// it looks first, so many times that giving it away and having it back would take no longer. What a look has found. For a few turns,
-/// which whoever wants the core next takes: a wait that lasts is [`until`]'s.
+/// Gives the core away, so often at most, and looks each time that it has it back. Where nobody
+/// wants the core for what is waited for, it looks first, so many times that giving it away and
+/// having it back would take no longer. What a look has found. For a few turns, which whoever wants
+/// the core next takes: a wait that lasts is [`until`]'s.
 pub fn give_turns<T>(
     turns: u32,
     is_wanted: impl Fn() -> bool,
@@ -155,7 +156,8 @@ pub fn pause(time: Duration, deadline: &Deadline) {
 /// The model checker decides who runs; looking again and again would only multiply its work.
 const PATIENT: bool = cfg!(not(loom));
 
-/// What a wait does before it sleeps: it looks, first with the core for itself, then giving it away after each look.
+/// What a wait does before it sleeps: it looks, first with the core for itself, then giving it away
+/// after each look.
 fn look_around<T>(
     pace: Pace,
     deadline: &Deadline,
@@ -164,7 +166,8 @@ fn look_around<T>(
 ) -> Option<T> {
     let mut spins = !pace.crowded && PATIENT;
     if spins {
-        // Most waits are over before the clock, which costs as much as many looks, is looked at for the first time.
+        // Most waits are over before the clock, which costs as much as many looks, is looked at for
+        // the first time.
         if let Some(value) = look(FIRST_LOOKS, &mut *ready) {
             return Some(value);
         }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What is done on the service thread.
 type Task = Box<dyn Fn() + Send + Sync>;
 
-/// A task that runs on the service thread after each nudge; several nudges before it has begun are one.
+/// A task that runs on the service thread after each nudge; several nudges before it has begun are
+/// one.
 #[derive(Debug)]
 pub struct Nudge {
     inner: Arc<Inner>,

@@ -1,16 +1,18 @@
 //! Whether to look for something again and again before sleeping until it comes.
 //!
-//! A sleeper needs tens of microseconds to wake, and whoever wakes it a few more; an answer from another core
-//! comes within ten. Where the one that is waited for shares this core, looking only keeps it from running, and
-//! what helps is to give the core away and look again. Where it is slow, neither helps. Which of these it is shows
-//! in what was successful lately; and what has not paid for a while is tried less and less.
+//! A sleeper needs tens of microseconds to wake, and whoever wakes it a few more; an answer from
+//! another core comes within ten. Where the one that is waited for shares this core, looking only
+//! keeps it from running, and what helps is to give the core away and look again. Where it is slow,
+//! neither helps. Which of these it is shows in what was successful lately; and what has not paid
+//! for a while is tried less and less.
 
 use std::time::{Duration, Instant};
 
 /// How long one look lasts.
 const LOOK_FOR: Duration = Duration::from_micros(50);
 
-/// A look that took longer was interrupted by others who need the core: it does not count as one that paid.
+/// A look that took longer was interrupted by others who need the core: it does not count as one
+/// that paid.
 const TOO_LONG: Duration = Duration::from_micros(500);
 
 /// How many looks are taken between two glances at the clock.

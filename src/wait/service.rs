@@ -1,5 +1,5 @@
-//! The process's one service thread: it watches descriptors (lifelines, listeners, control connections)
-//! and clocks, and calls whoever registered them when something happens.
+//! The process's one service thread: it watches descriptors (lifelines, listeners, control
+//! connections) and clocks, and calls whoever registered them when something happens.
 //!
 //! It starts with the first registration and ends with the last one. Callbacks run on it one at a
 //! time and must not block; a panic in one is caught and ends only that registration.
@@ -90,7 +90,8 @@ struct Running {
 const WAKE: u64 = u64::MAX;
 
 thread_local! {
-    /// Whether this is the service thread, which looks for the next alarm whenever it has called somebody.
+    /// Whether this is the service thread, which looks for the next alarm whenever it has called
+    /// somebody.
     static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -107,7 +108,8 @@ static SERVICE: Mutex<Service> = Mutex::new(Service {
 /// Watches a descriptor from now on, starting the service thread if none runs.
 ///
 /// # Errors
-/// `System` where the thread or its wake-up socket cannot be made, or the descriptor not be watched.
+/// `System` where the thread or its wake-up socket cannot be made, or the descriptor not be
+/// watched.
 pub fn watch(watched: Arc<dyn Watched>) -> Result<Watch> {
     let mut service = lock();
     let running = service.running()?;
@@ -179,8 +181,8 @@ impl Service {
 }
 
 impl Watch {
-    /// Calls no more until [`Watch::want`]. A caller that does this in one thread and the other in another holds
-    /// a lock of its own, so that the last one counts.
+    /// Calls no more until [`Watch::want`]. A caller that does this in one thread and the other in
+    /// another holds a lock of its own, so that the last one counts.
     pub fn rest(&self) {
         let service = lock();
         if let (Some(watched), Some(running)) = (service.watched.get(&self.id), &service.thread) {
@@ -268,7 +270,8 @@ fn start() -> Result<Running> {
     Ok(running)
 }
 
-/// The thread: waits for any descriptor, an alarm or a wake-up, calls those concerned, until nothing is left.
+/// The thread: waits for any descriptor, an alarm or a wake-up, calls those concerned, until
+/// nothing is left.
 fn run(poller: &Arc<Poller>, wake: &UnixStream) {
     IS_SERVICE.set(true);
     let mut events = Events::with_room(EVENTS);

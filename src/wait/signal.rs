@@ -1,10 +1,12 @@
-//! A flag that event loops outside the library poll: an event descriptor that is readable while the flag is raised.
+//! A flag that event loops outside the library poll: an event descriptor that is readable while the
+//! flag is raised.
 
 use crate::base::error::Result;
 use crate::sys::event::Event;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-/// The flag. Its descriptor is above those of the standard streams, and is closed when the flag is dropped.
+/// The flag. Its descriptor is above those of the standard streams, and is closed when the flag is
+/// dropped.
 #[derive(Debug)]
 pub struct Signal(Event);
 

@@ -1,7 +1,8 @@
-//! When a long wait is told in the log: once it has lasted for as long as is set (`base::debug`), and then each time it has
-//! lasted twice as long as when it was told last.
+//! When a long wait is told in the log: once it has lasted for as long as is set (`base::debug`),
+//! and then each time it has lasted twice as long as when it was told last.
 //!
-//! Whoever waits looks around anyway now and then, and asks here. Nothing is done for a wait that is over before that.
+//! Whoever waits looks around anyway now and then, and asks here. Nothing is done for a wait that
+//! is over before that.
 //!
 //! Must not know: what is waited for.
 
@@ -17,8 +18,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Calls `tell` with the time that the wait has lasted, where that is to be told now; for how long one may sleep
-    /// before the next look, or `None` where nothing will be told. The first look begins the wait.
+    /// Calls `tell` with the time that the wait has lasted, where that is to be told now; for how
+    /// long one may sleep before the next look, or `None` where nothing will be told. The first
+    /// look begins the wait.
     pub fn look(&mut self, tell: impl FnOnce(Seconds)) -> Option<Duration> {
         let after = debug::slow_after()?;
         let lasted = self.since.get_or_insert_with(Instant::now).elapsed();

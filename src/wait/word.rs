@@ -41,8 +41,8 @@ mod model {
     use loom::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    /// The kernel compares and queues under a lock that the waker takes too. No limit: a model that sleeps for
-    /// ever has lost a wake-up.
+    /// The kernel compares and queues under a lock that the waker takes too. No limit: a model that
+    /// sleeps for ever has lost a wake-up.
     #[derive(Debug, Default)]
     pub(in crate::wait) struct Word(Mutex<u32>, Condvar);
 

@@ -1,8 +1,9 @@
-//! `cargo xtask chaos`: ranks that are killed, stopped, cut off and lied to, as often as is wanted; how soon the others
-//! know; and round after round of `kill -9`.
+//! `cargo xtask chaos`: ranks that are killed, stopped, cut off and lied to, as often as is wanted;
+//! how soon the others know; and round after round of `kill -9`.
 //!
-//! The tests of the program `chaos` do all of it on a small scale; here somebody says how much. Overflow checks and
-//! assertions stay on, but for the figures, which are those of an optimised build.
+//! The tests of the program `chaos` do all of it on a small scale; here somebody says how much.
+//! Overflow checks and assertions stay on, but for the figures, which are those of an optimised
+//! build.
 
 use crate::workspace::cargo;
 use crate::{Arguments, Outcome, run};

@@ -1,7 +1,7 @@
 //! `cargo xtask conformance`: the whole matrix of the conformance suite.
 //!
-//! `cargo xtask test` runs a covering part of it; here it is built with optimisation and run from end to end, or the
-//! part of it that is asked for.
+//! `cargo xtask test` runs a covering part of it; here it is built with optimisation and run from
+//! end to end, or the part of it that is asked for.
 
 use crate::mpi::Mpi;
 use crate::workspace::{cargo, json_string, scratch};

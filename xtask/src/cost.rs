@@ -1,13 +1,15 @@
-//! `cargo xtask cost`: the number of instructions of a 4-byte all_reduce, send and recv, in this tree and in another one.
+//! `cargo xtask cost`: the number of instructions of a 4-byte all_reduce, send and recv, in this
+//! tree and in another one.
 //!
-//! `ffi-tests/perf/call_cost.c` is compiled once for each tree, with that tree's header and release library. Two processes run
-//! it as ranks over shared memory. Rank 0 runs under callgrind, which counts only inside the exported function
-//! (`--toggle-collect`) and writes one file for each call (`--dump-after`). The head of that program describes how each call
-//! begins when its peer's part is done, so that the call never waits.
+//! `ffi-tests/perf/call_cost.c` is compiled once for each tree, with that tree's header and release
+//! library. Two processes run it as ranks over shared memory. Rank 0 runs under callgrind, which
+//! counts only inside the exported function (`--toggle-collect`) and writes one file for each call
+//! (`--dump-after`). The head of that program describes how each call begins when its peer's part
+//! is done, so that the call never waits.
 //!
-//! The figure of a tree is the smallest count that at least a twentieth of its calls have ([`FREQUENT`]), over [`RUNS`] runs, which
-//! take turns with those of the other tree. Calls that grow a table, meet a full ring or wait have other counts and do not
-//! change it.
+//! The figure of a tree is the smallest count that at least a twentieth of its calls have
+//! ([`FREQUENT`]), over [`RUNS`] runs, which take turns with those of the other tree. Calls that
+//! grow a table, meet a full ring or wait have other counts and do not change it.
 
 use crate::workspace::{cargo, root, scratch, target};
 use crate::{Arguments, Outcome, run, tools};
@@ -138,7 +140,8 @@ impl Tree {
             .map_err(|cause| format!("reading {}: {cause}", header.display()))?;
         let has_labels = text.contains("const char *label;");
         let mut compiler = run::command(tools::c_compiler()?);
-        // A function that ends in a jump to another one would not return where callgrind expects it.
+        // A function that ends in a jump to another one would not return where callgrind expects
+        // it.
         compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-fno-optimize-sibling-calls"]);
         if has_labels {
             compiler.arg("-DHAS_LABELS");
@@ -230,9 +233,9 @@ fn parse_sample(text: &str) -> Option<(String, u64)> {
     Some((step, count))
 }
 
-/// The smallest frequent count of the calls of a run. A call has several paths if its cost depends on whether the peer
-/// was faster; which of them is most frequent depends on the machine, and the shortest path does not.
-/// An error if fewer than half of the calls have a frequent count.
+/// The smallest frequent count of the calls of a run. A call has several paths if its cost depends
+/// on whether the peer was faster; which of them is most frequent depends on the machine, and the
+/// shortest path does not. An error if fewer than half of the calls have a frequent count.
 fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     let mut times: BTreeMap<u64, usize> = BTreeMap::new();
     for &count in counts.iter().filter(|&&count| count > 0) {

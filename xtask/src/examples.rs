@@ -1,4 +1,5 @@
-//! The C programs of `c-examples`: compiled with the system's compiler, run (most through a launcher), their results read.
+//! The C programs of `c-examples`: compiled with the system's compiler, run (most through a
+//! launcher), their results read.
 
 use crate::workspace::{Stage, root, scratch};
 use crate::{run, tools};

@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: the fuzz targets, built so that libFuzzer sees what an input reaches, and run.
+//! `cargo xtask fuzz`: the fuzz targets, built so that libFuzzer sees what an input reaches, and
+//! run.
 //!
-//! Works with a stable compiler: the instrumentation is LLVM's, asked for by flags, and libFuzzer comes with the crate
-//! `libfuzzer-sys`, which compiles it with a C++ compiler.
+//! Works with a stable compiler: the instrumentation is LLVM's, asked for by flags, and libFuzzer
+//! comes with the crate `libfuzzer-sys`, which compiles it with a C++ compiler.
 
 use crate::workspace::{cargo, root, scratch};
 use crate::{Arguments, Outcome, run, tools};
@@ -17,14 +18,16 @@ const SLACK: Duration = Duration::from_secs(300);
 /// How often progress is shown.
 const SHOW_EVERY: Duration = Duration::from_secs(10);
 
-/// A counter for each place that a branch leads to, a table of these places, and a look at each comparison.
+/// A counter for each place that a branch leads to, a table of these places, and a look at each
+/// comparison.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// The longest input, how long and how much memory one may take (in seconds and MiB), and figures at the end.
+/// The longest input, how long and how much memory one may take (in seconds and MiB), and figures
+/// at the end.
 const OPTIONS: [&str; 4] =
     ["-max_len=4096", "-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1"];
 
@@ -142,8 +145,9 @@ impl Target {
         Ok(figures)
     }
 
-    /// Adds to the corpus of the repository, smallest first, what reaches a place that nothing in it reaches. How often
-    /// a place is reached does not count, so that the corpus stays small; nothing is removed.
+    /// Adds to the corpus of the repository, smallest first, what reaches a place that nothing in
+    /// it reaches. How often a place is reached does not count, so that the corpus stays small;
+    /// nothing is removed.
     fn merge(&self) -> Result<(), String> {
         let mut command = self.command();
         command.args(["-merge=1", "-use_counters=0"]).args([&self.corpus, &self.found]);

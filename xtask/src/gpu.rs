@@ -1,6 +1,7 @@
-//! `cargo xtask gpu`: what cannot be known without a GPU. A release build runs the programs of `ffi-tests/nccl` that the stubs run,
-//! over the CUDA driver and the NCCL of this machine, and `dist-bench` on the memory of its devices. No CUDA is needed to build:
-//! the programs take its declarations from `ffi-tests/stubs`.
+//! `cargo xtask gpu`: what cannot be known without a GPU. A release build runs the programs of
+//! `ffi-tests/nccl` that the stubs run, over the CUDA driver and the NCCL of this machine, and
+//! `dist-bench` on the memory of its devices. No CUDA is needed to build: the programs take its
+//! declarations from `ffi-tests/stubs`.
 
 use crate::workspace::{Stage, release, root, scratch};
 use crate::{Arguments, Outcome, run, tools};
@@ -142,7 +143,8 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     Ok(failed == 0)
 }
 
-/// The same with the stubs in the place of CUDA and NCCL, for `cargo xtask test`: what is wrong with it, if anything is.
+/// The same with the stubs in the place of CUDA and NCCL, for `cargo xtask test`: what is wrong
+/// with it, if anything is.
 pub(crate) fn over_stubs(stage: &Stage) -> Result<(), String> {
     let folder = scratch("gpu")?.join("stubs");
     let mut build = run::command("sh");
@@ -250,7 +252,8 @@ impl Suite<'_> {
             let mut bench = run::command(self.stage.lib.join("dist-bench"));
             bench.args(["--device", if round.nccl { "nccl" } else { "native" }]);
             bench.args(["--ranks", &round.ranks.to_string(), "--ops", "all"]);
-            // Processes that share a GPU have it in turns of milliseconds: of an operation over NCCL each takes some.
+            // Processes that share a GPU have it in turns of milliseconds: of an operation over
+            // NCCL each takes some.
             let is_quick = self.quick || round.shares;
             bench.args(if is_quick { ["--quick"].as_slice() } else { &[] });
             failed += self.tell("dist-bench", round, &mut bench)?;

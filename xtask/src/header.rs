@@ -1,7 +1,8 @@
 //! `cargo xtask header`: writes the headers of `include/` again.
 //!
-//! The build script generates the headers into its own folder; this command is the only thing that copies them into the
-//! tree. A test compares the two, so that a change of the interface is a visible change of the file.
+//! The build script generates the headers into its own folder; this command is the only thing that
+//! copies them into the tree. A test compares the two, so that a change of the interface is a
+//! visible change of the file.
 
 use crate::{Arguments, Outcome, run, workspace};
 use std::fs;

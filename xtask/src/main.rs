@@ -1,8 +1,8 @@
 //! The project's own commands: what a developer, and the integration server, runs.
 //!
-//! `cargo xtask help` lists them. Each command is a module; what they share is in [`workspace`] (paths, builds),
-//! [`run`] (child processes with deadlines), [`tools`] (what the machine offers), [`torch`] (where that is) and
-//! [`examples`] (the C programs).
+//! `cargo xtask help` lists them. Each command is a module; what they share is in [`workspace`]
+//! (paths, builds), [`run`] (child processes with deadlines), [`tools`] (what the machine offers),
+//! [`torch`] (where that is) and [`examples`] (the C programs).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
 #![allow(
     clippy::disallowed_methods,

@@ -1,8 +1,10 @@
-//! `cargo xtask miri`: the parts that touch memory by address and call nothing outside, under an interpreter that sees every
-//! access: the kernels and the views of memory; and one pattern of the algorithms.
+//! `cargo xtask miri`: the parts that touch memory by address and call nothing outside, under an
+//! interpreter that sees every access: the kernels and the views of memory; and one pattern of the
+//! algorithms.
 //!
-//! Miri comes with a nightly compiler only. It knows no vector instructions but those that every machine has, so that the
-//! kernels' choice at run time falls on the portable loops by itself; their tests try fewer values there (`cfg(miri)`).
+//! Miri comes with a nightly compiler only. It knows no vector instructions but those that every
+//! machine has, so that the kernels' choice at run time falls on the portable loops by itself;
+//! their tests try fewer values there (`cfg(miri)`).
 
 use crate::workspace::root;
 use crate::{Arguments, Outcome, run};
@@ -13,7 +15,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(1800);
 const QUICK: Duration = Duration::from_secs(60);
 
-/// What is run: the beginnings of tests' names. The other patterns' tests go through so many sizes that it would take an hour.
+/// What is run: the beginnings of tests' names. The other patterns' tests go through so many sizes
+/// that it would take an hour.
 const TESTS: [&str; 3] = ["base::buffer::", "kernel::", "algo::pattern::halving::"];
 
 /// Runs the command.

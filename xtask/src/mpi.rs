@@ -1,5 +1,5 @@
-//! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put beside libdist.so, or into the
-//! folder that `--into` names.
+//! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put
+//! beside libdist.so, or into the folder that `--into` names.
 
 use crate::workspace::{root, target};
 use crate::{Arguments, Outcome, run, tools};

@@ -1,7 +1,8 @@
 //! `cargo xtask random`: random programs against their oracle, as many as are wanted.
 //!
-//! The test suite runs `random_programs` for a minute and `reducer_random` for 200 seeds. This command runs as many seeds as its
-//! caller wants, with optimisation: programs of collectives and messages, and trainings with a reducer.
+//! The test suite runs `random_programs` for a minute and `reducer_random` for 200 seeds. This
+//! command runs as many seeds as its caller wants, with optimisation: programs of collectives and
+//! messages, and trainings with a reducer.
 
 use crate::workspace::cargo;
 use crate::{Arguments, Outcome, run};

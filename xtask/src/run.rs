@@ -47,8 +47,8 @@ impl Finished {
     }
 }
 
-/// A command without the library search path that `cargo run` adds: a program must find its libraries as its user's
-/// would.
+/// A command without the library search path that `cargo run` adds: a program must find its
+/// libraries as its user's would.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -87,7 +87,8 @@ pub(crate) fn must(command: &mut Command, limit: Duration) -> Result<Finished, S
     Err(format!("{name}: {}{}", finished.ending(), finished.tail()))
 }
 
-/// Runs several at once, quietly and each to its end, and gives what they said; an error names all that failed.
+/// Runs several at once, quietly and each to its end, and gives what they said; an error names all
+/// that failed.
 pub(crate) fn together(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
     let outcomes: Vec<Result<Finished, String>> = thread::scope(|scope| {
         let run = |mut command| scope.spawn(move || must(&mut command, limit));
@@ -106,7 +107,8 @@ pub(crate) fn together(commands: Vec<Command>, limit: Duration) -> Result<Vec<St
     if problems.is_empty() { Ok(texts) } else { Err(problems.join("\n  and ")) }
 }
 
-/// A child process that runs beside others, and ends when its standard input does: when this is dropped.
+/// A child process that runs beside others, and ends when its standard input does: when this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
     child: Child,
@@ -202,7 +204,8 @@ pub(crate) fn watched(
                 text.push_str(&line);
                 text.push('\n');
             }
-            // The pipes are empty. Something that the child left behind may hold them; the child alone counts.
+            // The pipes are empty. Something that the child left behind may hold them; the child
+            // alone counts.
             Err(_) if status.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK / 10),
             Err(RecvTimeoutError::Timeout) => (),

@@ -1,6 +1,7 @@
 //! `cargo xtask support-table`: writes the table of what back ends support into `docs/backends.md`.
 //!
-//! The table is made by a test, which asks the back ends; another test of the same file compares the page with it.
+//! The table is made by a test, which asks the back ends; another test of the same file compares
+//! the page with it.
 
 use crate::{Arguments, Outcome, run, workspace};
 use std::fs;

@@ -1,4 +1,5 @@
-//! What the machine offers: programs on the search path, the C compiler, and apt where it may be used.
+//! What the machine offers: programs on the search path, the C compiler, and apt where it may be
+//! used.
 
 use crate::run;
 use std::path::{Path, PathBuf};
@@ -72,8 +73,8 @@ pub(crate) fn cxx_compiler() -> Result<String, String> {
     })
 }
 
-/// Installs through apt those tools that are missing, where that is allowed without asking anybody; else says what
-/// to install. What is missing afterwards is for the checks themselves to report.
+/// Installs through apt those tools that are missing, where that is allowed without asking anybody;
+/// else says what to install. What is missing afterwards is for the checks themselves to report.
 pub(crate) fn provide(tools: &[Tool], may_install: bool) {
     let missing: Vec<Tool> = tools.iter().filter(|tool| !has(tool.program)).copied().collect();
     if missing.is_empty() {

@@ -1,7 +1,8 @@
 //! `cargo xtask tsan`: the random programs under ThreadSanitizer.
 //!
-//! The sanitizer must see every lock, those of the standard library too, so that this is built with it. A stable
-//! compiler can do that where the library's sources are installed, if it is told to behave like a nightly one.
+//! The sanitizer must see every lock, those of the standard library too, so that this is built with
+//! it. A stable compiler can do that where the library's sources are installed, if it is told to
+//! behave like a nightly one.
 
 use crate::workspace::{cargo, root, target};
 use crate::{Arguments, Outcome, run, tools};

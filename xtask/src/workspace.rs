@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A cargo command that takes longer hangs. The Rust tests with their build take 20 to 30 minutes on two busy cores.
+/// A cargo command that takes longer hangs. The Rust tests with their build take 20 to 30 minutes
+/// on two busy cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(2700);
 
 /// The root of the repository.
@@ -33,8 +34,8 @@ pub(crate) fn target() -> Result<PathBuf, String> {
     Ok(PathBuf::from(path))
 }
 
-/// The text of the first `"key":"…"` in a line of JSON that cargo wrote; paths with quotes or backslashes are not
-/// expected.
+/// The text of the first `"key":"…"` in a line of JSON that cargo wrote; paths with quotes or
+/// backslashes are not expected.
 pub(crate) fn json_string<'a>(json: &'a str, key: &str) -> Option<&'a str> {
     let start = json.find(&format!("\"{key}\":\""))? + key.len() + 4;
     json[start..].split('"').next()

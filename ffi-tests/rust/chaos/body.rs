@@ -1,6 +1,6 @@
-//! A rank of a scenario: the test program again, with the scenario's origin in its environment. It goes through the
-//! steps until one fails, tries what a program would try then, leaves, and says on standard output what it does,
-//! one line each, behind a mark.
+//! A rank of a scenario: the test program again, with the scenario's origin in its environment. It
+//! goes through the steps until one fails, tries what a program would try then, leaves, and says on
+//! standard output what it does, one line each, behind a mark.
 //!
 //! It judges results and memory itself; who may hear what, and when, is the driver's to judge.
 #![allow(unsafe_code, reason = "limits of a process have no safe interface")]
@@ -22,7 +22,8 @@ pub(crate) const ORIGIN: &str = "CHAOS_SCENARIO";
 pub(crate) const NAME: &str = "CHAOS_NAME";
 /// Where the store is: `HOST PORT`, or the path of a file.
 pub(crate) const STORE: &str = "CHAOS_STORE";
-/// For the host of the store, the descriptor of the socket that it is to listen on, or anything else for one of its own.
+/// For the host of the store, the descriptor of the socket that it is to listen on, or anything
+/// else for one of its own.
 pub(crate) const LISTEN: &str = "CHAOS_LISTEN";
 /// The name of the process that only hosts the store.
 pub(crate) const KEEPER: &str = "keeper";
@@ -166,8 +167,8 @@ impl<'a, 'b> Runner<'a, 'b> {
         ended.outcome
     }
 
-    /// A failure that is not yet the group's is made so, since this rank does not go on as the others do; then the next
-    /// calls of a program that does not look at it, and its end.
+    /// A failure that is not yet the group's is made so, since this rank does not go on as the
+    /// others do; then the next calls of a program that does not look at it, and its end.
     fn aftermath(&mut self, number: usize, failure: &Failure) {
         let last = self.scenario.steps.len();
         drop(world().abort(&failure.message));

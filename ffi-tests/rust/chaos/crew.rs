@@ -1,4 +1,5 @@
-//! The processes of a scenario as the driver sees them: started, heard, and ended, whatever happens.
+//! The processes of a scenario as the driver sees them: started, heard, and ended, whatever
+//! happens.
 
 use crate::RUN;
 use crate::body::{KEEPER, LISTEN, MARK, NAME, ORIGIN, STORE};
@@ -120,8 +121,8 @@ pub(crate) struct Ground<'a> {
 impl Crew {
     /// Starts all processes.
     pub(crate) fn start(scenario: &Scenario, ground: &Ground<'_>) -> Self {
-        // Whoever hosts the store inherits its socket, so that no port is a guess, but for a host with a network of
-        // its own, where all ports are free.
+        // Whoever hosts the store inherits its socket, so that no port is a guess, but for a host
+        // with a network of its own, where all ports are free.
         let is_here = ground.places.is_empty() && ground.served.is_none();
         let listener = is_here.then(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let own = listener.as_ref().map(|listener| listener.local_addr().unwrap().port());
@@ -184,7 +185,8 @@ impl Crew {
         command
     }
 
-    /// The same for ranks that meet in a file on a disk of so many pages; `None` where the shell cannot be started.
+    /// The same for ranks that meet in a file on a disk of so many pages; `None` where the shell
+    /// cannot be started.
     pub(crate) fn start_on_disk(
         scenario: &Scenario,
         ground: &Ground<'_>,
@@ -193,8 +195,8 @@ impl Crew {
         let disk = ground.folder.join("disk");
         fs::create_dir_all(&disk).unwrap();
         let mount = format!("mount -t tmpfs -o size={} none \"$1\"", pages * 4096);
-        // In a name space of its own, so that nothing is left of it, whatever happens. The shell would give its
-        // children no input.
+        // In a name space of its own, so that nothing is left of it, whatever happens. The shell
+        // would give its children no input.
         let script = format!(
             "{mount} || exit 99; exec 3<&0; rank=0; while [ $rank -lt {} ]; do {NAME}=$rank \"$2\" {} <&3 & \
              rank=$((rank + 1)); done; wait",
@@ -352,7 +354,8 @@ fn keep_open(command: &mut Command, listener: &TcpListener) {
     let fd = listener.as_raw_fd();
     command.env(LISTEN, fd.to_string());
     let keep = move || {
-        // SAFETY: changes a flag of a descriptor that is open in the child, and may be called after a fork.
+        // SAFETY: changes a flag of a descriptor that is open in the child, and may be called after
+        // a fork.
         match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

@@ -1,4 +1,5 @@
-//! One scenario from its start to its end: when the moment has come it goes wrong, and when all have left it is judged.
+//! One scenario from its start to its end: when the moment has come it goes wrong, and when all
+//! have left it is judged.
 
 use crate::crew::{Crew, Ground, Said};
 use crate::hosts::Hosts;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 /// No scenario takes longer, however busy the machine: every deadline in it is much shorter.
 const HANG: Duration = Duration::from_secs(90);
-/// So much of what each rank has said is told of a finding: its first failure, and all that comes after one.
+/// So much of what each rank has said is told of a finding: its first failure, and all that comes
+/// after one.
 const LAST_SAID: usize = 10;
 
 /// What has become of a scenario.

@@ -1,4 +1,5 @@
-//! What the driver does to processes: signals, sockets shut down behind their back, rubbish, and hosts cut off.
+//! What the driver does to processes: signals, sockets shut down behind their back, rubbish, and
+//! hosts cut off.
 #![allow(unsafe_code, reason = "signals and other processes' descriptors have no safe interface")]
 
 use crate::crew::Crew;

@@ -1,5 +1,5 @@
-//! How soon the survivors know: the time from the moment a rank is killed, stopped or cut off to that in which the call
-//! of each survivor returned, and whether it named who was at fault.
+//! How soon the survivors know: the time from the moment a rank is killed, stopped or cut off to
+//! that in which the call of each survivor returned, and whether it named who was at fault.
 
 use crate::crew::{Crew, Ground, Said};
 use crate::hosts::{ETHERNET, Hosts};
@@ -13,7 +13,8 @@ use std::time::Duration;
 const KINDS: [(&str, bool); 4] =
     [("local-kill", false), ("remote-kill", true), ("stop", false), ("partition", true)];
 
-/// How long a rank may give no sign of life, where nothing else is said: four ranks and little else run.
+/// How long a rank may give no sign of life, where nothing else is said: four ranks and little else
+/// run.
 const HEARTBEAT_LIMIT_MS: u64 = 500;
 
 /// How often each is measured in the ordinary tests, where nothing depends on the figures.

@@ -1,4 +1,5 @@
-//! The library as the ranks of a scenario call it: each function of the C ABI wrapped once, with nothing decided.
+//! The library as the ranks of a scenario call it: each function of the C ABI wrapped once, with
+//! nothing decided.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::operation::Operation;
@@ -92,7 +93,8 @@ pub(crate) enum Role {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Store(*mut dist_store_t);
 
-// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use
+// it.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
@@ -371,8 +373,8 @@ impl Group {
             blocks.map(|block| recv.wrapping_add(block * count).cast()).collect();
         let (send, recv) = (send.cast(), recv.cast());
         let (sends, recvs, counts) = (sends.as_ptr(), recvs.as_ptr(), counts.as_ptr());
-        // SAFETY (all): the lists have an entry for each rank and outlive the call; the blocks are as long as the
-        // counts say where the rank uses them, and outlive the operation.
+        // SAFETY (all): the lists have an entry for each rank and outlive the call; the blocks are
+        // as long as the counts say where the rank uses them, and outlive the operation.
         match operation.kind {
             // SAFETY: as above.
             Kind::AllGatherV => unsafe {

@@ -1,11 +1,11 @@
-//! Chaos: ranks that are killed, stopped, cut off, starved and lied to at random moments of whatever they are doing, and
-//! what the others hear of it. Every rank is a process; a seed says all that happens (`scenario.rs`), but for how far
-//! each rank has come by then.
+//! Chaos: ranks that are killed, stopped, cut off, starved and lied to at random moments of
+//! whatever they are doing, and what the others hear of it. Every rank is a process; a seed says
+//! all that happens (`scenario.rs`), but for how far each rank has come by then.
 //!
-//! Of every scenario: no call is late, no survivor crashes, no result is wrong that was reported as right, no memory is
-//! touched after its call has returned, who is at fault is named, and nothing is left. `cargo xtask chaos` runs as
-//! many as are wanted, measures how soon failures are known (`latency.rs`), and kills ranks round after round
-//! (`rounds.rs`). Here is a minute of it.
+//! Of every scenario: no call is late, no survivor crashes, no result is wrong that was reported as
+//! right, no memory is touched after its call has returned, who is at fault is named, and nothing
+//! is left. `cargo xtask chaos` runs as many as are wanted, measures how soon failures are known
+//! (`latency.rs`), and kills ranks round after round (`rounds.rs`). Here is a minute of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]

@@ -1,8 +1,9 @@
-//! One collective on one rank: its buffers, what must come out, and what becomes of the buffers afterwards.
+//! One collective on one rank: its buffers, what must come out, and what becomes of the buffers
+//! afterwards.
 //!
-//! A buffer of a call that has returned is filled with canaries, whatever the call returned, and looked at before it is
-//! used again and at the end: the library may touch it no more. What others still had to read from it comes out
-//! wrong with them, and is found there.
+//! A buffer of a call that has returned is filled with canaries, whatever the call returned, and
+//! looked at before it is used again and at the end: the library may touch it no more. What others
+//! still had to read from it comes out wrong with them, and is found there.
 
 use crate::buffer::Buffer;
 use crate::scenario::Kind;
@@ -34,8 +35,8 @@ pub(crate) struct Watched {
     pub(crate) touched: Vec<String>,
     /// Buffers are in the library's memory.
     pub(crate) arena: bool,
-    /// What a rank was writing to memory of the library's when it was stopped, it writes when it goes on: that of calls that have
-    /// failed is given back and not looked at.
+    /// What a rank was writing to memory of the library's when it was stopped, it writes when it
+    /// goes on: that of calls that have failed is given back and not looked at.
     pub(crate) is_stopped: bool,
 }
 

@@ -1,5 +1,6 @@
-//! Round after round of `kill -9` under one process that lives on: it hosts the store, and is rank 0 of every round.
-//! Afterwards it has no descriptor, thread or map more than before, and there is no process, socket or file more.
+//! Round after round of `kill -9` under one process that lives on: it hosts the store, and is rank
+//! 0 of every round. Afterwards it has no descriptor, thread or map more than before, and there is
+//! no process, socket or file more.
 
 use crate::body::{Reports, Runner};
 use crate::crew::{Crew, Ground, Said};

@@ -1,5 +1,6 @@
-//! What a seed means: how many ranks on which hosts, what they do, and what goes wrong, where and when. Nothing but
-//! the seed, and what the user wants to go wrong, decides; a rank and the driver compute the same.
+//! What a seed means: how many ranks on which hosts, what they do, and what goes wrong, where and
+//! when. Nothing but the seed, and what the user wants to go wrong, decides; a rank and the driver
+//! compute the same.
 
 use crate::generator::Random;
 
@@ -68,10 +69,11 @@ pub(crate) enum Step {
     Pairs { count: usize, times: usize },
     /// Rank `setter` sets a key after a while; the others wait for it.
     Store { setter: usize, after_ms: u64 },
-    /// Groups of the even and the odd ranks, by `dist_group_split`, or of all but the last, by `dist_group_new`,
-    /// with a call in each.
+    /// Groups of the even and the odd ranks, by `dist_group_split`, or of all but the last, by
+    /// `dist_group_new`, with a call in each.
     Groups { split: bool },
-    /// Calls until rank `aborter` ends them, and then `dist_group_shrink`, with calls in what is left. The world is over.
+    /// Calls until rank `aborter` ends them, and then `dist_group_shrink`, with calls in what is
+    /// left. The world is over.
     Shrink { aborter: usize, after_ms: u64 },
     /// `dist_finalize`.
     Finalize,
@@ -88,7 +90,8 @@ pub(crate) enum Injection {
     Stop,
     /// One of the victim's sockets is shut down.
     Close { which: u64 },
-    /// The victim computes for so long in the middle of it all; `late` is beyond the others' deadlines.
+    /// The victim computes for so long in the middle of it all; `late` is beyond the others'
+    /// deadlines.
     Delay { ms: u64, late: bool },
     /// The hosts do not reach each other any more.
     Partition,
@@ -117,8 +120,8 @@ pub(crate) const INJECTIONS: [(&str, usize); 11] = [
     ("store", 2),
 ];
 
-/// How long a stopped rank is given before it counts as gone (`DIST_HEARTBEAT_LIMIT_MS`) where one is stopped: longer than
-/// any rank waits for a core while several dozens share it.
+/// How long a stopped rank is given before it counts as gone (`DIST_HEARTBEAT_LIMIT_MS`) where one
+/// is stopped: longer than any rank waits for a core while several dozens share it.
 const HEARTBEAT_LIMIT_MS: u64 = 2000;
 /// A deadline that nothing ever reaches, and one that somebody has to.
 const LONG_MS: i64 = 20_000;
@@ -231,7 +234,8 @@ impl Scenario {
         }
     }
 
-    /// How long a rank may take to come to those that go on: shorter where one does not come at all.
+    /// How long a rank may take to come to those that go on: shorter where one does not come at
+    /// all.
     pub(crate) fn window_ms(&self) -> i64 {
         match self.injection {
             Injection::Stop | Injection::Partition | Injection::Delay { late: true, .. } => 2000,

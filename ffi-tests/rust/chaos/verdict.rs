@@ -9,8 +9,9 @@ use dist::ffi::types::{
 
 /// By how much a call may be late on a busy machine.
 const SLACK_MS: i64 = 2000;
-/// The same for ranks whose store is stopped, or beyond a partition: they query it once more for the missing ranks or
-/// keys. A rendezvous that fails may always take this long (docs/failure-tests.md); the store shares the busy machine.
+/// The same for ranks whose store is stopped, or beyond a partition: they query it once more for
+/// the missing ranks or keys. A rendezvous that fails may always take this long
+/// (docs/failure-tests.md); the store shares the busy machine.
 const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
 /// How a process ends that the system, or Rust, denies a little memory.
 const ABORTED: i32 = 128 + libc::SIGABRT;
@@ -111,8 +112,8 @@ impl Judge<'_> {
             Injection::Partition if self.needs_store(self.step(step)) => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_TIMEOUT], status)
             }
-            // A rank that has lost the store in an earlier step, or those beyond in another group, aborts, which may
-            // reach others before the heartbeat's limit.
+            // A rank that has lost the store in an earlier step, or those beyond in another group,
+            // aborts, which may reach others before the heartbeat's limit.
             Injection::Partition
                 if text.contains("dist_store_") || self.names_culprit(self.step(step), text) =>
             {
@@ -132,15 +133,16 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns true for a known weakness that docs/failure-tests.md lists: the error names the culprit, but with another
-    /// status or only at the deadline.
+    /// Returns true for a known weakness that docs/failure-tests.md lists: the error names the
+    /// culprit, but with another status or only at the deadline.
     fn is_known(&self, step: usize, status: i32, text: &str) -> bool {
         let step = self.step(step);
         let is_named = self.names_culprit(step, text);
         match (self.scenario.injection, step) {
             // One that is stopped while a group is made of its group.
             (Injection::Stop, Some(Step::Groups { .. })) => is_named && status == DIST_ERR_TIMEOUT,
-            // One that is lost where the leader of its host, or that of those who wait for it, has left already.
+            // One that is lost where the leader of its host, or that of those who wait for it, has
+            // left already.
             (Injection::Kill { .. } | Injection::Stop | Injection::Partition, _)
                 if self.has_leader_left() =>
             {
@@ -148,7 +150,8 @@ impl Judge<'_> {
                     || ([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&status)
                         && self.names_one_that_left(text))
             }
-            // The end of a message that nobody takes or sends says no more than whose message that is.
+            // The end of a message that nobody takes or sends says no more than whose message that
+            // is.
             (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
                 [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
                     && text.contains("message of")
@@ -170,8 +173,8 @@ impl Judge<'_> {
         ended.any(|said| matches!(said, Said::Begin(step) if *step == last))
     }
 
-    /// Whether a text is about the first connection with a rank that has failed and left meanwhile, or about that leaving. The
-    /// failure itself is told by leaders, which are gone.
+    /// Whether a text is about the first connection with a rank that has failed and left meanwhile,
+    /// or about that leaving. The failure itself is told by leaders, which are gone.
     fn names_one_that_left(&self, text: &str) -> bool {
         let has_failed_and_left = |member: &&Member| {
             let failed =
@@ -204,8 +207,8 @@ impl Judge<'_> {
         }
         let is_late = matches!(self.scenario.injection, Injection::Delay { .. });
         let times_out = is_late || self.needs_store(step);
-        // In coming together, who listens for the victim may be gone with it, and rank 0 gives up as late as the others,
-        // so that they may know no more than that rank 0 has not spoken.
+        // In coming together, who listens for the victim may be gone with it, and rank 0 gives up
+        // as late as the others, so that they may know no more than that rank 0 has not spoken.
         let is_meeting = matches!(step, Some(Step::Init));
         let is_allowed = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&status)
             || (times_out && status == DIST_ERR_TIMEOUT)
@@ -216,13 +219,14 @@ impl Judge<'_> {
         if is_meeting && status != DIST_ERR_CONNECTION {
             return None;
         }
-        // A closed socket proves a death, so that those who are left are all that count; but one that failed earlier has
-        // left in order before the others shrink.
+        // A closed socket proves a death, so that those who are left are all that count; but one
+        // that failed earlier has left in order before the others shrink.
         let is_death = matches!(self.scenario.injection, Injection::Kill { .. });
         if is_death && text.contains("no majority") && !self.others_left_before(number) {
             return Some("the rest had to go on");
         }
-        // The deadline of a call that had to wait for its turn is told by that call, which knows its own rank only.
+        // The deadline of a call that had to wait for its turn is told by that call, which knows
+        // its own rank only.
         if status == DIST_ERR_TIMEOUT && text.contains(BEHIND_OTHERS) {
             return None;
         }
@@ -262,7 +266,8 @@ impl Judge<'_> {
             *rank == self.scenario.victim || self.scenario.dies(*rank) || is_beyond(*rank)
         };
         let named = (0..self.scenario.size).filter(is_at_fault).any(names);
-        // A rank whose message was given up has left in order, and that is what its neighbour hears of.
+        // A rank whose message was given up has left in order, and that is what its neighbour hears
+        // of.
         let is_message =
             matches!(step, Some(Step::Ring { .. } | Step::Pairs { .. } | Step::Groups { .. }));
         named || (is_message && text.contains("has left"))

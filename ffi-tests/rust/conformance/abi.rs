@@ -1,5 +1,5 @@
-//! Every function through the C interface, as a C caller has it: pointers, counts, options and works. Blocking, and
-//! issued ahead with works that each rank waits for in an order of its own.
+//! Every function through the C interface, as a C caller has it: pointers, counts, options and
+//! works. Blocking, and issued ahead with works that each rank waits for in an order of its own.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::arena::{Address, Arena};
@@ -41,7 +41,8 @@ fn expect(status: dist_status_t) {
 #[derive(Clone, Copy)]
 struct Store(*mut dist_store_t);
 
-// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use
+// it.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
@@ -111,8 +112,9 @@ fn call(
     let buf = if recv.is_null() { send.cast_mut() } else { recv };
     let op = scene.op.map_or(0, ReduceOp::number);
     let (dtype, root, o) = (dtype.number(), i32::try_from(root).unwrap(), &raw const *options);
-    // SAFETY (all): the buffers have the sizes that the call says and outlive the operation, the lists are as long as
-    // the group is large where the rank uses them, and the options outlive the call.
+    // SAFETY (all): the buffers have the sizes that the call says and outlive the operation, the
+    // lists are as long as the group is large where the rank uses them, and the options outlive the
+    // call.
     use OpKind::*;
     match kind {
         // SAFETY: as above.

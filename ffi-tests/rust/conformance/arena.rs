@@ -1,7 +1,8 @@
-//! The memory of one rank for one call: all its blocks between guards, and the same as it must be afterwards.
+//! The memory of one rank for one call: all its blocks between guards, and the same as it must be
+//! afterwards.
 //!
-//! One comparison of everything then finds wrong results, writes beside a block, inputs that changed, and bytes of
-//! outputs that were touched though nothing was for them.
+//! One comparison of everything then finds wrong results, writes beside a block, inputs that
+//! changed, and bytes of outputs that were touched though nothing was for them.
 
 use crate::matrix::Scene;
 use crate::model::{Block, Part};
@@ -86,7 +87,8 @@ impl Arena {
         &self.image()[self.outputs[block].clone()]
     }
 
-    /// From now on the outputs must be what they are, and everything else what it was before the call.
+    /// From now on the outputs must be what they are, and everything else what it was before the
+    /// call.
     pub(crate) fn adopt_outputs(&mut self) {
         for range in &self.outputs {
             let got = &self.work[self.start..][range.clone()];

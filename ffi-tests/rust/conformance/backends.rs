@@ -1,9 +1,9 @@
-//! Another back end by name: what it says that it does, against the same oracle. `cargo xtask conformance --backend`; of
-//! the example in C a covering part also in the ordinary tests.
+//! Another back end by name: what it says that it does, against the same oracle. `cargo xtask
+//! conformance --backend`; of the example in C a covering part also in the ordinary tests.
 //!
-//! The environment says what is wanted: `CONFORMANCE_BACKEND`, `CONFORMANCE_PLUGIN` (a path to load), `CONFORMANCE_OPTIONS`,
-//! `CONFORMANCE_RANKS` (`1,2,3,4`), `CONFORMANCE_CALLS` (the most for each number of ranks), `CONFORMANCE_KIND`,
-//! `CONFORMANCE_MINUTES`.
+//! The environment says what is wanted: `CONFORMANCE_BACKEND`, `CONFORMANCE_PLUGIN` (a path to
+//! load), `CONFORMANCE_OPTIONS`, `CONFORMANCE_RANKS` (`1,2,3,4`), `CONFORMANCE_CALLS` (the most for
+//! each number of ranks), `CONFORMANCE_KIND`, `CONFORMANCE_MINUTES`.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 #![allow(clippy::print_stdout, reason = "what has been done of what there is")]
 

@@ -1,5 +1,6 @@
-//! How far a sum may be from the true one where vectors are folded by and by: within H units in the last place of the
-//! sum of absolute values, where H says how often something is rounded, which is once for each host.
+//! How far a sum may be from the true one where vectors are folded by and by: within H units in the
+//! last place of the sum of absolute values, where H says how often something is rounded, which is
+//! once for each host.
 
 use crate::matrix::{Choice, Scene, Variant};
 use crate::model::{Block, elements};
@@ -12,7 +13,8 @@ use dist::base::op::ReduceOp;
 #[derive(Debug)]
 pub(crate) struct Reference {
     part: DataType,
-    /// Number by number (a complex element is two): the result, and the unit in the last place that counts.
+    /// Number by number (a complex element is two): the result, and the unit in the last place that
+    /// counts.
     numbers: Vec<(f64, f64)>,
 }
 
@@ -45,7 +47,8 @@ impl Reference {
         Self { part, numbers: (0..count).flat_map(of_element).collect() }
     }
 
-    /// The first number that is more than so many units away: its place, what it is, and what it should be.
+    /// The first number that is more than so many units away: its place, what it is, and what it
+    /// should be.
     pub(crate) fn violated(&self, bytes: &[u8], units: f64) -> Option<(usize, f64, f64)> {
         let numbers = bytes.chunks_exact(self.part.size()).enumerate();
         let mut numbers = numbers.zip(self.numbers.iter().cycle());
@@ -98,8 +101,9 @@ pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
     }
 }
 
-/// How many units a product may be away whose factors were rounded, each by half of its own unit, and which is rounded
-/// itself: relative errors multiply, and that of a number just above a power of two is the largest.
+/// How many units a product may be away whose factors were rounded, each by half of its own unit,
+/// and which is rounded itself: relative errors multiply, and that of a number just above a power
+/// of two is the largest.
 fn factors(part: DataType, rounded: usize) -> f64 {
     let half_a_unit = unit(part, 1.0) / 2.0;
     let times = (rounded + 1) as f64;

@@ -1,5 +1,6 @@
-//! The part of the matrix that the ordinary tests run: for each transport so many cases that every value of every
-//! dimension comes together with every value of every other one, as far as the matrix has such a case.
+//! The part of the matrix that the ordinary tests run: for each transport so many cases that every
+//! value of every dimension comes together with every value of every other one, as far as the
+//! matrix has such a case.
 
 use crate::engine::Run;
 use crate::matrix::{RANKS, Scene, Size, Transport, Variant, scenes, variants};

@@ -1,10 +1,11 @@
-//! Runs scenes, each in many variants: ranks are threads, each with a group for every layout, and go through the same
-//! list. What goes in and must come out is computed once for all ranks and variants.
+//! Runs scenes, each in many variants: ranks are threads, each with a group for every layout, and
+//! go through the same list. What goes in and must come out is computed once for all ranks and
+//! variants.
 //!
-//! Every case is run twice, at an odd address and at an aligned one, and compared bit for bit with the oracle, and so
-//! with the other ranks and the other run. Where the order of folding shows, that is done with numbers for which it
-//! does not; and once more with others, of which a bound is known, and that all ranks and both runs must have the
-//! same bits.
+//! Every case is run twice, at an odd address and at an aligned one, and compared bit for bit with
+//! the oracle, and so with the other ranks and the other run. Where the order of folding shows,
+//! that is done with numbers for which it does not; and once more with others, of which a bound is
+//! known, and that all ranks and both runs must have the same bits.
 
 use crate::arena::{Address, Arena};
 use crate::bound;
@@ -282,7 +283,8 @@ impl Rank<'_> {
 }
 
 impl Rank<'_> {
-    /// Before a call: how many calls of a barrier all ranks together must have begun before this one returns.
+    /// Before a call: how many calls of a barrier all ranks together must have begun before this
+    /// one returns.
     fn arrives(&self, scene: &Scene, prepared: &Prepared) -> usize {
         match self.apart {
             Some(apart) if scene.kind == OpKind::Barrier => apart.arrive(scene.ranks),

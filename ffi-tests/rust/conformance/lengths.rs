@@ -1,4 +1,5 @@
-//! What is said where two ranks disagree about the length of a block, in the operations where only those two know it.
+//! What is said where two ranks disagree about the length of a block, in the operations where only
+//! those two know it.
 
 use crate::ranks::{RankUnderTest, run_with};
 use dist::api::{Call, CallOptions};

@@ -1,12 +1,14 @@
-//! The conformance suite: every collective, type, operator, number of ranks, size, place, transport and algorithm against
-//! a naive oracle, bit for bit, on every rank.
+//! The conformance suite: every collective, type, operator, number of ranks, size, place, transport
+//! and algorithm against a naive oracle, bit for bit, on every rank.
 //!
-//! `matrix.rs` has the dimensions; their product is what `whole.rs` runs (`cargo xtask conformance`), and `cover.rs`
-//! chooses the part that the ordinary tests run. `model.rs` says what must come out, `engine.rs` makes the calls: ranks
-//! are threads that share nothing but a hash store. `abi.rs` calls through the C interface, also asynchronously.
-//! `operators.rs` has operators that the caller defines. `trouble.rs` and `lengths.rs` are about ranks that do not call the same, `refusals.rs` about what no rank may call, and
-//! `nodes.rs` about numbers that nearly do not fit. `backends.rs` runs what another back end says that it can do,
-//! and `processes.rs` does so with one rank in each process.
+//! `matrix.rs` has the dimensions; their product is what `whole.rs` runs (`cargo xtask
+//! conformance`), and `cover.rs` chooses the part that the ordinary tests run. `model.rs` says what
+//! must come out, `engine.rs` makes the calls: ranks are threads that share nothing but a hash
+//! store. `abi.rs` calls through the C interface, also asynchronously. `operators.rs` has operators
+//! that the caller defines. `trouble.rs` and `lengths.rs` are about ranks that do not call the
+//! same, `refusals.rs` about what no rank may call, and `nodes.rs` about numbers that nearly do not
+//! fit. `backends.rs` runs what another back end says that it can do, and `processes.rs` does so
+//! with one rank in each process.
 
 #![allow(
     clippy::unwrap_used,

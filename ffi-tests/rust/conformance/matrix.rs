@@ -1,7 +1,9 @@
-//! The dimensions of the suite as data: what is called, on how much, by how many ranks, over what, by which algorithm.
+//! The dimensions of the suite as data: what is called, on how much, by how many ranks, over what,
+//! by which algorithm.
 //!
-//! The product of all of them is the matrix. Nothing is left out of it but what cannot be, and the two sizes that cost
-//! most: of these each combination of everything else meets every [`Size::deal`]th pair of type and operator, in turn.
+//! The product of all of them is the matrix. Nothing is left out of it but what cannot be, and the
+//! two sizes that cost most: of these each combination of everything else meets every
+//! [`Size::deal`]th pair of type and operator, in turn.
 
 use dist::algo::{Shape, algorithms};
 use dist::base::dtype::DataType;
@@ -78,8 +80,9 @@ impl Size {
         }
     }
 
-    /// The slots of the groups that it runs on: on two cores each step of many ranks costs a switch between threads, and
-    /// the largest size would take most of the time for thousands of equal steps.
+    /// The slots of the groups that it runs on: on two cores each step of many ranks costs a switch
+    /// between threads, and the largest size would take most of the time for thousands of equal
+    /// steps.
     pub(crate) fn slot_bytes(self) -> usize {
         if self == Self::Large { ROOMY_SLOT_BYTES } else { SLOT_BYTES }
     }
@@ -168,7 +171,8 @@ pub(crate) struct Layout {
     letters: &'static str,
 }
 
-/// All layouts. The mixed ones are shared memory and TCP, and once memory and queues of one process.
+/// All layouts. The mixed ones are shared memory and TCP, and once memory and queues of one
+/// process.
 pub(crate) const LAYOUTS: [Layout; 6] = [
     Layout { transport: Transport::Inproc, wish: "inproc", letters: "a" },
     Layout { transport: Transport::Shm, wish: "shm", letters: "a" },
@@ -298,7 +302,8 @@ pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
     all
 }
 
-/// Whether other types of the scene have the same variant: what an algorithm can do depends on the size of an element.
+/// Whether other types of the scene have the same variant: what an algorithm can do depends on the
+/// size of an element.
 fn is_for_all_types(scene: &Scene, variant: &Variant) -> bool {
     let sizes = [DataType::U8, DataType::F16, DataType::F32, DataType::F64, DataType::C128];
     sizes
@@ -322,8 +327,8 @@ fn product(scene: &Scene) -> Vec<Variant> {
     all
 }
 
-/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes read and write each other's
-/// memory is seen by trying.
+/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes
+/// read and write each other's memory is seen by trying.
 pub(crate) fn shape_of(nodes: &Nodes) -> Shape {
     let nonce = host::process_nonce().unwrap();
     let address = host::process_nonce_address().unwrap();

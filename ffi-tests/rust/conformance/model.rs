@@ -1,8 +1,9 @@
 //! What each rank puts into a call, and what it must hold at the end: the naive oracle.
 //!
-//! For every operation a rank has a list of input blocks and gets a list of output blocks, and each output block is
-//! made of some input blocks: of one, which is copied, or of one of each rank, which are folded in the order of
-//! ranks. [`Sides`] and [`sources`] say which; nothing else here knows the operations.
+//! For every operation a rank has a list of input blocks and gets a list of output blocks, and each
+//! output block is made of some input blocks: of one, which is copied, or of one of each rank,
+//! which are folded in the order of ranks. [`Sides`] and [`sources`] say which; nothing else here
+//! knows the operations.
 
 use crate::bound::Reference;
 use crate::matrix::{Scene, Size};
@@ -14,8 +15,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-/// Blocks repeat after this many elements, so that the oracle has less to do; a prime, so that no chunk begins where
-/// another one did.
+/// Blocks repeat after this many elements, so that the oracle has less to do; a prime, so that no
+/// chunk begins where another one did.
 const PERIOD: usize = 1009;
 
 /// How many elements each rank has for each, and gets of each.
@@ -50,7 +51,8 @@ impl Lengths {
         self.by_distance((rank + self.ranks - self.turn) % self.ranks)
     }
 
-    /// What one rank has for another, in `all_to_all_v`: of three ranks or more, one has nothing for anybody.
+    /// What one rank has for another, in `all_to_all_v`: of three ranks or more, one has nothing
+    /// for anybody.
     fn between(&self, from: usize, to: usize) -> usize {
         let Self { ranks, turn, .. } = *self;
         let from = (from + ranks - turn) % ranks;

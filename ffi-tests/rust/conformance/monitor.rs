@@ -71,7 +71,8 @@ impl Monitor {
         }
     }
 
-    /// A call failed: the group is of no use any more. What fails because others have stopped says nothing.
+    /// A call failed: the group is of no use any more. What fails because others have stopped says
+    /// nothing.
     pub(crate) fn broken(&self, case: String, problem: String) {
         if !self.stopped.swap(true, Ordering::Relaxed) {
             self.failures.lock().unwrap().insert(case, problem);

@@ -1,5 +1,5 @@
-//! Operators that the caller defines: every reduction, elements of many sizes, over every transport, against folds in rank
-//! order.
+//! Operators that the caller defines: every reduction, elements of many sizes, over every
+//! transport, against folds in rank order.
 #![allow(unsafe_code, reason = "an operator gets views of memory")]
 
 use crate::matrix::LAYOUTS;
@@ -26,16 +26,16 @@ const KINDS: [OpKind; 6] = [
 /// What folds one element: the lower rank's, and the higher rank's, which becomes the result.
 type Fold = fn(&[u8], &mut [u8]);
 
-/// An affine map over the numbers below 16: the factor in the lower half of the byte, the summand in the upper one. First
-/// the lower rank's map, then the higher one's; it depends on the order.
+/// An affine map over the numbers below 16: the factor in the lower half of the byte, the summand
+/// in the upper one. First the lower rank's map, then the higher one's; it depends on the order.
 fn compose_small(lower: &[u8], higher: &mut [u8]) {
     let (a, b) = (lower[0] & 15, lower[0] >> 4);
     let (c, d) = (higher[0] & 15, higher[0] >> 4);
     higher[0] = ((a * c) & 15) | ((c * b + d) & 15) << 4;
 }
 
-/// An affine map of the vectors of all other bytes, whose factor is the first byte: every byte depends on the first, so
-/// that no element may be cut.
+/// An affine map of the vectors of all other bytes, whose factor is the first byte: every byte
+/// depends on the first, so that no element may be cut.
 fn compose(lower: &[u8], higher: &mut [u8]) {
     let factor = higher[0];
     for (higher, lower) in higher.iter_mut().zip(lower).skip(1) {
@@ -67,7 +67,8 @@ impl Combine for OfElements {
         }
         // SAFETY: readable for its length, and no other thread writes there during the call.
         let lower = unsafe { std::slice::from_raw_parts(lower.as_ptr(), lower.len()) };
-        // SAFETY: writable for its length, apart from `lower`, and no other thread uses it during the call.
+        // SAFETY: writable for its length, apart from `lower`, and no other thread uses it during
+        // the call.
         let inout = unsafe { std::slice::from_raw_parts_mut(inout.as_mut_ptr(), inout.len()) };
         let pairs = lower.chunks(self.element).zip(inout.chunks_mut(self.element));
         pairs.for_each(|(lower, higher)| (self.fold)(lower, higher));

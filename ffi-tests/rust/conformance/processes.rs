@@ -1,8 +1,10 @@
-//! A back end whose ranks are processes, each started by a launcher: `cargo xtask conformance --launcher`. Each of them runs
-//! this test as one rank, and compares with the same oracle as ranks that are threads do.
+//! A back end whose ranks are processes, each started by a launcher: `cargo xtask conformance
+//! --launcher`. Each of them runs this test as one rank, and compares with the same oracle as ranks
+//! that are threads do.
 //!
-//! They meet in a file store, and tell each other in it what threads would see in memory. Beside what `backends.rs` wants,
-//! the environment has `CONFORMANCE_STORE`, the file; the launcher says which rank this is.
+//! They meet in a file store, and tell each other in it what threads would see in memory. Beside
+//! what `backends.rs` wants, the environment has `CONFORMANCE_STORE`, the file; the launcher says
+//! which rank this is.
 #![allow(clippy::print_stdout, reason = "what has been done of what there is")]
 
 use crate::backends::{Case, cases, covering, layout, load, variable};

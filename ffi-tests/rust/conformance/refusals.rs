@@ -1,5 +1,5 @@
-//! Operators that mean nothing for a type: every function that reduces refuses them, naming operator, type and back
-//! end, and the group goes on.
+//! Operators that mean nothing for a type: every function that reduces refuses them, naming
+//! operator, type and back end, and the group goes on.
 
 use crate::ranks;
 use dist::api::{Call, CallOptions};

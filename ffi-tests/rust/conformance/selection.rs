@@ -1,4 +1,5 @@
-//! Which algorithm runs: calls that want the vectors folded in rank order, wherever ranks are, and overrides.
+//! Which algorithm runs: calls that want the vectors folded in rank order, wherever ranks are, and
+//! overrides.
 
 use crate::matrix::shape_of;
 use crate::ranks::{RankUnderTest, run_with};

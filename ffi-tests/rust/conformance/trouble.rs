@@ -34,7 +34,8 @@ fn barrier(rank: &RankUnderTest) -> Result<()> {
     rank.group().run(Call::barrier(), &options())
 }
 
-/// Runs one call on each rank, the odd one on `odd`, and another barrier where it succeeded; what each rank heard.
+/// Runs one call on each rank, the odd one on `odd`, and another barrier where it succeeded; what
+/// each rank heard.
 fn heard(
     transport: &str,
     layout: &str,

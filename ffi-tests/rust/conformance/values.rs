@@ -9,8 +9,8 @@ use dist::base::op::ReduceOp;
 pub(crate) enum Inputs {
     /// Any: for results that are folded in the order of ranks, or not at all.
     Any,
-    /// Such that the result is the same in whatever order they are folded, and however often what came out for some of
-    /// them is rounded.
+    /// Such that the result is the same in whatever order they are folded, and however often what
+    /// came out for some of them is rounded.
     Exact,
     /// Sums and products of these depend on the order: only a bound can be given.
     Rough,
@@ -52,7 +52,8 @@ pub(crate) fn element(inputs: Inputs, dtype: DataType, op: Option<ReduceOp>, at:
     }
 }
 
-/// Any bits for integers, for floats mostly ordinary numbers and now and then any bits, NaN and infinities among them.
+/// Any bits for integers, for floats mostly ordinary numbers and now and then any bits, NaN and
+/// infinities among them.
 fn any(dtype: DataType, word: u64) -> Vec<u8> {
     if !dtype.is_float() {
         return word.to_le_bytes()[..dtype.size()].to_vec();

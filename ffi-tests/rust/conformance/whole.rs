@@ -1,7 +1,7 @@
 //! The whole matrix: `cargo xtask conformance`.
 //!
-//! The environment says what is wanted of it: `CONFORMANCE_PART=I/N`, `CONFORMANCE_TRANSPORT`, `CONFORMANCE_KIND`,
-//! `CONFORMANCE_ONLY` (the text of one case), `CONFORMANCE_MINUTES`.
+//! The environment says what is wanted of it: `CONFORMANCE_PART=I/N`, `CONFORMANCE_TRANSPORT`,
+//! `CONFORMANCE_KIND`, `CONFORMANCE_ONLY` (the text of one case), `CONFORMANCE_MINUTES`.
 #![allow(clippy::print_stdout, reason = "progress and outcome of a long run")]
 
 use crate::engine::Run;

@@ -11,7 +11,8 @@ fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// What `abi_layout.c` prints, from the Rust side. The pattern does not compile while a field is missing.
+/// What `abi_layout.c` prints, from the Rust side. The pattern does not compile while a field is
+/// missing.
 macro_rules! layout {
     ($lines:ident; $($type:ident { $($field:ident),+ $(,)? })+) => {
         $(

@@ -15,7 +15,8 @@ const COMPILING: Duration = Duration::from_secs(120);
 /// What every program must compile with.
 const STRICT: [&str; 5] = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
 
-/// Variables that a launcher or a user may have set around the tests; the programs start without them.
+/// Variables that a launcher or a user may have set around the tests; the programs start without
+/// them.
 const PREFIXES: &[&str] =
     &["DIST_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCH", "NCCL_", "VLLM_"];
 const NAMES: &[&str] =
@@ -87,8 +88,8 @@ impl Compiler {
         program
     }
 
-    /// Builds the stubs of CUDA and NCCL and their self-test; returns the folder where they are, which
-    /// belongs to the test of that name.
+    /// Builds the stubs of CUDA and NCCL and their self-test; returns the folder where they are,
+    /// which belongs to the test of that name.
     pub(crate) fn stubs(&self, test: &str) -> PathBuf {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stubs_{test}"));
         let script = format!("{ROOT}/ffi-tests/stubs/build.sh");

@@ -1,4 +1,5 @@
-//! Programs in documents: fenced blocks, and the comparison of what a program prints with what its document says.
+//! Programs in documents: fenced blocks, and the comparison of what a program prints with what its
+//! document says.
 
 use crate::toolchain::{Outcome, run};
 use std::time::Duration;

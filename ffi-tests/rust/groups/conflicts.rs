@@ -1,4 +1,5 @@
-//! Ranks that define a group differently: all who came hear of both definitions, and the parent goes on.
+//! Ranks that define a group differently: all who came hear of both definitions, and the parent
+//! goes on.
 
 use crate::ranks::{by_members, check, everywhere, meet, options, run};
 use dist::api::{Group, SubgroupOptions};
@@ -98,8 +99,8 @@ fn members_with_one_first_member_hear_of_each_others_lists() {
 
 #[test]
 fn members_with_different_first_members_hear_of_each_other_too() {
-    // Rank 1 is in both lists, rank 0 in one, rank 2 in the other, with any of them as the first member. Rank 2 comes
-    // once the others know, since with rank 1 alone it would agree.
+    // Rank 1 is in both lists, rank 0 in one, rank 2 in the other, with any of them as the first
+    // member. Rank 2 comes once the others know, since with rank 1 alone it would agree.
     for (transport, layout) in [("inproc", "aab"), ("shm", "aaa")] {
         for other in [[1, 2], [2, 1]] {
             run(transport, layout, |world| {

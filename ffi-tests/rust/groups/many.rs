@@ -1,5 +1,5 @@
-//! Many groups: nothing is left of those that are released. They look at the whole process, and so are a program of
-//! their own.
+//! Many groups: nothing is left of those that are released. They look at the whole process, and so
+//! are a program of their own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "the other tests of groups use all of it")]
@@ -76,8 +76,8 @@ fn leave_nothing(transport: &str, layout: &str) {
             assert!(after.descriptors <= before.descriptors, "{text}");
             assert!(after.threads <= before.threads, "{text}");
             assert!(after.mappings <= before.mappings + 16, "{text}");
-            // The allocator keeps for each thread up to a megabyte of what was freed (as measured: 0, 1, 2, 3 or 4 of them). What
-            // each group left of a kilobyte would be twelve.
+            // The allocator keeps for each thread up to a megabyte of what was freed (as measured:
+            // 0, 1, 2, 3 or 4 of them). What each group left of a kilobyte would be twelve.
             assert!(after.resident_kib <= before.resident_kib + 8192, "{text}");
         }
     });

@@ -47,7 +47,8 @@ fn an_attempt_that_failed_is_not_counted() {
         }
         meet(&world);
         if me < 2 {
-            // Rank 1 may first be told of the attempt that it has missed; both try again, and are in step.
+            // Rank 1 may first be told of the attempt that it has missed; both try again, and are
+            // in step.
             let mut attempts = (0..5).map(|_| world.new_group(&[0, 1], &unnamed));
             check(&attempts.find_map(Result::ok).unwrap().unwrap(), me, &[0, 1]);
         }

@@ -129,7 +129,8 @@ fn overlapping_groups_are_used_at_once_from_several_threads() {
 fn groups_are_made_while_the_parent_is_busy_on_other_threads() {
     run("shm", "aaa", |world| {
         let me = world.rank();
-        // The order of the two on the parent is the same on all ranks, since each waits for the one before.
+        // The order of the two on the parent is the same on all ranks, since each waits for the one
+        // before.
         std::thread::scope(|scope| {
             let made = scope.spawn(|| {
                 let options = SubgroupOptions { members_only: true, ..options() };

@@ -1,10 +1,10 @@
 //! Jobs of real processes under a deadline: starts them, hears what they report, kills and stops
 //! them, and makes sure that nothing of them is left, also where the test fails.
 //!
-//! The processes are workers (see [`crate::worker`]); they write their reports to files of the job's
-//! folder, so that it does not matter what a launcher does with their output. The folder's name is in
-//! the environment of every process of the job, its grandchildren included, which is how they are
-//! found.
+//! The processes are workers (see [`crate::worker`]); they write their reports to files of the
+//! job's folder, so that it does not matter what a launcher does with their output. The folder's
+//! name is in the environment of every process of the job, its grandchildren included, which is how
+//! they are found.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod place;
@@ -85,8 +85,8 @@ impl Job {
         job
     }
 
-    /// Ranks that are started by hand on several hosts, one for each entry of `places`; the first of
-    /// them has the address `master`.
+    /// Ranks that are started by hand on several hosts, one for each entry of `places`; the first
+    /// of them has the address `master`.
     pub(crate) fn spread(
         places: &[Place],
         master: &str,
@@ -166,7 +166,8 @@ impl Job {
         self.launch(name, command);
     }
 
-    /// A command on a host with nothing that a launcher sets. What the job leaves is looked for there.
+    /// A command on a host with nothing that a launcher sets. What the job leaves is looked for
+    /// there.
     fn command_at(&mut self, place: &Place, program: &OsStr) -> Command {
         let mut words = place.prefix().iter().map(OsStr::new).chain([program]);
         let mut command = Command::new(words.next().unwrap_or(program));

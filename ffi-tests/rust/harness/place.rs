@@ -9,8 +9,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// This machine under another name: its processes take each other for those of one host, and all
-    /// others for those of other hosts.
+    /// This machine under another name: its processes take each other for those of one host, and
+    /// all others for those of other hosts.
     pub(crate) fn named(identity: &str) -> Self {
         let address = "127.0.0.1".to_owned();
         Self { identity: identity.to_owned(), address, prefix: Vec::new() }
@@ -21,8 +21,8 @@ impl Place {
         Self { identity: identity.to_owned(), address: address.to_owned(), prefix }
     }
 
-    /// What its processes have in `DIST_HOST_ID`, since the name spaces of one machine have the same
-    /// boot id.
+    /// What its processes have in `DIST_HOST_ID`, since the name spaces of one machine have the
+    /// same boot id.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }

@@ -87,8 +87,8 @@ fn table_of(prefix: &[String], name: &str) -> String {
     String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
 }
 
-/// What there is of a job in a network: those of the sockets that still exist, and whoever listens on
-/// its TCP port.
+/// What there is of a job in a network: those of the sockets that still exist, and whoever listens
+/// on its TCP port.
 pub(crate) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, column) in TABLES {

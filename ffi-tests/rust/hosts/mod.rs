@@ -1,13 +1,14 @@
-//! Hosts for tests: network name spaces, each with a loopback interface and addresses of its own, on
-//! networks that the test makes and removes. Processes get to a host by a [`Place`].
+//! Hosts for tests: network name spaces, each with a loopback interface and addresses of its own,
+//! on networks that the test makes and removes. Processes get to a host by a [`Place`].
 //!
-//! Every network is a bridge in a further name space, with a pair of virtual interfaces to each host;
-//! a line with delay and losses between two hosts goes through a program (see [`Relay`]). Nothing
-//! outside these name spaces is changed. Dropping the hosts kills what runs on them and removes them,
-//! also when the test panics; what a killed test leaves behind, the next test to make hosts removes.
+//! Every network is a bridge in a further name space, with a pair of virtual interfaces to each
+//! host; a line with delay and losses between two hosts goes through a program (see [`Relay`]).
+//! Nothing outside these name spaces is changed. Dropping the hosts kills what runs on them and
+//! removes them, also when the test panics; what a killed test leaves behind, the next test to make
+//! hosts removes.
 //!
-//! Hosts share everything but the network and the name: memory, files, process ids, the boot id. That is
-//! why a place has an identity of its own.
+//! Hosts share everything but the network and the name: memory, files, process ids, the boot id.
+//! That is why a place has an identity of its own.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod look;
@@ -128,8 +129,8 @@ impl Hosts {
         self.hosts[host].ip(commands)
     }
 
-    /// Cuts a host off from the first network, as a switch does that has died: its interface stays up, and what it sends
-    /// is lost.
+    /// Cuts a host off from the first network, as a switch does that has died: its interface stays
+    /// up, and what it sends is lost.
     pub(crate) fn cut(&self, host: usize) {
         self.switch.ip(&format!("link set h{host}n0 nomaster"));
     }
@@ -139,8 +140,9 @@ impl Hosts {
         self.switch.ip(&format!("link set h{host}n0 master br0"));
     }
 
-    /// Lets all that two hosts send each other go through a line, whatever address they use. A host has
-    /// at most one line. None where there is no C compiler or no TUN device, which is then said.
+    /// Lets all that two hosts send each other go through a line, whatever address they use. A host
+    /// has at most one line. None where there is no C compiler or no TUN device, which is then
+    /// said.
     pub(crate) fn line(&mut self, pair: [usize; 2], line: &Line) -> Option<Relay> {
         let compiler = Compiler::find()?;
         let probe = "tuntap add dev probe mode tun\ntuntap del dev probe mode tun";

@@ -1,4 +1,5 @@
-//! A line between two hosts that delays packets and loses some: the program `ffi-tests/net/relay.c`.
+//! A line between two hosts that delays packets and loses some: the program
+//! `ffi-tests/net/relay.c`.
 
 use super::space::{LIMIT, Space};
 use crate::toolchain::Compiler;

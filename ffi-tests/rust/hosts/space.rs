@@ -1,6 +1,6 @@
 //! One network name space as `ip netns` keeps them: under a name in `/run/netns`, until somebody
-//! removes it. Names begin with the process id of the test that made them, so that what a killed one
-//! has left is recognised, and removed by the next.
+//! removes it. Names begin with the process id of the test that made them, so that what a killed
+//! one has left is recognised, and removed by the next.
 
 use crate::harness::signal;
 use std::fs;
@@ -40,8 +40,8 @@ impl Space {
         &self.0
     }
 
-    /// What a command line must begin with to run in it, and to find that it is on a host of that name.
-    /// The process is the one that was started: each of these programs becomes the next.
+    /// What a command line must begin with to run in it, and to find that it is on a host of that
+    /// name. The process is the one that was started: each of these programs becomes the next.
     pub(super) fn prefix(&self, host: &str) -> Vec<String> {
         let ip = program().unwrap_or("ip");
         let mut words = vec![ip, "netns", "exec", &self.0, "unshare", "--uts"];
@@ -65,8 +65,8 @@ impl Space {
         ip(&[&command, files].concat()).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Waits until an interface carries packets and the addresses that it was given can be used. The one
-    /// that the kernel adds takes a second or two to be sure that no neighbour has it.
+    /// Waits until an interface carries packets and the addresses that it was given can be used.
+    /// The one that the kernel adds takes a second or two to be sure that no neighbour has it.
     pub(super) fn until_ready(&self, interface: &str) {
         let began = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! Reading Rust source as far as the layer table needs: which paths a file names outside of its tests.
+//! Reading Rust source as far as the layer table needs: which paths a file names outside of its
+//! tests.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -40,7 +41,8 @@ impl File {
         all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
     }
 
-    /// The names of fields and statics whose type is a lock, or holds one; not of references to locks.
+    /// The names of fields and statics whose type is a lock, or holds one; not of references to
+    /// locks.
     pub(crate) fn locks(&self) -> BTreeSet<&str> {
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         let of_type = |c: char| is_part(c) || c.is_whitespace() || "<':".contains(c);

@@ -144,8 +144,9 @@ impl What {
         CallOptions { algorithm, timeout_ms: LIMIT_MS, label, ..CallOptions::default() }
     }
 
-    /// Whether a rank that makes this call may be through with it before anybody notices that `others` call something
-    /// else: it sends only, or receives only from a root with which it agrees.
+    /// Whether a rank that makes this call may be through with it before anybody notices that
+    /// `others` call something else: it sends only, or receives only from a root with which it
+    /// agrees.
     pub(crate) fn may_leave(self, me: usize, others: &[Self]) -> bool {
         match self.kind {
             OpKind::Broadcast | OpKind::Scatter | OpKind::ScatterV => others[self.root] == self,

@@ -1,7 +1,7 @@
-//! The mismatch matrix: ranks that do not make the same call, in every way in which calls can differ, over every
-//! transport, with every rank as the odd one. Whoever is inside of the operation is told both descriptions; who has left
-//! it already, a root or a sender, is told at its next call. Where ranks have left, all may be told what one of those
-//! called next.
+//! The mismatch matrix: ranks that do not make the same call, in every way in which calls can
+//! differ, over every transport, with every rank as the odd one. Whoever is inside of the operation
+//! is told both descriptions; who has left it already, a root or a sender, is told at its next
+//! call. Where ranks have left, all may be told what one of those called next.
 //!
 //! Ranks are threads; `faults.rs` and `multi_host` have some of it with processes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -112,12 +112,13 @@ fn check(layout: Layout, (name, case): &(&str, Case), size: usize, odd: usize) -
         let what = format!("{name}, {layout:?}, {size} ranks, odd {odd}, rank {me}: {both:?}");
         let Some(error) = error else { return Some(format!("{what}: it was told nothing")) };
         let text = error.message();
-        // Where somebody has left, who hears of it first may know no more than what that rank called next, or that it
-        // and a third agree on that and not on what came before.
+        // Where somebody has left, who hears of it first may know no more than what that rank
+        // called next, or that it and a third agree on that and not on what came before.
         let somebody_left = (0..size).any(|rank| first[rank].may_leave(rank, &first));
         let says_next = text.contains("agree on barrier #3, but not on what came before it")
             || (text.contains("barrier #3") && both.iter().any(|both| text.contains(both)));
-        // Of an operation before the one at which it was found, the other side's label is known and nothing else.
+        // Of an operation before the one at which it was found, the other side's label is known and
+        // nothing else.
         let says_labels = usual[0].label != other[0].label
             && [&usual[0], &other[0]].iter().all(|call| text.contains(&call.quoted_label()));
         let says_next = says_next || says_labels;

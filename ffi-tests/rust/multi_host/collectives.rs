@@ -1,5 +1,5 @@
-//! Every collective with right results, blocking and issued ahead: over both families of addresses, with one rank to
-//! a host and with several, over a line that delays and loses, and on many ranks.
+//! Every collective with right results, blocking and issued ahead: over both families of addresses,
+//! with one rank to a host and with several, over a line that delays and loses, and on many ranks.
 
 use super::{all_is_right, block};
 use crate::harness::{Job, Place};
@@ -25,7 +25,8 @@ fn every_collective(ranks: usize, counts: &[usize]) -> String {
     program + "finalize\nleaks\n"
 }
 
-/// Runs every collective on hosts with so many ranks, and that twice: with each family of addresses.
+/// Runs every collective on hosts with so many ranks, and that twice: with each family of
+/// addresses.
 fn collectives_are_right(counts: &[usize]) {
     let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
     let places = block(&hosts, counts);

@@ -1,12 +1,13 @@
-//! A rank that dies is named on all hosts, whatever the others are doing: collectives, and messages with it.
+//! A rank that dies is named on all hosts, whatever the others are doing: collectives, and messages
+//! with it.
 
 use super::{AT_ONCE_MS, LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
 use crate::harness::{Job, Place};
 use crate::hosts::{ETHERNET, Hosts};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 
-/// Kills one rank in the middle of a loop; returns after how many microseconds those on other hosts and
-/// those on its own were told.
+/// Kills one rank in the middle of a loop; returns after how many microseconds those on other hosts
+/// and those on its own were told.
 fn kill_one(hosts: &Hosts, places: &[Place], operation: &str, victim: usize) -> [Vec<u64>; 2] {
     let program = format!("init\nloop {operation}\nbarrier\ngate end\nfinalize\nleaks\n");
     let mut job = Job::spread(places, &hosts.ipv4(0, 0), |_| program.clone());
@@ -79,8 +80,8 @@ fn a_death_on_one_host_is_told_on_the_other_in_broadcasts() {
     kill_each("broadcast f32 5000 0");
 }
 
-/// What each rank does when one dies, after all have met: on the other host one waits for a message from it and
-/// one sends it a large one; on its own host one waits for a message from anybody.
+/// What each rank does when one dies, after all have met: on the other host one waits for a message
+/// from it and one sends it a large one; on its own host one waits for a message from anybody.
 fn busy_with(victim: usize, rank: usize) -> String {
     let on_its_host = rank / 2 == victim / 2;
     match rank % 2 {

@@ -1,5 +1,5 @@
-//! Which interfaces and ports the ranks of several hosts use for each other: those that lead to the store, or those
-//! that the user names.
+//! Which interfaces and ports the ranks of several hosts use for each other: those that lead to the
+//! store, or those that the user names.
 
 use super::{all_is_right, block, names, start_ranks};
 use crate::harness::{Ended, Job, Report};
@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 /// Two of one kind, and another.
 const INTERFACES: &[&str] = &["eth0", "eth1", "ib0"];
 
-/// More than goes over an interface that only the store is reached by, and less than one of two gets of
-/// [`TRAFFIC`].
+/// More than goes over an interface that only the store is reached by, and less than one of two
+/// gets of [`TRAFFIC`].
 const NOTABLE: u64 = 300_000;
 
 /// Of several megabytes.
@@ -164,8 +164,8 @@ fn a_range_without_a_free_port_is_an_error_that_says_so() {
     }
 }
 
-/// Whether the ranks of two hosts reach each other that use all interfaces, where one of the first host's and one of
-/// the second's may be down.
+/// Whether the ranks of two hosts reach each other that use all interfaces, where one of the first
+/// host's and one of the second's may be down.
 fn all_goes_well_with_networks_down(networks: &[&str], down: [Option<usize>; 2]) {
     let Some(hosts) = Hosts::find(2, networks) else { return };
     let places = block(&hosts, &[1, 2]);

@@ -1,5 +1,5 @@
-//! Groups whose ranks are on several hosts. Every rank is a process, and every host a network name space, but for
-//! those tests whose hosts differ in name alone.
+//! Groups whose ranks are on several hosts. Every rank is a process, and every host a network name
+//! space, but for those tests whose hosts differ in name alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured, or why it is skipped")]
@@ -43,8 +43,8 @@ fn names(ranks: usize) -> Vec<String> {
     (0..ranks).map(|rank| rank.to_string()).collect()
 }
 
-/// Starts the ranks of a job, as [`Job::spread`] does, each with variables of its own beside those that a launcher
-/// sets.
+/// Starts the ranks of a job, as [`Job::spread`] does, each with variables of its own beside those
+/// that a launcher sets.
 fn start_ranks(
     job: &mut Job,
     places: &[Place],

@@ -1,13 +1,14 @@
-//! Messages between ranks of several hosts: every rank to every other, of all sizes, in another order than they were
-//! sent in; from anybody; and those that nobody sends or receives.
+//! Messages between ranks of several hosts: every rank to every other, of all sizes, in another
+//! order than they were sent in; from anybody; and those that nobody sends or receives.
 
 use super::{TOLD_WITHIN_MS, all_is_right, block};
 use crate::harness::{Job, Place};
 use crate::hosts::{ETHERNET, Hosts, Line};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 
-/// What one rank does so that messages of these sizes go from every rank to every rank: it receives those that
-/// were sent last first, then some from anybody, under any tag, into more room than they need.
+/// What one rank does so that messages of these sizes go from every rank to every rank: it receives
+/// those that were sent last first, then some from anybody, under any tag, into more room than they
+/// need.
 fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
     let mut program = "init\n".to_owned();
     let mut add = |line: String| program.push_str(&format!("{line}\n"));
@@ -60,8 +61,8 @@ fn messages_are_right_between_two_hosts_of_two_ranks() {
     }
 }
 
-/// The program of one rank of a ring. Each size goes around it in place, by `sendrecv`, and by synchronous sends, whose receivers
-/// probe first.
+/// The program of one rank of a ring. Each size goes around it in place, by `sendrecv`, and by
+/// synchronous sends, whose receivers probe first.
 fn around_the_ring(ranks: usize, me: usize, sizes: &[usize]) -> String {
     let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
     let mut program = "init\n".to_owned();

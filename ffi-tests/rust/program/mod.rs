@@ -10,7 +10,8 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long anything may take on a busy machine: a program that compiles another's headers takes half a minute on a quiet one.
+/// How long anything may take on a busy machine: a program that compiles another's headers takes
+/// half a minute on a quiet one.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A folder of a test's own.

@@ -51,7 +51,8 @@ pub(crate) fn expect(status: dist_status_t) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Store(*mut dist_store_t);
 
-// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use
+// it.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
@@ -111,7 +112,8 @@ impl Group {
         expect(unsafe { dist_group_release(self.0) });
     }
 
-    /// Makes a group of some of this one's `size` ranks; `place` is this rank's in it, if it has one.
+    /// Makes a group of some of this one's `size` ranks; `place` is this rank's in it, if it has
+    /// one.
     pub(crate) fn team(self, team: &Team, size: usize, place: Option<usize>) -> Option<Self> {
         let name = CString::new(format!("team{}", team.id)).unwrap();
         // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
@@ -142,7 +144,8 @@ impl Group {
         (!group.is_null()).then_some(Self(group))
     }
 
-    /// Makes a collective; the buffers stay until it is done. Asynchronous with a place for the work.
+    /// Makes a collective; the buffers stay until it is done. Asynchronous with a place for the
+    /// work.
     pub(crate) fn collective(
         self,
         call: &Collective,
@@ -197,8 +200,9 @@ impl Group {
         let (from, to) = (sends.as_ptr(), recvs.as_ptr());
         let (send_counts, recv_counts) = (blocks.send_counts.as_ptr(), blocks.recv_counts.as_ptr());
         let (options, work) = (std::ptr::null(), place(work));
-        // SAFETY (all): the lists have an entry for each rank where the header wants one, the buffers the sizes that
-        // the call says; the lists outlive the call, the buffers the operation.
+        // SAFETY (all): the lists have an entry for each rank where the header wants one, the
+        // buffers the sizes that the call says; the lists outlive the call, the buffers the
+        // operation.
         let status = match call.kind {
             // SAFETY: as above.
             Kind::Gather => unsafe {

@@ -291,7 +291,8 @@ impl<'s, 'p> Runner<'s, 'p> {
             .collect()
     }
 
-    /// Waits for them, in any order, and checks that each has got the next message of whoever sent it.
+    /// Waits for them, in any order, and checks that each has got the next message of whoever sent
+    /// it.
     fn check_asked(&mut self, exchange: &Exchange, asked: Vec<(Message, Work, Guarded)>) {
         let mut order: Vec<usize> = (0..asked.len()).collect();
         self.random.shuffle(&mut order);
@@ -433,7 +434,8 @@ fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
     let own = |count| contribution(id, rank, dtype, 0, count);
     let of_all = |from| reduction(id, size, (dtype, op), from, count);
     let rubbish = |len| vec![RUBBISH; len];
-    // The input where it is apart, what the output holds at first, and what it must hold at an offset.
+    // The input where it is apart, what the output holds at first, and what it must hold at an
+    // offset.
     let (input, output, offset, expected) = match kind {
         Kind::AllReduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
         Kind::AllReduce => (own(count), rubbish(bytes), 0, of_all(0)),

@@ -1,8 +1,9 @@
-//! Random programs against an oracle: collectives and messages, blocking and asynchronous, in batches, on several
-//! groups from several threads, waited for in any order, over every transport and mixture of hosts.
+//! Random programs against an oracle: collectives and messages, blocking and asynchronous, in
+//! batches, on several groups from several threads, waited for in any order, over every transport
+//! and mixture of hosts.
 //!
-//! Ranks are threads. A seed makes a program (`program.rs`) and, for each rank, the order in which it waits
-//! (`execute.rs`); so a failure can be repeated with `RANDOM_SEEDS=SEED`.
+//! Ranks are threads. A seed makes a program (`program.rs`) and, for each rank, the order in which
+//! it waits (`execute.rs`); so a failure can be repeated with `RANDOM_SEEDS=SEED`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -7,7 +7,8 @@ use crate::values::{contribution, reduction};
 /// What lies between the blocks of a `_v` form, in bytes, and must stay.
 const GAP: usize = 5;
 
-/// Where the blocks of a call are, in bytes from the beginning of the input or of the output, and their elements.
+/// Where the blocks of a call are, in bytes from the beginning of the input or of the output, and
+/// their elements.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     /// The blocks to send lie in the output, since the call is in place.

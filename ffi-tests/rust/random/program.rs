@@ -1,5 +1,5 @@
-//! Random programs that are valid: every rank makes the same collectives in the same order, every message has a
-//! receive, and nobody can wait for somebody who waits for it.
+//! Random programs that are valid: every rank makes the same collectives in the same order, every
+//! message has a receive, and nobody can wait for somebody who waits for it.
 
 pub(crate) use crate::generator::Random;
 use crate::values::{Op, Type};
@@ -262,13 +262,15 @@ impl Maker {
 }
 
 impl Exchange {
-    /// What a rank sends, in an order of its own that keeps that of messages to one rank under one tag.
+    /// What a rank sends, in an order of its own that keeps that of messages to one rank under one
+    /// tag.
     pub(crate) fn sent_by(&self, rank: usize, random: &mut Random) -> Vec<Message> {
         let own = self.messages.iter().filter(|message| message.from == rank).copied().collect();
         keep_order(own, |message| (message.to, message.tag), random)
     }
 
-    /// What a rank is to receive, in an order of its own that keeps that of messages from one rank under one tag.
+    /// What a rank is to receive, in an order of its own that keeps that of messages from one rank
+    /// under one tag.
     pub(crate) fn received_by(&self, rank: usize, random: &mut Random) -> Vec<Message> {
         let own = self.messages.iter().filter(|message| message.to == rank).copied().collect();
         keep_order(own, |message| (message.from, message.tag), random)

@@ -20,7 +20,8 @@ pub(crate) struct Expected {
     strings: Option<Vec<Vec<u8>>>,
 }
 
-// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use
+// it.
 unsafe impl Send for Expected {}
 
 impl Expected {

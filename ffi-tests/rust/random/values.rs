@@ -1,4 +1,5 @@
-//! What ranks contribute, and what must come out: small whole numbers, so that every sum is exact in every order.
+//! What ranks contribute, and what must come out: small whole numbers, so that every sum is exact
+//! in every order.
 
 use dist::ffi::types::{
     DIST_AVG, DIST_BF16, DIST_BXOR, DIST_F32, DIST_F64, DIST_I32, DIST_I64, DIST_MAX, DIST_MIN,

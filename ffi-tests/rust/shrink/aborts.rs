@@ -1,4 +1,5 @@
-//! An abort reaches the groups that were made from a group; a death does not reach those it has nothing to do with.
+//! An abort reaches the groups that were made from a group; a death does not reach those it has
+//! nothing to do with.
 
 use super::{listed, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};

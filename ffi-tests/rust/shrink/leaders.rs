@@ -22,8 +22,8 @@ fn a_leader_that_dies_while_it_waits_is_succeeded() {
     }
 }
 
-/// Kills the leader so long after the group has failed. It may have made the new group by then, or not: in that case
-/// the others have a group with it that fails, and go on from there.
+/// Kills the leader so long after the group has failed. It may have made the new group by then, or
+/// not: in that case the others have a group with it that fails, and go on from there.
 fn kill_after(hosts: &str, delay: Duration) {
     let (mut job, names) = start(hosts, |rank| match rank {
         0 => "init\nbarrier\ngate go\nabort enough\nshrink rest\ngate never\n".to_owned(),

@@ -1,5 +1,6 @@
-//! Going on with those that are left: groups of the survivors of a failed group, and aborts that reach the groups made from
-//! a group. Every rank is a process; some of them are killed, stopped or late.
+//! Going on with those that are left: groups of the survivors of a failed group, and aborts that
+//! reach the groups made from a group. Every rank is a process; some of them are killed, stopped or
+//! late.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says why it is skipped")]

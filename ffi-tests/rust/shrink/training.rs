@@ -3,8 +3,8 @@
 use super::harness::{Job, Place};
 use super::toolchain::Compiler;
 
-/// How far the accuracies may differ, in percent: one of the 297 held-out digits is a third of one percent, and rounding
-/// may turn a few.
+/// How far the accuracies may differ, in percent: one of the 297 held-out digits is a third of one
+/// percent, and rounding may turn a few.
 const MARGIN: f64 = 1.0;
 
 /// What a run says at its end.

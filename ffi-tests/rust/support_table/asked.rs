@@ -69,7 +69,8 @@ pub(crate) fn nccl_since(query: &Query) -> Option<i32> {
     versions.into_iter().find(|&version| nccl_does(query, version))
 }
 
-/// 2.14 is the oldest that the library takes; in the newest there is nothing yet that older ones had not.
+/// 2.14 is the oldest that the library takes; in the newest there is nothing yet that older ones
+/// had not.
 pub(crate) const OLDEST_MINOR: i32 = 14;
 const NEWEST_MINOR: i32 = 99;
 

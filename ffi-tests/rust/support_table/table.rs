@@ -1,4 +1,5 @@
-//! The answers of all back ends to all questions, as a table in which those that are alike share a row.
+//! The answers of all back ends to all questions, as a table in which those that are alike share a
+//! row.
 
 use crate::asked::{Ask, Device, Kind, OLDEST_MINOR, backends, nccl_since, query};
 use dist::base::dtype::DataType;

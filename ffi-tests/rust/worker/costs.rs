@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The bytes of shared memory behind the segments that this process holds, and those of its heap that are in use.
+/// The bytes of shared memory behind the segments that this process holds, and those of its heap
+/// that are in use.
 pub(super) fn memory() -> Outcome {
     // SAFETY: takes nothing and touches no memory of ours.
     let heap = unsafe { libc::mallinfo2() };
@@ -15,7 +16,8 @@ pub(super) fn memory() -> Outcome {
     (0, message.to_string())
 }
 
-/// A segment that is held by several descriptors counts once; a page that was never used, not at all.
+/// A segment that is held by several descriptors counts once; a page that was never used, not at
+/// all.
 fn segments() -> u64 {
     let mut blocks = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {

@@ -8,8 +8,8 @@ use dist::ffi::group_shrink::dist_group_shrink;
 use dist::ffi::types::{DIST_OK, dist_group_new_options_t, dist_shrink_options_t};
 use std::ptr::null_mut;
 
-/// `new NAME RANKS`, where RANKS is a list with commas, with `members=yes`; `shrink NAME` with `timeout_ms=` and
-/// `connect_timeout_ms=`. `None` where this rank is not in it.
+/// `new NAME RANKS`, where RANKS is a list with commas, with `members=yes`; `shrink NAME` with
+/// `timeout_ms=` and `connect_timeout_ms=`. `None` where this rank is not in it.
 pub(super) fn derive(words: &Words<'_>, from: Group) -> Result<Option<Group>, Outcome> {
     let mut made = null_mut();
     let status = if words.verb() == "shrink" {

@@ -42,7 +42,8 @@ pub(super) type Outcome = (dist_status_t, String);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group(pub(super) *mut dist_group_t);
 
-// SAFETY: a handle is a token that the library looks up; its header says that any thread may use it.
+// SAFETY: a handle is a token that the library looks up; its header says that any thread may use
+// it.
 unsafe impl Send for Group {}
 
 /// A store's handle.
@@ -358,8 +359,8 @@ fn element(rank: i32, index: usize) -> f32 {
 
 impl<'a> Call<'a> {
     /// `all_reduce f32 SUM 10`, `reduce f32 SUM 10 0`, `broadcast f32 10 0`, `all_gather f32 10`,
-    /// `reduce_scatter f32 SUM 10`, `barrier`; with `timeout_ms=` and `algorithm=`; `nan=` is the index of an
-    /// element that is none.
+    /// `reduce_scatter f32 SUM 10`, `barrier`; with `timeout_ms=` and `algorithm=`; `nan=` is the
+    /// index of an element that is none.
     pub(super) fn new(words: Words<'a>, group: Group) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
@@ -443,7 +444,8 @@ impl<'a> Call<'a> {
             },
             "reduce_scatter" => {
                 let op = operator(words.at(1));
-                // SAFETY: both buffers hold `count` elements for each rank and outlive the operation.
+                // SAFETY: both buffers hold `count` elements for each rank and outlive the
+                // operation.
                 unsafe { dist_reduce_scatter(group, send, recv, count, dtype, op, options, work) }
             }
             verb => panic!("the worker knows no command \"{verb}\""),

@@ -35,10 +35,10 @@ fn byte(from: i32, tag: i32, index: usize) -> u8 {
 }
 
 impl<'a> Message<'a> {
-    /// `send BYTES PEER TAG`, `recv BYTES PEER TAG`, with `timeout_ms=`. To receive, the peer and, with
-    /// `async=yes`, the tag may be `any`, and `of=BYTES` says that the message is shorter than the room. `sync=yes` makes a
-    /// send synchronous. `probe BYTES PEER TAG` receives the message that a probe finds. `sendrecv BYTES DEST SOURCE TAG` does
-    /// both in one buffer.
+    /// `send BYTES PEER TAG`, `recv BYTES PEER TAG`, with `timeout_ms=`. To receive, the peer and,
+    /// with `async=yes`, the tag may be `any`, and `of=BYTES` says that the message is shorter than
+    /// the room. `sync=yes` makes a send synchronous. `probe BYTES PEER TAG` receives the message
+    /// that a probe finds. `sendrecv BYTES DEST SOURCE TAG` does both in one buffer.
     pub(super) fn new(words: Words<'a>, group: Group) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();

@@ -1,6 +1,6 @@
 //! The processes that the tests start: each is the test program itself, run again with a list of
-//! commands in its environment. It carries them out one after another, through the C ABI, and reports
-//! each with its status, its message and the time it took.
+//! commands in its environment. It carries them out one after another, through the C ABI, and
+//! reports each with its status, its message and the time it took.
 //!
 //! Commands, one per line; `on=NAME` chooses a group other than the world:
 //!

@@ -23,12 +23,12 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// `listen ADDRESS` and `echo`: sends back all that comes over the next connection.
-    /// `exchange ADDRESS BYTES TIMES`: sends so many bytes over one connection and waits until they are
-    /// back, so many times; the message is the microseconds of the fastest time.
-    /// `bind ADDRESS` and `receive COUNT`: the message has the numbers below `COUNT` of the datagrams
-    /// that come before one that has a number from there on. `datagrams ADDRESS COUNT` sends so many.
-    /// `knock ADDRESS BYTES TIMES`: so many connections, as soon as somebody listens there. On each go so many
+    /// `listen ADDRESS` and `echo`: sends back all that comes over the next connection. `exchange
+    /// ADDRESS BYTES TIMES`: sends so many bytes over one connection and waits until they are back,
+    /// so many times; the message is the microseconds of the fastest time. `bind ADDRESS` and
+    /// `receive COUNT`: the message has the numbers below `COUNT` of the datagrams that come before
+    /// one that has a number from there on. `datagrams ADDRESS COUNT` sends so many. `knock ADDRESS
+    /// BYTES TIMES`: so many connections, as soon as somebody listens there. On each go so many
     /// bytes that mean nothing, and the other side must end it; with 0 bytes it stays open.
     pub(super) fn carry_out(&mut self, words: &Words<'_>) -> Outcome {
         let done = match words.verb() {
@@ -115,7 +115,8 @@ fn exchange(address: &str, count: usize, times: usize) -> io::Result<String> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     prepare(&stream)?;
-    // No two neighbouring blocks of any size are alike, since the step has no factor in common with 256.
+    // No two neighbouring blocks of any size are alike, since the step has no factor in common with
+    // 256.
     let sent: Vec<u8> = (0_u8..=250).cycle().take(count).collect();
     let mut back = vec![0; count];
     let mut fastest = Duration::MAX;

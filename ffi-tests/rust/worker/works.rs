@@ -93,8 +93,8 @@ impl Outstanding {
         library::work_culprit(work.0)
     }
 
-    /// Waits for all works in another order than that of their issue, and looks at the results; returns what has
-    /// become of the one issued first that has failed.
+    /// Waits for all works in another order than that of their issue, and looks at the results;
+    /// returns what has become of the one issued first that has failed.
     pub(super) fn settle(&mut self) -> Outcome {
         let issued = std::mem::take(&mut self.0);
         let waited_first = (0..issued.len()).rev().filter(|index| index % 2 == 0);

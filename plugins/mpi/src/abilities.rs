@@ -1,4 +1,5 @@
-//! What the plug-in does, as far as that is known without any MPI: which operations it has, and who folds elements.
+//! What the plug-in does, as far as that is known without any MPI: which operations it has, and who
+//! folds elements.
 //!
 //! The library's tests read this file for the table of docs/backends.md. So it must not know MPI.
 
@@ -17,7 +18,8 @@ pub(crate) enum Folds {
     Kernels,
 }
 
-/// Hands the types and operators to a macro that are folded by kernels: what MPI does not have, or has otherwise.
+/// Hands the types and operators to a macro that are folded by kernels: what MPI does not have, or
+/// has otherwise.
 macro_rules! folded_by_kernels {
     ($each:ident) => {
         $each! {
@@ -40,7 +42,8 @@ macro_rules! folded_by_kernels {
 #[allow(unused_imports, reason = "not by the library's tests")]
 pub(crate) use folded_by_kernels;
 
-/// The operator that folds for another: AVG and PREMUL_SUM are sums, of which something is divided or scaled.
+/// The operator that folds for another: AVG and PREMUL_SUM are sums, of which something is divided
+/// or scaled.
 pub(crate) fn folding(op: ReduceOp) -> ReduceOp {
     match op {
         ReduceOp::Avg | ReduceOp::PremulSum => ReduceOp::Sum,

@@ -1,7 +1,7 @@
 //! Which MPI this was built for, which one is in the process, and whose launcher started it.
 //!
-//! The families do not know each other: a program that the launcher of the other one has started finds itself alone in its
-//! MPI_COMM_WORLD.
+//! The families do not know each other: a program that the launcher of the other one has started
+//! finds itself alone in its MPI_COMM_WORLD.
 //!
 //! The library's tests read this file. So it must not know MPI.
 
@@ -96,8 +96,8 @@ pub(crate) fn told(family: Family, variable: &dyn Fn(&str) -> Option<String>) ->
     variable(family.size_variable()).and_then(|text| text.trim().parse().ok())
 }
 
-/// Why this plug-in cannot be used, where the launcher was surely the other family's: before MPI is initialised, which can
-/// be done once only.
+/// Why this plug-in cannot be used, where the launcher was surely the other family's: before MPI is
+/// initialised, which can be done once only.
 pub(crate) fn refusal(own: Family, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     // What Slurm tells serves either.
     if told(own, variable).is_some() || variable("SLURM_PROCID").is_some() {

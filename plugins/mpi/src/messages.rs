@@ -1,12 +1,13 @@
 //! Messages between two ranks.
 //!
-//! Nothing is received before it is known who wants it: what arrives is taken in the order in which MPI offers it
-//! (MPI_Improbe), and brought together with receives here, in the order of their posting. So any sender and any tag of
-//! callers can be asked for, a message that is too long stays for the next receive, memory can be made to measure, and a
-//! receive that nobody has matched is taken back by forgetting it.
+//! Nothing is received before it is known who wants it: what arrives is taken in the order in which
+//! MPI offers it (MPI_Improbe), and brought together with receives here, in the order of their
+//! posting. So any sender and any tag of callers can be asked for, a message that is too long stays
+//! for the next receive, memory can be made to measure, and a receive that nobody has matched is
+//! taken back by forgetting it.
 //!
-//! Tags that MPI has no room for travel at the head of a message under its largest tag; such a message is copied on both
-//! sides.
+//! Tags that MPI has no room for travel at the head of a message under its largest tag; such a
+//! message is copied on both sides.
 
 use crate::failure::{Failure, Result};
 use crate::interface::*;

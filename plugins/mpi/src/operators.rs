@@ -1,9 +1,10 @@
 //! Operators: MPI's own where they do what libdist's do, else operators made of libdist's kernels.
 //!
-//! MPI's own are SUM and PRODUCT of wide numbers, and almost everything of integers; but sums of 8 and 16 bits saturate in Open
-//! MPI where it uses AVX (4.1), and must wrap, and MPICH (4.0) takes unsigned numbers for signed ones in MIN and MAX. They leave open which NaN a sum is. MIN and MAX
-//! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI knows nothing.
-//! AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
+//! MPI's own are SUM and PRODUCT of wide numbers, and almost everything of integers; but sums of 8
+//! and 16 bits saturate in Open MPI where it uses AVX (4.1), and must wrap, and MPICH (4.0) takes
+//! unsigned numbers for signed ones in MIN and MAX. They leave open which NaN a sum is. MIN and MAX
+//! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI
+//! knows nothing. AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
 
 use crate::abilities::{Folds, folded_by_kernels, folding, folds};
 use crate::base::buffer::{Dst, Src};

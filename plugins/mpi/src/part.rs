@@ -1,8 +1,9 @@
 //! This rank's part in one group: three communicators of its own, made of the ranks of the group.
 //!
-//! MPI_Comm_create_group needs nobody else, so that groups of some ranks are made by these alone. Collectives and the
-//! messages that they are made of have the first communicator; callers' messages and the library's own have one each, so that
-//! no tag of one can be taken for one of the other.
+//! MPI_Comm_create_group needs nobody else, so that groups of some ranks are made by these alone.
+//! Collectives and the messages that they are made of have the first communicator; callers'
+//! messages and the library's own have one each, so that no tag of one can be taken for one of the
+//! other.
 //!
 //! Ranks learn of an abort through the group's store: MPI has no word for it.
 
@@ -54,7 +55,8 @@ pub(crate) struct Part {
 pub(crate) struct Options {
     /// The largest count that MPI is given: less than an int can say only in tests.
     pub(crate) largest: c_int,
-    /// All ranks promise to be in place in the same calls, so that MPI_IN_PLACE may be used where MPI wants it of all.
+    /// All ranks promise to be in place in the same calls, so that MPI_IN_PLACE may be used where
+    /// MPI wants it of all.
     pub(crate) in_place_agreed: bool,
     /// MPI gets the memory of devices, if it takes that.
     device_memory: bool,
@@ -220,7 +222,8 @@ impl Part {
         }
     }
 
-    /// Carries out a collective, as far as that takes no longer than the limit: what goes on comes back as a request.
+    /// Carries out a collective, as far as that takes no longer than the limit: what goes on comes
+    /// back as a request.
     pub(crate) fn run(
         &self,
         operation: &dist_backend_operation_t,
@@ -300,7 +303,8 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// Frees the communicators where nothing of them is in use: else MPI keeps them until it is finalised.
+    /// Frees the communicators where nothing of them is in use: else MPI keeps them until it is
+    /// finalised.
     fn drop(&mut self) {
         let is_used = self.has_failed.load(Ordering::Relaxed)
             || self.lingering.load(Ordering::Relaxed) > 0

@@ -1,12 +1,13 @@
 //! The one MPI of this process: who initialises and finalises it, and which threads may call it.
 //!
-//! Where the program has not initialised MPI, the first group does, and asks for all threads. MPI can be initialised once in
-//! a process, so it is finalised when the process exits (`atexit`), and only after a good end: MPI_Finalize waits for the
-//! other ranks, and must not where a group of this process is left over or has failed. The launcher then ends the job,
-//! because a rank has gone without it. A program that initialises MPI itself finalises it itself.
+//! Where the program has not initialised MPI, the first group does, and asks for all threads. MPI
+//! can be initialised once in a process, so it is finalised when the process exits (`atexit`), and
+//! only after a good end: MPI_Finalize waits for the other ranks, and must not where a group of
+//! this process is left over or has failed. The launcher then ends the job, because a rank has gone
+//! without it. A program that initialises MPI itself finalises it itself.
 //!
-//! Below MPI_THREAD_MULTIPLE one lock is held while MPI is called, and never while somebody waits. Below SERIALIZED only
-//! the thread that initialised MPI may call it.
+//! Below MPI_THREAD_MULTIPLE one lock is held while MPI is called, and never while somebody waits.
+//! Below SERIALIZED only the thread that initialised MPI may call it.
 
 use crate::failure::{Failure, Result};
 use crate::family;

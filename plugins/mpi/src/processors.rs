@@ -1,4 +1,5 @@
-//! Which processors ranks may use, and whether there is one for each: else whoever waits lets others run.
+//! Which processors ranks may use, and whether there is one for each: else whoever waits lets
+//! others run.
 
 use std::ffi::c_int;
 

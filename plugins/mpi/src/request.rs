@@ -28,13 +28,13 @@ pub(crate) enum Taken {
     Kept(&'static str),
 }
 
-/// How many looks there are before whoever waits looks at anything else. A look is nothing but a call of MPI: a large vector goes
-/// on in these calls only, thousands of them.
+/// How many looks there are before whoever waits looks at anything else. A look is nothing but a
+/// call of MPI: a large vector goes on in these calls only, thousands of them.
 const LOOKS: u32 = 64;
 const LOOKS_WHEN_CROWDED: u32 = 8;
 
-/// Of so many elements, an operation that the first looks have found ended has taken some ten microseconds at most. None are those
-/// with blocks of all lengths.
+/// Of so many elements, an operation that the first looks have found ended has taken some ten
+/// microseconds at most. None are those with blocks of all lengths.
 const SHORT: RangeInclusive<usize> = 1..=1024;
 
 /// For how long it does nothing but look; from then on it sleeps in between.
@@ -172,7 +172,8 @@ impl Request {
     }
 }
 
-/// Between two looks: a look at MPI takes long enough by itself, where nobody else needs the processor.
+/// Between two looks: a look at MPI takes long enough by itself, where nobody else needs the
+/// processor.
 fn pause(part: &Part) {
     if part.is_crowded {
         std::thread::yield_now();

@@ -6,8 +6,8 @@ use crate::failure::{Failure, Result};
 use crate::interface::DIST_ERR_UNSUPPORTED;
 use crate::mpi::{constant, sys};
 
-/// The type whose elements lie in memory as these do. What MPI has no arithmetic for is a word of the same size, which
-/// operators of this crate's own know how to read.
+/// The type whose elements lie in memory as these do. What MPI has no arithmetic for is a word of
+/// the same size, which operators of this crate's own know how to read.
 pub(crate) fn datatype(dtype: DataType) -> sys::MPI_Datatype {
     match dtype {
         DataType::I8 => constant!(RSMPI_INT8_T),

@@ -1,4 +1,5 @@
-//! The functions that libdist calls: each turns C into Rust, and what comes of it into a status. A panic ends here.
+//! The functions that libdist calls: each turns C into Rust, and what comes of it into a status. A
+//! panic ends here.
 
 use crate::abilities::KINDS;
 use crate::collective::takes_from_device;

@@ -1,9 +1,9 @@
 //! Operations between nodes whose ranks share memory: inside, between, inside.
 //!
-//! Small vectors go through one rank of each node, its *leader*. Large ones go in *lanes*: they are cut into as many
-//! slices as the smallest node has ranks, the n-th ranks of all nodes take care of the n-th slice, and so each rank
-//! of a node talks to the other nodes, about a part. Nodes may have different numbers of ranks, and any ranks of
-//! the group.
+//! Small vectors go through one rank of each node, its *leader*. Large ones go in *lanes*: they are
+//! cut into as many slices as the smallest node has ranks, the n-th ranks of all nodes take care of
+//! the n-th slice, and so each rank of a node talks to the other nodes, about a part. Nodes may
+//! have different numbers of ranks, and any ranks of the group.
 
 /// Everybody's block to everybody.
 pub mod all_gather {
@@ -45,15 +45,15 @@ use crate::base::nodes::Nodes;
 use std::ops::Range;
 use std::time::Duration;
 
-/// For how long a rank that cannot name who is late lets others report first: longer than ranks of other nodes take
-/// ([`crate::algo::message`]), on a busy machine too.
+/// For how long a rank that cannot name who is late lets others report first: longer than ranks of
+/// other nodes take ([`crate::algo::message`]), on a busy machine too.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// Slices begin on multiples of this, so that elements stay whole.
 const GRAIN: usize = 64;
 
-/// Of how many bytes a root holds copies at a time, about, before it sends them to the leaders of other nodes or after
-/// they came from there.
+/// Of how many bytes a root holds copies at a time, about, before it sends them to the leaders of
+/// other nodes or after they came from there.
 const TOGETHER: usize = 4 << 20;
 
 /// The least of each rank's block that goes at a time where there is so much.
@@ -137,8 +137,9 @@ impl Levels<'_> {
     }
 }
 
-/// How much of each rank's block goes to or from a root at a time, where `room` bytes of it fit a slot: whole
-/// elements, and not so much that the root would hold more than [`TOGETHER`] for all `ranks` of them, if that can be.
+/// How much of each rank's block goes to or from a root at a time, where `room` bytes of it fit a
+/// slot: whole elements, and not so much that the root would hold more than [`TOGETHER`] for all
+/// `ranks` of them, if that can be.
 fn at_a_time(room: usize, ranks: usize, element: usize) -> usize {
     let together = (TOGETHER / ranks).max(LEAST);
     (room.min(together) / element).max(1) * element
@@ -149,7 +150,8 @@ fn slice(bytes: usize, lanes: usize, lane: usize) -> Range<usize> {
     owned(bytes, lanes, lane)
 }
 
-/// What a part of a slice, from `part.start` on, is in the whole vector; it may be less, or nothing.
+/// What a part of a slice, from `part.start` on, is in the whole vector; it may be less, or
+/// nothing.
 fn within(slice: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     let at = |offset: usize| (slice.start + offset).min(slice.end);
     at(part.start)..at(part.end)

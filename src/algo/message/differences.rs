@@ -1,5 +1,5 @@
-//! What is said where a message is not the one that must come: ranks called different operations, or disagree about how
-//! much goes between them.
+//! What is said where a message is not the one that must come: ranks called different operations,
+//! or disagree about how much goes between them.
 
 use super::exchange::{Call, Exchange};
 use super::lane::OtherSide;
@@ -31,8 +31,9 @@ impl Call<'_> {
 impl Exchange<'_> {
     /// Compares the calls of a peer with the calls of this rank.
     ///
-    /// Before this rank asks the peer for labels, it announces to all ranks that it is in the operation. By that they find
-    /// the mismatch, too. A rank that cannot ask waits for the report of a rank that can.
+    /// Before this rank asks the peer for labels, it announces to all ranks that it is in the
+    /// operation. By that they find the mismatch, too. A rank that cannot ask waits for the report
+    /// of a rank that can.
     pub(super) fn agree(&mut self, peer: Rank, header: &Header) -> Result<()> {
         if !self.lane.differs(header) {
             return Ok(());

@@ -1,23 +1,27 @@
 //! The protocol of messages: how ranks that share no memory agree on what is sent and received.
 //!
-//! An operation is a number of messages between pairs of ranks; which ones follows from what all ranks agree on, so
-//! that for every message that one rank posts the other posts its end, in the same order. Then:
+//! An operation is a number of messages between pairs of ranks; which ones follows from what all
+//! ranks agree on, so that for every message that one rank posts the other posts its end, in the
+//! same order. Then:
 //!
-//! * **Order.** Between two ranks messages are numbered, and arrive in the order in which they were posted. A large
-//!   one is cut into stripes, one per parallel stream; each stripe has a header, and every stream keeps the order.
-//! * **Agreement.** A header carries the sender's operation and a fingerprint chained over everything that it has
-//!   called. The receiver knows number, stripe, length and fingerprint beforehand and compares all of them, so that
-//!   two ranks that have ever called different things find out at the first message. Nothing is read by a
-//!   length that the other side chose.
-//! * **Roll call.** Ranks that wait for each other in a circle since they called different things exchange no message;
-//!   and in a chain of ranks nobody but its neighbour sees who is late. So a rank that has waited for long says
-//!   once to all members that it is there, and looks who else is. Who differs is found, and at the deadline
-//!   those are named who have not come; whoever finds none missing lets others speak first.
-//! * **Progress.** Whatever is waited for, everything posted goes on: a rank that sends to another which is not yet
-//!   receiving still receives. So no order of posting can block, and streams may be small.
+//! * **Order.** Between two ranks messages are numbered, and arrive in the order in which they were
+//!   posted. A large one is cut into stripes, one per parallel stream; each stripe has a header,
+//!   and every stream keeps the order.
+//! * **Agreement.** A header carries the sender's operation and a fingerprint chained over
+//!   everything that it has called. The receiver knows number, stripe, length and fingerprint
+//!   beforehand and compares all of them, so that two ranks that have ever called different things
+//!   find out at the first message. Nothing is read by a length that the other side chose.
+//! * **Roll call.** Ranks that wait for each other in a circle since they called different things
+//!   exchange no message; and in a chain of ranks nobody but its neighbour sees who is late. So a
+//!   rank that has waited for long says once to all members that it is there, and looks who else
+//!   is. Who differs is found, and at the deadline those are named who have not come; whoever finds
+//!   none missing lets others speak first.
+//! * **Progress.** Whatever is waited for, everything posted goes on: a rank that sends to another
+//!   which is not yet receiving still receives. So no order of posting can block, and streams may
+//!   be small.
 //!
-//! Posted views belong to the exchange, which lives no longer than they do; the transport keeps nothing. Any failure
-//! fails the group on all nodes, the first reason stays.
+//! Posted views belong to the exchange, which lives no longer than they do; the transport keeps
+//! nothing. Any failure fails the group on all nodes, the first reason stays.
 
 use super::lane::{Lane, Mark};
 use super::{SEGMENT, Team};
@@ -42,7 +46,8 @@ const EPOCH: u32 = 0;
 /// How long a wait keeps yielding the core before it rests.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
 
-/// How many rounds in which something moves a wait goes before it looks at the deadline and at failures.
+/// How many rounds in which something moves a wait goes before it looks at the deadline and at
+/// failures.
 const ROUNDS_PER_CHECK: u32 = 1000;
 
 /// The longest rest before a look at the deadline and at who else is there.
@@ -265,7 +270,8 @@ impl<'x> Exchange<'x> {
         Ok(())
     }
 
-    /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends the wait.
+    /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends
+    /// the wait.
     fn step(&mut self, looks: bool) -> Result<()> {
         if !self.pump()? {
             return self.pause();
@@ -343,8 +349,9 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// Looks for the header that must come next; true once it has, and is the right one. One mark of presence is
-    /// passed at a look, so that no number of them keeps this rank from looking at the time.
+    /// Looks for the header that must come next; true once it has, and is the right one. One mark
+    /// of presence is passed at a look, so that no number of them keeps this rank from looking at
+    /// the time.
     fn open(&mut self, peer: Rank, lane: u8, expected: &Header, moved: &mut usize) -> Result<bool> {
         let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
         *moved += 1;
@@ -379,7 +386,8 @@ impl<'x> Exchange<'x> {
         self.lane.ahead(peer, lane).header().map_err(name)
     }
 
-    /// Takes a mark of presence of this operation, or of one before it, off the stream; false for any other header.
+    /// Takes a mark of presence of this operation, or of one before it, off the stream; false for
+    /// any other header.
     pub(super) fn pass_presence(&mut self, peer: Rank, lane: u8, header: &Header) -> Result<bool> {
         let moment = header.descriptor.moment();
         if header.kind != Kind::Presence || moment > self.operation.descriptor.moment() {

@@ -1,8 +1,9 @@
-//! The entry point for the fuzz target `collective_frames`: an exchange with a peer that says right things, spoilt ones
-//! and anything else.
+//! The entry point for the fuzz target `collective_frames`: an exchange with a peer that says right
+//! things, spoilt ones and anything else.
 //!
-//! A script's first byte says how much time there is, how the peer ends and how many messages are posted; then come how
-//! many bytes the streams take at once, a byte for each message, and the steps of what the peer says.
+//! A script's first byte says how much time there is, how the peer ends and how many messages are
+//! posted; then come how many bytes the streams take at once, a byte for each message, and the
+//! steps of what the peer says.
 //!
 //! Compiled for fuzzing and for tests alone; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
@@ -161,7 +162,8 @@ fn presence(exchange: &Exchange<'_>) -> Header {
     Header { kind: Kind::Presence, ..exchange.header(0, 1, 0, 0) }
 }
 
-/// Follows what came on the streams; whether all stripes have, and where they have, what is in the buffers.
+/// Follows what came on the streams; whether all stripes have, and where they have, what is in the
+/// buffers.
 fn model(
     heard: &[Vec<u8>],
     expected: &[Stripe],

@@ -1,5 +1,5 @@
-//! What a rank remembers between the operations of a group whose ranks exchange messages: its history, how far it
-//! is with each peer, and what has come too early.
+//! What a rank remembers between the operations of a group whose ranks exchange messages: its
+//! history, how far it is with each peer, and what has come too early.
 
 use crate::algo::conflict::DifferingCall;
 use crate::algo::fingerprint;
@@ -19,8 +19,8 @@ const HISTORY: usize = 64;
 /// What is read ahead of a stream, so that a small message costs one call of the transport.
 const AHEAD: usize = 4096;
 
-/// How many marks of presence may be sent to a peer that nothing is heard of, so that those that it does not read take
-/// less room than any stream has.
+/// How many marks of presence may be sent to a peer that nothing is heard of, so that those that it
+/// does not read take less room than any stream has.
 const MARKS: u32 = 64;
 
 /// For how many labelled operations the other side is asked how it labelled them.
@@ -79,8 +79,8 @@ pub struct Lane {
     chain: u64,
     past: VecDeque<Past>,
     pub(super) peers: Vec<Peer>,
-    /// Marks of presence that have not gone. One of which a part has may outlast its operation, and then goes before
-    /// the next message to that peer.
+    /// Marks of presence that have not gone. One of which a part has may outlast its operation, and
+    /// then goes before the next message to that peer.
     pub(super) marks: Vec<Mark>,
     /// The last operation in which this rank has said that it is there ([`Descriptor::moment`]).
     marked: u64,
@@ -103,8 +103,8 @@ impl Lane {
         }
     }
 
-    /// Enters an operation. Every operation of the group passes here, also those for which this rank exchanges no
-    /// message.
+    /// Enters an operation. Every operation of the group passes here, also those for which this
+    /// rank exchanges no message.
     pub fn enter(&mut self, descriptor: Descriptor) {
         self.chain = fingerprint::extend(self.chain, &descriptor.encode(), &descriptor.label);
         if self.past.len() == HISTORY {
@@ -114,7 +114,8 @@ impl Lane {
         self.marks.retain(|mark| mark.done > 0);
     }
 
-    /// Says to the others that this rank is in an operation, once in each; true where something is to be sent.
+    /// Says to the others that this rank is in an operation, once in each; true where something is
+    /// to be sent.
     pub(super) fn mark(&mut self, others: &[Rank], header: &Header) -> bool {
         let moment = header.descriptor.moment();
         if self.marked == moment {
@@ -123,7 +124,8 @@ impl Lane {
         self.marked = moment;
         let header = header.encode();
         for &peer in others {
-            // Behind the rest of an older one nothing needs to be said: it will be read, or nothing.
+            // Behind the rest of an older one nothing needs to be said: it will be read, or
+            // nothing.
             let is_begun = self.marks.iter().any(|mark| mark.peer == peer);
             if !is_begun && self.peers[peer].marks < MARKS {
                 self.peers[peer].marks += 1;
@@ -167,9 +169,10 @@ impl Lane {
         }
     }
 
-    /// Whether the history of the other side of a message differs from this side's, as far back as both remember.
-    /// Returns false for an operation that this side has forgotten: a mark of presence that was not read for long may
-    /// name one. The chain of every later message covers it.
+    /// Whether the history of the other side of a message differs from this side's, as far back as
+    /// both remember. Returns false for an operation that this side has forgotten: a mark of
+    /// presence that was not read for long may name one. The chain of every later message covers
+    /// it.
     pub(super) fn differs(&self, header: &Header) -> bool {
         let theirs = header.descriptor;
         let is_forgotten = |oldest: &Past| {
@@ -187,8 +190,9 @@ impl Lane {
         self.past.iter().find(|past| past.descriptor.moment() == other.moment())
     }
 
-    /// The two different calls, for an error: for the operation that the message belongs to, this side's history, and the
-    /// last operation in which the two sides were in agreement. Returns `None` if the sides agree ([`Lane::differs`]).
+    /// The two different calls, for an error: for the operation that the message belongs to, this
+    /// side's history, and the last operation in which the two sides were in agreement. Returns
+    /// `None` if the sides agree ([`Lane::differs`]).
     pub(super) fn disagreement(&self, other: &OtherSide<'_>, header: &Header) -> Option<String> {
         if !self.differs(header) {
             return None;
@@ -221,7 +225,8 @@ impl Lane {
         }
     }
 
-    /// The oldest operation up to `last`, of the newest [`ASKED`] with a label, that the other side labelled otherwise.
+    /// The oldest operation up to `last`, of the newest [`ASKED`] with a label, that the other side
+    /// labelled otherwise.
     fn differing_label(
         &self,
         last: &Past,

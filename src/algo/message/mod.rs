@@ -1,12 +1,13 @@
 //! Algorithms over messages, for ranks that share no memory.
 //!
-//! [`exchange`] is the protocol, [`lane`] what a rank remembers of it between operations; the rest is a folder per
-//! collective and a file per algorithm. Every algorithm works on a [`Team`]: some ranks of the group, in an order that
-//! all of them know. In its file `run` is the whole operation, for all ranks of a group, and `among` what hierarchical
-//! operations use too, between a few ranks of several nodes.
+//! [`exchange`] is the protocol, [`lane`] what a rank remembers of it between operations; the rest
+//! is a folder per collective and a file per algorithm. Every algorithm works on a [`Team`]: some
+//! ranks of the group, in an order that all of them know. In its file `run` is the whole operation,
+//! for all ranks of a group, and `among` what hierarchical operations use too, between a few ranks
+//! of several nodes.
 //!
-//! Results are the same bits on all members: either one member folds a piece and the others get a copy, or
-//! all fold the same values in the same order, that of the team.
+//! Results are the same bits on all members: either one member folds a piece and the others get a
+//! copy, or all fold the same values in the same order, that of the team.
 
 /// Everybody's block to everybody.
 pub mod all_gather {

@@ -1,4 +1,5 @@
-//! Blocks that go round, segment by segment: what all-reduce and all-gather in a ring have in common.
+//! Blocks that go round, segment by segment: what all-reduce and all-gather in a ring have in
+//! common.
 
 use super::{Call, POSTED, SEGMENT, Team};
 use crate::algo::fold::Fold;
@@ -11,8 +12,8 @@ use std::collections::VecDeque;
 /// How many segments may be on their way in, and go out ahead.
 pub(super) const WINDOW: usize = 3;
 
-/// All segments of the window but the one that has come may be on their way in, and must not keep the next one from
-/// being posted.
+/// All segments of the window but the one that has come may be on their way in, and must not keep
+/// the next one from being posted.
 const _: () = assert!((WINDOW - 1) * MAX_LANES <= POSTED);
 
 /// Blocks up to this size go in one piece.
@@ -46,8 +47,8 @@ impl<'f, 'd> Ring<'f, 'd> {
         block.slice(start, self.segment.min(block.len() - start))
     }
 
-    /// Goes `steps` steps; with a fold and memory for [`WINDOW`] segments, what comes in the first `size - 1` is
-    /// folded into the block, and afterwards takes its place.
+    /// Goes `steps` steps; with a fold and memory for [`WINDOW`] segments, what comes in the first
+    /// `size - 1` is folded into the block, and afterwards takes its place.
     pub(super) fn run(
         &self,
         call: &mut Call<'_>,
@@ -70,7 +71,8 @@ impl<'f, 'd> Ring<'f, 'd> {
         let (mut posted, mut gone) = (0, 0);
         for item in 0..total {
             while posted < total.min(item + WINDOW) {
-                // A block that is gathered comes back only after all of what was sent of it has been received.
+                // A block that is gathered comes back only after all of what was sent of it has
+                // been received.
                 arriving.push_back(exchange.receive(previous(size, me), landing(posted)));
                 posted += 1;
             }

@@ -1,5 +1,5 @@
-//! Who is there: the roll call of an exchange that waits for long, who came late, and who is named at the deadline. The head of
-//! [`super::exchange`] says what it is good for.
+//! Who is there: the roll call of an exchange that waits for long, who came late, and who is named
+//! at the deadline. The head of [`super::exchange`] says what it is good for.
 
 use super::exchange::{Body, Exchange, Parcel, send_rest};
 use super::lane::Mark;
@@ -15,8 +15,9 @@ use crate::transport::{Descriptor, Direction};
 use crate::wait::watch::Seconds;
 use std::time::Duration;
 
-/// After how long a rank says that it is there, to all ranks, in groups up to `CLOSE` of them; in larger ones, where
-/// that would make many streams, after half of the time allowed, and to its team.
+/// After how long a rank says that it is there, to all ranks, in groups up to `CLOSE` of them; in
+/// larger ones, where that would make many streams, after half of the time allowed, and to its
+/// team.
 const ROLL_CALL: Duration = Duration::from_millis(250);
 const CLOSE: usize = 64;
 
@@ -26,7 +27,8 @@ const GRACE: Duration = Duration::from_millis(300);
 /// The same in operations between nodes, where those who share a node with the late one know more.
 const GRACE_OF_NODES: Duration = Duration::from_millis(150);
 
-/// How long a rank that has found a mismatch waits until the others know that it is in the operation.
+/// How long a rank that has found a mismatch waits until the others know that it is in the
+/// operation.
 const ANNOUNCEMENT: Duration = Duration::from_secs(1);
 
 /// How many marks of presence of one rank are taken at a look.
@@ -53,8 +55,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Says once that this rank is there, and looks who else is; true where there is something to send or something
-    /// has come, which may be what a posted message waits for.
+    /// Says once that this rank is there, and looks who else is; true where there is something to
+    /// send or something has come, which may be what a posted message waits for.
     pub(super) fn call_roll(&mut self) -> Result<bool> {
         let others = self.others();
         let says = self.mark_presence(&others);
@@ -89,16 +91,18 @@ impl Exchange<'_> {
         Ok(says || came > 0)
     }
 
-    /// Posts a mark of presence for each of the others, once in an operation; true if there is something to send.
+    /// Posts a mark of presence for each of the others, once in an operation; true if there is
+    /// something to send.
     fn mark_presence(&mut self, others: &[Rank]) -> bool {
         let excuse = self.waits_for();
         let header = Header { kind: Kind::Presence, excuse, ..self.header(0, 1, 0, 0) };
         self.lane.mark(others, &header)
     }
 
-    /// Tells the others that this rank is in the operation, before it waits for the label of another rank. They find the
-    /// mismatch by the mark, and one that can ask for the label reports it. Waits until the marks are sent, since the first
-    /// connection to a rank takes a moment and nothing is sent during the wait for a label.
+    /// Tells the others that this rank is in the operation, before it waits for the label of
+    /// another rank. They find the mismatch by the mark, and one that can ask for the label reports
+    /// it. Waits until the marks are sent, since the first connection to a rank takes a moment and
+    /// nothing is sent during the wait for a label.
     pub(super) fn announce(&mut self) {
         let others = self.others();
         self.mark_presence(&others);
@@ -151,8 +155,8 @@ impl Exchange<'_> {
         awaited
     }
 
-    /// Who is late for certain: those who are missing and waited for. A rank that is missing may also have finished
-    /// long ago and needed none of this one's messages.
+    /// Who is late for certain: those who are missing and waited for. A rank that is missing may
+    /// also have finished long ago and needed none of this one's messages.
     fn culprits(&self, missing: &[Rank]) -> Vec<Rank> {
         let of = |direction| {
             let mut awaited = self.awaited(direction);
@@ -164,7 +168,8 @@ impl Exchange<'_> {
             .unwrap_or_else(|| of(Direction::Out))
     }
 
-    /// A look in a wait that has become long: who of those whose messages are waited for has been seen in the operation?
+    /// A look in a wait that has become long: who of those whose messages are waited for has been
+    /// seen in the operation?
     pub(super) fn look_around(&self, awaited: Vec<Rank>) {
         let moment = self.operation.descriptor.moment();
         let has_come = |rank: Rank| self.lane.peers[rank].heard >= moment;
@@ -220,8 +225,8 @@ impl Exchange<'_> {
         Excuse::new(awaited.next()?, self.operation.deadline().elapsed())
     }
 
-    /// Who ranks are, where each was seen last, and what it says that it does elsewhere; of one that waited there itself
-    /// also for whom, and so on.
+    /// Who ranks are, where each was seen last, and what it says that it does elsewhere; of one
+    /// that waited there itself also for whom, and so on.
     fn names(&self, ranks: &[Rank]) -> String {
         let say = |(&rank, answer): (&Rank, Option<String>)| {
             let mut text = format!("{}{}", self.last_seen(rank), whereabouts(answer.as_deref()));

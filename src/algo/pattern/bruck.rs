@@ -1,5 +1,5 @@
-//! Bruck's rounds: distances double, so that after about log2 of them everybody has heard of everybody
-//! (J. Bruck and others, 1997). Also those of the dissemination barrier.
+//! Bruck's rounds: distances double, so that after about log2 of them everybody has heard of
+//! everybody (J. Bruck and others, 1997). Also those of the dissemination barrier.
 
 use std::iter::successors;
 
@@ -19,7 +19,8 @@ pub fn rounds(size: usize) -> impl Iterator<Item = Round> {
     distances.map(move |distance| Round { distance, blocks: distance.min(size - distance) })
 }
 
-/// In an all-to-all: the blocks that go on in the round of this distance, by how far each has to go in all.
+/// In an all-to-all: the blocks that go on in the round of this distance, by how far each has to go
+/// in all.
 pub fn moving(size: usize, distance: usize) -> impl Iterator<Item = usize> {
     (0..size).filter(move |way| way & distance != 0)
 }

@@ -1,12 +1,14 @@
-//! Recursive doubling among a power of two of members, and what the others do: of the first members so many give
-//! their part to their neighbour, and get the result back at the end, that a power of two remains.
+//! Recursive doubling among a power of two of members, and what the others do: of the first members
+//! so many give their part to their neighbour, and get the result back at the end, that a power of
+//! two remains.
 
 /// What a member does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It gives its part to the next member and waits for the result.
     Gives,
-    /// It is one of the power of two, under this number; `takes`: after the part of the member before it.
+    /// It is one of the power of two, under this number; `takes`: after the part of the member
+    /// before it.
     Works {
         /// The number among those who work.
         number: usize,

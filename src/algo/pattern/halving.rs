@@ -1,5 +1,5 @@
-//! Recursive halving: partners share the work on what both have, and each goes on with its half. Run backwards it is
-//! recursive doubling, which gathers the halves again (R. Rabenseifner, 2004).
+//! Recursive halving: partners share the work on what both have, and each goes on with its half.
+//! Run backwards it is recursive doubling, which gathers the halves again (R. Rabenseifner, 2004).
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ pub struct Round {
     pub gives: Range<usize>,
 }
 
-/// The rounds of worker `number` of `workers`, a power of two, over as many blocks; at the end it has block `number`.
+/// The rounds of worker `number` of `workers`, a power of two, over as many blocks; at the end it
+/// has block `number`.
 pub fn rounds(workers: usize, number: usize) -> Vec<Round> {
     let mut all = Vec::new();
     let mut have = 0..workers;

@@ -1,4 +1,5 @@
-//! Pairwise exchange: in round `distance` everybody sends that far ahead, and hears from that far behind.
+//! Pairwise exchange: in round `distance` everybody sends that far ahead, and hears from that far
+//! behind.
 
 /// Whom `me` sends to in a round.
 pub fn to(size: usize, me: usize, distance: usize) -> usize {

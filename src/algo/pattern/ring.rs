@@ -10,7 +10,8 @@ pub fn previous(size: usize, me: usize) -> usize {
     (me + size - 1) % size
 }
 
-/// The block that `me` sends in a step. In step 0 it is its own; in each later one, what came in the step before.
+/// The block that `me` sends in a step. In step 0 it is its own; in each later one, what came in
+/// the step before.
 pub fn sent(size: usize, me: usize, step: usize) -> usize {
     (me + size - step % size) % size
 }

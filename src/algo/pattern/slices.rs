@@ -6,8 +6,8 @@ use std::ops::Range;
 const CACHE_LINE: usize = 64;
 
 /// The slice, in bytes, that rank `rank` of `ranks` owns of a vector of `bytes` bytes. Slices are
-/// disjoint, cover the vector in rank order, and begin on cache lines; late ones may be empty. An element
-/// never straddles two, since sizes of elements divide a cache line.
+/// disjoint, cover the vector in rank order, and begin on cache lines; late ones may be empty. An
+/// element never straddles two, since sizes of elements divide a cache line.
 pub fn owned(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     let lines = bytes.div_ceil(CACHE_LINE);
     let cut = |rank: usize| {
@@ -23,8 +23,9 @@ pub fn longest(bytes: usize, ranks: usize) -> usize {
     bytes.div_ceil(CACHE_LINE).div_ceil(ranks) * CACHE_LINE
 }
 
-/// The chunks, in bytes, of at most `most` bytes each, that a vector of `bytes` bytes is worked through
-/// in. A vector of nothing has one empty chunk, so that every call exchanges at least one step.
+/// The chunks, in bytes, of at most `most` bytes each, that a vector of `bytes` bytes is worked
+/// through in. A vector of nothing has one empty chunk, so that every call exchanges at least one
+/// step.
 pub fn chunks(bytes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = bytes.div_ceil(most).max(1);
     (0..count).map(move |i| i * most..((i + 1) * most).min(bytes))
@@ -35,19 +36,21 @@ pub fn clipped(chunk: &Range<usize>, bytes: usize) -> Range<usize> {
     chunk.start.min(bytes)..chunk.end.min(bytes)
 }
 
-/// How much of each of so many blocks fits `bytes` bytes: whole cache lines, where there is room for one.
+/// How much of each of so many blocks fits `bytes` bytes: whole cache lines, where there is room
+/// for one.
 pub fn share(bytes: usize, blocks: usize) -> usize {
     let most = bytes / blocks;
     if most < CACHE_LINE { most.max(1) } else { most / CACHE_LINE * CACHE_LINE }
 }
 
-/// How far from each other parts of `bytes` bytes begin, where no more than `most` is left to each: on cache lines, if that allows it.
+/// How far from each other parts of `bytes` bytes begin, where no more than `most` is left to each:
+/// on cache lines, if that allows it.
 pub fn spread(bytes: usize, most: usize) -> usize {
     bytes.next_multiple_of(CACHE_LINE).min(most)
 }
 
-/// Which part is for a rank, where one of `ranks` has a part for each of the others, the next one first, and its own behind them,
-/// if there is one.
+/// Which part is for a rank, where one of `ranks` has a part for each of the others, the next one
+/// first, and its own behind them, if there is one.
 pub fn part_for(rank: usize, owner: usize, ranks: usize) -> usize {
     (if rank > owner { rank } else { rank + ranks }) - owner - 1
 }

@@ -1,5 +1,5 @@
-//! The binomial tree (each round doubles the number of those who have the data), and the chain, which is what pays
-//! when there is much of it.
+//! The binomial tree (each round doubles the number of those who have the data), and the chain,
+//! which is what pays when there is much of it.
 
 use std::ops::Range;
 
@@ -27,8 +27,8 @@ pub fn binomial(size: usize, root: usize, me: usize) -> Place {
     Place { parent, children: steps.map(|step| absolute(relative + step)).collect() }
 }
 
-/// Who is in the part of the binomial tree that begins with `me`, by distance from the root: itself first, then the
-/// parts of its children.
+/// Who is in the part of the binomial tree that begins with `me`, by distance from the root: itself
+/// first, then the parts of its children.
 pub fn span(size: usize, root: usize, me: usize) -> Range<usize> {
     let relative = (me + size - root) % size;
     let part = if relative == 0 { size } else { 1 << relative.trailing_zeros() };

@@ -1,9 +1,10 @@
-//! Counts that no more than two ranks have been told: they are published first, checked by those whom they concern, and
-//! tell everybody how many rounds there are.
+//! Counts that no more than two ranks have been told: they are published first, checked by those
+//! whom they concern, and tell everybody how many rounds there are.
 //!
-//! Every rank publishes some, waits for those of all others, and takes the longest: so all take the same number of
-//! steps, whatever each of them knew. What a peer has published is read once, is refused where no memory could be so
-//! long, and then says only how many steps there are: what this rank reads and writes is cut by its own counts.
+//! Every rank publishes some, waits for those of all others, and takes the longest: so all take the
+//! same number of steps, whatever each of them knew. What a peer has published is read once, is
+//! refused where no memory could be so long, and then says only how many steps there are: what this
+//! rank reads and writes is cut by its own counts.
 
 use super::steps::Steps;
 use crate::algo::Operation;
@@ -17,7 +18,8 @@ use crate::transport::Extent;
 /// The bytes of one count.
 const WORD: usize = size_of::<u64>();
 
-/// The longest block, which says how often everybody goes round: known beforehand, or by what ranks publish.
+/// The longest block, which says how often everybody goes round: known beforehand, or by what ranks
+/// publish.
 pub(super) fn longest(
     steps: &mut Steps<'_>,
     operation: &Operation<'_>,
@@ -49,8 +51,8 @@ pub(super) fn one_each(
     Ok(longest)
 }
 
-/// Everybody has one count for each rank: `mine` are this rank's, in bytes. `check` is given what every rank has for
-/// this one.
+/// Everybody has one count for each rank: `mine` are this rank's, in bytes. `check` is given what
+/// every rank has for this one.
 pub(super) fn one_for_each(
     steps: &mut Steps<'_>,
     mine: impl Fn(Rank) -> usize,

@@ -1,15 +1,18 @@
-//! Buffers in arenas (`dist_mem_alloc`), which the ranks of a host read, and write where that saves a hop, where they lie, by loads
-//! and stores.
+//! Buffers in arenas (`dist_mem_alloc`), which the ranks of a host read, and write where that saves
+//! a hop, where they lie, by loads and stores.
 //!
-//! * **Asking.** Whether a buffer lies in an arena is known to its rank alone. A rank whose buffers do *asks* with the first step of
-//!   an operation: it says where they lie, and stages nothing. Any other begins as ever, and has [`NOTHING`] in its first line.
-//!   If all have asked, the operation goes directly. If some have, everybody begins anew with the next step: nobody uses
-//!   anything of the first one before it has seen the lines of all. If none has, that word is all it has cost.
-//! * **Meeting.** When all ask for the first time, each maps the arenas of the others and says whether it could; if one could not,
-//!   nobody asks again.
-//! * **Writing.** A rank writes to others' memory only while its [`Progress`](crate::transport::progress::Progress) says so, and looks
-//!   before each chunk whether the domain has failed.
-//! * **Ending.** An operation ends when all have published that they are through: nobody reads or writes another's memory any more.
+//! * **Asking.** Whether a buffer lies in an arena is known to its rank alone. A rank whose buffers
+//!   do *asks* with the first step of an operation: it says where they lie, and stages nothing. Any
+//!   other begins as ever, and has [`NOTHING`] in its first line. If all have asked, the operation
+//!   goes directly. If some have, everybody begins anew with the next step: nobody uses anything of
+//!   the first one before it has seen the lines of all. If none has, that word is all it has cost.
+//! * **Meeting.** When all ask for the first time, each maps the arenas of the others and says
+//!   whether it could; if one could not, nobody asks again.
+//! * **Writing.** A rank writes to others' memory only while its
+//!   [`Progress`](crate::transport::progress::Progress) says so, and looks before each chunk
+//!   whether the domain has failed.
+//! * **Ending.** An operation ends when all have published that they are through: nobody reads or
+//!   writes another's memory any more.
 //! * **Failing.** How a rank that gives up gets its memory back is in [`super::withdrawal`].
 
 use super::steps::Steps;
@@ -24,7 +27,8 @@ use crate::transport::progress::Purpose;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// From how many bytes on two hops without any copy pay: where each rank has a core, and where a hop costs a context switch.
+/// From how many bytes on two hops without any copy pay: where each rank has a core, and where a
+/// hop costs a context switch.
 const LEAST: usize = 4 << 10;
 const LEAST_CROWDED: usize = 64 << 10;
 
@@ -105,8 +109,8 @@ impl Places {
 }
 
 impl Steps<'_> {
-    /// Has `work` done directly, if the buffers of all ranks lie in arenas; whether it has. What it does to others' memory is
-    /// complete once all ranks' work is done.
+    /// Has `work` done directly, if the buffers of all ranks lie in arenas; whether it has. What it
+    /// does to others' memory is complete once all ranks' work is done.
     ///
     /// # Errors
     /// As [`Steps::await_all`], and what `work` returns.
@@ -131,8 +135,8 @@ impl Steps<'_> {
         }
     }
 
-    /// Once this rank has published a step: whether that was the first one, and another rank has asked with it, so that all begin
-    /// anew.
+    /// Once this rank has published a step: whether that was the first one, and another rank has
+    /// asked with it, so that all begin anew.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -184,7 +188,8 @@ impl Steps<'_> {
         })
     }
 
-    /// Why the domain has failed, if it has: asked before each chunk that is written to others' memory.
+    /// Why the domain has failed, if it has: asked before each chunk that is written to others'
+    /// memory.
     ///
     /// # Errors
     /// That.

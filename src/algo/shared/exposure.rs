@@ -1,18 +1,22 @@
-//! Buffers that are read, and written, where they lie: a rank says where its buffers are, and the others copy out of the memory of
-//! its process what they need, or into it what is for it, so that large vectors are moved once and not in and out of slots.
+//! Buffers that are read, and written, where they lie: a rank says where its buffers are, and the
+//! others copy out of the memory of its process what they need, or into it what is for it, so that
+//! large vectors are moved once and not in and out of slots.
 //!
-//! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there, or return to its caller,
-//!   once those who read have published that. Between the two it writes only what nobody else reads.
-//! * Not all memory can be read by others: that of some devices cannot, though its process may. Where what is sent is not
-//!   written meanwhile, whoever finds that says so when it closes, and the operation goes through slots. Else a rank looks at the
-//!   ends of its buffer in the same way before it exposes it, and nobody reads where that fails. Everybody comes to the same
+//! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there,
+//!   or return to its caller, once those who read have published that. Between the two it writes
+//!   only what nobody else reads.
+//! * Not all memory can be read by others: that of some devices cannot, though its process may.
+//!   Where what is sent is not written meanwhile, whoever finds that says so when it closes, and
+//!   the operation goes through slots. Else a rank looks at the ends of its buffer in the same way
+//!   before it exposes it, and nobody reads where that fails. Everybody comes to the same
 //!   conclusion, from the lines of all.
-//! * Whether the ranks of a group can read each other's memory, and write it, was tried when they met, and is the same for all
-//!   ([`Shape::attached`](crate::algo::select::Shape)).
-//! * What a rank writes to another's memory, nobody else writes or reads before all have closed. How a rank that gives up gets its
-//!   memory back is in [`super::withdrawal`].
-//! * What was read counts only once the reader has seen the owner's closing step, or knows otherwise that the owner had
-//!   not returned before: a rank that gives up fails the group before it returns.
+//! * Whether the ranks of a group can read each other's memory, and write it, was tried when they
+//!   met, and is the same for all ([`Shape::attached`](crate::algo::select::Shape)).
+//! * What a rank writes to another's memory, nobody else writes or reads before all have closed.
+//!   How a rank that gives up gets its memory back is in [`super::withdrawal`].
+//! * What was read counts only once the reader has seen the owner's closing step, or knows
+//!   otherwise that the owner had not returned before: a rank that gives up fails the group before
+//!   it returns.
 
 use super::direct::NOTHING;
 use super::steps::Steps;
@@ -27,7 +31,8 @@ use crate::transport::progress::Purpose;
 use crate::wait::{Interrupt, Pace, until};
 use std::time::Duration;
 
-/// How long a rank whose memory cannot be read has to be known as dead, or to have failed the group.
+/// How long a rank whose memory cannot be read has to be known as dead, or to have failed the
+/// group.
 const HEARING: Duration = Duration::from_secs(2);
 
 /// In place of an address: nobody can read there.
@@ -69,8 +74,9 @@ fn was_reached(outcome: Result<()>) -> Result<bool> {
 }
 
 impl Steps<'_> {
-    /// Publishes the coming step with the place of what this rank sends, and its factor, and waits for those of all; false where
-    /// one of them cannot be read, here or elsewhere. Another buffer, that will be exposed later, is looked at too.
+    /// Publishes the coming step with the place of what this rank sends, and its factor, and waits
+    /// for those of all; false where one of them cannot be read, here or elsewhere. Another buffer,
+    /// that will be exposed later, is looked at too.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -89,8 +95,8 @@ impl Steps<'_> {
         Ok(all)
     }
 
-    /// Publishes the coming step with the place of what this rank sends, which nothing is written to before the step in which all
-    /// [close with what they read](Steps::close_tried).
+    /// Publishes the coming step with the place of what this rank sends, which nothing is written
+    /// to before the step in which all [close with what they read](Steps::close_tried).
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -99,7 +105,8 @@ impl Steps<'_> {
         if self.is_asked(operation)? { self.expose_sent(operation) } else { Ok(()) }
     }
 
-    /// Publishes the coming step with the place of what this rank has of the result, which can be read.
+    /// Publishes the coming step with the place of what this rank has of the result, which can be
+    /// read.
     ///
     /// # Errors
     /// As [`Steps::publish`].
@@ -129,7 +136,8 @@ impl Steps<'_> {
     /// Copies what lies at `offset` in what a rank has exposed as sent.
     ///
     /// # Errors
-    /// Why the group has failed; `System` where the memory cannot be read for another reason, which fails it.
+    /// Why the group has failed; `System` where the memory cannot be read for another reason, which
+    /// fails it.
     pub(super) fn pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<()> {
         attach::read(self.domain(), from.rank, from.sent.wrapping_add(offset as u64), into)
             .map_err(|error| self.out_of_reach(from.rank, error))
@@ -138,7 +146,8 @@ impl Steps<'_> {
     /// Copies to `offset` in what a rank receives.
     ///
     /// # Errors
-    /// Why the group has failed; `System` where the memory cannot be written for another reason, which fails it.
+    /// Why the group has failed; `System` where the memory cannot be written for another reason,
+    /// which fails it.
     pub(super) fn push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<()> {
         attach::write(self.domain(), Purpose::Collective, to.target(offset), what)
             .map_err(|error| self.out_of_reach(to.rank, error))
@@ -184,8 +193,8 @@ impl Steps<'_> {
         Ok(true)
     }
 
-    /// [Closes](Steps::close) what was exposed as sent, of which this rank could read, or write where it goes, everything or not;
-    /// whether all could.
+    /// [Closes](Steps::close) what was exposed as sent, of which this rank could read, or write
+    /// where it goes, everything or not; whether all could.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -200,7 +209,8 @@ impl Steps<'_> {
             }))
     }
 
-    /// Publishes the coming step, and waits until everybody has: nobody reads or writes what was exposed any more.
+    /// Publishes the coming step, and waits until everybody has: nobody reads or writes what was
+    /// exposed any more.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -209,7 +219,8 @@ impl Steps<'_> {
         self.await_all()
     }
 
-    /// Why memory cannot be read or written, if the group has not failed: mostly because of a death that is known in a moment.
+    /// Why memory cannot be read or written, if the group has not failed: mostly because of a death
+    /// that is known in a moment.
     #[cold]
     fn out_of_reach(&self, rank: Rank, error: Error) -> Error {
         if error.kind() != ErrorKind::System {

@@ -1,7 +1,8 @@
 //! Algorithms for the ranks of one host, over the lines and slots that they share.
 //!
-//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read and written in the memory of their ranks, [`direct`]
-//! where that is done by loads and stores; the rest is a folder per collective and a file per algorithm.
+//! [`steps`] is the protocol, [`exposure`] what it is where buffers are read and written in the
+//! memory of their ranks, [`direct`] where that is done by loads and stores; the rest is a folder
+//! per collective and a file per algorithm.
 
 mod counts;
 pub mod direct;

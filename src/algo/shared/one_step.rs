@@ -1,8 +1,10 @@
-//! Operations that are over with one step: what a rank has for the others lies beside its step number, so that one cache line goes
-//! from each to each, or in its slot, and goes from each to each in one hop.
+//! Operations that are over with one step: what a rank has for the others lies beside its step
+//! number, so that one cache line goes from each to each, or in its slot, and goes from each to
+//! each in one hop.
 //!
-//! The rows say what a rank has to say ([`OneStep::say`]) and what comes of what all have said ([`OneStep::hear`]); the way
-//! between is the same for all, and there is a short one for calls that block ([`super::steps::prompt`]).
+//! The rows say what a rank has to say ([`OneStep::say`]) and what comes of what all have said
+//! ([`OneStep::hear`]); the way between is the same for all, and there is a short one for calls
+//! that block ([`super::steps::prompt`]).
 
 use super::steps::Steps;
 use crate::algo::fold::{contribute_by, with_all};
@@ -91,12 +93,14 @@ impl OneStep {
         }
     }
 
-    /// Whether this rank writes to its slot: to be read by others, or by itself, where that is not what the caller has.
+    /// Whether this rank writes to its slot: to be read by others, or by itself, where that is not
+    /// what the caller has.
     pub(super) fn fills_slot(&self, plain: &Plain<'_>, part: Part) -> bool {
         self.place == Place::Slot && (part.is_heard() || !is_said_as_it_is(plain))
     }
 
-    /// Says what this rank has to say at its place, which is the `line` or the `slot`; how much of the line others are to have.
+    /// Says what this rank has to say at its place, which is the `line` or the `slot`; how much of
+    /// the line others are to have.
     ///
     /// # Errors
     /// What [`OneStep::say`] returns.
@@ -116,8 +120,8 @@ impl OneStep {
         Ok(if self.place == Place::Line && part.is_heard() { len } else { 0 })
     }
 
-    /// What this rank has said, or would have, for itself. What others take away from its slot lies with the caller too, if
-    /// it is the same.
+    /// What this rank has said, or would have, for itself. What others take away from its slot lies
+    /// with the caller too, if it is the same.
     #[inline(always)]
     pub(super) fn own<'a>(
         &self,

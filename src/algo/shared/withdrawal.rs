@@ -1,13 +1,16 @@
 //! How a rank gets its memory back to which others write, when an operation fails.
 //!
-//! * A rank writes to another's memory only while its [`Progress`](crate::transport::progress::Progress) says so, and looks before each
-//!   part whether the domain has failed. Whoever gives up fails the domain, and then waits until nobody alive is writing: by Dekker's
-//!   pattern one of the two has seen the other.
-//! * A part takes some microseconds, or as long as its writer is kept from its core. Only a writer that was stopped (by a signal, a
-//!   debugger) keeps anybody waiting. In the middle of a chunk that it writes by stores that may well happen; then the
-//!   allocation is in doubt ([`arena::doubt`]), and not handed out again. Where the kernel writes for it, the end of the call has said
-//!   already that it does not write any more, and what is left are the some hundred instructions between its last look and the call.
-//!   The rank waits longer for it then, and at last returns, since it never hangs, and says what it does not know.
+//! * A rank writes to another's memory only while its
+//!   [`Progress`](crate::transport::progress::Progress) says so, and looks before each part whether
+//!   the domain has failed. Whoever gives up fails the domain, and then waits until nobody alive is
+//!   writing: by Dekker's pattern one of the two has seen the other.
+//! * A part takes some microseconds, or as long as its writer is kept from its core. Only a writer
+//!   that was stopped (by a signal, a debugger) keeps anybody waiting. In the middle of a chunk
+//!   that it writes by stores that may well happen; then the allocation is in doubt
+//!   ([`arena::doubt`]), and not handed out again. Where the kernel writes for it, the end of the
+//!   call has said already that it does not write any more, and what is left are the some hundred
+//!   instructions between its last look and the call. The rank waits longer for it then, and at
+//!   last returns, since it never hangs, and says what it does not know.
 
 use super::steps::Steps;
 use crate::base::buffer::Dst;
@@ -20,14 +23,16 @@ use crate::transport::progress::Purpose;
 use crate::wait::{Pace, until};
 use std::time::Duration;
 
-/// How long a rank that gives up waits for those who write to its memory: in an arena, and elsewhere.
+/// How long a rank that gives up waits for those who write to its memory: in an arena, and
+/// elsewhere.
 const PARTING: Duration = Duration::from_millis(100);
 const LONG_PARTING: Duration = Duration::from_secs(2);
 /// How often it looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Steps<'_> {
-    /// The outcome of what others may have written to this rank's result for: where it is an error, nobody writes there any more.
+    /// The outcome of what others may have written to this rank's result for: where it is an error,
+    /// nobody writes there any more.
     ///
     /// # Errors
     /// As that, or the first failure of all.

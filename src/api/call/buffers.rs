@@ -1,5 +1,5 @@
-//! What the buffers of a call must be to each other, which a rank can see alone: as many and as long as its arguments say, and
-//! apart, or in place.
+//! What the buffers of a call must be to each other, which a rank can see alone: as many and as
+//! long as its arguments say, and apart, or in place.
 
 use super::Call;
 use crate::base::buffer::{Dst, Src};
@@ -21,8 +21,8 @@ impl Call<'_> {
         self.check_lists(rank)
     }
 
-    /// What a rank has for itself is as long as what it expects of itself. `sends` and `recvs` are there only where
-    /// they count, on the root of rooted forms.
+    /// What a rank has for itself is as long as what it expects of itself. `sends` and `recvs` are
+    /// there only where they count, on the root of rooted forms.
     fn check_own(&self, rank: Rank) -> Result<()> {
         let sent = self.sends.as_ref().map_or(self.send, |blocks| blocks[rank]).len();
         let expected = self.recvs.as_ref().map_or(self.recv, |blocks| blocks[rank]).len();

@@ -1,5 +1,5 @@
-//! A collective call with its arguments, before it has a number: which, with what memory, and what can be checked
-//! without anybody else.
+//! A collective call with its arguments, before it has a number: which, with what memory, and what
+//! can be checked without anybody else.
 //!
 //! Must not know: groups, the order of calls, back ends.
 
@@ -120,7 +120,8 @@ impl<'a> Call<'a> {
         Self { kind: OpKind::Exscan, ..Self::scan(send, recv, dtype, op) }
     }
 
-    /// Gives each of `size` ranks its block of `send`, and puts what they have for this one into `recv`.
+    /// Gives each of `size` ranks its block of `send`, and puts what they have for this one into
+    /// `recv`.
     pub fn all_to_all(send: Src<'a>, recv: Dst<'a>, dtype: DataType, size: WorldSize) -> Self {
         let count = dtype.elements_in(recv.len()) / size;
         Self { send, recv, ..Self::new(OpKind::AllToAll, Some(dtype), count) }
@@ -138,7 +139,8 @@ impl<'a> Call<'a> {
         Self::new(OpKind::AllGatherV, Some(dtype), 0).with_counts(counts)
     }
 
-    /// As [`Call::gather`], with a block of its own length and place for each rank; `recvs` is `None` but on the root.
+    /// As [`Call::gather`], with a block of its own length and place for each rank; `recvs` is
+    /// `None` but on the root.
     pub fn gather_v(
         send: Src<'a>,
         recvs: Option<Vec<Dst<'a>>>,
@@ -150,7 +152,8 @@ impl<'a> Call<'a> {
         Self { root, send, recvs, ..Self::pairwise(OpKind::GatherV, dtype) }
     }
 
-    /// As [`Call::scatter`], with a block of its own length and place for each rank; `sends` is `None` but on the root.
+    /// As [`Call::scatter`], with a block of its own length and place for each rank; `sends` is
+    /// `None` but on the root.
     pub fn scatter_v(
         sends: Option<Vec<Src<'a>>>,
         recv: Dst<'a>,
@@ -262,7 +265,8 @@ impl<'a> Call<'a> {
         self.recv
     }
 
-    /// Tells of all memory of the call, and whether it is written; that of a broadcast is, on the root too.
+    /// Tells of all memory of the call, and whether it is written; that of a broadcast is, on the
+    /// root too.
     pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
         note(self.send, self.kind == OpKind::Broadcast);
         note(self.recv.as_src(), true);
@@ -270,7 +274,8 @@ impl<'a> Call<'a> {
         self.recvs.iter().flatten().for_each(|block| note(block.as_src(), true));
     }
 
-    /// The same operation on other buffers, of other lengths, in a group of `size`. Not for the `_v` forms.
+    /// The same operation on other buffers, of other lengths, in a group of `size`. Not for the
+    /// `_v` forms.
     pub(super) fn with_buffers<'b>(
         &self,
         send: Src<'b>,

@@ -1,4 +1,5 @@
-//! What is told of a group in the log where the debug level is INFO or above: how it was made, and what it has done.
+//! What is told of a group in the log where the debug level is INFO or above: how it was made, and
+//! what it has done.
 
 use crate::api::group::Group;
 use crate::backend::Place;

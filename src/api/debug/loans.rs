@@ -1,9 +1,10 @@
-//! Which buffers are lent to operations that have not ended, so that a call that uses one of them otherwise is found:
-//! it writes what another one uses, or uses what another one writes.
+//! Which buffers are lent to operations that have not ended, so that a call that uses one of them
+//! otherwise is found: it writes what another one uses, or uses what another one writes.
 //!
-//! Collectives of one group run one after another, in the order of issue, and may use each other's buffers. Whatever else is
-//! outstanding has no order. Memory is each rank's own, so a clash is nothing that the others could know: it fails the
-//! groups of both calls, as one in a batch does (`independence`).
+//! Collectives of one group run one after another, in the order of issue, and may use each other's
+//! buffers. Whatever else is outstanding has no order. Memory is each rank's own, so a clash is
+//! nothing that the others could know: it fails the groups of both calls, as one in a batch does
+//! (`independence`).
 //!
 //! Noted under the debug level DETAIL only; what was noted is given back at any level.
 

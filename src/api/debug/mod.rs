@@ -1,8 +1,10 @@
-//! What debugging adds to operations: whether all ranks are there ([`presence`]), what is in the buffers ([`values`]),
-//! whether they are lent already ([`loans`]), and what is told of groups ([`account`]).
+//! What debugging adds to operations: whether all ranks are there ([`presence`]), what is in the
+//! buffers ([`values`]), whether they are lent already ([`loans`]), and what is told of groups
+//! ([`account`]).
 //!
-//! None of it is there where it was not asked for, but for a look at what is set. Whatever one rank finds that the
-//! others could not know fails the group, with the reason: nobody waits for a rank that does not go on.
+//! None of it is there where it was not asked for, but for a look at what is set. Whatever one rank
+//! finds that the others could not know fails the group, with the reason: nobody waits for a rank
+//! that does not go on.
 
 mod account;
 pub(super) mod loans;

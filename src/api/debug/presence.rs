@@ -1,12 +1,15 @@
-//! Who is there: before a collective, all ranks tell the first one that they have come, and it tells them to go on. So at
-//! the deadline all who are missing are named at once, whatever algorithm would have waited for whom.
+//! Who is there: before a collective, all ranks tell the first one that they have come, and it
+//! tells them to go on. So at the deadline all who are missing are named at once, whatever
+//! algorithm would have waited for whom.
 //!
-//! Whether a group does this was agreed when it was made (rank 0's level counted), so that all of its ranks do or none.
-//! It happens in the turn of the collective, on messages under a tag of the library's own, in the order of turns. Whatever
-//! goes wrong fails the group, so that nothing that is left over is ever read.
+//! Whether a group does this was agreed when it was made (rank 0's level counted), so that all of
+//! its ranks do or none. It happens in the turn of the collective, on messages under a tag of the
+//! library's own, in the order of turns. Whatever goes wrong fails the group, so that nothing that
+//! is left over is ever read.
 //!
-//! Every collective waits for all ranks then, also a collective in which a root could run ahead. The messages contain the label
-//! of the call, so that labels are compared also over back ends that compare nothing themselves.
+//! Every collective waits for all ranks then, also a collective in which a root could run ahead.
+//! The messages contain the label of the call, so that labels are compared also over back ends that
+//! compare nothing themselves.
 
 use crate::api::group::Group;
 use crate::api::verdict::names;

@@ -1,7 +1,8 @@
 //! Whether buffers have elements in them that nobody wants: NaN, and on request infinity.
 //!
-//! A rank that finds one in its input has not entered the operation, which the others may be in already, or have left;
-//! so it aborts the group. In a result it does the same, since what comes next would be computed from it.
+//! A rank that finds one in its input has not entered the operation, which the others may be in
+//! already, or have left; so it aborts the group. In a result it does the same, since what comes
+//! next would be computed from it.
 
 use crate::api::group::Group;
 use crate::base::buffer::Src;
@@ -14,7 +15,8 @@ impl Group {
     /// Looks at buffers, each of which `title` names by its place.
     ///
     /// # Errors
-    /// `Aborted`, with the rank, the buffer and the index of its first unwanted element; the group has failed.
+    /// `Aborted`, with the rank, the buffer and the index of its first unwanted element; the group
+    /// has failed.
     pub(in crate::api) fn inspect<'b>(
         &self,
         dtype: DataType,

@@ -1,8 +1,10 @@
-//! A batch of operations that are enqueued, some of which have others of their group before them: each part is a job of its
-//! group's queue, and keeps its turn until all have theirs. Then one of the threads enqueues for all.
+//! A batch of operations that are enqueued, some of which have others of their group before them:
+//! each part is a job of its group's queue, and keeps its turn until all have theirs. Then one of
+//! the threads enqueues for all.
 //!
-//! Whoever runs such a job waits with it, so that the group's failure and the deadline end it as they end any other. No two
-//! batches wait for each other (see [`super`]), and each queue has a worker of its own, so that no job waits for a thread.
+//! Whoever runs such a job waits with it, so that the group's failure and the deadline end it as
+//! they end any other. No two batches wait for each other (see [`super`]), and each queue has a
+//! worker of its own, so that no job waits for a thread.
 
 use super::part::{Part, give_up};
 use super::{enqueue, take_places};
@@ -16,7 +18,8 @@ use crate::wait::{Interrupt, Pace, until};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a thread whose part has failed waits for the one that is enqueueing it, which looks at the same failure.
+/// How long a thread whose part has failed waits for the one that is enqueueing it, which looks at
+/// the same failure.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a part is.
@@ -98,8 +101,8 @@ impl Joint {
         self.bell.ring();
     }
 
-    /// A part will not come, or not any more. Those that wait for nothing are enqueued where nobody else is left to do it, by
-    /// a thread of their own: this one may be anybody's.
+    /// A part will not come, or not any more. Those that wait for nothing are enqueued where nobody
+    /// else is left to do it, by a thread of their own: this one may be anybody's.
     fn leave(self: &Arc<Self>, place: usize) {
         let mut places = self.lock();
         places[place] = Place::Gone;
@@ -176,7 +179,8 @@ impl Joint {
         messages.into_iter().for_each(|(part, outcome)| part.finish(&outcome, None));
     }
 
-    /// Gives the parts of groups that have failed back to their threads, before anything is waited for.
+    /// Gives the parts of groups that have failed back to their threads, before anything is waited
+    /// for.
     fn give_back_failed(&self, parts: Vec<(usize, Part)>) -> Vec<(usize, Part)> {
         let mut left = Vec::with_capacity(parts.len());
         let mut places = self.lock();
@@ -199,7 +203,8 @@ impl Joint {
         deadline: &Deadline,
     ) -> (Part, Result<()>) {
         loop {
-            // What enqueues may wait for other ranks, for which the works of a group that has failed do not.
+            // What enqueues may wait for other ranks, for which the works of a group that has
+            // failed do not.
             let look = || self.look(mine, group.failure().is_none());
             let interrupt =
                 match until(&self.bell, Pace::PATIENT, deadline, || group.failure(), look) {

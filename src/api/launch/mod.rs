@@ -1,18 +1,21 @@
 //! Operations that are enqueued on devices: all of one batch, whatever their groups, as one.
 //!
-//! One thread may have the groups of several ranks, each with a device of its own, and several groups may share a stream.
-//! Enqueued one after the other, each could wait for another one that the same thread enqueues later; so they go to their
-//! back ends together ([`enqueue_together`]), in the order of the groups' ids and ranks, which no two ranks see differently.
+//! One thread may have the groups of several ranks, each with a device of its own, and several
+//! groups may share a stream. Enqueued one after the other, each could wait for another one that
+//! the same thread enqueues later; so they go to their back ends together ([`enqueue_together`]),
+//! in the order of the groups' ids and ranks, which no two ranks see differently.
 //!
 //! # Turns
-//! Collectives take their places in the queues of all their groups, and are enqueued once it is the turn of all of them.
-//! Places in several queues are taken by one thread at a time ([`ORDER`]): of two batches the same one is first in all queues
-//! that they share, so that neither waits for a turn that the other one has. Messages have no turn.
+//! Collectives take their places in the queues of all their groups, and are enqueued once it is the
+//! turn of all of them. Places in several queues are taken by one thread at a time ([`ORDER`]): of
+//! two batches the same one is first in all queues that they share, so that neither waits for a
+//! turn that the other one has. Messages have no turn.
 //!
-//! Until NCCL has launched something, it may wait for other ranks. A caller that waits for the operations anyway enqueues
-//! them on its own thread, where nothing is before them, and holds all the turns meanwhile. Else they are jobs
-//! of the queues, enqueued by whoever gets the last of the turns ([`joint`]); the caller waits a moment for that, so that on a
-//! stream they are in the program's order, and then goes on.
+//! Until NCCL has launched something, it may wait for other ranks. A caller that waits for the
+//! operations anyway enqueues them on its own thread, where nothing is before them, and holds all
+//! the turns meanwhile. Else they are jobs of the queues, enqueued by whoever gets the last of the
+//! turns ([`joint`]); the caller waits a moment for that, so that on a stream they are in the
+//! program's order, and then goes on.
 //!
 //! Must not know: how a batch is collected, NCCL.
 
@@ -48,8 +51,8 @@ const NAP: Duration = Duration::from_micros(20);
 /// How much longer than its deadline the rest of the ranks may take to say that one is late.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Issues calls that are enqueued, as one. What cannot be enqueued ends its works with the reason. `is_awaited`: the caller
-/// will wait for them.
+/// Issues calls that are enqueued, as one. What cannot be enqueued ends its works with the reason.
+/// `is_awaited`: the caller will wait for them.
 pub(super) fn issue(calls: Vec<Prepared>, is_awaited: bool) {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
     for call in calls {
@@ -90,7 +93,8 @@ fn take_places(several: bool, take: impl FnOnce()) {
     drop(order);
 }
 
-/// Enqueues on this thread, which has nothing to wait for but other threads that came at the same moment.
+/// Enqueues on this thread, which has nothing to wait for but other threads that came at the same
+/// moment.
 fn issue_here(mut parts: Vec<Part>) {
     let mut tickets: Vec<Option<Ticket>> = Vec::with_capacity(parts.len());
     take_places(parts.len() > 1, || {
@@ -166,8 +170,8 @@ fn defect() -> Error {
     Error::internal("a defect in libdist, please report it: a panic while operations were enqueued")
 }
 
-/// Waits until all ranks have come, in groups that do so. For several on threads of their own: ranks of one group may be
-/// among them.
+/// Waits until all ranks have come, in groups that do so. For several on threads of their own:
+/// ranks of one group may be among them.
 fn await_presence(parts: &[&Part]) -> Vec<Result<()>> {
     let wanted = parts.iter().filter(|part| part.group().looks_who_is_there).count();
     match wanted {

@@ -1,5 +1,5 @@
-//! What one group has in a batch of operations that are enqueued: its collectives, which take a turn of its queue, and its
-//! messages.
+//! What one group has in a batch of operations that are enqueued: its collectives, which take a
+//! turn of its queue, and its messages.
 
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;

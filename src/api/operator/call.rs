@@ -229,7 +229,8 @@ impl Group {
         Ok(call.gpu().map(|gpu| gpu.device))
     }
 
-    /// Whether the back end does all operations that a reduction with a caller's operator is made of.
+    /// Whether the back end does all operations that a reduction with a caller's operator is made
+    /// of.
     ///
     /// # Errors
     /// `Unsupported`, naming the operation and the back end.

@@ -1,9 +1,11 @@
 //! Operators that the caller defines, and the collectives that reduce with them.
 //!
-//! No back end knows these operators. A call is one turn of the group's queue and several parts ([`Descriptor::part`]).
-//! First the ranks exchange records of their calls ([`terms`]). Then collectives on bytes bring the vectors, or a slice of
-//! each, into private memory of a rank, which folds them there in rank order ([`run`]). So every back end for host memory
-//! carries these calls, and elements may have any size. The function never sees memory that another process writes. Each element is folded once, by one rank, or by all ranks in the same order.
+//! No back end knows these operators. A call is one turn of the group's queue and several parts
+//! ([`Descriptor::part`]). First the ranks exchange records of their calls ([`terms`]). Then
+//! collectives on bytes bring the vectors, or a slice of each, into private memory of a rank, which
+//! folds them there in rank order ([`run`]). So every back end for host memory carries these calls,
+//! and elements may have any size. The function never sees memory that another process writes. Each
+//! element is folded once, by one rank, or by all ranks in the same order.
 //!
 //! Does not depend on C types, or on how operators are numbered.
 //!
@@ -28,7 +30,8 @@ pub const LARGEST_ELEMENT: usize = 1 << 20;
 
 /// What an operator does.
 ///
-/// Obligations: it is a pure function of the two vectors, associative, and does not call the library.
+/// Obligations: it is a pure function of the two vectors, associative, and does not call the
+/// library.
 pub trait Combine: Send + Sync + Debug {
     /// Folds `count` elements: `inout[i]` becomes `lower[i]` op `inout[i]`.
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize);

@@ -6,8 +6,9 @@
 //! | long | all_to_all_v of slices; all_gather_v, gather_v or all_to_all_v of what came out | each rank its slice |
 //! | reduce_scatter | all_to_all_v of blocks | each rank its block |
 //!
-//! Long vectors go a chunk at a time, so that a rank needs a bounded amount of memory. A fold in rank order leaves in the
-//! place of vector r the fold of the vectors 0 to r, which is what prefix reductions send back.
+//! Long vectors go a chunk at a time, so that a rank needs a bounded amount of memory. A fold in
+//! rank order leaves in the place of vector r the fold of the vectors 0 to r, which is what prefix
+//! reductions send back.
 
 use super::call::OperatorCall;
 use super::terms::{RECORD_BYTES, Terms};
@@ -25,13 +26,16 @@ use std::ops::Range;
 /// The element type of the collectives that move the vectors.
 const BYTES: DataType = DataType::U8;
 
-/// If the vectors of all ranks together are no longer than this, they go to all ranks whole, in one hop.
+/// If the vectors of all ranks together are no longer than this, they go to all ranks whole, in one
+/// hop.
 const SHORT_IN_ALL: usize = 64 << 10;
 
-/// The longest chunk of a vector, or of the blocks of a rank together, unless one element of each is longer.
+/// The longest chunk of a vector, or of the blocks of a rank together, unless one element of each
+/// is longer.
 const CHUNK: usize = 32 << 20;
 
-/// Vectors that an operator gets begin on multiples of this, or on multiples of the element's size from there.
+/// Vectors that an operator gets begin on multiples of this, or on multiples of the element's size
+/// from there.
 const ALIGNMENT: usize = 64;
 
 /// Private memory.
@@ -226,7 +230,8 @@ impl<'r, 'a> Run<'r, 'a> {
         Ok(())
     }
 
-    /// Each rank folds its slice of a chunk of all vectors; then the slices go to the ranks that get results.
+    /// Each rank folds its slice of a chunk of all vectors; then the slices go to the ranks that
+    /// get results.
     fn fold_slices(&mut self, chunk: Range<usize>) -> Result<()> {
         let (rank, size, element) = (self.rank(), self.size(), self.call.operator().element());
         let count = chunk.len() / element;

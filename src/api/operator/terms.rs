@@ -1,4 +1,5 @@
-//! What ranks compare before they reduce with a caller's operator: the operator and the arguments of the call.
+//! What ranks compare before they reduce with a caller's operator: the operator and the arguments
+//! of the call.
 //!
 //! Every rank gets the record of every other one, so that an error names both operators.
 

@@ -1,33 +1,38 @@
-//! The run queue of a group: operations start in the order in which they were issued, one at a time.
+//! The run queue of a group: operations start in the order in which they were issued, one at a
+//! time.
 //!
-//! Issuing takes a ticket; the ticket's number is the operation's sequence number. A *blocking* call takes a number
-//! and waits on its own thread until all before it have ended, so that a lone one costs a `fetch_add` and has no
-//! hand-off. An *asynchronous* one leaves a [`Job`] behind, which whoever comes first runs to its end: a blocking
-//! caller that waits for its turn, a thread that waits for a work, or the queue's [`worker`]. Only the worker takes
-//! every job: the others return at a time of their own, and take none that may last longer.
+//! Issuing takes a ticket; the ticket's number is the operation's sequence number. A *blocking*
+//! call takes a number and waits on its own thread until all before it have ended, so that a lone
+//! one costs a `fetch_add` and has no hand-off. An *asynchronous* one leaves a [`Job`] behind,
+//! which whoever comes first runs to its end: a blocking caller that waits for its turn, a thread
+//! that waits for a work, or the queue's [`worker`]. Only the worker takes every job: the others
+//! return at a time of their own, and take none that may last longer.
 //!
-//! A ticket may have several numbers in a row, for a call that takes one turn and carries out several operations in it:
-//! each has a sequence number of its own, and the turn of the next ticket begins after the last of them.
+//! A ticket may have several numbers in a row, for a call that takes one turn and carries out
+//! several operations in it: each has a sequence number of its own, and the turn of the next ticket
+//! begins after the last of them.
 //!
 //! # Order
-//! All numbers come from one counter by `fetch_add`, so there is one order, and what happens before in the program
-//! has the lower number. A job's number is taken while the list of jobs is locked and the job is put there before the
-//! lock is released: the list is sorted.
+//! All numbers come from one counter by `fetch_add`, so there is one order, and what happens before
+//! in the program has the lower number. A job's number is taken while the list of jobs is locked
+//! and the job is put there before the lock is released: the list is sorted.
 //!
 //! # One at a time
-//! `ended` counts numbers whose turns have ended; number n has its turn while `ended` is n. Who may act on n is one thread: the
-//! one that took the ticket, or the one that took the job from the list, which happens under the lock and only while
-//! `ended` is n. Only whoever has the turn advances `ended` (release), and whoever takes the next reads it (acquire),
-//! so that each operation sees all that those before it have done.
+//! `ended` counts numbers whose turns have ended; number n has its turn while `ended` is n. Who may
+//! act on n is one thread: the one that took the ticket, or the one that took the job from the
+//! list, which happens under the lock and only while `ended` is n. Only whoever has the turn
+//! advances `ended` (release), and whoever takes the next reads it (acquire), so that each
+//! operation sees all that those before it have done.
 //!
 //! # Nobody sleeps for ever
-//! Whoever waits looks at `ended`, at the number of the first job (`first`, a copy outside of the lock) and at the
-//! outcome of works. Each of them is written before the bell is rung, whose fences make sure that a waiter's last look
-//! before it sleeps sees the change or that the ringer sees the sleeper (see `wait::bell`). A number without a job
-//! between its `fetch_add` and its place in the list has its ring still to come. As long as there are jobs there is a
-//! worker: it is started before the first one is put into the list, and ends only, under the lock, with the list empty.
-//! A ticket whose caller has given up never ends its turn; then the group has failed, and the jobs behind are
-//! completed with that cause instead of being run.
+//! Whoever waits looks at `ended`, at the number of the first job (`first`, a copy outside of the
+//! lock) and at the outcome of works. Each of them is written before the bell is rung, whose fences
+//! make sure that a waiter's last look before it sleeps sees the change or that the ringer sees the
+//! sleeper (see `wait::bell`). A number without a job between its `fetch_add` and its place in the
+//! list has its ring still to come. As long as there are jobs there is a worker: it is started
+//! before the first one is put into the list, and ends only, under the lock, with the list empty. A
+//! ticket whose caller has given up never ends its turn; then the group has failed, and the jobs
+//! behind are completed with that cause instead of being run.
 
 mod worker;
 
@@ -56,8 +61,8 @@ const CLOSED: u64 = 1 << 63;
 /// What stands for the number of the first job where there is none.
 const NO_JOB: u64 = u64::MAX;
 
-/// An asynchronous operation that waits for its turn. Exactly one of the methods that consume it is called, with no
-/// lock held.
+/// An asynchronous operation that waits for its turn. Exactly one of the methods that consume it is
+/// called, with no lock held.
 pub trait Job: Send + Debug {
     /// When it must have ended.
     fn deadline(&self) -> &Deadline;
@@ -92,7 +97,8 @@ impl Turns {
     /// The next number, if its turn has come already: nothing that was issued has not ended.
     fn take_turn(&self) -> Option<u64> {
         let number = self.ended.load(Ordering::Acquire);
-        // No turn ends that was not issued, so that the one is not behind the other where they are the same now.
+        // No turn ends that was not issued, so that the one is not behind the other where they are
+        // the same now.
         let next =
             self.issued.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed);
         next.ok()
@@ -126,14 +132,16 @@ pub struct RunQueue {
     works: AtomicU64,
     /// The list of works that ended, once the caller asked for a descriptor.
     events: OnceLock<Arc<CompletionEvents>>,
-    /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits here.
+    /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits
+    /// here.
     bell: Bell,
-    /// Rung when a job comes: what an idle worker waits for, so that blocking calls need not wake it.
+    /// Rung when a job comes: what an idle worker waits for, so that blocking calls need not wake
+    /// it.
     hire: Bell,
 }
 
-/// A place in the queue. A ticket whose turn never comes (its wait failed) stops the queue: on other ranks the
-/// operation may have run, so the group must be failed.
+/// A place in the queue. A ticket whose turn never comes (its wait failed) stops the queue: on
+/// other ranks the operation may have run, so the group must be failed.
 #[derive(Debug)]
 pub struct Ticket {
     number: u64,
@@ -263,8 +271,8 @@ impl RunQueue {
         self.wait_behind(ticket, deadline.begun(), halted)
     }
 
-    /// Takes the next place where its turn comes at once, for an operation that runs on the calling thread: what a lone
-    /// caller finds.
+    /// Takes the next place where its turn comes at once, for an operation that runs on the calling
+    /// thread: what a lone caller finds.
     pub fn issue_at_once(&self) -> Option<(Ticket, Turn<'_>)> {
         let number = self.turns.take_turn()?;
         Some((Ticket { number, count: 1 }, Turn { queue: self, count: 1 }))
@@ -292,9 +300,10 @@ impl RunQueue {
         }
     }
 
-    /// Waits until `over` holds, which must depend only on works of this queue, and runs the jobs meanwhile that end
-    /// in time. `mine` is an operation of this queue, by its sequence number, and its deadline: if that passes before
-    /// its turn, its group is failed. False where the limit came first.
+    /// Waits until `over` holds, which must depend only on works of this queue, and runs the jobs
+    /// meanwhile that end in time. `mine` is an operation of this queue, by its sequence number,
+    /// and its deadline: if that passes before its turn, its group is failed. False where the limit
+    /// came first.
     pub fn wait_for(
         &self,
         over: impl Fn() -> bool,
@@ -341,7 +350,8 @@ impl RunQueue {
         Some(Claim { job, turn: Turn { queue: self, count: ticket.count } })
     }
 
-    /// Takes a job whose deadline has passed out of the queue, which fails its group. Nothing happens to one that runs.
+    /// Takes a job whose deadline has passed out of the queue, which fails its group. Nothing
+    /// happens to one that runs.
     pub(super) fn withdraw(&self, sequence: u64) {
         let mut jobs = self.lock();
         let Ok(position) =
@@ -362,7 +372,8 @@ impl RunQueue {
         self.lock().waiting.front().and_then(|(_, job)| job.failure())
     }
 
-    /// Completes all jobs that wait with the failure of their group, and makes everybody who waits look at it.
+    /// Completes all jobs that wait with the failure of their group, and makes everybody who waits
+    /// look at it.
     pub fn fail_all(&self, cause: &Error) {
         let waiting = {
             let mut jobs = self.lock();
@@ -446,7 +457,8 @@ impl RunQueue {
 }
 
 impl Turn<'_> {
-    /// Ends the turn without telling anybody, for whoever rings the bell soon: by the end of a work, which follows.
+    /// Ends the turn without telling anybody, for whoever rings the bell soon: by the end of a
+    /// work, which follows.
     pub fn end_silently(self) {
         self.queue.turns.end(self.count);
         // Not the drop, which would end a second turn.

@@ -1,4 +1,5 @@
-//! Models of the run queue, run through all interleavings: whose turn it is, and who takes which job.
+//! Models of the run queue, run through all interleavings: whose turn it is, and who takes which
+//! job.
 
 use super::*;
 use crate::base::sync::AtomicU64;
@@ -6,7 +7,8 @@ use loom::model::Builder;
 use loom::thread;
 use std::sync::Arc;
 
-/// What all operations of a group write, one after the other: relaxed, so that nothing but the queue orders it.
+/// What all operations of a group write, one after the other: relaxed, so that nothing but the
+/// queue orders it.
 #[derive(Debug, Default)]
 struct Board(AtomicU64);
 

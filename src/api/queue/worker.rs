@@ -1,5 +1,6 @@
-//! The worker of a queue: a thread that runs the jobs which nobody waits for. It is started with the first job, holds
-//! the queue and not its group, and ends when there has been nothing to do for a while.
+//! The worker of a queue: a thread that runs the jobs which nobody waits for. It is started with
+//! the first job, holds the queue and not its group, and ends when there has been nothing to do for
+//! a while.
 
 use super::{NO_JOB, RunQueue};
 use crate::base::deadline::Deadline;
@@ -41,7 +42,8 @@ impl RunQueue {
 
     /// Runs the jobs in the order of their turns until none is left.
     pub(super) fn serve(&self) {
-        // Without a limit: even a deadline that never comes is a time, and that of a later job a later one.
+        // Without a limit: even a deadline that never comes is a time, and that of a later job a
+        // later one.
         let ready = || match self.first.load(Ordering::Relaxed) {
             NO_JOB => Some(None),
             _ => self.claim(None).map(Some),

@@ -1,5 +1,5 @@
-//! Everything that the flight recorder knows, as JSON. dist-doctor reads it (`src/bin/dist-doctor/dump.rs`), so that what
-//! changes here raises the version.
+//! Everything that the flight recorder knows, as JSON. dist-doctor reads it
+//! (`src/bin/dist-doctor/dump.rs`), so that what changes here raises the version.
 
 use super::{RECORDER, entries, groups, now_ns};
 use crate::base::ids::GroupId;

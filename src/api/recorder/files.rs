@@ -1,10 +1,12 @@
 //! Which files dumps go to, and when: once for each group that fails, and whenever a file appears.
 //!
-//! A thread of the recorder's own writes them, and looks every [`LOOK_EVERY`] for the file and for failures that no call of
-//! this process has met. It is there while a variable is set and the process is in a group: neither a caller nor the service
-//! thread, which watches over other processes, ever waits for a disk. But a program may end as soon as a call has failed.
-//! So whoever is about to be told of a failure for the first time gives the thread a moment, [`PATIENCE`] at most and
-//! usually some milliseconds (a dump has a megabyte at most); where no variable is set, it gives none.
+//! A thread of the recorder's own writes them, and looks every [`LOOK_EVERY`] for the file and for
+//! failures that no call of this process has met. It is there while a variable is set and the
+//! process is in a group: neither a caller nor the service thread, which watches over other
+//! processes, ever waits for a disk. But a program may end as soon as a call has failed. So whoever
+//! is about to be told of a failure for the first time gives the thread a moment, [`PATIENCE`] at
+//! most and usually some milliseconds (a dump has a megabyte at most); where no variable is set, it
+//! gives none.
 //!
 //! Must not know: what is in a dump.
 
@@ -21,7 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How often the thread looks for the file that asks for a dump, and for failures that nobody has told it of.
+/// How often the thread looks for the file that asks for a dump, and for failures that nobody has
+/// told it of.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// How long it gives a call that is about to fail of the same to note its end.
@@ -54,7 +57,8 @@ struct State {
     failures: u64,
     /// What has asked for the last one.
     why: Why,
-    /// When the files that ask for dumps were last changed, so far as is known; `None` before the first look.
+    /// When the files that ask for dumps were last changed, so far as is known; `None` before the
+    /// first look.
     seen: Option<Stamps>,
 }
 
@@ -132,7 +136,8 @@ pub(super) fn group_ends() {
     }
 }
 
-/// Asks for a dump if a group has failed since this was last called; true where it has. Does not block.
+/// Asks for a dump if a group has failed since this was last called; true where it has. Does not
+/// block.
 pub(in crate::api) fn look_for_failures() -> bool {
     if !IS_ON.load(Ordering::Relaxed) || !groups::has_any_failed() {
         return false;
@@ -229,8 +234,8 @@ fn retire() -> bool {
     !has_work
 }
 
-/// Whether a file that asks for a dump has come to be, or has been changed, since the last look. One that was there
-/// before the first look asks for nothing: it is from an earlier job.
+/// Whether a file that asks for a dump has come to be, or has been changed, since the last look.
+/// One that was there before the first look asks for nothing: it is from an earlier job.
 fn has_been_touched() -> bool {
     let now = stamps();
     let is_new =

@@ -1,8 +1,10 @@
-//! The groups that the process is in, and the last ones that it was in: what a dump says about them.
+//! The groups that the process is in, and the last ones that it was in: what a dump says about
+//! them.
 //!
-//! The list is bounded. A group's back end is asked only under the list's lock and while the group is known not to
-//! have gone: leaving the list takes the same lock, and is the first thing that a group which ends does. So nobody here is
-//! ever the last one to hold a back end, which could not be taken down on every thread.
+//! The list is bounded. A group's back end is asked only under the list's lock and while the group
+//! is known not to have gone: leaving the list takes the same lock, and is the first thing that a
+//! group which ends does. So nobody here is ever the last one to hold a back end, which could not
+//! be taken down on every thread.
 //!
 //! Must not know: where dumps go.
 
@@ -47,7 +49,8 @@ struct Listed {
     rank: Rank,
     size: WorldSize,
     parent: Option<String>,
-    /// This process's rank in the outermost group, and its members'; those only until it has been left.
+    /// This process's rank in the outermost group, and its members'; those only until it has been
+    /// left.
     global_rank: Rank,
     global_ranks: Vec<Rank>,
     /// `None` once the group has been left.
@@ -194,8 +197,8 @@ pub(in crate::api) fn name_of(id: u64) -> Option<String> {
     list.groups.iter().rev().find(|group| group.id == id).map(|group| group.name.clone())
 }
 
-/// The process's rank in its job and the size of that, as its oldest group has them that was made from no other; one
-/// that it is in counts before those that it has left.
+/// The process's rank in its job and the size of that, as its oldest group has them that was made
+/// from no other; one that it is in counts before those that it has left.
 pub(super) fn identity() -> Option<(Rank, WorldSize)> {
     let list = list();
     let mut outermost = list.groups.iter().filter(|group| group.parent.is_none());

@@ -1,9 +1,11 @@
 //! The flight recorder: the last 2000 operations of the process, always on.
 //!
-//! Recording is a handful of relaxed stores to one entry that nobody else writes. Looks at the clock cost more than that:
-//! an operation is issued when its deadline began; one that has its turn at once begins when it is issued; and one that was
-//! over at once ends when it began (see [`Record::end_at_once`]). Each entry carries the number it was written under, before and after, so that a reader can tell an entry
-//! that was overwritten while it was being read; such a one is left out.
+//! Recording is a handful of relaxed stores to one entry that nobody else writes. Looks at the
+//! clock cost more than that: an operation is issued when its deadline began; one that has its turn
+//! at once begins when it is issued; and one that was over at once ends when it began (see
+//! [`Record::end_at_once`]). Each entry carries the number it was written under, before and after,
+//! so that a reader can tell an entry that was overwritten while it was being read; such a one is
+//! left out.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -60,7 +62,8 @@ struct Entry {
     /// 0 until its turn has come.
     started_ns: AtomicU64,
     ended_ns: AtomicU64,
-    /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit plus one.
+    /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit
+    /// plus one.
     state: AtomicU64,
     /// The label, if the words say that there is one.
     label: [AtomicU64; LABEL_WORDS],
@@ -157,12 +160,14 @@ pub struct Origin {
     pub at_ns: u64,
 }
 
-/// The place of an operation among all. It must be noted: until then whatever had the place before is in it.
+/// The place of an operation among all. It must be noted: until then whatever had the place before
+/// is in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place(u64);
 
 impl Place {
-    /// The next one. No core goes on from this before its stores are through, so that it comes before a store that takes long.
+    /// The next one. No core goes on from this before its stores are through, so that it comes
+    /// before a store that takes long.
     #[inline]
     pub fn take() -> Self {
         Self(RECORDER.next.fetch_add(1, Ordering::Relaxed))
@@ -223,7 +228,8 @@ impl Record {
         Self { span: Some(Box::new(span)), ..self }
     }
 
-    /// Its entry, unless that has become another's: a later operation's, while this one took its time.
+    /// Its entry, unless that has become another's: a later operation's, while this one took its
+    /// time.
     fn entry(&self) -> Option<&'static Entry> {
         (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
     }
@@ -252,8 +258,9 @@ impl Record {
         self.end_at(outcome, |_| now_ns());
     }
 
-    /// Notes the end of a small operation that has run since it was issued and has waited for some ten microseconds at most:
-    /// less than the clocks of several ranks can be compared to, so that it may as well have ended when it began.
+    /// Notes the end of a small operation that has run since it was issued and has waited for some
+    /// ten microseconds at most: less than the clocks of several ranks can be compared to, so that
+    /// it may as well have ended when it began.
     pub fn end_at_once(self, outcome: &Result<()>) {
         self.end_at(outcome, |entry| entry.started_ns.load(Ordering::Relaxed));
     }

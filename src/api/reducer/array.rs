@@ -10,7 +10,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(super) struct Array<T: Copy>(Box<[UnsafeCell<T>]>);
 
-// SAFETY: the library reads and writes them only in calls during which the caller must not touch them, one at a time.
+// SAFETY: the library reads and writes them only in calls during which the caller must not touch
+// them, one at a time.
 unsafe impl<T: Copy + Send> Sync for Array<T> {}
 
 impl<T: Copy + Default> Array<T> {
@@ -33,12 +34,14 @@ impl<T: Copy + Default> Array<T> {
     }
 
     pub(super) fn get(&self, index: usize) -> T {
-        // SAFETY: the address is that of a number of this array; no thread writes it during the call.
+        // SAFETY: the address is that of a number of this array; no thread writes it during the
+        // call.
         unsafe { self.0[index].get().read() }
     }
 
     pub(super) fn set(&self, index: usize, value: T) {
-        // SAFETY: the address is that of a number of this array; no other thread uses it during the call.
+        // SAFETY: the address is that of a number of this array; no other thread uses it during the
+        // call.
         unsafe { self.0[index].get().write(value) }
     }
 }

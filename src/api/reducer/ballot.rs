@@ -1,7 +1,9 @@
-//! The one agreement at the end of a step: the votes of all ranks, which parameters they used, and which they forgot.
+//! The one agreement at the end of a step: the votes of all ranks, which parameters they used, and
+//! which they forgot.
 //!
-//! Each rank makes a ballot, and a bitwise or of the ballots of all ranks gives every rank the same outcome. The order in
-//! which gradients became ready is in the ballot of rank 0 alone, where the ranks want to know it.
+//! Each rank makes a ballot, and a bitwise or of the ballots of all ranks gives every rank the same
+//! outcome. The order in which gradients became ready is in the ballot of rank 0 alone, where the
+//! ranks want to know it.
 
 /// The bytes of the votes.
 const VOTE_BYTES: usize = 8;

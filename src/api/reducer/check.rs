@@ -1,6 +1,7 @@
 //! Finds values that should be the same on all ranks and are not.
 //!
-//! All ranks compare one BLAKE3 hash over all values. Only if these differ, they compare one hash for each parameter.
+//! All ranks compare one BLAKE3 hash over all values. Only if these differ, they compare one hash
+//! for each parameter.
 
 use super::sparse::SparseResult;
 use super::values::Values;
@@ -20,7 +21,8 @@ const CHUNK: usize = 64 << 10;
 type Named<'p> = (String, Src<'p>);
 
 impl Reducer {
-    /// What differs between the ranks, one line for each parameter: empty if nothing does. The same on all ranks.
+    /// What differs between the ranks, one line for each parameter: empty if nothing does. The same
+    /// on all ranks.
     ///
     /// # Errors
     /// `InvalidArgument` inside a step; those of a gather of byte strings.

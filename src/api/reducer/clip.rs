@@ -1,7 +1,8 @@
 //! Clips gradients by the norm of all of them together, as PyTorch's `clip_grad_norm_`.
 //!
-//! After a step every rank has the same gradients. Each rank sums over its share of the elements, in f64, and the ranks add up
-//! one number. So the norm costs a rank 1/N of the work, and has the same bits on all ranks.
+//! After a step every rank has the same gradients. Each rank sums over its share of the elements,
+//! in f64, and the ranks add up one number. So the norm costs a rank 1/N of the work, and has the
+//! same bits on all ranks.
 
 use super::{Phase, Reducer};
 use crate::api::call::{Call, CallOptions};
@@ -59,12 +60,13 @@ struct Reduced {
 }
 
 impl Reducer {
-    /// Scales the gradients of the last step so that their norm is at most `max_norm`; the norm before that. Gradients whose
-    /// norm is not finite stay as they are, and so do those of parameters that no rank used.
+    /// Scales the gradients of the last step so that their norm is at most `max_norm`; the norm
+    /// before that. Gradients whose norm is not finite stay as they are, and so do those of
+    /// parameters that no rank used.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step and before the first one, and if `max_norm` is negative or no number; `Unsupported` for
-    /// integers; those of an all_reduce.
+    /// `InvalidArgument` inside a step and before the first one, and if `max_norm` is negative or
+    /// no number; `Unsupported` for integers; those of an all_reduce.
     pub fn clip(&self, max_norm: f64, norm: NormType) -> Result<f64> {
         callbacks::refuse_to_block("dist_reducer_clip")?;
         if max_norm.is_nan() || max_norm < 0.0 {

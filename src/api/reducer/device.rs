@@ -1,6 +1,7 @@
 //! Zeros and copies in the memory of a device, in the order of the stream that has the gradients.
 //!
-//! Without a stream of the caller's this is the device's default stream, which the library's own streams wait for.
+//! Without a stream of the caller's this is the device's default stream, which the library's own
+//! streams wait for.
 
 #![allow(unsafe_code, reason = "views of device memory, which only the device touches")]
 
@@ -47,8 +48,8 @@ impl GradStream {
         if into.is_empty() {
             return Ok(());
         }
-        // SAFETY: memory of this device, as the caller of the reducer promises and the reducer's own is. It stays until the step has
-        // ended, which is later in the order of the stream.
+        // SAFETY: memory of this device, as the caller of the reducer promises and the reducer's
+        // own is. It stays until the step has ended, which is later in the order of the stream.
         unsafe { stream::fill_zero(&self.context, self.handle(), into) }
     }
 

@@ -1,8 +1,9 @@
 //! Buckets in the memory of a device.
 //!
-//! A bucket of places is one operation. The caller's gradients are reduced where they are, one operation each, and the back end
-//! gets those of a bucket together. Operations are enqueued in the stream of the gradients, and zeros and copies too. Their
-//! factor is known when they are sent: with weights, buckets are sent at the end of the step.
+//! A bucket of places is one operation. The caller's gradients are reduced where they are, one
+//! operation each, and the back end gets those of a bucket together. Operations are enqueued in the
+//! stream of the gradients, and zeros and copies too. Their factor is known when they are sent:
+//! with weights, buckets are sent at the end of the step.
 
 use super::device::GradStream;
 use super::launch::new_work;
@@ -72,7 +73,8 @@ impl Reducer {
         }
     }
 
-    /// Whether buckets on a device cannot be sent yet, since the weights of the step are on their way.
+    /// Whether buckets on a device cannot be sent yet, since the weights of the step are on their
+    /// way.
     pub(super) fn waits_for_weights(&self, step: &Step) -> bool {
         let is_unknown = step.sums.as_ref().is_none_or(|sums| sums.active().is_none());
         self.device.is_some() && self.options.exchanges_weights() && is_unknown
@@ -121,7 +123,8 @@ impl Reducer {
         self.device.as_ref().ok_or_else(|| Error::internal("a bucket on a device without a stream"))
     }
 
-    /// Zeros for a gradient that this rank does not contribute, and the copies that wait for the end of the step.
+    /// Zeros for a gradient that this rank does not contribute, and the copies that wait for the
+    /// end of the step.
     fn prepare_grad(
         &self,
         state: &State,
@@ -189,8 +192,8 @@ impl Reducer {
         self.call_back(&state.memory, (&last, None), function, bucket)
     }
 
-    /// Sends the rest of the buckets of a step with gradients on a device, and waits until the ranks can agree on the step.
-    /// Nothing without a device.
+    /// Sends the rest of the buckets of a step with gradients on a device, and waits until the
+    /// ranks can agree on the step. Nothing without a device.
     ///
     /// # Errors
     /// `InvalidHandle` if the group was released.
@@ -222,8 +225,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until operations are enqueued. With repeatable steps, and without a stream of the caller's, also until the device
-    /// has carried them out.
+    /// Waits until operations are enqueued. With repeatable steps, and without a stream of the
+    /// caller's, also until the device has carried them out.
     fn await_device(&self, works: &[Arc<Work>], limit: &Deadline) {
         let is_synchronous = self.options.is_retryable || self.options.stream.is_none();
         let mut failure = None;

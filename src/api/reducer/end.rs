@@ -1,4 +1,5 @@
-//! The end of a step: parameters that were not marked, the agreement of all ranks, and its consequences.
+//! The end of a step: parameters that were not marked, the agreement of all ranks, and its
+//! consequences.
 
 use super::ballot::{Ballot, BallotShape};
 use super::launch::{fail, failed_before, new_work};
@@ -57,11 +58,13 @@ impl Reducer {
         Ok(new_work(&*self.lock().group()?))
     }
 
-    /// Ends a step, and waits until it has ended and all functions of [`Self::on_bucket`] have returned. `vote` is 0 for the
-    /// step, else reasons against it; `deliver` gets the reasons of all ranks.
+    /// Ends a step, and waits until it has ended and all functions of [`Self::on_bucket`] have
+    /// returned. `vote` is 0 for the step, else reasons against it; `deliver` gets the reasons of
+    /// all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; those of the operations of the step.
+    /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; those of the
+    /// operations of the step.
     pub fn end(self: &Arc<Self>, vote: u64, deliver: Deliver) -> Result<()> {
         callbacks::refuse_to_block("dist_reducer_end")?;
         let begun = Instant::now();
@@ -96,8 +99,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until the operations of the step have ended. Each has a deadline. After it, no thread of the library uses the
-    /// caller's memory.
+    /// Waits until the operations of the step have ended. Each has a deadline. After it, no thread
+    /// of the library uses the caller's memory.
     pub(super) fn await_step(&self) {
         let works = self.lock().works();
         works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
@@ -206,7 +209,8 @@ impl Reducer {
         missing
     }
 
-    /// Decides on the parameters that were not marked. Returns the parameters whose absence is an error.
+    /// Decides on the parameters that were not marked. Returns the parameters whose absence is an
+    /// error.
     fn resolve_rest(&self, state: &State, step: &mut Step, vote: u64) -> Vec<usize> {
         let open: Vec<usize> = step.unmarked(&self.params).collect();
         for param in open {
@@ -245,8 +249,8 @@ impl Reducer {
     /// The ranks have agreed: ends the step.
     ///
     /// # Errors
-    /// `InvalidArgument` if a rank did not mark a parameter; `OutOfMemory`, `System` if the layout cannot change, which fails
-    /// the group.
+    /// `InvalidArgument` if a rank did not mark a parameter; `OutOfMemory`, `System` if the layout
+    /// cannot change, which fails the group.
     pub(super) fn conclude(&self, group: &Group, ballot: &Ballot) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -301,18 +305,21 @@ impl Reducer {
         settled.and(rebuilt).and_then(|()| self.missing_error(ballot))
     }
 
-    /// Makes the copies that waited for the agreement. Without a stream of the caller's, a device has made them after this.
+    /// Makes the copies that waited for the agreement. Without a stream of the caller's, a device
+    /// has made them after this.
     fn settle(&self, step: &Step, ballot: &Ballot, group: &Group) -> Result<()> {
         let device = self.device.as_ref();
         let held = step.notes.lock().settle(ballot, device)?;
         match device {
-            // Freed memory must not be in use, and there is no stream that the caller could wait for.
+            // Freed memory must not be in use, and there is no stream that the caller could wait
+            // for.
             Some(stream) if !held.is_empty() => stream.drain(&group.deadline(&self.call_options())),
             _ => Ok(()),
         }
     }
 
-    /// Changes the layout to the order of rank 0, once. A rank that votes against a step may not have marked its gradients.
+    /// Changes the layout to the order of rank 0, once. A rank that votes against a step may not
+    /// have marked its gradients.
     fn rebuild(&self, state: &mut State, ballot: &Ballot, group: &Group) -> Result<()> {
         let order = ballot.order();
         if !state.wants_order || order.is_empty() || ballot.votes() != 0 {
@@ -374,8 +381,8 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// Waits until the caller's functions have returned, however long it takes. A completion callback cannot wait for
-    /// others on its own thread.
+    /// Waits until the caller's functions have returned, however long it takes. A completion
+    /// callback cannot wait for others on its own thread.
     pub(super) fn await_last_callback(&self) {
         if callbacks::refuse_to_block("dist_reducer_release").is_err() {
             return;

@@ -1,4 +1,5 @@
-//! Uneven inputs: a rank that is out of data takes part in the steps of the others with zeros, until all are out of data.
+//! Uneven inputs: a rank that is out of data takes part in the steps of the others with zeros,
+//! until all are out of data.
 
 use super::end::{Deliver, Ended};
 use super::{Phase, Reducer, Values};
@@ -8,11 +9,12 @@ use crate::base::error::{Error, Result};
 use std::sync::Arc;
 
 impl Reducer {
-    /// Takes part in the steps of other ranks until no rank has data, and then broadcasts the values of the lowest rank that
-    /// had data last; the number of steps.
+    /// Takes part in the steps of other ranks until no rank has data, and then broadcasts the
+    /// values of the lowest rank that had data last; the number of steps.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; those of the operations of a step.
+    /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; those of the
+    /// operations of a step.
     pub fn join(self: &Arc<Self>) -> Result<u64> {
         callbacks::refuse_to_block("dist_reducer_join")?;
         if !self.options.is_uneven {
@@ -84,7 +86,8 @@ impl Reducer {
         Ok(true)
     }
 
-    /// A step of others has failed: one in which a rank did not mark a parameter has ended all the same.
+    /// A step of others has failed: one in which a rank did not mark a parameter has ended all the
+    /// same.
     fn settle_shadow(&self, error: Error) -> Result<bool> {
         match self.settled().phase {
             Phase::Idle => Ok(true),

@@ -90,11 +90,13 @@ impl Reducer {
         Ok(())
     }
 
-    /// Begins a step. `weight` counts if the sum of gradients is divided by weights. A step without `syncs` only notes which
-    /// parameters were used: its gradients stay on this rank, and the caller adds the next ones to them.
+    /// Begins a step. `weight` counts if the sum of gradients is divided by weights. A step without
+    /// `syncs` only notes which parameters were used: its gradients stay on this rank, and the
+    /// caller adds the next ones to them.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step is open or the weight is negative or no number; those of operations that are issued.
+    /// `InvalidArgument` if a step is open or the weight is negative or no number; those of
+    /// operations that are issued.
     pub fn begin(self: &Arc<Self>, weight: f64, syncs: bool) -> Result<()> {
         if !weight.is_finite() || weight < 0.0 {
             let message = format!("weight is {weight}: pass the number of samples of this rank");
@@ -130,8 +132,8 @@ impl Reducer {
         self.lock().last_active
     }
 
-    /// What a failure of the group means before the end of a step: nothing if the step can be repeated, since its end
-    /// reports it.
+    /// What a failure of the group means before the end of a step: nothing if the step can be
+    /// repeated, since its end reports it.
     fn unless_retryable(&self, outcome: Result<()>) -> Result<()> {
         if self.options.is_retryable { Ok(()) } else { outcome }
     }
@@ -170,8 +172,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The place of a gradient in memory that buckets share: until the gradient is marked. Waits for another bucket if many
-    /// have memory.
+    /// The place of a gradient in memory that buckets share: until the gradient is marked. Waits
+    /// for another bucket if many have memory.
     pub(super) fn shared_place(&self, param: usize) -> Result<Dst<'static>> {
         let mut at_once = false;
         loop {
@@ -209,8 +211,9 @@ impl Reducer {
     /// Marks gradients that are there. They stay as they are until the step has ended.
     ///
     /// # Errors
-    /// `InvalidArgument` outside of a step, for a parameter without a gradient, and for a parameter that was marked before.
-    /// Then the parameters before it in the list are marked. The errors of operations that are issued.
+    /// `InvalidArgument` outside of a step, for a parameter without a gradient, and for a parameter
+    /// that was marked before. Then the parameters before it in the list are marked. The errors of
+    /// operations that are issued.
     pub fn ready(self: &Arc<Self>, params: &[usize]) -> Result<()> {
         self.mark(params, Mark::Ready, None)
     }
@@ -404,7 +407,8 @@ impl Reducer {
         })
     }
 
-    /// Has the caller's function called with all buckets of a step that has ended, if no rank has voted against it.
+    /// Has the caller's function called with all buckets of a step that has ended, if no rank has
+    /// voted against it.
     pub(super) fn call_back_now(
         &self,
         state: &State,
@@ -419,8 +423,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Has the caller's function called with some buckets of a step once a work has ended without error. With `votes`, the
-    /// function is called only if no rank has voted against the step.
+    /// Has the caller's function called with some buckets of a step once a work has ended without
+    /// error. With `votes`, the function is called only if no rank has voted against the step.
     pub(super) fn call_back(
         &self,
         memory: &Arc<GradMemory>,

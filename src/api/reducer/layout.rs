@@ -1,11 +1,13 @@
 //! The layout of a reducer: which gradients are reduced together, and in which order.
 //!
-//! A layout is a pure function of the parameters, the limits, and the order in which gradients become ready. So it can be
-//! exported, stored in a checkpoint, and given to a rank that joins later.
+//! A layout is a pure function of the parameters, the limits, and the order in which gradients
+//! become ready. So it can be exported, stored in a checkpoint, and given to a rank that joins
+//! later.
 //!
-//! Gradients of one element type, device and tag fill a bucket in the given order. A bucket is closed once it has reached its
-//! limit, as in PyTorch's `compute_bucket_assignment_by_size`. Buckets are ordered by the position at which they are full,
-//! which is the order in which they can be sent.
+//! Gradients of one element type, device and tag fill a bucket in the given order. A bucket is
+//! closed once it has reached its limit, as in PyTorch's `compute_bucket_assignment_by_size`.
+//! Buckets are ordered by the position at which they are full, which is the order in which they can
+//! be sent.
 
 use super::param::Param;
 use crate::base::dtype::DataType;
@@ -114,7 +116,8 @@ impl Layout {
         Self::of_groups(params, closed.into_iter().map(|(_, params)| params).collect())
     }
 
-    /// The layout at the beginning: gradients become ready in the reverse order of their parameters.
+    /// The layout at the beginning: gradients become ready in the reverse order of their
+    /// parameters.
     pub(super) fn reversed(params: &[Param], limits: BucketLimits) -> Self {
         let order: Vec<usize> =
             (0..params.len()).rev().filter(|&index| params[index].is_trained()).collect();
@@ -230,7 +233,8 @@ impl Layout {
 }
 
 impl BucketSpec {
-    /// Whether its gradients are copied together before they are reduced. A single one of the caller's is reduced where it is.
+    /// Whether its gradients are copied together before they are reduced. A single one of the
+    /// caller's is reduced where it is.
     pub(super) fn is_collected(&self) -> bool {
         self.is_owned && self.params.len() > 1 && self.device.is_none()
     }

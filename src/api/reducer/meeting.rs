@@ -1,7 +1,9 @@
-//! How the ranks of a reducer agree on where they are: when it is created, and when it goes on in another group.
+//! How the ranks of a reducer agree on where they are: when it is created, and when it goes on in
+//! another group.
 //!
-//! Each rank sends one record of its state to all others. All ranks draw the same conclusions from the same records. A rank
-//! that creates a reducer may meet ranks that regroup theirs: it gets their layout and their number of steps.
+//! Each rank sends one record of its state to all others. All ranks draw the same conclusions from
+//! the same records. A rank that creates a reducer may meet ranks that regroup theirs: it gets
+//! their layout and their number of steps.
 
 use super::ballot::{Ballot, BallotShape};
 use super::layout::Layout;
@@ -221,13 +223,15 @@ pub(super) fn create(
 }
 
 impl Reducer {
-    /// Goes on in another group, for instance in that of the ranks that are left. All its ranks call this, or create a reducer.
+    /// Goes on in another group, for instance in that of the ranks that are left. All its ranks
+    /// call this, or create a reducer.
     ///
-    /// If a step had not ended, it is open again after this: [`Reducer::end`] sends the same gradients once more, if steps can
-    /// be repeated. Else the step is given up.
+    /// If a step had not ended, it is open again after this: [`Reducer::end`] sends the same
+    /// gradients once more, if steps can be repeated. Else the step is given up.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks; those of collectives.
+    /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks;
+    /// those of collectives.
     pub fn regroup(self: &Arc<Self>, group: &Arc<Group>) -> Result<()> {
         callbacks::refuse_to_block("dist_reducer_regroup")?;
         let (record, text) = self.prepare_to_regroup(group)?;

@@ -1,7 +1,9 @@
-//! The memory of the buckets: places for gradients, results apart from them, and room to collect the caller's gradients.
+//! The memory of the buckets: places for gradients, results apart from them, and room to collect
+//! the caller's gradients.
 //!
-//! The memory is the back end's own, which the other ranks of a host reach without copies. It may outlive the group that it
-//! was made for. Running operations hold it, so that it is not freed under them.
+//! The memory is the back end's own, which the other ranks of a host reach without copies. It may
+//! outlive the group that it was made for. Running operations hold it, so that it is not freed
+//! under them.
 
 #![allow(unsafe_code, reason = "views of memory that this file owns")]
 
@@ -21,7 +23,8 @@ pub(super) struct Block {
     view: Dst<'static>,
 }
 
-// SAFETY: shared threads use only `view`, which is `Sync`; `memory` is touched when the block is dropped, by one thread.
+// SAFETY: shared threads use only `view`, which is `Sync`; `memory` is touched when the block is
+// dropped, by one thread.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -33,8 +36,8 @@ impl Block {
             None => group.backend.allocate(bytes)?,
             Some(stream) => group.backend.allocate_on(stream.gpu().device, bytes)?,
         };
-        // SAFETY: the memory has that many bytes for as long as `memory` is there. Views outlive the block only in
-        // operations, which hold the block.
+        // SAFETY: the memory has that many bytes for as long as `memory` is there. Views outlive
+        // the block only in operations, which hold the block.
         let view = unsafe { Dst::new(memory.as_mut_ptr(), bytes) };
         match device {
             None => view.fill_zero(),
@@ -61,14 +64,16 @@ pub(super) struct GradMemory {
     places: Vec<Option<Block>>,
     /// For each bucket, where its result goes if that is not where its gradients are.
     results: Vec<Option<Block>>,
-    /// Where the caller's gradients are collected: the operations of a group run one at a time, and share it.
+    /// Where the caller's gradients are collected: the operations of a group run one at a time, and
+    /// share it.
     scratch: Mutex<Option<Arc<Block>>>,
     /// Buckets of places share memory.
     pub(super) pool: Option<Pool>,
 }
 
 impl GradMemory {
-    /// The memory of a layout. `is_apart`: results do not overwrite the gradients; `is_shared`: buckets of places share memory.
+    /// The memory of a layout. `is_apart`: results do not overwrite the gradients; `is_shared`:
+    /// buckets of places share memory.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
@@ -143,7 +148,8 @@ impl GradMemory {
         Ok(block)
     }
 
-    /// Copies the gradients, and the results that are apart, from the memory of another layout of the same parameters.
+    /// Copies the gradients, and the results that are apart, from the memory of another layout of
+    /// the same parameters.
     ///
     /// # Errors
     /// `Backend`, of a device.

@@ -1,13 +1,16 @@
-//! Data-parallel training: a reducer that averages gradients while they are computed, and a sampler.
+//! Data-parallel training: a reducer that averages gradients while they are computed, and a
+//! sampler.
 //!
-//! A reducer is what PyTorch's DistributedDataParallel has below autograd (c10d's `Reducer`). The caller says when a gradient
-//! is there. Once all gradients of a bucket are, the bucket is reduced, always in the order of the layout, so that all ranks
-//! issue the same operations in the same order ([`launch`]). A step ends with one agreement of all ranks ([`ballot`]).
+//! A reducer is what PyTorch's DistributedDataParallel has below autograd (c10d's `Reducer`). The
+//! caller says when a gradient is there. Once all gradients of a bucket are, the bucket is reduced,
+//! always in the order of the layout, so that all ranks issue the same operations in the same order
+//! ([`launch`]). A step ends with one agreement of all ranks ([`ballot`]).
 //!
 //! # A step that is repeated
-//! A rank contributes to the agreement only after all its buckets are reduced, since the operations of a group run in order.
-//! So if one rank has seen the agreement on a step, every other rank has all results of the step. After a failure, a rank that
-//! has not seen it takes it from one that has ([`meeting`]); if no rank has seen it, all reduce the same gradients again.
+//! A rank contributes to the agreement only after all its buckets are reduced, since the operations
+//! of a group run in order. So if one rank has seen the agreement on a step, every other rank has
+//! all results of the step. After a failure, a rank that has not seen it takes it from one that has
+//! ([`meeting`]); if no rank has seen it, all reduce the same gradients again.
 //!
 //! Does not depend on: C types, back ends, how operations run.
 
@@ -158,12 +161,12 @@ impl Phase {
 }
 
 impl Reducer {
-    /// Makes a reducer together with the other ranks of a group: compares parameters and options, agrees on the layout, and
-    /// broadcasts the values of the parameters.
+    /// Makes a reducer together with the other ranks of a group: compares parameters and options,
+    /// agrees on the layout, and broadcasts the values of the parameters.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if parameters or options differ; those of
-    /// collectives.
+    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if parameters or
+    /// options differ; those of collectives.
     pub fn create(
         group: &Arc<Group>,
         params: Vec<Param>,
@@ -301,7 +304,8 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// Waits until no operation uses memory of the caller or of the reducer any more. Operations have deadlines.
+    /// Waits until no operation uses memory of the caller or of the reducer any more. Operations
+    /// have deadlines.
     pub fn retire(&self) {
         self.await_step();
         self.await_last_callback();

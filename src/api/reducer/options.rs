@@ -9,8 +9,9 @@ use crate::base::error::{Error, Result};
 /// The bucket of PyTorch, which suits NCCL: its calls cost tens of microseconds.
 const DEVICE_BUCKET: usize = 25 << 20;
 
-/// In shared memory a call costs a microsecond, and so much stays in the cache. Over TCP (loopback, 100 MiB of gradients, 0.5 ms
-/// of computation for each 512 KiB) buckets of 1, 2, 4, 8 and 25 MiB exposed 10, 28, 32, 37 and 29 ms.
+/// In shared memory a call costs a microsecond, and so much stays in the cache. Over TCP (loopback,
+/// 100 MiB of gradients, 0.5 ms of computation for each 512 KiB) buckets of 1, 2, 4, 8 and 25 MiB
+/// exposed 10, 28, 32, 37 and 29 ms.
 const HOST_BUCKET: usize = 1 << 20;
 
 /// The first bucket is no larger by default, so that communication begins early.

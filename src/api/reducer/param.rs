@@ -152,8 +152,8 @@ pub(super) fn describe_params(params: &[Param]) -> String {
     text
 }
 
-/// The error of the first difference between the parameters of rank 0 and of another rank, from the texts of
-/// [`describe_params`] of all ranks.
+/// The error of the first difference between the parameters of rank 0 and of another rank, from the
+/// texts of [`describe_params`] of all ranks.
 pub(super) fn first_difference(texts: &[Vec<u8>]) -> Option<Error> {
     let lines = |text: &[u8]| -> Vec<String> {
         String::from_utf8_lossy(text).lines().map(str::to_owned).collect()

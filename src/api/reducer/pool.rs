@@ -1,5 +1,5 @@
-//! Places for gradients that few buckets share (ZeRO-2): a bucket has memory from the first request for one of its places until
-//! its gradients are reduced.
+//! Places for gradients that few buckets share (ZeRO-2): a bucket has memory from the first request
+//! for one of its places until its gradients are reduced.
 
 use super::memory::Block;
 use crate::api::group::Group;
@@ -7,8 +7,8 @@ use crate::base::error::Result;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many buckets have memory at a time: one that is filled, one that is reduced, and some that wait. If a caller fills more of
-/// them at a time, more have.
+/// So many buckets have memory at a time: one that is filled, one that is reduced, and some that
+/// wait. If a caller fills more of them at a time, more have.
 const MOST_BLOCKS: usize = 4;
 
 /// The memory of the buckets of places.
@@ -34,7 +34,8 @@ impl Pool {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memory of a bucket. `None` if the caller had better wait for another bucket; not with `at_once`.
+    /// The memory of a bucket. `None` if the caller had better wait for another bucket; not with
+    /// `at_once`.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.

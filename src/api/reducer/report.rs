@@ -1,7 +1,8 @@
 //! Statistics, a description, and lines of the log.
 //!
-//! With the debug level INFO the log has a line when the reducer is created. With DETAIL it has a line for each of the first
-//! steps, and then for every hundredth, as c10d's logger (`logger.hpp`). The names of the fields are those of c10d.
+//! With the debug level INFO the log has a line when the reducer is created. With DETAIL it has a
+//! line for each of the first steps, and then for every hundredth, as c10d's logger (`logger.hpp`).
+//! The names of the fields are those of c10d.
 
 use super::ballot::Ballot;
 use super::step::Step;

@@ -1,9 +1,10 @@
 //! The sampler: gives each rank its share of the indices of a data set, in PyTorch's order.
 //!
-//! The indices are those of `torch.utils.data.DistributedSampler` (PyTorch 2.15), index for index. It shuffles with
-//! `torch.randperm` on the CPU generator: a Fisher-Yates shuffle over the numbers of MT19937 (Matsumoto and Nishimura, 1998).
-//! A rank takes every `replicas`-th index. If the data set cannot be divided evenly, the list is repeated from its beginning
-//! up to a multiple of `replicas`, or cut.
+//! The indices are those of `torch.utils.data.DistributedSampler` (PyTorch 2.15), index for index.
+//! It shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle over the numbers
+//! of MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If the data
+//! set cannot be divided evenly, the list is repeated from its beginning up to a multiple of
+//! `replicas`, or cut.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use rand_mt::Mt;

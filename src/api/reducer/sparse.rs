@@ -1,7 +1,8 @@
-//! Gradients with few rows that are not zero, as those of embeddings: each rank gives some rows, and gets the sums of all.
+//! Gradients with few rows that are not zero, as those of embeddings: each rank gives some rows,
+//! and gets the sums of all.
 //!
-//! The ranks gather the rows of all ranks as byte strings. Every rank adds them in the order of ranks, so that all have the same
-//! bits. A message has all numbers that the divisor needs.
+//! The ranks gather the rows of all ranks as byte strings. Every rank adds them in the order of
+//! ranks, so that all have the same bits. A message has all numbers that the divisor needs.
 //!
 //! | part of a message | bytes |
 //! |---|---|
@@ -194,11 +195,12 @@ impl SparseSum {
 }
 
 impl Reducer {
-    /// Marks a sparse gradient. The rows and their values are the caller's until the step has ended; rows that come several
-    /// times are added.
+    /// Marks a sparse gradient. The rows and their values are the caller's until the step has
+    /// ended; rows that come several times are added.
     ///
     /// # Errors
-    /// As [`Self::ready`], and `InvalidArgument` for a dense gradient and for rows that do not exist.
+    /// As [`Self::ready`], and `InvalidArgument` for a dense gradient and for rows that do not
+    /// exist.
     pub fn ready_rows(
         self: &Arc<Self>,
         param: usize,
@@ -217,7 +219,8 @@ impl Reducer {
         self.mark_sparse(param, input)
     }
 
-    /// The reduced rows of a sparse gradient, in ascending order, and their values; none before the first step.
+    /// The reduced rows of a sparse gradient, in ascending order, and their values; none before the
+    /// first step.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or has a dense gradient.
@@ -235,7 +238,8 @@ impl Reducer {
             return Ok((Src::empty(), Dst::empty()));
         };
         let (rows, len) = (result.rows.as_ptr().cast(), result.rows.len() * WORD);
-        // SAFETY: the list is not changed. It stays until the next step ends, as the caller is told.
+        // SAFETY: the list is not changed. It stays until the next step ends, as the caller is
+        // told.
         Ok((unsafe { Src::new(rows, len) }, result.values.view()))
     }
 

@@ -1,4 +1,5 @@
-//! One synchronised step: which gradients are there, which buckets were sent, and how each bucket is reduced.
+//! One synchronised step: which gradients are there, which buckets were sent, and how each bucket
+//! is reduced.
 //!
 //! Does not depend on: when steps begin and end, votes.
 

@@ -1,8 +1,9 @@
-//! The operations of a step in the queue of the group: the weights at its beginning ([`weights`](super::weights)), the buckets,
-//! and the ballot at its end.
+//! The operations of a step in the queue of the group: the weights at its beginning
+//! ([`weights`](super::weights)), the buckets, and the ballot at its end.
 //!
-//! The operations of a group run one at a time, in the order of issue. So a bucket can use what the weights have said, the
-//! buckets share the room in which gradients are collected, and the ballot comes after all results are there.
+//! The operations of a group run one at a time, in the order of issue. So a bucket can use what the
+//! weights have said, the buckets share the room in which gradients are collected, and the ballot
+//! comes after all results are there.
 
 use super::Reducer;
 use super::ballot::Ballot;
@@ -56,9 +57,11 @@ pub(super) enum Collect {
 pub(super) enum Deliver {
     /// It is copied to the caller's memory.
     Now { from: Src<'static>, to: Dst<'static> },
-    /// It is copied once the ranks have agreed on the step: always, or only if a rank used the parameter.
+    /// It is copied once the ranks have agreed on the step: always, or only if a rank used the
+    /// parameter.
     AtCommit { param: usize, only_if_used: bool, from: Src<'static>, to: Dst<'static> },
-    /// It is copied if a rank used the parameter, and set aside until then, since the room is used for other buckets.
+    /// It is copied if a rank used the parameter, and set aside until then, since the room is used
+    /// for other buckets.
     HeldAside { param: usize, from: Src<'static>, to: Dst<'static> },
 }
 
@@ -162,8 +165,8 @@ impl StepLog {
 }
 
 impl StepNotes {
-    /// Makes the copies that waited for the agreement. On a device the memory that has them is returned: it is freed once the
-    /// device has made them.
+    /// Makes the copies that waited for the agreement. On a device the memory that has them is
+    /// returned: it is freed once the device has made them.
     ///
     /// # Errors
     /// `Backend`, of a device.

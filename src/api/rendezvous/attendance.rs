@@ -1,8 +1,8 @@
-//! Who has come to a rendezvous, by the keys in the store alone: for programs that look on from outside
-//! when a job does not come up.
+//! Who has come to a rendezvous, by the keys in the store alone: for programs that look on from
+//! outside when a job does not come up.
 //!
-//! Pure. It reads what [`super`] writes, and says only what follows from it. An entry may be a leftover of
-//! an earlier attempt; whether it is cannot be seen until rank 0 has made its offers.
+//! Pure. It reads what [`super`] writes, and says only what follows from it. An entry may be a
+//! leftover of an earlier attempt; whether it is cannot be seen until rank 0 has made its offers.
 
 use super::GO;
 use super::entry::Entry;
@@ -14,9 +14,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub struct Attendance {
     /// The group's name.
     pub group: String,
-    /// What stands before the group's keys: the prefix of the store that the ranks were given, if any.
+    /// What stands before the group's keys: the prefix of the store that the ranks were given, if
+    /// any.
     pub prefix: String,
-    /// The number of ranks, as rank 0 was told; where it is missing, the largest that others were told.
+    /// The number of ranks, as rank 0 was told; where it is missing, the largest that others were
+    /// told.
     pub size: WorldSize,
     /// The ranks that have published an entry, and the process and host that each names.
     pub here: BTreeMap<Rank, String>,
@@ -59,8 +61,8 @@ enum Fact {
 }
 
 impl Fact {
-    /// Prefix and group, and what the key says of the group. Names may have "/" in them, so that the end
-    /// of the key decides.
+    /// Prefix and group, and what the key says of the group. Names may have "/" in them, so that
+    /// the end of the key decides.
     fn parse(key: &[u8]) -> Option<((String, String), Self)> {
         let (place, fact) = Self::of_end(std::str::from_utf8(key).ok()?)?;
         let at = match place.starts_with("dist/") {
@@ -143,8 +145,8 @@ impl Traces {
         self.told.get(&entry.nonce).into_iter().flatten().map(Vec::as_slice)
     }
 
-    /// Why rank 0 refuses these ranks, and why one of them gave up. What was said to earlier processes of
-    /// the same ranks does not count.
+    /// Why rank 0 refuses these ranks, and why one of them gave up. What was said to earlier
+    /// processes of the same ranks does not count.
     fn reasons(&self, entries: &BTreeMap<Rank, Entry>) -> Vec<String> {
         let mut reasons = Vec::new();
         let mut known = HashSet::new();

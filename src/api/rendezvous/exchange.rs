@@ -1,5 +1,5 @@
-//! The exchange between ranks that have met through a store: each writes its part of a phase under the group's id, and
-//! reads those of all.
+//! The exchange between ranks that have met through a store: each writes its part of a phase under
+//! the group's id, and reads those of all.
 
 use super::{Awaited, HEARING, Rendezvous, as_bytes};
 use crate::backend::Exchange;

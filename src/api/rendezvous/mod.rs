@@ -1,17 +1,17 @@
-//! How the ranks of a group find each other through a store, and tell this attempt from every earlier
-//! one.
+//! How the ranks of a group find each other through a store, and tell this attempt from every
+//! earlier one.
 //!
 //! A restarted job may find the keys of the attempt before in its store, so nothing is read under a
-//! fixed key alone. Each rank publishes a fresh nonce under its rank. Rank 0 makes a fresh group id and
-//! offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id; when all
-//! have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a leftover, and
-//! its rank has now come), rank 0 calls the attempt off and offers anew. From then on members read only
-//! keys under the id. Offers are counted for each nonce, since a rank that comes late does not know how
-//! many there were before.
+//! fixed key alone. Each rank publishes a fresh nonce under its rank. Rank 0 makes a fresh group id
+//! and offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id;
+//! when all have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a
+//! leftover, and its rank has now come), rank 0 calls the attempt off and offers anew. From then on
+//! members read only keys under the id. Offers are counted for each nonce, since a rank that comes
+//! late does not know how many there were before.
 //!
 //! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
-//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failure`. Only set, get,
-//! add, wait, check and their batch forms are used.
+//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failure`. Only
+//! set, get, add, wait, check and their batch forms are used.
 
 pub mod attendance;
 mod entry;
@@ -33,21 +33,23 @@ use entry::{Entry, Guest, disagreement};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait in one go before looking around, at first and later; so soon is a leftover nonce
-/// noticed.
+/// How long to wait in one go before looking around, at first and later; so soon is a leftover
+/// nonce noticed.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 /// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
 const HEARING: Duration = Duration::from_secs(1);
 
-/// How long a rank may take, once its deadline has passed, to find out who is missing and to tell others.
+/// How long a rank may take, once its deadline has passed, to find out who is missing and to tell
+/// others.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
 /// How many ranks a message names.
 const RANKS_NAMED: usize = 8;
 
-/// What ranks are waited for to do, in the words of an error, and have not done yet, in those of the log.
+/// What ranks are waited for to do, in the words of an error, and have not done yet, in those of
+/// the log.
 #[derive(Clone, Copy)]
 struct Awaited<'a> {
     to: &'a str,
@@ -84,8 +86,9 @@ impl Rendezvous<'_> {
     /// Comes together with the other ranks; returns the id of the group.
     ///
     /// # Errors
-    /// `Timeout` naming the ranks that did not come, `Mismatch` where ranks disagree about the world size
-    /// or the version, `InvalidArgument` where two processes have the same rank, `Connection`.
+    /// `Timeout` naming the ranks that did not come, `Mismatch` where ranks disagree about the
+    /// world size or the version, `InvalidArgument` where two processes have the same rank,
+    /// `Connection`.
     pub fn meet(&self) -> Result<GroupId> {
         let entry = Entry {
             nonce: self.nonce,
@@ -123,7 +126,8 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Waits until all have confirmed; the entries as they are now, where one has changed meanwhile.
+    /// Waits until all have confirmed; the entries as they are now, where one has changed
+    /// meanwhile.
     fn gather_confirmations(&self, id: GroupId, guests: &[Guest]) -> Result<Option<Vec<Entry>>> {
         let keys: Vec<String> = (0..self.size).map(|rank| confirm_key(self, id, rank)).collect();
         let mut changed = None;
@@ -307,8 +311,8 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// Waits for keys, a slice at a time; `look_around` ends the wait by returning true. Each time the wait has lasted for
-    /// so long that it is to be told, it gets the time.
+    /// Waits for keys, a slice at a time; `look_around` ends the wait by returning true. Each time
+    /// the wait has lasted for so long that it is to be told, it gets the time.
     fn wait_for_keys(
         &self,
         keys: &[&str],

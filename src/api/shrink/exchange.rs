@@ -1,7 +1,9 @@
-//! How the members of the new group tell each other what their back end needs to meet: over their links to the leader,
-//! which is the new rank 0. Each sends its part of a phase there and gets all of them back.
+//! How the members of the new group tell each other what their back end needs to meet: over their
+//! links to the leader, which is the new rank 0. Each sends its part of a phase there and gets all
+//! of them back.
 //!
-//! The end of a link ends the exchange: whoever was lost, the members that remain agree on another group.
+//! The end of a link ends the exchange: whoever was lost, the members that remain agree on another
+//! group.
 
 use super::Failed;
 use super::words::Word;
@@ -128,7 +130,8 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
-    /// Tells the leader that this member's group is ready, and waits for its word that those of all are.
+    /// Tells the leader that this member's group is ready, and waits for its word that those of all
+    /// are.
     pub(super) fn seal(&self) -> Result<()> {
         let over = || None;
         if self.me != 0 {

@@ -1,4 +1,5 @@
-//! A rank that has nobody below it: it waits for the others, proposes a group, and commits to it once all have agreed.
+//! A rank that has nobody below it: it waits for the others, proposes a group, and commits to it
+//! once all have agreed.
 
 use super::survey::Standing;
 use super::words::{Proposal, Word};
@@ -57,7 +58,8 @@ impl Effort<'_> {
     /// Brings those together who come.
     ///
     /// # Errors
-    /// `PeerFailed` where they are too few, which all of them are told; `Aborted` where others have gone on already.
+    /// `PeerFailed` where they are too few, which all of them are told; `Aborted` where others have
+    /// gone on already.
     pub(super) fn lead(&mut self) -> std::result::Result<Agreed, Halt> {
         let mut assembly = Assembly { quiet: self.quiet.take(), ..Assembly::default() };
         let until = self.deadline.capped(self.window);
@@ -159,7 +161,8 @@ impl Effort<'_> {
         Ok(())
     }
 
-    /// What has become of a probe. One that was lost is made anew, and so is that of a rank that may call again.
+    /// What has become of a probe. One that was lost is made anew, and so is that of a rank that
+    /// may call again.
     fn look_at(&mut self, rank: Rank, probe: Probe) -> std::result::Result<Probe, Halt> {
         let mut link = match probe {
             Probe::Over => return Ok(Probe::Over),
@@ -240,7 +243,8 @@ impl Effort<'_> {
     }
 }
 
-/// Whether a member has agreed to the proposal. One that has ended the connection is no longer joined.
+/// Whether a member has agreed to the proposal. One that has ended the connection is no longer
+/// joined.
 fn has_agreed(joined: &mut BTreeMap<Rank, Link>, rank: Rank, proposal: &Proposal) -> bool {
     let Some(link) = joined.get_mut(&rank) else { return false };
     loop {

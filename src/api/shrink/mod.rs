@@ -1,16 +1,19 @@
 //! A new group of what is left of one that has failed, without its streams and without the store.
 //!
-//! All survivors call it, as a star around the lowest of them. Each tries the ranks below its own in ascending order
-//! ([`follow`]): one that is dead, or says nothing for a window, is passed over; one that follows another meanwhile says
-//! so again and again ([`quiet`]), since it leads if that one falls silent. A rank with nobody below it leads
-//! ([`lead`]): it waits until all who are not known to be dead have joined, or for the window, and proposes them as the
-//! members; all must agree, and be a majority of those not proven dead ([`survey`]). Then they meet over their links to
-//! the leader ([`exchange`]). Whoever dies before the group is there ends the round, and the rest begin another one.
+//! All survivors call it, as a star around the lowest of them. Each tries the ranks below its own
+//! in ascending order ([`follow`]): one that is dead, or says nothing for a window, is passed over;
+//! one that follows another meanwhile says so again and again ([`quiet`]), since it leads if that
+//! one falls silent. A rank with nobody below it leads ([`lead`]): it waits until all who are not
+//! known to be dead have joined, or for the window, and proposes them as the members; all must
+//! agree, and be a majority of those not proven dead ([`survey`]). Then they meet over their links
+//! to the leader ([`exchange`]). Whoever dies before the group is there ends the round, and the
+//! rest begin another one.
 //!
-//! A member keeps the old group's [`Port`], so that a rank that comes too late is told, for as long as the new group or
-//! one made of what is left of it exists. The leader's very last word is that all members are [`Ready`]. Where it dies
-//! while it says that, one that has not heard it keeps what it has ready while it looks for the others: whom it finds
-//! has heard the word, and says so, or takes part in another round.
+//! A member keeps the old group's [`Port`], so that a rank that comes too late is told, for as long
+//! as the new group or one made of what is left of it exists. The leader's very last word is that
+//! all members are [`Ready`]. Where it dies while it says that, one that has not heard it keeps
+//! what it has ready while it looks for the others: whom it finds has heard the word, and says so,
+//! or takes part in another round.
 //!
 //! Must not know: how ranks reach each other, and how a back end's ranks meet.
 
@@ -125,12 +128,13 @@ struct Effort<'a> {
 }
 
 impl Group {
-    /// Makes a group of those of this one's ranks that are left and call this, in their order. Fails the group first
-    /// where it has not failed.
+    /// Makes a group of those of this one's ranks that are left and call this, in their order.
+    /// Fails the group first where it has not failed.
     ///
     /// # Errors
-    /// `Aborted` where the others have gone on without this rank; `PeerFailed` where the group has failed because of this
-    /// rank, or where too few have come; `Timeout`; what keeps a back end from being made here.
+    /// `Aborted` where the others have gone on without this rank; `PeerFailed` where the group has
+    /// failed because of this rank, or where too few have come; `Timeout`; what keeps a back end
+    /// from being made here.
     pub fn shrink(self: &Arc<Self>, options: &ShrinkOptions) -> Result<Self> {
         callbacks::refuse_to_block("shrinking a group")?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
@@ -278,7 +282,8 @@ impl Effort<'_> {
         Err(Error::new(ErrorKind::Timeout, message))
     }
 
-    /// Comes to an agreement, with one below this rank or as the leader; `None` where that may be tried again.
+    /// Comes to an agreement, with one below this rank or as the leader; `None` where that may be
+    /// tried again.
     fn round(&mut self) -> std::result::Result<Option<Agreed>, Halt> {
         for candidate in 0..self.me() {
             if !self.survey.is_awaited(candidate) {
@@ -347,7 +352,8 @@ impl Effort<'_> {
 
     /// What it means that nobody is there.
     fn note_gone(&mut self, rank: Rank) {
-        // One that left in order may have gone on without this rank. The one that the failure names is gone either way.
+        // One that left in order may have gone on without this rank. The one that the failure names
+        // is gone either way.
         let standing = match self.group.backend.has_left(rank) && !self.survey.is_blamed(rank) {
             true => Standing::Absent("it has left the group".to_owned()),
             false => Standing::Dead,
@@ -403,7 +409,8 @@ impl Effort<'_> {
     }
 }
 
-/// Whether a rank that has given up for this reason may call again: others were late, and not itself at fault.
+/// Whether a rank that has given up for this reason may call again: others were late, and not
+/// itself at fault.
 fn may_come_again(rank: Rank, why: &Error) -> bool {
     match why.kind() {
         ErrorKind::Timeout => true,

@@ -1,7 +1,8 @@
 //! Those who have come to a rank that does not lead, or not yet.
 //!
-//! They want to follow it, while it follows another that may have fallen silent after it had answered. So they hear again
-//! and again that somebody is there; else they would pass it over, and come to a group that was made without them.
+//! They want to follow it, while it follows another that may have fallen silent after it had
+//! answered. So they hear again and again that somebody is there; else they would pass it over, and
+//! come to a group that was made without them.
 
 use super::SAYING;
 use super::words::Word;
@@ -28,7 +29,8 @@ impl Default for Quiet {
 }
 
 impl Quiet {
-    /// Takes those who have come, and asks all to wait whose time it is; until when nobody must be asked again.
+    /// Takes those who have come, and asks all to wait whose time it is; until when nobody must be
+    /// asked again.
     pub(super) fn ask_to_wait(&mut self, session: &Session<'_>, window: Duration) -> Deadline {
         let word = Word::Wait.encode();
         let is_told = |link: &Link| link.send(&word, &Deadline::after(SAYING)).is_ok();

@@ -1,4 +1,5 @@
-//! What a rank knows of the others while they look for each other, and whether some of them may go on. Pure.
+//! What a rank knows of the others while they look for each other, and whether some of them may go
+//! on. Pure.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
@@ -23,7 +24,8 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// Before anybody was asked. Whom the failure names as dead or not responding is not waited for.
+    /// Before anybody was asked. Whom the failure names as dead or not responding is not waited
+    /// for.
     pub(super) fn new(size: usize, failure: &Error) -> Self {
         let mut standings = vec![Standing::Awaited; size];
         if failure.kind() == ErrorKind::PeerFailed
@@ -46,7 +48,8 @@ impl Survey {
         self.standings[rank] == Standing::Dead
     }
 
-    /// Notes what has become known of a rank. Nobody comes back from the dead, and of several reasons the first stays.
+    /// Notes what has become known of a rank. Nobody comes back from the dead, and of several
+    /// reasons the first stays.
     pub(super) fn note(&mut self, rank: Rank, standing: Standing) {
         let known = &mut self.standings[rank];
         if *known == Standing::Awaited || standing == Standing::Dead {
@@ -63,8 +66,9 @@ impl Survey {
         true
     }
 
-    /// Whether these, in order, are enough to go on: more than half of those who are not proven dead, or half of them with
-    /// the lowest. So that of two parts that do not reach each other one goes on at most.
+    /// Whether these, in order, are enough to go on: more than half of those who are not proven
+    /// dead, or half of them with the lowest. So that of two parts that do not reach each other one
+    /// goes on at most.
     pub(super) fn may_go_on(&self, members: &[Rank]) -> bool {
         let mut alive = (0..self.standings.len()).filter(|&rank| !self.is_dead(rank));
         let lowest = alive.next();

@@ -1,4 +1,5 @@
-//! Ranks that are threads of this process: who comes to the new group, and what the others are told.
+//! Ranks that are threads of this process: who comes to the new group, and what the others are
+//! told.
 
 use super::exchange::{LinkExchange, SEAL};
 use super::quiet::Quiet;
@@ -109,7 +110,8 @@ fn late_ranks_are_told_by_descendants_too() {
     let error = late.shrink(&ShrinkOptions::default()).unwrap_err();
     assert!(error.message().contains("excluded from epoch 1"), "{error}");
     drop(again);
-    // Those that have left all of it in order may have gone on; it does not become the job by itself.
+    // Those that have left all of it in order may have gone on; it does not become the job by
+    // itself.
     let error = late.shrink(&ShrinkOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
     assert!(error.message().contains("has left the group"), "{error}");

@@ -1,7 +1,9 @@
-//! What the ranks of a group that has failed say to each other while they make another, as bytes. Pure.
+//! What the ranks of a group that has failed say to each other while they make another, as bytes.
+//! Pure.
 //!
-//! A rank joins a candidate, which asks it to wait or welcomes it, proposes a group, and once all members have agreed commits to it; then
-//! members and leader exchange what the back end needs. Whoever comes too late hears how it ended.
+//! A rank joins a candidate, which asks it to wait or welcomes it, proposes a group, and once all
+//! members have agreed commits to it; then members and leader exchange what the back end needs.
+//! Whoever comes too late hears how it ended.
 //!
 //! Bytes are little endian. Those of another process are checked; what cannot be read is no word.
 

@@ -1,12 +1,14 @@
 //! How all ranks of a group agree on groups made from it.
 //!
-//! The call is one of the group's collectives: it takes its place in the order, and gathers a record of each rank by
-//! one all_gather, whose description no call of a user has, so that a rank which calls something else is told apart.
-//! From the records all ranks compute the same. The first member's nonce becomes the new group's id.
+//! The call is one of the group's collectives: it takes its place in the order, and gathers a
+//! record of each rank by one all_gather, whose description no call of a user has, so that a rank
+//! which calls something else is told apart. From the records all ranks compute the same. The first
+//! member's nonce becomes the new group's id.
 //!
-//! Where the records show that the ranks disagree, they exchange their definitions by letters, outside of the order of
-//! operations, so that each can say what was said by whom. The records tell who says the same, so that one rank speaks
-//! for all of those, and no more speak than a message shows. That fails nothing but the call.
+//! Where the records show that the ranks disagree, they exchange their definitions by letters,
+//! outside of the order of operations, so that each can say what was said by whom. The records tell
+//! who says the same, so that one rank speaks for all of those, and no more speak than a message
+//! shows. That fails nothing but the call.
 
 use super::definition::{DIFFERENT_SHOWN, Definition, How, conflict_of};
 use super::exchange::MemberExchange;
@@ -137,7 +139,8 @@ pub(super) fn on_colors(
     Ok(Some(Agreed { id: records[members[0]].nonce, name, members, lease: None, number: None }))
 }
 
-/// The records of all ranks, which agree, and the number of the operation by which they were gathered.
+/// The records of all ranks, which agree, and the number of the operation by which they were
+/// gathered.
 fn ask_all(
     group: &Arc<Group>,
     definition: &Definition,

@@ -1,4 +1,5 @@
-//! What a rank says that a new group is: what all who make it must agree on, and how a disagreement is told.
+//! What a rank says that a new group is: what all who make it must agree on, and how a disagreement
+//! is told.
 
 use super::letter::{Reader, Writer};
 use crate::base::error::{Error, ErrorKind};
@@ -33,7 +34,8 @@ impl How {
 pub(super) struct Definition {
     how: How,
     name: String,
-    /// Ranks in the parent, in the order of the new ranks. None for a split, where nobody says them.
+    /// Ranks in the parent, in the order of the new ranks. None for a split, where nobody says
+    /// them.
     ranks: Vec<Rank>,
     backend: String,
 }

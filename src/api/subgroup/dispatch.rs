@@ -1,4 +1,5 @@
-//! A letter on its way to some ranks, piece by piece: how much of it is, and who has not taken over theirs.
+//! A letter on its way to some ranks, piece by piece: how much of it is, and who has not taken over
+//! theirs.
 //!
 //! Must not know: what letters say.
 
@@ -17,8 +18,8 @@ use std::time::Duration;
 /// The tag of letters.
 pub(super) const LETTERS: u32 = LARGEST_TAG + 1;
 
-/// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of which the caller has
-/// some too.
+/// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of
+/// which the caller has some too.
 pub(super) const WINDOW: usize = 256;
 
 /// How long to wait in one go before looking around, at first and later.
@@ -109,7 +110,8 @@ impl Dispatch {
         }
     }
 
-    /// Posts a piece. Where too much is outstanding, of the caller's or of other letters, it waits within the limit.
+    /// Posts a piece. Where too much is outstanding, of the caller's or of other letters, it waits
+    /// within the limit.
     pub(super) fn post(
         self: &Arc<Self>,
         group: &Group,
@@ -118,7 +120,8 @@ impl Dispatch {
         limit: Option<&Deadline>,
     ) -> Result<()> {
         let (tag, dtype, bytes) = (LETTERS, DataType::U8, block.bytes());
-        // One that is cut off in the middle would fail the group; and whoever hears late still needs it.
+        // One that is cut off in the middle would fail the group; and whoever hears late still
+        // needs it.
         let deadline = Deadline::never();
         loop {
             let sent = Sent { to, _block: Arc::clone(block), dispatch: Arc::clone(self) };

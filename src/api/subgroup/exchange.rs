@@ -1,9 +1,10 @@
-//! How the members of a new group tell each other what they need to meet: over messages of the group that it is made
-//! from, without the store.
+//! How the members of a new group tell each other what they need to meet: over messages of the
+//! group that it is made from, without the store.
 //!
-//! Each member sends its part of a phase to the first one, which sends all of them back: two hops. Whoever gives up
-//! tells the first member, which tells the others. The first member waits for missing ones until the deadline and then
-//! names them; the others wait a moment longer, to hear that.
+//! Each member sends its part of a phase to the first one, which sends all of them back: two hops.
+//! Whoever gives up tells the first member, which tells the others. The first member waits for
+//! missing ones until the deadline and then names them; the others wait a moment longer, to hear
+//! that.
 
 use super::definition::named;
 use super::letter::{Key, Letter};
@@ -86,8 +87,8 @@ impl<'a> MemberExchange<'a> {
         }
     }
 
-    /// Waits until `ready` takes something out of what was heard; `None` where the limit came first. Those who are
-    /// `missing`, in the new group, are waited for.
+    /// Waits until `ready` takes something out of what was heard; `None` where the limit came
+    /// first. Those who are `missing`, in the new group, are waited for.
     fn hear<T>(
         &self,
         limit: &Deadline,

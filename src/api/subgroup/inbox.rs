@@ -1,7 +1,8 @@
 //! What has come for the meetings of one rank, and for those to come; and which names it uses.
 //!
-//! What is filed is bounded, for each sender by itself. Where that is too little, its oldest letters go: they are for
-//! meetings that this rank has not come to for longest, and may never come to.
+//! What is filed is bounded, for each sender by itself. Where that is too little, its oldest
+//! letters go: they are for meetings that this rank has not come to for longest, and may never come
+//! to.
 //!
 //! Must not know: how letters come and go.
 
@@ -140,8 +141,8 @@ impl Inbox {
         Err(Error::invalid(format!("group name \"{name}\": {why}")))
     }
 
-    /// A meeting by name is over, and the group keeps the name where there is one. What came for it and was not read is
-    /// sorted as if it came now; what is to be answered.
+    /// A meeting by name is over, and the group keeps the name where there is one. What came for it
+    /// and was not read is sorted as if it came now; what is to be answered.
     pub(super) fn finish(
         &mut self,
         owner: &Owner,
@@ -167,7 +168,8 @@ impl Inbox {
         self.live.remove(name);
     }
 
-    /// The first number that no group of a list of ranks has, or just gets. It is taken until it is settled.
+    /// The first number that no group of a list of ranks has, or just gets. It is taken until it is
+    /// settled.
     pub(super) fn take_number(&mut self, list: [u8; 16]) -> u64 {
         self.numbers.entry(list).or_default().take()
     }
@@ -193,8 +195,8 @@ impl Inbox {
                     }
                 }
             }
-            // A conflict is something to know for whoever comes late, unless this rank has come, or knows. Other
-            // attempts that came to nothing do not concern it.
+            // A conflict is something to know for whoever comes late, unless this rank has come, or
+            // knows. Other attempts that came to nothing do not concern it.
             Letter::Fail { of, to: None, echo: false, why }
                 if why.kind() == ErrorKind::Mismatch && self.has_hello(from, name, *of) =>
             {

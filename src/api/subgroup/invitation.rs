@@ -1,21 +1,26 @@
-//! How the members of a group find each other by its name alone, while the other ranks of the parent do not know.
+//! How the members of a group find each other by its name alone, while the other ranks of the
+//! parent do not know.
 //!
-//! Every member says hello to the first member, and that one to every other, each with what it was told of the group and
-//! a fresh nonce. So whoever is in the list of another hears how that one defines the group, also where the two have
-//! different first members. A member answers the first one's hello with another hello, which names its nonce; once all
-//! have, the first member sends each of them the new group's id.
+//! Every member says hello to the first member, and that one to every other, each with what it was
+//! told of the group and a fresh nonce. So whoever is in the list of another hears how that one
+//! defines the group, also where the two have different first members. A member answers the first
+//! one's hello with another hello, which names its nonce; once all have, the first member sends
+//! each of them the new group's id.
 //!
-//! Whoever finds a conflict, or gives up, says so to those who have heard its hello and to whom it disagrees with; the
-//! first member says it to all. A name may be used again, so that what an earlier attempt has left over must not be
-//! taken for part of this one:
+//! Whoever finds a conflict, or gives up, says so to those who have heard its hello and to whom it
+//! disagrees with; the first member says it to all. A name may be used again, so that what an
+//! earlier attempt has left over must not be taken for part of this one:
 //! * an answer and an id count only with the nonce of this attempt;
-//! * a hello that defines the group otherwise counts unless it is taken back within a moment: then it is left over;
-//! * a failure counts with the nonce of this attempt, or if the hello of the same writer and attempt was not heard by an
-//!   earlier attempt of this rank: a conflict is told also to whoever comes late;
+//! * a hello that defines the group otherwise counts unless it is taken back within a moment: then
+//!   it is left over;
+//! * a failure counts with the nonce of this attempt, or if the hello of the same writer and
+//!   attempt was not heard by an earlier attempt of this rank: a conflict is told also to whoever
+//!   comes late;
 //! * a failure that its reader has told first only takes back the writer's hello;
 //! * what comes while there is no attempt is sorted by the mailbox, in the same way.
 //!
-//! What slips through makes an attempt fail. Members only ever form a group that they have defined alike.
+//! What slips through makes an attempt fail. Members only ever form a group that they have defined
+//! alike.
 
 use super::definition::{Definition, conflict, named};
 use super::exchange::{HEARING, Partings};
@@ -30,8 +35,8 @@ use crate::process::this;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long another definition is held before it counts. It was taken back by now if it is left over; what takes it
-/// back is right behind it.
+/// How long another definition is held before it counts. It was taken back by now if it is left
+/// over; what takes it back is right behind it.
 const DISPUTE: Duration = Duration::from_millis(100);
 
 /// One attempt to make a group by its members.
@@ -219,7 +224,8 @@ impl Invitation<'_> {
         }
         let is_its = |dispute: &Dispute| dispute.from == from && dispute.nonce == of;
         if let Some((dispute, _)) = self.dispute.take_if(|(dispute, _)| is_its(dispute)) {
-            // It is over. Others found the conflict, and this rank comes late; or it is none of its business.
+            // It is over. Others found the conflict, and this rank comes late; or it is none of its
+            // business.
             if !echo && to.is_none() && why.kind() == ErrorKind::Mismatch {
                 return Err(self.conflict(dispute));
             }

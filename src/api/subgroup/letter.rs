@@ -1,7 +1,9 @@
-//! What the ranks of a group write to each other while they make another: the letters and their bytes.
+//! What the ranks of a group write to each other while they make another: the letters and their
+//! bytes.
 //!
-//! Each says which meeting it is for: a name, while those who use it look for each other, or the id that a new group
-//! has once they have agreed. Names come again, so what is written under one carries nonces; ids do not.
+//! Each says which meeting it is for: a name, while those who use it look for each other, or the id
+//! that a new group has once they have agreed. Names come again, so what is written under one
+//! carries nonces; ids do not.
 //!
 //! Bytes are little endian. Those of another process are checked; what cannot be read is no letter.
 

@@ -1,12 +1,14 @@
 //! Where the letters of a group's ranks arrive while they make groups from it.
 //!
-//! Letters travel as messages between two ranks, under a tag of the library's own, so that no store is asked and no
-//! receive of the caller sees them. The mailbox listens from the first group on that this rank helps to make; what came
-//! before waits in the engine. Letters are filed under the meeting that they are for, also for one to come; those of a
-//! meeting by id that is over are dropped ([`super::inbox`]). A letter has no deadline of its own: whoever comes later
-//! still reads it.
+//! Letters travel as messages between two ranks, under a tag of the library's own, so that no store
+//! is asked and no receive of the caller sees them. The mailbox listens from the first group on
+//! that this rank helps to make; what came before waits in the engine. Letters are filed under the
+//! meeting that they are for, also for one to come; those of a meeting by id that is over are
+//! dropped ([`super::inbox`]). A letter has no deadline of its own: whoever comes later still reads
+//! it.
 //!
-//! The mailbox does not keep its group. It may be called on any thread, also within a send or receive of its own.
+//! The mailbox does not keep its group. It may be called on any thread, also within a send or
+//! receive of its own.
 
 use super::definition::Definition;
 use super::dispatch::{Dispatch, FIRST_LOOK, LETTERS, LOOK_AROUND, WINDOW};
@@ -39,8 +41,8 @@ pub(in crate::api) struct Mailbox {
     letters_sent: AtomicU64,
 }
 
-/// Whether a thread is posting the receive, so that one that finds it completed need not post inside of that: many
-/// letters that wait would be as many calls inside each other.
+/// Whether a thread is posting the receive, so that one that finds it completed need not post
+/// inside of that: many letters that wait would be as many calls inside each other.
 #[derive(Debug, Default)]
 struct Posting(AtomicU64);
 
@@ -55,8 +57,8 @@ impl Completion for Mailbox {
                 self.accept(delivery);
                 self.listen();
             }
-            // A rank has left in the middle of a piece: others go on. Where the group itself has failed, or is gone,
-            // the next receive is refused.
+            // A rank has left in the middle of a piece: others go on. Where the group itself has
+            // failed, or is gone, the next receive is refused.
             Err(error) if matches!(error.kind(), ErrorKind::PeerFailed | ErrorKind::Connection) => {
                 self.listen();
             }
@@ -128,8 +130,8 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the next piece come into the block. There is one receive at a time, so that at most one thread comes here
-    /// while another is still inside the loop.
+    /// Has the next piece come into the block. There is one receive at a time, so that at most one
+    /// thread comes here while another is still inside the loop.
     fn listen(&self) {
         let Posting(posting) = &self.posting;
         let swap = |from, to| {
@@ -192,11 +194,12 @@ impl Mailbox {
         }
     }
 
-    /// Sends a letter to some ranks, and does not wait until all of it has gone; but there is only so much of it on its
-    /// way at once.
+    /// Sends a letter to some ranks, and does not wait until all of it has gone; but there is only
+    /// so much of it on its way at once.
     ///
     /// # Errors
-    /// `Timeout` where it could not be handed over within the limit, the group's failure. Then it is sent in part.
+    /// `Timeout` where it could not be handed over within the limit, the group's failure. Then it
+    /// is sent in part.
     pub(super) fn send(
         &self,
         group: &Group,
@@ -255,7 +258,8 @@ impl Mailbox {
         dispatch.failure().map_or(Ok(()), Err)
     }
 
-    /// The next letter for a meeting; `None` where the limit came first. `look_around` is called now and then.
+    /// The next letter for a meeting; `None` where the limit came first. `look_around` is called
+    /// now and then.
     pub(super) fn next(
         &self,
         group: &Group,
@@ -338,7 +342,8 @@ pub(super) struct Meeting<'a> {
 }
 
 impl Meeting<'_> {
-    /// Keeps the name for as long as the group lives that was agreed on. Nobody else can get it in between.
+    /// Keeps the name for as long as the group lives that was agreed on. Nobody else can get it in
+    /// between.
     pub(super) fn keep(mut self) -> Lease {
         self.is_kept = true;
         let name = self.definition.name().to_owned();

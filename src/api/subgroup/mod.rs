@@ -1,15 +1,17 @@
 //! Groups made from a group: by all of its ranks, by the members only, or by splitting it.
 //!
-//! * All ranks ([`Group::new_group`], [`Group::split`]): the call takes its place among the parent's collectives and
-//!   exchanges a fixed record by one of them ([`agreement`]), from which all compute the same or see that they disagree.
+//! * All ranks ([`Group::new_group`], [`Group::split`]): the call takes its place among the
+//!   parent's collectives and exchanges a fixed record by one of them ([`agreement`]), from which
+//!   all compute the same or see that they disagree.
 //! * The members only: they find each other by the group's name ([`invitation`]).
 //!
-//! Either way the members then have an id that no other group ever had, and meet under it ([`exchange`]). What they
-//! write to each other are messages of the parent under a tag of the library's own ([`mailbox`], [`letter`],
-//! [`parcel`]). The store is not asked.
+//! Either way the members then have an id that no other group ever had, and meet under it
+//! ([`exchange`]). What they write to each other are messages of the parent under a tag of the
+//! library's own ([`mailbox`], [`letter`], [`parcel`]). The store is not asked.
 //!
-//! A group keeps nothing of the one that it was made from, and the other way round: they may be released in any order.
-//! While both are there, an abort of the older is one of the newer ([`lineage`](super::lineage)).
+//! A group keeps nothing of the one that it was made from, and the other way round: they may be
+//! released in any order. While both are there, an abort of the older is one of the newer
+//! ([`lineage`](super::lineage)).
 //!
 //! Must not know: how a back end's ranks meet, or how messages travel.
 
@@ -75,12 +77,14 @@ struct Agreed {
 }
 
 impl Group {
-    /// Makes a group of some ranks of this one, in the order given; none for all. `None` on ranks that are not in it.
+    /// Makes a group of some ranks of this one, in the order given; none for all. `None` on ranks
+    /// that are not in it.
     ///
     /// # Errors
-    /// `InvalidArgument` before anything has happened; `Mismatch` with all definitions where ranks define it
-    /// differently; `Timeout`, `PeerFailed`, and what keeps the back end's ranks from meeting. All of them leave this
-    /// group as it was, except that ranks who do not come to a call of all ranks fail it, as with any collective.
+    /// `InvalidArgument` before anything has happened; `Mismatch` with all definitions where ranks
+    /// define it differently; `Timeout`, `PeerFailed`, and what keeps the back end's ranks from
+    /// meeting. All of them leave this group as it was, except that ranks who do not come to a call
+    /// of all ranks fail it, as with any collective.
     pub fn new_group(
         self: &Arc<Self>,
         ranks: &[Rank],
@@ -106,8 +110,8 @@ impl Group {
         self.bear(agreed, options, &deadline).context(|| format!("a new group of {}", self.whom()))
     }
 
-    /// Splits this group into one group for each colour; in it, ranks are ordered by key, then by their rank here.
-    /// `None` as colour takes part in no group, and gets none.
+    /// Splits this group into one group for each colour; in it, ranks are ordered by key, then by
+    /// their rank here. `None` as colour takes part in no group, and gets none.
     ///
     /// # Errors
     /// As [`Group::new_group`].

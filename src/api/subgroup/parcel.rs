@@ -1,10 +1,12 @@
 //! Letters cut into pieces that each travel as one message, and put together again.
 //!
-//! Pieces are small, so that one receive takes any of them; in groups of up to two thousand ranks or so they also go
-//! without having been asked for. They lie in memory that is [lent](crate::backend::lent) to the engine.
+//! Pieces are small, so that one receive takes any of them; in groups of up to two thousand ranks
+//! or so they also go without having been asked for. They lie in memory that is
+//! [lent](crate::backend::lent) to the engine.
 //!
-//! What comes from another rank is believed only as far as it fits together; the rest is dropped. What is kept of letters
-//! that are not complete is bounded; a sender's oldest goes first, which nobody sends any more.
+//! What comes from another rank is believed only as far as it fits together; the rest is dropped.
+//! What is kept of letters that are not complete is bounded; a sender's oldest goes first, which
+//! nobody sends any more.
 //!
 //! Must not know: what letters say.
 
@@ -20,7 +22,8 @@ const HEAD_BYTES: usize = 24;
 const PIECE_BYTES: usize = BLOCK_BYTES - HEAD_BYTES;
 const MAGIC: [u8; 8] = *b"distlttr";
 
-/// The longest letter: a kilobyte for each rank of the largest group, of whose cards most have a third of that.
+/// The longest letter: a kilobyte for each rank of the largest group, of whose cards most have a
+/// third of that.
 pub(super) const LONGEST_LETTER: usize = 64 << 20;
 
 /// Memory for one piece.

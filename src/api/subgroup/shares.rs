@@ -1,5 +1,5 @@
-//! How much is kept of what comes from others: a bound for all of them together, one for each, and a share of each that
-//! no other can use up.
+//! How much is kept of what comes from others: a bound for all of them together, one for each, and
+//! a share of each that no other can use up.
 //!
 //! Must not know: what is kept.
 
@@ -29,8 +29,9 @@ impl Shares {
         Self { most_for_one, most, reserved, used: HashMap::new(), total: 0 }
     }
 
-    /// Counts something, if it may be kept; else the oldest of its sender go first, as `drop_oldest` has it: their
-    /// bytes, until there are none. False where it may not be kept even so.
+    /// Counts something, if it may be kept; else the oldest of its sender go first, as
+    /// `drop_oldest` has it: their bytes, until there are none. False where it may not be kept even
+    /// so.
     pub(super) fn make_room(
         &mut self,
         from: Rank,

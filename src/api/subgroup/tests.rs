@@ -1,4 +1,5 @@
-//! Letters over an engine that carries a rank's messages to itself, and is full or fails when a test says so.
+//! Letters over an engine that carries a rank's messages to itself, and is full or fails when a
+//! test says so.
 
 use super::dispatch::WINDOW;
 use super::letter::{Key, Letter};
@@ -104,7 +105,8 @@ fn a_rank_that_leaves_in_the_middle_of_a_letter_does_not_keep_others_from_writin
         end_receive(&fake, kind);
         assert_eq!(receives(&fake), 1);
     }
-    // What is no better the next time is told, and tried again only by whoever makes the next group.
+    // What is no better the next time is told, and tried again only by whoever makes the next
+    // group.
     end_receive(&fake, ErrorKind::Mismatch);
     assert_eq!(receives(&fake), 0);
     assert_eq!(next(&mailbox, &group, &long()).unwrap_err().kind(), ErrorKind::Mismatch);

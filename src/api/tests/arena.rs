@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 const PLACES: [&str; 2] = ["transport=inproc", "transport=shm"];
 
-/// Elements of 4 bytes of vectors that are long enough, of which the last ranks have shorter slices.
+/// Elements of 4 bytes of vectors that are long enough, of which the last ranks have shorter
+/// slices.
 const COUNT: usize = (64 << 10) / 4 + 5;
 
 /// A buffer somewhere.
@@ -119,7 +120,8 @@ fn block_value(rank: usize, index: usize) -> [u8; 4] {
     i32::try_from(index % 1009 + 100_000 * rank).unwrap().to_le_bytes()
 }
 
-/// Runs a kind of call whose input has `blocks.0` blocks and its output `blocks.1`; `expected` is what is at an index of the output.
+/// Runs a kind of call whose input has `blocks.0` blocks and its output `blocks.1`; `expected` is
+/// what is at an index of the output.
 fn check_blocks(
     group: &Arc<Group>,
     are_arenas: (bool, bool),

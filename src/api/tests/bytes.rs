@@ -87,8 +87,8 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
             } else {
                 group.run_bytes(&call, &options).map(drop)
             };
-            // Whoever has nothing to wait for may be through already; then the next call tells. Another call of the
-            // rank that has left one out would be a mismatch.
+            // Whoever has nothing to wait for may be through already; then the next call tells.
+            // Another call of the rank that has left one out would be a mismatch.
             let limit = long();
             let then = || match group.rank() {
                 1 => loop {

@@ -96,7 +96,8 @@ fn a_call_with_options_is_not_taken_for_one_without() {
     });
 }
 
-/// A training loop labels each bucket otherwise: all of these calls have one key, so that no number of labels displaces it.
+/// A training loop labels each bucket otherwise: all of these calls have one key, so that no number
+/// of labels displaces it.
 #[test]
 fn labelled_calls_take_the_fast_path_whatever_their_labels() {
     ranks::run("transport=inproc", 2, |group| {

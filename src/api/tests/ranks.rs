@@ -5,7 +5,8 @@ use crate::store::HashStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on each.
+/// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on
+/// each.
 pub(in crate::api) const PLACES: [&str; 4] =
     ["transport=inproc", "transport=shm", "transport=tcp", PAIRS];
 
@@ -49,8 +50,8 @@ impl Drop for Came<'_> {
     }
 }
 
-/// Runs something on every rank of a group, once all have theirs: what fails on one would else fail another that is still
-/// coming. Nobody leaves before all are through, but a rank that has failed.
+/// Runs something on every rank of a group, once all have theirs: what fails on one would else fail
+/// another that is still coming. Nobody leaves before all are through, but a rank that has failed.
 pub(in crate::api) fn run(place: &str, size: usize, act: impl Fn(&Arc<Group>) + Sync) {
     let (store, come) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -5,12 +5,13 @@
 //! | [`track`] | where a group's operations go, and one that is under way |
 //! | [`writer`] | the thread that writes, and the form of the file |
 //!
-//! While no trace is written an operation pays one relaxed load for it. While one is, whatever ends leaves a record in a
-//! buffer of [`ROOM`] places, which the writer empties several times a second; what finds the buffer full is
-//! dropped and counted, and the file says how many. Nothing that goes wrong with the file touches a job: it ends
-//! the trace, and is told in the log and by [`stop`].
+//! While no trace is written an operation pays one relaxed load for it. While one is, whatever ends
+//! leaves a record in a buffer of [`ROOM`] places, which the writer empties several times a second;
+//! what finds the buffer full is dropped and counted, and the file says how many. Nothing that goes
+//! wrong with the file touches a job: it ends the trace, and is told in the log and by [`stop`].
 //!
-//! The lock of the buffer is held for one copy of a record, and by the writer for the exchange of two buffers.
+//! The lock of the buffer is held for one copy of a record, and by the writer for the exchange of
+//! two buffers.
 
 mod track;
 mod writer;
@@ -84,7 +85,8 @@ struct Sink {
     events: Mutex<Vec<Event>>,
     /// What the full buffer did not take.
     dropped: AtomicU64,
-    /// How often somebody asked for everything so far to be written, and up to which of these it has been.
+    /// How often somebody asked for everything so far to be written, and up to which of these it
+    /// has been.
     asked: AtomicU64,
     written: AtomicU64,
     stopping: AtomicBool,
@@ -305,7 +307,8 @@ impl Sink {
         self.failure().take().map_or(Ok(()), Err)
     }
 
-    /// Waits for something that the writer does; false where it takes too long, or the writer has ended before.
+    /// Waits for something that the writer does; false where it takes too long, or the writer has
+    /// ended before.
     fn wait(&self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let ready = || (done(self) || self.ended.load(Ordering::Acquire)).then_some(());
         let limit = Deadline::after(limit);

@@ -1,8 +1,9 @@
 //! Where the operations of one group go in a trace: lanes, in which spans do not overlap but nest.
 //!
-//! An operation keeps a lane from its issue to its end, so that whatever it tells in between lies inside of its span.
-//! A group's only blocking caller is always in the first; operations that are outstanding at once are side by side.
-//! There are [`LANES`] for collectives and as many for messages; what finds none is drawn as a span that may overlap.
+//! An operation keeps a lane from its issue to its end, so that whatever it tells in between lies
+//! inside of its span. A group's only blocking caller is always in the first; operations that are
+//! outstanding at once are side by side. There are [`LANES`] for collectives and as many for
+//! messages; what finds none is drawn as a span that may overlap.
 
 use super::{Event, What, push};
 use crate::api::point_to_point::Message;

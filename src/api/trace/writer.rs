@@ -1,10 +1,11 @@
 //! The form of the file: the Chrome trace event format, an array of objects, one a line.
 //!
-//! The format allows an array without its end, so that the file of a process that was killed can be read as it is; at
-//! worst its last line is cut. Times are microseconds of the host's monotonic clock, with three decimals: files of one
-//! host lie beside each other without further ado. A process of the trace is a rank of the outermost group, a thread
-//! of it a lane of a group. The first line says which clock this is, and what the others are relative to
-//! (`dist-doctor trace` reads it).
+//! The format allows an array without its end, so that the file of a process that was killed can be
+//! read as it is; at worst its last line is cut. Times are microseconds of the host's monotonic
+//! clock, with three decimals: files of one host lie beside each other without further ado. A
+//! process of the trace is a rank of the outermost group, a thread of it a lane of a group. The
+//! first line says which clock this is, and what the others are relative to (`dist-doctor trace`
+//! reads it).
 //!
 //! Lines are written in the order in which things ended; viewers and the merge sort them.
 
@@ -197,7 +198,8 @@ impl<W: Write> Writer<W> {
         }))
     }
 
-    /// Waiting for the turn, and what was done in it. The second operation of a call has that of the first.
+    /// Waiting for the turn, and what was done in it. The second operation of a call has that of
+    /// the first.
     fn phases(&mut self, event: &Event, turn: Option<Instant>, has_failed: bool) -> io::Result<()> {
         if event.lane.is_none() || (turn.is_none() && !has_failed) {
             return Ok(());

@@ -44,8 +44,8 @@ pub(super) struct Card {
     pub(super) transport: String,
     /// The slot size it was told; that of rank 0 counts.
     pub(super) slot_bytes: Option<usize>,
-    /// How soon its machine's ranks use shared memory again; that of a node's first rank counts there, and that of rank 0 for the size
-    /// of slots.
+    /// How soon its machine's ranks use shared memory again; that of a node's first rank counts
+    /// there, and that of rank 0 for the size of slots.
     reuse: Reuse,
     /// For how long a rank may give no sign of life, 0 for ever; that of rank 0 counts.
     pub(super) heartbeat_ms: u64,
@@ -56,7 +56,8 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// This rank's card, with the name of its socket, and what its options or the environment ask for.
+    /// This rank's card, with the name of its socket, and what its options or the environment ask
+    /// for.
     pub(super) fn of_this_rank(socket: &str, context: &Context<'_>) -> Result<Self> {
         let wishes = Wishes::parse(context.options)?;
         // The others check what they were told, and take what rank 0 was.
@@ -84,7 +85,8 @@ impl Card {
         })
     }
 
-    /// The same for ranks that may be threads of one process, whose heap their groups should not fill.
+    /// The same for ranks that may be threads of one process, whose heap their groups should not
+    /// fill.
     pub(super) fn reuse_among(&self, are_threads: bool) -> Reuse {
         if are_threads { Reuse::Soon } else { self.reuse }
     }
@@ -266,8 +268,8 @@ impl Wishes {
         })
     }
 
-    /// What rank 0 was told about algorithms. What its parent's rank 0 was told holds in a group made from another,
-    /// whoever is rank 0 there and wherever: its own options alone replace that.
+    /// What rank 0 was told about algorithms. What its parent's rank 0 was told holds in a group
+    /// made from another, whoever is rank 0 there and wherever: its own options alone replace that.
     fn overrides(&self, parent: Option<Parent<'_>>) -> Result<Vec<Rule>> {
         let own_file = self.own_file.as_ref();
         let (mut rules, file) = match parent {

@@ -1,4 +1,5 @@
-//! What would run, for `dist_group_describe`: for each operation, which algorithm from which size on, and who chose it.
+//! What would run, for `dist_group_describe`: for each operation, which algorithm from which size
+//! on, and who chose it.
 
 use crate::algo::rules::{Rules, Source};
 use crate::algo::{Shape, Wanted, algorithms, select};
@@ -33,8 +34,8 @@ fn chosen(kind: OpKind, shape: &Shape, rules: &Rules) -> Vec<Value> {
     changes(&sizes(kind, rules), choose).into_iter().filter_map(say).collect()
 }
 
-/// The first size and each from which on something else is chosen, as far as neighbours among `sizes` tell; the exact
-/// ones, wherever they are in between.
+/// The first size and each from which on something else is chosen, as far as neighbours among
+/// `sizes` tell; the exact ones, wherever they are in between.
 fn changes<T: Copy + PartialEq>(sizes: &[usize], choose: impl Fn(usize) -> T) -> Vec<(usize, T)> {
     let first = sizes.first().map(|&size| (size, choose(size)));
     let mut found: Vec<(usize, T)> = first.into_iter().collect();
@@ -55,8 +56,8 @@ fn changes<T: Copy + PartialEq>(sizes: &[usize], choose: impl Fn(usize) -> T) ->
     found
 }
 
-/// Samples, between two of which at most one limit of each row is: where a rule begins or ends, next to every power of
-/// two, and past an inline payload.
+/// Samples, between two of which at most one limit of each row is: where a rule begins or ends,
+/// next to every power of two, and past an inline payload.
 fn sizes(kind: OpKind, rules: &Rules) -> Vec<usize> {
     let ends = rules.of(kind).iter().flat_map(|rule| {
         [Some(*rule.bytes.start()), rule.bytes.end().checked_add(1)].into_iter().flatten()

@@ -1,9 +1,9 @@
-//! Whether the ranks of a host have a core each, so that those that wait may look again and again without keeping
-//! the awaited ones from running.
+//! Whether the ranks of a host have a core each, so that those that wait may look again and again
+//! without keeping the awaited ones from running.
 //!
-//! What a rank may use is what its thread may run on when it joins, and what its control group grants. Ranks that
-//! a launcher has bound to one core each are as free as those that share all cores; ranks bound to the same core
-//! are not, however many cores there are beside.
+//! What a rank may use is what its thread may run on when it joins, and what its control group
+//! grants. Ranks that a launcher has bound to one core each are as free as those that share all
+//! cores; ranks bound to the same core are not, however many cores there are beside.
 
 use crate::base::error::Result;
 use crate::sys::{host, thread};
@@ -75,7 +75,8 @@ pub(super) fn are_crowded(ranks: &[&Cores]) -> bool {
     !ranks.iter().all(is_granted) || !have_one_each(ranks)
 }
 
-/// Whether each rank can have a core of its own: a matching that leaves no rank out, found by augmenting paths.
+/// Whether each rank can have a core of its own: a matching that leaves no rank out, found by
+/// augmenting paths.
 fn have_one_each(ranks: &[&Cores]) -> bool {
     let mut all: Vec<usize> = ranks.iter().flat_map(|rank| rank.allowed.iter().copied()).collect();
     all.sort_unstable();

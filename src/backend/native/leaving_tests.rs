@@ -10,7 +10,8 @@ use crate::base::ids::Nonce;
 use crate::transport::SharedDomain;
 use std::time::Duration;
 
-/// What rank 0 says, whose peer has left; of a group of several nodes, or of one. The reason comes a little later, if at all.
+/// What rank 0 says, whose peer has left; of a group of several nodes, or of one. The reason comes
+/// a little later, if at all.
 fn said(spans_nodes: bool, reason: Option<&Error>) -> Error {
     let [domain, other] = domains();
     drop(other);

@@ -1,5 +1,6 @@
-//! How the ranks of a native group come together: they exchange cards, each computes the same plan from
-//! them, those of a node meet in shared memory, the nodes connect, and each rank reports whether it did.
+//! How the ranks of a native group come together: they exchange cards, each computes the same plan
+//! from them, those of a node meet in shared memory, the nodes connect, and each rank reports
+//! whether it did.
 
 use super::card::{Card, check_transport};
 use super::cores::are_crowded;
@@ -47,8 +48,8 @@ struct Plan {
 /// Makes the native back end of a group of two ranks or more.
 ///
 /// # Errors
-/// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with that
-/// rank's name.
+/// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with
+/// that rank's name.
 pub(in crate::backend) fn create(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Native> {
     come_together(context, exchange)
         .map_err(|error| better_reason(error, exchange))
@@ -135,7 +136,8 @@ fn come_together(context: &Context<'_>, exchange: &dyn Exchange) -> Result<Nativ
     })
 }
 
-/// What a rank says when it has met the others: what it can do to the memory of those of its node, and at what price.
+/// What a rank says when it has met the others: what it can do to the memory of those of its node,
+/// and at what price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reach {
     reads: bool,
@@ -218,8 +220,9 @@ impl Plan {
         })
     }
 
-    /// The ranks of each node can read each other's memory, and write it, if all have said so. It pays if half of them say so: one that
-    /// was disturbed finds the price too high, and never too low.
+    /// The ranks of each node can read each other's memory, and write it, if all have said so. It
+    /// pays if half of them say so: one that was disturbed finds the price too high, and never too
+    /// low.
     fn attached(mut self, met: &[Vec<u8>]) -> Self {
         let met: Vec<_> = met.iter().map(|name| Reach::named(name)).collect();
         let cheap = met.iter().filter(|reach| reach.is_cheap).count();
@@ -279,7 +282,8 @@ impl Plan {
         Ok((Arc::new(domain), "shm"))
     }
 
-    /// Joins the node to the others, where there are any. Only then does a rank listen to the network.
+    /// Joins the node to the others, where there are any. Only then does a rank listen to the
+    /// network.
     fn join_nodes(
         &self,
         context: &Context<'_>,

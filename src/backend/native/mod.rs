@@ -1,5 +1,5 @@
-//! The native back end: shared memory between the ranks of a node, streams between nodes. It picks an algorithm
-//! and runs it.
+//! The native back end: shared memory between the ranks of a node, streams between nodes. It picks
+//! an algorithm and runs it.
 
 pub mod card;
 mod choices;
@@ -156,8 +156,8 @@ impl Backend for Native {
         }
         match &self.mesh {
             None => self.run_inside((chosen, number), operation, &mut lanes),
-            // Whatever ends an operation early, memory that ran out included: the streams are in the middle of
-            // something, so nobody can go on.
+            // Whatever ends an operation early, memory that ran out included: the streams are in
+            // the middle of something, so nobody can go on.
             Some(mesh) => self
                 .run_between((chosen, number), operation, &mut lanes, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),

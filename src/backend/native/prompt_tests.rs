@@ -1,5 +1,6 @@
-//! The short way of small operations and the long one go into each other: what one begins the other ends, on one rank as among
-//! several. Two ranks of a domain, on one thread, so that it is certain who comes first.
+//! The short way of small operations and the long one go into each other: what one begins the other
+//! ends, on one rank as among several. Two ranks of a domain, on one thread, so that it is certain
+//! who comes first.
 
 use crate::algo::shared::steps::prompt::{Prompt, Routine};
 use crate::algo::shared::{Lane, Steps, all_reduce, broadcast, one_step, reduce};
@@ -63,7 +64,8 @@ fn from_root(root: Rank) -> Descriptor {
 }
 
 impl Member {
-    /// Begins the next operation the short way; how far it came, and how often it was told that it begins.
+    /// Begins the next operation the short way; how far it came, and how often it was told that it
+    /// begins.
     fn tries(&mut self, row: &Algorithm, of: Descriptor, send: u8, recv: &mut u8) -> (Prompt, u32) {
         match self.begins(row, of, send, recv) {
             (Prompt::Unheard, told) => (Prompt::Done, told),

@@ -1,6 +1,8 @@
-//! Overrides of the choice among algorithms: the tuning file, and how rank 0's rules reach the other ranks.
+//! Overrides of the choice among algorithms: the tuning file, and how rank 0's rules reach the
+//! other ranks.
 //!
-//! The format is in `docs/tuning.md`. Whatever is wrong in a file is an error that names file and row.
+//! The format is in `docs/tuning.md`. Whatever is wrong in a file is an error that names file and
+//! row.
 
 use crate::algo::rules::{Rule, Source, algorithm, operation};
 use crate::base::error::{Context as _, Error, Result};

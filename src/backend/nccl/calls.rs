@@ -1,8 +1,9 @@
-//! One operation of ours as calls of NCCL's, all made between ncclGroupStart and ncclGroupEnd ([`super::launch`]), so that none
-//! of them waits.
+//! One operation of ours as calls of NCCL's, all made between ncclGroupStart and ncclGroupEnd
+//! ([`super::launch`]), so that none of them waits.
 //!
-//! What NCCL has not is made of what it has: gather, scatter and all_to_all of messages, all_gather_v of a
-//! broadcast from each rank, reduce_scatter_v of a reduction to each. Blocks without elements are left out, on both sides.
+//! What NCCL has not is made of what it has: gather, scatter and all_to_all of messages,
+//! all_gather_v of a broadcast from each rank, reduce_scatter_v of a reduction to each. Blocks
+//! without elements are left out, on both sides.
 
 use super::comm::Entry;
 use super::functions::{Code, SCALAR_AT_ONCE};
@@ -52,7 +53,8 @@ impl Caller<'_> {
                 let count = self.moved(operation.dtype(), operation.send.len());
                 let (send, recv) = (operation.send, operation.recv);
                 let function = self.entry.library().functions.all_gather;
-                // SAFETY: buffers of these lengths on the device, lent until the stream has come past.
+                // SAFETY: buffers of these lengths on the device, lent until the stream has come
+                // past.
                 let code = unsafe {
                     function(
                         send.as_ptr().cast(),
@@ -119,7 +121,8 @@ impl Caller<'_> {
             Way::Out(bytes) => {
                 let (number, count) = self.moved(dtype, bytes.len());
                 let from = bytes.as_ptr().cast();
-                // SAFETY: a buffer of this length on the device, lent until the stream has come past.
+                // SAFETY: a buffer of this length on the device, lent until the stream has come
+                // past.
                 let code =
                     unsafe { (functions.send)(from, count, number, peer, comm, self.stream) };
                 self.entry.added("ncclSend", code)
@@ -160,7 +163,8 @@ impl Caller<'_> {
         let (root, comm) = (number(root)?, self.entry.handle());
         let function = self.entry.library().functions.broadcast;
         let (from, into) = (from.cast(), into.cast());
-        // SAFETY: buffers of this length on the device, lent until the stream has come past; `from` counts on the root.
+        // SAFETY: buffers of this length on the device, lent until the stream has come past; `from`
+        // counts on the root.
         Ok(unsafe { function(from, into, count, number_of_type, root, comm, self.stream) })
     }
 
@@ -177,7 +181,8 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// Which operator, for what has one; made for the call where it is this rank's own. Not between start and end.
+    /// Which operator, for what has one; made for the call where it is this rank's own. Not between
+    /// start and end.
     pub(super) fn folding(&self, operation: &Operation<'_>) -> Result<Option<Folding>> {
         let Some(op) = operation.descriptor.op else { return Ok(None) };
         let dtype = operation.dtype();
@@ -190,7 +195,8 @@ impl Caller<'_> {
             let mut factor = types::factor(dtype, operation.factor);
             let (mut made, comm) = (0, self.entry.handle());
             let scalar = factor.as_mut_ptr().cast();
-            // SAFETY: the scalar is an element of the type, read during the call; there is room for a number.
+            // SAFETY: the scalar is an element of the type, read during the call; there is room for
+            // a number.
             let code =
                 unsafe { create(&raw mut made, scalar, elements.dtype, SCALAR_AT_ONCE, comm) };
             self.entry.settle("ncclRedOpCreatePreMulSum", code, self.deadline)?;
@@ -222,7 +228,8 @@ impl Caller<'_> {
         match operation.descriptor.kind {
             OpKind::AllReduce => {
                 let function = functions.all_reduce;
-                // SAFETY: buffers of these lengths on the device, lent until the stream has come past.
+                // SAFETY: buffers of these lengths on the device, lent until the stream has come
+                // past.
                 let code =
                     unsafe { function(from, into, count(send.len()), dtype, op, comm, stream) };
                 self.entry.added("ncclAllReduce", code)

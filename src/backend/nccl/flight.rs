@@ -40,7 +40,8 @@ impl fmt::Display for Title {
     }
 }
 
-/// Events that nobody uses now. To make one and to destroy it takes the driver longer than to record it.
+/// Events that nobody uses now. To make one and to destroy it takes the driver longer than to
+/// record it.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
     all: Mutex<Vec<Event>>,
@@ -113,7 +114,8 @@ impl InFlight {
     /// Whether the device is done with it.
     ///
     /// # Errors
-    /// The group's failure, after which the device may be done with it for another reason; `Backend`.
+    /// The group's failure, after which the device may be done with it for another reason;
+    /// `Backend`.
     pub(super) fn look(&self) -> Result<bool> {
         if self.done.load(Ordering::Acquire) {
             return Ok(true);

@@ -1,5 +1,5 @@
-//! NCCL's functions and types, as its binary interface has them. Facts of a public interface, written by hand and held
-//! against the stub library's declarations by running.
+//! NCCL's functions and types, as its binary interface has them. Facts of a public interface,
+//! written by hand and held against the stub library's declarations by running.
 
 use crate::device::driver::Handle;
 use crate::sys::library::function_table;
@@ -57,7 +57,8 @@ const MAGIC: c_uint = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
 
 impl Config {
-    /// For a communicator whose calls may block, or else return at once, in the form that a library of this version knows.
+    /// For a communicator whose calls may block, or else return at once, in the form that a library
+    /// of this version knows.
     pub(super) fn new(library_version: i32, may_block: bool) -> Self {
         let (size, version) = match library_version {
             22_700.. => (72, 22_700),

@@ -1,17 +1,20 @@
 //! Operations of one or several groups, enqueued as one.
 //!
-//! A thread that drives several devices enqueues on one after the other, and NCCL may wait for the other ranks while it
-//! launches the first operations of a communicator: alone, each would wait for what the same thread has still to call. So
-//! all that is enqueued together stands between one ncclGroupStart and one ncclGroupEnd, whatever its communicators, streams
-//! and kinds. NCCL keeps the order of the communicators' first calls, which the caller makes the same on all ranks.
+//! A thread that drives several devices enqueues on one after the other, and NCCL may wait for the
+//! other ranks while it launches the first operations of a communicator: alone, each would wait for
+//! what the same thread has still to call. So all that is enqueued together stands between one
+//! ncclGroupStart and one ncclGroupEnd, whatever its communicators, streams and kinds. NCCL keeps
+//! the order of the communicators' first calls, which the caller makes the same on all ranks.
 //!
-//! 1. All communicators are entered, in the order of the bundles, so that two threads cannot wait for each other.
+//! 1. All communicators are entered, in the order of the bundles, so that two threads cannot wait
+//!    for each other.
 //! 2. What a call needs of its own (an operator with this rank's factor) is made.
 //! 3. The calls are made between start and end, each with its own device current.
-//! 4. All communicators are waited for until they have launched, and only then a mark is put behind the operations in each
-//!    of the streams.
+//! 4. All communicators are waited for until they have launched, and only then a mark is put behind
+//!    the operations in each of the streams.
 //!
-//! An error in 3 concerns all groups: NCCL drops everything between start and end, and other ranks may not have.
+//! An error in 3 concerns all groups: NCCL drops everything between start and end, and other ranks
+//! may not have.
 
 use super::Nccl;
 use super::calls::{Caller, Folding};
@@ -56,8 +59,8 @@ struct Member<'a> {
     _pass: Pass,
 }
 
-/// Enqueues what the bundles have, as one, and says for each how that went. Where one says "blocking wait", also waits until
-/// the device is done with it.
+/// Enqueues what the bundles have, as one, and says for each how that went. Where one says
+/// "blocking wait", also waits until the device is done with it.
 pub(in crate::backend) fn together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
     let mut outcomes: Vec<Result<Vec<Arc<InFlight>>>> = Vec::with_capacity(bundles.len());
     let (mut places, mut members) = (Vec::new(), Vec::new());
@@ -189,7 +192,8 @@ fn stream_of(gpu: Gpu, own: Handle) -> Handle {
 }
 
 impl Nccl {
-    /// The library's own stream, for callers that name none. What was put on the default stream before goes before it.
+    /// The library's own stream, for callers that name none. What was put on the default stream
+    /// before goes before it.
     fn own_stream(&self) -> Result<Handle> {
         let stream = &self.watched.stream;
         self.inputs.record(crate::device::stream::DEFAULT_STREAM)?;

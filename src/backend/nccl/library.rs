@@ -28,7 +28,8 @@ static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
 /// The library of this process, loaded by the first who asks, after the CUDA driver.
 ///
 /// # Errors
-/// `NotFound` with what was looked for and where, `Unsupported` for one that is too old, `Backend`; those of the driver.
+/// `NotFound` with what was looked for and where, `Unsupported` for one that is too old, `Backend`;
+/// those of the driver.
 pub fn get() -> Result<&'static Library> {
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
@@ -63,7 +64,8 @@ fn load() -> Result<Library> {
 /// # Errors
 /// As [`get`].
 pub fn open() -> Result<Library> {
-    // What it needs itself is found among what is loaded; without a driver the caller is told later.
+    // What it needs itself is found among what is loaded; without a driver the caller is told
+    // later.
     drop(driver::get());
     let object = match asked_for()? {
         Some((variable, path)) => Object::open(&path).map_err(|error| {

@@ -1,5 +1,6 @@
-//! How the ranks of a group make its communicator: each says which NCCL and which device it has, all see whether that goes
-//! together, one makes the id, and only when all have a communicator is there a part.
+//! How the ranks of a group make its communicator: each says which NCCL and which device it has,
+//! all see whether that goes together, one makes the id, and only when all have a communicator is
+//! there a part.
 
 use super::comm::{Comm, Meeting, unique_id};
 use super::functions::UniqueId;

@@ -1,5 +1,6 @@
-//! Memory of NCCL's own kind on the group's device, registered with the group's communicator where the library can do that.
-//! With `nccl.windows=1` all ranks allocate together, and the memory becomes a window of theirs.
+//! Memory of NCCL's own kind on the group's device, registered with the group's communicator where
+//! the library can do that. With `nccl.windows=1` all ranks allocate together, and the memory
+//! becomes a window of theirs.
 
 use super::comm::{Entry, Registration};
 use super::library::Library;
@@ -77,7 +78,8 @@ pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Mem
     let mut memory = Allocated { library, context, start, len, registered: None };
     if watched.options.windows {
         let window = window(watched, &memory);
-        // Other ranks may have it, or wait for it. The first reason counts, of which this may be a consequence.
+        // Other ranks may have it, or wait for it. The first reason counts, of which this may be a
+        // consequence.
         memory.registered = window.map_err(|error| {
             watched.fail(&error);
             watched.fate.failure().unwrap_or(error)
@@ -104,7 +106,8 @@ fn registered(watched: &Arc<Watched>, entry: &Entry<'_>, memory: &Allocated) -> 
     Ok(registration.map(|registration| (Arc::downgrade(watched), registration)))
 }
 
-/// Makes it a window together with the other ranks; where there is no such thing, only this rank's registration.
+/// Makes it a window together with the other ranks; where there is no such thing, only this rank's
+/// registration.
 fn window(watched: &Arc<Watched>, memory: &Allocated) -> Result<Registered> {
     let deadline = Deadline::after(watched.timeout);
     let entry = watched.comm.enter(Some("ncclCommWindowRegister"), &deadline)?;

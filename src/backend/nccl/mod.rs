@@ -1,12 +1,14 @@
 //! Groups over NCCL: operations on the memory of one GPU for each rank.
 //!
-//! This is the part of a group that serves its device; the other one serves host memory, finds out who lives, and has the
-//! group's failure ([`super::map`]). libnccl is found at run time ([`library`], [`functions`]). The ranks' communicator is
-//! made in [`meet`] and kept in [`comm`], a call becomes NCCL's in [`calls`] and [`types`], those of several groups are
-//! enqueued as one in [`launch`], and what was enqueued ([`flight`]) is looked after by a thread ([`watchdog`]).
+//! This is the part of a group that serves its device; the other one serves host memory, finds out
+//! who lives, and has the group's failure ([`super::map`]). libnccl is found at run time
+//! ([`library`], [`functions`]). The ranks' communicator is made in [`meet`] and kept in [`comm`],
+//! a call becomes NCCL's in [`calls`] and [`types`], those of several groups are enqueued as one in
+//! [`launch`], and what was enqueued ([`flight`]) is looked after by a thread ([`watchdog`]).
 //!
-//! Nothing here reads or writes a buffer. Operations are enqueued on the thread that issues them where nothing of their group
-//! is before them, so that those of several groups on one stream are there in the program's order.
+//! Nothing here reads or writes a buffer. Operations are enqueued on the thread that issues them
+//! where nothing of their group is before them, so that those of several groups on one stream are
+//! there in the program's order.
 //!
 //! Must not know: other back ends, who calls.
 #![allow(unsafe_code, reason = "this is where NCCL is called")]
@@ -47,8 +49,8 @@ pub fn symbols() -> [&'static [&'static std::ffi::CStr]; 2] {
     [functions::Functions::REQUIRED, functions::Functions::OPTIONAL]
 }
 
-/// Whether an NCCL of this version (22703 for 2.27.3) with all its functions can do a kind of call among so many ranks, on
-/// the memory of a GPU.
+/// Whether an NCCL of this version (22703 for 2.27.3) with all its functions can do a kind of call
+/// among so many ranks, on the memory of a GPU.
 ///
 /// # Errors
 /// `Unsupported`.

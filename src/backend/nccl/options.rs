@@ -1,5 +1,5 @@
-//! What the caller and the environment ask of NCCL's part: `nccl.KEY=VALUE` among a group's back-end options, and the
-//! variables that c10d's users know.
+//! What the caller and the environment ask of NCCL's part: `nccl.KEY=VALUE` among a group's
+//! back-end options, and the variables that c10d's users know.
 
 use crate::base::config::{self, Variable};
 use crate::base::error::{Error, Result};

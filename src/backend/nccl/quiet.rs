@@ -1,10 +1,12 @@
 //! The communicators of this process, and moments in which none of them has anything under way.
 //!
-//! To destroy a communicator frees memory, for which the driver waits for all that the device was given, and keeps everybody
-//! else out of its context meanwhile. Where one process has several ranks, what it waits for may be an operation of another
-//! group that waits in turn for another rank of this process: which cannot come, since it cannot get past the driver. So a
-//! communicator is destroyed in a *quiet* moment, in which no communicator of this process has anything under way and nobody
-//! enqueues; who wants to do so waits until it is over. Nobody who is on his way to enqueue waits for a quiet moment.
+//! To destroy a communicator frees memory, for which the driver waits for all that the device was
+//! given, and keeps everybody else out of its context meanwhile. Where one process has several
+//! ranks, what it waits for may be an operation of another group that waits in turn for another
+//! rank of this process: which cannot come, since it cannot get past the driver. So a communicator
+//! is destroyed in a *quiet* moment, in which no communicator of this process has anything under
+//! way and nobody enqueues; who wants to do so waits until it is over. Nobody who is on his way to
+//! enqueue waits for a quiet moment.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -15,7 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long one waits before one tries again whether all is quiet. Watchdogs see some milliseconds late what has ended.
+/// How long one waits before one tries again whether all is quiet. Watchdogs see some milliseconds
+/// late what has ended.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// After how many tries something is under way indeed.
@@ -82,8 +85,8 @@ impl Life {
         self.bell.ring();
     }
 
-    /// Notes that its rank has left. Those that end now without anybody else's doing: where it is the last one of its group in this
-    /// process, all whose ranks have left.
+    /// Notes that its rank has left. Those that end now without anybody else's doing: where it is
+    /// the last one of its group in this process, all whose ranks have left.
     pub(super) fn leave(self: &Arc<Self>) -> Vec<Arc<Self>> {
         let mut alive = alive();
         let mut own = None;
@@ -123,7 +126,8 @@ fn is_in_use(of: impl Fn(&Alive) -> bool) -> bool {
     TRAFFIC.enqueuing.load(Ordering::SeqCst) > 0 || alive().iter().any(|it| of(it) && is_busy(it))
 }
 
-/// The right to enqueue, until it is dropped: what is enqueued must be known to be under way before that.
+/// The right to enqueue, until it is dropped: what is enqueued must be known to be under way before
+/// that.
 ///
 /// # Errors
 /// `Timeout`.
@@ -159,7 +163,8 @@ impl Drop for Pass {
 pub(super) fn moment(is_over: impl Fn() -> bool) -> Option<Quiet> {
     loop {
         let is_mine = !TRAFFIC.is_quiet.swap(true, Ordering::SeqCst);
-        // Whoever has begun to enqueue before is seen here, and whoever begins after that sees the moment.
+        // Whoever has begun to enqueue before is seen here, and whoever begins after that sees the
+        // moment.
         if let Some(quiet) = is_mine.then_some(Quiet)
             && !is_in_use(|_| true)
         {

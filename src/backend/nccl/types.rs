@@ -1,7 +1,8 @@
 //! Which element types and operators NCCL has, and what stands for those that it has not.
 //!
-//! Whatever is only moved goes as bytes where NCCL does not know its type. A bool is folded as a byte: OR is the largest, AND
-//! the smallest. Complex numbers are added and averaged by their two parts.
+//! Whatever is only moved goes as bytes where NCCL does not know its type. A bool is folded as a
+//! byte: OR is the largest, AND the smallest. Complex numbers are added and averaged by their two
+//! parts.
 
 use super::functions::Code;
 use crate::backend::OpKind;
@@ -96,7 +97,8 @@ pub(super) fn folded(
         (ReduceOp::Product, _) => Operator::Own(PRODUCT),
         (ReduceOp::Max, _) => Operator::Own(MAX),
         (ReduceOp::Min, _) => Operator::Own(MIN),
-        // One rank alone has a kernel of its own, which knows no f8 and says "invalid argument"; nor is it needed.
+        // One rank alone has a kernel of its own, which knows no f8 and says "invalid argument";
+        // nor is it needed.
         (ReduceOp::Avg, _) if size == 1 => Operator::Own(SUM),
         (ReduceOp::Avg, _) => Operator::Own(AVG),
         (ReduceOp::PremulSum, _) if size == 1 && is_f8 => {

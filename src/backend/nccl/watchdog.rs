@@ -1,8 +1,8 @@
-//! The thread that looks after one group's operations on the device: notices errors and deadlines, and ends the
-//! communicator.
+//! The thread that looks after one group's operations on the device: notices errors and deadlines,
+//! and ends the communicator.
 //!
-//! It alone ends it, whoever has failed the group and wherever: it is told by the group's fate, and looks by itself. While
-//! nothing is under way it looks ten times a second.
+//! It alone ends it, whoever has failed the group and wherever: it is told by the group's fate, and
+//! looks by itself. While nothing is under way it looks ten times a second.
 
 use super::comm::Comm;
 use super::flight::{InFlight, Spares};
@@ -101,9 +101,10 @@ impl Watched {
         }
     }
 
-    /// The group is left. Its ranks end their communicators together, and one thread may have several of them; so whoever leaves last
-    /// in this process waits, for all, unless other groups are used meanwhile, which goes before. Where the group has failed each
-    /// waits for its own, which needs nobody else, and until then may use the caller's streams.
+    /// The group is left. Its ranks end their communicators together, and one thread may have
+    /// several of them; so whoever leaves last in this process waits, for all, unless other groups
+    /// are used meanwhile, which goes before. Where the group has failed each waits for its own,
+    /// which needs nobody else, and until then may use the caller's streams.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();

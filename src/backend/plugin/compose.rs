@@ -1,9 +1,9 @@
-//! Operations that a plug-in lacks, made of those that it has, where that gives the same result: one table of ways, and
-//! what each does.
+//! Operations that a plug-in lacks, made of those that it has, where that gives the same result:
+//! one table of ways, and what each does.
 //!
-//! The parts go to the plug-in one after another under the number of the whole, each with its own part number, except
-//! messages, which go at once and under a tag that no caller can use. What is needed in between is memory of this rank's
-//! own, for the length of the call.
+//! The parts go to the plug-in one after another under the number of the whole, each with its own
+//! part number, except messages, which go at once and under a tag that no caller can use. What is
+//! needed in between is memory of this rank's own, for the length of the call.
 
 use super::super::{LARGEST_TAG, OpKind, Query};
 use super::messages::part;
@@ -304,10 +304,12 @@ fn by_all_gather(parts: &dyn Parts, whole: &Task<'_>, kind: OpKind) -> Result<()
     one(parts, &Task { recv: Dst::from(&mut unwanted[..]), ..base })
 }
 
-/// The most that a rank keeps of all vectors together in [`by_gathered_vectors`], unless one element of each is more.
+/// The most that a rank keeps of all vectors together in [`by_gathered_vectors`], unless one
+/// element of each is more.
 const GATHERED: usize = 4 << 20;
 
-/// Every rank gets all vectors, a chunk at a time, and folds the vectors that its result covers, in rank order.
+/// Every rank gets all vectors, a chunk at a time, and folds the vectors that its result covers, in
+/// rank order.
 fn by_gathered_vectors(parts: &dyn Parts, whole: &Task<'_>, kind: OpKind) -> Result<()> {
     let (size, element) = (parts.size(), element(whole));
     let vectors = kind.prefix_len(parts.rank());
@@ -340,7 +342,8 @@ fn by_gathered_vectors(parts: &dyn Parts, whole: &Task<'_>, kind: OpKind) -> Res
     Ok(())
 }
 
-/// What this rank sends to another, and where what that sends goes; `None` where an operation has nothing of the kind.
+/// What this rank sends to another, and where what that sends goes; `None` where an operation has
+/// nothing of the kind.
 fn blocks<'a>(
     whole: &Task<'a>,
     kind: OpKind,
@@ -363,8 +366,8 @@ fn blocks<'a>(
     }
 }
 
-/// Everything at once. Messages of no bytes are sent too, so that ranks which differ about lengths find out, and nothing
-/// is left for the next operation.
+/// Everything at once. Messages of no bytes are sent too, so that ranks which differ about lengths
+/// find out, and nothing is left for the next operation.
 fn by_messages(parts: &dyn Parts, whole: &Task<'_>, kind: OpKind) -> Result<()> {
     let me = parts.rank();
     let mut tasks: Vec<Task<'_>> = Vec::new();

@@ -1,5 +1,5 @@
-//! A plug-in that takes the memory of a device: the device's context is current on the thread in every call, as libraries
-//! which work with device memory expect.
+//! A plug-in that takes the memory of a device: the device's context is current on the thread in
+//! every call, as libraries which work with device memory expect.
 
 use super::{Awaited, Communicator, Made, Ran, Received, Request, Submitted, Task};
 use crate::backend::{Memory, Query};

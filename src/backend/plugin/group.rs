@@ -1,4 +1,5 @@
-//! A group over a plug-in: one operation after another, each with its deadline, until the first failure.
+//! A group over a plug-in: one operation after another, each with its deadline, until the first
+//! failure.
 
 use super::super::{
     Backend, Fate, Key, Memory, OpKind, Operation, Place, Plain, PointToPoint, Prompt, Query,
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For how long the plug-in may wait in one call, so that a failure which it does not notice is noticed all the same.
+/// For how long the plug-in may wait in one call, so that a failure which it does not notice is
+/// noticed all the same.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// For how long it may where the call has not gone the whole way yet.
@@ -46,7 +48,8 @@ pub(super) struct PluginGroup {
     state: Arc<State>,
     /// What the plug-in has said that it does: it is asked once for each type and operator.
     supported: Box<[AtomicU8]>,
-    /// What the operation that has its turn has begun as on the short way, until it goes on on the long one.
+    /// What the operation that has its turn has begun as on the short way, until it goes on on the
+    /// long one.
     begun: Mutex<Option<Request>>,
 }
 
@@ -188,7 +191,8 @@ fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
 }
 
-/// How much longer than it may a plug-in has just waited, if that is worth telling. `left` was left until the deadline before.
+/// How much longer than it may a plug-in has just waited, if that is worth telling. `left` was left
+/// until the deadline before.
 fn lateness(task: &Task<'_>, left: Duration) -> Option<Duration> {
     let before = task.deadline.allowed().saturating_sub(left);
     let waited = task.deadline.elapsed().saturating_sub(before);
@@ -244,7 +248,8 @@ impl Backend for PluginGroup {
     }
 
     fn supports(&self, query: &Query) -> Result<()> {
-        // What a call asks, nearly always: nothing is noted that is not defined, or that the plug-in lacks.
+        // What a call asks, nearly always: nothing is noted that is not defined, or that the
+        // plug-in lacks.
         if self.known(query).is_some_and(|known| known.load(Ordering::Relaxed) == YES)
             && query.kind.is_some_and(|kind| self.ways.of_kind(kind) == Way::Own)
         {

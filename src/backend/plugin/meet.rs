@@ -1,5 +1,5 @@
-//! How the ranks of a plug-in's group come together: each says who and where it is, the plug-in makes its part, and only
-//! when all have it is there a group.
+//! How the ranks of a plug-in's group come together: each says who and where it is, the plug-in
+//! makes its part, and only when all have it is there a group.
 
 use super::super::cards::{self, Fields};
 use super::super::{Context, Exchange, PeerName, Place};

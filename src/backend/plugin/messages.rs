@@ -1,7 +1,9 @@
-//! Messages between two ranks over a plug-in, which only says whether one has ended when it is asked.
+//! Messages between two ranks over a plug-in, which only says whether one has ended when it is
+//! asked.
 //!
-//! Whoever waits for a message asks for all of them, one thread at a time; while nobody waits, a thread of the group's own
-//! does, which is there as long as messages are outstanding. A deadline that passes takes the request back.
+//! Whoever waits for a message asks for all of them, one thread at a time; while nobody waits, a
+//! thread of the group's own does, which is there as long as messages are outstanding. A deadline
+//! that passes takes the request back.
 //!
 //! Must not know: how messages are matched.
 
@@ -35,7 +37,8 @@ const EAGER: Duration = Duration::from_millis(1);
 const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
-/// How many looks there are for each question whether the plug-in has failed, which may cost it more.
+/// How many looks there are for each question whether the plug-in has failed, which may cost it
+/// more.
 const LOOKS_PER_QUESTION: u32 = 16;
 
 /// How long the end of a group waits for its thread, which is inside the plug-in then.
@@ -99,7 +102,8 @@ impl Drop for Messages {
         };
         self.0.state.bell().ring();
         if is_worker {
-            // The end of a message has ended the group: this thread goes on with the rest, and then ends.
+            // The end of a message has ended the group: this thread goes on with the rest, and then
+            // ends.
             return;
         }
         let limit = Deadline::after(FAREWELL);
@@ -236,7 +240,8 @@ fn bare(what: What, deadline: &Deadline) -> Task<'_> {
     }
 }
 
-/// The memory of one message for somebody who needs it to the end: what makes several operations of one.
+/// The memory of one message for somebody who needs it to the end: what makes several operations of
+/// one.
 pub(super) fn part<'a>(what: What, whole: &Task<'a>, with: (Rank, u32)) -> Task<'a> {
     let dtype = Some(DataType::U8);
     let (peer, tag) = (Some(with.0), Some(with.1));
@@ -376,7 +381,8 @@ impl Shared {
         }
     }
 
-    /// Ends a request that will not end by itself. Where the plug-in may still use its memory, nobody goes on.
+    /// Ends a request that will not end by itself. Where the plug-in may still use its memory,
+    /// nobody goes on.
     fn take_back(&self, entry: &Entry, error: Error) -> Error {
         match self.communicator.release(entry.request) {
             Ok(awaited) => awaited.explain(error),

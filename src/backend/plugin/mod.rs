@@ -1,12 +1,15 @@
-//! Back ends that others have written, behind a few functions: submit an operation, look at it, wait for it, take it back.
+//! Back ends that others have written, behind a few functions: submit an operation, look at it,
+//! wait for it, take it back.
 //!
-//! [`Plugin`] and [`Communicator`] are those functions as Rust sees them; whoever speaks the C interface implements them.
-//! Here is what the library adds, the same for every plug-in: who is where ([`meet`]), one operation after another with
-//! its deadline, the group's failure ([`group`], [`state`]), messages that are looked after while nobody waits
-//! ([`messages`]), the device that is current in calls ([`current`]), and operations that a plug-in lacks made of those that it
-//! has ([`compose`]).
+//! [`Plugin`] and [`Communicator`] are those functions as Rust sees them; whoever speaks the C
+//! interface implements them. Here is what the library adds, the same for every plug-in: who is
+//! where ([`meet`]), one operation after another with its deadline, the group's failure ([`group`],
+//! [`state`]), messages that are looked after while nobody waits ([`messages`]), the device that is
+//! current in calls ([`current`]), and operations that a plug-in lacks made of those that it has
+//! ([`compose`]).
 //!
-//! Nothing is taken for granted of a plug-in: what it returns is checked, and what it does not return from in time is told.
+//! Nothing is taken for granted of a plug-in: what it returns is checked, and what it does not
+//! return from in time is told.
 //!
 //! Must not know: C types, how a plug-in came into the process, other back ends.
 
@@ -32,7 +35,8 @@ use std::time::Duration;
 
 /// A back end that others have written.
 pub trait Plugin: Send + Sync + Debug {
-    /// Makes this rank's part of a group, which all its ranks do at once. `state` is where the group's failure will be.
+    /// Makes this rank's part of a group, which all its ranks do at once. `state` is where the
+    /// group's failure will be.
     ///
     /// # Errors
     /// Whatever keeps it from being made.
@@ -94,21 +98,24 @@ impl Kinds {
 
 /// A plug-in's part in one group.
 ///
-/// Obligations of the library: collectives are submitted by one thread at a time, in the order that all ranks have; at the
-/// same time other threads may submit, test and release messages, and abort. A request is used by one thread at a time, and
-/// not any more once it has ended (by a result or an error of `test` or `wait`) or been released.
+/// Obligations of the library: collectives are submitted by one thread at a time, in the order that
+/// all ranks have; at the same time other threads may submit, test and release messages, and abort.
+/// A request is used by one thread at a time, and not any more once it has ended (by a result or an
+/// error of `test` or `wait`) or been released.
 pub trait Communicator: Send + Sync + Debug {
     /// Begins an operation, and does not wait for other ranks.
     ///
     /// # Errors
-    /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other rank.
+    /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other
+    /// rank.
     fn submit(&self, task: &Task<'_>) -> Result<Submitted>;
 
-    /// Whether the plug-in has [`Communicator::run`], and a call of it needs nothing that takes time before.
+    /// Whether the plug-in has [`Communicator::run`], and a call of it needs nothing that takes
+    /// time before.
     fn is_prompt(&self) -> bool;
 
-    /// Carries out a collective in one step, where the plug-in has that: begins it and waits for its end, but not for longer than
-    /// the limit.
+    /// Carries out a collective in one step, where the plug-in has that: begins it and waits for
+    /// its end, but not for longer than the limit.
     ///
     /// # Errors
     /// Any. `InvalidArgument` and `Unsupported` as for `submit`.
@@ -120,7 +127,8 @@ pub trait Communicator: Send + Sync + Debug {
     /// What it has ended with.
     fn test(&self, request: Request) -> Result<Option<Received>>;
 
-    /// Waits until an operation has ended, but not for long: `None` once the limit has passed or the group has failed.
+    /// Waits until an operation has ended, but not for long: `None` once the limit has passed or
+    /// the group has failed.
     ///
     /// # Errors
     /// What it has ended with.

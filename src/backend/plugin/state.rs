@@ -1,6 +1,7 @@
 //! How a plug-in's group fails: the first reason stays, and the plug-in is told once.
 //!
-//! Whoever shares the group's fate holds this, which keeps neither the group nor the plug-in's part in it.
+//! Whoever shares the group's fate holds this, which keeps neither the group nor the plug-in's part
+//! in it.
 
 use super::super::{Fate, Listener, Listeners};
 use super::Communicator;
@@ -30,8 +31,8 @@ impl State {
         self.failure.get()
     }
 
-    /// Why it has failed, also as far as the plug-in has found out by itself. Runs a function of the plug-in, which may
-    /// take some time: for those who wait anyway, and hold no lock.
+    /// Why it has failed, also as far as the plug-in has found out by itself. Runs a function of
+    /// the plug-in, which may take some time: for those who wait anyway, and hold no lock.
     pub(super) fn ask(&self) -> Option<Error> {
         if self.failure.get().is_none() {
             let found = self.communicator().and_then(|communicator| communicator.failure());

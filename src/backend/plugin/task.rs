@@ -47,7 +47,8 @@ pub struct Task<'a> {
     pub peer: Option<Rank>,
     /// The tag of a message; `None` for any of callers.
     pub tag: Option<u32>,
-    /// The count argument: of a vector, or of a block where there is one for each rank; 0 in the `_v` forms.
+    /// The count argument: of a vector, or of a block where there is one for each rank; 0 in the
+    /// `_v` forms.
     pub count: usize,
     /// What this rank contributes, in one piece.
     pub send: Src<'a>,
@@ -69,7 +70,8 @@ pub struct Task<'a> {
     pub sequence: u64,
     /// Which part of it, where it is made of several.
     pub part: u64,
-    /// Where its buffers lie, if in the memory of a GPU: what was in the stream before it has been done.
+    /// Where its buffers lie, if in the memory of a GPU: what was in the stream before it has been
+    /// done.
     pub gpu: Option<Gpu>,
 }
 
@@ -125,7 +127,8 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// What is left until its deadline. A look at the clock takes a tenth of what a short operation does.
+    /// What is left until its deadline. A look at the clock takes a tenth of what a short operation
+    /// does.
     pub fn left(&self) -> Duration {
         if self.is_fresh { self.deadline.allowed() } else { self.deadline.left() }
     }
@@ -135,7 +138,8 @@ impl<'a> Task<'a> {
         matches!(self.what, What::Collective(kind) if kind.has_blocks())
     }
 
-    /// Whether input and output are the same memory, as far as an operation of this kind can have that.
+    /// Whether input and output are the same memory, as far as an operation of this kind can have
+    /// that.
     pub fn is_in_place(&self, rank: Rank) -> bool {
         let block = self.count * self.dtype.map_or(1, DataType::size);
         let What::Collective(kind) = self.what else { return false };
@@ -217,7 +221,8 @@ impl Growth {
         self.most
     }
 
-    /// Makes the memory, once; `None` where the message is too long for the receiver or for the memory that there is.
+    /// Makes the memory, once; `None` where the message is too long for the receiver or for the
+    /// memory that there is.
     pub fn make(&self, bytes: usize) -> Option<*mut u8> {
         let mut place = self.lock();
         if bytes > self.most || place.is_some() {

@@ -1,9 +1,9 @@
 //! The staging memory of a group, and what the device copies to it and from it.
 //!
-//! There is as much for what comes in as for what goes out, each with a stream of its own and in two halves, so that the
-//! device copies both ways while the host works on a third piece. A half that the device may still use is *busy*: it is
-//! neither used again nor given back until its event was seen to be over. Where the device hangs, that is never, and the
-//! memory is left to it.
+//! There is as much for what comes in as for what goes out, each with a stream of its own and in
+//! two halves, so that the device copies both ways while the host works on a third piece. A half
+//! that the device may still use is *busy*: it is neither used again nor given back until its event
+//! was seen to be over. Where the device hangs, that is never, and the memory is left to it.
 #![allow(
     unsafe_code,
     reason = "copies are left to the device, of which the compiler knows nothing"
@@ -115,8 +115,8 @@ impl Side {
     /// Has the device copy from its memory into a half, which must not be busy.
     pub(super) fn load(&mut self, half: usize, copies: &[(Src<'_>, Dst<'_>)]) -> Result<()> {
         self.begin(half, copies, |stream, from, into| {
-            // SAFETY: the staging memory stays while it is busy; the caller's is lent until the operation ends, which waits
-            // for the event, or says that it could not.
+            // SAFETY: the staging memory stays while it is busy; the caller's is lent until the
+            // operation ends, which waits for the event, or says that it could not.
             unsafe { stream.copy_to_host(from, into) }
         })
     }
@@ -185,8 +185,8 @@ impl Side {
         self.is_lost = true;
     }
 
-    /// After an error: waits until the device is done with all that it was given, for as long as that may take; false
-    /// where it is not.
+    /// After an error: waits until the device is done with all that it was given, for as long as
+    /// that may take; false where it is not.
     fn calm(&mut self, limit: &Deadline) -> bool {
         let limits = Limits { deadline: limit, halted: &|| None };
         let settled = [0, 1].map(|half| self.settle(half, limits).is_ok());
@@ -205,7 +205,8 @@ impl Drop for Side {
             );
             return;
         }
-        // SAFETY: the device is done with it, and views of it end with the operation that they were made for.
+        // SAFETY: the device is done with it, and views of it end with the operation that they were
+        // made for.
         unsafe { memory.free() }
     }
 }

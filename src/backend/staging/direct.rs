@@ -1,7 +1,8 @@
-//! What the part for host memory takes in a device's memory as it is: nothing is copied, it is only waited until the device has
-//! come to where the caller's stream was.
+//! What the part for host memory takes in a device's memory as it is: nothing is copied, it is only
+//! waited until the device has come to where the caller's stream was.
 //!
-//! Which calls these are is the part's word (a plug-in's), the same on all ranks, and asked for each.
+//! Which calls these are is the part's word (a plug-in's), the same on all ranks, and asked for
+//! each.
 
 use super::desk::Limits;
 use crate::backend::{

@@ -1,4 +1,5 @@
-//! How the ranks of a group agree to stage: each says whether it has a device, and how much it would copy at once.
+//! How the ranks of a group agree to stage: each says whether it has a device, and how much it
+//! would copy at once.
 
 use super::options::Options;
 use crate::backend::cards::{self, Fields, check_maps};
@@ -9,7 +10,8 @@ use crate::device;
 use serde_json::json;
 use std::sync::Arc;
 
-/// A rank has that much of a chunk at least, however many there are: an element of any type, on cache lines of its own.
+/// A rank has that much of a chunk at least, however many there are: an element of any type, on
+/// cache lines of its own.
 pub(super) const GRAIN: usize = 64;
 
 /// What is asked for.
@@ -47,7 +49,8 @@ impl Card {
     }
 }
 
-/// What the ranks agree on; or why there is nothing, where some rank has no device and none is needed.
+/// What the ranks agree on; or why there is nothing, where some rank has no device and none is
+/// needed.
 pub(super) fn agree(
     context: &Context<'_>,
     exchange: &dyn Exchange,

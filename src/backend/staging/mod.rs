@@ -1,16 +1,20 @@
-//! Groups on GPUs without NCCL: what lies in a device's memory is copied to pinned host memory, carried by the part for host
-//! memory, and copied back; or that part takes it as it is, where it says that it can ([`direct`]).
+//! Groups on GPUs without NCCL: what lies in a device's memory is copied to pinned host memory,
+//! carried by the part for host memory, and copied back; or that part takes it as it is, where it
+//! says that it can ([`direct`]).
 //!
-//! This is the part of a group that serves its device; the other one, which is any back end, serves host memory, and has the
-//! group's failure ([`super::map`]). A collective is cut into pieces that fit the staging memory ([`plan`]), whose copies and
-//! operations overlap ([`rounds`], [`desk`]); messages are carried piece by piece by a thread ([`messages`]). The ranks
-//! agree on the length of a piece when they meet ([`meet`]).
+//! This is the part of a group that serves its device; the other one, which is any back end, serves
+//! host memory, and has the group's failure ([`super::map`]). A collective is cut into pieces that
+//! fit the staging memory ([`plan`]), whose copies and operations overlap ([`rounds`], [`desk`]);
+//! messages are carried piece by piece by a thread ([`messages`]). The ranks agree on the length of
+//! a piece when they meet ([`meet`]).
 //!
-//! * **The host waits, not the device.** Nothing is enqueued but copies: an operation begins once the device has come to where
-//!   its stream was when it was issued, and ends once the device has all of the result. So whatever is given to any stream
-//!   afterwards sees it, and a buffer is never touched after its operation, whatever became of that.
-//! * **Parts of one operation** have its number and one of their own ([`Descriptor::part`]), so that ranks that do not call
-//!   the same are told apart, also where one has its buffers in host memory.
+//! * **The host waits, not the device.** Nothing is enqueued but copies: an operation begins once
+//!   the device has come to where its stream was when it was issued, and ends once the device has
+//!   all of the result. So whatever is given to any stream afterwards sees it, and a buffer is
+//!   never touched after its operation, whatever became of that.
+//! * **Parts of one operation** have its number and one of their own ([`Descriptor::part`]), so
+//!   that ranks that do not call the same are told apart, also where one has its buffers in host
+//!   memory.
 //!
 //! Must not know: NCCL, which back end the other part is, who calls.
 

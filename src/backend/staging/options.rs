@@ -5,7 +5,8 @@ use crate::base::error::{Error, Result};
 /// What begins those of the options that are for staging.
 const PREFIX: &str = "staging.";
 
-/// From here on the native back end carries bytes about as fast as it ever does, and a copy takes far longer than to begin it.
+/// From here on the native back end carries bytes about as fast as it ever does, and a copy takes
+/// far longer than to begin it.
 const CHUNK: usize = 4 << 20;
 
 /// What a chunk may be.

@@ -1,5 +1,6 @@
-//! How an operation is cut: every block of it into pieces of one length, and one operation of the same kind on the first
-//! pieces of all blocks, one on the second ones, and so on. So the results are where they belong, whatever is done in place.
+//! How an operation is cut: every block of it into pieces of one length, and one operation of the
+//! same kind on the first pieces of all blocks, one on the second ones, and so on. So the results
+//! are where they belong, whatever is done in place.
 //!
 //! Arithmetic only: nothing here touches memory.
 
@@ -80,8 +81,8 @@ impl Plan {
         Self { longest, piece: piece.max(GRAIN) }
     }
 
-    /// How many pieces the longest block has. Without any elements there is one operation all the same: it may find that
-    /// ranks differ.
+    /// How many pieces the longest block has. Without any elements there is one operation all the
+    /// same: it may find that ranks differ.
     pub(super) fn rounds(&self) -> usize {
         self.longest.div_ceil(self.piece).max(1)
     }

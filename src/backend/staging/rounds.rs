@@ -1,4 +1,5 @@
-//! One collective in rounds. While the host carries one piece, the device brings the next one and takes the one before.
+//! One collective in rounds. While the host carries one piece, the device brings the next one and
+//! takes the one before.
 
 use super::desk::{Desk, Limits};
 use super::plan::{Blocks, Plan};
@@ -33,7 +34,8 @@ impl Probe for OfPart<'_> {
         self.0.begins(algorithm);
     }
 
-    // A short part says nothing of the whole, which has waited for the device: `was_short` is not passed on.
+    // A short part says nothing of the whole, which has waited for the device: `was_short` is not
+    // passed on.
 
     fn waited(&self, rank: Rank, began: Instant, ended: Instant) {
         self.0.waited(rank, began, ended);
@@ -131,7 +133,8 @@ impl Carriage<'_> {
             places(self.lens_in(round), width).map(|(at, len)| from.slice(at, len)).collect();
         let recvs: Vec<Dst<'_>> =
             places(self.lens_out(round), width).map(|(at, len)| into.slice(at, len)).collect();
-        // Blocks of one length lie one after another; one block alone may be shorter than another rank's.
+        // Blocks of one length lie one after another; one block alone may be shorter than another
+        // rank's.
         let send_len: usize = self.lens_in(round).sum();
         let recv_len: usize = self.lens_out(round).sum();
         let probe = OfPart(whole.probe);

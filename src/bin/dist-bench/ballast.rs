@@ -1,5 +1,6 @@
-//! Memory that is held while ranks run. What is free in small pieces goes to whoever asks first, and memory of which few pages lie
-//! together is read a tenth more slowly by another process: the ranks that are started first would have that.
+//! Memory that is held while ranks run. What is free in small pieces goes to whoever asks first,
+//! and memory of which few pages lie together is read a tenth more slowly by another process: the
+//! ranks that are started first would have that.
 
 use dist::sys::host;
 use dist::sys::thread::pin_to;
@@ -19,7 +20,8 @@ pub(crate) struct Ballast {
 }
 
 impl Ballast {
-    /// All that is free in small pieces, as far as that is not much; none where the system does not say.
+    /// All that is free in small pieces, as far as that is not much; none where the system does not
+    /// say.
     pub(crate) fn new() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let most = host::memory_available().unwrap_or(0) / SHARE;
@@ -45,7 +47,8 @@ impl Ballast {
     }
 }
 
-/// The memory that is free in small pieces: a line for each zone, of how many of one page there are, of two, of four, ...
+/// The memory that is free in small pieces: a line for each zone, of how many of one page there
+/// are, of two, of four, ...
 fn in_pieces(buddyinfo: &str) -> u64 {
     let counts = |line: &str| -> u64 {
         let (_, zone) = line.split_once("zone").unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Programs that peers are made of: found where the user has them, and compiled unless that was done before.
+//! Programs that peers are made of: found where the user has them, and compiled unless that was
+//! done before.
 
 use crate::Failure;
 use crate::stage::Stage;
@@ -71,7 +72,8 @@ impl Source {
         let made = |cause: std::io::Error| Failure::new(format!("{}: {cause}", folder.display()));
         fs::create_dir_all(&folder).map_err(made)?;
         let fresh = self.compile(&name, compiler, remedy, stage)?;
-        // The cache may be on another file system; put in place in one step, since others may be doing the same.
+        // The cache may be on another file system; put in place in one step, since others may be
+        // doing the same.
         let beside = folder.join(format!("{name}.{}", host::pid()));
         fs::copy(&fresh, &beside).and_then(|_| fs::rename(&beside, &program)).map_err(made)?;
         Ok(program)

@@ -102,8 +102,8 @@ impl Cell {
         self.bytes().saturating_mul(buffers)
     }
 
-    /// The order for one run: for an engine that has taken so many nanoseconds for a call; `calls` where the user has said
-    /// how many.
+    /// The order for one run: for an engine that has taken so many nanoseconds for a call; `calls`
+    /// where the user has said how many.
     pub(crate) fn order(&self, calls: Option<usize>, took: f64) -> Order {
         let bytes = self.bytes();
         let is_short = bytes <= SHORT;

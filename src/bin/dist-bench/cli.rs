@@ -13,7 +13,8 @@ use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use std::path::PathBuf;
 
-/// The sizes that are measured where none are named: of the first sort with few ranks, also of the second.
+/// The sizes that are measured where none are named: of the first sort with few ranks, also of the
+/// second.
 const SIZES: [usize; 8] = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20];
 const LARGEST: usize = 256 << 20;
 
@@ -33,7 +34,8 @@ const TUNED_PAIRS: usize = 5;
 /// The operations that are measured where none are named.
 const OPS: usize = 7;
 
-/// How often both have a turn against another tree, and how often at least: fewer ratios have no interval.
+/// How often both have a turn against another tree, and how often at least: fewer ratios have no
+/// interval.
 const AGAINST_PAIRS: usize = 60;
 const FEWEST_AGAINST: usize = 6;
 
@@ -52,8 +54,8 @@ pub(crate) struct Options {
     #[arg(value_parser = clap::value_parser!(u16).range(2..=60))]
     ranks: Vec<u16>,
 
-    /// Operations: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, barrier, sendrecv (the
-    /// default), reduce, gather, scatter, or all
+    /// Operations: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, barrier, sendrecv
+    /// (the default), reduce, gather, scatter, or all
     #[arg(long, value_name = "OP,...", value_delimiter = ',', value_parser = parse_ops)]
     ops: Vec<Ops>,
 
@@ -78,8 +80,8 @@ pub(crate) struct Options {
     #[arg(value_parser = parse_buffers)]
     buffers: Vec<Buffers>,
 
-    /// Buffers in the memory of GPUs, over NCCL or by way of host memory: rank R on device R, counted from the first
-    /// again after the last. They are not rewritten between calls
+    /// Buffers in the memory of GPUs, over NCCL or by way of host memory: rank R on device R,
+    /// counted from the first again after the last. They are not rewritten between calls
     #[arg(long, value_name = "BACKEND", conflicts_with_all = ["buffers", "mode", "peer", "limits"])]
     pub(crate) device: Option<OnDevice>,
 
@@ -99,8 +101,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) peer: Vec<Peer>,
 
-    /// Compare with the dist-bench of another source tree, whose release build must be there, or of a folder or path with
-    /// that program. By default all operations, up to 32 MiB, and 60 pairs. The exit status tells whether this tree is slower
+    /// Compare with the dist-bench of another source tree, whose release build must be there, or of
+    /// a folder or path with that program. By default all operations, up to 32 MiB, and 60 pairs.
+    /// The exit status tells whether this tree is slower
     #[arg(long, value_name = "TREE")]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "report_from"])]
     pub(crate) against: Option<PathBuf>,
@@ -113,7 +116,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     calls: Option<u32>,
 
-    /// First measure what the machine allows: how fast cores copy and add, see each other's writes, and wake
+    /// First measure what the machine allows: how fast cores copy and add, see each other's writes,
+    /// and wake
     #[arg(long)]
     pub(crate) limits: bool,
 
@@ -129,18 +133,19 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
-    /// Put all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!-- dist-bench:end -->, and
-    /// plots into docs/plots beside it
+    /// Put all tables into a Markdown file, between its lines <!-- dist-bench:begin --> and <!--
+    /// dist-bench:end -->, and plots into docs/plots beside it
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 
-    /// Measure nothing: make that report of files that --json has written; of a cell that several have, the last one's
+    /// Measure nothing: make that report of files that --json has written; of a cell that several
+    /// have, the last one's
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "report")]
     #[arg(conflicts_with_all = ["ranks", "ops", "sizes", "peer", "limits", "quick", "json", "csv"])]
     pub(crate) report_from: Vec<PathBuf>,
 
-    /// Let all algorithms of ours take turns, and write a tuning file (for DIST_TUNING_FILE) with those that are clearly
-    /// faster than what the library chooses by itself
+    /// Let all algorithms of ours take turns, and write a tuning file (for DIST_TUNING_FILE) with
+    /// those that are clearly faster than what the library chooses by itself
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["peer", "limits", "device", "buffers", "mode", "json", "csv", "report"])]
     pub(crate) tune: Option<PathBuf>,

@@ -1,7 +1,8 @@
-//! An engine: rank processes that stay alive and do what they are ordered, so that calls of ours and of others take turns
-//! without being started anew. A rank that has nothing to do waits in the kernel for its next order and uses no processor,
-//! whatever its library does while it waits. Each has a pipe with a name for its orders; all answer through one, and each
-//! leaves its stamps in a file.
+//! An engine: rank processes that stay alive and do what they are ordered, so that calls of ours
+//! and of others take turns without being started anew. A rank that has nothing to do waits in the
+//! kernel for its next order and uses no processor, whatever its library does while it waits. Each
+//! has a pipe with a name for its orders; all answer through one, and each leaves its stamps in a
+//! file.
 
 use crate::Failure;
 use crate::cell::Cell;
@@ -19,13 +20,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The endings of the names: of a rank's orders and sample, after its number, and of what all share.
+/// The endings of the names: of a rank's orders and sample, after its number, and of what all
+/// share.
 pub(crate) const ORDERS: &str = ".orders";
 pub(crate) const SAMPLE: &str = ".sample";
 pub(crate) const ANSWERS: &str = ".answers";
 const LOG: &str = ".log";
 
-/// How long the ranks may take to come together: Python has much to load, and there may be many ranks for few cores.
+/// How long the ranks may take to come together: Python has much to load, and there may be many
+/// ranks for few cores.
 const STARTING: Duration = Duration::from_secs(180);
 
 /// How long they may take for one order.
@@ -45,7 +48,8 @@ pub(crate) trait Launch: fmt::Debug {
     /// Its name in tables.
     fn name(&self) -> &str;
 
-    /// The commands that start all ranks. A rank finds its files at `place`, followed by its number and an ending.
+    /// The commands that start all ranks. A rank finds its files at `place`, followed by its number
+    /// and an ending.
     fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure>;
 
     /// Whether it is to take part in a cell.
@@ -82,7 +86,8 @@ impl Engine {
         let place = format!("{}-{ranks}-{}", launch.name(), stage.started());
         let place = stage.folder().join(place);
         let name = launch.name().to_owned();
-        // Opened both ways, which does not wait for the other side; to the ranks the pipe ends when the driver does.
+        // Opened both ways, which does not wait for the other side; to the ranks the pipe ends when
+        // the driver does.
         let open = |path: PathBuf| {
             let opened =
                 make_pipe(&path).and_then(|()| File::options().read(true).write(true).open(&path));
@@ -106,7 +111,8 @@ impl Engine {
         &self.name
     }
 
-    /// Has all ranks carry out an order; what each has measured. `None`: the library has nothing for that.
+    /// Has all ranks carry out an order; what each has measured. `None`: the library has nothing
+    /// for that.
     pub(crate) fn run(
         &mut self,
         order: &Order,

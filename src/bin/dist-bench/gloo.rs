@@ -1,4 +1,5 @@
-//! Gloo as a peer: through PyTorch, as most of its users have it, and from C++, without Python and torch between.
+//! Gloo as a peer: through PyTorch, as most of its users have it, and from C++, without Python and
+//! torch between.
 
 use crate::Failure;
 use crate::build::{Source, find};
@@ -57,7 +58,8 @@ pub(crate) fn through_torch(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, F
     Ok(vec![Box::new(Torch { python, program })])
 }
 
-/// The Python that DIST_BENCH_PYTHON names, or python3, if it has torch; `remedy` tells the user what to do if not.
+/// The Python that DIST_BENCH_PYTHON names, or python3, if it has torch; `remedy` tells the user
+/// what to do if not.
 pub(crate) fn python_with_torch(stage: &mut Stage, remedy: &str) -> Result<PathBuf, Failure> {
     let named = config::text(PYTHON)?;
     let python = named.map_or_else(|| find("python3", remedy), |path| Ok(path.into()))?;

@@ -1,5 +1,5 @@
-//! What the machine itself allows: how fast cores copy and add, how soon one sees what another has written, and how soon a
-//! sleeper wakes. Threads of this process, kept on cores as ranks are.
+//! What the machine itself allows: how fast cores copy and add, how soon one sees what another has
+//! written, and how soon a sleeper wakes. Threads of this process, kept on cores as ranks are.
 
 use crate::Failure;
 use crate::stats::median;
@@ -12,7 +12,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The sizes of what is copied and added, in bytes: in the first cache, the second, the last, and in none.
+/// The sizes of what is copied and added, in bytes: in the first cache, the second, the last, and
+/// in none.
 const SIZES: [usize; 4] = [16 << 10, 512 << 10, 8 << 20, 128 << 20];
 
 /// How long each is done.

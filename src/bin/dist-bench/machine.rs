@@ -1,4 +1,5 @@
-//! The machine that figures are from, as a report names it: nothing by which one host could be told from another of its kind.
+//! The machine that figures are from, as a report names it: nothing by which one host could be told
+//! from another of its kind.
 
 use dist::sys::host;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! dist-bench: what the operations cost on this machine, and beside them what they cost in other libraries.
+//! dist-bench: what the operations cost on this machine, and beside them what they cost in other
+//! libraries.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! The measurement: engines are started for each number of ranks, and then take turns at each cell until it is certain who
-//! is faster, or twice as many pairs have not made it certain.
+//! The measurement: engines are started for each number of ranks, and then take turns at each cell
+//! until it is certain who is faster, or twice as many pairs have not made it certain.
 
 use crate::ballast::Ballast;
 use crate::bound::Bound;
@@ -24,7 +24,8 @@ use dist::sys::host;
 /// How often pairs are added where the interval is too wide.
 const REPEATS: usize = 2;
 
-/// A peer that is so many times slower than the best one in a trial has one turn, to be shown, and no more.
+/// A peer that is so many times slower than the best one in a trial has one turn, to be shown, and
+/// no more.
 const FAR: f64 = 4.0;
 
 /// One that is so many times slower after a round has no further turns.
@@ -270,7 +271,8 @@ impl Bench<'_> {
         Ok((parts, left_out))
     }
 
-    /// Goes on without a peer that has failed; without ours, or where a signal has come, there is nothing to go on with.
+    /// Goes on without a peer that has failed; without ours, or where a signal has come, there is
+    /// nothing to go on with.
     fn give_up(
         &mut self,
         engines: &mut [Option<Engine>],
@@ -308,7 +310,8 @@ pub(crate) fn run_description(options: &Options) -> Run {
     }
 }
 
-/// Checks that this host has memory for the buffers of so many engines, which keep them until the next order of another size.
+/// Checks that this host has memory for the buffers of so many engines, which keep them until the
+/// next order of another size.
 ///
 /// # Errors
 /// The message about the cell that is left out.
@@ -328,7 +331,8 @@ pub(crate) fn fits(cell: &Cell, engines: usize) -> Result<(), String> {
     }
 }
 
-/// Has one engine carry out an order; what it took, and how many elements were wrong. `None`: it has nothing for that.
+/// Has one engine carry out an order; what it took, and how many elements were wrong. `None`: it
+/// has nothing for that.
 pub(crate) fn run_one(
     engines: &mut [Option<Engine>],
     index: usize,
@@ -346,8 +350,8 @@ pub(crate) fn run_one(
         .ok_or_else(|| Failure::new("a rank has not measured anything"))
 }
 
-/// Whether more pairs would tell nothing new: the interval is narrow, or all of it says that we are slower. Too few pairs for
-/// an interval are what the user wants.
+/// Whether more pairs would tell nothing new: the interval is narrow, or all of it says that we are
+/// slower. Too few pairs for an interval are what the user wants.
 fn is_certain(measured: &Measured) -> bool {
     let Some(ratio) = measured.ratio() else { return true };
     ratio.is_narrow() || ratio.interval.is_none_or(|(low, _)| low > 1.0)
@@ -391,7 +395,8 @@ mod tests {
                     rewritten,untouched";
         let options = Options::parse_from(line.split(' '));
         let cells = cells(&options, 4);
-        // 4 and 8 bytes of all_gather are both one element of each of four ranks, and a barrier has no size.
+        // 4 and 8 bytes of all_gather are both one element of each of four ranks, and a barrier has
+        // no size.
         let of = |op: Op| cells.iter().filter(|cell| cell.op == op).count();
         assert_eq!([Op::AllReduce, Op::AllGather, Op::Barrier].map(of), [6, 4, 2]);
         let gathered: Vec<usize> =

@@ -1,5 +1,5 @@
-//! Peers that speak MPI: one C program, compiled with each implementation's own compiler and started by its own launcher, with
-//! the settings that were found to be the best.
+//! Peers that speak MPI: one C program, compiled with each implementation's own compiler and
+//! started by its own launcher, with the settings that were found to be the best.
 
 use crate::Failure;
 use crate::build::{Source, find};
@@ -36,7 +36,8 @@ struct Setting {
 
 const PLAIN: Setting = Setting { name: "", arguments: &[], only: None };
 
-/// Shared memory alone, and what follows says whether the other process is read directly where that pays.
+/// Shared memory alone, and what follows says whether the other process is read directly where that
+/// pays.
 const SHARED_MEMORY: &[&str] = &[
     "--mca",
     "pml",
@@ -120,8 +121,9 @@ impl Implementation {
         }
     }
 
-    /// Adds the arguments with which a training step of two ranks waits least for Open MPI: a ring with pieces of 1 MiB, and
-    /// ranks that yield. A rank has more threads than the one that calls MPI.
+    /// Adds the arguments with which a training step of two ranks waits least for Open MPI: a ring
+    /// with pieces of 1 MiB, and ranks that yield. A rank has more threads than the one that calls
+    /// MPI.
     pub(crate) fn add_training_arguments(command: &mut Command, ranks: usize) {
         Self::Openmpi.add_arguments(command, ranks);
         command.args(SEGMENTED_RING).arg("1048576").args(YIELD);

@@ -75,8 +75,8 @@ impl Op {
         )
     }
 
-    /// True where a rank may be calls ahead of another one: without a barrier before each call, the time of one call would
-    /// be that of a queue of them.
+    /// True where a rank may be calls ahead of another one: without a barrier before each call, the
+    /// time of one call would be that of a queue of them.
     pub(crate) const fn may_run_ahead(self) -> bool {
         matches!(self, Self::Broadcast | Self::Scatter | Self::Reduce | Self::Gather)
     }
@@ -90,7 +90,8 @@ impl Op {
         }
     }
 
-    /// How many elements so many bytes are: whole blocks, one element each at least. A barrier has none.
+    /// How many elements so many bytes are: whole blocks, one element each at least. A barrier has
+    /// none.
     pub(crate) fn elements(self, bytes: usize, element: usize, ranks: usize) -> usize {
         let count = (bytes / element).max(1);
         match self {

@@ -1,5 +1,6 @@
-//! One order to the ranks of an engine: which operation, on how much, how often, and how. It travels as a line of words,
-//! which `peers/rank.h` and `peers/gloo.py` read too; what a rank answers is its stamps, in a file of 64-bit numbers, little endian.
+//! One order to the ranks of an engine: which operation, on how much, how often, and how. It
+//! travels as a line of words, which `peers/rank.h` and `peers/gloo.py` read too; what a rank
+//! answers is its stamps, in a file of 64-bit numbers, little endian.
 
 use crate::ops::Op;
 use dist::base::dtype::DataType;
@@ -42,7 +43,8 @@ pub(crate) struct Order {
     pub(crate) asynchronous: bool,
     /// A call on known values comes first, and its result is looked at.
     pub(crate) verify: bool,
-    /// Which algorithm of ours; what is left to the library is not in the line, so that peers need not know of it.
+    /// Which algorithm of ours; what is left to the library is not in the line, so that peers need
+    /// not know of it.
     pub(crate) algorithm: Option<String>,
 }
 
@@ -182,7 +184,8 @@ mod tests {
         }
     }
 
-    /// Ranks of another tree read these words (`--against`): a changed one would end every comparison with older trees.
+    /// Ranks of another tree read these words (`--against`): a changed one would end every
+    /// comparison with older trees.
     #[test]
     fn types_and_operators_keep_their_words() {
         let dtypes: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();

@@ -22,7 +22,8 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    /// The commands that start a dist-bench once for each rank. The dist-bench of any tree since 0.1 takes these words.
+    /// The commands that start a dist-bench once for each rank. The dist-bench of any tree since
+    /// 0.1 takes these words.
     pub(crate) fn commands_of(&self, program: &Path, ranks: usize, place: &Path) -> Vec<Command> {
         let command = |rank: usize| {
             let mut command = Command::new(program);

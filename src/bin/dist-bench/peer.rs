@@ -33,7 +33,8 @@ impl Peer {
         }
     }
 
-    /// Whether its program knows a type of elements at all. torch says so itself, for each operation.
+    /// Whether its program knows a type of elements at all. torch says so itself, for each
+    /// operation.
     pub(crate) const fn knows(self, dtype: DataType) -> bool {
         use DataType::*;
         match self {

@@ -1,5 +1,6 @@
-//! What `--json` has written, read back: from a file, which anybody may have changed, so that nothing in it is believed that
-//! was not looked at. Figures are computed anew, by the same code as those of a run.
+//! What `--json` has written, read back: from a file, which anybody may have changed, so that
+//! nothing in it is believed that was not looked at. Figures are computed anew, by the same code as
+//! those of a run.
 
 use crate::Failure;
 use crate::cell::{Buffers, Cell, Figures, Measured, Mode, Variant};

@@ -1,12 +1,14 @@
-//! What comes of the machine's limits: how much of what is possible an all_reduce between two ranks reaches. Pure.
+//! What comes of the machine's limits: how much of what is possible an all_reduce between two ranks
+//! reaches. Pure.
 
 use crate::cell::{Buffers, Measured};
 use crate::files::Results;
 use crate::ops::Op;
 use crate::text::{microseconds, size};
 
-/// The shortest all_reduce: each rank shows its value in a line of its own and sees the other's, which is half a line's way
-/// more than two, since both do that at once and neither knows when; and a call takes a little before and after.
+/// The shortest all_reduce: each rank shows its value in a line of its own and sees the other's,
+/// which is half a line's way more than two, since both do that at once and neither knows when; and
+/// a call takes a little before and after.
 const LINES: f64 = 2.5;
 const CALL_NS: f64 = 60.0;
 

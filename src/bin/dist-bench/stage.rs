@@ -1,5 +1,5 @@
-//! What the driver has running: child processes, and a folder of its own for all that it and they exchange. Both are gone when
-//! it ends, however it ends.
+//! What the driver has running: child processes, and a folder of its own for all that it and they
+//! exchange. Both are gone when it ends, however it ends.
 
 use crate::{Failure, interrupted};
 use dist::base::deadline::Deadline;
@@ -76,7 +76,8 @@ impl Stage {
         self.crew.members().len()
     }
 
-    /// Notes what has happened to the processes, without waiting; an error where this process is to end.
+    /// Notes what has happened to the processes, without waiting; an error where this process is to
+    /// end.
     pub(crate) fn look(&mut self) -> Result<(), Failure> {
         self.wait(&Deadline::after_ms(0))
     }
@@ -108,7 +109,8 @@ impl Stage {
         Ok(true)
     }
 
-    /// Ends processes that do not end by themselves: told first, since a launcher has others to end, then killed.
+    /// Ends processes that do not end by themselves: told first, since a launcher has others to
+    /// end, then killed.
     pub(crate) fn end(&mut self, numbers: &[usize]) -> Result<(), Failure> {
         for signal in [signal::TERMINATE, signal::KILL] {
             if self.await_ends(numbers, &Deadline::after_ms(0))? {

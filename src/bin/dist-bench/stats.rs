@@ -1,5 +1,5 @@
-//! What times say: medians, percentiles, ratios with the interval in which their median lies. Pure, and the same for all
-//! engines.
+//! What times say: medians, percentiles, ratios with the interval in which their median lies. Pure,
+//! and the same for all engines.
 
 use crate::ops::{Judged, Op, ROOT};
 use crate::order::Stamps;
@@ -27,7 +27,8 @@ impl Times {
     }
 }
 
-/// A value with the interval that has it with a probability of 95 %, where there were enough pairs to tell.
+/// A value with the interval that has it with a probability of 95 %, where there were enough pairs
+/// to tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) value: f64,
@@ -35,7 +36,8 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// True where the interval does not reach further than 10 % of the value to each side, on average.
+    /// True where the interval does not reach further than 10 % of the value to each side, on
+    /// average.
     pub(crate) fn is_narrow(&self) -> bool {
         self.interval.is_some_and(|(low, high)| high - low <= 0.2 * self.value)
     }
@@ -110,8 +112,9 @@ pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / count).exp()
 }
 
-/// The median of paired ratios. The interval is between two of the ratios themselves: that the median of all possible ones
-/// lies outside is as improbable as that a coin falls so unevenly, whatever their distribution. Fewer than six tell nothing.
+/// The median of paired ratios. The interval is between two of the ratios themselves: that the
+/// median of all possible ones lies outside is as improbable as that a coin falls so unevenly,
+/// whatever their distribution. Fewer than six tell nothing.
 pub(crate) fn estimate(ratios: &[f64]) -> Estimate {
     let value = median(ratios);
     let (sorted, cut) = (sorted(ratios), unlikely(ratios.len()));
@@ -119,8 +122,8 @@ pub(crate) fn estimate(ratios: &[f64]) -> Estimate {
     Estimate { value, interval }
 }
 
-/// The largest number of heads of which, or of fewer, a fair coin that is tossed `tosses` times shows with a probability of
-/// at most 2.5 %; plus one. 0: not even none is so improbable.
+/// The largest number of heads of which, or of fewer, a fair coin that is tossed `tosses` times
+/// shows with a probability of at most 2.5 %; plus one. 0: not even none is so improbable.
 fn unlikely(tosses: usize) -> usize {
     #[allow(clippy::cast_precision_loss, reason = "a small number of pairs")]
     let number = |count: usize| count as f64;

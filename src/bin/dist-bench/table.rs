@@ -86,7 +86,8 @@ fn interval(ratio: &Estimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
-/// The number of ranks, the way to call and the operation: cells with the same have one geometric mean.
+/// The number of ranks, the way to call and the operation: cells with the same have one geometric
+/// mean.
 pub(crate) fn kind(cell: &Cell) -> (usize, [&'static str; 4], &'static str) {
     (cell.ranks, cell.variant.describe(), cell.op.name())
 }

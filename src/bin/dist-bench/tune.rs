@@ -1,5 +1,6 @@
-//! Tuning: every algorithm of ours takes turns with the library's own choice, and where one of them is clearly faster it
-//! gets a row of a tuning file (docs/tuning.md), which `DIST_TUNING_FILE` names to the library.
+//! Tuning: every algorithm of ours takes turns with the library's own choice, and where one of them
+//! is clearly faster it gets a row of a tuning file (docs/tuning.md), which `DIST_TUNING_FILE`
+//! names to the library.
 
 use crate::cell::Cell;
 use crate::cli::Options;
@@ -20,7 +21,8 @@ use dist::transport::OpKind;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// An algorithm gets its row where it takes no more than this of the time of the library's own choice: less is noise.
+/// An algorithm gets its row where it takes no more than this of the time of the library's own
+/// choice: less is noise.
 const CLEARLY: f64 = 0.95;
 
 /// What the library chooses itself.
@@ -191,8 +193,8 @@ fn line(cell: &Cell, contenders: &[Contender], winner: &str) -> String {
     format!("{:>10}  {}\n", size(cell.bytes()), told.collect::<Vec<_>>().join(", "))
 }
 
-/// Ranges of bytes in which one algorithm is fastest, but for those of the library's own choice: between two sizes of which
-/// each has another winner the border is in the geometric middle.
+/// Ranges of bytes in which one algorithm is fastest, but for those of the library's own choice:
+/// between two sizes of which each has another winner the border is in the geometric middle.
 fn ranges(fastest: &[(usize, &'static str)]) -> Vec<(&'static str, usize, Option<usize>)> {
     let mut found = Vec::new();
     let mut least = 0;

@@ -1,5 +1,6 @@
-//! Values by which a result is known to be right: small whole numbers, which depend on rank and place and whose sums every
-//! element type can hold. `peers/rank.h` and `peers/gloo.py` have the same.
+//! Values by which a result is known to be right: small whole numbers, which depend on rank and
+//! place and whose sums every element type can hold. `peers/rank.h` and `peers/gloo.py` have the
+//! same.
 
 use crate::ops::{Op, ROOT};
 use crate::order::Order;

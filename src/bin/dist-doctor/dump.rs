@@ -1,5 +1,5 @@
-//! One dump of a flight recorder, taken apart and checked: whatever a file says, what comes out is bounded, and
-//! everything that indexes something is in range.
+//! One dump of a flight recorder, taken apart and checked: whatever a file says, what comes out is
+//! bounded, and everything that indexes something is in range.
 //!
 //! Must not know: other dumps, or what any of it means.
 

@@ -1,6 +1,7 @@
 //! The files that a command line means, read within bounds.
 //!
-//! A file that cannot be used is told and passed over, so that one that was cut off does not hide what the others say.
+//! A file that cannot be used is told and passed over, so that one that was cut off does not hide
+//! what the others say.
 
 use crate::dump::Dump;
 use crate::{Failure, complain};

@@ -1,7 +1,7 @@
 //! The dumps of the ranks of one job, brought together by group.
 //!
-//! A group's id is different in every attempt of a job, so that dumps which an earlier one has left in the same folder
-//! have no group in common with the others. They are left out, and named.
+//! A group's id is different in every attempt of a job, so that dumps which an earlier one has left
+//! in the same folder have no group in common with the others. They are left out, and named.
 //!
 //! Must not know: what is wrong with the job.
 
@@ -38,8 +38,8 @@ pub(crate) struct Group {
 pub(crate) struct Line {
     /// Which of the job's dumps says so.
     pub(crate) dump: usize,
-    /// Its collectives by their numbers, up to the first that failed: which of the dump's entries. What a program does
-    /// in a group that has failed says nothing about why.
+    /// Its collectives by their numbers, up to the first that failed: which of the dump's entries.
+    /// What a program does in a group that has failed says nothing about why.
     pub(crate) calls: BTreeMap<u64, usize>,
     /// The last of them was issued only when the group had failed already.
     pub(crate) is_late: bool,

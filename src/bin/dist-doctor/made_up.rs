@@ -11,7 +11,8 @@ const SECOND: u64 = 1_000_000_000;
 /// A dump in the making. Times are in milliseconds.
 pub(crate) struct MadeUp(Value);
 
-/// The dump of one rank, which has finished `done` operations, one each 10 ms, and is asked at 20 s.
+/// The dump of one rank, which has finished `done` operations, one each 10 ms, and is asked at 20
+/// s.
 pub(crate) fn dump(rank: usize, size: usize, done: u64) -> MadeUp {
     let mut dump = MadeUp(json!({
         "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "reason": "request",

@@ -1,4 +1,5 @@
-//! dist-doctor: reads what the flight recorders of all ranks of a job have written, and says what happened.
+//! dist-doctor: reads what the flight recorders of all ranks of a job have written, and says what
+//! happened.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -59,7 +60,8 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes a message of dist-doctor's own to standard error. If that is closed, there is nobody to tell.
+/// Writes a message of dist-doctor's own to standard error. If that is closed, there is nobody to
+/// tell.
 pub(crate) fn complain(message: &str) {
     drop(io::stderr().lock().write_all(format!("dist-doctor: {message}\n").as_bytes()));
 }

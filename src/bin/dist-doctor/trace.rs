@@ -6,7 +6,8 @@
 //! | [`clocks`] | how the clocks of hosts differ, from operations that all ranks were in |
 //! | [`merge`] | the one file, in the order of time |
 //!
-//! What is kept in memory is bounded: two dozen bytes for an event, and no more events than [`read::MOST_EVENTS`].
+//! What is kept in memory is bounded: two dozen bytes for an event, and no more events than
+//! [`read::MOST_EVENTS`].
 
 mod clocks;
 mod merge;
@@ -38,7 +39,8 @@ pub(crate) struct Options {
 /// Merges, and says how well the clocks are known. The status is 0 where a file was made.
 ///
 /// # Errors
-/// Places that mean nothing, a file that was named and is no trace, an output that cannot be written.
+/// Places that mean nothing, a file that was named and is no trace, an output that cannot be
+/// written.
 pub(crate) fn main(options: &Options) -> Outcome {
     let output = Path::new(&options.output);
     let mut index = Index::default();

@@ -84,8 +84,9 @@ pub(crate) enum Command {
     Stats(Stats),
     /// Measure what calls cost; leaves nothing in the store
     ///
-    /// The rate of set counts those that the server has carried out; a single one is not waited for. On the
-    /// store's own host calls go through a Unix socket, unless DIST_STORE_UNIX is "off".
+    /// The rate of set counts those that the server has carried out; a single one is not waited
+    /// for. On the store's own host calls go through a Unix socket, unless DIST_STORE_UNIX is
+    /// "off".
     Bench(Bench),
 }
 
@@ -156,8 +157,8 @@ fn port_or_default(port: Option<u16>) -> Result<u16> {
 /// `dist-store serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The address to listen on, or "all" (or "") for all interfaces. Whoever can reach the port can use
-    /// the store, so by default only this host can
+    /// The address to listen on, or "all" (or "") for all interfaces. Whoever can reach the port
+    /// can use the store, so by default only this host can
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     bind: String,
 
@@ -200,8 +201,8 @@ pub(crate) struct Get {
     #[arg(long)]
     pub(crate) no_wait: bool,
 
-    /// Print the bytes as they are, without an end of line, as one value is where standard output is no
-    /// terminal; otherwise each value is a line, escaped
+    /// Print the bytes as they are, without an end of line, as one value is where standard output
+    /// is no terminal; otherwise each value is a line, escaped
     #[arg(long)]
     raw: bool,
 

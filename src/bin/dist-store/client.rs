@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many values are fetched at once: all of the greatest size that can be set still fit into one answer.
+/// How many values are fetched at once: all of the greatest size that can be set still fit into one
+/// answer.
 const BATCH: usize = 24;
 /// How long values whose keys were there a moment ago are waited for together.
 const VANISHED: Duration = Duration::from_secs(1);
@@ -58,7 +59,8 @@ impl Client {
         Ok(Self { store, tcp, took: began.elapsed(), allowed })
     }
 
-    /// Returns once the server has carried out all that it was told: a set is not waited for otherwise.
+    /// Returns once the server has carried out all that it was told: a set is not waited for
+    /// otherwise.
     pub(crate) fn settle(&self) -> Result<()> {
         self.store.check(&[], &self.deadline()).map(drop)
     }
@@ -89,7 +91,8 @@ impl Client {
         Ok(missing)
     }
 
-    /// Hands over key and value of each of `keys` that is there, in order, without holding all values.
+    /// Hands over key and value of each of `keys` that is there, in order, without holding all
+    /// values.
     pub(crate) fn each_value(
         &self,
         keys: &[Vec<u8>],

@@ -1,4 +1,5 @@
-//! dist-store: looks into the store of a job that does not come up, changes it, hosts one, measures one.
+//! dist-store: looks into the store of a job that does not come up, changes it, hosts one, measures
+//! one.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Telling what changes in the store, by looking at it again and again: the protocol has no subscriptions.
+//! Telling what changes in the store, by looking at it again and again: the protocol has no
+//! subscriptions.
 
 use crate::client::Client;
 use crate::text::{count, escaped, quoted, time_of_day};

@@ -27,8 +27,8 @@ const PATIENCE: Patience = Patience {
     kill: Duration::from_secs(5),
 };
 
-/// How long the readers of our output may take for the rest of an attempt before the next one begins. What they have
-/// not read then is still written, before anything of the next one.
+/// How long the readers of our output may take for the rest of an attempt before the next one
+/// begins. What they have not read then is still written, before anything of the next one.
 const REST: Duration = Duration::from_secs(2);
 
 const OMP_NUM_THREADS: Variable = Variable {
@@ -118,7 +118,8 @@ impl Plan<'_> {
         Ok(shared)
     }
 
-    /// The folder of a rank's logs, if there are any. Where there may be several attempts, each has its own.
+    /// The folder of a rank's logs, if there are any. Where there may be several attempts, each has
+    /// its own.
     fn logs(&self, rank: usize, count: u32) -> Option<PathBuf> {
         let mut folder = self.options.log_dir.clone()?;
         if self.options.max_restarts > 0 {
@@ -160,7 +161,8 @@ impl Plan<'_> {
 }
 
 impl Attempt {
-    /// Starts the ranks, after `count` attempts before, and passes on what they write behind what is still unwritten.
+    /// Starts the ranks, after `count` attempts before, and passes on what they write behind what
+    /// is still unwritten.
     ///
     /// # Errors
     /// Whatever keeps a rank from being started.
@@ -224,8 +226,9 @@ impl Attempt {
         (Remains { ranks, members, said, began }, Unwritten { out, err })
     }
 
-    /// For the last one: what it leaves, once all that ranks have written to standard error is passed on; and what
-    /// passes on the rest, which waits for the reader of standard output, as the report must not.
+    /// For the last one: what it leaves, once all that ranks have written to standard error is
+    /// passed on; and what passes on the rest, which waits for the reader of standard output, as
+    /// the report must not.
     pub(crate) fn finish(self, members: Vec<Member>, began: Instant) -> (Remains, Pump) {
         let Self { ranks, said, out, err } = self;
         err.finish();

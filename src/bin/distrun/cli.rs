@@ -1,4 +1,5 @@
-//! The command line: torchrun's flags, so that a job's start line needs no change but its first word.
+//! The command line: torchrun's flags, so that a job's start line needs no change but its first
+//! word.
 //!
 //! It only parses and checks; it starts nothing.
 
@@ -18,8 +19,8 @@ const DEFAULT_PORT: u16 = 29500;
 #[derive(Debug, Parser)]
 #[command(name = "distrun", version, after_long_help = HELP, override_usage = USAGE, max_term_width = 100)]
 pub(crate) struct Options {
-    /// Ranks on this node: a number, `cpu` (one for each core that may be used), `gpu` (one for each
-    /// NVIDIA GPU), or `auto` (gpu if there is one, else cpu)
+    /// Ranks on this node: a number, `cpu` (one for each core that may be used), `gpu` (one for
+    /// each NVIDIA GPU), or `auto` (gpu if there is one, else cpu)
     #[arg(long, alias = "nproc_per_node", value_name = "N", default_value = "1")]
     pub(crate) nproc_per_node: Nproc,
 
@@ -48,8 +49,8 @@ pub(crate) struct Options {
     #[arg(long, alias = "max_restarts", value_name = "N", default_value = "0")]
     pub(crate) max_restarts: u32,
 
-    /// What happens when a rank fails: `end` ends the others, `continue` lets the job go on while at least --min-ranks
-    /// ranks of this node have not failed
+    /// What happens when a rank fails: `end` ends the others, `continue` lets the job go on while
+    /// at least --min-ranks ranks of this node have not failed
     #[arg(long, alias = "on_failure", value_name = "ACTION", default_value = "end")]
     pub(crate) on_failure: OnFailure,
 
@@ -68,8 +69,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) role: String,
 
-    /// How long ranks that have been told to end may take before they are killed [default: 1 after a
-    /// failure, 10 after a signal]
+    /// How long ranks that have been told to end may take before they are killed [default: 1 after
+    /// a failure, 10 after a signal]
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub(crate) shutdown_timeout: Option<u16>,
 
@@ -102,8 +103,8 @@ pub(crate) struct Options {
     torchrun: Others,
 
     /// The program, looked up in PATH, and its arguments
-    // One list, since clap leaves alone what comes after the first value of a trailing list, but not
-    // what comes between two arguments of its own.
+    // One list, since clap leaves alone what comes after the first value of a trailing list, but
+    // not what comes between two arguments of its own.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }

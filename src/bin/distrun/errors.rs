@@ -42,8 +42,8 @@ impl ErrorFiles {
         Ok(Self { own: Some(folder) })
     }
 
-    /// The file of a rank, whole, since ranks may change their folder; what an earlier job has left there is removed.
-    /// `logs` is the folder of its logs, if it has one.
+    /// The file of a rank, whole, since ranks may change their folder; what an earlier job has left
+    /// there is removed. `logs` is the folder of its logs, if it has one.
     ///
     /// # Errors
     /// Where the file cannot be written.

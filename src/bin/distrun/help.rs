@@ -1,4 +1,5 @@
-//! What `distrun --help` says behind the options: what ranks are given, where output goes, what a failure does.
+//! What `distrun --help` says behind the options: what ranks are given, where output goes, what a
+//! failure does.
 
 /// How distrun is called.
 pub(crate) const USAGE: &str = "distrun [OPTIONS] PROGRAM [ARGS]...";

@@ -1,7 +1,9 @@
-//! One job on this node: attempts, each with a store of its own, until one ends well or there may be no more.
+//! One job on this node: attempts, each with a store of its own, until one ends well or there may
+//! be no more.
 //!
-//! The store of an attempt begins empty, at the port that was given or any free one: what an earlier attempt has left
-//! is not there to be believed. All ranks of an attempt have ended before the next one's store is there.
+//! The store of an attempt begins empty, at the port that was given or any free one: what an
+//! earlier attempt has left is not there to be believed. All ranks of an attempt have ended before
+//! the next one's store is there.
 
 use crate::attempt::{Attempt, Outcome, Plan, Unwritten};
 use crate::cli::{Master, Options};
@@ -99,8 +101,8 @@ fn finish(attempt: Attempt, crew: Crew, cause: Cause) -> u8 {
     status
 }
 
-/// The job's id, which stays the same for all attempts. Launchers of several nodes can only have one in common that all
-/// were given.
+/// The job's id, which stays the same for all attempts. Launchers of several nodes can only have
+/// one in common that all were given.
 fn run_id(options: &Options) -> Result<String, Failure> {
     match options.run_id() {
         Some(id) => Ok(id.to_owned()),

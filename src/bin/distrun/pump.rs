@@ -1,9 +1,10 @@
 //! The threads that pass on what ranks write: one for standard output, one for standard error, so
-//! that a reader that is slow with one of them does not hold up the other, nor the watch over ranks.
+//! that a reader that is slow with one of them does not hold up the other, nor the watch over
+//! ranks.
 //!
-//! Each is the only writer of its stream, and writes whole lines. A rank that writes faster than the
-//! reader reads waits, as it would without a launcher between. Where the ranks are started again, the threads
-//! of the next attempt write only once those before have written all.
+//! Each is the only writer of its stream, and writes whole lines. A rank that writes faster than
+//! the reader reads waits, as it would without a launcher between. Where the ranks are started
+//! again, the threads of the next attempt write only once those before have written all.
 
 use crate::complain;
 use crate::lines::{Lines, MAX_LINE, Tail};
@@ -43,8 +44,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A stream of `rank` that is read from `pipe`, shown if `console` is set, and written to the log
-    /// if there is one (with its name).
+    /// A stream of `rank` that is read from `pipe`, shown if `console` is set, and written to the
+    /// log if there is one (with its name).
     pub(crate) fn new(
         rank: usize,
         pipe: OwnedFd,
@@ -77,7 +78,8 @@ pub(crate) struct Before {
 }
 
 impl Pump {
-    /// Starts a thread that passes on what comes from `sources` to `sink`, behind what is still to be written.
+    /// Starts a thread that passes on what comes from `sources` to `sink`, behind what is still to
+    /// be written.
     ///
     /// # Errors
     /// `System`.
@@ -114,8 +116,8 @@ impl Pump {
         }
     }
 
-    /// Lets the thread pass on what is still there, and gives it back where the reader of the stream has not taken that
-    /// by the limit. To be called once the ranks have ended.
+    /// Lets the thread pass on what is still there, and gives it back where the reader of the
+    /// stream has not taken that by the limit. To be called once the ranks have ended.
     pub(crate) fn close(mut self, limit: Duration) -> Option<Self> {
         self.control = None;
         match self.ended.recv_timeout(limit) {
@@ -127,8 +129,8 @@ impl Pump {
         }
     }
 
-    /// Passes on what is still there, and ends. To be called once the ranks have ended; waits as long
-    /// as the reader of the stream takes.
+    /// Passes on what is still there, and ends. To be called once the ranks have ended; waits as
+    /// long as the reader of the stream takes.
     pub(crate) fn finish(self) {
         drop(self.control);
         drop(self.thread.join());

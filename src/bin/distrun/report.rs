@@ -1,5 +1,5 @@
-//! What is said about a job that failed: who was first, how it ended, what its error was and what it wrote last, and
-//! what became of the others.
+//! What is said about a job that failed: who was first, how it ended, what its error was and what
+//! it wrote last, and what became of the others.
 
 use crate::clock;
 use crate::errors::Said;
@@ -49,9 +49,9 @@ pub(crate) struct Ended<'a> {
 }
 
 impl Ended<'_> {
-    /// Which rank's failure was the cause of all, where the one with index `first` was seen to fail first. A rank that
-    /// fails because of another one says so, and may be seen to end before that one, whose death the kernel reports
-    /// later than the end of its connections.
+    /// Which rank's failure was the cause of all, where the one with index `first` was seen to fail
+    /// first. A rank that fails because of another one says so, and may be seen to end before that
+    /// one, whose death the kernel reports later than the end of its connections.
     pub(crate) fn root_cause(&self, first: usize) -> usize {
         let mut cause = first;
         for _ in 0..self.ranks.len() {
@@ -170,7 +170,8 @@ impl Ended<'_> {
         }
     }
 
-    /// Names the ranks that a job has lost, one that has succeeded without them. Empty if there are none.
+    /// Names the ranks that a job has lost, one that has succeeded without them. Empty if there are
+    /// none.
     pub(crate) fn lost(&self) -> String {
         let has_failed =
             |member: &Member| member.ending().is_some_and(|ending| !ending.is_success());

@@ -22,9 +22,9 @@ pub(crate) struct JobSecret {
 }
 
 impl JobSecret {
-    /// That of the file which the options or the environment name; else a new one, in a descriptor which
-    /// the crew's ranks inherit, for a job of this node alone; else none, since the other nodes could
-    /// not know it.
+    /// That of the file which the options or the environment name; else a new one, in a descriptor
+    /// which the crew's ranks inherit, for a job of this node alone; else none, since the other
+    /// nodes could not know it.
     ///
     /// # Errors
     /// Where the file cannot hold a secret.

@@ -110,8 +110,8 @@ pub(crate) struct Route {
     pub(crate) file: bool,
 }
 
-/// Where the given flags send a stream. Whatever is teed is passed on, even if it is also redirected,
-/// as with torchrun; a log folder for nothing in particular is for everything.
+/// Where the given flags send a stream. Whatever is teed is passed on, even if it is also
+/// redirected, as with torchrun; a log folder for nothing in particular is for everything.
 pub(crate) fn route(
     has_log_dir: bool,
     tee: Option<&Spec>,

@@ -1,5 +1,6 @@
-//! Flags of torchrun that mean little or nothing here: those that a start line may have anyway are taken, and those
-//! that would change what runs are refused with the reason, so that no flag is silently without effect where it had one.
+//! Flags of torchrun that mean little or nothing here: those that a start line may have anyway are
+//! taken, and those that would change what runs are refused with the reason, so that no flag is
+//! silently without effect where it had one.
 
 use std::str::FromStr;
 

@@ -99,7 +99,8 @@ fn codes_are_in_the_order_of_their_numbers() {
     let all: Vec<u64> = (0..=0xff).collect();
     check_order::<F8E4M3, i8>(&all, 0xff);
     check_order::<F8E5M2, i8>(&all, 0xff);
-    // Zeros, the smallest and largest numbers, infinities, the first and the last NaN, with both signs.
+    // Zeros, the smallest and largest numbers, infinities, the first and the last NaN, with both
+    // signs.
     let both = |codes: [u64; 8]| codes.map(|code| [code, code | 0x8000]).concat();
     let f16 = both([0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff]);
     check_order::<F16, i16>(&f16, 0xffff);
@@ -107,7 +108,8 @@ fn codes_are_in_the_order_of_their_numbers() {
     check_order::<Bf16, i16>(&bf16, 0xffff);
 }
 
-/// What eight at a time make of every code, and of every f32 that decides a rounding, is what one by one do.
+/// What eight at a time make of every code, and of every f32 that decides a rounding, is what one
+/// by one do.
 #[cfg(target_arch = "x86_64")]
 mod octets {
     use super::super::super::octet::{LANES, Lanes, Octet};

@@ -143,8 +143,8 @@ fn expected(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-/// Folds on every instruction set, out of place and in place at each position, to a twin beside and to one that is the next
-/// source.
+/// Folds on every instruction set, out of place and in place at each position, to a twin beside and
+/// to one that is the next source.
 fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
     let expected = expected(dtype, op, inputs);
     let (count, size) = (expected.len() / dtype.size(), inputs.len());
@@ -158,7 +158,8 @@ fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
             let next = (in_place + 1) % size;
             let mut results = vec![in_place, size + 1];
             results.extend((in_place < size && next != in_place).then_some(next));
-            // SAFETY: the memory outlives the call, and its owners are not used meanwhile but through views.
+            // SAFETY: the memory outlives the call, and its owners are not used meanwhile but
+            // through views.
             let lend = |dst: Dst<'_>| unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
             let dsts: Vec<Dst<'_>> = results.iter().map(|&i| lend(buffers[i].dst())).collect();
             let views: Vec<Src<'_>> = buffers[..size].iter().map(Buffer::src).collect();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// The sizes of the table: what stays in the second-level cache, and what does not.
 const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
-/// How long a cell is measured, and in how many parts, of which the fastest counts: others slow the machine down, nothing
-/// speeds it up.
+/// How long a cell is measured, and in how many parts, of which the fastest counts: others slow the
+/// machine down, nothing speeds it up.
 const PART: Duration = Duration::from_millis(1);
 const PARTS: usize = 30;
 

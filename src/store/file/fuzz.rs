@@ -1,4 +1,5 @@
-//! The entry point for the fuzz target `store_file`: a file of arbitrary bytes, and one of arbitrary records.
+//! The entry point for the fuzz target `store_file`: a file of arbitrary bytes, and one of
+//! arbitrary records.
 //!
 //! Compiled for fuzzing and for tests alone; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
@@ -6,8 +7,8 @@
 use super::record::{Header, Item, Process, Record};
 use super::replay::{Replay, replay};
 
-/// Reads a file. The input's first byte says whether the rest is the file, or what its records are made of: the
-/// checksums keep most changes of a file from being seen as anything but damage.
+/// Reads a file. The input's first byte says whether the rest is the file, or what its records are
+/// made of: the checksums keep most changes of a file from being seen as anything but damage.
 ///
 /// # Panics
 /// Where reading does what it must never do.
@@ -24,7 +25,8 @@ pub fn file(input: &[u8]) {
     }
 }
 
-/// Any bytes as a file: what is read of them is what was written, and reading them in pieces changes nothing.
+/// Any bytes as a file: what is read of them is what was written, and reading them in pieces
+/// changes nothing.
 fn whole(bytes: &[u8]) {
     let (used, violation) = match replay(bytes) {
         Ok((replay, used)) => {

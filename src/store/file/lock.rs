@@ -1,8 +1,8 @@
 //! Taking turns at the file, between threads and between processes.
 //!
-//! The mutex around a [`Log`] is held for a look or a change, never for a wait, so that whoever waits holds up
-//! nobody. The file's own lock is only ever tried: where somebody else has it, the mutex is given back, and after a
-//! pause both are tried again, until the deadline.
+//! The mutex around a [`Log`] is held for a look or a change, never for a wait, so that whoever
+//! waits holds up nobody. The file's own lock is only ever tried: where somebody else has it, the
+//! mutex is given back, and after a pause both are tried again, until the deadline.
 
 use super::log::{Log, Tail};
 use crate::base::{Deadline, Error, ErrorKind, Result};

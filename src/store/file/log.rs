@@ -1,8 +1,8 @@
 //! One process's hold on the file: what it has read of it, and how it adds to it.
 //!
-//! What is said of locks here is the caller's obligation (`lock` fulfils it): whoever reads holds the file's lock at
-//! least shared, so that no record is just being written; whoever writes holds it exclusively and has read
-//! everything first.
+//! What is said of locks here is the caller's obligation (`lock` fulfils it): whoever reads holds
+//! the file's lock at least shared, so that no record is just being written; whoever writes holds
+//! it exclusively and has read everything first.
 
 use super::record::{Header, Record, Violation};
 use super::replay::Replay;
@@ -133,8 +133,8 @@ impl Log {
         self.apply(first)
     }
 
-    /// Adds a record. Under the exclusive lock, when all others have been read. Where it fails, nothing
-    /// is stored.
+    /// Adds a record. Under the exclusive lock, when all others have been read. Where it fails,
+    /// nothing is stored.
     pub(super) fn append(&mut self, record: &Record<'_>) -> Result<()> {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);

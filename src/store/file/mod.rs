@@ -1,14 +1,15 @@
-//! A store in a file that processes of one file system share: no server, and nothing that dies with anybody.
+//! A store in a file that processes of one file system share: no server, and nothing that dies with
+//! anybody.
 //!
-//! The file is a log of changes (`record` has its format). Each process keeps what the log makes of keys and queues
-//! (`replay`) and reads only what is new (`log`); whoever changes something locks the file (`lock`), reads
-//! what is new, and appends one record. So every change is whole or not there, whoever is killed at whichever
-//! byte, and all processes see all changes in the same order.
+//! The file is a log of changes (`record` has its format). Each process keeps what the log makes of
+//! keys and queues (`replay`) and reads only what is new (`log`); whoever changes something locks
+//! the file (`lock`), reads what is new, and appends one record. So every change is whole or not
+//! there, whoever is killed at whichever byte, and all processes see all changes in the same order.
 //!
 //! Whoever waits looks at the file's size again and again, at least every [`LONGEST_PAUSE`].
 //!
-//! The users of a file are recorded in it (`members`, `open`): what an earlier run has left behind is an error
-//! at once and never believed, and the last user removes the file.
+//! The users of a file are recorded in it (`members`, `open`): what an earlier run has left behind
+//! is an error at once and never believed, and the last user removes the file.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -40,20 +41,20 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// How long a look that must not wait may take to get the file's lock.
 const LOCK_GRACE: Duration = Duration::from_secs(1);
-/// How long the size of the file is believed as the system tells it. A file system on a network may remember an old
-/// one until the file is locked.
+/// How long the size of the file is believed as the system tells it. A file system on a network may
+/// remember an old one until the file is locked.
 const SIZE_BELIEVED: Duration = Duration::from_millis(500);
 
 /// What a file is for.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// How many will open it, the same for all of them; `None` (or 0) where that is not known, so that the
-    /// file goes whenever nobody uses it.
+    /// How many will open it, the same for all of them; `None` (or 0) where that is not known, so
+    /// that the file goes whenever nobody uses it.
     pub world_size: Option<usize>,
     /// The job, the same for all; may be empty. A file of another job is not joined.
     pub job_id: String,
-    /// They stay until all have come, as in a rendezvous. So one that has left before tells those who come that
-    /// the start has failed, and the file goes with the last of those who came.
+    /// They stay until all have come, as in a rendezvous. So one that has left before tells those
+    /// who come that the start has failed, and the file goes with the last of those who came.
     pub together: bool,
 }
 
@@ -67,12 +68,13 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a file, and makes it where there is none, readable and writable for this user alone. Dropping the store
-    /// leaves the file, and the last one that does removes it.
+    /// Opens a file, and makes it where there is none, readable and writable for this user alone.
+    /// Dropping the store leaves the file, and the last one that does removes it.
     ///
     /// # Errors
-    /// `Mismatch` where the file is something else, of another job, left by an earlier run, or where as many as it
-    /// is for have joined; `Timeout` where its lock cannot be had; `InvalidArgument`, `System`.
+    /// `Mismatch` where the file is something else, of another job, left by an earlier run, or
+    /// where as many as it is for have joined; `Timeout` where its lock cannot be had;
+    /// `InvalidArgument`, `System`.
     pub fn open(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<Self> {
         // The process may change its folder before it leaves.
         let path = std::path::absolute(path)
@@ -135,8 +137,8 @@ impl FileStore {
         }
     }
 
-    /// The log as it is now, unless somebody else has locked the file. Reads it if its size has changed, or if
-    /// the time has come to ask the file system seriously.
+    /// The log as it is now, unless somebody else has locked the file. Reads it if its size has
+    /// changed, or if the time has come to ask the file system seriously.
     fn glance(&self, looked_at: &mut Instant) -> Result<Option<MutexGuard<'_, Log>>> {
         if looked_at.elapsed() < SIZE_BELIEVED {
             let log = lock::hold(&self.log);

@@ -1,5 +1,5 @@
-//! Coming to a file and leaving it: who may join, what tells a file that an earlier run has left behind, and who
-//! removes it.
+//! Coming to a file and leaving it: who may join, what tells a file that an earlier run has left
+//! behind, and who removes it.
 
 use super::FileOptions;
 use super::lock;
@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 /// How long leaving may take.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Opens the file, makes it where there is none, and joins. Returns the log and the number of the new member.
+/// Opens the file, makes it where there is none, and joins. Returns the log and the number of the
+/// new member.
 pub(super) fn open(
     path: &Path,
     options: &FileOptions,

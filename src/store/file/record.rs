@@ -1,9 +1,9 @@
 //! The format of a file store's file. Pure: records to bytes and back.
 //!
-//! The file is a header and then records, one behind the other, up to its end. It only ever grows by whole
-//! records, except that a writer which dies in the middle leaves the beginning of one: the *torn tail*, which the
-//! next writer cuts off. All numbers are little endian. A text or byte string is its length (u32) and its
-//! bytes.
+//! The file is a header and then records, one behind the other, up to its end. It only ever grows
+//! by whole records, except that a writer which dies in the middle leaves the beginning of one: the
+//! *torn tail*, which the next writer cuts off. All numbers are little endian. A text or byte
+//! string is its length (u32) and its bytes.
 //!
 //! | header: offset | bytes | what |
 //! |---|---|---|
@@ -32,12 +32,14 @@
 //! | 7 | a member joined; the first one has number 0 | a process |
 //! | 8 | a member left | its number (u32) |
 //!
-//! A process is its id (u32), when it began (u64, in clock ticks since its host was started; 0: unknown), the space
-//! in which its id means something (text; empty: unknown) and the name of its host (text).
+//! A process is its id (u32), when it began (u64, in clock ticks since its host was started; 0:
+//! unknown), the space in which its id means something (text; empty: unknown) and the name of its
+//! host (text).
 //!
-//! A checksum is the first eight bytes of the BLAKE3 hash. Since a length is there twice, the bytes at the end of
-//! a file are torn if and only if they are fewer than a length that fits its copy says, or too few to be a length;
-//! everything else that is not as above is damage, and never repaired.
+//! A checksum is the first eight bytes of the BLAKE3 hash. Since a length is there twice, the bytes
+//! at the end of a file are torn if and only if they are fewer than a length that fits its copy
+//! says, or too few to be a length; everything else that is not as above is damage, and never
+//! repaired.
 
 use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 

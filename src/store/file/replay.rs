@@ -1,5 +1,5 @@
-//! What a file's bytes make of the values and the members. Pure, and bounded by the bytes: a file of any content
-//! takes time and memory in proportion to its length.
+//! What a file's bytes make of the values and the members. Pure, and bounded by the bytes: a file
+//! of any content takes time and memory in proportion to its length.
 
 use super::members::Members;
 use super::record::{Header, Item, Record, Violation};
@@ -23,8 +23,8 @@ pub(super) struct Progress {
     pub(super) needed: usize,
 }
 
-/// Reads a whole file. Returns what it says and how many bytes are its header and whole records; the others, if
-/// any, are a torn tail.
+/// Reads a whole file. Returns what it says and how many bytes are its header and whole records;
+/// the others, if any, are a torn tail.
 ///
 /// # Errors
 /// A [`Violation`], and where it is.
@@ -58,8 +58,8 @@ impl Replay {
         self.members.joined()
     }
 
-    /// Takes in the whole items at the beginning of `bytes`, which follow what was read before. Where one is not as
-    /// it should be, those before it count all the same.
+    /// Takes in the whole items at the beginning of `bytes`, which follow what was read before.
+    /// Where one is not as it should be, those before it count all the same.
     pub(super) fn read(&mut self, bytes: &[u8]) -> (Progress, Option<Violation>) {
         let mut used = 0;
         loop {

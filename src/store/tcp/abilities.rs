@@ -1,8 +1,8 @@
 //! What a server can do that not every server can.
 //!
-//! A server of an older torch closes the connection on an operation that it does not know, or ignores it, and
-//! cannot be asked. So the first time that one is needed it is tried on a connection of its own, in a way that
-//! leaves nothing behind.
+//! A server of an older torch closes the connection on an operation that it does not know, or
+//! ignores it, and cannot be asked. So the first time that one is needed it is tried on a
+//! connection of its own, in a way that leaves nothing behind.
 
 use super::connection::{Connection, Failure, GRACE};
 use super::link::Link;
@@ -22,7 +22,8 @@ pub(super) enum Ability {
     KeyList,
     /// 18.
     Barrier,
-    /// GET and `MULTI_GET` of a missing key have an answer. Torch's older server closes the connection.
+    /// GET and `MULTI_GET` of a missing key have an answer. Torch's older server closes the
+    /// connection.
     EmptyGets,
 }
 

@@ -1,7 +1,7 @@
 //! The client of a store behind TCP: the operations, over the connections of [`link`](super::link).
 //!
-//! What is usually there is asked for on the main connection, in one round trip. Only when it is not does the
-//! call go to a connection of its own and wait there.
+//! What is usually there is asked for on the main connection, in one round trip. Only when it is
+//! not does the call go to a connection of its own and wait there.
 
 use super::abilities::{Abilities, Ability};
 use super::connect::{self, Peer};
@@ -70,7 +70,8 @@ impl TcpStore {
 
     /// Starts a server in this process and connects to it. The server lives as long as the store.
     /// Its port replaces that of `client`; an empty host in `client` means an address that the
-    /// server listens on. Where the port is taken and the options allow it, joins what listens there instead.
+    /// server listens on. Where the port is taken and the options allow it, joins what listens
+    /// there instead.
     ///
     /// # Errors
     /// Those of [`Server::start`] and [`TcpStore::connect`].
@@ -207,8 +208,9 @@ impl TcpStore {
         self.fetch(what, keys, deadline, |connection| connection.get(key, deadline))
     }
 
-    /// What `get` finds under keys that may be missing. A server that closes the connection on those is
-    /// asked whether they exist first; that it is one is found out where nothing can be lost by it.
+    /// What `get` finds under keys that may be missing. A server that closes the connection on
+    /// those is asked whether they exist first; that it is one is found out where nothing can be
+    /// lost by it.
     fn fetch<T>(
         &self,
         what: &str,
@@ -237,8 +239,8 @@ impl TcpStore {
         })
     }
 
-    /// Waits for all keys, then fetches, on a connection of its own. A fetch that finds a key gone (deleted
-    /// meanwhile, or never there: torch's server wakes waiters too often) waits again.
+    /// Waits for all keys, then fetches, on a connection of its own. A fetch that finds a key gone
+    /// (deleted meanwhile, or never there: torch's server wakes waiters too often) waits again.
     fn once_there<T>(
         &self,
         what: &str,
@@ -259,7 +261,8 @@ impl TcpStore {
                 if let Some(value) = fetch(connection, &at_least_grace(deadline))? {
                     return Ok(Ok(value));
                 }
-                // Gone again; or a queue of that name ends the wait for a key, or a key that for an item.
+                // Gone again; or a queue of that name ends the wait for a key, or a key that for an
+                // item.
                 if deadline.has_passed() {
                     let missing = connection.missing(keys)?;
                     let all = || (0..keys.len()).collect();

@@ -14,9 +14,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long an attempt at one address may take in the first round and in later ones, so that a silent address
-/// does not use up the time of the others: a host may have addresses of both families of which one leads
-/// nowhere.
+/// How long an attempt at one address may take in the first round and in later ones, so that a
+/// silent address does not use up the time of the others: a host may have addresses of both
+/// families of which one leads nowhere.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(10);
 /// How long a server may take to answer a client's introduction before the client tries anew.

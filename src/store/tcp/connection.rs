@@ -1,7 +1,8 @@
 //! One connection of a client: sends requests and reads answers, never longer than a deadline.
 //!
 //! After a [`Failure`] the connection is of no use: what the server still sends could no longer be
-//! told apart. The one exception is a WAIT (and a BARRIER, which waits alike), which can be cancelled.
+//! told apart. The one exception is a WAIT (and a BARRIER, which waits alike), which can be
+//! cancelled.
 
 use super::handshake::{ClientHandshake, MESSAGE_BYTES, Obstacle};
 use super::proto::{self, Bytes, Request};
@@ -25,8 +26,8 @@ const MAX_ANSWER_BYTES: u64 = 1 << 30;
 const CHUNK_BYTES: usize = 64 << 10;
 /// How much is read ahead: the answers to many small requests, at the cost of copying them.
 const READ_AHEAD: usize = 8 << 10;
-/// How many questions are sent before their answers are read. Few enough for the answers to fit into
-/// the sockets' buffers, so that neither side waits for the other.
+/// How many questions are sent before their answers are read. Few enough for the answers to fit
+/// into the sockets' buffers, so that neither side waits for the other.
 const BATCH: usize = 1024;
 
 /// Why a connection failed.
@@ -67,7 +68,8 @@ pub(super) struct Connection {
 type Outcome<T> = Result<T, Failure>;
 
 impl Connection {
-    /// A connection over a fresh stream, not yet introduced. `shortcut`: to a server of libdist on this host.
+    /// A connection over a fresh stream, not yet introduced. `shortcut`: to a server of libdist on
+    /// this host.
     pub(super) fn new(stream: Stream, shortcut: bool) -> Self {
         Self {
             stream,
@@ -103,8 +105,8 @@ impl Connection {
         self.patience = Patience::on_shared_core();
     }
 
-    /// Introduces this client, and has the server prove that it knows the secret, if there is one. All bytes
-    /// that are not an answer in one write: torch's server loses track otherwise.
+    /// Introduces this client, and has the server prove that it knows the secret, if there is one.
+    /// All bytes that are not an answer in one write: torch's server loses track otherwise.
     pub(super) fn introduce(
         &mut self,
         secret: Option<&Secret>,
@@ -235,8 +237,8 @@ impl Connection {
         if !value.is_empty() {
             return Ok(Some(value));
         }
-        // Empty, or missing. The key may come at any time, and must not seem to have come with this value: so the value
-        // is asked for again, after whether it exists and in the same write.
+        // Empty, or missing. The key may come at any time, and must not seem to have come with this
+        // value: so the value is asked for again, after whether it exists and in the same write.
         self.send(&[Request::Check(vec![key.clone()]), Request::Get(key.clone())], deadline)?;
         let there = self.ready(deadline)?;
         let value = self.bytes(deadline)?;

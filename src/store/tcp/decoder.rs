@@ -1,5 +1,5 @@
-//! Requests from bytes that arrive in pieces of any size: refuses a length as soon as it has read it, and
-//! never takes memory for bytes that have not arrived. Pure.
+//! Requests from bytes that arrive in pieces of any size: refuses a length as soon as it has read
+//! it, and never takes memory for bytes that have not arrived. Pure.
 
 use super::proto::{
     MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES, Opcode, Request, Violation,
@@ -9,8 +9,8 @@ use std::borrow::Cow;
 /// How many strings' places are kept for the next request.
 const KEPT_TEXTS: usize = 4;
 
-/// What follows an operation's first byte: perhaps a count; then, that many times or once, a group of
-/// strings; then perhaps a number.
+/// What follows an operation's first byte: perhaps a count; then, that many times or once, a group
+/// of strings; then perhaps a number.
 struct Shape {
     counted: bool,
     group: &'static [Text],
@@ -92,8 +92,8 @@ impl Decoder {
         }
     }
 
-    /// How much memory the strings of an unfinished request take, roughly. What is announced and has not arrived
-    /// takes none.
+    /// How much memory the strings of an unfinished request take, roughly. What is announced and
+    /// has not arrived takes none.
     pub fn held(&self) -> usize {
         let coming = if let Step::Body { left } = self.step { left } else { 0 };
         self.total - coming + self.texts.len() * size_of::<Vec<u8>>()
@@ -104,8 +104,8 @@ impl Decoder {
         self.opcode
     }
 
-    /// Takes bytes from the front of `input` until a request is complete (and returns it; call again
-    /// for the rest) or none are left (`None`).
+    /// Takes bytes from the front of `input` until a request is complete (and returns it; call
+    /// again for the rest) or none are left (`None`).
     ///
     /// # Errors
     /// The bytes break a rule. The decoder must not be used any more.

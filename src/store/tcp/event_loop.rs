@@ -35,8 +35,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// How much is read from one connection in one turn.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The most that may wait for all clients together: unfinished requests and unread answers. Beyond it, the
-/// client with most of it is dropped.
+/// The most that may wait for all clients together: unfinished requests and unread answers. Beyond
+/// it, the client with most of it is dropped.
 const MAX_HELD_BYTES: usize = 1 << 30;
 
 const STOP: u64 = 0;
@@ -333,7 +333,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Answers the WAITs that have come to their end; `current` is the connection that is out of the map.
+    /// Answers the WAITs that have come to their end; `current` is the connection that is out of
+    /// the map.
     fn wake(&mut self, mut current: Option<(ConnectionId, &mut Conversation)>) {
         if self.woken.is_empty() {
             return;

@@ -1,5 +1,6 @@
-//! How the two sides of a store with a secret prove to each other that they know it, before anything
-//! else is said. Torch's protocol has nothing like it; stores without a secret go on as torch's.
+//! How the two sides of a store with a secret prove to each other that they know it, before
+//! anything else is said. Torch's protocol has nothing like it; stores without a secret go on as
+//! torch's.
 //!
 //! | from | bytes | meaning |
 //! |---|---|---|
@@ -7,10 +8,11 @@
 //! | server | "KNOW", 32 random bytes, its proof | I know it; prove that you do |
 //! | client | 65, its proof | PROOF; behind it, in the same write, what every client begins with: VALIDATE and PING |
 //!
-//! A proof is the BLAKE3 hash, with a key derived from the secret, of a text that says whose proof it is and of
-//! both random numbers, the client's first. So none can be used on another connection, nor turned back on
-//! whoever gave it. The server reads no request before it has the proof. Instead of going on it may say
-//! one of these four-byte words and close; a client of torch takes them for a wrong answer to its PING, and gives up:
+//! A proof is the BLAKE3 hash, with a key derived from the secret, of a text that says whose proof
+//! it is and of both random numbers, the client's first. So none can be used on another connection,
+//! nor turned back on whoever gave it. The server reads no request before it has the proof. Instead
+//! of going on it may say one of these four-byte words and close; a client of torch takes them for
+//! a wrong answer to its PING, and gives up:
 //!
 //! | word | meaning |
 //! |---|---|
@@ -18,8 +20,8 @@
 //! | "OPEN" | there is no secret, and the client began with CHALLENGE |
 //! | "DENY" | the client's proof is wrong |
 //!
-//! Bytes in, bytes out: nothing here waits, reads or writes. It says who the two sides are, at that moment; what they
-//! say afterwards is neither encrypted nor signed.
+//! Bytes in, bytes out: nothing here waits, reads or writes. It says who the two sides are, at that
+//! moment; what they say afterwards is neither encrypted nor signed.
 
 use super::proto::{Opcode, Word};
 use super::secret::Secret;
@@ -129,12 +131,13 @@ impl ServerHandshake {
         })
     }
 
-    /// Takes what a client has sent, however it was cut, and appends what it is to be told to `output`, also
-    /// where it is refused. Once it is done, nothing more is taken from `input`.
+    /// Takes what a client has sent, however it was cut, and appends what it is to be told to
+    /// `output`, also where it is refused. Once it is done, nothing more is taken from `input`.
     ///
     /// # Errors
-    /// Why the connection is to be closed. Then all of `input` has been taken, and a client that begins as
-    /// torch's does has been heard out: closing a socket with unread bytes could destroy what it was told.
+    /// Why the connection is to be closed. Then all of `input` has been taken, and a client that
+    /// begins as torch's does has been heard out: closing a socket with unread bytes could destroy
+    /// what it was told.
     pub fn take(
         &mut self,
         input: &mut &[u8],
@@ -281,7 +284,8 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// What a server says with this word, which may also come instead of the answer to the first PING.
+    /// What a server says with this word, which may also come instead of the answer to the first
+    /// PING.
     pub fn from_word(word: Word) -> Option<Self> {
         match &word {
             b"AUTH" => Some(Self::SecretNeeded),

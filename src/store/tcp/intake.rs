@@ -1,4 +1,5 @@
-//! What a client says: the handshake, its introduction, and then requests. Pure: bytes go in as they come.
+//! What a client says: the handshake, its introduction, and then requests. Pure: bytes go in as
+//! they come.
 
 use super::handshake::{Progress, ServerHandshake};
 use super::proto::{self, Decoder, Opcode, Request};
@@ -29,8 +30,9 @@ impl Intake {
         self.decoder.held()
     }
 
-    /// The next request in what was received, once it is complete. Handshake and introduction are none; what
-    /// the client is to be told in the former goes to `output`, also where it is refused.
+    /// The next request in what was received, once it is complete. Handshake and introduction are
+    /// none; what the client is to be told in the former goes to `output`, also where it is
+    /// refused.
     ///
     /// # Errors
     /// The client is to be dropped.

@@ -1,20 +1,23 @@
 //! The connections of one client, and what a broken one means.
 //!
-//! There is one *main* connection, on which all requests go that are answered at once or not at all, one caller
-//! after another, so that they take place in the order in which they were made. Requests without an answer (SET,
-//! APPEND, `MULTI_SET`, `QUEUE_PUSH`) are not waited for: the next answer on the main connection shows that they
-//! took place. Whatever may have to wait at the server takes a connection of its own from a small pool of *side*
-//! connections, once the main one has nothing outstanding any more. So a thread that waits for a key holds up
-//! nobody, and what one thread does in order, all see in order.
+//! There is one *main* connection, on which all requests go that are answered at once or not at
+//! all, one caller after another, so that they take place in the order in which they were made.
+//! Requests without an answer (SET, APPEND, `MULTI_SET`, `QUEUE_PUSH`) are not waited for: the next
+//! answer on the main connection shows that they took place. Whatever may have to wait at the
+//! server takes a connection of its own from a small pool of *side* connections, once the main one
+//! has nothing outstanding any more. So a thread that waits for a key holds up nobody, and what one
+//! thread does in order, all see in order.
 //!
-//! On the server's own host the main connection is a Unix socket, which answers sooner than TCP. But many small
-//! requests that are not answered take more of the kernel's time there, since each is a message of its own; that
-//! shows where client and server share a core. So there a long row of those goes on over TCP (the *bulk*
-//! connection), up to the next request with an answer; only one of the two ever has anything outstanding.
+//! On the server's own host the main connection is a Unix socket, which answers sooner than TCP.
+//! But many small requests that are not answered take more of the kernel's time there, since each
+//! is a message of its own; that shows where client and server share a core. So there a long row of
+//! those goes on over TCP (the *bulk* connection), up to the next request with an answer; only one
+//! of the two ever has anything outstanding.
 //!
-//! When a connection breaks, another is made, and a request is repeated on it, once, if it changes nothing or if
-//! not a byte of it was sent. If requests without an answer were outstanding, they may be lost, and the next
-//! call says so. Torch's protocol has no other way to refuse a request than to close the connection.
+//! When a connection breaks, another is made, and a request is repeated on it, once, if it changes
+//! nothing or if not a byte of it was sent. If requests without an answer were outstanding, they
+//! may be lost, and the next call says so. Torch's protocol has no other way to refuse a request
+//! than to close the connection.
 
 use super::connect::{self, Peer};
 use super::connection::{Connection, Failure};
@@ -153,8 +156,8 @@ impl Link {
     /// Runs an operation on the main connection that ends with an answer.
     ///
     /// # Errors
-    /// `Timeout`; `Connection` where the server cannot be reached, has broken the connection, or where
-    /// earlier requests without an answer may be lost.
+    /// `Timeout`; `Connection` where the server cannot be reached, has broken the connection, or
+    /// where earlier requests without an answer may be lost.
     pub(super) fn ask<T>(
         &self,
         what: &str,

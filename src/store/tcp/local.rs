@@ -1,8 +1,9 @@
-//! Finding the store of a job whose launcher names no address: all ranks are on this host, and know only
-//! the job's name.
+//! Finding the store of a job whose launcher names no address: all ranks are on this host, and know
+//! only the job's name.
 //!
-//! Rank 0 hosts the store on a free port of the loopback interface and tells each other rank the port
-//! over an abstract Unix socket named after the job. No port has to be guessed, and no file is left.
+//! Rank 0 hosts the store on a free port of the loopback interface and tells each other rank the
+//! port over an abstract Unix socket named after the job. No port has to be guessed, and no file is
+//! left.
 
 use super::{ClientOptions, Secret, ServerOptions, TcpStore};
 use crate::base::deadline::Deadline;
@@ -25,10 +26,12 @@ const RETRY: Duration = Duration::from_millis(10);
 /// How often a long wait is told.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
-/// The store of the job, hosted by rank 0 and joined by the others. Where there is a secret, all have it.
+/// The store of the job, hosted by rank 0 and joined by the others. Where there is a secret, all
+/// have it.
 ///
 /// # Errors
-/// `Timeout` naming the ranks that did not come; `System` where another job of the same name is starting.
+/// `Timeout` naming the ranks that did not come; `System` where another job of the same name is
+/// starting.
 pub fn host_or_join(
     job: &str,
     rank: usize,

@@ -1,11 +1,12 @@
 //! A store behind TCP: one process runs the [`Server`], all connect to it as clients.
 //!
 //! Both sides speak the protocol of torch's TCPStore ([`proto`]), so that either can be torch's.
-//! Client: `client` (the operations) over `link` (all connections), `connection` (one of them) and `connect`
-//! (finding the server); `abilities` (what an older server lacks). Server: `server` over `listen`, `event_loop`
-//! (one thread for all), `conversation` (one client), `intake` (its bytes to requests), `session` (what requests
-//! mean) and `waiters` (who waits for what). On one host both use a Unix socket (`shortcut`) with the same bytes.
-//! A store may have a secret (`secret`), which both prove to know before anything else ([`handshake`]).
+//! Client: `client` (the operations) over `link` (all connections), `connection` (one of them) and
+//! `connect` (finding the server); `abilities` (what an older server lacks). Server: `server` over
+//! `listen`, `event_loop` (one thread for all), `conversation` (one client), `intake` (its bytes to
+//! requests), `session` (what requests mean) and `waiters` (who waits for what). On one host both
+//! use a Unix socket (`shortcut`) with the same bytes. A store may have a secret (`secret`), which
+//! both prove to know before anything else ([`handshake`]).
 
 mod abilities;
 mod client;

@@ -1,7 +1,7 @@
 //! The store's wire protocol: what c10d's TCPStore of torch 2.15 speaks.
 //!
-//! Integers are little endian, strings and lists have a 64-bit length before them, and requests have
-//! no frame around them. Pure: requests to bytes; the way back is in `decoder`.
+//! Integers are little endian, strings and lists have a 64-bit length before them, and requests
+//! have no frame around them. Pure: requests to bytes; the way back is in `decoder`.
 
 use std::borrow::Cow;
 
@@ -17,8 +17,9 @@ pub const NOT_READY: u8 = 1;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
 
-/// What a server of libdist says to a client that it does not want, in the place of the answer to its first PING,
-/// before it closes the connection. Torch's client takes it for a wrong answer, and reports that.
+/// What a server of libdist says to a client that it does not want, in the place of the answer to
+/// its first PING, before it closes the connection. Torch's client takes it for a wrong answer, and
+/// reports that.
 pub type Word = [u8; 4];
 /// The server has no descriptor or memory left for another connection; that may change.
 pub const FULL: Word = *b"FULL";

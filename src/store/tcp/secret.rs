@@ -1,8 +1,8 @@
 //! The job's secret: whoever knows it may use the job's store.
 //!
-//! What is kept is only a key that was derived from it, in one place in memory, however often a [`Secret`] is
-//! cloned. No error, no log line and no `Debug` output has any of its bytes. How two sides prove to each
-//! other that they know it is `handshake`'s.
+//! What is kept is only a key that was derived from it, in one place in memory, however often a
+//! [`Secret`] is cloned. No error, no log line and no `Debug` output has any of its bytes. How two
+//! sides prove to each other that they know it is `handshake`'s.
 
 use crate::base::{Error, Result};
 use crate::sys::{host, shm, small_file};
@@ -30,8 +30,8 @@ pub struct Secret(Arc<Key>);
 struct Key([u8; blake3::KEY_LEN]);
 
 impl Secret {
-    /// A secret of 1 to [`MAX_SECRET_BYTES`] bytes. Those of a random generator cannot be guessed; whoever
-    /// can reach the server's port may try to guess others at leisure.
+    /// A secret of 1 to [`MAX_SECRET_BYTES`] bytes. Those of a random generator cannot be guessed;
+    /// whoever can reach the server's port may try to guess others at leisure.
     ///
     /// # Errors
     /// `InvalidArgument` where there are fewer or more.
@@ -46,11 +46,13 @@ impl Secret {
         }
     }
 
-    /// The secret in a file that nobody but its owner may read. One newline at its end does not count.
+    /// The secret in a file that nobody but its owner may read. One newline at its end does not
+    /// count.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is no regular file, belongs neither to this user nor to root, may be used by
-    /// others, is empty or too long; `System` where it cannot be read. All name the file.
+    /// `InvalidArgument` where it is no regular file, belongs neither to this user nor to root, may
+    /// be used by others, is empty or too long; `System` where it cannot be read. All name the
+    /// file.
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = small_file::open(path)
@@ -76,13 +78,13 @@ impl Secret {
         read(&file, &name)
     }
 
-    /// The secret in the file behind a descriptor that this process has inherited. It is read from its beginning
-    /// without moving the position, so that many processes can share the descriptor. One newline at its
-    /// end does not count.
+    /// The secret in the file behind a descriptor that this process has inherited. It is read from
+    /// its beginning without moving the position, so that many processes can share the descriptor.
+    /// One newline at its end does not count.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is no regular file, is empty or too long; `System` where there is no
-    /// such descriptor or it cannot be read. All name the descriptor.
+    /// `InvalidArgument` where it is no regular file, is empty or too long; `System` where there is
+    /// no such descriptor or it cannot be read. All name the descriptor.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let name = format!("descriptor {fd}");
         let wrong = |why: &str| Err(Error::invalid(format!("{name} {why}")));
@@ -99,8 +101,8 @@ impl Secret {
         }
     }
 
-    /// A new secret of 32 random bytes, and a sealed file in memory from which processes that inherit its
-    /// descriptor get the same secret with [`Secret::from_fd`].
+    /// A new secret of 32 random bytes, and a sealed file in memory from which processes that
+    /// inherit its descriptor get the same secret with [`Secret::from_fd`].
     ///
     /// # Errors
     /// `System` or `OutOfMemory`.
@@ -169,8 +171,8 @@ fn hexadecimal(digit: u8) -> u8 {
     if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
 }
 
-/// Overwrites what is needed no longer, and keeps the compiler from leaving that out as without effect. Copies
-/// that it has made in registers and on the stack are beyond reach.
+/// Overwrites what is needed no longer, and keeps the compiler from leaving that out as without
+/// effect. Copies that it has made in registers and on the stack are beyond reach.
 fn erase(bytes: &mut [u8]) {
     bytes.fill(0);
     std::hint::black_box(bytes);

@@ -1,14 +1,15 @@
 //! The store's server: one thread that serves all clients of a job.
 //!
-//! It speaks the protocol of [`super::proto`], so that torch's clients can use it as well. Without a
-//! secret, whoever can reach the port can use the store: bind it to an address that only the job's hosts can
-//! reach. What is bounded: all values together, each request, each value, each answer, what a client may
-//! leave unread, the number of connections, and the time until a connection has proved to be a store
-//! client's.
+//! It speaks the protocol of [`super::proto`], so that torch's clients can use it as well. Without
+//! a secret, whoever can reach the port can use the store: bind it to an address that only the
+//! job's hosts can reach. What is bounded: all values together, each request, each value, each
+//! answer, what a client may leave unread, the number of connections, and the time until a
+//! connection has proved to be a store client's.
 //!
 //! Where it differs from torch's server, to the good of clients of both: it takes a VALIDATE in
 //! pieces; it drops at once, with a log line, whoever does not begin with one; a second WAIT on a
-//! connection replaces the first cleanly; and a failed compare-and-set on a missing key wakes nobody.
+//! connection replaces the first cleanly; and a failed compare-and-set on a missing key wakes
+//! nobody.
 
 use super::event_loop::EventLoop;
 use super::listen::{self, Listener, Opened};

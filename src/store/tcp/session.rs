@@ -3,12 +3,12 @@
 //! Pure: a request goes in, the bytes of its answer and the connections that it wakes come out.
 //! Each connection has at most one pending WAIT or BARRIER; another one replaces it.
 //!
-//! Differs from torch's server in five points. CHECK sees keys only, and not a queue of that name. A failed
-//! compare-and-set on a missing key wakes nobody, since there is still nothing to be had. The first to come to a
-//! barrier wakes those who wait for a key of that name, since it exists from then on. And an item of a queue that
-//! was offered to a waiter who then does not take it (its wait was cancelled, it has gone, it asks for something
-//! else) is offered to the next; and so is one whose first waiter could not take it now, since it waits for other
-//! keys as well.
+//! Differs from torch's server in five points. CHECK sees keys only, and not a queue of that name.
+//! A failed compare-and-set on a missing key wakes nobody, since there is still nothing to be had.
+//! The first to come to a barrier wakes those who wait for a key of that name, since it exists from
+//! then on. And an item of a queue that was offered to a waiter who then does not take it (its wait
+//! was cancelled, it has gone, it asks for something else) is offered to the next; and so is one
+//! whose first waiter could not take it now, since it waits for other keys as well.
 
 #[cfg(any(test, fuzzing))]
 use super::super::table;
@@ -79,8 +79,8 @@ impl Session {
         Self { table: Table::default(), waiters: Waiters::default(), max_bytes }
     }
 
-    /// Serves one request of a connection: appends the answer, if there is one now, to `answer`, and
-    /// the connections whose WAIT or BARRIER is over (each gets a [`proto::READY`]) to `woken`.
+    /// Serves one request of a connection: appends the answer, if there is one now, to `answer`,
+    /// and the connections whose WAIT or BARRIER is over (each gets a [`proto::READY`]) to `woken`.
     ///
     /// # Errors
     /// The connection is to be dropped.
@@ -163,7 +163,8 @@ impl Session {
         Ok(())
     }
 
-    /// The connection has gone, and with it what it waited for. What it was offered goes to the next.
+    /// The connection has gone, and with it what it waited for. What it was offered goes to the
+    /// next.
     pub(super) fn forget(&mut self, connection: ConnectionId, woken: &mut Vec<ConnectionId>) {
         self.waiters.forget(connection);
         if let Some(queue) = self.waiters.end_offer(connection) {

@@ -1,10 +1,11 @@
-//! The way to a server on the same host: a Unix socket that carries the same bytes as a TCP connection at two
-//! thirds of the cost.
+//! The way to a server on the same host: a Unix socket that carries the same bytes as a TCP
+//! connection at two thirds of the cost.
 //!
-//! A server listens, for each TCP address, under an abstract name made of it. Such names belong to a network
-//! name space, as the loopback interface does: whoever finds the name would also have reached the address.
-//! A client believes a name only for addresses of its own host, and only if the kernel says that the listener
-//! is of the client's own user or root, so that nobody else can take the server's place there.
+//! A server listens, for each TCP address, under an abstract name made of it. Such names belong to
+//! a network name space, as the loopback interface does: whoever finds the name would also have
+//! reached the address. A client believes a name only for addresses of its own host, and only if
+//! the kernel says that the listener is of the client's own user or root, so that nobody else can
+//! take the server's place there.
 
 use crate::sys::stream::Stream;
 use crate::sys::{host, socket, unix};
@@ -28,7 +29,8 @@ pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
     }
 }
 
-/// Connects to the server that listens on this TCP address, if that is of this host and has such a socket.
+/// Connects to the server that listens on this TCP address, if that is of this host and has such a
+/// socket.
 pub(super) fn connect(address: SocketAddr) -> Option<Stream> {
     let stream = unix::connect(&name(address)).ok().or_else(|| {
         if !socket::is_own(address.ip()) {

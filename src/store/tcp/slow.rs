@@ -10,7 +10,8 @@ use crate::base::log::Level;
 use crate::store::{Store as _, listed};
 use crate::wait::watch::Watch;
 
-/// True once all keys exist, false when the deadline passes first. `shown` are the keys as the user knows them.
+/// True once all keys exist, false when the deadline passes first. `shown` are the keys as the user
+/// knows them.
 pub(super) fn wait(
     connection: &mut Connection,
     store: &TcpStore,

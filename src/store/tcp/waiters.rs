@@ -1,7 +1,7 @@
 //! Who waits for what: keys, items of queues, barriers. Knows nothing of values or sockets.
 //!
-//! Each connection has at most one pending wait; another one replaces it. Waits are kept in the order in
-//! which they came, since an item of a queue wakes one waiter only: the first.
+//! Each connection has at most one pending wait; another one replaces it. Waits are kept in the
+//! order in which they came, since an item of a queue wakes one waiter only: the first.
 
 use super::session::ConnectionId;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -79,8 +79,9 @@ impl Waiters {
         }
     }
 
-    /// A queue has got an item: offers it to the first who waits for nothing but it, and adds that connection to
-    /// `woken`. Those before it lack the queue no longer, but could not take the item, since they lack more.
+    /// A queue has got an item: offers it to the first who waits for nothing but it, and adds that
+    /// connection to `woken`. Those before it lack the queue no longer, but could not take the
+    /// item, since they lack more.
     pub(super) fn offer(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
         while let Some(list) = self.for_keys.get_mut(queue) {
             let first = list.pop_first();
@@ -133,7 +134,8 @@ impl Waiters {
         }
     }
 
-    /// The connection lacks `key` no longer. True where that ended its wait; then it is added to `woken`.
+    /// The connection lacks `key` no longer. True where that ended its wait; then it is added to
+    /// `woken`.
     fn cross_off(
         &mut self,
         connection: ConnectionId,
@@ -168,7 +170,8 @@ impl Waiters {
             && self.bytes == 0
     }
 
-    /// Whether connections wait for a queue, which is not empty, while none has been told that it may take an item.
+    /// Whether connections wait for a queue, which is not empty, while none has been told that it
+    /// may take an item.
     #[cfg(any(test, fuzzing))]
     pub(super) fn are_kept_from(&self, queue: &[u8]) -> bool {
         let told = |(connection, offered): (&ConnectionId, &Vec<u8>)| {

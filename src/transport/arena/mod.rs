@@ -1,14 +1,15 @@
-//! Memory of this process that other ranks of the host can be given: one large file in memory, parts of which are handed out.
+//! Memory of this process that other ranks of the host can be given: one large file in memory,
+//! parts of which are handed out.
 //!
-//! One arena serves all groups of the process, so that a peer needs its descriptor once, whatever is allocated later. It appears
-//! with the first allocation and stays. Its owner alone allocates in it: nobody else is asked, and what says which part is in use
-//! lies elsewhere.
+//! One arena serves all groups of the process, so that a peer needs its descriptor once, whatever
+//! is allocated later. It appears with the first allocation and stays. Its owner alone allocates in
+//! it: nobody else is asked, and what says which part is in use lies elsewhere.
 //!
-//! Memory comes in units of a huge page, which a unit has while something is allocated in it. An allocation of a unit or more
-//! begins at one, any other at a cache line.
+//! Memory comes in units of a huge page, which a unit has while something is allocated in it. An
+//! allocation of a unit or more begins at one, any other at a cache line.
 //!
-//! Another rank that writes there may be told to stop, and not hear it. What it writes to is *in doubt* then: freed, it is not handed
-//! out again.
+//! Another rank that writes there may be told to stop, and not hear it. What it writes to is *in
+//! doubt* then: freed, it is not handed out again.
 //!
 //! Must not know: groups, and who reads or writes the memory.
 

@@ -1,4 +1,5 @@
-//! The arenas of the ranks of a host, as this process reaches them: each is mapped once, for all groups that hold it.
+//! The arenas of the ranks of a host, as this process reaches them: each is mapped once, for all
+//! groups that hold it.
 
 use super::Identity;
 use crate::base::error::Result;

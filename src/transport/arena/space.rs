@@ -1,6 +1,7 @@
 //! Which parts of a range are in use. Best fit; what is free and adjacent is one part.
 //!
-//! Pure arithmetic on offsets: nothing is written into the range itself, so that nobody who can write there can confuse it.
+//! Pure arithmetic on offsets: nothing is written into the range itself, so that nobody who can
+//! write there can confuse it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +30,8 @@ impl Space {
         space
     }
 
-    /// Takes `len` bytes, more than none, at a multiple of `align`, from the smallest free part that has them.
+    /// Takes `len` bytes, more than none, at a multiple of `align`, from the smallest free part
+    /// that has them.
     pub(super) fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let fitting = self.by_len.range((len, 0)..).find_map(|&(part, start)| {
             let offset = start.next_multiple_of(align);

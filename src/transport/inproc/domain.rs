@@ -1,4 +1,5 @@
-//! [`SharedDomain`] for threads: a region on the heap. They are stopped together or not at all, so nobody watches for that.
+//! [`SharedDomain`] for threads: a region on the heap. They are stopped together or not at all, so
+//! nobody watches for that.
 
 use super::Heap;
 use crate::base::error::{Error, ErrorKind, Result};

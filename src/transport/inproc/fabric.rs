@@ -1,4 +1,5 @@
-//! [`Endpoint`] for threads: bounded queues of bytes between any two ranks of a group, whatever their nodes.
+//! [`Endpoint`] for threads: bounded queues of bytes between any two ranks of a group, whatever
+//! their nodes.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -72,7 +73,8 @@ struct Attendance {
 }
 
 impl Fabric {
-    /// Joins the streams of a group as `rank`; `peers` names every member, and `domain` is the one of its node.
+    /// Joins the streams of a group as `rank`; `peers` names every member, and `domain` is the one
+    /// of its node.
     ///
     /// # Errors
     /// `System`.

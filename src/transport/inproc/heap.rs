@@ -18,8 +18,8 @@ pub struct Heap {
 
 const PAGE: usize = 4096;
 
-// SAFETY: the allocation belongs to the value, and what is in it is only touched through atomics and
-// views.
+// SAFETY: the allocation belongs to the value, and what is in it is only touched through atomics
+// and views.
 unsafe impl Send for Heap {}
 // SAFETY: as above.
 unsafe impl Sync for Heap {}
@@ -32,8 +32,8 @@ impl Heap {
     pub fn zeroed(len: usize) -> Result<Self> {
         let refused =
             || Error::new(ErrorKind::OutOfMemory, format!("no memory for a region of {len} bytes"));
-        // Aligned here: where an allocator is asked for that, it fills with zeros what the system has just given it as zeros,
-        // and so all of it has pages before any of it is used.
+        // Aligned here: where an allocator is asked for that, it fills with zeros what the system
+        // has just given it as zeros, and so all of it has pages before any of it is used.
         let room = len.checked_add(PAGE).ok_or_else(refused)?;
         let layout = Layout::from_size_align(room, align_of::<u64>()).map_err(|_| refused())?;
         // SAFETY: the size is not zero.
@@ -53,7 +53,8 @@ impl Drop for Heap {
     }
 }
 
-// SAFETY: the allocation has room for `len` bytes from `base` on, which are zero, and lives until the drop.
+// SAFETY: the allocation has room for `len` bytes from `base` on, which are zero, and lives until
+// the drop.
 unsafe impl Backing for Heap {
     fn base(&self) -> *mut u8 {
         self.base

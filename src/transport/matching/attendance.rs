@@ -1,15 +1,16 @@
 //! Who makes progress, and when.
 //!
-//! Somebody who waits for a message attends: it looks at everything again and again, and then sleeps on the bell of
-//! this rank's messages. While it looks, the endpoint need not tell anybody of its streams; before it sleeps, it
-//! has the endpoint tell the service thread.
+//! Somebody who waits for a message attends: it looks at everything again and again, and then
+//! sleeps on the bell of this rank's messages. While it looks, the endpoint need not tell anybody
+//! of its streams; before it sleeps, it has the endpoint tell the service thread.
 //!
-//! While nobody attends, the service thread *listens*: whoever rings the bell has it look. To begin and to end that
-//! costs more than a small message takes, so that it is not begun when an attendant goes but once none has come
-//! for a while; an alarm clock looks whether that is so. Once it listens, nothing runs unless something happens.
+//! While nobody attends, the service thread *listens*: whoever rings the bell has it look. To begin
+//! and to end that costs more than a small message takes, so that it is not begun when an attendant
+//! goes but once none has come for a while; an alarm clock looks whether that is so. Once it
+//! listens, nothing runs unless something happens.
 //!
-//! An engine that has failed does not look at its streams again, and so has the endpoint tell nobody of them: one
-//! that tells as long as nobody has looked would do so without end.
+//! An engine that has failed does not look at its streams again, and so has the endpoint tell
+//! nobody of them: one that tells as long as nobody has looked would do so without end.
 
 use super::outstanding::Ended;
 use super::state::State;
@@ -24,12 +25,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long nobody has attended before the service thread listens: while there are messages that nobody waits for, and while
-/// there are none. It runs at the cost of whoever calls next on its core.
+/// How long nobody has attended before the service thread listens: while there are messages that
+/// nobody waits for, and while there are none. It runs at the cost of whoever calls next on its
+/// core.
 const LINGER: Duration = Duration::from_millis(1);
 const LINGER_AT_REST: Duration = Duration::from_millis(20);
 
-/// How long an attendant looks, beyond its pace, before it leaves the streams to the service thread.
+/// How long an attendant looks, beyond its pace, before it leaves the streams to the service
+/// thread.
 const LOOK_FOR: Duration = Duration::from_micros(200);
 
 /// How many looks are taken between two glances at the clock.
@@ -313,7 +316,8 @@ impl Core {
         self.release(locked);
     }
 
-    /// Looks again and again, as long as that moves something; whether it is over or the limit has passed.
+    /// Looks again and again, as long as that moves something; whether it is over or the limit has
+    /// passed.
     fn look_on(&self, over: &dyn Fn() -> bool, limit: &Deadline) -> bool {
         let pace = self.domain.pace();
         loop {
@@ -420,7 +424,8 @@ impl State {
     }
 }
 
-/// Whether the endpoint tells the service thread of streams that may go on: never again after a failure.
+/// Whether the endpoint tells the service thread of streams that may go on: never again after a
+/// failure.
 fn pause(locked: &mut Locked, paused: bool) {
     let paused = paused || locked.state.failed.is_some();
     if let Some(endpoint) = &locked.state.endpoint

@@ -1,7 +1,8 @@
-//! What a rank keeps in shared memory for its messages: a mark by which others recognise its process when they
-//! read its memory, and a word for each buffer that it lends to be read.
+//! What a rank keeps in shared memory for its messages: a mark by which others recognise its
+//! process when they read its memory, and a word for each buffer that it lends to be read.
 //!
-//! A lent buffer belongs to its owner again once the word says so, whatever the borrower does or fails to do:
+//! A lent buffer belongs to its owner again once the word says so, whatever the borrower does or
+//! fails to do:
 //!
 //! ```text
 //! free -> lent(number) -> being read(number) -> free (the borrower has said that it is done)
@@ -13,8 +14,9 @@
 //!   free (taken back at once); from the others it cannot be taken back: the owner fails the group before it goes on
 //! ```
 //!
-//! Both ways out of *lent*, and those from *being read* to *shared* and *kept*, are one compare-and-swap, so that exactly one side wins. A borrower that was stopped in
-//! the middle of reading finds the group failed when it looks after its last read, and reports no success.
+//! Both ways out of *lent*, and those from *being read* to *shared* and *kept*, are one
+//! compare-and-swap, so that exactly one side wins. A borrower that was stopped in the middle of
+//! reading finds the group failed when it looks after its last read, and reports no success.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,7 +117,8 @@ impl<'a> Desk<'a> {
         back(READ) || back(KEPT)
     }
 
-    /// The owner begins to write the back to the buffer of the borrower; false where that reads it itself.
+    /// The owner begins to write the back to the buffer of the borrower; false where that reads it
+    /// itself.
     pub(super) fn share(&self, place: u16, number: u64) -> bool {
         self.swap(place, word(number, READ), word(number, SHARED))
     }

@@ -1,7 +1,8 @@
-//! An engine that is made once there is a message: most groups never send one, and an engine has a link to every rank.
+//! An engine that is made once there is a message: most groups never send one, and an engine has a
+//! link to every rank.
 //!
-//! Until then this listens in its place. It is there before the group is, and whoever sends the first message knocks, so
-//! that none is missed. A knock for anything else makes no engine.
+//! Until then this listens in its place. It is there before the group is, and whoever sends the
+//! first message knocks, so that none is missed. A knock for anything else makes no engine.
 //!
 //! Must not know: what an engine does.
 
@@ -82,8 +83,8 @@ impl Listener for Dormant {
         }
         let (region, me) = (self.domain.region(), self.domain.rank());
         let mut others = (0..self.domain.size()).filter(|&rank| rank != me);
-        // Whoever has the lock looks at what has come, or leaves: nobody waits in here, where others may hold locks. Where no
-        // engine can be made, the next call of this rank says why.
+        // Whoever has the lock looks at what has come, or leaves: nobody waits in here, where
+        // others may hold locks. Where no engine can be made, the next call of this rank says why.
         if others.any(|rank| ring::has_begun(region, rank, me))
             && let Ok(has_left) = self.has_left.try_lock()
         {

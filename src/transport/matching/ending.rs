@@ -15,7 +15,8 @@ use crate::transport::{Incoming, Outgoing};
 use std::time::Instant;
 
 impl State {
-    /// Goes on with everything, and then ends what has run out of time: an answer that is there already counts.
+    /// Goes on with everything, and then ends what has run out of time: an answer that is there
+    /// already counts.
     pub(super) fn go_on(&mut self) {
         self.progress();
         self.expire();
@@ -93,7 +94,8 @@ impl State {
                 continue;
             }
             self.links[peer].is_full = false;
-            // First what has come: to a peer that has left nothing can be sent, and what it says may end a send.
+            // First what has come: to a peer that has left nothing can be sent, and what it says
+            // may end a send.
             if self.drain(peer) {
                 self.ready.push(peer);
             }
@@ -114,7 +116,8 @@ impl State {
         self.endpoint.iter().for_each(|endpoint| endpoint.fail(error));
     }
 
-    /// Ends everything. The caller has seen to it that nobody reads this rank's buffers for good any more.
+    /// Ends everything. The caller has seen to it that nobody reads this rank's buffers for good
+    /// any more.
     pub(super) fn end_all(&mut self, reason: &Error) {
         self.failed = Some(reason.clone());
         self.note_news();
@@ -169,7 +172,8 @@ impl State {
         self.links.iter_mut().for_each(|link| link.wire = Wire::Own);
     }
 
-    /// Why nothing can come any more from a rank. From any, something always can: this rank itself may send.
+    /// Why nothing can come any more from a rank. From any, something always can: this rank itself
+    /// may send.
     pub(super) fn nobody_left(&self, from: Option<Rank>) -> Option<Error> {
         self.links[from?].closed.clone()
     }
@@ -279,8 +283,8 @@ impl State {
         }
     }
 
-    /// An offer that was asked for in vain waits for the next receive. Pieces that have come, or still do, are
-    /// worth nothing: the next receive asks for it anew.
+    /// An offer that was asked for in vain waits for the next receive. Pieces that have come, or
+    /// still do, are worth nothing: the next receive asks for it anew.
     fn give_back(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
         self.end_receive(receive, Err(error));
         self.stop_reading(from, number);

@@ -1,11 +1,12 @@
-//! What engines say to each other: a head of 32 bytes, little endian, and for some a payload behind it.
+//! What engines say to each other: a head of 32 bytes, little endian, and for some a payload behind
+//! it.
 //!
 //! ```text
 //! kind u8 | dtype u8 | desk place or lane u16 | tag or attempt u32 | number u64 | length u64 | address or offset u64
 //! ```
 //!
-//! Pure: bytes to values and back. What a value may be in its place (whether a number is known, an offset the
-//! next one) is judged by whoever receives it.
+//! Pure: bytes to values and back. What a value may be in its place (whether a number is known, an
+//! offset the next one) is judged by whoever receives it.
 
 use crate::base::dtype::DataType;
 use crate::transport::ring::Head;
@@ -16,7 +17,8 @@ pub(super) const HEAD_BYTES: usize = size_of::<Head>();
 /// The longest payload of one piece of a message.
 pub(super) const MAX_PIECE: usize = 1 << 20;
 
-/// Where a sender's buffer can be read: its address, and the place on the sender's desk that guards it.
+/// Where a sender's buffer can be read: its address, and the place on the sender's desk that guards
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lent {
     pub(super) address: u64,
@@ -28,7 +30,8 @@ pub(super) struct Lent {
 pub(super) enum Frame {
     /// A whole message; its bytes follow, or lie in the sender's lane.
     Eager { tag: u32, dtype: DataType, len: u64, in_lane: bool },
-    /// A message that stays with its sender until it is pulled. `awaited`: somebody waits until it is taken.
+    /// A message that stays with its sender until it is pulled. `awaited`: somebody waits until it
+    /// is taken.
     Offer { tag: u32, dtype: DataType, number: u64, len: u64, lent: Option<Lent>, awaited: bool },
     /// Send the message that was offered; a later attempt replaces an earlier one.
     Pull { number: u64, attempt: u32 },
@@ -40,8 +43,8 @@ pub(super) enum Frame {
     Credit { bytes: u64 },
     /// The offer does not stand any more.
     Withdraw { number: u64 },
-    /// The offered message is being read from its front: write its back to the buffer at `address`, where the process has the
-    /// domain's region at `region`.
+    /// The offered message is being read from its front: write its back to the buffer at `address`,
+    /// where the process has the domain's region at `region`.
     Share { number: u64, address: u64, region: u64 },
     /// So much of the back has been written, and no more will be.
     Wrote { number: u64, len: u64 },
@@ -123,7 +126,8 @@ impl Frame {
         first
     }
 
-    /// The whole message of so many bytes whose head has this first word; `None` for that of anything else.
+    /// The whole message of so many bytes whose head has this first word; `None` for that of
+    /// anything else.
     #[inline]
     pub(super) fn whole(first: u64, len: u64) -> Option<Self> {
         let Fields { kind, dtype, place, tag, .. } = Fields::of_words([first, 0, len, 0]);

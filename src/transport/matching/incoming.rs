@@ -1,5 +1,5 @@
-//! Taking messages and answers out of the streams. Everything that a peer says is checked before it counts; what
-//! makes no sense fails the group and names the peer.
+//! Taking messages and answers out of the streams. Everything that a peer says is checked before it
+//! counts; what makes no sense fails the group and names the peer.
 
 use super::frame::{Frame, HEAD_BYTES, Lent, MAX_PIECE};
 use super::limits::{Limits, MAX_OUTSTANDING};
@@ -317,7 +317,8 @@ impl State {
                 }
                 let link = &mut self.links[peer];
                 link.offers.remove(&number);
-                // A peer that offers and withdraws and does not listen gets no queue of questions by that.
+                // A peer that offers and withdraws and does not listen gets no queue of questions
+                // by that.
                 let is_about_it = |item: &Item| matches!(item, Item::Say(Frame::Pull { number: asked, .. }) if *asked == number);
                 link.outbox.retain(|item| !is_about_it(item));
                 self.place(receive);

@@ -3,7 +3,8 @@
 use crate::base::ids::WorldSize;
 use crate::transport::Geometry;
 
-/// How many messages a rank may have outstanding; and so how many offers another rank may have made it.
+/// How many messages a rank may have outstanding; and so how many offers another rank may have made
+/// it.
 pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
 
 /// What a message costs beside its bytes while it is held for a receiver.
@@ -26,7 +27,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Of a group of so many. Where all are on one host, the longest message that goes without being asked for is that of its memory.
+    /// Of a group of so many. Where all are on one host, the longest message that goes without
+    /// being asked for is that of its memory.
     pub(super) fn new(size: WorldSize, inside: Option<Geometry>) -> Self {
         let held_bytes = (HELD_BYTES / size.max(1)).min(HELD_FOR_ONE);
         let longest = inside.map_or(EAGER_BYTES, |memory| memory.eager_bytes());

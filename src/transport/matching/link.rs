@@ -1,4 +1,5 @@
-//! What lies between this rank and one other: the streams to it and from it, and what is on its way in them.
+//! What lies between this rank and one other: the streams to it and from it, and what is on its way
+//! in them.
 
 use super::frame::{Frame, HEAD_BYTES, Lent};
 use super::unexpected::Message;

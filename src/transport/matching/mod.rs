@@ -1,24 +1,28 @@
-//! The matching engine: [`PointToPoint`] over shared memory inside a node, and an endpoint between nodes.
+//! The matching engine: [`PointToPoint`] over shared memory inside a node, and an endpoint between
+//! nodes.
 //!
-//! * Between this rank and each other there is a pair of byte streams: rings ([`super::ring`]) or those of the
-//!   endpoint ([`wire`]). On them go frames ([`frame`]). A rank never stops reading its streams, whatever it waits for, so
-//!   that no message blocks another.
-//! * Beside its rings a rank has one lane, into which it puts the bodies of long messages for one other rank at a time; those
-//!   for others go through their rings meanwhile.
-//! * A small message goes *whole* as long as the receiver may hold it ([`limits`]). Any other is *offered*: its bytes
-//!   stay with the sender until a receive has taken the offer. They are then sent in pieces, straight into the
-//!   receiver's buffer, while both sides wait for nothing else, or read in the sender's memory ([`transfer`], [`desk`]), of which
-//!   the sender writes the back to the receiver's meanwhile, where both wait for it ([`sharing`]).
-//! * A whole message is sent once it is in the stream, an offered one once the receiver has taken it. A time-out
-//!   withdraws an offer; no answer is waited for, since numbers tell old questions from new ones.
-//! * A receive lends memory, or has some made once it has a message ([`Room`]): before the message counts as taken, so
-//!   that one for which there is no memory stays for the next receive.
-//! * A probe looks among the messages that no receive has taken, and may take one out of matching ([`probe`]).
-//! * Whoever attends makes all progress on its own thread ([`PointToPoint::attend`]). When nobody has for a moment,
-//!   the service thread is told of whatever comes ([`attendance`]).
+//! * Between this rank and each other there is a pair of byte streams: rings ([`super::ring`]) or
+//!   those of the endpoint ([`wire`]). On them go frames ([`frame`]). A rank never stops reading
+//!   its streams, whatever it waits for, so that no message blocks another.
+//! * Beside its rings a rank has one lane, into which it puts the bodies of long messages for one
+//!   other rank at a time; those for others go through their rings meanwhile.
+//! * A small message goes *whole* as long as the receiver may hold it ([`limits`]). Any other is
+//!   *offered*: its bytes stay with the sender until a receive has taken the offer. They are then
+//!   sent in pieces, straight into the receiver's buffer, while both sides wait for nothing else,
+//!   or read in the sender's memory ([`transfer`], [`desk`]), of which the sender writes the back
+//!   to the receiver's meanwhile, where both wait for it ([`sharing`]).
+//! * A whole message is sent once it is in the stream, an offered one once the receiver has taken
+//!   it. A time-out withdraws an offer; no answer is waited for, since numbers tell old questions
+//!   from new ones.
+//! * A receive lends memory, or has some made once it has a message ([`Room`]): before the message
+//!   counts as taken, so that one for which there is no memory stays for the next receive.
+//! * A probe looks among the messages that no receive has taken, and may take one out of matching
+//!   ([`probe`]).
+//! * Whoever attends makes all progress on its own thread ([`PointToPoint::attend`]). When nobody
+//!   has for a moment, the service thread is told of whatever comes ([`attendance`]).
 //!
-//! An engine whose peers share memory is made with the first message ([`dormant`]). Small messages of calls that block
-//! go past most of it ([`prompt`]).
+//! An engine whose peers share memory is made with the first message ([`dormant`]). Small messages
+//! of calls that block go past most of it ([`prompt`]).
 //!
 //! Completions are called while no lock is held. Must not know: works, groups, the C ABI.
 
@@ -76,11 +80,12 @@ enum Inner {
 }
 
 impl Engine {
-    /// The engine of the rank that the domain is a membership of; the endpoint leads to the ranks of other nodes. Others
-    /// read this process's memory if they can, and `may_be_read`.
+    /// The engine of the rank that the domain is a membership of; the endpoint leads to the ranks
+    /// of other nodes. Others read this process's memory if they can, and `may_be_read`.
     ///
     /// # Errors
-    /// `System` where the service thread cannot be reached, `Internal` where a rank cannot be reached in any way.
+    /// `System` where the service thread cannot be reached, `Internal` where a rank cannot be
+    /// reached in any way.
     pub fn new(
         domain: Arc<dyn SharedDomain>,
         endpoint: Option<Arc<dyn Endpoint>>,
@@ -89,8 +94,8 @@ impl Engine {
         Ok(Self(Inner::Made(Core::new(domain, endpoint, may_be_read)?)))
     }
 
-    /// The same where all ranks are of the domain, and nobody sends anything before this has returned on all of them: it is
-    /// made with the first message.
+    /// The same where all ranks are of the domain, and nobody sends anything before this has
+    /// returned on all of them: it is made with the first message.
     pub fn dormant(domain: Arc<dyn SharedDomain>, may_be_read: bool) -> Self {
         Self(Inner::Dormant(Dormant::new(domain, may_be_read)))
     }

@@ -171,7 +171,8 @@ impl State {
         len > self.region().longest_in_ring() && self.has_lane_for(peer)
     }
 
-    /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not read it, who may never do.
+    /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not
+    /// read it, who may never do.
     fn has_lane_for(&mut self, peer: Rank) -> bool {
         if !matches!(self.links[peer].wire, Wire::Rings { .. }) {
             return false;

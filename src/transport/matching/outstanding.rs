@@ -1,4 +1,5 @@
-//! What has been posted and has not ended: sends, receives with their memory, and what is told of them at the end.
+//! What has been posted and has not ended: sends, receives with their memory, and what is told of
+//! them at the end.
 //!
 //! Must not know: links, frames, how messages and receives find each other.
 
@@ -41,7 +42,8 @@ pub(super) struct Receiving {
     pub(super) done: Arc<dyn Completion>,
     pub(super) due: Option<Instant>,
     pub(super) stage: ReceiveStage,
-    /// What was made for its message, where that is not lent: reserved at once, used as far as bytes have come.
+    /// What was made for its message, where that is not lent: reserved at once, used as far as
+    /// bytes have come.
     pub(super) grown: Vec<u8>,
     /// It is for one message that a probe took, and takes no other.
     pub(super) is_matched: bool,
@@ -61,8 +63,8 @@ impl Receiving {
         }
     }
 
-    /// Why it cannot take a message, if so; else there is room for it from now on. A message that is held brings its
-    /// own memory.
+    /// Why it cannot take a message, if so; else there is room for it from now on. A message that
+    /// is held brings its own memory.
     pub(super) fn refuses(&mut self, from: &PeerName, message: &Message) -> Option<Error> {
         if let Some(error) = mismatch(from, message, &self.message) {
             return Some(error);

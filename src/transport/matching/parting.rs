@@ -1,8 +1,9 @@
 //! How a peer goes: everything ends that only it could end, and what it sent before that stays.
 //!
-//! The two directions of a stream end apart: one to a peer that has left gives an error at once, while what the
-//! peer sent is still on its way. And where a group fails, its ranks may be seen to leave before the reason comes:
-//! a link is kept for a moment, it *parts*, so that what ends is told the reason.
+//! The two directions of a stream end apart: one to a peer that has left gives an error at once,
+//! while what the peer sent is still on its way. And where a group fails, its ranks may be seen to
+//! leave before the reason comes: a link is kept for a moment, it *parts*, so that what ends is
+//! told the reason.
 
 use super::outstanding::ReceiveStage;
 use super::state::{State, Timed};
@@ -29,8 +30,8 @@ impl State {
         }
     }
 
-    /// Nothing could be put into a stream. A peer that is there and cannot be reached fails the group: it waits for what
-    /// does not come, and nobody else would tell it.
+    /// Nothing could be put into a stream. A peer that is there and cannot be reached fails the
+    /// group: it waits for what does not come, and nobody else would tell it.
     pub(super) fn broken_out(&mut self, peer: Rank, error: Error) {
         if error.kind() != ErrorKind::PeerFailed {
             return self.broken(peer, error);

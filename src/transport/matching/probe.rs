@@ -1,12 +1,15 @@
-//! Probes: looking for messages that no receive has taken, and receiving one that a probe took out of matching.
+//! Probes: looking for messages that no receive has taken, and receiving one that a probe took out
+//! of matching.
 //!
-//! A probe sees the messages in [`State::unexpected`], in the order in which a receive would take them. A probe that takes one
-//! moves it to [`State::matched`], where neither receives nor other probes find it. Its memory stays counted as before: a whole
-//! message costs its sender credit until it is received, and an offer keeps its place among the sender's offers. The message
-//! leaves `matched` when it is received, when the caller returns it to matching, or when its sender withdraws it or leaves.
+//! A probe sees the messages in [`State::unexpected`], in the order in which a receive would take
+//! them. A probe that takes one moves it to [`State::matched`], where neither receives nor other
+//! probes find it. Its memory stays counted as before: a whole message costs its sender credit
+//! until it is received, and an offer keeps its place among the sender's offers. The message leaves
+//! `matched` when it is received, when the caller returns it to matching, or when its sender
+//! withdraws it or leaves.
 //!
-//! A probe that waits is not posted: it looks again whenever [`State::has_news`]. As in MPI, a receive on another thread may take
-//! the message that a probe waits for.
+//! A probe that waits is not posted: it looks again whenever [`State::has_news`]. As in MPI, a
+//! receive on another thread may take the message that a probe waits for.
 
 use super::attendance::Core;
 use super::state::State;

@@ -1,8 +1,10 @@
-//! Small messages between ranks of a node that need not be posted: put into the ring by the call that sends them, taken
-//! out of it by the call that receives them. What takes longer than a moment, or has others before it, is posted.
+//! Small messages between ranks of a node that need not be posted: put into the ring by the call
+//! that sends them, taken out of it by the call that receives them. What takes longer than a
+//! moment, or has others before it, is posted.
 //!
-//! A message here is the same in the ring, and counts for the limits, as one that was posted: the other side cannot
-//! tell. A receive may overtake nothing: it is done here only where nothing else is outstanding or held.
+//! A message here is the same in the ring, and counts for the limits, as one that was posted: the
+//! other side cannot tell. A receive may overtake nothing: it is done here only where nothing else
+//! is outstanding or held.
 
 use super::attendance::Core;
 use super::frame::{Frame, HEAD_BYTES};
@@ -22,15 +24,17 @@ use crate::transport::{Delivery, Region, Small};
 /// How often a receive looks before it is posted: some times as long as a message is on its way.
 #[derive(Clone, Copy)]
 struct Looks {
-    /// At first, under the lock and without a pause, which lasts as long as a cache line needs from core to core.
+    /// At first, under the lock and without a pause, which lasts as long as a cache line needs from
+    /// core to core.
     locked: u32,
     /// Then, where others may have the lock, with one.
     free: u32,
 }
 
 const LOOKS: Looks = Looks { locked: 300, free: 800 };
-/// The same where the rank has no core of its own, and gives it away between two of the later looks. The sender may run on another
-/// core all the same, and to give one away costs as much as the first looks do.
+/// The same where the rank has no core of its own, and gives it away between two of the later
+/// looks. The sender may run on another core all the same, and to give one away costs as much as
+/// the first looks do.
 const CROWDED_LOOKS: Looks = Looks { locked: 300, free: 40 };
 
 /// What a look for a message has found.
@@ -77,7 +81,8 @@ impl Core {
         }
     }
 
-    /// Looks without the lock until more has come than was taken; how often it may look again. `None` where it has not.
+    /// Looks without the lock until more has come than was taken; how often it may look again.
+    /// `None` where it has not.
     fn look_for_more(&self, from: Rank, taken: u64, looks: u32) -> Option<u32> {
         let (domain, crowded) = (self.domain(), self.domain().pace().crowded);
         let written = domain.region().ring(from, domain.rank()).written;
@@ -128,14 +133,16 @@ impl State {
         true
     }
 
-    /// Puts a message into the lane, if that has room for all of it. The receiver takes one part of it while the next is put.
+    /// Puts a message into the lane, if that has room for all of it. The receiver takes one part of
+    /// it while the next is put.
     fn put_in_lane(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
         let head = Frame::Eager { tag, dtype, len: bytes.len() as u64, in_lane: true }.encode();
         let wire = &mut self.links[to].wire;
         wire.put_in_lane(self.domain.as_ref(), Src::from(&head[..]), bytes)
     }
 
-    /// Takes a message that lies whole in its sender's ring into the receiver's memory; looks so often again where nothing does.
+    /// Takes a message that lies whole in its sender's ring into the receiver's memory; looks so
+    /// often again where nothing does.
     pub(super) fn take_at_once(&mut self, wanted: &Small<Dst<'static>>, looks: u32) -> Found {
         let Small { peer: Some(from), tag: tag_wanted, bytes: into, .. } = *wanted else {
             return Found::Else;
@@ -194,7 +201,8 @@ impl State {
         Found::Message(Delivery { peer: from, tag, bytes: len })
     }
 
-    /// Takes what a peer gives back, of which a message every now and then brings some: the message comes behind it.
+    /// Takes what a peer gives back, of which a message every now and then brings some: the message
+    /// comes behind it.
     #[cold]
     fn take_credit(&mut self, from: Rank, bytes: u64) -> Found {
         // One that gives back too much stays, so that a posted receive finds it and says so.
@@ -236,7 +244,8 @@ fn see(reader: &mut Reader, ring: &Ring<'_>) -> Result<Option<Seen>> {
     Ok((held > 0).then_some(Seen { frame, held, beside: None }))
 }
 
-/// Takes the body that lies in the lane, and then the head; false where it has not come, and both are still there.
+/// Takes the body that lies in the lane, and then the head; false where it has not come, and both
+/// are still there.
 fn take_from_lane(
     heads: &mut Reader,
     lane: &mut Reader,

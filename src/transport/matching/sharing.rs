@@ -1,12 +1,16 @@
-//! Long messages that both sides copy at the same time, where both wait for them and have nothing else to do: the receiver reads the front in
-//! the sender's memory, as of any message that it reads, and the sender writes the back to the receiver's.
+//! Long messages that both sides copy at the same time, where both wait for them and have nothing
+//! else to do: the receiver reads the front in the sender's memory, as of any message that it
+//! reads, and the sender writes the back to the receiver's.
 //!
-//! * The receiver says where its buffer is once it has begun to read ([`Frame::Share`]). The sender writes if it gets there before the
-//!   receiver has come to the end of the front: else that reads on alone. Which of the two is decided by a compare-and-swap of the
-//!   word on the sender's [desk](super::desk). So nobody waits for a sender that does not look.
-//! * When the sender has written the back, or cannot, it says how much it was, and the receiver reads the rest, mostly nothing.
-//! * Whoever receives takes its buffer back by failing the group, and then waits until the sender is in no call that writes
-//!   ([`attach::write`]), as [`Progress`](crate::transport::progress::Progress) says.
+//! * The receiver says where its buffer is once it has begun to read ([`Frame::Share`]). The sender
+//!   writes if it gets there before the receiver has come to the end of the front: else that reads
+//!   on alone. Which of the two is decided by a compare-and-swap of the word on the sender's
+//!   [desk](super::desk). So nobody waits for a sender that does not look.
+//! * When the sender has written the back, or cannot, it says how much it was, and the receiver
+//!   reads the rest, mostly nothing.
+//! * Whoever receives takes its buffer back by failing the group, and then waits until the sender
+//!   is in no call that writes ([`attach::write`]), as
+//!   [`Progress`](crate::transport::progress::Progress) says.
 
 use super::frame::Frame;
 use super::incoming::refuse;
@@ -195,7 +199,8 @@ impl State {
         self.links.iter().any(|link| link.offers.values().any(|it| it.back == Back::Asked))
     }
 
-    /// Once the group has failed: waits until nobody writes to the receives of this rank; who still may, after a while, as an error.
+    /// Once the group has failed: waits until nobody writes to the receives of this rank; who still
+    /// may, after a while, as an error.
     pub(super) fn outlast_writers(&self) -> Option<Error> {
         if !self.is_written_to() {
             return None;

@@ -1,7 +1,7 @@
 //! The state of an engine, and how messages and receives come together in it.
 //!
-//! Everything here happens under the engine's lock. What has ended is collected in `ended`, and told once the lock
-//! has been released.
+//! Everything here happens under the engine's lock. What has ended is collected in `ended`, and
+//! told once the lock has been released.
 
 use super::desk::{Desk, Places};
 use super::frame::Frame;
@@ -370,7 +370,8 @@ impl State {
         }
     }
 
-    /// Brings a message and a receive that fit together; false where the message is not there any more.
+    /// Brings a message and a receive that fit together; false where the message is not there any
+    /// more.
     pub(super) fn consume(&mut self, message: Message, receive: u64) -> bool {
         let Some(receiving) = self.receives.get_mut(&receive) else { return true };
         let delivery = Delivery { peer: message.from, tag: message.tag, bytes: message.len };

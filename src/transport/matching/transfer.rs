@@ -1,9 +1,10 @@
-//! Taking messages that were offered: read where they are, in the memory of a process of the same host, or asked
-//! for and sent in pieces where that cannot be.
+//! Taking messages that were offered: read where they are, in the memory of a process of the same
+//! host, or asked for and sent in pieces where that cannot be.
 //!
-//! What is read must still be the sender's message when this rank says that it has it: see [`super::desk`]. The
-//! process is recognised before its memory is read for the first time, and again after each message, by a random
-//! mark at an address that its desk tells; one that has left or died is not read any more.
+//! What is read must still be the sender's message when this rank says that it has it: see
+//! [`super::desk`]. The process is recognised before its memory is read for the first time, and
+//! again after each message, by a random mark at an address that its desk tells; one that has left
+//! or died is not read any more.
 
 use super::frame::{Frame, Lent};
 use super::link::{Attach, Back, Item};
@@ -19,10 +20,12 @@ use crate::transport::{self, Delivery};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// How much is read at once; between two such reads others have their turn, and a failure is noticed.
+/// How much is read at once; between two such reads others have their turn, and a failure is
+/// noticed.
 const READ_BYTES: usize = 1 << 20;
 
-/// How long a sender that waits has to answer before its buffer is read. It takes a tenth of that where both run.
+/// How long a sender that waits has to answer before its buffer is read. It takes a tenth of that
+/// where both run.
 pub(super) const PATIENCE: Duration = Duration::from_micros(5);
 
 /// The buffer of another rank that is being read, or soon is.
@@ -61,7 +64,8 @@ pub(super) fn words(nonce: &Nonce) -> [u64; 2] {
 }
 
 impl State {
-    /// A receive takes an offer; false where it looks for another message, since that one cannot be had.
+    /// A receive takes an offer; false where it looks for another message, since that one cannot be
+    /// had.
     pub(super) fn take_offer(&mut self, from: Rank, number: u64, receive: u64) -> bool {
         // Whoever has left cannot be asked for it any more.
         if self.links[from].out_closed.is_some() {
@@ -98,19 +102,22 @@ impl State {
         self.receives.get(&offer.receive?)
     }
 
-    /// Whether this rank waits for the receive, and sends nothing meanwhile: two that both send read both at the same time.
+    /// Whether this rank waits for the receive, and sends nothing meanwhile: two that both send
+    /// read both at the same time.
     fn does_nothing_else(&self, receive: u64) -> bool {
         let is_awaited = |it: &Receiving| it.done.is_awaited();
         self.sends.is_empty() && self.receives.get(&receive).is_some_and(is_awaited)
     }
 
-    /// Whether a rank of the domain seems to be looking for messages: nothing tells one that sleeps or lets its service thread look.
+    /// Whether a rank of the domain seems to be looking for messages: nothing tells one that sleeps
+    /// or lets its service thread look.
     fn is_looking(&self, local: Rank) -> bool {
         fence(Ordering::SeqCst);
         !self.region().message_bell(local).is_attended()
     }
 
-    /// Sees which of the buffers that were asked for have been answered, and which are to be read instead.
+    /// Sees which of the buffers that were asked for have been answered, and which are to be read
+    /// instead.
     pub(super) fn look_for_answers(&mut self) {
         if self.asked.is_empty() {
             return;
@@ -181,8 +188,8 @@ impl State {
         true
     }
 
-    /// Says that a buffer is being read, before it is; false where it has been taken back meanwhile, or its owner sends it after
-    /// all.
+    /// Says that a buffer is being read, before it is; false where it has been taken back
+    /// meanwhile, or its owner sends it after all.
     fn begin_to_read(&mut self, reading: &mut Reading) -> bool {
         let Reading { peer, local, number, lent, begun, shares, asked_until } = reading;
         if *begun {
@@ -221,8 +228,8 @@ impl State {
         };
         let (got, end) = (offer.got, offer.read_end());
         let into = receiving.room(got, (end - got).min(READ_BYTES));
-        // The process may have become another one meanwhile, with memory of its own at that address: its mark is read
-        // behind the message, by the same call.
+        // The process may have become another one meanwhile, with memory of its own at that
+        // address: its mark is read behind the message, by the same call.
         let (place, mark) = self.domain.region().desk(local).mark().unwrap_or_default();
         let mut found = Nonce::default();
         let behind = Dst::from(&mut found.0[..]);
@@ -240,7 +247,8 @@ impl State {
             self.links[peer].attach = Attach::Refused;
             return self.cannot_read(&reading, "it has changed");
         }
-        // Whoever leaves while its buffer is being read says so before the buffer is used for anything else.
+        // Whoever leaves while its buffer is being read says so before the buffer is used for
+        // anything else.
         fence(Ordering::SeqCst);
         match self.domain.failure() {
             Some(error) => self.fail(error),

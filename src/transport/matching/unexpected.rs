@@ -1,4 +1,5 @@
-//! The messages that no receive has been posted for, found by sender and tag in the order of their arrival.
+//! The messages that no receive has been posted for, found by sender and tag in the order of their
+//! arrival.
 
 use super::posted::{Wanted, is_internal};
 use crate::base::dtype::DataType;

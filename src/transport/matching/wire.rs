@@ -1,4 +1,5 @@
-//! The streams between this rank and another: rings and lanes inside a node, those of an endpoint between nodes.
+//! The streams between this rank and another: rings and lanes inside a node, those of an endpoint
+//! between nodes.
 
 use super::frame::MAX_PIECE;
 use crate::base::buffer::{Dst, Src};
@@ -10,7 +11,8 @@ use crate::transport::{Channel, Endpoint, SharedDomain};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// How much is taken from a stream between nodes at once, where it does not go straight to its place.
+/// How much is taken from a stream between nodes at once, where it does not go straight to its
+/// place.
 const STAGE_BYTES: usize = 16 << 10;
 
 /// From how many bytes on they go straight to their place.
@@ -19,10 +21,12 @@ const STRAIGHT_BYTES: usize = 4 << 10;
 /// How many unseen bytes are shown before more are put.
 const SHOWN_BYTES: usize = 16 << 10;
 
-/// How much of a message that was asked for goes into a ring at once, where the lane serves another.
+/// How much of a message that was asked for goes into a ring at once, where the lane serves
+/// another.
 const RING_PIECE: usize = 16 << 10;
 
-/// How often either end of a ring looks whether the other goes on with what has begun: it is about to.
+/// How often either end of a ring looks whether the other goes on with what has begun: it is about
+/// to.
 pub(super) const LOOKS_FOR_MORE: u32 = 300;
 
 /// This rank's lane, for one peer, and the peer's for this rank.
@@ -61,8 +65,8 @@ impl Wire {
         }
     }
 
-    /// The same for what is left of a head and of its body; a peer in the domain takes one part of a body while the next
-    /// is put.
+    /// The same for what is left of a head and of its body; a peer in the domain takes one part of
+    /// a body while the next is put.
     pub(super) fn send_body(
         &mut self,
         domain: &dyn SharedDomain,
@@ -87,7 +91,8 @@ impl Wire {
         Ok(sent + streamed)
     }
 
-    /// Puts a head, and its body into the lane, which is free, if there is room for all of it; false where nothing was put.
+    /// Puts a head, and its body into the lane, which is free, if there is room for all of it;
+    /// false where nothing was put.
     pub(super) fn put_in_lane(
         &mut self,
         domain: &dyn SharedDomain,
@@ -132,7 +137,8 @@ impl Wire {
         }
     }
 
-    /// After a send that did not take all: whether it is worth trying again at once. Else somebody tells.
+    /// After a send that did not take all: whether it is worth trying again at once. Else somebody
+    /// tells.
     pub(super) fn has_room_after_all(
         &mut self,
         domain: &dyn SharedDomain,

@@ -1,4 +1,5 @@
-//! A connection between two ranks whose group has failed: frames of a bounded length in both directions.
+//! A connection between two ranks whose group has failed: frames of a bounded length in both
+//! directions.
 //!
 //! Must not know: what the frames say, and over what they travel.
 

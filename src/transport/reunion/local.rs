@@ -1,4 +1,5 @@
-//! The way to a rank of the same node: the Unix socket on which the ranks had found each other when the group began.
+//! The way to a rank of the same node: the Unix socket on which the ranks had found each other when
+//! the group began.
 //!
 //! ```text
 //! hello, one frame:  "libdistr" | group 16 | nonce of the sender 16 | nonce of the receiver 16 | sender u32

@@ -1,12 +1,14 @@
-//! How the ranks of a group find each other again once it has failed: without its streams, its memory and the store.
+//! How the ranks of a group find each other again once it has failed: without its streams, its
+//! memory and the store.
 //!
-//! Every rank keeps a [`Port`] from the beginning of its group on: the Unix socket on which the ranks of its node had
-//! met, and, where there are other nodes, a place behind the process's TCP door. Nobody looks at it: who connects waits
-//! there until this rank opens a [`Session`], or, once that has ended with an [answer](Session::answer), is told that.
-//! A port depends on nothing of its group and may outlive it.
+//! Every rank keeps a [`Port`] from the beginning of its group on: the Unix socket on which the
+//! ranks of its node had met, and, where there are other nodes, a place behind the process's TCP
+//! door. Nobody looks at it: who connects waits there until this rank opens a [`Session`], or, once
+//! that has ended with an [answer](Session::answer), is told that. A port depends on nothing of its
+//! group and may outlive it.
 //!
-//! A rank whose socket is closed has died or has left everything that came of the group; one that lets others wait is
-//! alive, or stopped.
+//! A rank whose socket is closed has died or has left everything that came of the group; one that
+//! lets others wait is alive, or stopped.
 //!
 //! Must not know: what the ranks say to each other.
 
@@ -38,7 +40,8 @@ const LONGEST_PER_RANK: usize = 64 << 10;
 pub struct Member {
     /// The nonce that it published.
     pub nonce: Nonce,
-    /// What tells its Unix socket, where it is on this rank's node ([`shm::Meeting::nonce`]); the others are behind the gate.
+    /// What tells its Unix socket, where it is on this rank's node ([`shm::Meeting::nonce`]); the
+    /// others are behind the gate.
     pub socket: Option<Nonce>,
 }
 
@@ -144,8 +147,8 @@ impl Session<'_> {
         known
     }
 
-    /// Waits until somebody comes, something is to be read on one of the links, a call through the gate has ended, or
-    /// the deadline has passed.
+    /// Waits until somebody comes, something is to be read on one of the links, a call through the
+    /// gate has ended, or the deadline has passed.
     ///
     /// # Errors
     /// `System`.
@@ -163,7 +166,8 @@ impl Session<'_> {
         io::any_readable(all, deadline)
     }
 
-    /// Waits until something is to be read on one of the links, or the deadline has passed. Who comes is not looked for.
+    /// Waits until something is to be read on one of the links, or the deadline has passed. Who
+    /// comes is not looked for.
     ///
     /// # Errors
     /// `System`.
@@ -174,7 +178,8 @@ impl Session<'_> {
         io::any_readable(links.into_iter().map(Link::as_fd), deadline)
     }
 
-    /// Ends the session: from now on the service thread tells everybody who comes this, those who have come first.
+    /// Ends the session: from now on the service thread tells everybody who comes this, those who
+    /// have come first.
     ///
     /// # Errors
     /// `System`.
@@ -213,7 +218,8 @@ enum Way {
 pub enum Called {
     /// There is a connection, whether or not anybody looks at it.
     Reached(Link),
-    /// Nobody is there: the process has ended, or has left the group and everything that came of it.
+    /// Nobody is there: the process has ended, or has left the group and everything that came of
+    /// it.
     Gone(Error),
     /// It may be there, but cannot be reached.
     Unreachable(Error),

@@ -1,19 +1,23 @@
 //! A ring of bytes from one rank of a domain to another: a stream in shared memory.
 //!
-//! One writer, one reader. Each keeps the position that it owns in memory of its own and only publishes it, so
-//! that nothing which the other side writes is ever an index: the other's position is a number that is compared
-//! with the own one, and nonsense (more bytes than the ring has) is an error.
+//! One writer, one reader. Each keeps the position that it owns in memory of its own and only
+//! publishes it, so that nothing which the other side writes is ever an index: the other's position
+//! is a number that is compared with the own one, and nonsense (more bytes than the ring has) is an
+//! error.
 //!
-//! Positions count bytes from the beginning and never wrap; the place of a byte is its position modulo the size,
-//! a power of two. A writer that finds no room says so in its cursor, and the reader rings for it once there is
-//! some (Dekker's pattern, as in [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
+//! Positions count bytes from the beginning and never wrap; the place of a byte is its position
+//! modulo the size, a power of two. A writer that finds no room says so in its cursor, and the
+//! reader rings for it once there is some (Dekker's pattern, as in
+//! [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
 //!
-//! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning of the ring, so that
-//! messages back and forth stay in a part of it that both cores have near. Its cursor says from which
-//! position on the stream goes on, and a reader that has read all before goes on there.
+//! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning
+//! of the ring, so that messages back and forth stay in a part of it that both cores have near. Its
+//! cursor says from which position on the stream goes on, and a reader that has read all before
+//! goes on there.
 //!
-//! What was put as a whole lies beside the writer's position too, as long as nothing has been put after it, or the beginning of
-//! it: a reader that keeps up has that with the line that tells it of it, and need not wait for another one.
+//! What was put as a whole lies beside the writer's position too, as long as nothing has been put
+//! after it, or the beginning of it: a reader that keeps up has that with the line that tells it of
+//! it, and need not wait for another one.
 
 mod newest;
 mod reader;
@@ -33,8 +37,8 @@ use crate::base::ids::Rank;
 use newest::Newest;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What lies before the body of what is put as a whole, in words: one that says what it is, nothing, the length of the body, and
-/// nothing.
+/// What lies before the body of what is put as a whole, in words: one that says what it is,
+/// nothing, the length of the body, and nothing.
 pub type Head = [u64; 4];
 const HEAD_BYTES: usize = size_of::<Head>();
 
@@ -45,8 +49,8 @@ pub struct Cursor {
     position: AtomicU64,
     /// In the writer's: it waits for room.
     waits: AtomicU32,
-    /// In the writer's: where it went on when it rewound last. In the reader's: up to where it had read all there was, when it
-    /// looked last.
+    /// In the writer's: where it went on when it rewound last. In the reader's: up to where it had
+    /// read all there was, when it looked last.
     turn: AtomicU64,
     /// In the writer's.
     newest: Newest,
@@ -102,21 +106,25 @@ impl Way {
     }
 }
 
-/// After how many bytes a writer rewinds if it can, and before bodies up to which length. What was in a core's cache a little while
-/// ago, another core takes longer to get than what has been out of it ([`Reuse`](super::reuse::Reuse)): on a Xeon of the fourth
-/// generation messages of 2 to 64 KiB take a fifth longer in a ring of 128 KiB, or in that part of one, than in one of 256 KiB, which
-/// is the largest there is, and those up to 1 KiB a twentieth less. On an EPYC of the fourth those of 8 KiB take 0.6 microseconds in a
-/// ring of 2 MiB, 1.9 in one of 256 KiB, and 1.1 in the first 4 KiB of one; those of 1 KiB take a fifth less there than elsewhere.
+/// After how many bytes a writer rewinds if it can, and before bodies up to which length. What was
+/// in a core's cache a little while ago, another core takes longer to get than what has been out of
+/// it ([`Reuse`](super::reuse::Reuse)): on a Xeon of the fourth generation messages of 2 to 64 KiB
+/// take a fifth longer in a ring of 128 KiB, or in that part of one, than in one of 256 KiB, which
+/// is the largest there is, and those up to 1 KiB a twentieth less. On an EPYC of the fourth those
+/// of 8 KiB take 0.6 microseconds in a ring of 2 MiB, 1.9 in one of 256 KiB, and 1.1 in the first 4
+/// KiB of one; those of 1 KiB take a fifth less there than elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pub(super) bytes: u64,
     pub(super) longest: usize,
-    /// From where on in the ring longer bodies follow each other, apart from those that stay at its beginning.
+    /// From where on in the ring longer bodies follow each other, apart from those that stay at its
+    /// beginning.
     pub(super) apart: Option<usize>,
 }
 
 impl Turn {
-    /// How far a reader comes before it tells that it has read everything, which a writer that goes on elsewhere has to know.
+    /// How far a reader comes before it tells that it has read everything, which a writer that goes
+    /// on elsewhere has to know.
     fn told(&self) -> u64 {
         if self.apart.is_some() { 1 } else { self.bytes }
     }
@@ -124,7 +132,8 @@ impl Turn {
 
 const LINE_BYTES: usize = 64;
 
-/// Into how many pieces, of which one can be written while another is read, what is streamed divides a ring.
+/// Into how many pieces, of which one can be written while another is read, what is streamed
+/// divides a ring.
 const STREAMED: usize = 16;
 
 #[cold]

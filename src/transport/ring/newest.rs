@@ -1,11 +1,14 @@
-//! What was put last into a ring, as a whole: beside the writer's position lies what its head says and, where it is little, its body
-//! too, so that a reader that keeps up has them with the cache line that tells it of them.
+//! What was put last into a ring, as a whole: beside the writer's position lies what its head says
+//! and, where it is little, its body too, so that a reader that keeps up has them with the cache
+//! line that tells it of them.
 //!
-//! A stamp says from which position on it lies in the ring. It is taken away before the rest is written and set after that, so that a
-//! reader that finds the same one before and after it has read has read what belongs to it.
+//! A stamp says from which position on it lies in the ring. It is taken away before the rest is
+//! written and set after that, so that a reader that finds the same one before and after it has
+//! read has read what belongs to it.
 //!
-//! A body travels in words, from the memory of whoever puts it to the memory of whoever takes it: bytes that are gathered on the
-//! way and read again at once, by loads that are not the stores, would wait until these have left the core.
+//! A body travels in words, from the memory of whoever puts it to the memory of whoever takes it:
+//! bytes that are gathered on the way and read again at once, by loads that are not the stores,
+//! would wait until these have left the core.
 
 use super::{Cursor, LINE_BYTES};
 use crate::base::buffer::{Dst, Src, WORD};
@@ -17,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub const NEWEST_BYTES: usize = 88;
 /// How much of it lies in the first one.
 const FIRST_LINE: usize = LINE_BYTES - offset_of!(Cursor, newest) - offset_of!(Newest, body);
-/// How many bits of a stamp are one more than the length of the body. The others are the lowest of the position, which come
-/// again after terabytes, when something else has long been put.
+/// How many bits of a stamp are one more than the length of the body. The others are the lowest of
+/// the position, which come again after terabytes, when something else has long been put.
 pub(super) const LEN_BITS: u32 = 24;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 
@@ -43,8 +46,8 @@ pub struct Beside {
 }
 
 impl Newest {
-    /// Asks for what a body of this length takes beyond the cache line that the reader looks at, which else would take that away
-    /// while the writer waits for the other one.
+    /// Asks for what a body of this length takes beyond the cache line that the reader looks at,
+    /// which else would take that away while the writer waits for the other one.
     #[inline]
     pub(super) fn claim(&self, len: usize) {
         if (FIRST_LINE + 1..=NEWEST_BYTES).contains(&len) {
@@ -98,7 +101,8 @@ impl Newest {
         is_here.then_some(Beside { stamp, first, len })
     }
 
-    /// Copies its body, which is as long as `into`; false where it does not lie here, or something else has been put meanwhile.
+    /// Copies its body, which is as long as `into`; false where it does not lie here, or something
+    /// else has been put meanwhile.
     #[inline]
     pub(super) fn take(&self, seen: Beside, into: Dst<'_>) -> bool {
         if seen.len > NEWEST_BYTES || into.len() != seen.len {

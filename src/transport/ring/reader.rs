@@ -16,7 +16,8 @@ pub struct Reader {
     way: Way,
     /// Everything before this is read.
     position: u64,
-    /// Everything before this is given back to the writer, and whether it waits for that has been asked.
+    /// Everything before this is given back to the writer, and whether it waits for that has been
+    /// asked.
     released: u64,
     /// Everything before this had been written when it was last looked at.
     written: u64,
@@ -54,8 +55,9 @@ impl Reader {
         Ok(len)
     }
 
-    /// Takes what comes until `into` is full, while the writer writes more; looks so often for it where nothing is there.
-    /// How many bytes that was. The caller [releases](Reader::release) them.
+    /// Takes what comes until `into` is full, while the writer writes more; looks so often for it
+    /// where nothing is there. How many bytes that was. The caller [releases](Reader::release)
+    /// them.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -71,7 +73,8 @@ impl Reader {
         Ok(taken)
     }
 
-    /// Looks so often until something has come, and asks for what lies beside the position then, which may be as long.
+    /// Looks so often until something has come, and asks for what lies beside the position then,
+    /// which may be as long.
     #[inline]
     pub fn look_for(&self, ring: &Ring<'_>, len: usize, looks: u32) {
         if spin::look_whether(looks, || self.has_more(ring)) {
@@ -85,8 +88,8 @@ impl Reader {
         ring.written.position() != self.position
     }
 
-    /// What has come since what was taken last, where all of that was put as one whole and its beginning lies beside the writer's
-    /// position.
+    /// What has come since what was taken last, where all of that was put as one whole and its
+    /// beginning lies beside the writer's position.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -134,8 +137,9 @@ impl Reader {
         self.position
     }
 
-    /// Takes what [`Reader::peek`] has shown, and as much more as fills `into`, a piece whenever one comes. Looks so often for
-    /// one; false where it has not come by then: all of it is still there.
+    /// Takes what [`Reader::peek`] has shown, and as much more as fills `into`, a piece whenever
+    /// one comes. Looks so often for one; false where it has not come by then: all of it is still
+    /// there.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -170,8 +174,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Copies what comes next, if that fills `into`, and leaves it there. How many bytes have come; 0 where they do not
-    /// fill it.
+    /// Copies what comes next, if that fills `into`, and leaves it there. How many bytes have come;
+    /// 0 where they do not fill it.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -191,7 +195,8 @@ impl Reader {
     pub(super) fn look(&mut self, ring: &Ring<'_>) -> Result<usize> {
         self.written = ring.written.position.load(Ordering::Acquire);
         let turn = ring.written.turn.load(Ordering::Relaxed);
-        // One behind what is written has been made since, and what lies there is seen by another look.
+        // One behind what is written has been made since, and what lies there is seen by another
+        // look.
         if turn > self.position && turn <= self.written {
             if turn - self.position > ring.bytes.len() as u64 {
                 return Err(nonsense());
@@ -215,7 +220,8 @@ impl Reader {
         held.filter(|&held| held <= ring.bytes.len()).ok_or_else(nonsense)
     }
 
-    /// Gives the room of what was read back; true where the writer waits for it and has to be rung for.
+    /// Gives the room of what was read back; true where the writer waits for it and has to be rung
+    /// for.
     pub fn release(&mut self, region: &Region) -> bool {
         if self.released == self.position {
             return false;
@@ -228,8 +234,9 @@ impl Reader {
             && ring.written.waits.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// The same once that is a part of the ring that is worth the trouble: less than that never keeps a writer waiting, since
-    /// a ring that is full otherwise has more that this reader will take.
+    /// The same once that is a part of the ring that is worth the trouble: less than that never
+    /// keeps a writer waiting, since a ring that is full otherwise has more that this reader will
+    /// take.
     pub fn release_in_parts(&mut self, region: &Region) -> bool {
         let kept = self.position - self.released;
         kept >= region.ring_bytes() as u64 / 4 && self.release(region)

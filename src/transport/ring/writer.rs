@@ -15,7 +15,8 @@ use std::sync::atomic::{Ordering, fence};
 const FIRST: usize = 0;
 const LEN: usize = 2;
 
-/// The longest body of which the next one's lines are asked for: those of longer ones do not come while an answer does.
+/// The longest body of which the next one's lines are asked for: those of longer ones do not come
+/// while an answer does.
 const CLAIMED_BYTES: usize = 8 << 10;
 
 /// The writing end.
@@ -55,12 +56,12 @@ impl Writer {
         Self { way, position, published, reserved, read, is_after_short, apart, has_newest }
     }
 
-    /// Writes the parts, one after another, as far as there is room; how many bytes that was. The reader sees
-    /// them after [`Writer::publish`].
+    /// Writes the parts, one after another, as far as there is room; how many bytes that was. The
+    /// reader sees them after [`Writer::publish`].
     ///
     /// # Errors
-    /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a part of the ring is used
-    /// for the first time and cannot be given memory.
+    /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a
+    /// part of the ring is used for the first time and cannot be given memory.
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
         self.write_by(&mut Stager::of(total(parts)), region, parts)
     }
@@ -87,8 +88,9 @@ impl Writer {
         Ok(written)
     }
 
-    /// Writes piece after piece and publishes each, while the reader takes those before; looks so often for room where there is too
-    /// little for the next one. How many bytes that was. The caller then puts a `fence(SeqCst)` and rings for the reader.
+    /// Writes piece after piece and publishes each, while the reader takes those before; looks so
+    /// often for room where there is too little for the next one. How many bytes that was. The
+    /// caller then puts a `fence(SeqCst)` and rings for the reader.
     ///
     /// # Errors
     /// As [`Writer::write`].
@@ -134,8 +136,8 @@ impl Writer {
         self.room(ring)
     }
 
-    /// Writes a body behind the [head](Head) that has this first word, and publishes both, as [`Writer::publish`] does, if
-    /// there is room for all of it; true if so.
+    /// Writes a body behind the [head](Head) that has this first word, and publishes both, as
+    /// [`Writer::publish`] does, if there is room for all of it; true if so.
     pub fn put_whole(&mut self, region: &Region, first: u64, body: Src<'_>) -> bool {
         let wanted = HEAD_BYTES + body.len();
         let ring = self.way.ring(region);
@@ -154,10 +156,12 @@ impl Writer {
         self.published = self.position;
         put_head(&ring, start, first, body.len() as u64);
         put_body(&ring, start + HEAD_BYTES as u64, body);
-        // What is in one cache line is stored at once: whoever looks at it takes it away between two stores.
+        // What is in one cache line is stored at once: whoever looks at it takes it away between
+        // two stores.
         ring.written.newest.keep(start, first, body);
         self.has_newest = true;
-        // With the stores before it, at once: a reader that looks would take the line away before an exchange.
+        // With the stores before it, at once: a reader that looks would take the line away before
+        // an exchange.
         ring.written.position.store(self.position, Ordering::Release);
         if is_short {
             self.is_after_short = true;
@@ -167,8 +171,9 @@ impl Writer {
         true
     }
 
-    /// After a body of this length: asks for the lines that another one would be put to. They were with the reader's core when they were
-    /// used last, and come while whoever has put a body waits for an answer.
+    /// After a body of this length: asks for the lines that another one would be put to. They were
+    /// with the reader's core when they were used last, and come while whoever has put a body waits
+    /// for an answer.
     pub fn claim_next(&self, region: &Region, len: usize) {
         // Most are short, and need not know where the ring is.
         if self.is_after_short {
@@ -180,8 +185,9 @@ impl Writer {
         }
     }
 
-    /// Where another body of this length goes with its head, up to the end of the ring. Nothing where bodies go back to its beginning,
-    /// whose lines the reader is about to read, nor where there are more lines than come in time.
+    /// Where another body of this length goes with its head, up to the end of the ring. Nothing
+    /// where bodies go back to its beginning, whose lines the reader is about to read, nor where
+    /// there are more lines than come in time.
     pub(super) fn next_place<'a>(&self, ring: &Ring<'a>, len: usize) -> Dst<'a> {
         let turn = ring.turn;
         let goes_ahead = turn.apart.is_some() && len > turn.longest && len <= CLAIMED_BYTES;
@@ -190,7 +196,8 @@ impl Writer {
         ring.bytes.slice(start, wanted.min(straight))
     }
 
-    /// Goes on where the last body ended that was not short, if there is such a place and everything is read.
+    /// Goes on where the last body ended that was not short, if there is such a place and
+    /// everything is read.
     fn leave(&mut self, ring: &Ring<'_>) {
         let Some(least) = ring.turn.apart else { return };
         if self.published != self.position
@@ -246,8 +253,8 @@ impl Writer {
         usize::try_from(self.position - self.published).unwrap_or(usize::MAX)
     }
 
-    /// Shows the reader what was written; false where that is nothing new. The caller then puts a `fence(SeqCst)`
-    /// and rings for the reader.
+    /// Shows the reader what was written; false where that is nothing new. The caller then puts a
+    /// `fence(SeqCst)` and rings for the reader.
     pub fn publish(&mut self, region: &Region) -> bool {
         if self.published == self.position {
             return false;
@@ -295,8 +302,9 @@ fn total(parts: &[Src<'_>]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
 
-/// In how many pieces a whole that is put is shown, and how long each is at least: a reader that is close behind takes lines away
-/// that the writer is about to write (messages of 8 KiB took a fifth longer in pieces of 2 KiB).
+/// In how many pieces a whole that is put is shown, and how long each is at least: a reader that is
+/// close behind takes lines away that the writer is about to write (messages of 8 KiB took a fifth
+/// longer in pieces of 2 KiB).
 const PIECES: usize = 8;
 const PIECE_BYTES: usize = 8 << 10;
 

@@ -1,5 +1,6 @@
-//! The heartbeat of a rank among the processes of its host: its service thread beats for it, watches the pulses of the
-//! others, and says what its process is doing. A rank that stands still fails the domain.
+//! The heartbeat of a rank among the processes of its host: its service thread beats for it,
+//! watches the pulses of the others, and says what its process is doing. A rank that stands still
+//! fails the domain.
 
 use super::{Shared, lifeline};
 use crate::base::error::{Error, ErrorKind, Fault, Result};
@@ -30,7 +31,8 @@ pub(super) fn start(shared: &Arc<Shared>, rhythm: Rhythm) -> Result<()> {
     Ok(())
 }
 
-/// Says what this process is doing, and wakes whoever has asked. On the service thread, which alone writes that.
+/// Says what this process is doing, and wakes whoever has asked. On the service thread, which alone
+/// writes that.
 pub(super) fn answer(shared: &Shared) {
     let region = &shared.region;
     region.pulse(shared.rank).say(&shared.vitals.activity(shared.group));

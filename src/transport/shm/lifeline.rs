@@ -1,7 +1,8 @@
-//! One socket to each other rank of the host. A rank that leaves in order says so in the region, where that
-//! cannot be refused; the end of file without it is a death. On the socket a rank is only knocked for: when
-//! another one leaves, when it listens (`SharedDomain::knock`), and when it is asked what it does. There is one knock at a time in each direction,
-//! which the region notes too, so that a socket is never full and many knocks cost one system call.
+//! One socket to each other rank of the host. A rank that leaves in order says so in the region,
+//! where that cannot be refused; the end of file without it is a death. On the socket a rank is
+//! only knocked for: when another one leaves, when it listens (`SharedDomain::knock`), and when it
+//! is asked what it does. There is one knock at a time in each direction, which the region notes
+//! too, so that a socket is never full and many knocks cost one system call.
 //!
 //! A process that forked without exec leaves its end open in the child, so the death of the process
 //! itself is watched too, where the kernel shows us the same process id that the peer has told.
@@ -107,7 +108,8 @@ impl Lifeline {
     }
 }
 
-/// The process at the other end of a connection, where the kernel shows us the same id that it has told.
+/// The process at the other end of a connection, where the kernel shows us the same id that it has
+/// told.
 fn process_of(stream: &UnixStream, told: u32) -> Option<PidFd> {
     let (seen, _) = unix::peer_credentials(stream).ok()?;
     if seen != told || told == host::pid() {

@@ -1,9 +1,10 @@
 //! How the processes of one host come to share a segment.
 //!
-//! Every rank listens on an abstract Unix socket whose random name it has published. Each rank connects
-//! to all lower ones and says who it is; the connections become the lifelines. The lowest rank then
-//! makes the segment and sends its descriptor with a mark in it; each member maps it, reads the mark,
-//! leaves its own, and says so; the maker reads that mark. Only what both have read counts as shared.
+//! Every rank listens on an abstract Unix socket whose random name it has published. Each rank
+//! connects to all lower ones and says who it is; the connections become the lifelines. The lowest
+//! rank then makes the segment and sends its descriptor with a mark in it; each member maps it,
+//! reads the mark, leaves its own, and says so; the maker reads that mark. Only what both have read
+//! counts as shared.
 
 use super::{Domain, lifeline};
 use crate::base::deadline::Deadline;
@@ -98,12 +99,12 @@ impl Meeting {
         self.listener
     }
 
-    /// Meets the other members and shares a segment with them. `over` is asked now and then whether there
-    /// is a reason not to wait any longer.
+    /// Meets the other members and shares a segment with them. `over` is asked now and then whether
+    /// there is a reason not to wait any longer.
     ///
     /// # Errors
-    /// That reason; `Connection` or `Timeout` naming the member that could not be reached, `OutOfMemory`,
-    /// `System`.
+    /// That reason; `Connection` or `Timeout` naming the member that could not be reached,
+    /// `OutOfMemory`, `System`.
     pub fn join(
         &self,
         party: &Party<'_>,
@@ -267,7 +268,8 @@ impl Party<'_> {
             .map_err(|error| self.lost(0, stream, "answering it", error))
     }
 
-    /// Why nothing more comes from a member: it died, or, as far as is known, has ended the connection.
+    /// Why nothing more comes from a member: it died, or, as far as is known, has ended the
+    /// connection.
     fn lost(&self, rank: Rank, stream: &UnixStream, doing: &str, error: Error) -> Error {
         let name = self.name(rank);
         let has_closed = error.kind() == ErrorKind::Connection;
@@ -314,7 +316,8 @@ mod tests {
     const HELLO: &str = "DIST_TEST_HELLO";
     const SAID: u8 = 1;
 
-    /// The second of two members, in a process of its own: says who it is, and leaves without having mapped anything.
+    /// The second of two members, in a process of its own: says who it is, and leaves without
+    /// having mapped anything.
     #[test]
     #[ignore = "the body of another process"]
     fn a_member_that_does_not_answer() {
@@ -333,7 +336,8 @@ mod tests {
         wait();
     }
 
-    /// What the first of two members says when the other, being told how to begin, does as `act` has it.
+    /// What the first of two members says when the other, being told how to begin, does as `act`
+    /// has it.
     fn told(act: impl FnOnce(&mut Child) + Send) -> Error {
         let meeting = Meeting::open().unwrap();
         let group = host::random_nonce().unwrap();

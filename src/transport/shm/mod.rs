@@ -2,8 +2,8 @@
 //!
 //! The lowest rank makes the segment and passes its descriptor over Unix sockets; the same sockets
 //! stay open as *lifelines*, one between every two ranks, whose end of file is how a death is
-//! noticed; a rank that is merely stopped is noticed by its [`heart`]. Nothing has a name in any file system, so
-//! nothing is left behind.
+//! noticed; a rank that is merely stopped is noticed by its [`heart`]. Nothing has a name in any
+//! file system, so nothing is left behind.
 
 mod heart;
 mod lifeline;
@@ -24,7 +24,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-// SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new one is zeroed.
+// SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new one is
+// zeroed.
 #[allow(unsafe_code, reason = "vouches for the mapping")]
 unsafe impl Backing for Segment {
     fn base(&self) -> *mut u8 {

@@ -72,7 +72,8 @@ impl Advert {
         })
     }
 
-    /// The addresses for a reader whose own advert is `reader`, those of the interface with this number first.
+    /// The addresses for a reader whose own advert is `reader`, those of the interface with this
+    /// number first.
     ///
     /// # Errors
     /// `Connection` where there is none for it, naming `owner` and what to do.

@@ -1,4 +1,5 @@
-//! How connections come to their places in a mesh: those that others have made, and those that this rank has.
+//! How connections come to their places in a mesh: those that others have made, and those that this
+//! rank has.
 
 use super::control::Line;
 use super::dial::Caller;

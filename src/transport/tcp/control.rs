@@ -1,10 +1,11 @@
-//! The connections between the leaders of the nodes (the first rank of each): who leaves, who died, why the group
-//! has failed. They are made when the group is, and the service thread reads them.
+//! The connections between the leaders of the nodes (the first rank of each): who leaves, who died,
+//! why the group has failed. They are made when the group is, and the service thread reads them.
 //!
-//! A leader that leaves says so. The end of a connection without that is the leader's death: the system closes the
-//! sockets of a process that dies, and repeats the end of a connection until it has arrived. Only a host that is
-//! gone altogether says nothing, nor does a leader that is stopped: [`heart`](super::heart) notices both. The system's
-//! own probes end the connection after the same time, or where nobody watches, after [`SILENCE`].
+//! A leader that leaves says so. The end of a connection without that is the leader's death: the
+//! system closes the sockets of a process that dies, and repeats the end of a connection until it
+//! has arrived. Only a host that is gone altogether says nothing, nor does a leader that is
+//! stopped: [`heart`](super::heart) notices both. The system's own probes end the connection after
+//! the same time, or where nobody watches, after [`SILENCE`].
 
 use super::door::{is_passing, lock};
 use super::frame::{Frame, Intake, MAX_BYTES};
@@ -82,7 +83,8 @@ impl Line {
         self.say_if_room(&Frame::Beat);
     }
 
-    /// How often something has come; `None` for not at all so far, and where nothing more is expected.
+    /// How often something has come; `None` for not at all so far, and where nothing more is
+    /// expected.
     pub(super) fn signs(&self) -> Option<u64> {
         let signs = self.signs.load(Ordering::Acquire);
         Some(signs).filter(|&signs| signs != 0 && !self.over.load(Ordering::Acquire))

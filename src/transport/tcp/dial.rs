@@ -1,5 +1,5 @@
-//! Reaching a peer: its addresses one after another, and on the first connection that there is, the mutual hello.
-//! The service thread does it; nobody waits here.
+//! Reaching a peer: its addresses one after another, and on the first connection that there is, the
+//! mutual hello. The service thread does it; nobody waits here.
 
 use super::advert::Offer;
 use super::door::{is_passing, lock};
@@ -31,10 +31,12 @@ const ENDED_ROUNDS: u32 = 3;
 
 /// Who wants to be connected. Called on any thread; may not block.
 pub(super) trait Caller: Send + Sync + Debug {
-    /// There is the connection, both sides have been checked, and the other one has it in its place.
+    /// There is the connection, both sides have been checked, and the other one has it in its
+    /// place.
     fn connected(&self, hello: &Hello, stream: Arc<Stream>);
 
-    /// There is none. In the way of a reunion, `PeerFailed` and `NotFound` mean that there is nobody to reach.
+    /// There is none. In the way of a reunion, `PeerFailed` and `NotFound` mean that there is
+    /// nobody to reach.
     fn failed(&self, hello: &Hello, error: Error);
 }
 
@@ -94,7 +96,8 @@ struct Progress {
     over: bool,
 }
 
-/// An address of the peer's, and the own one to reach it from, where the system does not choose that.
+/// An address of the peer's, and the own one to reach it from, where the system does not choose
+/// that.
 type Attempted = (SocketAddr, Option<SocketAddr>);
 
 /// What kept an address from answering.
@@ -121,7 +124,8 @@ struct Current {
     address: SocketAddr,
     stream: Arc<Stream>,
     watch: Watch,
-    /// `None` once it is confirmed: the other side may have taken the connection, so it must say so or end it.
+    /// `None` once it is confirmed: the other side may have taken the connection, so it must say so
+    /// or end it.
     due: Option<Instant>,
     said_hello: bool,
     answer: [u8; ANSWER_BYTES],
@@ -293,8 +297,8 @@ impl Dial {
     }
 }
 
-/// All addresses in turn, each from the own one that takes turns with it and then from any: an answer may find no
-/// way back to the former.
+/// All addresses in turn, each from the own one that takes turns with it and then from any: an
+/// answer may find no way back to the former.
 fn attempts(target: &Target) -> Vec<Attempted> {
     let mut attempts = Vec::new();
     for &offer in &target.offers {

@@ -1,6 +1,7 @@
-//! The process's door: its listening sockets, one for each address, whatever the number of its groups, and who
-//! is behind it. The service thread accepts, reads the hello of each newcomer, and hands the connection to the
-//! rank that is meant. Whoever says something else, or nothing in time, is dropped.
+//! The process's door: its listening sockets, one for each address, whatever the number of its
+//! groups, and who is behind it. The service thread accepts, reads the hello of each newcomer, and
+//! hands the connection to the rank that is meant. Whoever says something else, or nothing in time,
+//! is dropped.
 
 use super::hello::{Hello, Purpose, Refusal, WELCOME};
 use super::introduction::{Introduction, Said};
@@ -21,11 +22,12 @@ use std::time::{Duration, Instant};
 
 /// How long a newcomer may take to introduce itself.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// The most that may be about to, and their share of the descriptors; the oldest goes when another one comes.
+/// The most that may be about to, and their share of the descriptors; the oldest goes when another
+/// one comes.
 const MAX_NEWCOMERS: usize = 1024;
 const SHARE_OF_DESCRIPTORS: u64 = 4;
-/// How long one whose hello was right may take to confirm it: longer than it tries itself, since it goes by what
-/// it was told.
+/// How long one whose hello was right may take to confirm it: longer than it tries itself, since it
+/// goes by what it was told.
 const GREETED_PATIENCE: Duration = Duration::from_secs(60);
 /// How many connections one call accepts.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -40,8 +42,8 @@ pub(super) trait Guest: Send + Sync + Debug {
     /// Why not.
     fn check(&self, hello: &Hello) -> std::result::Result<(), Refusal>;
 
-    /// Takes over a connection on which both sides have been checked, and tells the other side so, or that it is
-    /// not taken. Called on the service thread.
+    /// Takes over a connection on which both sides have been checked, and tells the other side so,
+    /// or that it is not taken. Called on the service thread.
     fn take(&self, hello: &Hello, stream: Arc<Stream>);
 }
 
@@ -87,8 +89,8 @@ struct Open {
 static DOOR: Mutex<Weak<Door>> = Mutex::new(Weak::new());
 
 impl Door {
-    /// The door, with a socket for each of these addresses (whose ports do not count); on ports of the range, if
-    /// one is given.
+    /// The door, with a socket for each of these addresses (whose ports do not count); on ports of
+    /// the range, if one is given.
     ///
     /// # Errors
     /// `Connection` where no port of the range is free, `System`.
@@ -139,8 +141,8 @@ impl Door {
         Ok(())
     }
 
-    /// From now on, connections for what this rank of this group is after the group's failure are the guest's. It
-    /// is forgotten when it is gone.
+    /// From now on, connections for what this rank of this group is after the group's failure are
+    /// the guest's. It is forgotten when it is gone.
     pub(super) fn register_reunion(&self, key: Key, guest: Weak<dyn Guest>) {
         let mut state = self.inner.state();
         state.reunions.retain(|_, known| known.strong_count() > 0);

@@ -23,7 +23,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// For how long an address that refuses is tried again: of a rank that has died its node tells meanwhile.
+/// For how long an address that refuses is tried again: of a rank that has died its node tells
+/// meanwhile.
 const REFUSED: Duration = Duration::from_millis(500);
 
 /// This process's end of all streams of a group.

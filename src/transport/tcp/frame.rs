@@ -46,11 +46,13 @@ pub(super) enum Frame {
     Bye,
     /// A sign of life, as any other frame is.
     Beat,
-    /// Asks a leader what the process of a rank of its node does beside the collectives of the group.
+    /// Asks a leader what the process of a rank of its node does beside the collectives of the
+    /// group.
     Ask(Rank),
     /// The answer.
     Does(Rank, String),
-    /// Asks a leader for the labels of the operation of a rank of its node with this sequence number.
+    /// Asks a leader for the labels of the operation of a rank of its node with this sequence
+    /// number.
     AskLabels(Rank, u64),
     /// The answer.
     Labels(Rank, u64, Vec<Label>),
@@ -104,8 +106,8 @@ impl Frame {
         }
     }
 
-    /// The frame that the bytes begin with and its length; `None` where more must come. Ranks must be below
-    /// `ranks`.
+    /// The frame that the bytes begin with and its length; `None` where more must come. Ranks must
+    /// be below `ranks`.
     ///
     /// # Errors
     /// What is wrong with it.

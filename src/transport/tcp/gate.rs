@@ -1,9 +1,9 @@
-//! Where ranks on other nodes find this one after their group has failed. The connections come through the process's
-//! door with [`Purpose::Reunion`] and are kept until somebody asks for them, or, once there is an answer for everybody,
-//! are answered and closed.
+//! Where ranks on other nodes find this one after their group has failed. The connections come
+//! through the process's door with [`Purpose::Reunion`] and are kept until somebody asks for them,
+//! or, once there is an answer for everybody, are answered and closed.
 //!
-//! It depends on nothing of the group that may have failed, and outlives its mesh: whoever is late is told what became
-//! of the group. Must not know: what is said over the connections.
+//! It depends on nothing of the group that may have failed, and outlives its mesh: whoever is late
+//! is told what became of the group. Must not know: what is said over the connections.
 
 use super::dial::{Caller, Dial, Target};
 use super::door::{Door, Guest, lock};
@@ -17,7 +17,8 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How many connections of one rank are kept that nobody has asked for; the oldest goes when another one comes.
+/// How many connections of one rank are kept that nobody has asked for; the oldest goes when
+/// another one comes.
 const MOST_OF_ONE: usize = 8;
 
 /// A rank's gate.
@@ -100,7 +101,8 @@ impl Gate {
         lock(&self.inner.state).arrived.drain(..).collect()
     }
 
-    /// From now on everybody who comes is told this, those who have come first; with `None`, they are kept again.
+    /// From now on everybody who comes is told this, those who have come first; with `None`, they
+    /// are kept again.
     pub fn answer(&self, answer: Option<Vec<u8>>) {
         let mut state = lock(&self.inner.state);
         let waiting = match &answer {

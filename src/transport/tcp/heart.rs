@@ -1,6 +1,7 @@
-//! The heartbeat between nodes: each leader beats on its control connections, and takes anything that comes on them as a
-//! sign of life. A leader that nothing is heard of for the limit is stopped, or cannot be reached: this fails the group, on
-//! both sides of a network that has parted. What stops inside a node is found by those of the node.
+//! The heartbeat between nodes: each leader beats on its control connections, and takes anything
+//! that comes on them as a sign of life. A leader that nothing is heard of for the limit is
+//! stopped, or cannot be reached: this fails the group, on both sides of a network that has parted.
+//! What stops inside a node is found by those of the node.
 
 use super::control::Line;
 use super::door::lock;

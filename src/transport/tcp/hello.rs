@@ -6,10 +6,10 @@
 //! answer: 0 | hello of the acceptor, or the number of a refusal
 //! taken:  'T', or the number of a refusal
 //! ```
-//! The one who has connected says the hello and reads the answer; only when it has found that right does it
-//! say [`CONFIRM`]; so both have checked both. The acceptor then puts the connection in its place and says
-//! [`TAKEN`], and only when that has come is the connection used: no byte is ahead of its stream, and whoever was
-//! too late for an acceptor that leaves knows it.
+//! The one who has connected says the hello and reads the answer; only when it has found that right
+//! does it say [`CONFIRM`]; so both have checked both. The acceptor then puts the connection in its
+//! place and says [`TAKEN`], and only when that has come is the connection used: no byte is ahead
+//! of its stream, and whoever was too late for an acceptor that leaves knows it.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::{Channel, MAX_LANES};
@@ -160,7 +160,8 @@ impl Hello {
     }
 }
 
-/// Whether the answer to a hello has come, and is from whom the hello was meant for; false while more must come.
+/// Whether the answer to a hello has come, and is from whom the hello was meant for; false while
+/// more must come.
 ///
 /// # Errors
 /// What the other side said, or `Stranger` where it is somebody else.

@@ -1,5 +1,6 @@
-//! What ranks of other nodes are doing elsewhere, for the message of an operation that has waited for them in vain. A
-//! leader asks the leader of their node; whoever is none lets its leader speak first.
+//! What ranks of other nodes are doing elsewhere, for the message of an operation that has waited
+//! for them in vain. A leader asks the leader of their node; whoever is none lets its leader speak
+//! first.
 
 use super::control::Line;
 use super::door::lock;
@@ -12,7 +13,8 @@ use crate::transport::pulse;
 use crate::wait::{Pace, until};
 use std::time::Duration;
 
-/// How long a rank that found a mismatch waits for the labels of another node, or for its leader's report.
+/// How long a rank that found a mismatch waits for the labels of another node, or for its leader's
+/// report.
 const LABEL_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -56,8 +58,9 @@ impl Shared {
         ranks.iter().map(answer).collect()
     }
 
-    /// See [`Endpoint::labels`](crate::transport::Endpoint::labels). A rank that is not a leader cannot ask other nodes:
-    /// its leader, which takes part in the same operation, finds the mismatch too, and reports it first.
+    /// See [`Endpoint::labels`](crate::transport::Endpoint::labels). A rank that is not a leader
+    /// cannot ask other nodes: its leader, which takes part in the same operation, finds the
+    /// mismatch too, and reports it first.
     pub(super) fn ask_labels(&self, rank: Rank, sequence: u64) -> Vec<Label> {
         if let Some(local) = self.local(rank) {
             return self.domain.region().labels(local).all(sequence);

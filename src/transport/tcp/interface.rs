@@ -1,8 +1,8 @@
-//! Which of this host's addresses its peers are told: a pure function of the interfaces, what the user says, and
-//! the way to the store.
+//! Which of this host's addresses its peers are told: a pure function of the interfaces, what the
+//! user says, and the way to the store.
 //!
-//! Two lists come out: addresses for *anyone*, and addresses for ranks that are *near*, in the same network name
-//! space. Loopback is only ever among the latter.
+//! Two lists come out: addresses for *anyone*, and addresses for ranks that are *near*, in the same
+//! network name space. Loopback is only ever among the latter.
 
 use crate::base::error::{Error, Result};
 use crate::sys::netif::Interface;
@@ -210,8 +210,8 @@ fn is_wide(it: &&Interface) -> bool {
     }
 }
 
-/// Those that mean something on other hosts. A link's IPv6 address needs the number of the reader's own interface,
-/// which only readers of the same name space share.
+/// Those that mean something on other hosts. A link's IPv6 address needs the number of the reader's
+/// own interface, which only readers of the same name space share.
 fn outward_of(list: &[Chosen]) -> Vec<Chosen> {
     let is_outward = |it: &&Chosen| match it.address.ip() {
         IpAddr::V4(ip) => !ip.is_loopback(),

@@ -1,5 +1,5 @@
-//! What a newcomer says before anything else, as far as it has come, and what a rank knows of those who may come.
-//! Pure: the door brings the bytes.
+//! What a newcomer says before anything else, as far as it has come, and what a rank knows of those
+//! who may come. Pure: the door brings the bytes.
 
 use super::hello::{self, CONFIRM, HELLO_BYTES, Hello, Purpose, Refusal};
 use super::join::Member;
@@ -31,7 +31,8 @@ impl Default for Introduction {
 }
 
 impl Introduction {
-    /// Room for what comes next; only for what belongs to the introduction, since anything after is the stream's.
+    /// Room for what comes next; only for what belongs to the introduction, since anything after is
+    /// the stream's.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let end = if self.filled < HELLO_BYTES { HELLO_BYTES } else { self.bytes.len() };
         &mut self.bytes[self.filled..end]

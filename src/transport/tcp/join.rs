@@ -1,5 +1,5 @@
-//! How a rank comes into a mesh: it opens the door, tells where that is, and once it knows the others, leaders
-//! connect to each other. Streams are made later, when they are first used.
+//! How a rank comes into a mesh: it opens the door, tells where that is, and once it knows the
+//! others, leaders connect to each other. Streams are made later, when they are first used.
 
 use super::advert::{Advert, Offer};
 use super::control::Line;
@@ -76,11 +76,12 @@ pub struct Opening {
     advert: Advert,
 }
 
-/// Opens the door at the addresses that the environment asks for, or that lead to the store, whose host and port
-/// are the hint.
+/// Opens the door at the addresses that the environment asks for, or that lead to the store, whose
+/// host and port are the hint.
 ///
 /// # Errors
-/// `InvalidArgument` for a variable that makes no sense here, `Connection` where no port is free, `System`.
+/// `InvalidArgument` for a variable that makes no sense here, `Connection` where no port is free,
+/// `System`.
 pub fn open(route_hint: Option<(&str, u16)>) -> Result<Opening> {
     let rules = rules(route_hint)?;
     let choice = interface::choose(&netif::interfaces()?, &rules)?;
@@ -187,12 +188,12 @@ impl Opening {
         Gate::open(Arc::clone(&self.door), party)
     }
 
-    /// Joins the others; `domain` is the one of this rank's node. Once all have joined, streams can be used.
-    /// `over` is asked now and then whether there is a reason not to wait any longer.
+    /// Joins the others; `domain` is the one of this rank's node. Once all have joined, streams can
+    /// be used. `over` is asked now and then whether there is a reason not to wait any longer.
     ///
     /// # Errors
-    /// That reason, or the domain's failure; `Connection` or `Timeout` naming the leader that could not be
-    /// reached; `System`.
+    /// That reason, or the domain's failure; `Connection` or `Timeout` naming the leader that could
+    /// not be reached; `System`.
     pub fn join(
         self,
         party: &Party<'_>,

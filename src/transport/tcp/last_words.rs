@@ -1,6 +1,7 @@
-//! Why a rank leaves a group that has failed, told on the streams to it. Bytes go one way on a stream; after the hello the
-//! other way is free, and carries this frame or nothing before it ends. Leaders tell the same, and sooner; but where a
-//! leader has left already, its node hears it from nobody else.
+//! Why a rank leaves a group that has failed, told on the streams to it. Bytes go one way on a
+//! stream; after the hello the other way is free, and carries this frame or nothing before it ends.
+//! Leaders tell the same, and sooner; but where a leader has left already, its node hears it from
+//! nobody else.
 
 use super::frame::{Frame, MAX_BYTES};
 use crate::base::error::Error;

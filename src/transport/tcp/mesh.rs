@@ -1,12 +1,15 @@
-//! [`Endpoint`](crate::transport::Endpoint) over TCP: one connection for each direction and channel that is used.
+//! [`Endpoint`](crate::transport::Endpoint) over TCP: one connection for each direction and channel
+//! that is used.
 //!
-//! **Streams are raw**: after the hello of each connection its bytes are the caller's, read straight into where
-//! they belong. So the end of a stream is told by the connection itself. A rank that leaves sends the end of each
-//! connection (FIN) after its last bytes. A rank that dies must not: all connections of a mesh are set to be *reset*
-//! when they are closed, which is what the system does for a process that dies, and which only leaving in order
-//! undoes. An end of file is thus an orderly leave, and anything else a death. What a dying rank's system had not
-//! sent yet is lost. A reset that is lost under way, or comes from a host that is gone, is made good by the control
-//! connections, which tell every death. What comes of all that is in [`standing`](super::standing).
+//! **Streams are raw**: after the hello of each connection its bytes are the caller's, read
+//! straight into where they belong. So the end of a stream is told by the connection itself. A rank
+//! that leaves sends the end of each connection (FIN) after its last bytes. A rank that dies must
+//! not: all connections of a mesh are set to be *reset* when they are closed, which is what the
+//! system does for a process that dies, and which only leaving in order undoes. An end of file is
+//! thus an orderly leave, and anything else a death. What a dying rank's system had not sent yet is
+//! lost. A reset that is lost under way, or comes from a host that is gone, is made good by the
+//! control connections, which tell every death. What comes of all that is in
+//! [`standing`](super::standing).
 
 use super::control::Line;
 use super::dial::{Caller, Dial, Target};
@@ -102,7 +105,8 @@ pub(super) struct Shared {
     pub(super) passing: Mutex<()>,
     /// Passes news of this node on to the other leaders.
     pub(super) news: OnceLock<Nudge>,
-    /// This rank leaves: what comes now is closed at once. Looked at under the lock of the place that it is for.
+    /// This rank leaves: what comes now is closed at once. Looked at under the lock of the place
+    /// that it is for.
     pub(super) leaving: AtomicBool,
     pub(super) weak: Weak<Self>,
 }
@@ -171,7 +175,8 @@ impl Shared {
         drop(passing);
     }
 
-    /// Tells them for the last time, and ends the lines. What another thread is passing on goes first.
+    /// Tells them for the last time, and ends the lines. What another thread is passing on goes
+    /// first.
     pub(super) fn end_lines(&self) {
         let passing = lock(&self.passing);
         if self.leads {
@@ -190,7 +195,8 @@ impl Shared {
         lines.iter().for_each(|line| frames.iter().for_each(|frame| line.say(frame)));
     }
 
-    /// What the other leaders do not know yet. A failure comes first: those who leave then leave because of it.
+    /// What the other leaders do not know yet. A failure comes first: those who leave then leave
+    /// because of it.
     pub(super) fn news_of(&self, reported: &mut [bool]) -> Vec<Frame> {
         // Looked at before the failure, which whoever leaves after it has seen.
         let left: Vec<bool> =
@@ -289,8 +295,8 @@ impl Shared {
         }
     }
 
-    /// What it means that a transfer with a peer failed: false for nothing yet, true that the peer has left or
-    /// died, which is noted. The stream's place is locked.
+    /// What it means that a transfer with a peer failed: false for nothing yet, true that the peer
+    /// has left or died, which is noted. The stream's place is locked.
     ///
     /// # Errors
     /// `System` for a failure of this rank's own.

@@ -1,4 +1,5 @@
-//! The point-to-point streams, whose progress nobody waits for: which may go on, and who is called then.
+//! The point-to-point streams, whose progress nobody waits for: which may go on, and who is called
+//! then.
 
 use super::door::lock;
 use crate::base::error::{Error, Result};

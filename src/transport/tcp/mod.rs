@@ -1,13 +1,14 @@
 //! Byte streams between hosts: [`Endpoint`](super::Endpoint) over TCP.
 //!
 //! * [`interface`] chooses the addresses of this host, and [`advert`] tells them;
-//! * [`door`] listens, for all groups of the process, and [`dial`] connects; both exchange a [`hello`]
-//!   first, and [`introduction`] says who may come in;
-//! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is called, and
-//!   [`messages`] the point-to-point streams, which the service thread attends to;
+//! * [`door`] listens, for all groups of the process, and [`dial`] connects; both exchange a
+//!   [`hello`] first, and [`introduction`] says who may come in;
+//! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is
+//!   called, and [`messages`] the point-to-point streams, which the service thread attends to;
 //! * [`arrival`] puts a connection into its place in the mesh;
-//! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s; [`heart`] watches them, and
-//!   [`inquiry`] asks over them; [`last_words`] are the same frames on the streams to one that leaves;
+//! * [`control`] are the connections between the leaders of the nodes, which carry [`frame`]s;
+//!   [`heart`] watches them, and [`inquiry`] asks over them; [`last_words`] are the same frames on
+//!   the streams to one that leaves;
 //! * [`gate`] is where ranks of a group that has failed find each other;
 //! * [`join`] puts it together.
 //!

@@ -1,10 +1,11 @@
 //! How the peers of a rank stand, as far as their streams tell: there, leaving, gone, dead.
 //!
-//! Of those who noticed a death the rank's own node knows best what it was doing. A stream that breaks therefore
-//! fails the group only after [`GRACE`], if nothing better has come until then. Nor is a rank that leaves the reason why
-//! nothing comes, where it leaves a group that has failed: its leader says so on another connection, for which whoever
-//! waits for that rank gives it [`PARTING`]. Where one connection ends and the others do not ([`LEAVING`]), somebody
-//! between the hosts has ended it, and that counts as a death too.
+//! Of those who noticed a death the rank's own node knows best what it was doing. A stream that
+//! breaks therefore fails the group only after [`GRACE`], if nothing better has come until then.
+//! Nor is a rank that leaves the reason why nothing comes, where it leaves a group that has failed:
+//! its leader says so on another connection, for which whoever waits for that rank gives it
+//! [`PARTING`]. Where one connection ends and the others do not ([`LEAVING`]), somebody between the
+//! hosts has ended it, and that counts as a death too.
 
 use super::door::lock;
 use super::mesh::{Shared, Slot};
@@ -19,7 +20,8 @@ const GRACE: Duration = Duration::from_millis(100);
 /// How long the connections of one that leaves may take to end, all of them.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// How long a rank that has left is waited for, since it may have left because of a failure that is still on its way.
+/// How long a rank that has left is waited for, since it may have left because of a failure that is
+/// still on its way.
 pub(super) const PARTING: Duration = Duration::from_millis(500);
 
 /// How a peer stands: the larger number stays.
@@ -52,7 +54,8 @@ impl Shared {
         Error::new(ErrorKind::PeerFailed, message).with_culprit(peer).with_fault(Fault::Left)
     }
 
-    /// What a stream gives that has ended: nothing while a death, or a parting, waits for its reason.
+    /// What a stream gives that has ended: nothing while a death, or a parting, waits for its
+    /// reason.
     ///
     /// # Errors
     /// `PeerFailed`.
@@ -74,8 +77,9 @@ impl Shared {
         error.with_fault(Fault::Unreachable)
     }
 
-    /// The end of a stream has come as of a peer that leaves in order. Whoever has taken the end from the socket
-    /// says what it was before the stream's place is unlocked: the socket tells it once.
+    /// The end of a stream has come as of a peer that leaves in order. Whoever has taken the end
+    /// from the socket says what it was before the stream's place is unlocked: the socket tells it
+    /// once.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.standings[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             let why = "one of its connections ended, and others did not";
@@ -112,9 +116,9 @@ impl Shared {
         self.set_alarm(&obituaries);
     }
 
-    /// Whether a peer whose time of grace is over has died. Who leaves in order ends all its connections: one that ended
-    /// alone was cut off by something else, and nothing would come on the others. The end of one that has something to be
-    /// read may lie behind that.
+    /// Whether a peer whose time of grace is over has died. Who leaves in order ends all its
+    /// connections: one that ended alone was cut off by something else, and nothing would come on
+    /// the others. The end of one that has something to be read may lie behind that.
     fn has_died(&self, peer: Rank) -> bool {
         let lives =
             |slot: &Slot| lock(&slot.incoming).as_ref().is_some_and(|it| it.is_open_and_silent());
@@ -132,7 +136,8 @@ impl Shared {
         }
     }
 
-    /// Fails the group for those whose death nobody has explained, and gives up those who have left.
+    /// Fails the group for those whose death nobody has explained, and gives up those who have
+    /// left.
     pub(super) fn publish_obituaries(&self) {
         let now = Instant::now();
         let mut obituaries = lock(&self.obituaries);

@@ -1,7 +1,8 @@
 //! `cargo xtask bench-store`: our store against torch's own, server and client.
 //!
-//! Both programs (`ffi-tests/perf/store_bench*`) measure in the same way and run in turns: a pair is one run of each,
-//! and every other pair begins with the other one, so that what else the machine does meets both alike.
+//! Both programs (`ffi-tests/perf/store_bench*`) measure in the same way and run in turns: a pair
+//! is one run of each, and every other pair begins with the other one, so that what else the
+//! machine does meets both alike.
 
 mod rows;
 
@@ -100,8 +101,8 @@ fn compile_against_torch(stage: &Stage, torch: &Torch) -> Result<PathBuf, String
     Ok(program)
 }
 
-/// Whether host names come from files only. torch looks up the name of every peer, and where a name server does not
-/// answer would spend its time with that.
+/// Whether host names come from files only. torch looks up the name of every peer, and where a name
+/// server does not answer would spend its time with that.
 enum Names {
     /// In a mount name space of its own, begun with these words.
     Files(Vec<String>),

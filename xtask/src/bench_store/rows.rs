@@ -82,7 +82,8 @@ impl Row {
     }
 }
 
-/// What is measured per number of clients: the name, its meaning, the unit, the ratio required, the sizes of values.
+/// What is measured per number of clients: the name, its meaning, the unit, the ratio required, the
+/// sizes of values.
 type Operation = (&'static str, &'static str, Unit, f64, &'static [u32]);
 const OPERATIONS: &[Operation] = &[
     ("set", "1000 sets, then a round trip", Unit::Milliseconds, 1.0, &[16, 4096]),

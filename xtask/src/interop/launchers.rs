@@ -1,5 +1,5 @@
-//! Our programs under other projects' launchers: each sets its own environment, torchrun hosts the store itself, and
-//! the outcome must be the very one that it is under distrun.
+//! Our programs under other projects' launchers: each sets its own environment, torchrun hosts the
+//! store itself, and the outcome must be the very one that it is under distrun.
 
 use super::{Case, Context, LIMIT, Problem, RANKS, Result};
 use crate::examples::{Training, distrun};
@@ -69,8 +69,8 @@ fn free_port() -> Result<u16> {
     Ok(bound.map_err(|cause| format!("binding a port: {cause}"))?.port())
 }
 
-/// Adds a program that is run only if a variable of its environment has the value that tells the launcher's mode:
-/// a case must not pass because torchrun did something else than was asked.
+/// Adds a program that is run only if a variable of its environment has the value that tells the
+/// launcher's mode: a case must not pass because torchrun did something else than was asked.
 fn only_with(command: &mut Command, (variable, value): (&str, &str), program: &PathBuf) {
     let script = format!(
         "[ \"${variable}\" = '{value}' ] || {{ echo \"{variable} is ${variable}, not {value}\"; exit 9; }}; exec \"$0\""

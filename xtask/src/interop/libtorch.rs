@@ -1,5 +1,6 @@
-//! `c-examples/libtorch`: a `torch::nn::Module` trained with the libtorch of torch's wheel. The test program checks `ddp.hpp`.
-//! Two ranks of the example must get the weights of one, and reduce gradients during the backward pass.
+//! `c-examples/libtorch`: a `torch::nn::Module` trained with the libtorch of torch's wheel. The
+//! test program checks `ddp.hpp`. Two ranks of the example must get the weights of one, and reduce
+//! gradients during the backward pass.
 
 use super::{Case, Context, LIMIT, Problem, Result};
 use crate::examples::{self, distrun};
@@ -115,8 +116,8 @@ fn data_path() -> String {
     format!("-DDIGITS_CSV=\"{}\"", data.display())
 }
 
-/// The option for the ABI of the standard library with which torch was built, from its CMake configuration. Recent versions have
-/// the compiler's default, and no such option.
+/// The option for the ABI of the standard library with which torch was built, from its CMake
+/// configuration. Recent versions have the compiler's default, and no such option.
 fn torch_abi(package: &Path) -> Option<String> {
     const MACRO: &str = "_GLIBCXX_USE_CXX11_ABI=";
     let config = package.join("share/cmake/Torch/TorchConfig.cmake");

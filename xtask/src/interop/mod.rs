@@ -22,7 +22,8 @@ use crate::{Arguments, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What one process of a case may take. Their own waits are shorter, so that they can say what they waited for.
+/// What one process of a case may take. Their own waits are shorter, so that they can say what they
+/// waited for.
 const LIMIT: Duration = Duration::from_secs(180);
 /// How many ranks our programs have.
 const RANKS: usize = 4;

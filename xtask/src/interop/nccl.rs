@@ -1,5 +1,5 @@
-//! A real libnccl, loaded by its path and never called but for its version: all functions that the library uses are there. No
-//! GPU is needed, and no driver.
+//! A real libnccl, loaded by its path and never called but for its version: all functions that the
+//! library uses are there. No GPU is needed, and no driver.
 
 use super::{Case, Context, LIMIT, Problem, Result};
 use crate::{run, workspace};

@@ -1,5 +1,5 @@
-//! One store, two implementations: torch's clients on our server, our client and whole jobs on torch's, and processes
-//! of both on one.
+//! One store, two implementations: torch's clients on our server, our client and whole jobs on
+//! torch's, and processes of both on one.
 
 use super::{Case, Context, LIMIT, Problem, RANKS, Result};
 use crate::run::{self, Background};
@@ -78,7 +78,8 @@ impl Server {
         Ok(Self { process, port })
     }
 
-    /// Runs programs at once, to their ends. Where one fails, what the server has said is part of the message.
+    /// Runs programs at once, to their ends. Where one fails, what the server has said is part of
+    /// the message.
     fn serve(&mut self, commands: Vec<Command>) -> Result<Vec<String>> {
         run::together(commands, LIMIT).map_err(|problem| {
             let said = self.process.said();

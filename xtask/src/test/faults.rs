@@ -1,4 +1,5 @@
-//! A rank is killed in the middle of training: under distrun, and with nobody to look after the ranks.
+//! A rank is killed in the middle of training: under distrun, and with nobody to look after the
+//! ranks.
 
 use super::report::{Checked, PASSED, Report};
 use crate::examples::{TRAIN_DIGITS, distrun};

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every check that this machine allows, and a count.
 //!
-//! A check that cannot run here (a tool is missing and may not be installed) is skipped with its reason; a skipped
-//! check is not a failure, since the command must work for an ordinary user who has Rust and a C compiler only.
+//! A check that cannot run here (a tool is missing and may not be installed) is skipped with its
+//! reason; a skipped check is not a failure, since the command must work for an ordinary user who
+//! has Rust and a C compiler only.
 
 mod counts;
 mod faults;

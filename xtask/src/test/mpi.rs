@@ -1,5 +1,6 @@
-//! The plug-in for MPI, with each implementation that is installed: a short part of the conformance suite with one rank in
-//! each process, what is beyond one count of MPI's, the memory of devices over stubs, and a training under its launcher.
+//! The plug-in for MPI, with each implementation that is installed: a short part of the conformance
+//! suite with one rank in each process, what is beyond one count of MPI's, the memory of devices
+//! over stubs, and a training under its launcher.
 
 use super::report::{Checked, PASSED, Report, Verdict};
 use crate::conformance::{self, Job};
@@ -68,7 +69,8 @@ fn conform(mpi: Mpi, plugin: &Path) -> Checked {
     Ok(PASSED)
 }
 
-/// Whether there is all that is needed to build the plug-in for an MPI and to run with it; else what is not.
+/// Whether there is all that is needed to build the plug-in for an MPI and to run with it; else
+/// what is not.
 pub(super) fn missing(mpi: Mpi) -> Option<String> {
     if let Err(reason) = mpi.compiler().and(mpi.launcher(1)) {
         return Some(reason);
@@ -126,7 +128,8 @@ fn refused_by_the_other(mpi: Mpi, program: &Path) -> Checked {
     Ok(PASSED)
 }
 
-/// Over the stub of libcuda: by way of host memory, and given to an MPI that takes it, which is a stub as well.
+/// Over the stub of libcuda: by way of host memory, and given to an MPI that takes it, which is a
+/// stub as well.
 fn devices(mpi: Mpi, stage: &Stage) -> Checked {
     let stubs = scratch("stubs_mpi")?;
     let sources = root().join("ffi-tests");
@@ -183,7 +186,8 @@ fn with_stubs(stage: &Stage, stubs: &Path, source: &Path, name: &str) -> Result<
     Ok(program)
 }
 
-/// The same result as with the native back end, under the same launcher; the plug-in is found beside the library.
+/// The same result as with the native back end, under the same launcher; the plug-in is found
+/// beside the library.
 fn train(mpi: Mpi, stage: &Stage) -> Checked {
     let program = TRAIN_DIGITS.compile(stage)?;
     let training = |backend: &str| {

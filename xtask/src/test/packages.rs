@@ -1,7 +1,8 @@
-//! Projects that use libdist: the installed package through CMake, pkg-config and dlopen, the C tests, and projects that
-//! build libdist as a part of themselves.
+//! Projects that use libdist: the installed package through CMake, pkg-config and dlopen, the C
+//! tests, and projects that build libdist as a part of themselves.
 //!
-//! The tree is moved after installation, so that nothing in it may name the place where it was built or installed.
+//! The tree is moved after installation, so that nothing in it may name the place where it was
+//! built or installed.
 
 use super::counts::Counts;
 use super::mpi;
@@ -102,7 +103,8 @@ fn find_package_cxx(source: &str, prefix: &Path, stage: &Stage) -> Checked {
     }
 }
 
-/// Tests a project that builds libdist as a part of itself, and that thus installs nothing of libdist.
+/// Tests a project that builds libdist as a part of itself, and that thus installs nothing of
+/// libdist.
 fn build_tree(source: &str, stage: &Stage) -> Checked {
     if let Some(reason) = missing(&["cmake", "make", "c++"]) {
         return Ok(Verdict::Skipped(reason));
@@ -139,7 +141,8 @@ fn cmake_project(source: &str, build: &Path, setting: &str, stage: &Stage) -> Ch
     counted(&run::shown(&mut ctest, LIMIT)?, Counts::of_ctest)
 }
 
-/// A program that asks for the back end over MPI, under its launcher, with nothing but the installed tree.
+/// A program that asks for the back end over MPI, under its launcher, with nothing but the
+/// installed tree.
 fn plugin(mpi: Mpi, prefix: &Path) -> Checked {
     if let Some(reason) = mpi::missing(mpi) {
         return Ok(Verdict::Skipped(reason));

@@ -1,4 +1,5 @@
-//! The C programs against the staged release build: the examples on several numbers of ranks, README's program.
+//! The C programs against the staged release build: the examples on several numbers of ranks,
+//! README's program.
 
 use super::report::{Checked, PASSED, Report};
 use crate::examples::{
@@ -137,7 +138,8 @@ fn survive(report: &mut Report, stage: &Stage) {
     });
 }
 
-/// A rank dies under the launcher, and the others go on for longer than the launcher gives ranks after a failure.
+/// A rank dies under the launcher, and the others go on for longer than the launcher gives ranks
+/// after a failure.
 fn survive_under_distrun(report: &mut Report, stage: &Stage) {
     report.check("example survive under distrun, 4 ranks, then 3", || {
         let program = SURVIVE.compile(stage)?;

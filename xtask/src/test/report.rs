@@ -47,7 +47,8 @@ impl Report {
         fine
     }
 
-    /// Prints a line for each check, and the count of tests as the last line. Returns whether none failed.
+    /// Prints a line for each check, and the count of tests as the last line. Returns whether none
+    /// failed.
     pub(super) fn print(&self) -> bool {
         println!("\n== summary");
         let mut total = Counts::default();

@@ -23,7 +23,8 @@ pub(super) fn run(report: &mut Report) {
             .check("models of threads", || counted(&crate::loom::models()?, Counts::of_cargo_test));
     }
     report.check("documentation", || {
-        // It is for those who work on the library (its users read dist.h), so it may show what is private.
+        // It is for those who work on the library (its users read dist.h), so it may show what is
+        // private.
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
         single(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     });

@@ -1,4 +1,5 @@
-//! Collectives of a group of one rank: what it has is what it gets. MPI is not asked, since it would copy.
+//! Collectives of a group of one rank: what it has is what it gets. MPI is not asked, since it
+//! would copy.
 
 use super::{copy, sink, source};
 use crate::base::op::ReduceOp;

@@ -1,8 +1,9 @@
 //! Collectives whose blocks have lengths and places of their own.
 //!
-//! Only all_gather_v has lengths that all ranks know, and can be MPI's. The others are messages between two ranks on the
-//! communicator of collectives: each pair of ranks has one at most in a call, and calls have one order, so that one tag will
-//! do. A length on which two ranks do not agree is found, blocks may lie anywhere, and receives can be taken back.
+//! Only all_gather_v has lengths that all ranks know, and can be MPI's. The others are messages
+//! between two ranks on the communicator of collectives: each pair of ranks has one at most in a
+//! call, and calls have one order, so that one tag will do. A length on which two ranks do not
+//! agree is found, blocks may lie anywhere, and receives can be taken back.
 
 use super::{Address, Call, Collective, copy};
 use crate::failure::Result;
@@ -61,7 +62,8 @@ impl Collective {
         })
     }
 
-    /// Sends and receives blocks of this rank: one for, and one from, each rank, in lists that may be empty.
+    /// Sends and receives blocks of this rank: one for, and one from, each rank, in lists that may
+    /// be empty.
     pub(super) fn trade(
         &mut self,
         call: &Call<'_>,

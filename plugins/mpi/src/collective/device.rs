@@ -1,8 +1,9 @@
 //! Collectives on the memory of devices, by MPIs that take it.
 //!
-//! They are messages between two ranks, since that is what every such MPI takes: Open MPI's nonblocking collectives do not, and its
-//! reductions copy to host memory themselves. What is not here the library carries by way of host memory. Nothing here may
-//! touch what is in a block; also what a rank has for itself goes through MPI.
+//! They are messages between two ranks, since that is what every such MPI takes: Open MPI's
+//! nonblocking collectives do not, and its reductions copy to host memory themselves. What is not
+//! here the library carries by way of host memory. Nothing here may touch what is in a block; also
+//! what a rank has for itself goes through MPI.
 
 use super::blocks::Block;
 use super::{Call, Collective};

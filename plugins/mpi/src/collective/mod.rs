@@ -1,7 +1,9 @@
-//! Collectives: each is one nonblocking operation of MPI or several, and what is done once they have ended.
+//! Collectives: each is one nonblocking operation of MPI or several, and what is done once they
+//! have ended.
 //!
-//! How a call is carried out depends only on what all ranks know of it, since all must call MPI alike. What differs from rank
-//! to rank (where blocks lie, whether a rank is in place) is evened out by memory of this crate's own.
+//! How a call is carried out depends only on what all ranks know of it, since all must call MPI
+//! alike. What differs from rank to rank (where blocks lie, whether a rank is in place) is evened
+//! out by memory of this crate's own.
 
 pub(crate) mod alone;
 mod blocks;
@@ -43,7 +45,8 @@ struct Step {
     expected: Option<(i32, usize)>,
 }
 
-/// Those that have not ended, the last one first. Most calls have one: that needs no memory of its own.
+/// Those that have not ended, the last one first. Most calls have one: that needs no memory of its
+/// own.
 #[derive(Debug, Default)]
 struct Steps {
     last: Option<Step>,
@@ -284,8 +287,8 @@ impl Collective {
         Ok(())
     }
 
-    /// Takes back what is left of it, where it is made of messages that have not begun to arrive: MPI takes nothing else
-    /// back.
+    /// Takes back what is left of it, where it is made of messages that have not begun to arrive:
+    /// MPI takes nothing else back.
     pub(crate) fn cancel(&mut self) -> Result<Taken> {
         while let Some(step) = &mut self.steps.last {
             let mut flag = 0;

@@ -1,7 +1,7 @@
 //! Reductions: the operator, the factor and the average, in pieces that a count can say.
 //!
-//! f16, bf16 and f8 are divided before they are added, as the library does between hosts, so that an average fits where the
-//! sum would not; everything else is divided once in the end.
+//! f16, bf16 and f8 are divided before they are added, as the library does between hosts, so that
+//! an average fits where the sum would not; everything else is divided once in the end.
 
 use super::{Address, Call, Collective, copy, sink, source, untyped};
 use crate::base::op::ReduceOp;
@@ -51,7 +51,8 @@ fn small(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
 
-/// The pieces of a vector: where each begins and how long it is, in elements. One, where the vector is empty.
+/// The pieces of a vector: where each begins and how long it is, in elements. One, where the vector
+/// is empty.
 fn pieces(call: &Call<'_>, count: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
     let most = usize::try_from(call.part.options.largest).unwrap_or(1);
     let starts = (0..count.max(1)).step_by(most);
@@ -59,7 +60,8 @@ fn pieces(call: &Call<'_>, count: usize) -> impl Iterator<Item = (usize, usize)>
 }
 
 impl Collective {
-    /// What this rank contributes, of `bytes` bytes: where it lies, or a copy that is scaled or divided.
+    /// What this rank contributes, of `bytes` bytes: where it lies, or a copy that is scaled or
+    /// divided.
     fn contribution(
         &mut self,
         call: &Call<'_>,

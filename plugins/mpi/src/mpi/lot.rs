@@ -4,7 +4,8 @@ use super::{constant, mpi, sys};
 use crate::failure::Result;
 use std::ffi::c_int;
 
-/// What stands for some elements: a count and a type, which spans all of them where there are more than a count can say.
+/// What stands for some elements: a count and a type, which spans all of them where there are more
+/// than a count can say.
 #[derive(Debug)]
 pub(crate) struct Lot {
     pub(crate) count: c_int,

@@ -1,5 +1,5 @@
-//! MPI as this crate sees it: a call and what became of it, handles that may travel between threads, and what mpi-sys has
-//! no name for.
+//! MPI as this crate sees it: a call and what became of it, handles that may travel between
+//! threads, and what mpi-sys has no name for.
 
 pub(crate) mod lot;
 
@@ -9,12 +9,14 @@ use crate::interface::{DIST_ERR_BACKEND, DIST_ERR_MISMATCH};
 pub(crate) use mpi_sys as sys;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Calls a function of MPI, and makes an error of what it returns: `mpi!(MPI_Test(request, flag, status))`.
+/// Calls a function of MPI, and makes an error of what it returns: `mpi!(MPI_Test(request, flag,
+/// status))`.
 ///
-/// All calls of MPI are made here, and what makes them sound is the same for all of them: MPI is initialised and not yet
-/// finalised, and may be called by this thread (whoever calls holds a [`crate::process::Entered`]); handles were given by MPI
-/// and have not been freed; addresses of handles, flags and statuses are those of variables that outlive the call; buffers
-/// are as long as count and type say, and are lent until the request has ended.
+/// All calls of MPI are made here, and what makes them sound is the same for all of them: MPI is
+/// initialised and not yet finalised, and may be called by this thread (whoever calls holds a
+/// [`crate::process::Entered`]); handles were given by MPI and have not been freed; addresses of
+/// handles, flags and statuses are those of variables that outlive the call; buffers are as long as
+/// count and type say, and are lent until the request has ended.
 macro_rules! mpi {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: see the macro.
@@ -40,7 +42,8 @@ pub(crate) use constant;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle<T>(pub(crate) T);
 
-// SAFETY: what a handle stands for is MPI's, which is called by one thread at a time, or allows several.
+// SAFETY: what a handle stands for is MPI's, which is called by one thread at a time, or allows
+// several.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}

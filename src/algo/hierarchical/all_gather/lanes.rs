@@ -1,5 +1,5 @@
-//! All-gather between nodes, in lanes: the keeper of each collects its slice of the blocks of its node, and sends them
-//! round the other nodes.
+//! All-gather between nodes, in lanes: the keeper of each collects its slice of the blocks of its
+//! node, and sends them round the other nodes.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{Levels, slice, with_scratch};

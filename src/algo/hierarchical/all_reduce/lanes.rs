@@ -1,5 +1,5 @@
-//! Large vectors: in each node every keeper of a lane folds its slice of all vectors, all-reduces it with the other
-//! keepers, and everybody gathers the slices.
+//! Large vectors: in each node every keeper of a lane folds its slice of all vectors, all-reduces
+//! it with the other keepers, and everybody gathers the slices.
 
 use super::between;
 use crate::algo::Operation;

@@ -1,4 +1,5 @@
-//! Small vectors: the leader of each node folds those of its node, and all-reduces the result with the other leaders.
+//! Small vectors: the leader of each node folds those of its node, and all-reduces the result with
+//! the other leaders.
 
 use super::between;
 use crate::algo::Operation;
@@ -22,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Hierarchical(run),
 };
 
-/// Up to which size one rank of each node is enough: more of them share the work, for two hops more inside.
+/// Up to which size one rank of each node is enough: more of them share the work, for two hops more
+/// inside.
 fn pays(bytes: usize, shape: &Shape) -> bool {
     shape.smallest == 1 || bytes <= 32 << 10
 }

@@ -1,5 +1,5 @@
-//! Broadcast between nodes: the root is the leader of its node; the leaders pass the vector on, and everybody reads
-//! it from its leader.
+//! Broadcast between nodes: the root is the leader of its node; the leaders pass the vector on, and
+//! everybody reads it from its leader.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::Levels;

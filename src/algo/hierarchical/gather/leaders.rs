@@ -1,5 +1,5 @@
-//! Everybody stages its block, the leader of each node sends those of its node to the root in one message, and the root,
-//! which is the leader of its own, puts them in their places.
+//! Everybody stages its block, the leader of each node sends those of its node to the root in one
+//! message, and the root, which is the leader of its own, puts them in their places.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{Levels, at_a_time, with_scratch};

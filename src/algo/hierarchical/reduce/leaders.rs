@@ -1,5 +1,5 @@
-//! Reduce between nodes: the leader of each node folds the vectors of its node, the leaders reduce to the root, which
-//! is the leader of its own.
+//! Reduce between nodes: the leader of each node folds the vectors of its node, the leaders reduce
+//! to the root, which is the leader of its own.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute, contribute_staged, finish};

@@ -1,5 +1,6 @@
-//! Reduce-scatter between nodes, in lanes: the keeper of each folds its slice of the vectors of its node, for all
-//! ranks; the keepers exchange what is for each other's nodes; and everybody gets its block from them.
+//! Reduce-scatter between nodes, in lanes: the keeper of each folds its slice of the vectors of its
+//! node, for all ranks; the keepers exchange what is for each other's nodes; and everybody gets its
+//! block from them.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute_staged, finish};

@@ -1,5 +1,5 @@
-//! The root, which is the leader of its node, sends the leader of each other node the blocks of that node in one message;
-//! everybody reads its block from its leader.
+//! The root, which is the leader of its node, sends the leader of each other node the blocks of
+//! that node in one message; everybody reads its block from its leader.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{Levels, at_a_time, with_scratch};

@@ -30,7 +30,8 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     among(call, team, &block)
 }
 
-/// Each member's own block is in its place; blocks may have different lengths, that all members know.
+/// Each member's own block is in its place; blocks may have different lengths, that all members
+/// know.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].

@@ -1,5 +1,5 @@
-//! Direct exchange, for few members and small vectors: everybody sends its vector to everybody, and folds all of
-//! them in the order of the team. One hop.
+//! Direct exchange, for few members and small vectors: everybody sends its vector to everybody, and
+//! folds all of them in the order of the team. One hop.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
@@ -32,7 +32,8 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     among(call, team, Fold::of(operation)?, operation.recv)
 }
 
-/// One message each way between all is the fewest hops, and each rank sends its vector to all others.
+/// One message each way between all is the fewest hops, and each rank sends its vector to all
+/// others.
 pub(super) fn pays(bytes: usize, ranks: WorldSize) -> bool {
     bytes <= 4 << 10 && ranks <= 8
 }

@@ -1,5 +1,5 @@
-//! Recursive doubling: in each round partners exchange what they have folded so far. Few hops; everybody
-//! sends the whole vector in each.
+//! Recursive doubling: in each round partners exchange what they have folded so far. Few hops;
+//! everybody sends the whole vector in each.
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;

@@ -1,5 +1,5 @@
-//! Each rank folds its slice of all vectors at once and in rank order, and the slices go round: so the result does not
-//! depend on which ranks share a node.
+//! Each rank folds its slice of all vectors at once and in rank order, and the slices go round: so
+//! the result does not depend on which ranks share a node.
 
 use crate::algo::Operation;
 use crate::algo::message::{Call, Team, all_gather, reduce_scatter};

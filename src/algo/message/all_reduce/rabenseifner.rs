@@ -1,5 +1,5 @@
-//! Rabenseifner's algorithm: recursive halving folds one block at each worker, recursive doubling gathers the blocks.
-//! Few hops, and everybody sends about two vectors in all.
+//! Rabenseifner's algorithm: recursive halving folds one block at each worker, recursive doubling
+//! gathers the blocks. Few hops, and everybody sends about two vectors in all.
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;

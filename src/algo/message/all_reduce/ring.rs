@@ -1,6 +1,6 @@
-//! The ring, for large vectors: each block goes round once to be folded, and once more to be gathered. Everybody sends
-//! about two vectors in all, and always to the same neighbour. Blocks are cut into segments, so that one is
-//! folded while the next arrives.
+//! The ring, for large vectors: each block goes round once to be folded, and once more to be
+//! gathered. Everybody sends about two vectors in all, and always to the same neighbour. Blocks are
+//! cut into segments, so that one is folded while the next arrives.
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;

@@ -1,5 +1,5 @@
-//! Bruck's algorithm, for small blocks: with each message half of all blocks go on, over distances that double, so that
-//! each block goes as far as the bits of its way say.
+//! Bruck's algorithm, for small blocks: with each message half of all blocks go on, over distances
+//! that double, so that each block goes as far as the bits of its way say.
 
 use crate::algo::Operation;
 use crate::algo::message::{Call, Team};

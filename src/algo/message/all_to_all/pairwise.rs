@@ -1,5 +1,5 @@
-//! In each round everybody sends to one rank, and hears from another: the next round's are others again, so that nobody
-//! is spoken to by all. A few rounds are on their way at once.
+//! In each round everybody sends to one rank, and hears from another: the next round's are others
+//! again, so that nobody is spoken to by all. A few rounds are on their way at once.
 
 use crate::algo::Operation;
 use crate::algo::message::{Call, POSTED, Team};
@@ -22,7 +22,8 @@ pub static ROW: Algorithm = Algorithm {
 /// All ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what another does not expect.
+/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what another does not
+/// expect.
 pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
     let (size, me) = (team.size(), team.me());
     call.keep_own(operation.recv_block(me), operation.send_block(me))?;

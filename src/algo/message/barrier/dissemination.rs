@@ -1,4 +1,5 @@
-//! Dissemination: empty messages over distances that double, about log2 of the number of members in hops.
+//! Dissemination: empty messages over distances that double, about log2 of the number of members in
+//! hops.
 
 use crate::algo::Operation;
 use crate::algo::message::{Call, Team};

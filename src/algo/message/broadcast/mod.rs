@@ -1,5 +1,5 @@
-//! Broadcast over messages: from the root down a tree, or along a chain, segment by segment, so that a member passes on what it has
-//! while more arrives.
+//! Broadcast over messages: from the root down a tree, or along a chain, segment by segment, so
+//! that a member passes on what it has while more arrives.
 
 pub mod chain;
 pub mod tree;

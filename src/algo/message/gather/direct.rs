@@ -21,7 +21,8 @@ pub static ROW: Algorithm = Algorithm {
 /// All ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what the root does not expect.
+/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what the root does
+/// not expect.
 pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
     let (size, me, root) = (team.size(), team.me(), operation.root()?);
     if me == root {

@@ -1,4 +1,5 @@
-//! Up a binomial tree, for small blocks: each rank sends those of its part of the tree in one message.
+//! Up a binomial tree, for small blocks: each rank sends those of its part of the tree in one
+//! message.
 
 use crate::algo::Operation;
 use crate::algo::message::{Call, Team};

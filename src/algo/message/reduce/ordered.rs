@@ -1,5 +1,5 @@
-//! Everybody sends its vector to the root, which folds all at once and in rank order: so the result does not depend on
-//! which ranks share a node. Only the root waits.
+//! Everybody sends its vector to the root, which folds all at once and in rank order: so the result
+//! does not depend on which ranks share a node. Only the root waits.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};

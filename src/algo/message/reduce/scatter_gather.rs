@@ -1,8 +1,8 @@
-//! Each rank folds a slice, and the root gathers the slices: the root receives about two vectors, whatever the number
-//! of ranks, and all fold at once.
+//! Each rank folds a slice, and the root gathers the slices: the root receives about two vectors,
+//! whatever the number of ranks, and all fold at once.
 //!
-//! A slice is folded vector by vector as they come; of narrow floats all vectors at once, since a rounding for each rank
-//! would lose too much.
+//! A slice is folded vector by vector as they come; of narrow floats all vectors at once, since a
+//! rounding for each rank would lose too much.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, changes_parts, contribute_part, finish, is_narrow};

@@ -44,8 +44,8 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     finish(operation, operation.recv, team.size())
 }
 
-/// Folds `part` of all members into that of the root; those of the others are left with anything. `theirs` is
-/// scratch memory as long as the part.
+/// Folds `part` of all members into that of the root; those of the others are left with anything.
+/// `theirs` is scratch memory as long as the part.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].

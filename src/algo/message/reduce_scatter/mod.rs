@@ -11,8 +11,8 @@ use crate::algo::pattern::slices::{chunks, clipped};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 
-/// Works through the blocks a chunk of each at a time; `one` is given this rank's part of every block's chunk, where
-/// the result goes, and scratch memory for three chunks.
+/// Works through the blocks a chunk of each at a time; `one` is given this rank's part of every
+/// block's chunk, where the result goes, and scratch memory for three chunks.
 fn by_and_by(
     call: &mut Call<'_>,
     team: Team<'_>,

@@ -1,5 +1,6 @@
-//! Everybody sends each block to its owner, who folds those of all ranks at once and in rank order: so the result does
-//! not depend on which ranks share a node. An owner needs memory for a part of all ranks' blocks.
+//! Everybody sends each block to its owner, who folds those of all ranks at once and in rank order:
+//! so the result does not depend on which ranks share a node. An owner needs memory for a part of
+//! all ranks' blocks.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
@@ -37,8 +38,8 @@ pub(in crate::algo::message) fn part_of_each(vectors: WorldSize) -> usize {
     share((4 * SEGMENT).max(vectors * 64), vectors)
 }
 
-/// `block` is what this rank has for another; `result` gets the fold of what all have for this one. The team is all
-/// ranks.
+/// `block` is what this rank has for another; `result` gets the fold of what all have for this one.
+/// The team is all ranks.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.

@@ -34,9 +34,9 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     })
 }
 
-/// Everybody sends each block to whom it is for, who folds them in the order in which they come: its own, then those
-/// of the members before it. `give` is this member's part of another's block, `own` begins as its part of its
-/// own, and `scratch` is twice as long.
+/// Everybody sends each block to whom it is for, who folds them in the order in which they come:
+/// its own, then those of the members before it. `give` is this member's part of another's block,
+/// `own` begins as its part of its own, and `scratch` is twice as long.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].

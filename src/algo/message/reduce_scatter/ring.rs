@@ -32,8 +32,9 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     })
 }
 
-/// `give` is this member's part of any block, `result` gets its own block of the fold, and `scratch` is three times as
-/// long as the longest. Blocks may have different lengths, that all members know.
+/// `give` is this member's part of any block, `result` gets its own block of the fold, and
+/// `scratch` is three times as long as the longest. Blocks may have different lengths, that all
+/// members know.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].

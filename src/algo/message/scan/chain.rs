@@ -1,5 +1,6 @@
-//! A pipeline along the ranks. Each rank receives the fold of the lower ranks' vectors, folds its own vector in, and sends
-//! the result to the next rank, a segment at a time. Every rank sends and receives each element once.
+//! A pipeline along the ranks. Each rank receives the fold of the lower ranks' vectors, folds its
+//! own vector in, and sends the result to the next rank, a segment at a time. Every rank sends and
+//! receives each element once.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};
@@ -22,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Message(run),
 };
 
-/// Up to this many bytes one hop is faster than a chain, whose last rank waits for all others in turn.
+/// Up to this many bytes one hop is faster than a chain, whose last rank waits for all others in
+/// turn.
 const LEAST: usize = 64 << 10;
 
 /// Segments that a rank may be ahead of the next one.

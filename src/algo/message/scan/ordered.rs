@@ -1,5 +1,5 @@
-//! Every rank sends its vector to all higher ranks, and folds the vectors of the lower ones at once and in rank order. One
-//! hop; rank 0 sends its vector to all others.
+//! Every rank sends its vector to all higher ranks, and folds the vectors of the lower ones at once
+//! and in rank order. One hop; rank 0 sends its vector to all others.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute};

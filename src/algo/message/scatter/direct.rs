@@ -21,7 +21,8 @@ pub static ROW: Algorithm = Algorithm {
 /// All ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank expects what the root does not send.
+/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank expects what the root does
+/// not send.
 pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
     let (size, me, root) = (team.size(), team.me(), operation.root()?);
     if me == root {

@@ -1,4 +1,5 @@
-//! Down a binomial tree, for small blocks: each rank gets those of its part of the tree in one message.
+//! Down a binomial tree, for small blocks: each rank gets those of its part of the tree in one
+//! message.
 
 use crate::algo::Operation;
 use crate::algo::message::gather::tree::{fits, pays};

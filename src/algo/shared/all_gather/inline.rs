@@ -1,4 +1,5 @@
-//! Blocks that fit beside the step number: everybody publishes its block, everybody copies all blocks.
+//! Blocks that fit beside the step number: everybody publishes its block, everybody copies all
+//! blocks.
 
 use crate::algo::Plain;
 use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};

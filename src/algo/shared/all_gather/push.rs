@@ -1,4 +1,5 @@
-//! Large blocks, written where they go: each rank copies its own, which it had last itself, to all others.
+//! Large blocks, written where they go: each rank copies its own, which it had last itself, to all
+//! others.
 
 use super::{direct, staged};
 use crate::algo::Operation;

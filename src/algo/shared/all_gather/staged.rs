@@ -1,4 +1,5 @@
-//! Blocks of any size, a chunk at a time through the slots: everybody stages its block, everybody copies all blocks.
+//! Blocks of any size, a chunk at a time through the slots: everybody stages its block, everybody
+//! copies all blocks.
 
 use super::direct;
 use crate::algo::Operation;

@@ -1,4 +1,5 @@
-//! Vectors in arenas: each rank folds its slice of all of them where they lie, into the results of all. Two hops, and no copy.
+//! Vectors in arenas: each rank folds its slice of all of them where they lie, into the results of
+//! all. Two hops, and no copy.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contributes_as_is};
@@ -10,7 +11,8 @@ use crate::base::error::Result;
 /// What is folded between two looks for a failure.
 const CHUNK: usize = 16 << 10;
 
-/// Goes directly if that can be ([`Steps::directly`]); whether it has; with factors, vectors are not folded as they lie.
+/// Goes directly if that can be ([`Steps::directly`]); whether it has; with factors, vectors are
+/// not folded as they lie.
 ///
 /// # Errors
 /// As [`Steps::directly`].
@@ -21,7 +23,8 @@ pub(super) fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<bo
     }
 }
 
-/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still to be read.
+/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still
+/// to be read.
 fn fold(steps: &Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, me, size) = (operation.bytes(), steps.rank(), steps.size());
     let (mine, fold) = (owned(bytes, size, me), Fold::of(operation)?);

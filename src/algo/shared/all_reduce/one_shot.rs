@@ -24,8 +24,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Directly where it can be. Else one step per chunk: stage, publish, await all, fold. The own vector is folded where the caller
-/// has it: the others take what is staged away.
+/// Directly where it can be. Else one step per chunk: stage, publish, await all, fold. The own
+/// vector is folded where the caller has it: the others take what is staged away.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
@@ -52,9 +52,10 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs about
-/// 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two ranks each
-/// further one adds its whole vector to what one hop reads. Two ranks stage and read the same either way.
+/// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs
+/// about 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two
+/// ranks each further one adds its whole vector to what one hop reads. Two ranks stage and read the
+/// same either way.
 fn pays(bytes: usize, shape: &Shape) -> bool {
     let limit = match (shape.ranks, shape.crowded) {
         (0..=2, _) => 64 << 10,

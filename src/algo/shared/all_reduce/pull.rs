@@ -1,4 +1,5 @@
-//! Large vectors, read where they lie: each rank folds its slice of all of them, and everybody reads the folded slices.
+//! Large vectors, read where they lie: each rank folds its slice of all of them, and everybody
+//! reads the folded slices.
 
 use super::{direct, two_shot};
 use crate::algo::Operation;
@@ -20,9 +21,9 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Directly where it can be. Else three steps: where the vectors are, where the folded slices are, and that all have been
-/// read. In place a rank writes its own slice while others read the rest, and another's slice only once its owner, who alone
-/// reads it here, has folded it.
+/// Directly where it can be. Else three steps: where the vectors are, where the folded slices are,
+/// and that all have been read. In place a rank writes its own slice while others read the rest,
+/// and another's slice only once its owner, who alone reads it here, has folded it.
 ///
 /// # Errors
 /// As [`Steps::await_all`].

@@ -1,5 +1,6 @@
-//! Large vectors, read and written where they lie: each rank folds its slice of all of them, and writes what it has folded, while its
-//! cache still has that and the lines that it goes to, into the results of all.
+//! Large vectors, read and written where they lie: each rank folds its slice of all of them, and
+//! writes what it has folded, while its cache still has that and the lines that it goes to, into
+//! the results of all.
 
 use super::{direct, two_shot};
 use crate::algo::Operation;
@@ -44,8 +45,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     }
 }
 
-/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still to be read. False where memory cannot
-/// be reached.
+/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still
+/// to be read. False where memory cannot be reached.
 fn fold(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<bool> {
     if !steps.expose_all(operation, operation.recv.as_src())? {
         return Ok(false);

@@ -1,5 +1,6 @@
-//! Larger vectors: each rank owns a slice, folds that slice of all vectors, and everybody gathers the
-//! folded slices. Two hops, and each rank reads two vectors' worth whatever the number of ranks.
+//! Larger vectors: each rank owns a slice, folds that slice of all vectors, and everybody gathers
+//! the folded slices. Two hops, and each rank reads two vectors' worth whatever the number of
+//! ranks.
 
 use super::direct;
 use crate::algo::Operation;
@@ -26,8 +27,9 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Directly where it can be. Else two steps per chunk: stage what others fold, publish, await all, fold the own slice, for the
-/// others and into the result; publish it, await all, gather. The own slice of the own vector is folded where the caller has it.
+/// Directly where it can be. Else two steps per chunk: stage what others fold, publish, await all,
+/// fold the own slice, for the others and into the result; publish it, await all, gather. The own
+/// slice of the own vector is folded where the caller has it.
 ///
 /// # Errors
 /// As [`Steps::await_all`].
@@ -75,7 +77,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How much is folded at once where the slot's lines are far away: what is copied there then is still in the nearest cache.
+/// How much is folded at once where the slot's lines are far away: what is copied there then is
+/// still in the nearest cache.
 const PIECE: usize = 16 << 10;
 
 /// Folds into the result, and into a slot that others have read before.

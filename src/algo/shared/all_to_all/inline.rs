@@ -1,4 +1,5 @@
-//! Blocks that all fit beside the step number: everybody publishes all that it has, and copies what is for it.
+//! Blocks that all fit beside the step number: everybody publishes all that it has, and copies what
+//! is for it.
 
 use crate::algo::Plain;
 use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};

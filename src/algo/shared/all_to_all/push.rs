@@ -20,8 +20,9 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// For which blocks: among ranks that have no core each, by what all together move. Where the kernel takes its time, those ranks gain
-/// by it too, which otherwise take a turn for each few kilobytes of a slot.
+/// For which blocks: among ranks that have no core each, by what all together move. Where the
+/// kernel takes its time, those ranks gain by it too, which otherwise take a turn for each few
+/// kilobytes of a slot.
 fn pays(bytes: usize, shape: &Shape) -> bool {
     let moved = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
     match (shape.pulls, shape.crowded) {

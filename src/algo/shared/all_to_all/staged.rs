@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk of each at a time: everybody stages what it has for all, and copies what the others have
-//! for it. One hop.
+//! Blocks of any size, a chunk of each at a time: everybody stages what it has for all, and copies
+//! what the others have for it. One hop.
 
 use super::direct;
 use crate::algo::Operation;

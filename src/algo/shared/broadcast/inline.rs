@@ -1,5 +1,5 @@
-//! Vectors that fit beside the step number: the root publishes, the others read. The root does not wait for its
-//! readers but runs ahead as far as its lines reach.
+//! Vectors that fit beside the step number: the root publishes, the others read. The root does not
+//! wait for its readers but runs ahead as far as its lines reach.
 
 use crate::algo::Plain;
 use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};

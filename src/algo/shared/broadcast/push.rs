@@ -1,6 +1,7 @@
-//! Large vectors, in as many shares as there are ranks: each receiver reads one where the root has it, and writes it to the other
-//! receivers; the root writes one to all. So all copy at the same time, and each as much as any other. (A scatter and an all-gather, as
-//! in van de Geijn's broadcast, at once.)
+//! Large vectors, in as many shares as there are ranks: each receiver reads one where the root has
+//! it, and writes it to the other receivers; the root writes one to all. So all copy at the same
+//! time, and each as much as any other. (A scatter and an all-gather, as in van de Geijn's
+//! broadcast, at once.)
 
 use super::staged;
 use crate::algo::Operation;

@@ -1,5 +1,5 @@
-//! Short vectors: the root stages, the others read. The root does not wait for its readers but runs ahead as far as its slots
-//! reach.
+//! Short vectors: the root stages, the others read. The root does not wait for its readers but runs
+//! ahead as far as its slots reach.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStep, Place};

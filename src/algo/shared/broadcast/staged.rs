@@ -1,5 +1,5 @@
-//! Vectors of any size, a chunk at a time through the root's slots. The root does not wait for its readers but runs
-//! ahead as far as its slots reach.
+//! Vectors of any size, a chunk at a time through the root's slots. The root does not wait for its
+//! readers but runs ahead as far as its slots reach.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::chunks;
@@ -20,10 +20,11 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// How many chunks a vector is made of, so that readers copy the first one while the root is at the next, and the least of one, which
-/// takes some times as long as what comes with it.
+/// How many chunks a vector is made of, so that readers copy the first one while the root is at the
+/// next, and the least of one, which takes some times as long as what comes with it.
 const CHUNKS: (usize, usize) = (8, 2 << 10);
-/// The same where each wait takes a context switch: no more than there are slots, so that the root waits for nobody.
+/// The same where each wait takes a context switch: no more than there are slots, so that the root
+/// waits for nobody.
 const CROWDED_CHUNKS: (usize, usize) = (4, 16 << 10);
 
 /// The bytes of a chunk.

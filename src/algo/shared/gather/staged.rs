@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk at a time: everybody stages its block, the root copies all. Only the root waits; the
-//! others may run ahead as far as their slots reach.
+//! Blocks of any size, a chunk at a time: everybody stages its block, the root copies all. Only the
+//! root waits; the others may run ahead as far as their slots reach.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clipped};

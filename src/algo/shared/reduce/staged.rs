@@ -1,5 +1,5 @@
-//! Vectors of any size, a chunk at a time: everybody stages its vector, the root folds all. Only the root waits; the
-//! others may run ahead as far as their slots reach.
+//! Vectors of any size, a chunk at a time: everybody stages its vector, the root folds all. Only
+//! the root waits; the others may run ahead as far as their slots reach.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute_staged};

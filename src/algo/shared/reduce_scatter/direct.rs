@@ -10,7 +10,8 @@ use crate::base::error::Result;
 /// What is folded before this rank looks whether the group has failed.
 const CHUNK: usize = 1 << 20;
 
-/// Goes directly if that can be ([`Steps::directly`]); whether it has; with factors, vectors are not folded as they lie.
+/// Goes directly if that can be ([`Steps::directly`]); whether it has; with factors, vectors are
+/// not folded as they lie.
 ///
 /// # Errors
 /// As [`Steps::directly`].

@@ -1,4 +1,5 @@
-//! Vectors of which all blocks fit beside the step number: everybody publishes the whole, and folds its own block.
+//! Vectors of which all blocks fit beside the step number: everybody publishes the whole, and folds
+//! its own block.
 
 use crate::algo::Plain;
 use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_contribution};

@@ -25,7 +25,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// How much is read at once of each rank, where the slots have room for more: what the second cache of a core holds several times.
+/// How much is read at once of each rank, where the slots have room for more: what the second cache
+/// of a core holds several times.
 const MOST: usize = 256 << 10;
 
 /// Directly where it can be. Else two steps: where the vectors are, and that all have been read.
@@ -45,8 +46,9 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
     steps.close()
 }
 
-/// Folds a part of the vectors that all ranks exposed with the current step, and has `then` told of each chunk of it that is folded.
-/// This rank's slots hold what is read until it is folded, a part for each of those ranks that stays in the cache.
+/// Folds a part of the vectors that all ranks exposed with the current step, and has `then` told of
+/// each chunk of it that is folded. This rank's slots hold what is read until it is folded, a part
+/// for each of those ranks that stays in the cache.
 pub(in crate::algo::shared) fn fold_part(
     steps: &mut Steps<'_>,
     operation: &Operation<'_>,

@@ -1,5 +1,5 @@
-//! Everybody stages the vectors for all ranks, and each rank folds the ones meant for it. One hop; nothing is folded
-//! that is not kept.
+//! Everybody stages the vectors for all ranks, and each rank folds the ones meant for it. One hop;
+//! nothing is folded that is not kept.
 
 use super::direct;
 use crate::algo::Operation;
@@ -23,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// Directly where it can be. Else a slot holds one chunk for each of the others, and for this rank where it is not folded as it is.
+/// Directly where it can be. Else a slot holds one chunk for each of the others, and for this rank
+/// where it is not folded as it is.
 ///
 /// # Errors
 /// As [`Steps::await_all`].

@@ -1,4 +1,5 @@
-//! Short vectors: every rank stages its vector in a slot, and folds the slots of the ranks before it.
+//! Short vectors: every rank stages its vector in a slot, and folds the slots of the ranks before
+//! it.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStep, Place};

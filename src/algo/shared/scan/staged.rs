@@ -1,4 +1,5 @@
-//! Vectors of any size, a chunk at a time: every rank stages its vector, and folds the vectors of the ranks before it.
+//! Vectors of any size, a chunk at a time: every rank stages its vector, and folds the vectors of
+//! the ranks before it.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, contribute_staged};
@@ -20,7 +21,8 @@ pub static ROW: Algorithm = Algorithm {
     body: Body::Shared(run),
 };
 
-/// One step per chunk. All ranks wait for each other in each step, so that every slot is free two steps later.
+/// One step per chunk. All ranks wait for each other in each step, so that every slot is free two
+/// steps later.
 ///
 /// # Errors
 /// As [`Steps::await_all`].

@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk of each at a time through the root's slots. The root does not wait for its readers but
-//! runs ahead as far as its slots reach.
+//! Blocks of any size, a chunk of each at a time through the root's slots. The root does not wait
+//! for its readers but runs ahead as far as its slots reach.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clipped, part_for, share, spread};

@@ -1,4 +1,5 @@
-//! One rank's hand in the steps of its domain: what it writes there, and what it sees without waiting.
+//! One rank's hand in the steps of its domain: what it writes there, and what it sees without
+//! waiting.
 
 use super::{Lane, fingerprint};
 use crate::base::ids::{Rank, WorldSize};
@@ -55,8 +56,8 @@ impl<'a> Hand<'a> {
         self.expect();
     }
 
-    /// Asks for the lines of those who are likely to have written them already, so that they come while this rank writes its
-    /// own. It would be taken away from one that has not.
+    /// Asks for the lines of those who are likely to have written them already, so that they come
+    /// while this rank writes its own. It would be taken away from one that has not.
     #[inline]
     fn expect(&self) {
         let coming = self.lane.step + 1;
@@ -64,9 +65,9 @@ impl<'a> Hand<'a> {
         ahead.for_each(|rank| self.region.line(rank, coming).expect());
     }
 
-    /// Stores the coming step, whose line all must have finished with, by one of the line's ways, and says that this rank has
-    /// finished all steps up to `finished`: the one before at least, which in the middle of a rooted operation is all that the
-    /// others hear of this rank.
+    /// Stores the coming step, whose line all must have finished with, by one of the line's ways,
+    /// and says that this rank has finished all steps up to `finished`: the one before at least,
+    /// which in the middle of a rooted operation is all that the others hear of this rank.
     #[inline]
     pub(super) fn store(
         &mut self,
@@ -98,7 +99,8 @@ impl<'a> Hand<'a> {
         is_there
     }
 
-    /// Takes note of the current step of a rank that has published it; false where that is not what this rank has.
+    /// Takes note of the current step of a rank that has published it; false where that is not what
+    /// this rank has.
     #[inline]
     pub(super) fn agrees(&mut self, rank: Rank) -> bool {
         let step = self.lane.step;
@@ -116,7 +118,8 @@ impl<'a> Hand<'a> {
         self.lane.all_done = self.lane.all_done.max(self.lane.step - 1);
     }
 
-    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or before a fence.
+    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or
+    /// before a fence.
     #[inline]
     pub(super) fn ring_fenced(&self) {
         ring_fenced(self.domain, self.region, self.others());

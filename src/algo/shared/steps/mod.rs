@@ -1,27 +1,29 @@
-//! The protocol of steps: how ranks that share memory agree on what is written, what may be read and
-//! what may be overwritten.
+//! The protocol of steps: how ranks that share memory agree on what is written, what may be read
+//! and what may be overwritten.
 //!
-//! The operations of a group are a sequence of *steps*, numbered from 1, the same on every rank: which
-//! steps an operation takes depends only on what all ranks agree on. For each step a rank may
+//! The operations of a group are a sequence of *steps*, numbered from 1, the same on every rank:
+//! which steps an operation takes depends only on what all ranks agree on. For each step a rank may
 //! publish one line, with a small payload or a filled slot behind it.
 //!
-//! * **Arrival.** A line that holds step n was published by a rank that has finished reading every line
-//!   and slot of step n-1. Algorithms keep this: they publish step n+1 only after their last read of
-//!   step n.
-//! * **Reuse.** A line is reused after 64 steps, a slot after 4. Before its owner overwrites step n-k it
-//!   must know that every rank has finished that step: from the peers' later arrivals, which is free
-//!   where everybody waits for everybody, else from the `done` word in their progress. So a staged
-//!   operation needs no barrier at its end, and a root may run ahead of its readers.
-//! * **Agreement.** Each line carries a fingerprint chained over everything that its owner has done so
-//!   far. A reader compares it with its own on arrival, so that two ranks that have ever called
-//!   different things find out at the first line one reads of the other, and say where they parted. Whoever waits for
-//!   a line compares the newest that there is of that rank meanwhile: it may have stopped at an earlier operation. An
-//!   operation over messages alone has a step for that, of which nobody reads anything.
+//! * **Arrival.** A line that holds step n was published by a rank that has finished reading every
+//!   line and slot of step n-1. Algorithms keep this: they publish step n+1 only after their last
+//!   read of step n.
+//! * **Reuse.** A line is reused after 64 steps, a slot after 4. Before its owner overwrites step
+//!   n-k it must know that every rank has finished that step: from the peers' later arrivals, which
+//!   is free where everybody waits for everybody, else from the `done` word in their progress. So a
+//!   staged operation needs no barrier at its end, and a root may run ahead of its readers.
+//! * **Agreement.** Each line carries a fingerprint chained over everything that its owner has done
+//!   so far. A reader compares it with its own on arrival, so that two ranks that have ever called
+//!   different things find out at the first line one reads of the other, and say where they parted.
+//!   Whoever waits for a line compares the newest that there is of that rank meanwhile: it may have
+//!   stopped at an earlier operation. An operation over messages alone has a step for that, of
+//!   which nobody reads anything.
 //!
-//! * **Waking.** Whoever publishes rings after the store that is waited for, and so is heard. But a rank finishes its
-//!   last step after it has rung for it, and rings no more, since nearly nobody waits for that: whoever is ahead by
-//!   all its slots or lines. So that wait sleeps in short slices and looks again; and a rank that reads nothing of the
-//!   step that it publishes finishes it before it rings.
+//! * **Waking.** Whoever publishes rings after the store that is waited for, and so is heard. But a
+//!   rank finishes its last step after it has rung for it, and rings no more, since nearly nobody
+//!   waits for that: whoever is ahead by all its slots or lines. So that wait sleeps in short
+//!   slices and looks again; and a rank that reads nothing of the step that it publishes finishes
+//!   it before it rings.
 //!
 //! Any failure is written into the domain's abort record, which ends the waits of all ranks.
 
@@ -61,7 +63,8 @@ pub struct Lane {
     done: Vec<u64>,
     /// One that all others have.
     all_done: u64,
-    /// For each rank, whether what it had to publish was there when this rank looked for it first, the last time.
+    /// For each rank, whether what it had to publish was there when this rank looked for it first,
+    /// the last time.
     is_ahead: Vec<bool>,
     /// What a fence is made by.
     fence: AtomicU64,
@@ -93,7 +96,8 @@ pub struct Steps<'a> {
     algorithm: &'static str,
     /// It was told that the operation begins.
     has_begun: Cell<bool>,
-    /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has finished that.
+    /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has
+    /// finished that.
     owes_ring: bool,
     /// The first step is published already.
     is_published: bool,
@@ -140,8 +144,8 @@ impl<'a> Steps<'a> {
         steps
     }
 
-    /// Tells that the operation begins, once: when the others have what they wait for of this rank, so that they need not
-    /// wait for that too, and before this one waits for anything for long.
+    /// Tells that the operation begins, once: when the others have what they wait for of this rank,
+    /// so that they need not wait for that too, and before this one waits for anything for long.
     #[inline]
     pub fn begins(&self) {
         if !self.has_begun.replace(true) {
@@ -149,8 +153,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// For operations between nodes: at the deadline, a rank that cannot name who is late lets others report first
-    /// for this long, since it may take longer.
+    /// For operations between nodes: at the deadline, a rank that cannot name who is late lets
+    /// others report first for this long, since it may take longer.
     #[must_use]
     pub fn with_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -235,8 +239,9 @@ impl<'a> Steps<'a> {
         self.hand.region.own_slot(self.hand.rank, self.hand.lane.step + 1)
     }
 
-    /// All of this rank's slots, as memory of its own until it publishes the coming step: once all have published the current one, as
-    /// [`Steps::await_all`] has found, they have finished with what these held before.
+    /// All of this rank's slots, as memory of its own until it publishes the coming step: once all
+    /// have published the current one, as [`Steps::await_all`] has found, they have finished with
+    /// what these held before.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -244,7 +249,8 @@ impl<'a> Steps<'a> {
         self.hand.region.own_slots(self.hand.rank)
     }
 
-    /// The part of that slot that [`Steps::next_part`] gives, unless the step is published already, with what was put there then.
+    /// The part of that slot that [`Steps::next_part`] gives, unless the step is published already,
+    /// with what was put there then.
     ///
     /// # Errors
     /// As [`Steps::next_slot`].
@@ -252,7 +258,8 @@ impl<'a> Steps<'a> {
         if self.is_published { Ok(None) } else { self.next_part(room).map(Some) }
     }
 
-    /// A part of that slot, where all ranks use no more than `room` bytes of theirs in this step: [`Steps::part`] reads it.
+    /// A part of that slot, where all ranks use no more than `room` bytes of theirs in this step:
+    /// [`Steps::part`] reads it.
     ///
     /// # Errors
     /// As [`Steps::next_slot`].
@@ -273,7 +280,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Publishes the coming step, with a payload that fits a line, and waits until every other rank has.
+    /// Publishes the coming step, with a payload that fits a line, and waits until every other rank
+    /// has.
     ///
     /// # Errors
     /// As [`Steps::await_all`].
@@ -283,7 +291,8 @@ impl<'a> Steps<'a> {
             self.publish(payload)?;
             return self.await_all();
         }
-        // The line goes to the others' cores while this one notes that the operation begins, and looks at theirs.
+        // The line goes to the others' cores while this one notes that the operation begins, and
+        // looks at theirs.
         self.advance(payload, self.hand.lane.step, Line::put)?;
         self.begins();
         self.others().for_each(|rank| self.look_for(rank));
@@ -308,8 +317,9 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Publishes the coming step for the record: nobody waits for this rank in it. Whoever waits until this rank has
-    /// finished it hears of that with the next step or the end of the operation.
+    /// Publishes the coming step for the record: nobody waits for this rank in it. Whoever waits
+    /// until this rank has finished it hears of that with the next step or the end of the
+    /// operation.
     ///
     /// # Errors
     /// As [`Steps::next_slot`].
@@ -353,8 +363,9 @@ impl<'a> Steps<'a> {
         self.hand.region.line(rank, self.hand.lane.step).read_payload(into);
     }
 
-    /// What has been said in the current step, which all speakers have published, in so much `room` of their slots if it was there;
-    /// `own` is what this rank had to say, and `folding` what a reduction does with it.
+    /// What has been said in the current step, which all speakers have published, in so much `room`
+    /// of their slots if it was there; `own` is what this rank had to say, and `folding` what a
+    /// reduction does with it.
     pub(super) fn heard<'h>(
         &self,
         (own, room): (Src<'h>, usize),
@@ -372,13 +383,14 @@ impl<'a> Steps<'a> {
         self.hand.region.slot(rank, self.hand.lane.step)
     }
 
-    /// The part of its slot that such a rank uses in this step, in which all use no more than `room` bytes.
+    /// The part of its slot that such a rank uses in this step, in which all use no more than
+    /// `room` bytes.
     pub fn part(&self, rank: Rank, room: usize) -> Src<'a> {
         self.hand.region.part(rank, self.hand.lane.step, room)
     }
 
-    /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps so far any
-    /// more, so that whoever runs ahead may reuse their slots.
+    /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps
+    /// so far any more, so that whoever runs ahead may reuse their slots.
     pub fn checkpoint(&mut self) {
         self.hand.region.progress(self.hand.rank).pass(self.hand.lane.step);
         self.ring();
@@ -399,9 +411,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Stores the coming step, once all have finished with what its line held before, and says that this rank has finished
-    /// all steps up to `finished`: the one before at least, which in the middle of a rooted operation is all that the
-    /// others hear of this rank.
+    /// Stores the coming step, once all have finished with what its line held before, and says that
+    /// this rank has finished all steps up to `finished`: the one before at least, which in the
+    /// middle of a rooted operation is all that the others hear of this rank.
     fn pass(&mut self, payload: &[u8], finished: u64) -> Result<()> {
         self.advance(payload, finished, Line::publish)
     }
@@ -423,7 +435,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or before a fence.
+    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or
+    /// before a fence.
     #[inline]
     fn ring_others(&mut self) {
         self.owes_ring = false;

@@ -1,16 +1,20 @@
-//! The short way of an operation that is over with one step, for a call that blocks and has its turn at once.
+//! The short way of an operation that is over with one step, for a call that blocks and has its
+//! turn at once.
 //!
-//! It is for calls whose like has been there before: what is the same for all of these is kept as a [`Routine`].
+//! It is for calls whose like has been there before: what is the same for all of these is kept as a
+//! [`Routine`].
 //!
-//! It does what [`one_step::run`](crate::algo::shared::one_step::run) does, in the same words and the same order for the others, without
-//! what an operation needs that has to wait: it publishes, looks for a moment, and either has all that it needs, or leaves the
-//! rest to the long way, which goes on where this one has stopped
-//! ([`Operation::is_published`](crate::algo::Operation::is_published)). Whatever is unusual (a line that differs, somebody who is
-//! behind by all lines or slots) is left to that way too.
+//! It does what [`one_step::run`](crate::algo::shared::one_step::run) does, in the same words and
+//! the same order for the others, without what an operation needs that has to wait: it publishes,
+//! looks for a moment, and either has all that it needs, or leaves the rest to the long way, which
+//! goes on where this one has stopped
+//! ([`Operation::is_published`](crate::algo::Operation::is_published)). Whatever is unusual (a line
+//! that differs, somebody who is behind by all lines or slots) is left to that way too.
 //!
-//! The others' sleepers are rung for once: where this rank was the last to come by whoever calls this, with the end of the
-//! turn, whose fence serves for both, since the line is on its way meanwhile; else before it looks again. Where nobody waits for what
-//! it has published, but only until it has taken what others have in their few slots, they are rung for once it has.
+//! The others' sleepers are rung for once: where this rank was the last to come by whoever calls
+//! this, with the end of the turn, whose fence serves for both, since the line is on its way
+//! meanwhile; else before it looks again. Where nobody waits for what it has published, but only
+//! until it has taken what others have in their few slots, they are rung for once it has.
 
 use super::Lane;
 use super::hand::{self, Hand};
@@ -83,8 +87,8 @@ impl Routine {
         self.key
     }
 
-    /// Does what can be done at once of the operation with this sequence number. `begins` is called once the others have this
-    /// rank's line, with the words of its descriptor.
+    /// Does what can be done at once of the operation with this sequence number. `begins` is called
+    /// once the others have this rank's line, with the words of its descriptor.
     ///
     /// # Errors
     /// `Internal` for an operation that is not its own.
@@ -158,7 +162,8 @@ impl Routine {
     }
 }
 
-/// After a fence, wakes whoever waits for what an operation has stored that was [`Prompt::Unheard`].
+/// After a fence, wakes whoever waits for what an operation has stored that was
+/// [`Prompt::Unheard`].
 pub fn ring_fenced(domain: &dyn SharedDomain) {
     let rank = domain.rank();
     let others = (0..domain.size()).filter(|&other| other != rank);
@@ -166,8 +171,8 @@ pub fn ring_fenced(domain: &dyn SharedDomain) {
 }
 
 impl<'a> Hand<'a> {
-    /// So much of this rank's slot for the coming step, if it is filled, once all have finished with what that holds; nothing
-    /// else, once they have with what the line does.
+    /// So much of this rank's slot for the coming step, if it is filled, once all have finished
+    /// with what that holds; nothing else, once they have with what the line does.
     #[inline]
     fn free_part(&mut self, is_filled: bool, room: usize) -> Option<Dst<'a>> {
         if !self.may_store(if is_filled { SLOTS } else { LINES }) {

@@ -1,4 +1,5 @@
-//! Why a wait lasts or is in vain, in words: who is missing, who has left, and where ranks have parted.
+//! Why a wait lasts or is in vain, in words: who is missing, who has left, and where ranks have
+//! parted.
 
 use super::Steps;
 use crate::algo::conflict::DifferingCall;

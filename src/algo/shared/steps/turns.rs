@@ -1,12 +1,14 @@
 //! How ranks share a core while they wait for each other.
 //!
-//! A rank that waits gives its core to those of the core who have not come yet, since nothing else brings them on. Once they have, it
-//! waits for ranks on other cores, and to give the core away would only have others look in vain for what it looks for itself, at the
-//! price of two context switches, which take longer than all else of a short operation. Hence each rank notes where it is when it
-//! waits, and the others go by that. A note that is out of date costs a few looks or a turn.
+//! A rank that waits gives its core to those of the core who have not come yet, since nothing else
+//! brings them on. Once they have, it waits for ranks on other cores, and to give the core away
+//! would only have others look in vain for what it looks for itself, at the price of two context
+//! switches, which take longer than all else of a short operation. Hence each rank notes where it
+//! is when it waits, and the others go by that. A note that is out of date costs a few looks or a
+//! turn.
 //!
-//! With two ranks on a core an operation then takes one switch, not one and a half: a rank is away for two switches in every second
-//! operation, and goes through the other at once.
+//! With two ranks on a core an operation then takes one switch, not one and a half: a rank is away
+//! for two switches in every second operation, and goes through the other at once.
 
 use super::hand::Hand;
 use crate::base::ids::Rank;
@@ -16,7 +18,8 @@ use crate::wait;
 const TURNS: u32 = 4;
 
 impl Hand<'_> {
-    /// Looks, and gives the core to those of it who have not come in between, a few times; what a look has found.
+    /// Looks, and gives the core to those of it who have not come in between, a few times; what a
+    /// look has found.
     pub(super) fn give_turns<T>(
         &self,
         ready: impl FnMut() -> Option<T>,

@@ -1,4 +1,5 @@
-//! How a rank waits for others in a step: for how long, what it looks at meanwhile, and what ends that early.
+//! How a rank waits for others in a step: for how long, what it looks at meanwhile, and what ends
+//! that early.
 
 use super::{GRACE, Steps};
 use crate::base::deadline::Deadline;
@@ -11,11 +12,13 @@ use crate::wait::{Interrupt, Pace, until, until_watched};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How long a wait for a finished step sleeps before it looks again without having been rung: at first, and at most.
+/// How long a wait for a finished step sleeps before it looks again without having been rung: at
+/// first, and at most.
 const FIRST_SLICE: Duration = Duration::from_millis(5);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look who else is late.
+/// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look
+/// who else is late.
 const SHORT_LOOKS: u32 = 1000;
 
 impl Steps<'_> {
@@ -55,7 +58,8 @@ impl Steps<'_> {
         if self.hand.domain.pace().crowded { 1 } else { SHORT_LOOKS }
     }
 
-    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks who else is late.
+    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks
+    /// who else is late.
     fn looked_in_vain<T>(&self, left: &Cell<u32>) -> Option<T> {
         match left.get() {
             0 => self.look_around(None),
@@ -64,7 +68,8 @@ impl Steps<'_> {
         None
     }
 
-    /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was awaited for.
+    /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was
+    /// awaited for.
     fn look_around(&self, awaited: Option<Rank>) {
         let (region, moment) = (self.hand.region, self.operation.descriptor.moment());
         let has_come = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
@@ -81,8 +86,8 @@ impl Steps<'_> {
         self.lateness.wait_ends(began, self.hand.domain.peer(rank).rank);
     }
 
-    /// Waits in slices, since no ring follows a step that is finished silently; ends also for any reason for which
-    /// [`Steps::wait_for`] ends at once.
+    /// Waits in slices, since no ring follows a step that is finished silently; ends also for any
+    /// reason for which [`Steps::wait_for`] ends at once.
     fn doze_until(
         &self,
         rank: Rank,
@@ -134,7 +139,8 @@ impl Steps<'_> {
         }
     }
 
-    /// Where ranks have no core each, gives this rank's to the others of it who have not `arrived`, a few times, and looks.
+    /// Where ranks have no core each, gives this rank's to the others of it who have not `arrived`,
+    /// a few times, and looks.
     fn look_in_turns<T>(
         &self,
         mut ready: impl FnMut() -> Option<T>,
@@ -146,8 +152,9 @@ impl Steps<'_> {
         ready().or_else(|| self.hand.give_turns(ready, arrived))
     }
 
-    /// Where every rank that is missing is in an operation of the group, it waits itself, and the late one is on another
-    /// node or late for an earlier operation: those who can name it speak first.
+    /// Where every rank that is missing is in an operation of the group, it waits itself, and the
+    /// late one is on another node or late for an earlier operation: those who can name it speak
+    /// first.
     fn defer<T>(
         &self,
         ready: &mut impl FnMut() -> Option<T>,
@@ -170,8 +177,8 @@ impl Steps<'_> {
         }
     }
 
-    /// Where there are several nodes, a rank that has left may have done so because of a failure on another one, of which this rank has
-    /// not heard yet.
+    /// Where there are several nodes, a rank that has left may have done so because of a failure on
+    /// another one, of which this rank has not heard yet.
     #[cold]
     fn better_reason(&self, rank: Rank, error: Error) -> Error {
         let domain = self.hand.domain;

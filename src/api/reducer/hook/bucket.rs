@@ -36,8 +36,8 @@ impl HookBucket<'_> {
         self.spec.lengths.iter().sum::<usize>() / self.dtype().size()
     }
 
-    /// For each gradient: its place in the bucket in bytes, its length in bytes, and where it begins in elements if the
-    /// gradients follow each other without gaps.
+    /// For each gradient: its place in the bucket in bytes, its length in bytes, and where it
+    /// begins in elements if the gradients follow each other without gaps.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let size = self.dtype().size();
         let pieces = self.spec.offsets.iter().zip(&self.spec.lengths);

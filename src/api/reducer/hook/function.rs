@@ -1,8 +1,8 @@
 //! A caller's function as a hook.
 //!
-//! It communicates in a group of its own, which has the ranks of the reducer's group: the turn of the bucket keeps the
-//! operations of the reducer's group waiting until the function returns. An abort of the reducer's group reaches that group
-//! too.
+//! It communicates in a group of its own, which has the ranks of the reducer's group: the turn of
+//! the bucket keeps the operations of the reducer's group waiting until the function returns. An
+//! abort of the reducer's group reaches that group too.
 
 use super::{HookBucket, HookOutcome};
 use crate::api::group::Group;
@@ -12,8 +12,8 @@ use crate::base::error::{Context as _, Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a function reduces: this rank's gradients, each multiplied by the rank's factor, to be replaced by the sums over all
-/// ranks.
+/// What a function reduces: this rank's gradients, each multiplied by the rank's factor, to be
+/// replaced by the sums over all ranks.
 #[derive(Debug)]
 pub struct HookCall<'c> {
     /// The group in which it communicates.
@@ -81,7 +81,8 @@ impl FunctionHook {
         };
         let done =
             (self.function.function)(&mut call).map_err(|error| match self.group.failure() {
-                // The cause, which names the rank that has failed. The group of the hook has the same ranks.
+                // The cause, which names the rank that has failed. The group of the hook has the
+                // same ranks.
                 Some(cause) => cause,
                 // The other ranks may wait for this one in the group of the hook.
                 None => self.group.fail_here(error),

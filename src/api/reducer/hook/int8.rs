@@ -1,10 +1,12 @@
 //! Gradients are sent as 8-bit integers, with one scale for each block of elements.
 //!
-//! As a reduce_scatter and an all_gather: each rank gets one part of the bucket from all ranks, adds the parts up in f32 in
-//! the order of ranks, and sends the sum to all, again as integers. All ranks read the same integers, so they have the same
-//! bits, and the traffic is a quarter of that of f32 for any number of ranks.
+//! As a reduce_scatter and an all_gather: each rank gets one part of the bucket from all ranks,
+//! adds the parts up in f32 in the order of ranks, and sends the sum to all, again as integers. All
+//! ranks read the same integers, so they have the same bits, and the traffic is a quarter of that
+//! of f32 for any number of ranks.
 //!
-//! The scale of a block is the largest absolute value in it over 127. An infinite or NaN gradient makes its block NaN.
+//! The scale of a block is the largest absolute value in it over 127. An infinite or NaN gradient
+//! makes its block NaN.
 
 use super::{HookBucket, HookOutcome, HookTurn};
 use crate::api::call::Call;
@@ -91,7 +93,8 @@ fn largest(values: &[f32]) -> f32 {
     if values.iter().all(|value| value.is_finite()) { largest } else { f32::NAN }
 }
 
-/// What the largest integer is multiplied by to give this value, or a little less if that would be infinite.
+/// What the largest integer is multiplied by to give this value, or a little less if that would be
+/// infinite.
 fn scale_of(largest: f32) -> f32 {
     let scale = largest / LARGEST;
     let is_too_large = largest.is_finite() && (scale * LARGEST).is_infinite();

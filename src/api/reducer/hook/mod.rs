@@ -1,10 +1,11 @@
 //! Hooks: ways to reduce a bucket other than one all_reduce. Most hooks send fewer bytes.
 //!
-//! A hook runs in the turn of its bucket, on the thread that runs the operations of the group. So hooks of a group run one at a
-//! time and in the same order on all ranks, and a hook's buffers need no lock of their own.
+//! A hook runs in the turn of its bucket, on the thread that runs the operations of the group. So
+//! hooks of a group run one at a time and in the same order on all ranks, and a hook's buffers need
+//! no lock of their own.
 //!
-//! Every hook adds up the gradients of all ranks, each multiplied by its rank's factor, and leaves the same bits on all ranks;
-//! but for `none`, which sends nothing.
+//! Every hook adds up the gradients of all ranks, each multiplied by its rank's factor, and leaves
+//! the same bits on all ranks; but for `none`, which sends nothing.
 //!
 //! Does not depend on: when buckets are sent, votes.
 
@@ -57,7 +58,8 @@ pub(super) struct HookOutcome {
 }
 
 impl Hook {
-    /// The hook of a choice; `None` for one all_reduce per bucket. All ranks of the group make it together.
+    /// The hook of a choice; `None` for one all_reduce per bucket. All ranks of the group make it
+    /// together.
     ///
     /// # Errors
     /// `Unsupported` for gradients that the hook cannot reduce; those of making a group.

@@ -1,12 +1,14 @@
 //! PowerSGD: gradients are sent as matrices of low rank.
 //!
-//! The method is that of Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-//! Optimization" (2019): one step of power iteration. A gradient M of n x m becomes P = M Q, summed over the ranks and made
-//! orthonormal, and Q = M^T P, summed over the ranks; the result is P Q^T. The difference to this rank's M is added to the
-//! gradient of the next step (error feedback), and the next step begins with this Q (warm start).
+//! The method is that of Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
+//! Compression for Distributed Optimization" (2019): one step of power iteration. A gradient M of n
+//! x m becomes P = M Q, summed over the ranks and made orthonormal, and Q = M^T P, summed over the
+//! ranks; the result is P Q^T. The difference to this rank's M is added to the gradient of the next
+//! step (error feedback), and the next step begins with this Q (warm start).
 //!
-//! The rows of the matrix are the first dimension of the parameter. Gradients of one dimension, and gradients that
-//! would hardly become smaller, are added as they are. Errors and Q change only if the ranks agree on the step.
+//! The rows of the matrix are the first dimension of the parameter. Gradients of one dimension, and
+//! gradients that would hardly become smaller, are added as they are. Errors and Q change only if
+//! the ranks agree on the step.
 
 use super::bucket::sum;
 use super::choice::Settings;
@@ -176,7 +178,8 @@ impl PowerSgd {
         self.shapes[param].map_or(0, |shape| (shape.rows + shape.columns) * shape.rank)
     }
 
-    /// The matrices of a bucket with their first factors, the errors of earlier steps added to the values.
+    /// The matrices of a bucket with their first factors, the errors of earlier steps added to the
+    /// values.
     fn matrices(&self, bucket: &HookBucket<'_>, values: &mut [f32]) -> Vec<Compressed> {
         let mut matrices = Vec::new();
         for ((_, _, begin), &param) in bucket.pieces().zip(&bucket.spec.params) {
@@ -222,7 +225,8 @@ impl PowerSgd {
         Ok(rest.len())
     }
 
-    /// Replaces the values of a matrix by the product of its factors, and returns the error for the next step.
+    /// Replaces the values of a matrix by the product of its factors, and returns the error for the
+    /// next step.
     fn finish(
         &self,
         matrix: Compressed,
@@ -306,7 +310,8 @@ fn product(p: &[f32], q: &[f32], shape: Shape) -> Vec<f32> {
     matrix
 }
 
-/// Makes the columns of a matrix orthonormal (modified Gram-Schmidt). Columns that depend on earlier ones become zeros.
+/// Makes the columns of a matrix orthonormal (modified Gram-Schmidt). Columns that depend on
+/// earlier ones become zeros.
 fn orthonormalise(matrix: &mut [f32], columns: usize) {
     for column in 0..columns {
         let before = norm(matrix, column, columns);

@@ -1,6 +1,6 @@
-//! A fragment of the parameters: the global values of its parameters, and a reducer of its own for how far the ranks have moved
-//! away from them. So a fragment's agreement, its repetition after a failure and the values for a rank that joins are those of
-//! a reducer.
+//! A fragment of the parameters: the global values of its parameters, and a reducer of its own for
+//! how far the ranks have moved away from them. So a fragment's agreement, its repetition after a
+//! failure and the values for a rank that joins are those of a reducer.
 
 use super::super::array::Array;
 use super::super::hook::HookChoice;
@@ -55,7 +55,8 @@ pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
 }
 
 impl Fragment {
-    /// Made by all ranks together: they get the values of the lowest one that has a fragment, or of rank 0.
+    /// Made by all ranks together: they get the values of the lowest one that has a fragment, or of
+    /// rank 0.
     pub(super) fn new(
         group: &Arc<Group>,
         params: &[Param],
@@ -117,8 +118,9 @@ impl Fragment {
         self.reducer.ready(&all)
     }
 
-    /// Ends the step, or ends it again after a failure; the votes of all ranks. If no rank votes against it, the optimizer
-    /// updates the global values. Then the parameters of this rank become the global values.
+    /// Ends the step, or ends it again after a failure; the votes of all ranks. If no rank votes
+    /// against it, the optimizer updates the global values. Then the parameters of this rank become
+    /// the global values.
     pub(super) fn end(&self, params: &[Param], options: &OuterOptions, vote: u64) -> Result<u64> {
         let votes = Arc::new(AtomicU64::new(0));
         let all = Arc::clone(&votes);

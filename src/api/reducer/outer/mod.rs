@@ -1,12 +1,14 @@
-//! Local SGD and DiLoCo: ranks train on their own for a number of steps, and then agree on new values.
+//! Local SGD and DiLoCo: ranks train on their own for a number of steps, and then agree on new
+//! values.
 //!
-//! All ranks have the same global values. After so many steps of its own a rank has moved away from them. The mean of these
-//! distances over the ranks is the gradient of an outer optimizer, which updates the global values; then every rank goes on
-//! from these. The parameters are cut into fragments, which take turns, so that no step sends all of them.
+//! All ranks have the same global values. After so many steps of its own a rank has moved away from
+//! them. The mean of these distances over the ranks is the gradient of an outer optimizer, which
+//! updates the global values; then every rank goes on from these. The parameters are cut into
+//! fragments, which take turns, so that no step sends all of them.
 //!
-//! If a rank votes against an outer step, all ranks go back to the global values of the fragment. If a rank dies in it, the
-//! ranks that are left repeat it with the same distances ([`fragment`]); the fragments that were agreed on before are as they
-//! were.
+//! If a rank votes against an outer step, all ranks go back to the global values of the fragment.
+//! If a rank dies in it, the ranks that are left repeat it with the same distances ([`fragment`]);
+//! the fragments that were agreed on before are as they were.
 
 mod fragment;
 mod optimizer;
@@ -81,8 +83,8 @@ struct OuterState {
 }
 
 impl Outer {
-    /// Makes an outer optimizer together with the other ranks of a group. All get the parameters of rank 0, or the global values
-    /// of ranks that call [`Self::regroup`].
+    /// Makes an outer optimizer together with the other ranks of a group. All get the parameters of
+    /// rank 0, or the global values of ranks that call [`Self::regroup`].
     ///
     /// # Errors
     /// `InvalidArgument`, `Unsupported` with nothing done; those of [`super::Reducer::create`].
@@ -120,8 +122,8 @@ impl Outer {
         (0..count).find(|&index| (index as u64 + 1) * every / count as u64 == position)
     }
 
-    /// The caller has made a step of its own. If a fragment is due, the ranks agree on it. After a failure and
-    /// [`Self::regroup`], the call is repeated.
+    /// The caller has made a step of its own. If a fragment is due, the ranks agree on it. After a
+    /// failure and [`Self::regroup`], the call is repeated.
     ///
     /// # Errors
     /// Those of [`super::Reducer::end`].
@@ -166,7 +168,8 @@ impl Outer {
         self.fragments.iter().try_for_each(|fragment| fragment.reducer.regroup(group))
     }
 
-    /// The global values of a parameter and the state of the optimizer, with the number of elements; no state if that has none.
+    /// The global values of a parameter and the state of the optimizer, with the number of
+    /// elements; no state if that has none.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or is not trained.

@@ -1,12 +1,13 @@
-//! The outer optimizer: what becomes of the global values, given how far the ranks have moved away from them.
+//! The outer optimizer: what becomes of the global values, given how far the ranks have moved away
+//! from them.
 
 use super::super::array::Array;
 use crate::base::error::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// The learning rate and the momentum of DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
-/// Models", 2023).
+/// The learning rate and the momentum of DiLoCo (Douillard et al., "DiLoCo: Distributed
+/// Low-Communication Training of Language Models", 2023).
 const LEARNING_RATE: f64 = 0.7;
 const MOMENTUM: f64 = 0.9;
 
@@ -28,7 +29,8 @@ pub struct OuterUpdate {
 /// An outer optimizer.
 #[derive(Clone)]
 pub enum OuterOptimizer {
-    /// Stochastic gradient descent. With a learning rate of 1 the global values become the mean of the ranks'.
+    /// Stochastic gradient descent. With a learning rate of 1 the global values become the mean of
+    /// the ranks'.
     Sgd {
         /// The learning rate.
         rate: f64,

@@ -1,8 +1,8 @@
 //! The global values and the optimizer's states as one byte string, and back.
 //!
-//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the number of steps and the
-//! names and sizes of the parameters; then, for each parameter, the global values and the state as f32. Numbers are little
-//! endian.
+//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the
+//! number of steps and the names and sizes of the parameters; then, for each parameter, the global
+//! values and the state as f32. Numbers are little endian.
 
 use super::Outer;
 use crate::api::bytes::BytesCall;
@@ -18,7 +18,8 @@ const MAGIC: &[u8; 8] = b"DISTOUT1";
 const SIZE: usize = size_of::<f32>();
 
 impl Outer {
-    /// What a checkpoint needs, the same on all ranks between outer steps. The parameters of this rank are the caller's to save.
+    /// What a checkpoint needs, the same on all ranks between outer steps. The parameters of this
+    /// rank are the caller's to save.
     ///
     /// # Errors
     /// `InvalidArgument` if a step has failed and was not repeated.
@@ -49,10 +50,12 @@ impl Outer {
         json!({ "steps": steps, "params": params })
     }
 
-    /// Takes what [`Self::save`] has given on the root to all ranks, which also get the global values as their parameters.
+    /// Takes what [`Self::save`] has given on the root to all ranks, which also get the global
+    /// values as their parameters.
     ///
     /// # Errors
-    /// `InvalidArgument` on all ranks if the bytes have another form or other parameters; those of a broadcast.
+    /// `InvalidArgument` on all ranks if the bytes have another form or other parameters; those of
+    /// a broadcast.
     pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
         callbacks::refuse_to_block("dist_outer_load")?;
         if self.lock().pending.is_some() {

@@ -1,5 +1,5 @@
-//! The gather of parameters: every rank sends the elements that it has updated to all, one bucket after the other, those of the
-//! first layers first.
+//! The gather of parameters: every rank sends the elements that it has updated to all, one bucket
+//! after the other, those of the first layers first.
 
 use super::super::launch::{fail, failed_before, new_work};
 use super::super::memory::GradMemory;
@@ -57,11 +57,12 @@ impl Shard {
         Ok(new_work(&*self.reducer.lock().group()?))
     }
 
-    /// Sends the elements that this rank has updated to all ranks, and gets theirs. In another group than before, the states
-    /// are redistributed too.
+    /// Sends the elements that this rank has updated to all ranks, and gets theirs. In another
+    /// group than before, the states are redistributed too.
     ///
     /// # Errors
-    /// `InvalidArgument` while another gather runs; `NotFound` if states are lost; those of collectives.
+    /// `InvalidArgument` while another gather runs; `NotFound` if states are lost; those of
+    /// collectives.
     pub fn gather(&self) -> Result<()> {
         callbacks::refuse_to_block("dist_shard_gather")?;
         match self.begin_gather(None)? {

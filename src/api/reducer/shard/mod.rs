@@ -1,13 +1,15 @@
 //! Shares the state of an optimizer over the ranks (ZeRO).
 //!
-//! Each rank updates its own elements only, and keeps the optimizer's state for these. After the update every rank sends its
-//! elements to all ([`gather`]). With copies, several ranks update the same elements with the same gradients, so that the death
-//! of a rank loses no state: the ranks that are left redistribute it ([`reshard`]).
+//! Each rank updates its own elements only, and keeps the optimizer's state for these. After the
+//! update every rank sends its elements to all ([`gather`]). With copies, several ranks update the
+//! same elements with the same gradients, so that the death of a rank loses no state: the ranks
+//! that are left redistribute it ([`reshard`]).
 //!
 //! # A gather that fails
-//! A gather ends with one agreement, to which a rank contributes after it has all parameters. So if one rank has seen the
-//! end, all have the parameters, and a rank that missed it learns of it when the reducer goes on in another group. If no rank
-//! has seen it, the call is repeated, and redistributes states and parameters from the ranks that have updated them.
+//! A gather ends with one agreement, to which a rank contributes after it has all parameters. So if
+//! one rank has seen the end, all have the parameters, and a rank that missed it learns of it when
+//! the reducer goes on in another group. If no rank has seen it, the call is repeated, and
+//! redistributes states and parameters from the ranks that have updated them.
 //!
 //! Does not depend on: how an optimizer uses the states.
 
@@ -77,8 +79,8 @@ struct ShardState {
     local: Arc<LocalShard>,
     /// The gather that was begun last, unless it has ended without error.
     gather: Option<Gathering>,
-    /// Another rank has told that the gather after so many steps has ended: if it is called again before the next step, there
-    /// is nothing to do.
+    /// Another rank has told that the gather after so many steps has ended: if it is called again
+    /// before the next step, there is nothing to do.
     adopted: Option<u64>,
 }
 
@@ -139,10 +141,12 @@ impl LocalShard {
 }
 
 impl Shard {
-    /// Shares an optimizer over the ranks of a reducer, or joins ranks that redistribute theirs. All ranks call this.
+    /// Shares an optimizer over the ranks of a reducer, or joins ranks that redistribute theirs.
+    /// All ranks call this.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if the options differ; those of collectives.
+    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if the options
+    /// differ; those of collectives.
     pub fn create(reducer: &Arc<Reducer>, options: ShardOptions) -> Result<Arc<Self>> {
         callbacks::refuse_to_block("dist_shard_create")?;
         check(reducer, &options)?;
@@ -198,8 +202,8 @@ impl Shard {
         Err(Error::invalid(message))
     }
 
-    /// A state of the elements that this rank updates: its address and its number of elements. It stays where it is until
-    /// states are redistributed.
+    /// A state of the elements that this rank updates: its address and its number of elements. It
+    /// stays where it is until states are redistributed.
     ///
     /// # Errors
     /// `InvalidArgument` for a state that does not exist.
@@ -255,7 +259,8 @@ impl Reducer {
         }
     }
 
-    /// A gather that has failed is repeated before a step ends, if the reducer has gone on in another group.
+    /// A gather that has failed is repeated before a step ends, if the reducer has gone on in
+    /// another group.
     pub(super) fn complete_gather(&self) -> Result<()> {
         match self.shard() {
             Some(shard) => shard.complete(),

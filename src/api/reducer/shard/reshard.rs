@@ -1,7 +1,8 @@
 //! Distributes states: zeros for a new shard, or the states of a former group's ranks.
 //!
-//! Each rank sends a record of its part to all. Then one rank sends each part of the former group: the owner, or a rank with
-//! a copy. All ranks take the parameters from it, and the states of the elements that they update now.
+//! Each rank sends a record of its part to all. Then one rank sends each part of the former group:
+//! the owner, or a rank with a copy. All ranks take the parameters from it, and the states of the
+//! elements that they update now.
 
 use super::super::memory::GradMemory;
 use super::split::Piece;
@@ -49,12 +50,12 @@ impl ShardRecord {
     }
 }
 
-/// What this rank has, and how many gathers have ended; the same of all ranks together after it. `old` is what the rank had in
-/// a former group.
+/// What this rank has, and how many gathers have ended; the same of all ranks together after it.
+/// `old` is what the rank had in a former group.
 ///
 /// # Errors
-/// `Mismatch` on all ranks if their options differ; `NotFound` if no rank has the states of a rank of the former group; those
-/// of collectives.
+/// `Mismatch` on all ranks if their options differ; `NotFound` if no rank has the states of a rank
+/// of the former group; those of collectives.
 pub(super) fn redistribute(
     reducer: &Reducer,
     group: &Arc<Group>,

@@ -1,8 +1,9 @@
 //! The states of all ranks as one byte string, and back, for any number of ranks.
 //!
-//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the names of the states and
-//! the names and sizes of the parameters; then, for each parameter and each of its states, the elements as f32. Numbers are
-//! little endian. Nothing is padded, and nothing depends on the number of ranks or on buckets.
+//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the
+//! names of the states and the names and sizes of the parameters; then, for each parameter and each
+//! of its states, the elements as f32. Numbers are little endian. Nothing is padded, and nothing
+//! depends on the number of ranks or on buckets.
 
 use super::super::param::Param;
 use super::split::{Piece, Split};
@@ -46,7 +47,8 @@ impl Shard {
     /// All states at the root; `None` on other ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` for a rank that does not exist; `OutOfMemory`; those of a gather of byte strings.
+    /// `InvalidArgument` for a rank that does not exist; `OutOfMemory`; those of a gather of byte
+    /// strings.
     pub fn save(&self, root: Rank) -> Result<Option<Vec<u8>>> {
         callbacks::refuse_to_block("dist_shard_save")?;
         let group = self.usable_group()?;
@@ -106,11 +108,12 @@ impl Shard {
         Ok(bytes)
     }
 
-    /// Takes the states that [`Self::save`] has given, on any number of ranks. `bytes` counts at the root.
+    /// Takes the states that [`Self::save`] has given, on any number of ranks. `bytes` counts at
+    /// the root.
     ///
     /// # Errors
-    /// `InvalidArgument` on all ranks if the root's bytes are no states, or those of other parameters or of another optimizer;
-    /// those of a broadcast.
+    /// `InvalidArgument` on all ranks if the root's bytes are no states, or those of other
+    /// parameters or of another optimizer; those of a broadcast.
     pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
         callbacks::refuse_to_block("dist_shard_load")?;
         let group = self.usable_group()?;

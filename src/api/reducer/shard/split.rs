@@ -1,8 +1,8 @@
 //! The assignment of elements to ranks: a pure function of a layout and the number of ranks.
 //!
-//! Every bucket is split evenly over the ranks. The ranks take the elements that are left over in turn, also from
-//! bucket to bucket. So over all buckets no rank has more than one element more than another rank.
-//! Elements are addressed by parameter and offset, without any padding.
+//! Every bucket is split evenly over the ranks. The ranks take the elements that are left over in
+//! turn, also from bucket to bucket. So over all buckets no rank has more than one element more
+//! than another rank. Elements are addressed by parameter and offset, without any padding.
 
 use super::super::layout::{BucketSpec, Layout};
 use std::ops::Range;
@@ -11,8 +11,8 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::api::reducer) struct Split {
     pub(in crate::api::reducer) ranks: usize,
-    /// For each bucket, where the part of each rank begins, and the number of elements: counted without the gaps between
-    /// gradients.
+    /// For each bucket, where the part of each rank begins, and the number of elements: counted
+    /// without the gaps between gradients.
     bounds: Vec<Vec<usize>>,
 }
 

@@ -1,4 +1,5 @@
-//! How a communicator comes to be: the ranks meet without blocking, and, where its calls may block, split it off.
+//! How a communicator comes to be: the ranks meet without blocking, and, where its calls may block,
+//! split it off.
 
 use super::{Comm, LONGEST_NAP};
 use crate::backend::Fate;
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often, while the ranks meet, one looks whether another has given up, which costs a question to the store.
+/// How often, while the ranks meet, one looks whether another has given up, which costs a question
+/// to the store.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
 /// How long a communicator that is not needed any more waits for a quiet moment.
@@ -66,7 +68,8 @@ impl Comm {
         let mut handle: CommHandle = 0;
         let (size, rank) = (number(meeting.size)?, number(meeting.rank)?);
         let init = library.functions.comm_init;
-        // SAFETY: there is room for a handle; the configuration is initialised, and outlives the call.
+        // SAFETY: there is room for a handle; the configuration is initialised, and outlives the
+        // call.
         let code = unsafe { init(&raw mut handle, size, meeting.id, rank, &raw mut config) };
         if !is_fine(code) || handle == 0 {
             library.check("ncclCommInitRankConfig", code, 0)?;
@@ -100,10 +103,12 @@ impl Comm {
         };
         let current = self.context.enter()?;
         let mut config = Config::new(self.library.version(), true);
-        // NCCL writes it once all have come, which may be after this call has given up: then it stays.
+        // NCCL writes it once all have come, which may be after this call has given up: then it
+        // stays.
         let child: *mut CommHandle = Box::into_raw(Box::default());
         let rank = number(meeting.rank)?;
-        // SAFETY: the communicator lives; the configuration is initialised, and read during the call; the place for the handle stays.
+        // SAFETY: the communicator lives; the configuration is initialised, and read during the
+        // call; the place for the handle stays.
         let code = unsafe { split(self.handle(), 0, rank, child, &raw mut config) };
         if !is_fine(code) {
             self.library.check("ncclCommSplit", code, self.handle())?;

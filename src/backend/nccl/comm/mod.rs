@@ -1,19 +1,21 @@
 //! A communicator of NCCL's: made without blocking, used by one thread at a time, and ended once.
 //!
 //! # One at a time
-//! Calls on a communicator must not meet, and the next may be made only once the one before is done. So whoever uses it
-//! *enters* ([`Comm::enter`]), and leaves when NCCL has done what it was asked. Nothing in between blocks: calls return at
-//! once, and their end is asked for again and again, until the deadline or the group's failure. Then the thread leaves, and
-//! the communicator is used no more: its state is unknown.
+//! Calls on a communicator must not meet, and the next may be made only once the one before is
+//! done. So whoever uses it *enters* ([`Comm::enter`]), and leaves when NCCL has done what it was
+//! asked. Nothing in between blocks: calls return at once, and their end is asked for again and
+//! again, until the deadline or the group's failure. Then the thread leaves, and the communicator
+//! is used no more: its state is unknown.
 //!
-//! Where that was asked for ([`Meeting::may_block`]), the ranks meet without blocking, and split off a communicator whose calls may
-//! block, which cost less: NCCL starts a thread for each launch of one whose calls do not. Then who is inside leaves when NCCL lets
-//! him, or because of the abort at his deadline, which the watchdog keeps ([`Comm::overdue`]).
+//! Where that was asked for ([`Meeting::may_block`]), the ranks meet without blocking, and split
+//! off a communicator whose calls may block, which cost less: NCCL starts a thread for each launch
+//! of one whose calls do not. Then who is inside leaves when NCCL lets him, or because of the abort
+//! at his deadline, which the watchdog keeps ([`Comm::overdue`]).
 //!
 //! # The end
-//! The handle is taken away once, by the watchdog, which enters for that. A group that has failed ends its communicator by
-//! `ncclCommAbort`, which ends what is on the device; one that is left in order by `ncclCommFinalize` and
-//! `ncclCommDestroy`.
+//! The handle is taken away once, by the watchdog, which enters for that. A group that has failed
+//! ends its communicator by `ncclCommAbort`, which ends what is on the device; one that is left in
+//! order by `ncclCommFinalize` and `ncclCommDestroy`.
 
 mod meeting;
 
@@ -71,8 +73,8 @@ pub(super) enum Registration {
     Window(usize),
 }
 
-/// The right to use the communicator. Several may be held at once, of communicators that were entered in the same order as
-/// everywhere.
+/// The right to use the communicator. Several may be held at once, of communicators that were
+/// entered in the same order as everywhere.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     comm: &'a Comm,
@@ -109,8 +111,9 @@ impl Comm {
         self.state()
     }
 
-    /// What NCCL says of the communicator: success, in progress, or what has gone wrong on a thread of its own. Only by
-    /// who is inside: NCCL puts away what it has launched as it is asked, and two threads at once would do so twice.
+    /// What NCCL says of the communicator: success, in progress, or what has gone wrong on a thread
+    /// of its own. Only by who is inside: NCCL puts away what it has launched as it is asked, and
+    /// two threads at once would do so twice.
     fn state(&self) -> Result<Code> {
         let mut state = SUCCESS;
         // SAFETY: the communicator lives, and there is room for a number.
@@ -128,7 +131,8 @@ impl Comm {
         self.library.check("an operation on the device", state, self.handle()).err()
     }
 
-    /// Waits until nobody else is inside. Who wants to call a function that may wait for other ranks, until that deadline too, says so.
+    /// Waits until nobody else is inside. Who wants to call a function that may wait for other
+    /// ranks, until that deadline too, says so.
     ///
     /// # Errors
     /// The group's failure, `Timeout`.
@@ -205,17 +209,19 @@ impl Comm {
 
     /// By who is inside.
     fn end_by_force(&self) {
-        // An abort ends windows by itself; to take one back may wait for the device, which may hang.
+        // An abort ends windows by itself; to take one back may wait for the device, which may
+        // hang.
         self.registrations().retain(|it| matches!(it, Registration::Buffer(_)));
         if let Some(handle) = self.take_handle() {
-            // SAFETY: the handle was taken away, so that nobody begins to use it; who is inside has had time to leave.
+            // SAFETY: the handle was taken away, so that nobody begins to use it; who is inside has
+            // had time to leave.
             let code = unsafe { (self.library.functions.comm_abort)(handle) };
             lament(self.library.check("ncclCommAbort", code, 0));
         }
     }
 
-    /// Ends it together with the other ranks, which must do so within the limit; else alone. What only frees what it had waits for
-    /// `quiet`.
+    /// Ends it together with the other ranks, which must do so within the limit; else alone. What
+    /// only frees what it had waits for `quiet`.
     pub(super) fn part<Quiet>(&self, limit: &Deadline, quiet: impl FnOnce() -> Quiet) {
         self.evict(EVICTION);
         let finalized = self.finalize(limit);
@@ -335,8 +341,8 @@ impl Entry<'_> {
         self.comm.context.enter()
     }
 
-    /// Makes calls between a start and an end, on whichever communicators, and gives what NCCL says at the end.
-    /// `calls` says with which function something went wrong.
+    /// Makes calls between a start and an end, on whichever communicators, and gives what NCCL says
+    /// at the end. `calls` says with which function something went wrong.
     pub(super) fn between(&self, calls: impl FnOnce() -> Result<()>) -> Result<Code> {
         let functions = &self.library().functions;
         // SAFETY: takes nothing; ended below.
@@ -370,8 +376,8 @@ impl Entry<'_> {
         Ok(Some(self.keep(Registration::Buffer(registration))))
     }
 
-    /// Makes memory of the same length on all ranks a window of theirs, which all call. `None` where the library or the
-    /// devices cannot do that, which is so on all ranks.
+    /// Makes memory of the same length on all ranks a window of theirs, which all call. `None`
+    /// where the library or the devices cannot do that, which is so on all ranks.
     pub(super) fn make_window(
         &self,
         start: usize,
@@ -384,12 +390,14 @@ impl Entry<'_> {
             return Ok(None);
         };
         let _current = self.current()?;
-        // NCCL writes it once all have come, which may be after this call has given up: then it stays.
+        // NCCL writes it once all have come, which may be after this call has given up: then it
+        // stays.
         let window: *mut usize = Box::into_raw(Box::default());
         let start = std::ptr::with_exposed_provenance_mut(start);
         // SAFETY: memory of NCCL's own, of this length; the place for the window stays.
         let code = unsafe { function(self.handle(), start, bytes, window, SYMMETRIC) };
-        // It says `SUCCESS` while it goes on behind the caller's back (seen with 2.30.7): the communicator knows.
+        // It says `SUCCESS` while it goes on behind the caller's back (seen with 2.30.7): the
+        // communicator knows.
         let state = if code == SUCCESS { self.comm.state()? } else { code };
         self.settle("ncclCommWindowRegister", state, deadline)?;
         // SAFETY: NCCL has written it, and writes no more; it is from a box, above.

@@ -1,4 +1,5 @@
-//! How messages end that do not arrive: time, ranks that leave, the failure of the group, leaving it.
+//! How messages end that do not arrive: time, ranks that leave, the failure of the group, leaving
+//! it.
 
 use super::letters::Letter;
 use super::postman::{GRACE, Half, Postman, WAITING};
@@ -26,7 +27,8 @@ impl Postman {
         }
     }
 
-    /// Ends messages whose time has passed, or whose other rank has left. In the middle of one nobody can go on.
+    /// Ends messages whose time has passed, or whose other rank has left. In the middle of one
+    /// nobody can go on.
     pub(super) fn expire(&mut self) {
         if self.over.is_some() {
             return;
@@ -94,7 +96,8 @@ impl Postman {
         }
     }
 
-    /// Ends everything once the group has failed or is left, as soon as nobody uses its memory any more.
+    /// Ends everything once the group has failed or is left, as soon as nobody uses its memory any
+    /// more.
     pub(super) fn look_for_the_end(&mut self) {
         if self.over.is_none() {
             let failure = self.fate.failure().or_else(|| {

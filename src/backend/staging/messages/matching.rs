@@ -1,5 +1,6 @@
-//! Brings messages that other ranks offer and places that the caller has posted together, as the engine does for host memory:
-//! in the order of sending and of posting, and a message that does not fit fails the receive and stays for the next.
+//! Brings messages that other ranks offer and places that the caller has posted together, as the
+//! engine does for host memory: in the order of sending and of posting, and a message that does not
+//! fit fails the receive and stays for the next.
 
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};

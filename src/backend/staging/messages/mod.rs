@@ -1,15 +1,17 @@
-//! Messages in the memory of devices, which a thread of the group carries piece by piece through staging memory of their own.
+//! Messages in the memory of devices, which a thread of the group carries piece by piece through
+//! staging memory of their own.
 //!
-//! 1. The sender offers a message by a letter ([`letters`]); who has a place for it ([`matching`]) and a half of staging memory
-//!    answers that there is room for a piece.
-//! 2. For each such answer the sender has the device copy a piece to a half of its own, and sends it as a message of host
-//!    memory, under a tag that belongs to this one.
-//! 3. What has come is copied to the device. A message has ended for its sender when its last piece has gone, for its receiver
-//!    when the device has all of it.
+//! 1. The sender offers a message by a letter ([`letters`]); who has a place for it ([`matching`])
+//!    and a half of staging memory answers that there is room for a piece.
+//! 2. For each such answer the sender has the device copy a piece to a half of its own, and sends
+//!    it as a message of host memory, under a tag that belongs to this one.
+//! 3. What has come is copied to the device. A message has ended for its sender when its last piece
+//!    has gone, for its receiver when the device has all of it.
 //!
-//! A sender's half is taken only for a piece that somebody waits for with memory in hand, so halves become free again whatever
-//! order ranks call in. Before the first answer a message is on nobody's way: its time may pass, and nobody else is
-//! concerned. Afterwards whatever goes wrong fails the group.
+//! A sender's half is taken only for a piece that somebody waits for with memory in hand, so halves
+//! become free again whatever order ranks call in. Before the first answer a message is on nobody's
+//! way: its time may pass, and nobody else is concerned. Afterwards whatever goes wrong fails the
+//! group.
 //!
 //! They do not meet messages in host memory, whose tags are others.
 

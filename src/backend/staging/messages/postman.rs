@@ -1,8 +1,10 @@
-//! The thread that carries the messages of a group: what has been posted, how far each message is, and who has which half of the
-//! staging memory. [`super::sending`] and [`super::receiving`] are the two ways, [`super::ending`] what does not arrive.
+//! The thread that carries the messages of a group: what has been posted, how far each message is,
+//! and who has which half of the staging memory. [`super::sending`] and [`super::receiving`] are
+//! the two ways, [`super::ending`] what does not arrive.
 //!
-//! Only this thread touches any of it. It never waits for another rank: it does what can be done, and sleeps until it is told
-//! something, or until it is time to look at the device or at a deadline.
+//! Only this thread touches any of it. It never waits for another rank: it does what can be done,
+//! and sleeps until it is told something, or until it is time to look at the device or at a
+//! deadline.
 
 use super::letters::{self, Letter};
 use super::matching::{Matching, Offer};
@@ -22,8 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long it sleeps while the device copies, while it has to come to where memory is ready, while somebody waits for a
-/// message, and while nobody does.
+/// How long it sleeps while the device copies, while it has to come to where memory is ready, while
+/// somebody waits for a message, and while nobody does.
 const COPYING: Duration = Duration::from_micros(20);
 const COMING: Duration = Duration::from_micros(200);
 pub(super) const WAITING: Duration = Duration::from_millis(20);
@@ -38,7 +40,8 @@ pub(super) enum Half {
     Free,
     /// The device copies.
     OnDevice(u64),
-    /// The engine sends or receives this piece of it. What it tells of two halves may come in any order.
+    /// The engine sends or receives this piece of it. What it tells of two halves may come in any
+    /// order.
     InEngine(u64, usize),
 }
 
@@ -204,7 +207,8 @@ impl Postman {
             Letter::Go { number } => match self.sends.get_mut(&number) {
                 Some(sending) if sending.message.to == from => sending.granted += 1,
                 Some(_) => return Err(unreadable()),
-                // Its time had passed: nothing comes, and whoever waits for it learns that by a piece without bytes.
+                // Its time had passed: nothing comes, and whoever waits for it learns that by a
+                // piece without bytes.
                 None => self.give_nothing(from, number)?,
             },
         }

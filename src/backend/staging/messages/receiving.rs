@@ -163,7 +163,8 @@ impl Postman {
         self.desk.outward.unload(half, &[(from, into)])
     }
 
-    /// The message was taken back before any of it came: the place waits for another, once nothing of this one is on its way.
+    /// The message was taken back before any of it came: the place waits for another, once nothing
+    /// of this one is on its way.
     fn came_to_nothing(&mut self, id: u64) -> Result<()> {
         let Some(it) = self.receives.get_mut(&id) else { return Ok(()) };
         it.asked = it.asked.saturating_sub(1);

@@ -18,7 +18,8 @@ pub(super) struct Sending {
     pub(super) message: Outgoing,
     pub(super) posted: Posted,
     pub(super) is_ready: bool,
-    /// How many pieces the receiver has room for, were left to the device, given to the engine, and have gone.
+    /// How many pieces the receiver has room for, were left to the device, given to the engine, and
+    /// have gone.
     pub(super) granted: usize,
     pub(super) loaded: usize,
     pub(super) given: usize,
@@ -73,7 +74,8 @@ impl Postman {
 
     /// Sends what the device has brought, in order.
     pub(super) fn after_copies_in(&mut self) -> Result<()> {
-        // Of one message the older piece first: the stream has one order, and of two halves at most one is older.
+        // Of one message the older piece first: the stream has one order, and of two halves at most
+        // one is older.
         for half in self.older_first() {
             let Half::OnDevice(number) = self.inward[half] else { continue };
             if !self.desk.inward.is_settled(half)? {

@@ -1,12 +1,15 @@
-//! `--against TREE`: the ranks of this program and the ranks of another tree's program take turns. The ratio of their times
-//! in each cell shows whether a change has made the library slower.
+//! `--against TREE`: the ranks of this program and the ranks of another tree's program take turns.
+//! The ratio of their times in each cell shows whether a change has made the library slower.
 //!
-//! A pair is one run of calls by each side, one after the other; who goes first alternates. The pairs of a cell are divided
-//! into [`PASSES`] passes. Each pass starts the ranks of both sides again, in alternating order. The reason is that the place
-//! of a process's memory changes its times by percents for as long as the process lives. Both sides get the same orders
-//! (`order`). An order has the names of operations and types, never numbers of constants, which differ between trees.
+//! A pair is one run of calls by each side, one after the other; who goes first alternates. The
+//! pairs of a cell are divided into [`PASSES`] passes. Each pass starts the ranks of both sides
+//! again, in alternating order. The reason is that the place of a process's memory changes its
+//! times by percents for as long as the process lives. Both sides get the same orders (`order`). An
+//! order has the names of operations and types, never numbers of constants, which differ between
+//! trees.
 //!
-//! Cells and operations above their limit are measured again with as many pairs, at most [`REPEATS`] times. All pairs count.
+//! Cells and operations above their limit are measured again with as many pairs, at most
+//! [`REPEATS`] times. All pairs count.
 
 mod text;
 mod tree;
@@ -41,7 +44,8 @@ const PASSES: usize = 6;
 /// Number of times that as many pairs are added for a cell or an operation above its limit.
 const REPEATS: usize = 2;
 
-/// Measures all cells that the options ask for, prints them, writes the files, and fails with status 3 if this tree is slower.
+/// Measures all cells that the options ask for, prints them, writes the files, and fails with
+/// status 3 if this tree is slower.
 pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), report::check)?;
     let stage = Stage::new()?;
@@ -93,7 +97,8 @@ struct Sides {
 }
 
 impl Sides {
-    /// Starts the ranks of both: ours first in the result. The order in which they start alternates with `number`.
+    /// Starts the ranks of both: ours first in the result. The order in which they start alternates
+    /// with `number`.
     fn start(
         &self,
         ranks: usize,
@@ -262,7 +267,8 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Checks the results of both sides, and sets the order of the cell. `None`: the other tree does not offer it.
+    /// Checks the results of both sides, and sets the order of the cell. `None`: the other tree
+    /// does not offer it.
     fn trial(
         &mut self,
         index: usize,

@@ -1,5 +1,5 @@
-//! The program of the other tree: found in its release build, started as ranks. Only its rank mode is used, so that any tree
-//! whose ranks understand the same orders can be compared.
+//! The program of the other tree: found in its release build, started as ranks. Only its rank mode
+//! is used, so that any tree whose ranks understand the same orders can be compared.
 
 use crate::Failure;
 use crate::cell::Cell;
@@ -23,7 +23,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Finds the program in a source tree or a folder of programs; or the path is that of the program.
+    /// Finds the program in a source tree or a folder of programs; or the path is that of the
+    /// program.
     pub(super) fn find(path: &Path, ours: Ours) -> Result<Self, Failure> {
         let places = [path.to_path_buf(), path.join(BUILT), path.join(NAME)];
         let program = places.into_iter().find(|place| place.is_file());

@@ -1,5 +1,5 @@
-//! The rule by which this tree is no slower than the other one. No cell has an interval that is entirely above
-//! [`CELL_LIMIT`]. No operation has a geometric mean above [`MEAN_LIMIT`]. Pure.
+//! The rule by which this tree is no slower than the other one. No cell has an interval that is
+//! entirely above [`CELL_LIMIT`]. No operation has a geometric mean above [`MEAN_LIMIT`]. Pure.
 
 use crate::cell::{self, Measured};
 use crate::table::{Mean, kind, means};
@@ -49,7 +49,8 @@ impl<'a> Verdict<'a> {
         self.means.iter().filter(|mean| is_above(mean))
     }
 
-    /// True if no limit is exceeded and every compared cell has an interval. Without any cell nothing is known.
+    /// True if no limit is exceeded and every compared cell has an interval. Without any cell
+    /// nothing is known.
     pub(crate) fn is_no_slower(&self) -> bool {
         let is_exceeded = !self.slower.is_empty() || self.slower_means().next().is_some();
         self.compared > 0 && self.unjudged.is_empty() && !is_exceeded

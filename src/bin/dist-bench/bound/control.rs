@@ -1,5 +1,6 @@
-//! The words by which the two ranks of a bound agree: a small segment that both map. Rank 0 makes it, and says in a file where it
-//! is; rank 1 opens it through /proc. Waiting is spinning, as the quickest does, with an end.
+//! The words by which the two ranks of a bound agree: a small segment that both map. Rank 0 makes
+//! it, and says in a file where it is; rank 1 opens it through /proc. Waiting is spinning, as the
+//! quickest does, with an end.
 #![allow(unsafe_code, reason = "memory that another process writes is reached by pointers alone")]
 
 use dist::base::deadline::Deadline;
@@ -60,7 +61,8 @@ impl Control {
     fn word(&self, rank: usize, word: Word) -> &AtomicU64 {
         let at = APART * (rank * WORDS + word as usize);
         let ptr = self.segment.as_mut_ptr().wrapping_add(at).cast();
-        // SAFETY: aligned, inside the segment, which lives as long as `self`, and only ever used as an atomic.
+        // SAFETY: aligned, inside the segment, which lives as long as `self`, and only ever used as
+        // an atomic.
         unsafe { AtomicU64::from_ptr(ptr) }
     }
 

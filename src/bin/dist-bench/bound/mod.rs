@@ -1,11 +1,14 @@
-//! What a program by hand takes for an all_reduce between two ranks, as a bound for libraries: an engine as any other, which
-//! knows nothing but that. It makes no promise that a library makes: no deadline, no check, no peer that may fail.
+//! What a program by hand takes for an all_reduce between two ranks, as a bound for libraries: an
+//! engine as any other, which knows nothing but that. It makes no promise that a library makes: no
+//! deadline, no check, no peer that may fail.
 //!
-//! * In memory that both map (*direct*): each rank adds one half of both vectors, and stores the sums in both.
-//! * In memory of its own (*cma_read*): each rank reads the other's values of its half out of that process, piece by
-//!   piece, and adds them to its own. Then it reads the sums of the other half.
+//! * In memory that both map (*direct*): each rank adds one half of both vectors, and stores the
+//!   sums in both.
+//! * In memory of its own (*cma_read*): each rank reads the other's values of its half out of that
+//!   process, piece by piece, and adds them to its own. Then it reads the sums of the other half.
 //!
-//! Both are `bound_allreduce`'s in the project's baseline. The pieces have the size that is best of some in a trial.
+//! Both are `bound_allreduce`'s in the project's baseline. The pieces have the size that is best of
+//! some in a trial.
 
 mod control;
 mod pair;

@@ -11,7 +11,8 @@ use dist::sys::{attach, shm::Segment};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-/// Sizes of the pieces in which vectors are read out of the other process; and how often each is tried.
+/// Sizes of the pieces in which vectors are read out of the other process; and how often each is
+/// tried.
 const PIECES: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const TRIALS: usize = 5;
 
@@ -159,14 +160,16 @@ impl Pair {
     fn add_half(&self, work: Work, other: &Segment) {
         let (from, to) = work.half(self.rank);
         let (mine, others) = (work.mine.wrapping_add(from), other.as_mut_ptr().cast::<f32>());
-        // SAFETY: both buffers have `count` elements; the other rank uses the other half until the barrier.
+        // SAFETY: both buffers have `count` elements; the other rank uses the other half until the
+        // barrier.
         unsafe { sums::into_both(mine, others.wrapping_add(from), to - from) };
     }
 
     /// Reads and adds one half, then reads the sums of the other one.
     fn pull(&mut self, work: Work, process: u32, address: u64) -> Result<(), String> {
         let read = |at: usize, bytes: usize, into: *mut u8| {
-            // SAFETY: so many bytes of a buffer, or of the scratch, which nothing else uses meanwhile.
+            // SAFETY: so many bytes of a buffer, or of the scratch, which nothing else uses
+            // meanwhile.
             let into = unsafe { Dst::new(into, bytes) };
             match attach::read(process, address + at as u64, into) {
                 Ok(got) if got == bytes => Ok(()),
@@ -177,7 +180,8 @@ impl Pair {
         for (from, to) in work.pieces(self.rank) {
             let scratch = self.scratch.as_mut_ptr();
             read(from * ELEMENT, (to - from) * ELEMENT, scratch.cast())?;
-            // SAFETY: the scratch holds a piece, which lies inside the buffer; the other rank only reads it, later.
+            // SAFETY: the scratch holds a piece, which lies inside the buffer; the other rank only
+            // reads it, later.
             unsafe { sums::into_first(work.mine.wrapping_add(from), scratch, to - from) };
             self.made[self.rank] += 1;
             self.control.set(Word::Made, self.made[self.rank]);

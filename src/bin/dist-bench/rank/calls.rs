@@ -1,4 +1,5 @@
-//! The calls themselves, through the C interface: what a C caller pays is in the time, arguments and handles included.
+//! The calls themselves, through the C interface: what a C caller pays is in the time, arguments
+//! and handles included.
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::memory::Buffers;
@@ -261,7 +262,8 @@ impl World {
         Ok(met?)
     }
 
-    /// Whether the library takes the algorithm that a call names; it is made once, on whatever its buffers hold.
+    /// Whether the library takes the algorithm that a call names; it is made once, on whatever its
+    /// buffers hold.
     ///
     /// # Errors
     /// Why it fails otherwise.
@@ -278,7 +280,8 @@ impl World {
         }
     }
 
-    /// Makes one call. The buffers that it names hold what the operation needs of them on this rank.
+    /// Makes one call. The buffers that it names hold what the operation needs of them on this
+    /// rank.
     ///
     /// # Errors
     /// The library's reason.
@@ -290,8 +293,9 @@ impl World {
         let Call { op, input, output, count, dtype, redop, options, .. } = *call;
         let (world, block) = (self.group, count / self.ranks);
         match op {
-            // SAFETY: `Buffers` has made room for what the operation reads and writes on this rank, in place where both are in one
-            // buffer, and keeps it until the call, or the wait for its work, has returned.
+            // SAFETY: `Buffers` has made room for what the operation reads and writes on this rank,
+            // in place where both are in one buffer, and keeps it until the call, or the wait for
+            // its work, has returned.
             Op::AllReduce => call.issue(|work| unsafe {
                 collective::dist_all_reduce(
                     world, input, output, count, dtype, redop, options, work,

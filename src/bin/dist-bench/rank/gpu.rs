@@ -77,7 +77,8 @@ impl OnGpu {
     /// Copies the shadow to the device.
     pub(super) fn upload(&mut self) -> Result<(), String> {
         let len = self.shadow.len();
-        // SAFETY: the device's memory of this length, which stays until the copy has ended; nobody follows the address.
+        // SAFETY: the device's memory of this length, which stays until the copy has ended; nobody
+        // follows the address.
         let into = unsafe { Dst::new(self.start(), len) };
         let from = Src::from(&self.shadow[..]);
         // SAFETY: both stay until the copy has ended, which is waited for.

@@ -1,4 +1,5 @@
-//! The buffers of one cell: the process's own memory or the library's, filled, rewritten and looked at between calls.
+//! The buffers of one cell: the process's own memory or the library's, filled, rewritten and looked
+//! at between calls.
 #![allow(unsafe_code, reason = "memory that is lent to C functions is raw")]
 
 use super::calls;

@@ -1,5 +1,5 @@
-//! A rank of libdist's own engine: dist-bench started once more, which does what the driver orders and waits for the next
-//! order without using the processor.
+//! A rank of libdist's own engine: dist-bench started once more, which does what the driver orders
+//! and waits for the next order without using the processor.
 
 mod calls;
 mod gpu;
@@ -91,8 +91,8 @@ fn carry_out(
     measure(order, buffers, (rank, ranks), meet, settle, || world.call(&call)).map(Some)
 }
 
-/// Makes the calls of an order: one that is checked, if that is wanted, and those that are timed. `meet` has the ranks come
-/// together that take part, and `settle` all of them at the end.
+/// Makes the calls of an order: one that is checked, if that is wanted, and those that are timed.
+/// `meet` has the ranks come together that take part, and `settle` all of them at the end.
 ///
 /// # Errors
 /// That of whatever fails first.

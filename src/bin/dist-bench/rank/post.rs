@@ -1,4 +1,5 @@
-//! What a rank and the driver say to each other: orders come through one pipe, answers go through another, samples into a file.
+//! What a rank and the driver say to each other: orders come through one pipe, answers go through
+//! another, samples into a file.
 
 use crate::engine::{ANSWERS, ORDERS, SAMPLE};
 use crate::order::{DONE, NOT_OFFERED, Order, QUIT, Stamps};

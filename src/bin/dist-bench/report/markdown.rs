@@ -13,7 +13,8 @@ use crate::text::{microseconds, size};
 /// The engine of Gloo through torch.
 const TORCH: &str = "gloo";
 
-/// The whole report; `parts` are the results that it is made of, and plots are in the folder `plots`.
+/// The whole report; `parts` are the results that it is made of, and plots are in the folder
+/// `plots`.
 pub(super) fn report(results: &Results, parts: &[Results], plots: &str) -> String {
     let run = &results.run;
     let commands: String = parts.iter().map(|part| format!("{}\n", part.run.command)).collect();
@@ -99,7 +100,8 @@ fn interval(ratio: &Estimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
-/// How many times faster an all_reduce in ordinary memory is than Gloo's through torch; nothing where that took no part.
+/// How many times faster an all_reduce in ordinary memory is than Gloo's through torch; nothing
+/// where that took no part.
 fn against_torch(results: &Results) -> String {
     let times = |measured: &Measured| {
         let Cell { op, ranks, variant, .. } = measured.cell;

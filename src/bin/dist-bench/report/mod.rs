@@ -1,6 +1,6 @@
-//! The report: tables in Markdown, between two marks of a file that has more to say, and a plot for each operation beside it.
-//! It is made of results, whether these were measured now or read from files, so that a long measurement can be made in
-//! pieces.
+//! The report: tables in Markdown, between two marks of a file that has more to say, and a plot for
+//! each operation beside it. It is made of results, whether these were measured now or read from
+//! files, so that a long measurement can be made in pieces.
 
 mod markdown;
 mod plot;

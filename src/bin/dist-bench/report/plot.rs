@@ -1,5 +1,6 @@
-//! A plot as SVG: panels side by side, both axes logarithmic, and a legend. Text stays text; colours are those of the reader's
-//! light or dark mode, and each line has marks of its own shape, so that nobody needs the colours. Pure.
+//! A plot as SVG: panels side by side, both axes logarithmic, and a legend. Text stays text;
+//! colours are those of the reader's light or dark mode, and each line has marks of its own shape,
+//! so that nobody needs the colours. Pure.
 
 use crate::text::size;
 

@@ -1,5 +1,5 @@
-//! What a plot shows: for each number of ranks the times of each library over the sizes. Of a library that runs with several
-//! settings the best one counts, as it does in tables. Pure.
+//! What a plot shows: for each number of ranks the times of each library over the sizes. Of a
+//! library that runs with several settings the best one counts, as it does in tables. Pure.
 
 use super::plot::{Panel, Series};
 use crate::cell::{Cell, Figures, Measured, Mode};
@@ -8,7 +8,8 @@ use crate::ops::Op;
 use crate::ours;
 use crate::text::count;
 
-/// The libraries, by how the names of their engines begin; the first that fits. Their places are those of their colours.
+/// The libraries, by how the names of their engines begin; the first that fits. Their places are
+/// those of their colours.
 const LIBRARIES: [&str; 4] = ["openmpi", "mpich", "gloo-cpp", "gloo"];
 
 /// The colour of all else: ours called in an unusual way, above all.

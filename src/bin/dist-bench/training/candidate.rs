@@ -147,7 +147,8 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// The commands that start all ranks. The ranks find the plan at `place`, followed by its ending.
+    /// The commands that start all ranks. The ranks find the plan at `place`, followed by its
+    /// ending.
     pub(super) fn commands(&self, ranks: usize, place: &Path) -> Vec<Command> {
         let numbers = |rank: usize| [rank.to_string(), ranks.to_string()];
         match self {

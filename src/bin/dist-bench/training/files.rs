@@ -1,4 +1,5 @@
-//! The JSON of `--training`, written and read. Figures are computed again from the runs of each process group.
+//! The JSON of `--training`, written and read. Figures are computed again from the runs of each
+//! process group.
 
 use super::candidate::Candidate;
 use super::model::Model;

@@ -1,12 +1,15 @@
-//! `--training`: how much of the gradients' communication a training step exposes, in libdist's reducer and in other libraries.
+//! `--training`: how much of the gradients' communication a training step exposes, in libdist's
+//! reducer and in other libraries.
 //!
-//! A rank computes gradients one by one, and each candidate averages them over the ranks in its own way. The exposed
-//! communication is the time of a step minus the time of the same step without communication, in the same process. Steps of
-//! both kinds alternate, so that a change of the machine's speed reaches both. All ranks begin a step together, and the rank
-//! with the largest median counts.
+//! A rank computes gradients one by one, and each candidate averages them over the ranks in its own
+//! way. The exposed communication is the time of a step minus the time of the same step without
+//! communication, in the same process. Steps of both kinds alternate, so that a change of the
+//! machine's speed reaches both. All ranks begin a step together, and the rank with the largest
+//! median counts.
 //!
-//! A pair is one process group of each candidate, in shuffled order. Every group has new processes, since the place of a
-//! process's memory changes its times for as long as the process lives. Ranks check the averages after each step.
+//! A pair is one process group of each candidate, in shuffled order. Every group has new processes,
+//! since the place of a process's memory changes its times for as long as the process lives. Ranks
+//! check the averages after each step.
 //!
 //! | file | purpose |
 //! |---|---|
@@ -60,8 +63,8 @@ const SHOWN_LINES: usize = 12;
 /// The name of the plot.
 const PLOT: &str = "training.svg";
 
-/// Measures all workloads that the options ask for, prints the tables, and writes the files. With `--report-from` it only
-/// makes a report of files.
+/// Measures all workloads that the options ask for, prints the tables, and writes the files. With
+/// `--report-from` it only makes a report of files.
 ///
 /// # Errors
 /// The reason.
@@ -124,7 +127,8 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Finds the programs of the candidates. A candidate that is not installed is left out with a message.
+    /// Finds the programs of the candidates. A candidate that is not installed is left out with a
+    /// message.
     fn new(options: &'a Options) -> Result<Self, Failure> {
         let mut stage = Stage::new()?;
         let mut programs = Vec::new();
@@ -223,7 +227,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Goes on without a candidate that failed. Its runs are dropped, since pairs are compared one by one.
+    /// Goes on without a candidate that failed. Its runs are dropped, since pairs are compared one
+    /// by one.
     fn leave_out(&mut self, candidate: Candidate, failure: &Failure) {
         self.progress.clear();
         complain(&format!("{}\n  the measurement goes on without it", failure.message));
@@ -270,7 +275,8 @@ fn computation(plan: &Plan) -> Duration {
         .saturating_mul(steps.try_into().unwrap_or(u32::MAX))
 }
 
-/// Waits until all processes have ended well. If one fails or the deadline passes, it ends the others.
+/// Waits until all processes have ended well. If one fails or the deadline passes, it ends the
+/// others.
 fn await_group(stage: &mut Stage, members: &[usize], deadline: &Deadline) -> Result<(), Failure> {
     /// How often the driver looks for a process that has failed.
     const LOOK: Duration = Duration::from_millis(20);

@@ -1,6 +1,8 @@
-//! The models of `--training`: the sizes of their parameters, generated from the definition of each architecture. Pure.
+//! The models of `--training`: the sizes of their parameters, generated from the definition of each
+//! architecture. Pure.
 //!
-//! Parameters are listed in the order in which the forward pass uses them. Gradients become ready in the reverse order.
+//! Parameters are listed in the order in which the forward pass uses them. Gradients become ready
+//! in the reverse order.
 
 use clap::ValueEnum;
 
@@ -62,7 +64,8 @@ impl Model {
 
 /// ResNet-50 for 1,000 classes (He et al., "Deep Residual Learning", table 1).
 fn resnet50() -> Vec<usize> {
-    /// The blocks of each stage and the channels inside them; a block's output has four times as many.
+    /// The blocks of each stage and the channels inside them; a block's output has four times as
+    /// many.
     const STAGES: [(usize, usize); 4] = [(3, 64), (4, 128), (6, 256), (3, 512)];
     const EXPANSION: usize = 4;
     let mut counts = Vec::new();
@@ -89,8 +92,9 @@ fn resnet50() -> Vec<usize> {
     counts
 }
 
-/// GPT-2 small (Radford et al.; 12 layers, width 768). The output layer shares the embedding's weights, so that the gradient of
-/// the embedding, which the forward pass uses first, is ready last.
+/// GPT-2 small (Radford et al.; 12 layers, width 768). The output layer shares the embedding's
+/// weights, so that the gradient of the embedding, which the forward pass uses first, is ready
+/// last.
 fn gpt2_small() -> Vec<usize> {
     const LAYERS: usize = 12;
     const WIDTH: usize = 768;

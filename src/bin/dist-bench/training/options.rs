@@ -22,13 +22,15 @@ fn parse_models(text: &str) -> Result<Models, String> {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct TrainingOptions {
-    /// Measure how much of the gradients' communication a training step exposes: the reducer of libdist against other
-    /// libraries. By default model a, sleep of 500 us, 2 ranks, all candidates that are installed: about 8 minutes
+    /// Measure how much of the gradients' communication a training step exposes: the reducer of
+    /// libdist against other libraries. By default model a, sleep of 500 us, 2 ranks, all
+    /// candidates that are installed: about 8 minutes
     #[arg(long)]
     #[arg(conflicts_with_all = ["peer", "limits", "tune", "against", "device", "csv", "ops", "sizes"])]
     pub(crate) training: bool,
 
-    /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (only whether it runs), or all
+    /// Models: a (200 x 512 KiB), b (ResNet-50), c (GPT-2 small), tiny (only whether it runs), or
+    /// all
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_value = "a")]
     #[arg(value_parser = parse_models, requires = "training")]
     model: Vec<Models>,
@@ -47,7 +49,8 @@ pub(crate) struct TrainingOptions {
     #[arg(long, requires = "training")]
     slow_rank: bool,
 
-    /// Measured steps of each process group, and as many without communication [default: 10, with --quick 3]
+    /// Measured steps of each process group, and as many without communication [default: 10, with
+    /// --quick 3]
     #[arg(long, value_name = "N", requires = "training")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
     steps: Option<u16>,

@@ -1,5 +1,5 @@
-//! The plan of one process group, which all its ranks read from a file, and the sample that each rank writes. Both are text,
-//! which `peers/training.c` and `peers/training.py` read and write too.
+//! The plan of one process group, which all its ranks read from a file, and the sample that each
+//! rank writes. Both are text, which `peers/training.c` and `peers/training.py` read and write too.
 
 use super::candidate::Candidate;
 use super::model::Model;
@@ -130,7 +130,8 @@ impl Plan {
 pub(super) struct Sample {
     /// Checked elements of averaged gradients that have a wrong value.
     pub(super) wrong: u64,
-    /// Bytes that the last step copied between gradients and buckets; `None` if the candidate does not count them.
+    /// Bytes that the last step copied between gradients and buckets; `None` if the candidate does
+    /// not count them.
     pub(super) copied: Option<u64>,
     /// The largest resident memory of the process, in bytes.
     pub(super) peak: u64,
@@ -141,7 +142,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// The text: wrong elements, copied bytes (-1 if not counted), the peak, and the times of the steps in pairs.
+    /// The text: wrong elements, copied bytes (-1 if not counted), the peak, and the times of the
+    /// steps in pairs.
     pub(super) fn text(&self) -> String {
         let copied = self.copied.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
         let mut text = format!("{} {copied} {}\n", self.wrong, self.peak);
@@ -202,7 +204,8 @@ impl GroupRun {
         }
     }
 
-    /// The exposed communication, in nanoseconds: by how much a step with communication takes longer than one without.
+    /// The exposed communication, in nanoseconds: by how much a step with communication takes
+    /// longer than one without.
     pub(super) fn exposed_ns(&self) -> f64 {
         self.step_ns - self.local_ns
     }

@@ -1,5 +1,5 @@
-//! The plot of `--training`: a panel for each workload with a bar for each candidate, the exposed communication, and its
-//! interval. Pure.
+//! The plot of `--training`: a panel for each workload with a bar for each candidate, the exposed
+//! communication, and its interval. Pure.
 
 use super::results::{Figures, Measured};
 use super::table::describe;

@@ -30,7 +30,8 @@ impl Grads {
             let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<u16>(), count) };
             values.fill(to_bf16(value));
         } else {
-            // SAFETY: `count` elements of f32, of the reducer or of `_own`, which no operation uses now.
+            // SAFETY: `count` elements of f32, of the reducer or of `_own`, which no operation uses
+            // now.
             let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<f32>(), count) };
             values.fill(value);
         }
@@ -112,7 +113,8 @@ impl Reducer {
             hook_user: null_mut(),
         };
         let mut handle: *mut dist_reducer_t = null_mut();
-        // SAFETY: the parameters and their names live until the call returns, the values and gradients as long as the reducer.
+        // SAFETY: the parameters and their names live until the call returns, the values and
+        // gradients as long as the reducer.
         check(unsafe {
             reducer::dist_reducer_create(
                 group,

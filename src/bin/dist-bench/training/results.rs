@@ -87,7 +87,8 @@ impl Verdict {
     }
 }
 
-/// The other candidates that ratios are given for, with the largest ratio that the project allows itself.
+/// The other candidates that ratios are given for, with the largest ratio that the project allows
+/// itself.
 pub(super) const LIMITS: [(Candidate, f64); 2] =
     [(Candidate::TorchGloo, 0.10), (Candidate::Horovod, 0.25)];
 
@@ -99,8 +100,9 @@ impl Measured {
             .find(|figures| figures.candidate == candidate && !figures.runs.is_empty())
     }
 
-    /// The median over the pairs of a candidate's exposed communication divided by another one's. A pair in which the other one
-    /// exposes nothing counts as an infinite ratio; `None` if the median is one.
+    /// The median over the pairs of a candidate's exposed communication divided by another one's. A
+    /// pair in which the other one exposes nothing counts as an infinite ratio; `None` if the
+    /// median is one.
     pub(super) fn ratio(&self, candidate: Candidate, other: Candidate) -> Option<Estimate> {
         let (of, by) = (self.figures(candidate)?, self.figures(other)?);
         let ratio = |(of, by): (&GroupRun, &GroupRun)| match by.exposed_ns() {

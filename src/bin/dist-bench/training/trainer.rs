@@ -7,7 +7,8 @@ use dist::sys::clock;
 use std::fs;
 use std::time::Duration;
 
-/// Trains as the plan says, and writes a sample. The words are the rank, the number of ranks, and the place of the files.
+/// Trains as the plan says, and writes a sample. The words are the rank, the number of ranks, and
+/// the place of the files.
 ///
 /// # Errors
 /// The reason, in words.
@@ -43,7 +44,8 @@ impl<'w> Trainer<'w> {
         Ok(Self { world, plan, reducer, grads })
     }
 
-    /// Steps with communication and steps without it, in turns, so that a change of the machine's speed reaches both.
+    /// Steps with communication and steps without it, in turns, so that a change of the machine's
+    /// speed reaches both.
     fn train(&mut self) -> Result<Sample, String> {
         let mut sample = Sample::default();
         for number in 0..self.plan.warm_up + self.plan.steps {
@@ -115,7 +117,8 @@ fn rank_factor(rank: usize) -> f32 {
     (rank + 1) as f32
 }
 
-/// The value of all elements of a gradient, but for the rank's factor: another one in each of four steps.
+/// The value of all elements of a gradient, but for the rank's factor: another one in each of four
+/// steps.
 fn base_value(step: usize, param: usize) -> f32 {
     [1.0, 2.0, 3.0, 4.0][(step + param) % 4]
 }

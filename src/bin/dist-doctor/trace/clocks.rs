@@ -1,11 +1,13 @@
 //! How the clocks of hosts differ, from what their ranks did together. Pure.
 //!
-//! In a barrier, and in every collective whose result needs something of all ranks, nobody ends before everybody has
-//! begun. So for two hosts, with x what has to be added to the second one's clock: x <= end on the first - begin on
-//! the second, and x >= begin on the first - end on the second. Of many operations these are many intervals, and x is in
-//! all of them: its middle is taken, and half its width is how wrong that may be. Where no x is in all of them, the clocks
-//! go at different speeds; then a line is fitted to the middles of shorter times. Hosts that have no
-//! operation in common with the first are set by another that has, and else by the clocks on their walls.
+//! In a barrier, and in every collective whose result needs something of all ranks, nobody ends
+//! before everybody has begun. So for two hosts, with x what has to be added to the second one's
+//! clock: x <= end on the first - begin on the second, and x >= begin on the first - end on the
+//! second. Of many operations these are many intervals, and x is in all of them: its middle is
+//! taken, and half its width is how wrong that may be. Where no x is in all of them, the clocks go
+//! at different speeds; then a line is fitted to the middles of shorter times. Hosts that have no
+//! operation in common with the first are set by another that has, and else by the clocks on their
+//! walls.
 
 use super::read::Source;
 use std::collections::{BTreeMap, HashMap};
@@ -161,7 +163,8 @@ fn operations(sources: &[&Source]) -> Operations {
     all
 }
 
-/// What the operations that two hosts have in common say about the second one's clock, in the order of time.
+/// What the operations that two hosts have in common say about the second one's clock, in the order
+/// of time.
 fn bounds(first: &Operations, second: &Operations) -> Vec<Bounds> {
     let both = second.iter().filter_map(|(key, theirs)| Some((first.get(key)?, theirs)));
     let bounds = both.map(|(&(begun, ended), &(their_begun, their_ended))| Bounds {
@@ -181,7 +184,8 @@ fn common(bounds: &[Bounds]) -> (i64, i64) {
     (low, high)
 }
 
-/// What has to be added to the second clock, and how wrong that may be. There is at least one interval.
+/// What has to be added to the second clock, and how wrong that may be. There is at least one
+/// interval.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -1,4 +1,5 @@
-//! The one file: every event of every trace, in the order of time on the common clock, which begins at 0.
+//! The one file: every event of every trace, in the order of time on the common clock, which begins
+//! at 0.
 //!
 //! It is written under another name first, so that what has the name that was asked for is whole.
 
@@ -73,8 +74,8 @@ fn since(first: i64, ns: i64) -> f64 {
     ns.saturating_sub(first) as f64 / 1000.0
 }
 
-/// Where two processes were the same rank, one after the other or in different jobs: the number that the later
-/// one gets, by its file and its rank.
+/// Where two processes were the same rank, one after the other or in different jobs: the number
+/// that the later one gets, by its file and its rank.
 fn numbers(index: &Index) -> HashMap<(u32, u64), u64> {
     let mut taken: HashMap<u64, (&str, u64)> = HashMap::new();
     let mut numbers = HashMap::new();

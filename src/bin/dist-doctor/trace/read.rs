@@ -1,7 +1,8 @@
 //! The traces of ranks: read line by line, checked, and kept as an index.
 //!
-//! A trace is an array with one event a line, whose first says which clock it is by. Of a process that was killed the end
-//! is missing and the last line may be cut; that is all that may be wrong with a file.
+//! A trace is an array with one event a line, whose first says which clock it is by. Of a process
+//! that was killed the end is missing and the last line may be cut; that is all that may be wrong
+//! with a file.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -200,7 +201,8 @@ impl Source {
         Ok(Some(ns))
     }
 
-    /// Keeps the operations whose numbers are multiples of a power of two, the same ones of all files.
+    /// Keeps the operations whose numbers are multiples of a power of two, the same ones of all
+    /// files.
     fn note(&mut self, sighting: Sighting) {
         if sighting.key.1.is_multiple_of(self.stride) {
             self.sightings.push(sighting);

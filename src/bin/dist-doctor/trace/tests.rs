@@ -94,7 +94,8 @@ fn text(lines: &[Value], end: &str) -> String {
 
 const END: &str = ",\n{\"name\":\"libdist_end\",\"ph\":\"M\",\"args\":{\"dropped\":0}}\n]\n";
 
-/// All-reduces of two ranks, one every `every` ns, which the one or the other begins later, and which end 20 us after that.
+/// All-reduces of two ranks, one every `every` ns, which the one or the other begins later, and
+/// which end 20 us after that.
 fn pair(folder: &Folder, ranks: [Rank; 2], count: i64, every: i64) {
     for rank in ranks {
         let mut lines = vec![rank.head()];

@@ -20,7 +20,8 @@ pub(super) fn find(job: &Job, number: usize) -> Option<Finding> {
         }
     }
     let (sequence, mut parties) = calls.into_iter().find(|(_, parties)| parties.len() > 1)?;
-    // Who came when it had failed already makes no difference of its own, and yet says who is right.
+    // Who came when it had failed already makes no difference of its own, and yet says who is
+    // right.
     for (&rank, line) in group.lines.iter().filter(|(_, line)| line.is_late) {
         let what = job.entry(line, sequence).map(|entry| entry.description.as_str());
         what.and_then(|what| parties.get_mut(what)).into_iter().for_each(|party| party.push(rank));

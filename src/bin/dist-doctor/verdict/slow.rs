@@ -1,7 +1,7 @@
 //! Ranks for which the others waited again and again.
 //!
-//! No clock is compared with another: whoever comes last to an operation that all must enter has the shortest time in it,
-//! and the next shortest is at least how long everybody else has waited.
+//! No clock is compared with another: whoever comes last to an operation that all must enter has
+//! the shortest time in it, and the next shortest is at least how long everybody else has waited.
 
 use super::{Class, Finding};
 use crate::dump::State;

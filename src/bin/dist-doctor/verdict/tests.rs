@@ -1,4 +1,5 @@
-//! The verdicts on made-up jobs: one test for each kind of fault, and that no input makes the doctor panic.
+//! The verdicts on made-up jobs: one test for each kind of fault, and that no input makes the
+//! doctor panic.
 
 use super::*;
 use crate::dump::Dump;

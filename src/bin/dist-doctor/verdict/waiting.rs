@@ -1,9 +1,9 @@
 //! Who is behind: who waits for whom, followed to those who wait for nobody.
 //!
-//! A rank that is in a collective waits for every rank that has not entered it. Who waits for nobody, and is waited for, is
-//! to blame: it is elsewhere, or nobody knows where it is. Where all wait for each other, they have called on different
-//! groups in different orders. Messages count where no collective waits, since receives are posted long before
-//! they are needed.
+//! A rank that is in a collective waits for every rank that has not entered it. Who waits for
+//! nobody, and is waited for, is to blame: it is elsewhere, or nobody knows where it is. Where all
+//! wait for each other, they have called on different groups in different orders. Messages count
+//! where no collective waits, since receives are posted long before they are needed.
 
 use super::{Class, Finding};
 use crate::dump::Entry;
@@ -11,8 +11,8 @@ use crate::job::{Group, Job, Line};
 use crate::text;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How long an operation must have waited before that means anything: the dumps of a job that runs are not taken at
-/// the same moment.
+/// How long an operation must have waited before that means anything: the dumps of a job that runs
+/// are not taken at the same moment.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// How long all may be in one operation before it counts as one that does not get on.
@@ -74,7 +74,8 @@ fn has_entered(line: &Line, sequence: u64) -> bool {
 }
 
 impl<'a> Graph<'a> {
-    /// Who waits in the collectives of a group; a finding where all have entered one and none gets on.
+    /// Who waits in the collectives of a group; a finding where all have entered one and none gets
+    /// on.
     fn add_collectives(&mut self, number: usize) -> Option<Finding> {
         let job = self.job;
         let group = &job.groups[number];

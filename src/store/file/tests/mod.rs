@@ -1,5 +1,5 @@
-//! The file store where it differs from all others: its format, its users, and what happens to it when writers die,
-//! disks are full and files are something else.
+//! The file store where it differs from all others: its format, its users, and what happens to it
+//! when writers die, disks are full and files are something else.
 
 mod codec;
 mod failures;

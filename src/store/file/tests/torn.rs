@@ -6,7 +6,8 @@ use crate::store::file::record::Record;
 use crate::store::file::replay::replay;
 use std::fs;
 
-/// What is in a file with all kinds of records, whose user is still there, and where each of them ends.
+/// What is in a file with all kinds of records, whose user is still there, and where each of them
+/// ends.
 fn log_of_all_kinds(folder: &Folder) -> (Vec<u8>, Vec<usize>) {
     let path = folder.file();
     let store = open(&path);
@@ -58,7 +59,8 @@ fn a_file_cut_at_any_byte_is_read_up_to_its_last_whole_record_and_written_on() {
         assert_eq!(store.add(b"count", 0, &soon()).unwrap(), count, "cut at {cut}");
         let queued = [0, 0, 0, 0, 0, 0, 1, 2, 1, 1, 1][reached];
         assert_eq!(store.queue_len(b"queue", &soon()).unwrap(), queued, "cut at {cut}");
-        // Behind what was whole stand one who joined and one addition, and nothing of the torn record is left.
+        // Behind what was whole stand one who joined and one addition, and nothing of the torn
+        // record is left.
         let now = fs::read(&path).unwrap();
         let (after, length) = replay(&now).unwrap();
         assert_eq!(length, now.len());

@@ -90,7 +90,8 @@ fn a_member_that_died_is_named_at_once() {
     write_behind(&path, &Record::Join(ended.clone()));
     let parts = [&format!("process {} on host {}", ended.pid, ended.host), "without leaving"];
     is_refused(&path, Some(4), "", &[parts[0], parts[1]]);
-    // Those who are there already go on, and whoever leaves last removes the file, if all have come.
+    // Those who are there already go on, and whoever leaves last removes the file, if all have
+    // come.
     store.set(b"k", b"v", &soon()).unwrap();
     write_behind(&path, &Record::Join(ended_process()));
     write_behind(&path, &Record::Join(ended_process()));
@@ -166,7 +167,8 @@ fn openers_and_removers_never_lose_each_other() {
         let act = move || {
             for turn in 0..turns {
                 let store = open(&path);
-                // What is in a file was written since its first user came, and stays while anybody is there.
+                // What is in a file was written since its first user came, and stays while anybody
+                // is there.
                 let count = store.add(b"n", 1, &soon()).unwrap();
                 assert!(count >= 1);
                 assert!(store.add(b"n", 0, &soon()).unwrap() >= count);

@@ -1,8 +1,8 @@
-//! A client whose server answers with arbitrary bytes, and then says nothing more: every call must end, and with
-//! no more than came.
+//! A client whose server answers with arbitrary bytes, and then says nothing more: every call must
+//! end, and with no more than came.
 //!
-//! A script is a byte that says how the server ends and on which level the calls are made, four bytes with the calls,
-//! and the server's bytes.
+//! A script is a byte that says how the server ends and on which level the calls are made, four
+//! bytes with the calls, and the server's bytes.
 
 use super::super::client::TcpStore;
 use super::super::connection::{Connection, Failure};
@@ -63,7 +63,8 @@ fn sizes(values: &[Vec<u8>]) -> usize {
     values.iter().map(Vec::len).sum()
 }
 
-/// Makes calls on the connection itself, up to the first that fails. Returns how many bytes they gave.
+/// Makes calls on the connection itself, up to the first that fails. Returns how many bytes they
+/// gave.
 fn converse(mut connection: Connection, calls: &[u8], deadline: &Deadline) -> usize {
     let mut got = 0;
     for call in calls {

@@ -1,5 +1,6 @@
-//! What a store's server does, written down a second time and as plainly as possible: lists that are searched, sums that are
-//! computed anew. No code is shared with what it is compared to, except the limits and the names of refusals.
+//! What a store's server does, written down a second time and as plainly as possible: lists that
+//! are searched, sums that are computed anew. No code is shared with what it is compared to, except
+//! the limits and the names of refusals.
 
 use super::super::proto::{Bytes, Request};
 use super::super::session::{ConnectionId, Refusal};
@@ -220,8 +221,8 @@ impl Model {
         answer
     }
 
-    /// A queue has an item for somebody: all who lack it and more lack it no longer, up to the first who lacks
-    /// nothing else.
+    /// A queue has an item for somebody: all who lack it and more lack it no longer, up to the
+    /// first who lacks nothing else.
     fn offer(&mut self, queue: &[u8]) {
         if self.items(queue) == 0 {
             return;

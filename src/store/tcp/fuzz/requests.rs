@@ -1,8 +1,10 @@
-//! Requests that make sense, of four clients, to the server's session and to a model of it: both must give the
-//! same answers, wake the same clients in the same order, and refuse the same requests for the same reason.
+//! Requests that make sense, of four clients, to the server's session and to a model of it: both
+//! must give the same answers, wake the same clients in the same order, and refuse the same
+//! requests for the same reason.
 //!
-//! A script begins with a byte that says how much fits into the store. Each step's first byte is the client and
-//! whether it leaves, its second the request; names and values are a few, so that requests meet.
+//! A script begins with a byte that says how much fits into the store. Each step's first byte is
+//! the client and whether it leaves, its second the request; names and values are a few, so that
+//! requests meet.
 
 use super::super::proto::{Bytes, Request};
 use super::super::session::{ConnectionId, Session};

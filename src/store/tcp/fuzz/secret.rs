@@ -1,5 +1,6 @@
-//! The two sides of the handshake and whoever stands between them: a script's bytes to a server, cut anywhere, and
-//! a right or spoilt exchange of a client and a server that share a secret or do not.
+//! The two sides of the handshake and whoever stands between them: a script's bytes to a server,
+//! cut anywhere, and a right or spoilt exchange of a client and a server that share a secret or do
+//! not.
 //!
 //! A script's first byte chooses the secrets, and whether the server hears a client or the script.
 
@@ -61,7 +62,8 @@ fn hear(mut server: ServerHandshake, has_secret: bool, script: &mut Script<'_>) 
     }
 }
 
-/// A client and a server meet; a script says where one byte is changed on the way, and how the client's are cut.
+/// A client and a server meet; a script says where one byte is changed on the way, and how the
+/// client's are cut.
 fn meet(mut server: ServerHandshake, ours: &Secret, is_same: bool, script: &mut Script<'_>) {
     let (client, mut challenge) = ClientHandshake::begin(ours).expect("random bytes");
     let (asks, cut) = (script.byte().unwrap_or_default(), script.byte().unwrap_or_default());

@@ -1,8 +1,9 @@
-//! Three clients that send arbitrary bytes, cut anywhere, to what the server makes of them. No sockets: what the
-//! event loop does with them is done here in its simplest form.
+//! Three clients that send arbitrary bytes, cut anywhere, to what the server makes of them. No
+//! sockets: what the event loop does with them is done here in its simplest form.
 //!
-//! A script is a row of steps. The low two bits of a step's first byte are the client, and the others how many bytes
-//! of the script it sends; a client 3 means that one of them does something else ([`Server::special`]).
+//! A script is a row of steps. The low two bits of a step's first byte are the client, and the
+//! others how many bytes of the script it sends; a client 3 means that one of them does something
+//! else ([`Server::special`]).
 
 use super::super::handshake::ServerHandshake;
 use super::super::intake::Intake;

@@ -1,5 +1,5 @@
-//! The handshake: the two sides with each other, however the bytes are cut; and everything that must not
-//! get through.
+//! The handshake: the two sides with each other, however the bytes are cut; and everything that
+//! must not get through.
 
 use super::super::Secret;
 use super::super::handshake::{
@@ -26,8 +26,8 @@ fn server() -> ServerHandshake {
 
 type Outcome = Result<Progress, Refusal>;
 
-/// What a server says to these bytes, taken in pieces of these sizes, over and over; how it went, and
-/// what it left.
+/// What a server says to these bytes, taken in pieces of these sizes, over and over; how it went,
+/// and what it left.
 fn say(server: &mut ServerHandshake, bytes: &[u8], sizes: &[usize]) -> (Outcome, Vec<u8>, Vec<u8>) {
     let mut output = Vec::new();
     let mut left = bytes;

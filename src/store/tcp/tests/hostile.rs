@@ -1,5 +1,5 @@
-//! The server against peers that are no store clients, or bad ones. Each test ends with a good client
-//! that is served.
+//! The server against peers that are no store clients, or bad ones. Each test ends with a good
+//! client that is served.
 
 use super::{HELLO, HELLO_ANSWER, Raw, Server, bytes, connect, soon, start};
 use crate::store::Store as _;

@@ -222,7 +222,8 @@ fn a_long_row_of_sets_goes_over_tcp_and_stays_in_order() {
                 assert_eq!(store.get(b"k", &soon()).unwrap(), [round, number]);
             }
         }
-        // What may wait has a connection of its own, and finds all of it done; so does everybody else then.
+        // What may wait has a connection of its own, and finds all of it done; so does everybody
+        // else then.
         store.append(b"k", b"!", &soon()).unwrap();
         store.barrier(&[b'b', round], 1, &soon()).unwrap();
         assert_eq!(other.get(b"k", &soon()).unwrap(), [round, 99, b'!']);

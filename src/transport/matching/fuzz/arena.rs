@@ -1,4 +1,5 @@
-//! Memory that outlives every message, with something between any two buffers, and what has become of the messages.
+//! Memory that outlives every message, with something between any two buffers, and what has become
+//! of the messages.
 
 use super::Told;
 use crate::base::buffer::Dst;
@@ -98,7 +99,8 @@ impl Arena {
             let told = posted.done.0.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(outcome) = &*told else { continue };
             posted.is_over = true;
-            // A failed receive may have got a part of its message, a successful one nothing behind it.
+            // A failed receive may have got a part of its message, a successful one nothing behind
+            // it.
             let len = match outcome {
                 Ok(delivery) if posted.len > 0 => delivery.bytes,
                 _ => posted.len,

@@ -1,8 +1,9 @@
-//! The entry point for the fuzz target `message_frames`: an engine whose peer sends anything, over streams or over
-//! rings in shared memory that the peer may spoil as it likes.
+//! The entry point for the fuzz target `message_frames`: an engine whose peer sends anything, over
+//! streams or over rings in shared memory that the peer may spoil as it likes.
 //!
-//! A script's first byte chooses between the two, and how soon the memory is used again. Then come steps: what this rank posts, what the peer says and does,
-//! and when the engine looks. No threads: only the engine's state, not who attends.
+//! A script's first byte chooses between the two, and how soon the memory is used again. Then come
+//! steps: what this rank posts, what the peer says and does, and when the engine looks. No threads:
+//! only the engine's state, not who attends.
 //!
 //! Compiled for fuzzing and for tests alone; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
@@ -76,7 +77,8 @@ impl Scene {
         let peer = Peer::new(rings);
         let state = State::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
         let mut state = state.expect("a state of two ranks");
-        // The peer's process is this one, and what it says where it wants to have something is anything.
+        // The peer's process is this one, and what it says where it wants to have something is
+        // anything.
         state.may_write = false;
         let (arena, probed) = (Arena::new(), Vec::new());
         Self { peer, state, arena, probed, runs: RUN_BYTES, excused: false }

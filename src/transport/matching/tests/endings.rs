@@ -115,7 +115,8 @@ fn an_offer_that_nobody_takes_is_withdrawn() {
 
 #[test]
 fn an_offer_that_was_asked_for_in_vain_is_there_for_the_next() {
-    // Whether the time passes before the first piece comes is a matter of luck; both are to go well.
+    // Whether the time passes before the first piece comes is a matter of luck; both are to go
+    // well.
     for spread in [Spread::Segment, Spread::Apart] {
         let members = world(spread, 2);
         let sent = members[0].post_send(outgoing(1, 3, text(1, 300_000)));

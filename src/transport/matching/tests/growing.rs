@@ -57,7 +57,8 @@ fn a_message_beyond_the_bound_stays_for_the_next_receive() {
 
 #[test]
 fn a_message_for_which_there_is_no_memory_stays_for_the_next_receive() {
-    // The sender claims more than any memory has, in a message that nobody can take; then it gives up.
+    // The sender claims more than any memory has, in a message that nobody can take; then it gives
+    // up.
     for spread in [Spread::Together, Spread::Apart] {
         let members = world(spread, 2);
         for to in [1, 0] {

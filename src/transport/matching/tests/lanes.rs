@@ -1,4 +1,5 @@
-//! Long messages in lanes: one receiver at a time, none kept waiting by another, and none that waits for a sender in vain.
+//! Long messages in lanes: one receiver at a time, none kept waiting by another, and none that
+//! waits for a sender in vain.
 
 use super::world::{
     Member, Outcome, Spread, content, go_on_until, incoming, leave_alone, lent_to, outgoing, text,
@@ -48,7 +49,8 @@ fn whoever_does_not_read_its_message_keeps_no_other_waiting() {
     assert_eq!(with(&members[0], |state| state.lane_user), Some(2));
 }
 
-/// A sender that waits, and looks or not, and a receiver that waits: whether that may read the sender's memory at all.
+/// A sender that waits, and looks or not, and a receiver that waits: whether that may read the
+/// sender's memory at all.
 fn offer_and_ask(
     members: &[Member],
     message: Incoming,

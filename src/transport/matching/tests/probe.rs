@@ -183,7 +183,8 @@ fn an_offered_message_ends_with_its_sender() {
         let probed = members[0].probe(None, None).unwrap();
         drop(leaving);
         let error = members[0].receive_probed(probed).unwrap_err();
-        // A sender that leaves withdraws its messages first, and that may be seen before the end of its stream.
+        // A sender that leaves withdraws its messages first, and that may be seen before the end of
+        // its stream.
         let kinds = [ErrorKind::PeerFailed, ErrorKind::Aborted];
         assert!(kinds.contains(&error.kind()) && error.culprit() == Some(0), "{error}");
         assert!(with(&members[0], |state| state.receives.is_empty() && state.matched.is_empty()));

@@ -1,4 +1,5 @@
-//! Long messages that both sides copy: each its part, and one alone where the other does not come to it.
+//! Long messages that both sides copy: each its part, and one alone where the other does not come
+//! to it.
 
 use super::world::{
     Member, Outcome, Spread, content, go_on_until, incoming, leave_alone, lent_to, outgoing, text,
@@ -15,8 +16,8 @@ use std::sync::{Arc, MutexGuard};
 const LONG: usize = (5 << 20) + 1;
 const FRONT: usize = LONG / 2 / 4096 * 4096;
 
-/// A message that its sender waits for, and a receiver that has read the first part of it and asked the sender to write the back;
-/// `None` where the system forbids that. Neither goes on by itself.
+/// A message that its sender waits for, and a receiver that has read the first part of it and asked
+/// the sender to write the back; `None` where the system forbids that. Neither goes on by itself.
 struct Halfway<'m> {
     sender: MutexGuard<'m, Locked>,
     receiver: MutexGuard<'m, Locked>,

@@ -279,7 +279,8 @@ pub(super) fn go_on_until(members: &[&Member], holds: impl Fn() -> bool) {
     }
 }
 
-/// From here on, a rank does what the test has it do, and nothing else: as between two calls that attend, however long that takes.
+/// From here on, a rank does what the test has it do, and nothing else: as between two calls that
+/// attend, however long that takes.
 pub(super) fn leave_alone(member: &Member) {
     let core = member.engine.core().unwrap();
     core.dismiss_service(&mut core.lock().watch);

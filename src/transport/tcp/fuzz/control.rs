@@ -1,6 +1,7 @@
 //! Arbitrary bytes on a control connection, cut anywhere.
 //!
-//! A script's first byte says how many ranks there are, and the length of each piece is a byte before it.
+//! A script's first byte says how many ranks there are, and the length of each piece is a byte
+//! before it.
 
 use super::super::frame::{Frame, Intake, MAX_BYTES};
 use crate::base::fuzz::Script;

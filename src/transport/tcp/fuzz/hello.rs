@@ -1,7 +1,8 @@
 //! Strangers and impostors at the door, and in the place of one whose door was looked for.
 //!
-//! A script's first byte says on which side the library is, the next two which hello is spoilt: from whom, and for what.
-//! Then come a number of changes (place, bits) and the lengths of pieces, and at last bytes instead of that hello's.
+//! A script's first byte says on which side the library is, the next two which hello is spoilt:
+//! from whom, and for what. Then come a number of changes (place, bits) and the lengths of pieces,
+//! and at last bytes instead of that hello's.
 
 use super::super::advert::Advert;
 use super::super::hello::{CONFIRM, HELLO_BYTES, Hello, Purpose, Refusal, WELCOME, is_answered};

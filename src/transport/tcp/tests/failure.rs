@@ -11,8 +11,8 @@ fn mesh_of(nodes: &[usize]) -> Vec<Mesh> {
     meshes(nodes.iter().map(|_| opening("127.0.0.1", 1)).collect(), nodes)
 }
 
-/// Ends the connections of a rank as the system does when it dies. While the domain is held, its node does not hear
-/// that it has left.
+/// Ends the connections of a rank as the system does when it dies. While the domain is held, its
+/// node does not hear that it has left.
 fn die(mesh: Mesh) -> Arc<dyn SharedDomain> {
     let shared = &mesh.shared;
     let domain = Arc::clone(&shared.domain);

@@ -1,5 +1,5 @@
-//! Meshes between threads, and peers that behave badly. Everything is on the loopback interface, on free ports,
-//! with deadlines.
+//! Meshes between threads, and peers that behave badly. Everything is on the loopback interface, on
+//! free ports, with deadlines.
 
 mod failure;
 mod hostile;
