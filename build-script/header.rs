@@ -1,37 +1,37 @@
 //! Puts the headers together: cbindgen writes the items of each section, and the frame around them
 //! is text.
 
-use crate::items::Item;
-use crate::sections::{self, Section};
-use crate::{initializer, variable};
+use crate::items::InterfaceItem;
+use crate::sections::{self, HeaderSection};
+use crate::{cargo_variable, initializer};
 use quote::ToTokens as _;
 use std::path::Path;
 
 /// `dist.h` and `dist_backend.h`.
-pub(crate) fn write(items: &[Item], out: &Path) -> [String; 2] {
+pub(crate) fn generate_headers(items: &[InterfaceItem], out: &Path) -> [String; 2] {
     let config = cbindgen::Config::from_file("cbindgen.toml").expect("cbindgen.toml");
     let frame = |text: &Option<String>| text.clone().unwrap_or_default();
     let definitions = frame(&config.after_includes)
-        .replace("@MAJOR@", &variable("CARGO_PKG_VERSION_MAJOR"))
-        .replace("@MINOR@", &variable("CARGO_PKG_VERSION_MINOR"))
-        .replace("@PATCH@", &variable("CARGO_PKG_VERSION_PATCH"));
-    let dist = framed(
+        .replace("@MAJOR@", &cargo_variable("CARGO_PKG_VERSION_MAJOR"))
+        .replace("@MINOR@", &cargo_variable("CARGO_PKG_VERSION_MINOR"))
+        .replace("@PATCH@", &cargo_variable("CARGO_PKG_VERSION_PATCH"));
+    let dist = header_text(
         &frame(&config.header),
         "DIST_H",
         &format!("#include <stddef.h>\n#include <stdint.h>\n\n{}", definitions.trim()),
-        &body(sections::DIST, 0, items, &config, out),
+        &sections_text(sections::DIST_SECTIONS, 0, items, &config, out),
     );
-    let backend = framed(
+    let backend = header_text(
         &frame(&config.trailer),
         "DIST_BACKEND_H",
         "#include \"dist.h\"",
-        &body(sections::BACKEND, 1, items, &config, out),
+        &sections_text(sections::BACKEND_SECTIONS, 1, items, &config, out),
     );
     [dist, backend]
 }
 
 /// A whole header.
-fn framed(head: &str, guard: &str, includes: &str, body: &str) -> String {
+fn header_text(head: &str, guard: &str, includes: &str, body: &str) -> String {
     format!(
         "{}\n\n#ifndef {guard}\n#define {guard}\n\n{includes}\n\n\
          #ifdef __cplusplus\nextern \"C\" {{\n#endif\n{body}\n\
@@ -41,24 +41,28 @@ fn framed(head: &str, guard: &str, includes: &str, body: &str) -> String {
 }
 
 /// All sections of a header.
-fn body(
-    sections: &[Section],
+fn sections_text(
+    sections: &[HeaderSection],
     header: usize,
-    items: &[Item],
+    items: &[InterfaceItem],
     config: &cbindgen::Config,
     out: &Path,
 ) -> String {
     let mut text = String::new();
     for (number, section) in sections.iter().enumerate() {
-        let here: Vec<&Item> = items
+        let section_items: Vec<&InterfaceItem> = items
             .iter()
-            .filter(|item| sections::place_of(&item.name) == (header, number))
+            .filter(|item| sections::section_of(&item.name) == (header, number))
             .collect();
         let initializers: String =
-            here.iter().filter_map(|item| initializer::of(&item.item)).collect();
+            section_items.iter().filter_map(|item| initializer::init_macro(&item.item)).collect();
         text += &format!("\n/*\n * {}\n *\n * {}\n */\n\n", section.title, section.about);
-        text +=
-            section_text(&here, config, &out.join(format!("section_{header}_{number}.rs"))).trim();
+        text += section_text(
+            &section_items,
+            config,
+            &out.join(format!("section_{header}_{number}.rs")),
+        )
+        .trim();
         text += "\n";
         if !initializers.is_empty() {
             text +=
@@ -69,10 +73,11 @@ fn body(
 }
 
 /// What cbindgen makes of some items. Types of other sections are known by name only.
-fn section_text(items: &[&Item], config: &cbindgen::Config, source: &Path) -> String {
+fn section_text(items: &[&InterfaceItem], config: &cbindgen::Config, source: &Path) -> String {
     let plain = items.iter().map(|item| item.item.to_token_stream().to_string());
     std::fs::write(source, plain.collect::<Vec<_>>().join("\n")).expect("writing a section");
-    let is_type = |item: &&&Item| matches!(item.item, syn::Item::Struct(_) | syn::Item::Type(_));
+    let is_type =
+        |item: &&&InterfaceItem| matches!(item.item, syn::Item::Struct(_) | syn::Item::Type(_));
     let mut config = config.clone();
     (config.header, config.after_includes, config.trailer) = (None, None, None);
     // Also types that no function of the section uses.

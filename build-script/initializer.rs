@@ -14,11 +14,11 @@ const FILLED_BY_LIBRARY: &[&str] = &[
 ];
 
 /// Fields whose INIT macro has -1 for "unknown", by struct.
-const UNKNOWN: &[(&str, &[&str])] =
+const UNKNOWN_FIELDS: &[(&str, &[&str])] =
     &[("dist_backend_outcome_t", &["culprit", "peer", "tag", "len_bytes"])];
 
 /// The macro of a struct that begins with its size and that callers fill.
-pub(crate) fn of(item: &syn::Item) -> Option<String> {
+pub(crate) fn init_macro(item: &syn::Item) -> Option<String> {
     let syn::Item::Struct(item) = item else { return None };
     let name = item.ident.to_string();
     let names: Vec<String> =
@@ -26,14 +26,15 @@ pub(crate) fn of(item: &syn::Item) -> Option<String> {
     if names.first()? != "struct_size" || FILLED_BY_LIBRARY.contains(&name.as_str()) {
         return None;
     }
-    let unknown = UNKNOWN.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, fields)| fields);
+    let unknown =
+        UNKNOWN_FIELDS.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, fields)| fields);
     let values = item.fields.iter().zip(&names).map(|(field, field_name)| {
         if field_name == "struct_size" {
             format!("sizeof({name})")
         } else if unknown.contains(&field_name.as_str()) {
             "-1".to_owned()
         } else {
-            zero_of(&field.ty).to_owned()
+            zero_value(&field.ty).to_owned()
         }
     });
     Some(macro_text(&name, &values.collect::<Vec<_>>()))
@@ -56,7 +57,7 @@ fn macro_text(name: &str, values: &[String]) -> String {
 }
 
 /// Zero of a field's type, in a form that neither C nor C++ compilers warn of.
-fn zero_of(ty: &syn::Type) -> &'static str {
+fn zero_value(ty: &syn::Type) -> &'static str {
     match ty {
         syn::Type::Ptr(_) => "DIST_NULL",
         syn::Type::Array(_) => "{ 0 }",

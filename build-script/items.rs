@@ -4,10 +4,10 @@ use quote::ToTokens as _;
 use std::path::Path;
 use syn::parse::Parser as _;
 
-pub(crate) const FFI: &str = "src/ffi";
+pub(crate) const FFI_FOLDER: &str = "src/ffi";
 
 /// The files of that folder that the headers are made of, in their order within a section.
-const FILES: &[&str] = &[
+const FFI_FILES: &[&str] = &[
     "constants",
     "types",
     "backend_types",
@@ -51,7 +51,7 @@ const FILES: &[&str] = &[
 
 /// Functions whose status a caller may ignore without missing a failed operation, besides all
 /// `_release` functions.
-const IGNORABLE: &[&str] = &[
+const IGNORABLE_STATUS_FUNCTIONS: &[&str] = &[
     "dist_group_abort",
     "dist_callbacks_start",
     "dist_set_log_callback",
@@ -62,39 +62,39 @@ const IGNORABLE: &[&str] = &[
 ];
 
 /// A constant, type or function.
-pub(crate) struct Item {
+pub(crate) struct InterfaceItem {
     pub(crate) name: String,
     pub(crate) item: syn::Item,
 }
 
 /// All items, in the order of the files.
-pub(crate) fn read() -> Vec<Item> {
+pub(crate) fn read_items() -> Vec<InterfaceItem> {
     let mut items = Vec::new();
-    for name in FILES {
-        let path = Path::new(FFI).join(format!("{name}.rs"));
+    for name in FFI_FILES {
+        let path = Path::new(FFI_FOLDER).join(format!("{name}.rs"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let has_types =
             ["constants", "types", "backend_types", "train_types", "shard_types", "outer_types"]
                 .contains(name);
         items.extend(
-            file.items
-                .into_iter()
-                .filter_map(|item| if has_types { plain_type(item) } else { exported(item) }),
+            file.items.into_iter().filter_map(|item| {
+                if has_types { type_item(item) } else { exported_function(item) }
+            }),
         );
     }
     items
 }
 
 /// The names of the exported functions.
-pub(crate) fn exports(items: &[Item]) -> Vec<&str> {
+pub(crate) fn exported_names(items: &[InterfaceItem]) -> Vec<&str> {
     let functions = items.iter().filter(|item| matches!(item.item, syn::Item::Fn(_)));
     functions.map(|item| item.name.as_str()).collect()
 }
 
 /// A constant or type; incomplete types lose their representation, so that cbindgen only declares
 /// them.
-fn plain_type(item: syn::Item) -> Option<Item> {
+fn type_item(item: syn::Item) -> Option<InterfaceItem> {
     let (name, item) = match item {
         syn::Item::Struct(mut item) => {
             let is_opaque =
@@ -110,11 +110,11 @@ fn plain_type(item: syn::Item) -> Option<Item> {
         }
         _ => return None,
     };
-    Some(Item { name, item })
+    Some(InterfaceItem { name, item })
 }
 
 /// The function inside a `dist_export!`, as cbindgen wants to see it.
-fn exported(item: syn::Item) -> Option<Item> {
+fn exported_function(item: syn::Item) -> Option<InterfaceItem> {
     let syn::Item::Macro(invocation) = item else { return None };
     if !invocation.mac.path.is_ident("dist_export") {
         return None;
@@ -133,8 +133,11 @@ fn exported(item: syn::Item) -> Option<Item> {
     let name = function.sig.ident.to_string();
     let has_status = matches!(&function.sig.output, syn::ReturnType::Type(_, ty)
         if ty.to_token_stream().to_string() == "dist_status_t");
-    if has_status && !name.ends_with("_release") && !IGNORABLE.contains(&name.as_str()) {
+    if has_status
+        && !name.ends_with("_release")
+        && !IGNORABLE_STATUS_FUNCTIONS.contains(&name.as_str())
+    {
         function.attrs.push(syn::parse_quote!(#[must_use]));
     }
-    Some(Item { name, item: syn::Item::Fn(function) })
+    Some(InterfaceItem { name, item: syn::Item::Fn(function) })
 }

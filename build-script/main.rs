@@ -16,20 +16,20 @@ mod sections;
 use std::path::PathBuf;
 
 fn main() {
-    println!("cargo::rerun-if-changed={}", items::FFI);
+    println!("cargo::rerun-if-changed={}", items::FFI_FOLDER);
     println!("cargo::rerun-if-changed=cbindgen.toml");
     println!("cargo::rerun-if-changed=build-script");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libdist.so.0");
     // Threads and thread-locals of the library must survive a dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
-    let out = PathBuf::from(variable("OUT_DIR"));
-    let items = items::read();
+    let out = PathBuf::from(cargo_variable("OUT_DIR"));
+    let items = items::read_items();
     let write = |name: &str, text: String| {
         std::fs::write(out.join(name), text).unwrap_or_else(|e| panic!("writing {name}: {e}"));
     };
-    write("exports.txt", items::exports(&items).join("\n"));
-    let [dist, backend] = header::write(&items, &out);
+    write("exports.txt", items::exported_names(&items).join("\n"));
+    let [dist, backend] = header::generate_headers(&items, &out);
     write("dist.h", dist);
     write("dist_backend.h", backend);
 }
@@ -38,6 +38,6 @@ fn main() {
     clippy::disallowed_methods,
     reason = "cargo speaks to build scripts through the environment"
 )]
-fn variable(name: &str) -> String {
+fn cargo_variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo did not set {name}"))
 }

@@ -4,20 +4,20 @@
 //! pattern fits fails the build.
 
 /// A part of a header about one subject.
-pub(crate) struct Section {
+pub(crate) struct HeaderSection {
     pub(crate) title: &'static str,
     /// What the section is for, one sentence.
     pub(crate) about: &'static str,
     /// Beginnings of names.
-    pub(crate) names: &'static [&'static str],
+    pub(crate) prefixes: &'static [&'static str],
 }
 
 /// `include/dist.h`, in the order of use.
-pub(crate) const DIST: &[Section] = &[
-    Section {
+pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
+    HeaderSection {
         title: "Status and errors",
         about: "Outcomes of calls, their messages, and the version of the library.",
-        names: &[
+        prefixes: &[
             "dist_status_",
             "DIST_OK",
             "DIST_IN_PROGRESS",
@@ -28,15 +28,15 @@ pub(crate) const DIST: &[Section] = &[
             "DIST_NO_WAIT",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Byte strings",
         about: "Lists of byte strings that the library makes and the caller releases.",
-        names: &["dist_blob_"],
+        prefixes: &["dist_blob_"],
     },
-    Section {
+    HeaderSection {
         title: "Initialization",
         about: "The world of a process: how it begins and ends.",
-        names: &[
+        prefixes: &[
             "dist_init",
             "dist_finalize",
             "dist_is_",
@@ -46,10 +46,10 @@ pub(crate) const DIST: &[Section] = &[
             "dist_store_t",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Groups",
         about: "Groups of ranks: queries, new groups, failure.",
-        names: &[
+        prefixes: &[
             "dist_group_",
             "dist_get_rank",
             "dist_get_world_size",
@@ -60,10 +60,10 @@ pub(crate) const DIST: &[Section] = &[
             "DIST_CULPRIT_",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Element types and operators",
         about: "What vectors consist of, and how reductions combine them.",
-        names: &[
+        prefixes: &[
             "dist_dtype_",
             "dist_op_",
             "DIST_I8",
@@ -95,10 +95,10 @@ pub(crate) const DIST: &[Section] = &[
             "DIST_OP_",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Collectives",
         about: "Operations that all ranks of a group call in the same order.",
-        names: &[
+        prefixes: &[
             "dist_work_t",
             "dist_call_options_t",
             "DIST_CALL_",
@@ -115,30 +115,30 @@ pub(crate) const DIST: &[Section] = &[
             "dist_batch_",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Messages",
         about: "Messages from one rank to another.",
-        names: &["DIST_ANY_", "dist_send", "dist_recv", "dist_probe", "dist_message_"],
+        prefixes: &["DIST_ANY_", "dist_send", "dist_recv", "dist_probe", "dist_message_"],
     },
-    Section {
+    HeaderSection {
         title: "Works",
         about: "Operations that were issued and may still be under way.",
-        names: &["dist_work_", "dist_callbacks_", "dist_group_fd", "dist_group_take_done"],
+        prefixes: &["dist_work_", "dist_callbacks_", "dist_group_fd", "dist_group_take_done"],
     },
-    Section {
+    HeaderSection {
         title: "Stores",
         about: "Key-value stores, in which ranks meet and that programs may use.",
-        names: &["dist_store_", "DIST_KEY_", "dist_key_"],
+        prefixes: &["dist_store_", "DIST_KEY_", "dist_key_"],
     },
-    Section {
+    HeaderSection {
         title: "Memory",
         about: "Memory that operations reach without copies.",
-        names: &["dist_mem_"],
+        prefixes: &["dist_mem_"],
     },
-    Section {
+    HeaderSection {
         title: "Training",
         about: "What data-parallel trainers share.",
-        names: &[
+        prefixes: &[
             "dist_sampler_",
             "DIST_SAMPLER_",
             "dist_reducer_",
@@ -155,20 +155,20 @@ pub(crate) const DIST: &[Section] = &[
             "DIST_VOTE_",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Back ends",
         about: "Which back ends there are and what they do; dist_backend.h is for those who write one.",
-        names: &[
+        prefixes: &[
             "dist_backend_is_available",
             "dist_backend_supports",
             "dist_backend_load",
             "DIST_KIND_",
         ],
     },
-    Section {
+    HeaderSection {
         title: "Diagnostics",
         about: "Logs, debug levels, the flight recorder and traces.",
-        names: &[
+        prefixes: &[
             "DIST_LOG_",
             "dist_log_",
             "dist_set_log_",
@@ -182,24 +182,24 @@ pub(crate) const DIST: &[Section] = &[
 ];
 
 /// `include/dist_backend.h`.
-pub(crate) const BACKEND: &[Section] = &[Section {
+pub(crate) const BACKEND_SECTIONS: &[HeaderSection] = &[HeaderSection {
     title: "The interface of back ends",
     about: "What a plug-in gets from the library, and what it gives.",
-    names: &["DIST_BACKEND_", "dist_backend_"],
+    prefixes: &["DIST_BACKEND_", "dist_backend_"],
 }];
 
 /// The header and the section that a name belongs to.
-pub(crate) fn place_of(name: &str) -> (usize, usize) {
-    let all = [DIST, BACKEND];
-    let fits = all.iter().enumerate().flat_map(|(header, sections)| {
+pub(crate) fn section_of(name: &str) -> (usize, usize) {
+    let all = [DIST_SECTIONS, BACKEND_SECTIONS];
+    let matches = all.iter().enumerate().flat_map(|(header, sections)| {
         sections.iter().enumerate().flat_map(move |(section, it)| {
-            it.names
+            it.prefixes
                 .iter()
                 .filter(|&&start| name.starts_with(start))
                 .map(move |start| (start.len(), (header, section)))
         })
     });
-    let longest = fits.max_by_key(|&(length, _)| length);
+    let longest = matches.max_by_key(|&(length, _)| length);
     longest
         .unwrap_or_else(|| panic!("{name} is in no section: add it to build-script/sections.rs"))
         .1

@@ -334,7 +334,7 @@ size_t dist_blob_count(const struct dist_blob_t *blob);
  * @agree nothing.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
- *   is NULL or `index` is out of range.
+ *   is NULL or `optional_index` is out of range.
  * @threads any.
  * @since 0.1
  */
@@ -383,7 +383,7 @@ dist_status_t dist_blob_release(struct dist_blob_t *blob);
 #define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
- * In `fields`: the field `device` is set.
+ * In `fields`: the field `optional_device` is set.
  */
 #define DIST_FIELD_DEVICE 8
 
@@ -410,9 +410,10 @@ typedef struct dist_init_options_t {
     uint64_t fields;
     /**
      * The back end; case does not count. "native" (or "gloo"), "mpi" and registered names serve
-     * host memory. If `device` is set, they also serve the memory of that GPU. "nccl" serves GPU
-     * memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL or "default"
-     * selects native, and also nccl if `device` is set and all ranks have NCCL.
+     * host memory. If `optional_device` is set, they also serve the memory of that GPU. "nccl"
+     * serves GPU memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL
+     * or "default" selects native, and also nccl if `optional_device` is set and all ranks have
+     * NCCL.
      */
     const char *backend;
     /**
@@ -555,7 +556,7 @@ typedef struct dist_store_tcp_options_t {
      */
     const void *secret;
     /**
-     * The length of `secret`.
+     * The length of `optional_secret`.
      */
     size_t secret_len_bytes;
 } dist_store_tcp_options_t;
@@ -573,12 +574,12 @@ typedef struct dist_store_tcp_options_t {
  * @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
  * @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
  *   if an option or environment variable is wrong (the message names it), if two processes
- *   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if `options.store`
- *   is no store; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_UNSUPPORTED if the
- *   back end cannot run here or the options set a field that this version does not know;
- *   DIST_ERR_TIMEOUT if ranks did not join (the message names them); DIST_ERR_CONNECTION if
- *   the store cannot be reached; DIST_ERR_AUTH if the store refuses the secret;
- *   DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
+ *   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
+ *   `sized_struct.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
+ *   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
+ *   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
+ *   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
+ *   secret; DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
  *   options; DIST_ERR_PEER_FAILED if another rank gave up; DIST_ERR_OUT_OF_MEMORY;
  *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
  * @threads any; calls of dist_init and dist_finalize run one after the other.
@@ -644,7 +645,7 @@ int32_t dist_is_elastic_launched(void);
  *
  * A child fails with a result or exit status other than 0, or by a signal. Then the other
  * children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
- * `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
+ * `sized_struct.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
  * child starts are the child's own concern.
  *
  * The parent must have one thread and must not ignore SIGCHLD. It must never have called
@@ -699,10 +700,10 @@ dist_status_t dist_spawn(dist_spawn_fn function,
  * @blocks until connected, and until all clients have connected if wait_for_workers applies;
  *   until timeout_ms at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
- *   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
- *   child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the attempts;
- *   DIST_ERR_AUTH if the secrets differ or only one side has a secret; DIST_ERR_SYSTEM, for
- *   example if the port is in use.
+ *   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+ *   forked child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the
+ *   attempts; DIST_ERR_AUTH if the secrets differ or only one side has a secret;
+ *   DIST_ERR_SYSTEM, for example if the port is in use.
  * @threads any.
  * @since 0.1
  */
@@ -986,7 +987,7 @@ struct dist_group_t *dist_world(void);
  * @agree the store, `world_size`, `name`, the back end and `global_ranks`.
  * @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
  * @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
- *   `options.store` is NULL or no store.
+ *   `sized_struct.store` is NULL or no store.
  * @threads any.
  * @since 0.1
  */
@@ -1204,10 +1205,10 @@ dist_status_t dist_group_describe(const struct dist_group_t *group,
  * All ranks of `parent` call it, members of the new group or not. The call has its place in
  * the order of the parent's collectives.
  *
- * With `options.use_local_synchronization` only the members need to call it, in no order with
- * other calls. The members find each other by the name. While a rank has a group of this kind
- * and name from `parent`, it cannot make a second one. An unnamed group is named after its
- * ranks and the number of groups made of these ranks before.
+ * With `sized_struct.use_local_synchronization` only the members need to call it, in no order
+ * with other calls. The members find each other by the name. While a rank has a group of this
+ * kind and name from `parent`, it cannot make a second one. An unnamed group is named after
+ * its ranks and the number of groups made of these ranks before.
  *
  * The ranks exchange messages of the parent; they do not use the store. The parent may be
  * released before or after the new group, which is not affected. Aborting the parent aborts
@@ -1329,8 +1330,8 @@ int32_t dist_group_rank_to_global(const struct dist_group_t *group, int32_t rank
  * The ranks find each other without the store and without the connections of the old group. A
  * failed attempt may be repeated.
  *
- * Dead ranks are left out at once. A rank that does not call within `options.timeout_ms` is
- * excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
+ * Dead ranks are left out at once. A rank that does not call within `sized_struct.timeout_ms`
+ * is excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
  * The remaining ranks must be more than half of the ranks that are not proven dead, or exactly
  * half with the lowest of these. A closed socket proves that a process is dead. So at most one
  * of two parts that cannot reach each other continues. A rank that dies during the call is
@@ -1621,9 +1622,9 @@ const char *dist_op_name(dist_op_t op);
  * memory, over every back end that carries host memory. The library folds vectors in rank
  * order, whether the operator is commutative or not, and every rank gets the same bits.
  *
- * The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they differ,
- * the call ends with DIST_ERR_MISMATCH, and the error names both operators. An operator
- * belongs to the process, not to a group.
+ * The ranks of a call compare the operator's name, `elem_bytes` and `check_flags`. If they
+ * differ, the call ends with DIST_ERR_MISMATCH, and the error names both operators. An
+ * operator belongs to the process, not to a group.
  *
  * @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the
  *   process has this name.
@@ -1635,10 +1636,10 @@ const char *dist_op_name(dist_op_t op);
  *   library may call `function`.
  * @param out out: the operator, owned by the caller, released with dist_op_release. Not
  *   written on failure.
- * @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
+ * @agree nothing; calls with the operator agree on its name, `elem_bytes` and `check_flags`.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
- *   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
+ *   DIST_ERR_UNSUPPORTED if `check_flags` has a bit that this version does not know;
  *   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
  * @threads any.
  * @since 0.1
@@ -1695,7 +1696,7 @@ dist_status_t dist_op_release(dist_op_t op);
 #define DIST_CALL_CHECK_INF 4
 
 /**
- * In the flags of a call: the field `device` says where the buffers are.
+ * In the flags of a call: the field `optional_device` says where the buffers are.
  */
 #define DIST_CALL_DEVICE 8
 
@@ -1755,8 +1756,8 @@ typedef struct dist_call_options_t {
      */
     void *stream;
     /**
-     * The place of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's GPU on
-     * this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
+     * The place of the buffers, with DIST_CALL_DEVICE in `check_flags`: the index of the group's
+     * GPU on this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
      */
     int32_t device;
     /**
@@ -2523,7 +2524,8 @@ dist_status_t dist_scatter_bytes(dist_group_t *group,
  *   this rank. Else the call waits for all ranks until the time-out and names all missing
  *   ranks.
  * @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
- * @param n_missing in, out, optional: in, the number of ranks that fit into `missing` (the
+ * @param n_missing in, out, optional: in, the number of ranks that fit into `missing_function`
+ * (the
  *   group's size always suffices). Out, the number of missing ranks.
  * @agree the number of calls, `timeout_ms` and `wait_all_ranks`.
  * @blocks until the result is known, until about 1 second after the time-out at the latest.
@@ -2637,9 +2639,9 @@ int32_t dist_work_tag(const struct dist_work_t *work);
  * @param index out: as dist_work_wait_any.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
  *   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
- *   for a wrong argument, also if `index` is NULL.
+ *   for a wrong argument, also if `optional_index` is NULL.
  * @threads any.
  * @since 0.1
  */
@@ -3191,10 +3193,10 @@ dist_status_t dist_work_wait_all(dist_work_t *const *works,
  * @param index out: the place of the work that is done; `n` if there is none.
  * @agree nothing.
  * @blocks until a work is done, until the time-out at the latest.
- * @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
  *   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
- *   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
- *   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
+ *   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `optional_index`;
+ *   DIST_ERR_INVALID_ARGUMENT also if `optional_index` is NULL.
  * @threads any; several threads may wait for the same works.
  * @since 0.1
  */
@@ -3403,7 +3405,7 @@ typedef struct dist_store_vtable_t {
                          size_t len_bytes,
                          int64_t timeout_ms);
     /**
-     * Required. Waits until the key exists, then passes its value to `sink(sink_arg, ...)` once
+     * Required. Waits until the key exists, then passes its value to `dst_ptr(sink_arg, ...)` once
      * before returning.
      */
     dist_status_t (*get)(void *user,
@@ -3519,9 +3521,9 @@ typedef struct dist_store_vtable_t {
  * @agree world_size and the job_id of the options.
  * @blocks while other processes lock the file, until timeout_ms at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
- *   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
- *   child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in the
- *   message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
+ *   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+ *   forked child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in
+ *   the message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
  * @threads any.
  * @since 0.1
  */
@@ -4146,9 +4148,9 @@ dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functio
  * @blocks no; for GPU memory in a group with nccl.windows=1 until all ranks have called.
  * @return DIST_OK; DIST_ERR_OUT_OF_MEMORY (the message has the requested and the available
  *   size); DIST_ERR_UNSUPPORTED if the back end has no memory of this kind;
- *   DIST_ERR_INVALID_ARGUMENT if `device` is less than DIST_DEVICE_HOST or `ptr` is NULL;
- *   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if
- *   the GPU or NCCL failed.
+ *   DIST_ERR_INVALID_ARGUMENT if `optional_device` is less than DIST_DEVICE_HOST or `ptr` is
+ *   NULL; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND
+ *   if the GPU or NCCL failed.
  * @threads any.
  * @since 0.1
  */
@@ -4217,31 +4219,31 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
  */
 
 /**
- * In `flags`: the sampler gives the indices in ascending order, the same in each epoch.
+ * In `check_flags`: the sampler gives the indices in ascending order, the same in each epoch.
  */
 #define DIST_SAMPLER_IN_ORDER 1
 
 /**
- * In `flags`: the sampler drops the last samples if the ranks cannot share them evenly.
+ * In `check_flags`: the sampler drops the last samples if the ranks cannot share them evenly.
  *
  * Without it, samples from the beginning of the list are used twice.
  */
 #define DIST_SAMPLER_DROP_LAST 2
 
 /**
- * In `flags`: the parameter has no gradient.
+ * In `check_flags`: the parameter has no gradient.
  */
 #define DIST_PARAM_FROZEN 1
 
 /**
- * In `flags`: the parameter is no weight but state of a layer, such as a running mean.
+ * In `check_flags`: the parameter is no weight but state of a layer, such as a running mean.
  *
  * It has no gradient.
  */
 #define DIST_PARAM_BUFFER 2
 
 /**
- * In `flags`: the gradient consists of some rows of the parameter, as that of an embedding.
+ * In `check_flags`: the gradient consists of some rows of the parameter, as that of an embedding.
  *
  * The first extent of `shape` is the number of rows. `grad` is NULL, and the rows are passed to
  * dist_reducer_ready_rows.
@@ -4270,46 +4272,48 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_DIVIDE_WEIGHTED 3
 
 /**
- * In `missing`: if a rank does not mark a parameter, the step fails on all ranks.
+ * In `missing_function`: if a rank does not mark a parameter, the step fails on all ranks.
  */
 #define DIST_MISSING_ERROR 0
 
 /**
- * In `missing`: a rank that does not mark a parameter contributes zeros and gets the result.
+ * In `missing_function`: a rank that does not mark a parameter contributes zeros and gets the
+ * result.
  */
 #define DIST_MISSING_ZERO 1
 
 /**
- * In `missing`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its gradient.
+ * In `missing_function`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its
+ * gradient.
  */
 #define DIST_MISSING_SKIP 2
 
 /**
- * In `flags`: results do not overwrite gradients, so that a step can be repeated after a failure
- * (dist_reducer_regroup). It takes as much memory again as the gradients.
+ * In `check_flags`: results do not overwrite gradients, so that a step can be repeated after a
+ * failure (dist_reducer_regroup). It takes as much memory again as the gradients.
  */
 #define DIST_REDUCER_RETRYABLE 1
 
 /**
- * In `flags`: gradients are added in the order of ranks, so that the result does not depend on
- * which ranks share a host.
+ * In `check_flags`: gradients are added in the order of ranks, so that the result does not depend
+ * on which ranks share a host.
  */
 #define DIST_REDUCER_CANONICAL 2
 
 /**
- * In `flags`: the buckets stay as they are in the first step.
+ * In `check_flags`: the buckets stay as they are in the first step.
  */
 #define DIST_REDUCER_FIXED_LAYOUT 4
 
 /**
- * In `flags`: gradients in memory of the reducer may move once, when the first step ends.
+ * In `check_flags`: gradients in memory of the reducer may move once, when the first step ends.
  *
  * Without this flag, the buckets of a reducer with such gradients stay as they are.
  */
 #define DIST_REDUCER_MOVE_GRADS 8
 
 /**
- * In `flags`: all steps use the same parameters and mark each of them equally often.
+ * In `check_flags`: all steps use the same parameters and mark each of them equally often.
  *
  * A gradient counts as complete with its last mark, and parameters that the first step did not use
  * are not waited for. The buckets of the first step are sent at its end. The first step is the
@@ -4318,31 +4322,31 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_STATIC_GRAPH 16
 
 /**
- * In `flags`: buffers are broadcast at the beginning of each step that communicates.
+ * In `check_flags`: buffers are broadcast at the beginning of each step that communicates.
  */
 #define DIST_REDUCER_BROADCAST_BUFFERS 32
 
 /**
- * In `flags`: ranks may run out of data at different steps (dist_reducer_join).
+ * In `check_flags`: ranks may run out of data at different steps (dist_reducer_join).
  */
 #define DIST_REDUCER_UNEVEN 64
 
 /**
- * In `flags`: dist_reducer_create does not broadcast parameters and buffers.
+ * In `check_flags`: dist_reducer_create does not broadcast parameters and buffers.
  */
 #define DIST_REDUCER_NO_BROADCAST 128
 
 /**
- * In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of its
- * own elements only (dist_shard_ranges). The buckets stay as they are.
+ * In `check_flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of
+ * its own elements only (dist_shard_ranges). The buckets stay as they are.
  *
  * Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
  */
 #define DIST_REDUCER_SHARDED 256
 
 /**
- * In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place only
- * while they are computed (ZeRO-2), so that a few buckets have memory at a time.
+ * In `check_flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place
+ * only while they are computed (ZeRO-2), so that a few buckets have memory at a time.
  *
  * Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It
  * is not filled with zeros, and valid until the parameter is marked. The call waits while many
@@ -4351,7 +4355,7 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_SHARE_GRADS 512
 
 /**
- * For `flags` of dist_reducer_begin: the step does not communicate.
+ * For `check_flags` of dist_reducer_begin: the step does not communicate.
  *
  * The gradients stay on this rank, and the caller adds those of the next step to them.
  */
@@ -4489,9 +4493,9 @@ typedef struct dist_param_t {
 /**
  * Updates the global values of a parameter, `count` elements of each array.
  *
- * `pseudo_grad` is the mean over the ranks of the global values less those of the rank. `state` is
- * memory of the function's own, zeros at first. The function computes the same bits on all ranks.
- * It must not throw and must not call libdist. `user` is that of the options.
+ * `pseudo_grad` is the mean over the ranks of the global values less those of the rank.
+ * `failure_state` is memory of the function's own, zeros at first. The function computes the same
+ * bits on all ranks. It must not throw and must not call libdist. `user` is that of the options.
  */
 typedef void (*dist_outer_fn)(size_t param,
                               float *global,
@@ -5726,7 +5730,7 @@ dist_status_t dist_shard_release(struct dist_shard_t *shard);
  * @param options in, optional: NULL for all defaults; borrowed for the call.
  * @param out out: the sampler, owned by the caller, released with dist_sampler_release; NULL
  *   on failure.
- * @agree dataset_len, and in the options `num_replicas`, `seed` and `flags`; this is not
+ * @agree dataset_len, and in the options `num_replicas`, `seed` and `check_flags`; this is not
  *   checked.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the rank is not less than the number of ranks,
@@ -5965,7 +5969,8 @@ int32_t dist_backend_is_available(const char *name);
  * @param group in: the group.
  * @param kind in: a DIST_KIND_ constant.
  * @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
- * @param op in: the operator, built-in or from dist_op_create; ignored unless `kind` reduces.
+ * @param op in: the operator, built-in or from dist_op_create; ignored unless `culprit_kind`
+ * reduces.
  * @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
  * @agree nothing.
  * @blocks no.

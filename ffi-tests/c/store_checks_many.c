@@ -240,7 +240,7 @@ static void all_do(struct users *u, act_t act, const char *key)
     }
 }
 
-static void many_threads_count_without_loss(struct users *u)
+static void concurrent_adds_are_not_lost(struct users *u)
 {
     all_do(u, counting, "n");
     CHECK(sum_of(u->a, "n", 0) == THREADS * TIMES);
@@ -291,7 +291,7 @@ static const struct check batch_rows[] = {
     ROW(multi_get_and_set_of_nothing, 0),
     ROW(thousand_keys_in_one_call, 0),
     ROW(check_asks_for_all_keys, 0),
-    ROW(many_threads_count_without_loss, 0),
+    ROW(concurrent_adds_are_not_lost, 0),
     ROW(many_threads_append_without_loss, 0),
     ROW(one_of_many_compares_wins, 0),
 };

@@ -8,7 +8,7 @@ mod interface;
 mod toolchain;
 
 use dist::algo::algorithms;
-use dist::base::renamed::{NameKind, RENAMED};
+use dist::base::renamed::{NAME_CHANGES, NameKind};
 use dist::transport::OpKind;
 use doc_programs::{assert_prints, fenced_blocks};
 use interface::ROOT;
@@ -33,7 +33,7 @@ fn sections(page: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn programs_print_the_output_on_the_pages() {
+fn programs_print_the_documented_output() {
     let Some(compiler) = Compiler::find() else { return };
     let pages = pages();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("collectives");
@@ -62,7 +62,7 @@ fn programs_print_the_output_on_the_pages() {
 }
 
 #[test]
-fn every_algorithm_is_in_the_table_of_its_operation() {
+fn pages_list_every_algorithm_of_each_operation() {
     let pages = pages();
     let sections = sections(&pages);
     for kind in OpKind::ALL {
@@ -98,7 +98,7 @@ fn the_tuning_page_has_every_renamed_name() {
         format!("| {what} `{old}` | `{new}` |\n")
     };
     let rows: String =
-        RENAMED.iter().map(|change| row(change.kind, change.old, change.new)).collect();
+        NAME_CHANGES.iter().map(|change| row(change.kind, change.old, change.new)).collect();
     let head = "<!-- renamed:begin -->\n| former name | present name |\n|---|---|\n";
     assert!(page.contains(&format!("{head}{rows}<!-- renamed:end -->")), "write this:\n{rows}");
 }

@@ -38,7 +38,7 @@ fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Repo
 }
 
 #[test]
-fn a_group_of_eight_has_little_shared_memory_and_none_before_its_first_use() {
+fn group_of_eight_allocates_shared_memory_on_first_use() {
     let all = run(RANKS, |rank| {
         let mut program = "init\nmemory\nbarrier\nbarrier\nmemory\nbarrier\n".to_owned();
         // Every slot of every rank, and every ring, with messages that are whole and others that
@@ -97,13 +97,13 @@ fn idle_groups(count: usize) {
 }
 
 #[test]
-fn idle_groups_cost_little() {
+fn idle_groups_use_little_memory() {
     idle_groups(300);
 }
 
 #[test]
 #[ignore = "needs some 20,000 descriptors, and a minute: the number that is promised"]
-fn a_thousand_idle_groups_cost_little() {
+fn thousand_idle_groups_use_little_memory() {
     idle_groups(1000);
 }
 
@@ -142,12 +142,12 @@ fn waiting_costs_little(late_ms: u64) {
 }
 
 #[test]
-fn whoever_waits_leaves_the_processor_alone() {
+fn waiting_uses_little_cpu() {
     waiting_costs_little(3000);
 }
 
 #[test]
 #[ignore = "half a minute: the time that is promised"]
-fn whoever_waits_for_ten_seconds_leaves_the_processor_alone() {
+fn waiting_ten_seconds_uses_little_cpu() {
     waiting_costs_little(10_000);
 }

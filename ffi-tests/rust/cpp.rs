@@ -149,7 +149,7 @@ programs!(
 const OTHERS: &[&str] = &["cost", "probe", "refused"];
 
 #[test]
-fn no_program_is_forgotten() {
+fn every_test_program_is_listed() {
     let folder =
         std::fs::read_dir(format!("{ROOT}/ffi-tests/cpp")).expect("the folder of the tests");
     for entry in folder {
@@ -273,12 +273,12 @@ fn sanitized(name: &str, variant: &str, flags: &[&str], environment: &str) {
 const ASAN: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
-fn works_under_address_and_undefined_behaviour_sanitizer() {
+fn works_under_asan_and_ubsan() {
     sanitized("works", "asan", ASAN, "ASAN_OPTIONS=detect_leaks=1");
 }
 
 #[test]
-fn coroutines_under_address_and_undefined_behaviour_sanitizer() {
+fn coroutines_under_asan_and_ubsan() {
     sanitized(
         "coroutines",
         "asan",

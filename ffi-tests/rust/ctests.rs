@@ -206,7 +206,7 @@ conformance!(
 );
 
 #[test]
-fn no_kind_of_store_is_forgotten() {
+fn every_kind_of_store_is_listed() {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program("store_conformance", CONFORMANCE);
     let Outcome { output, status, .. } = run(&[&program.display().to_string()], LIMIT);
@@ -217,13 +217,13 @@ fn no_kind_of_store_is_forgotten() {
 
 #[test]
 #[should_panic(expected = "had not ended")]
-fn a_program_that_hangs_is_ended() {
+fn hanging_program_is_killed() {
     run(&["sleep", "600"], Duration::from_millis(50));
 }
 
 #[test]
 #[should_panic(expected = "ended with status 3")]
-fn a_program_that_fails_is_a_failure() {
+fn failing_program_is_reported() {
     run(&["sh", "-c", "exit 3"], LIMIT).expect_success();
 }
 
@@ -404,7 +404,7 @@ fn sources(ending: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_program_is_forgotten() {
+fn every_test_program_is_listed() {
     let cmake = std::fs::read_to_string(format!("{ROOT}/ffi-tests/CMakeLists.txt")).expect("text");
     for file in sources(".c").union(&sources(".cpp")) {
         let name = file.trim_end_matches(".cpp").trim_end_matches(".c");
@@ -485,7 +485,7 @@ fn the_header_is_clean_in_two_files_of_one_program() {
 }
 
 #[test]
-fn c_sees_the_types_as_rust_does() {
+fn c_and_rust_type_layouts_agree() {
     let lines = layout::lines();
     let headers = [interface::HEADER, interface::BACKEND_HEADER].concat();
     let structs = headers.matches("typedef struct dist_").count();

@@ -89,7 +89,7 @@ fn killed_rank_of_one_host_has_died() {
 }
 
 #[test]
-fn killed_rank_of_another_host_has_died_if_its_host_tells() {
+fn killed_rank_of_another_host_has_died_if_host_reports() {
     harm(TWO_HOSTS, 2, &[DIST_CULPRIT_DIED; 3], kill);
 }
 
@@ -130,25 +130,25 @@ fn differ(hosts: &[&str], odd: usize, does: &str, kind: i32) {
 }
 
 #[test]
-fn rank_that_left_is_told_apart() {
+fn rank_that_left_has_kind_left() {
     differ(ONE_HOST, 1, "finalize", DIST_CULPRIT_LEFT);
     differ(TWO_HOSTS, 0, "finalize", DIST_CULPRIT_LEFT);
 }
 
 #[test]
-fn rank_that_calls_something_else_is_told_apart() {
+fn rank_with_different_call_has_kind_mismatch() {
     differ(ONE_HOST, 2, "all_reduce f32 SUM 10\nfinalize", DIST_CULPRIT_MISMATCH);
     differ(TWO_HOSTS, 0, "all_reduce f32 SUM 10\nfinalize", DIST_CULPRIT_MISMATCH);
 }
 
 #[test]
-fn rank_that_aborts_is_told_apart() {
+fn aborting_rank_has_kind_abort() {
     differ(ONE_HOST, 0, "abort enough\nfinalize", DIST_CULPRIT_ABORTED);
     differ(TWO_HOSTS, 2, "abort enough\nfinalize", DIST_CULPRIT_ABORTED);
 }
 
 #[test]
-fn late_rank_is_told_apart() {
+fn late_rank_has_kind_late() {
     differ(ONE_HOST, 1, "nap 3000\nfinalize", DIST_CULPRIT_LATE);
     differ(TWO_HOSTS, 0, "nap 3000\nfinalize", DIST_CULPRIT_LATE);
 }

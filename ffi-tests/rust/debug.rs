@@ -50,7 +50,7 @@ fn all_leave(ended: &Ended, size: usize) {
 }
 
 #[test]
-fn in_detail_all_who_are_missing_are_named_at_once() {
+fn detail_level_names_all_missing_ranks() {
     for transport in TRANSPORTS {
         let variables = [("TORCH_DISTRIBUTED_DEBUG", "detail"), ("DIST_TRANSPORT", *transport)];
         let operation = "broadcast f32 4 0 timeout_ms=400";
@@ -76,7 +76,7 @@ fn in_detail_all_who_are_missing_are_named_at_once() {
 }
 
 #[test]
-fn the_first_rank_is_missed_too() {
+fn detail_level_names_missing_rank_0() {
     let operation = "barrier timeout_ms=400";
     let mut job = job(3, &[("DIST_DEBUG_LEVEL", "DETAIL")], |rank| {
         let late = if rank == 0 { "gate late\n" } else { "" };
@@ -94,7 +94,7 @@ fn the_first_rank_is_missed_too() {
 }
 
 #[test]
-fn ranks_with_different_levels_wait_for_each_other_alike() {
+fn ranks_with_different_debug_levels_synchronise() {
     let calls = "all_reduce f32 SUM 10\nbroadcast f32 5000 1\nall_gather f32 3\nreduce_scatter f32 SUM 9\n\
                  barrier\nall_reduce f32 SUM 10 async=yes\nbarrier async=yes\nsettle\n";
     for detailed in [0, 1] {
@@ -110,7 +110,7 @@ fn ranks_with_different_levels_wait_for_each_other_alike() {
 }
 
 #[test]
-fn a_killed_rank_ends_what_waits_for_all() {
+fn killed_rank_ends_the_detail_barrier() {
     let mut job = job(3, &[("DIST_DEBUG_LEVEL", "DETAIL")], |rank| match rank {
         2 => "init\nbarrier\ngate never\n".to_owned(),
         _ => "init\nbarrier\nall_reduce f32 SUM 10\nfinalize\nleaks\n".to_owned(),
@@ -129,7 +129,7 @@ fn a_killed_rank_ends_what_waits_for_all() {
 }
 
 #[test]
-fn an_element_that_is_no_number_is_named_to_all_ranks() {
+fn nan_input_is_reported_to_all_ranks() {
     for transport in TRANSPORTS {
         let variables = [("DIST_CHECK_NAN", "1"), ("DIST_TRANSPORT", *transport)];
         for call in ["all_reduce f32 SUM 1000", "all_gather f32 1000", "reduce f32 SUM 1000 0"] {
@@ -154,7 +154,7 @@ fn an_element_that_is_no_number_is_named_to_all_ranks() {
 }
 
 #[test]
-fn a_message_with_an_element_that_is_no_number_is_not_sent() {
+fn message_with_nan_is_not_sent() {
     // Messages of workers are bytes, which are numbers.
     let job = job(2, &[("DIST_CHECK_NAN", "inf")], |rank| match rank {
         0 => "init\nsend 100 1 3\nfinalize\nleaks\n".to_owned(),
@@ -166,7 +166,7 @@ fn a_message_with_an_element_that_is_no_number_is_not_sent() {
 }
 
 #[test]
-fn values_that_cannot_be_used_are_named() {
+fn unusable_variables_are_named() {
     for (name, value, word) in [
         ("DIST_DEBUG_LEVEL", "VERBOSE", "none of OFF, INFO, DETAIL"),
         ("TORCH_DISTRIBUTED_DEBUG", "1", "none of OFF, INFO, DETAIL"),
@@ -183,7 +183,7 @@ fn values_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn groups_are_told_of_at_level_info_and_not_without() {
+fn info_level_logs_group_creation() {
     let program = "init\nall_reduce f32 SUM 7\nbarrier\nfinalize\nleaks\n";
     let ended = job(2, &[("DIST_DEBUG_LEVEL", "INFO")], |_| program.to_owned()).finish();
     for name in names(2) {
@@ -213,7 +213,7 @@ const SOON: [(&str, &str); 2] =
     [("TORCH_CPP_LOG_LEVEL", "WARNING"), ("DIST_SLOW_WARNING_MS", "100")];
 
 #[test]
-fn a_rank_that_is_waited_for_long_is_told_while_that_lasts() {
+fn late_rank_is_logged_during_a_long_wait() {
     for transport in TRANSPORTS {
         let variables = [SOON[0], SOON[1], ("DIST_TRANSPORT", *transport)];
         let mut job = job(3, &variables, |rank| {
@@ -235,7 +235,7 @@ fn a_rank_that_is_waited_for_long_is_told_while_that_lasts() {
 }
 
 #[test]
-fn waits_for_messages_and_for_all_ranks_are_told() {
+fn slow_receives_and_barriers_are_logged() {
     let variables = [SOON[0], SOON[1]];
     let mut job = job(2, &variables, |rank| match rank {
         0 => "init\nrecv 10 1 4\nmonitored_barrier 60000\nfinalize\nleaks\n".to_owned(),
@@ -250,7 +250,7 @@ fn waits_for_messages_and_for_all_ranks_are_told() {
 }
 
 #[test]
-fn in_detail_the_wait_for_all_ranks_is_told() {
+fn detail_level_logs_slow_detail_barrier() {
     let variables = [SOON[0], SOON[1], ("DIST_DEBUG_LEVEL", "DETAIL")];
     let mut job = job(3, &variables, |rank| {
         let late = if rank > 0 { "gate late\n" } else { "" };
@@ -262,7 +262,7 @@ fn in_detail_the_wait_for_all_ranks_is_told() {
 }
 
 #[test]
-fn a_rank_that_does_not_join_is_told_with_the_place_where_the_others_are() {
+fn rank_that_does_not_join_is_logged_with_store_address() {
     let mut job = Job::new();
     let program = "init\nbarrier\nfinalize\nleaks\n";
     for rank in [0, 1] {
@@ -278,7 +278,7 @@ fn a_rank_that_does_not_join_is_told_with_the_place_where_the_others_are() {
 }
 
 #[test]
-fn a_wait_for_a_key_is_told_with_the_key() {
+fn slow_store_wait_is_logged_with_the_key() {
     for way in ["on", "off"] {
         let mut job = Job::new();
         let mut environment =

@@ -47,7 +47,7 @@ fn all_right(figures: &Value) {
 }
 
 #[test]
-fn all_operations_are_measured_and_right() {
+fn all_operations_are_measured_with_correct_results() {
     let folder = Folder::new();
     let ended = run("--quick --ops all --sizes 4,96K --json result.json --csv result.csv", &folder);
     assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
@@ -69,7 +69,7 @@ fn all_operations_are_measured_and_right() {
 
 /// Whoever is faster, all algorithms are told, and the library takes the file.
 #[test]
-fn algorithms_take_turns_and_the_library_takes_the_file() {
+fn tuning_file_is_accepted_by_the_library() {
     let folder = Folder::new();
     let ended = run("--tune tuned.json --quick --ops all_reduce,all_gather,sendrecv", &folder);
     assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
@@ -91,7 +91,7 @@ fn algorithms_take_turns_and_the_library_takes_the_file() {
 }
 
 #[test]
-fn every_way_to_call_is_measured_and_right() {
+fn every_call_variant_is_measured() {
     let folder = Folder::new();
     for (args, count) in [
         (
@@ -157,17 +157,17 @@ fn all_operations_are_right(names: [&str; 2]) {
 }
 
 #[test]
-fn all_operations_of_mpi_are_right() {
+fn mpi_results_are_correct() {
     all_operations_are_right(["openmpi", "mpich"]);
 }
 
 #[test]
-fn all_operations_of_gloo_are_right() {
+fn gloo_results_are_correct() {
     all_operations_are_right(["gloo", "gloo-cpp"]);
 }
 
 #[test]
-fn what_a_peer_does_not_offer_is_a_cell_without_it() {
+fn unsupported_peer_is_left_out_of_a_cell() {
     let folder = Folder::new();
     let args = "--ops all_reduce,sendrecv --dtype i16 --sizes 4K --calls 1 --pairs 1";
     let Some(ended) = against("gloo", args, &folder) else { return };
@@ -180,7 +180,7 @@ fn what_a_peer_does_not_offer_is_a_cell_without_it() {
 }
 
 #[test]
-fn a_python_without_torch_is_told_with_what_to_do() {
+fn python_without_torch_is_reported_with_remedy() {
     let folder = Folder::new();
     // A Python that knows no module.
     std::fs::write(folder.path("python"), "#!/bin/sh\nexit 1\n").unwrap();
@@ -195,7 +195,7 @@ fn a_python_without_torch_is_told_with_what_to_do() {
 }
 
 #[test]
-fn peers_take_turns_with_ours() {
+fn peers_alternate_with_libdist() {
     for name in ["openmpi", "mpich"] {
         let folder = Folder::new();
         let args = "--ops all_reduce,barrier --sizes 64 --calls 5 --pairs 6";
@@ -217,7 +217,7 @@ fn peers_take_turns_with_ours() {
 /// The same build on both sides. Which of the two is faster is chance, so that the verdict may be
 /// any.
 #[test]
-fn another_tree_takes_turns_and_is_judged() {
+fn against_alternates_and_prints_a_verdict() {
     let folder = Folder::new();
     let tree = folder.path("tree/target/release");
     std::fs::create_dir_all(&tree).unwrap();
@@ -261,7 +261,7 @@ fn another_tree_takes_turns_and_is_judged() {
 }
 
 #[test]
-fn a_program_that_is_no_dist_bench_is_no_other_tree() {
+fn against_refuses_other_programs() {
     let folder = Folder::new();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::write(folder.path("other"), "#!/bin/sh\necho no rank of mine\nexit 4\n").unwrap();
@@ -282,7 +282,7 @@ fn a_program_that_is_no_dist_bench_is_no_other_tree() {
 }
 
 #[test]
-fn the_limits_of_the_machine_come_first() {
+fn limits_are_printed_first() {
     let folder = Folder::new();
     let ended = run("--limits --quick --ops barrier --json result.json", &folder);
     assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
@@ -301,7 +301,7 @@ fn with_marks(folder: &Folder) -> String {
 }
 
 #[test]
-fn a_report_is_made_by_a_run_and_again_of_its_files() {
+fn report_from_files_equals_report_of_the_run() {
     let folder = Folder::new();
     let path = with_marks(&folder);
     let measured = |args: &str| {
@@ -336,7 +336,7 @@ fn a_report_is_made_by_a_run_and_again_of_its_files() {
 }
 
 #[test]
-fn an_all_reduce_is_shown_as_a_share_of_its_bound() {
+fn all_reduce_has_share_of_its_bound() {
     let folder = Folder::new();
     let args = "--limits --quick --ops all_reduce --sizes 4,64K --buffers ordinary,arena";
     let ended = run(&format!("{args} --json result.json"), &folder);
@@ -362,7 +362,7 @@ fn an_all_reduce_is_shown_as_a_share_of_its_bound() {
 }
 
 #[test]
-fn a_signal_ends_it_and_what_there_is_is_kept() {
+fn results_so_far_are_kept_after_a_signal() {
     let folder = Folder::new();
     let command = command("--ops barrier,all_reduce --pairs 60000 --json result.json", &folder);
     let program = Program::start(command, |_| {});
@@ -376,7 +376,7 @@ fn a_signal_ends_it_and_what_there_is_is_kept() {
 }
 
 #[test]
-fn wrong_usage_and_what_cannot_be_written_are_told() {
+fn usage_and_write_errors_are_reported() {
     let folder = Folder::new();
     with_marks(&folder);
     for (name, text) in [("unmarked.md", "text\n"), ("other.json", "{}")] {
@@ -403,7 +403,7 @@ fn wrong_usage_and_what_cannot_be_written_are_told() {
 
 /// Where there are no GPUs, it says what was looked for. Over the stubs `cargo xtask test` runs it.
 #[test]
-fn without_a_driver_there_are_no_buffers_on_devices() {
+fn device_buffers_need_a_driver() {
     for backend in ["nccl", "native"] {
         let folder = Folder::new();
         let ended = run(&format!("--quick --sizes 4 --device {backend} --ops barrier"), &folder);
@@ -424,7 +424,7 @@ fn training_candidates(folder: &Folder) -> Vec<Value> {
 }
 
 #[test]
-fn all_reducers_train_and_average_right() {
+fn libdist_reducers_average_correctly() {
     let folder = Folder::new();
     let path = folder.path("REPORT.md");
     let marks = "<!-- dist-bench-training:begin -->\n<!-- dist-bench-training:end -->\n";
@@ -495,7 +495,7 @@ fn a_training_candidate_without_programs_is_left_out() {
 }
 
 #[test]
-fn other_libraries_train_and_average_right() {
+fn other_libraries_average_correctly() {
     let folder = Folder::new();
     let args = "--training --quick --model tiny --gradient-us 100 --ranks 2 --json result.json";
     let ended = run(&format!("{args} --candidates arena,torch-gloo,openmpi,horovod"), &folder);

@@ -79,7 +79,7 @@ fn soon() -> Deadline {
 }
 
 #[test]
-fn values_are_set_and_read_as_they_are() {
+fn values_are_set_and_read_unchanged() {
     let served = Served::start();
     assert_eq!(served.answer(&["set", "k", "one two"]), "");
     assert_eq!(served.answer(&["get", "k"]), "one two");
@@ -101,7 +101,7 @@ fn values_are_set_and_read_as_they_are() {
 }
 
 #[test]
-fn counters_count_and_refuse_what_is_no_number() {
+fn counters_refuse_values_that_are_not_numbers() {
     let served = Served::start();
     assert_eq!(served.answer(&["add", "n"]), "1\n");
     assert_eq!(served.answer(&["add", "n", "41"]), "42\n");
@@ -114,7 +114,7 @@ fn counters_count_and_refuse_what_is_no_number() {
 }
 
 #[test]
-fn missing_keys_are_told_at_once_or_waited_for() {
+fn missing_key_is_an_error_or_waited_for() {
     let served = Served::start();
     served.answer(&["set", "there", "1"]);
     let ended = served.ask(&["get", "there", "gone", "also gone", "--no-wait"]);
@@ -134,7 +134,7 @@ fn missing_keys_are_told_at_once_or_waited_for() {
 }
 
 #[test]
-fn a_long_wait_says_what_is_missing() {
+fn long_wait_names_missing_keys() {
     let served = Served::start();
     let wait = served.begin(&["wait", "a", "b", "--timeout", "60"]);
     served.answer(&["set", "a", ""]);
@@ -184,7 +184,7 @@ fn many_and_large_values_are_listed_in_batches() {
 }
 
 #[test]
-fn a_watcher_sees_keys_come_change_and_go() {
+fn watch_prints_new_changed_and_deleted_keys() {
     let served = Served::start();
     let store = served.store();
     store.set(b"w/old", b"1", &soon()).unwrap();
@@ -210,7 +210,7 @@ fn a_watcher_sees_keys_come_change_and_go() {
 }
 
 #[test]
-fn a_watch_ends_after_its_time_or_with_the_store() {
+fn watch_ends_after_timeout_or_with_the_store() {
     let served = Served::start();
     let began = Instant::now();
     let out = served.answer(&["watch", "--for", "0.3"]);
@@ -225,7 +225,7 @@ fn a_watch_ends_after_its_time_or_with_the_store() {
 }
 
 #[test]
-fn statistics_tell_what_is_there_and_who_has_come() {
+fn statistics_list_keys_and_joined_ranks() {
     let served = Served::start();
     let store = served.store();
     store.set(b"large", &[0; 5000], &soon()).unwrap();
@@ -270,7 +270,7 @@ fn statistics_count_the_workers_that_have_joined() {
 }
 
 #[test]
-fn a_job_that_lacks_a_rank_shows_which() {
+fn statistics_name_missing_ranks() {
     let served = Served::start();
     let store: std::sync::Arc<dyn dist::store::Store> = std::sync::Arc::new(served.store());
     let join = |rank: usize, deadline: &Deadline| {
@@ -284,7 +284,7 @@ fn a_job_that_lacks_a_rank_shows_which() {
             device: None,
             name: "trainers".to_owned(),
             timeout_ms: 0,
-            connect_timeout_ms: u64::try_from(deadline.allowed().as_millis()).unwrap(),
+            connect_timeout_ms: u64::try_from(deadline.timeout().as_millis()).unwrap(),
             global_ranks: None,
         };
         dist::api::Group::create(group)
@@ -296,7 +296,7 @@ fn a_job_that_lacks_a_rank_shows_which() {
 }
 
 #[test]
-fn a_measurement_names_every_call_and_leaves_nothing() {
+fn bench_names_every_call_and_leaves_no_keys() {
     let served = Served::start();
     let text = served.answer(&["bench", "--seconds", "0.05", "--bytes", "1K"]);
     assert!(text.contains("values of 1024 bytes, 50.00 ms for each kind of call"), "{text}");
@@ -314,7 +314,7 @@ fn a_measurement_names_every_call_and_leaves_nothing() {
 }
 
 #[test]
-fn a_server_ends_in_order_when_told_to() {
+fn server_shuts_down_cleanly_on_signal() {
     for name in ["INT", "TERM"] {
         let served = Served::start();
         let store = served.store();
@@ -326,7 +326,7 @@ fn a_server_ends_in_order_when_told_to() {
 }
 
 #[test]
-fn a_server_listens_where_it_is_told_and_logs_to_standard_error() {
+fn server_uses_given_address_and_logs_to_stderr() {
     let served = Served::start_with(&["--port", "0", "--bind", "all", "--max-bytes", "4K"]);
     assert!(["[::]:", "0.0.0.0:"].iter().any(|all| served.program.lines(1)[0].contains(all)));
     served.answer(&["set", "k", "v"]);
@@ -341,7 +341,7 @@ fn a_server_listens_where_it_is_told_and_logs_to_standard_error() {
 }
 
 #[test]
-fn a_server_does_not_start_with_too_few_files() {
+fn server_refuses_low_descriptor_limit() {
     let program = env!("CARGO_BIN_EXE_dist-store");
     let script = format!("ulimit -n 64; exec {program} serve --port 0 --connections \"$0\"");
     let start = |connections: &str| {
@@ -357,7 +357,7 @@ fn a_server_does_not_start_with_too_few_files() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_told_with_its_address() {
+fn missing_store_is_reported_with_its_address() {
     let port = free_port();
     for args in [
         &["get", "k"][..],
@@ -383,7 +383,7 @@ fn a_store_that_is_not_there_is_told_with_its_address() {
 }
 
 #[test]
-fn a_store_that_hangs_is_a_time_out() {
+fn hanging_store_is_a_timeout() {
     let served = Served::start();
     // Stopped once the client is connected: the next look is not answered.
     let watch = served.begin(&["watch", "--interval", "1", "--timeout", "1"]);
@@ -396,7 +396,7 @@ fn a_store_that_hangs_is_a_time_out() {
 }
 
 #[test]
-fn the_environment_of_the_job_says_where_its_store_is() {
+fn store_address_is_taken_from_the_environment() {
     let served = Served::start();
     served.answer(&["set", "k", "v"]);
     let get = Program::start(command(&["get", "k"]), |command| {
@@ -412,7 +412,7 @@ fn the_environment_of_the_job_says_where_its_store_is() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn closed_output_pipe_is_no_error() {
     let served = Served::start();
     let store = served.store();
     for i in 0..10 {
@@ -427,7 +427,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn wrong_usage_is_status_two() {
+fn wrong_usage_has_exit_status_2() {
     for args in [&["get"][..], &["fetch"], &["get", "k", "--timeout", "0"], &[]] {
         let ended = run(args);
         assert_eq!((ended.status, ended.out.as_str()), (2, ""), "{args:?}");

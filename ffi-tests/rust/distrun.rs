@@ -69,7 +69,7 @@ fn ranks_get_the_environment_that_torchrun_gives() {
 }
 
 #[test]
-fn the_users_thread_count_is_kept_and_a_single_rank_is_given_none() {
+fn omp_num_threads_is_set_only_for_several_ranks() {
     let job = start_with(&["--nproc-per-node", "2", "env"], |command| {
         command.env("OMP_NUM_THREADS", "5");
     });
@@ -94,7 +94,7 @@ fn lines_are_prefixed_whole_and_in_order() {
 }
 
 #[test]
-fn a_very_long_line_is_passed_on_in_pieces() {
+fn very_long_lines_are_split() {
     let ended = run(&["sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; echo; echo y"]);
     let pieces = of_rank(&ended.out, 0);
     assert_eq!(pieces.concat(), format!("{}y", "x".repeat(200_000)));
@@ -102,13 +102,13 @@ fn a_very_long_line_is_passed_on_in_pieces() {
 }
 
 #[test]
-fn standard_input_is_empty_and_a_programs_own_flags_reach_it() {
+fn program_gets_its_flags_and_empty_stdin() {
     let ended = run(&["sh", "-c", "cat; echo \"$@\"", "name", "--nproc-per-node", "7"]);
     assert_eq!((ended.status, ended.out.as_str()), (0, "[0] --nproc-per-node 7\n"));
 }
 
 #[test]
-fn the_first_failure_decides_and_is_reported_with_its_last_lines() {
+fn first_failure_sets_exit_status_and_is_shown_with_log() {
     let script = "echo of $RANK; [ $RANK != 1 ] && exec sleep 300; \
                   i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; exit 7";
     let ended = run(&["--nproc-per-node", "3", "sh", "-c", script]);
@@ -126,7 +126,7 @@ fn the_first_failure_decides_and_is_reported_with_its_last_lines() {
 }
 
 #[test]
-fn a_killed_rank_is_named_and_not_those_that_fail_because_of_it() {
+fn killed_rank_is_named_as_the_root_cause() {
     // Ranks 0 and 1 each hold the reading end of a pipe whose only writer is rank 2.
     let script = "cd $FOLDER; if [ $RANK = 2 ]; then exec 3>p0 4>p1; kill -9 $$; fi; \
                   cat <p$RANK; echo 'rank 2 died' >&2; exit 1";
@@ -146,7 +146,7 @@ fn a_killed_rank_is_named_and_not_those_that_fail_because_of_it() {
 }
 
 #[test]
-fn a_job_that_may_lose_ranks_goes_on_and_names_them() {
+fn job_within_max_lost_ranks_continues() {
     // Longer than other ranks would have after the first failure.
     let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && kill -9 $$; sleep 2.5; echo done";
     let job = ["--nproc-per-node", "4", "--on-failure=continue", "--min-ranks", "2", "sh", "-c"];
@@ -166,7 +166,7 @@ fn a_job_that_may_lose_ranks_goes_on_and_names_them() {
 }
 
 #[test]
-fn a_job_that_has_lost_too_many_ranks_ends() {
+fn job_beyond_max_lost_ranks_ends() {
     let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && sleep 0.5 && exit 8; exec sleep 300";
     let job = ["--nproc-per-node", "4", "--on-failure", "continue", "--min-ranks", "3", "sh", "-c"];
     let ended = run(&[&job[..], &[script]].concat());
@@ -192,7 +192,7 @@ fn a_signal_ends_a_job_that_has_lost_a_rank() {
 }
 
 #[test]
-fn the_job_ends_within_two_seconds_of_a_kill_even_if_others_are_deaf() {
+fn job_ends_within_2_s_if_ranks_ignore_sigterm() {
     let script = "trap '' TERM; echo $$; while :; do sleep 300; done";
     let job = start(&["--nproc-per-node", "3", "sh", "-c", script]);
     job.lines(3);
@@ -268,14 +268,14 @@ fn nothing_outlives_a_killed_launcher() {
 }
 
 #[test]
-fn what_a_successful_rank_leaves_behind_is_ended() {
+fn orphans_of_a_successful_rank_are_killed() {
     let ended = run(&["sh", "-c", "sleep 300 & echo $!; exit 0"]);
     assert_eq!(ended.status, 0, "{}", ended.err);
     assert!(!is_alive(of_rank(&ended.out, 0)[0].parse().unwrap()));
 }
 
 #[test]
-fn logs_hold_what_is_teed_or_redirected() {
+fn logs_have_teed_and_redirected_output() {
     let script = "echo out $RANK; echo err $RANK >&2";
     let job = |flags: &[&str]| {
         let logs = Folder::new();
@@ -338,7 +338,7 @@ fn a_job_outlives_the_reader_of_its_output() {
 }
 
 #[test]
-fn mistakes_are_told_by_text_and_exit_status() {
+fn usage_errors_have_text_and_exit_status() {
     let folder = Folder::new();
     let plain = folder.path("plain.py");
     fs::write(&plain, "print(1)\n").unwrap();

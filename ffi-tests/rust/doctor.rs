@@ -107,7 +107,7 @@ impl Drop for Dumps {
 }
 
 #[test]
-fn a_skipped_collective_is_explained_by_every_error_and_from_the_dumps_alone() {
+fn skipped_collective_is_explained_by_errors_and_dumps() {
     let dumps = Dumps::new();
     let call = "all_reduce f32 SUM 10 timeout_ms=500";
     // Who fails ends at once: the dump must have been written before the call told the failure.
@@ -163,7 +163,7 @@ fn a_killed_rank_is_named_by_the_dumps_of_the_others() {
 }
 
 #[test]
-fn a_different_call_is_told_with_both_descriptions() {
+fn mismatch_names_both_calls() {
     let dumps = Dumps::new();
     // Torch's variable, which has its own names.
     let job = dumps.job_told_by("TORCH_FR_DUMP_TEMP_FILE", 3, |rank| {
@@ -185,7 +185,7 @@ fn a_different_call_is_told_with_both_descriptions() {
 }
 
 #[test]
-fn a_job_that_hangs_writes_its_dumps_when_a_file_is_touched() {
+fn hanging_job_writes_dumps_when_trigger_is_touched() {
     let dumps = Dumps::new();
     let call = "all_reduce f32 SUM 1000";
     let mut job = dumps.job(3, |rank| {
@@ -219,7 +219,7 @@ fn a_job_that_hangs_writes_its_dumps_when_a_file_is_touched() {
 }
 
 #[test]
-fn what_is_no_dump_is_refused_by_name() {
+fn malformed_dumps_are_refused_by_name() {
     let dumps = Dumps::new();
     let said = dumps.diagnosis(&[]);
     assert_eq!(said.status, 2);

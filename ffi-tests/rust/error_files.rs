@@ -73,7 +73,7 @@ fn the_first_fatal_error_is_written_once_in_torchruns_form() {
 }
 
 #[test]
-fn what_the_program_has_written_stays() {
+fn error_file_of_the_program_is_kept() {
     let mut job = with_error_files(2, |rank| match rank {
         0 => "init\nbarrier\ngate go\nbarrier\n".to_owned(),
         _ => "init\nbarrier\nexit 3\n".to_owned(),
@@ -86,7 +86,7 @@ fn what_the_program_has_written_stays() {
 }
 
 #[test]
-fn an_error_of_a_work_and_one_of_init_are_fatal_and_a_new_init_takes_them_back() {
+fn work_and_init_errors_are_fatal_until_next_init() {
     let job = with_error_files(1, |_| {
         "init size=2 connect_timeout_ms=200\ninit size=1\nfinalize\n".to_owned()
     });
@@ -111,7 +111,7 @@ fn an_error_of_a_work_and_one_of_init_are_fatal_and_a_new_init_takes_them_back()
 }
 
 #[test]
-fn a_launcher_without_a_place_for_it_harms_nobody() {
+fn unwritable_error_file_is_ignored() {
     let mut job = Job::new();
     for rank in 0..2 {
         let mut environment = job.environment(rank, 2);
@@ -133,7 +133,7 @@ fn run(args: &[&str], script: &str) -> program::Ended {
 }
 
 #[test]
-fn the_summary_names_who_was_killed_and_what_the_others_were_told() {
+fn summary_names_killed_rank_and_errors_of_the_others() {
     let mut job = Job::new();
     let mut command = Command::new(DISTRUN);
     command.args(["--nproc-per-node", "4"]);
@@ -159,7 +159,7 @@ fn the_summary_names_who_was_killed_and_what_the_others_were_told() {
 }
 
 #[test]
-fn who_is_blamed_and_has_failed_alone_comes_first_however_late_he_is_seen() {
+fn blamed_rank_that_failed_alone_is_listed_first() {
     // Rank 0 ends once rank 1 is no more, which says that it ended because of rank 0.
     let blame = r#"{"message": {"message": "rank 0 is gone", "extraInfo": {"timestamp": "1", "culprit": "0"}}}"#;
     let script = format!(
@@ -194,7 +194,7 @@ fn leftover(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_programs_own_error_file_is_shown_and_its_last_line_for_the_others() {
+fn own_error_file_is_shown_else_the_last_line() {
     let trace = r#"{"message": {"message": "E: x", "extraInfo": {"py_callstack": "Traceback:\n  train()\nE: no data", "timestamp": "1"}}}"#;
     let script = format!("printf %s '{trace}' >$TORCHELASTIC_ERROR_FILE; exit 5");
     let ended = run(&[], &script);

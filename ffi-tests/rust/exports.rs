@@ -25,7 +25,7 @@ fn output_of(tool: &str, args: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn the_list_is_what_the_source_defines() {
+fn export_list_matches_the_source() {
     let list =
         std::fs::read_to_string(format!("{ROOT}/ffi-tests/abi/symbols.txt")).expect("a list");
     let sorted: Vec<String> = names(&list).into_iter().collect();
@@ -39,13 +39,13 @@ fn the_list_is_what_the_source_defines() {
 }
 
 #[test]
-fn the_header_declares_what_the_source_defines() {
+fn header_declares_every_export() {
     let declared: BTreeSet<String> = functions().into_iter().map(|f| f.name).collect();
     assert_eq!(declared, names(EXPORTS));
 }
 
 #[test]
-fn the_library_exports_nothing_else() {
+fn library_exports_only_the_list() {
     let Some(output) = output_of("nm", &["-D", "--defined-only"]) else {
         println!("skipped: there is no nm (binutils)");
         return;
@@ -59,7 +59,7 @@ fn the_library_exports_nothing_else() {
 }
 
 #[test]
-fn the_library_is_named_stays_loaded_and_needs_little() {
+fn library_has_soname_nodelete_and_few_dependencies() {
     let Some(output) = output_of("readelf", &["-d", "--wide"]) else {
         println!("skipped: there is no readelf (binutils)");
         return;

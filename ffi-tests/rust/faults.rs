@@ -75,7 +75,7 @@ fn kill_one(operation: &str, size: usize, victim: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_killed_rank_is_missing_from_a_monitored_barrier_at_once() {
+fn monitored_barrier_reports_killed_rank_immediately() {
     for victim in 0..3 {
         let waits = "init\nbarrier\nmonitored_barrier 60000\nfinalize\nleaks\n";
         let mut job = Job::by_hand(3, |rank| match rank == victim {
@@ -129,7 +129,7 @@ fn of_three(ended: &harness::Ended, what: &str) -> [Report; 3] {
 }
 
 #[test]
-fn a_rank_that_leaves_in_order_is_missed_and_not_waited_for() {
+fn finalized_rank_fails_later_calls_without_waiting() {
     for (leaver, others_first) in [(1, true), (1, false), (0, true), (0, false)] {
         let gate = |needed: bool| if needed { "gate go\n" } else { "" };
         let mut job = Job::by_hand(3, |rank| {
@@ -165,7 +165,7 @@ fn a_rank_that_leaves_in_order_is_missed_and_not_waited_for() {
 }
 
 #[test]
-fn a_rank_that_exits_without_leaving_has_died() {
+fn exit_without_finalize_is_a_death() {
     let mut job = Job::by_hand(3, |rank| match rank {
         1 => "init\nbarrier\nexit 0\n".to_owned(),
         _ => "init\nbarrier\nloop all_reduce f32 SUM 3\nfinalize\nleaks\n".to_owned(),
@@ -183,7 +183,7 @@ fn a_rank_that_exits_without_leaving_has_died() {
 }
 
 #[test]
-fn a_late_rank_is_named_with_what_it_did_last_and_learns_it_too() {
+fn late_rank_is_named_with_its_last_operation() {
     let mut job = Job::by_hand(3, |rank| {
         let begin = "init\nall_reduce f32 SUM 100\n";
         let late = if rank == 2 { "gate late\n" } else { "" };
@@ -325,14 +325,14 @@ fn mismatch(case: &Odd, size: usize, odd: usize) {
 }
 
 #[test]
-fn different_calls_of_two_ranks_are_told_to_both() {
+fn mismatch_of_two_ranks_is_reported_to_both() {
     for case in ODD {
         mismatch(case, 2, 1);
     }
 }
 
 #[test]
-fn a_different_call_of_one_of_three_is_told_to_all() {
+fn mismatch_of_three_ranks_is_reported_to_all() {
     for case in ODD {
         mismatch(case, 3, 0);
         mismatch(case, 3, 2);
@@ -370,7 +370,7 @@ fn an_abort_ends_every_call_with_its_reason() {
 }
 
 #[test]
-fn a_stopped_rank_is_named_at_the_deadline_and_harms_nobody_when_it_goes_on() {
+fn stopped_rank_is_named_at_deadline_and_resumes_safely() {
     for (stopped, operation) in [
         (2, "all_reduce f32 SUM 1048576 timeout_ms=2000"),
         (1, "barrier timeout_ms=2000"),
@@ -434,7 +434,7 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent() {
 }
 
 #[test]
-fn under_the_launcher_the_job_ends_soon_and_the_killed_rank_is_named() {
+fn launcher_ends_job_and_names_killed_rank() {
     let mut job = Job::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", "3"]);

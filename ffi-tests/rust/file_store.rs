@@ -81,7 +81,7 @@ fn have_worked(ended: &Ended, size: usize) {
 }
 
 #[test]
-fn ranks_meet_in_a_file_and_leave_none_again_and_again() {
+fn store_file_is_removed_after_each_job() {
     let folder = Folder::new();
     let path = folder.file();
     for size in [4, 3, 1] {
@@ -98,7 +98,7 @@ fn ranks_meet_in_a_file_and_leave_none_again_and_again() {
 }
 
 #[test]
-fn what_another_job_or_an_earlier_run_has_left_is_an_error_of_all_ranks_at_once() {
+fn stale_store_file_is_an_error_on_all_ranks() {
     let folder = Folder::new();
     let path = folder.file();
     let mut job = start(&path, 2, "first", "loop barrier\n");
@@ -132,7 +132,7 @@ fn what_another_job_or_an_earlier_run_has_left_is_an_error_of_all_ranks_at_once(
 }
 
 #[test]
-fn a_start_that_failed_leaves_no_file() {
+fn failed_start_leaves_no_file() {
     let folder = Folder::new();
     let path = folder.file();
     let mut job = Job::new();
@@ -151,7 +151,7 @@ fn a_start_that_failed_leaves_no_file() {
 }
 
 #[test]
-fn a_writer_killed_at_any_moment_leaves_a_readable_file() {
+fn killed_writer_leaves_a_readable_file() {
     const TURNS: u64 = 16;
     const BYTES: usize = 3_000_000;
     let folder = Folder::new();
@@ -189,7 +189,7 @@ fn a_writer_killed_at_any_moment_leaves_a_readable_file() {
 }
 
 #[test]
-fn processes_of_many_threads_count_without_loss() {
+fn concurrent_counters_lose_no_increment() {
     let folder = Folder::new();
     let path = folder.file();
     let keeper = open(&path);
@@ -229,7 +229,7 @@ fn without_room(path: &Path) -> String {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_the_store_goes_on() {
+fn full_disk_is_an_error_and_store_stays_usable() {
     let folder = Folder::new();
     let mount = "mount -t tmpfs -o size=600k none \"$1\" && shift && exec \"$@\"";
     let words = ["-rm", "sh", "-c", mount, "sh"];
@@ -251,7 +251,7 @@ fn a_full_disk_is_an_error_and_the_store_goes_on() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_is_an_error_and_ends_no_process() {
+fn file_size_limit_is_an_error_without_sigxfsz() {
     let folder = Folder::new();
     let mut job = Job::new();
     let program = format!("limit_file_size 600000\n{}", without_room(&folder.file()));

@@ -30,7 +30,7 @@ fn have_left(ended: &Ended, names: &[String]) {
 }
 
 #[test]
-fn survivors_of_a_killed_rank_leave_in_time() {
+fn survivors_of_a_killed_rank_finalize_in_time() {
     for victim in [0, 2] {
         // Whether or not they have noticed the death in an operation.
         for after in ["", "barrier\n"] {
@@ -46,7 +46,7 @@ fn survivors_of_a_killed_rank_leave_in_time() {
 }
 
 #[test]
-fn works_that_wait_for_a_rank_that_never_comes_end_as_aborted_and_can_be_asked_later() {
+fn pending_works_are_aborted_and_stay_queryable() {
     let mut job = Job::by_hand(3, |rank| {
         match rank {
         2 => "init\nbarrier\ngate go\nfinalize\nleaks\n".to_owned(),
@@ -68,7 +68,7 @@ fn works_that_wait_for_a_rank_that_never_comes_end_as_aborted_and_can_be_asked_l
 }
 
 #[test]
-fn works_that_wait_for_a_dead_rank_end_with_its_death() {
+fn pending_works_fail_when_their_peer_dies() {
     let mut job = Job::by_hand(3, |rank| match rank {
         2 => "init\nbarrier\ngate never\n".to_owned(),
         _ => "init\nbarrier\nall_reduce f32 SUM 10 async=yes\nrecv 8 2 0 async=yes\ngate go\n\
@@ -111,7 +111,7 @@ fn the_rank_that_hosts_the_store_leaves_last() {
 }
 
 #[test]
-fn leaving_twice_is_an_error_and_coming_again_is_none() {
+fn second_finalize_is_an_error_and_new_init_works() {
     let once = "init\nbarrier\nfinalize\nfinalize\n";
     let mut job = Job::by_hand(2, |_| format!("{once}gate again\n{once}leaks\n"));
     // Together, so that nobody comes to the store that is about to go.
@@ -131,7 +131,7 @@ fn leaving_twice_is_an_error_and_coming_again_is_none() {
 }
 
 #[test]
-fn nobody_waits_for_a_stopped_rank_for_long() {
+fn finalize_with_stopped_rank_is_bounded() {
     // Rank 0 hosts the store.
     for stopped in [0, 2] {
         let program = "init\nbarrier\ngate go\nfinalize\nleaks\n";
@@ -148,7 +148,7 @@ fn nobody_waits_for_a_stopped_rank_for_long() {
 }
 
 #[test]
-fn a_work_of_a_stopped_rank_delays_nobody_longer() {
+fn pending_work_of_stopped_rank_adds_no_delay() {
     let program = "init\nbarrier\ngate go\nall_reduce f32 SUM 10 async=yes\nfinalize\nleaks\n";
     let mut job = Job::by_hand(3, |_| program.to_owned());
     job.all_report(&names(0..3), "at go");
@@ -161,7 +161,7 @@ fn a_work_of_a_stopped_rank_delays_nobody_longer() {
 }
 
 #[test]
-fn an_orderly_end_is_silent() {
+fn normal_finalize_logs_nothing() {
     let programs = [
         "init\nbarrier\nfinalize\nleaks\n",
         "init\nall_reduce f32 SUM 300000 async=yes\nbarrier async=yes\nfinalize\nleaks\n",
@@ -182,7 +182,7 @@ fn an_orderly_end_is_silent() {
 }
 
 #[test]
-fn a_deadline_that_nobody_met_is_no_reason_to_wait_again() {
+fn finalize_after_timeout_does_not_wait_again() {
     let mut job = Job::by_hand(2, |rank| match rank {
         0 => "init timeout_ms=200\nbarrier\nfinalize\nleaks\n".to_owned(),
         _ => "init\ngate go\nfinalize\nleaks\n".to_owned(),

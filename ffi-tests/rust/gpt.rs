@@ -97,7 +97,7 @@ fn losses_do_not_depend_on_ranks_or_shares() {
 }
 
 #[test]
-fn a_training_goes_on_after_a_rank_was_killed() {
+fn training_continues_after_a_killed_rank() {
     let Some(program) = compile("gpt_survive") else { return };
     let undisturbed = final_loss(&train(&program, "4", &[]), "4");
     for zero in ["0", "1"] {
@@ -115,7 +115,7 @@ fn a_training_goes_on_after_a_rank_was_killed() {
 }
 
 #[test]
-fn a_training_continues_on_other_ranks() {
+fn training_resumes_on_other_rank_count() {
     let Some(program) = compile("gpt_resume") else { return };
     for zero in ["0", "1", "2"] {
         let whole = train(&program, "4", &["--zero", zero]);

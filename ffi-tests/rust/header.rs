@@ -15,7 +15,7 @@ fn macro_value(name: &str) -> String {
 }
 
 #[test]
-fn committed_headers_are_the_generated_ones() {
+fn committed_headers_match_generated_headers() {
     for (name, committed, generated) in [
         ("dist.h", HEADER, GENERATED_HEADER),
         ("dist_backend.h", BACKEND_HEADER, GENERATED_BACKEND_HEADER),
@@ -32,7 +32,7 @@ fn committed_headers_are_the_generated_ones() {
 }
 
 #[test]
-fn the_version_is_the_packages_everywhere() {
+fn versions_match_the_package() {
     assert_eq!(macro_value("DIST_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MAJOR"));
     assert_eq!(macro_value("DIST_VERSION_MINOR"), env!("CARGO_PKG_VERSION_MINOR"));
     assert_eq!(macro_value("DIST_VERSION_PATCH"), env!("CARGO_PKG_VERSION_PATCH"));
@@ -115,7 +115,7 @@ fn faults(function: &interface::Function) -> Vec<String> {
 }
 
 #[test]
-fn every_comment_has_the_form_that_pages_are_made_from() {
+fn every_function_comment_has_the_required_form() {
     let functions = functions();
     assert!(functions.len() > 50, "only {} functions were found", functions.len());
     let wrong: Vec<String> = functions

@@ -72,7 +72,7 @@ fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
 }
 
 #[test]
-fn a_stopped_rank_is_named_to_all_and_harms_nobody_when_it_goes_on() {
+fn stopped_rank_is_named_and_resumes_safely() {
     stop_one(&["a", "a", "a"], "all_reduce f32 SUM 10", 1);
     stop_one(&["a", "a", "a"], "all_reduce f32 SUM 1048576", 2);
     // The rank that hosts the store.
@@ -90,7 +90,7 @@ fn a_stopped_rank_is_named_on_all_hosts() {
 }
 
 #[test]
-fn ranks_that_are_stopped_together_accuse_nobody() {
+fn ranks_stopped_together_report_no_failure() {
     for hosts in [["a", "a", "a"], ["a", "a", "b"]] {
         let program = "init\nbarrier\ngate go\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
         let mut job = start(&hosts, |_| program.to_owned());
@@ -109,7 +109,7 @@ fn ranks_that_are_stopped_together_accuse_nobody() {
 }
 
 #[test]
-fn a_rank_that_computes_for_long_is_waited_for() {
+fn computing_rank_is_not_declared_dead() {
     let hosts = ["a", "a", "b"];
     let program = |rank| {
         let computes = if rank == 1 { "gate done\n" } else { "" };
@@ -126,7 +126,7 @@ fn a_rank_that_computes_for_long_is_waited_for() {
 }
 
 #[test]
-fn ranks_that_call_on_different_groups_are_told_which() {
+fn deadlock_across_groups_names_the_groups() {
     for hosts in [["a", "a"], ["a", "b"]] {
         let call = |rank| match rank {
             0 => "barrier timeout_ms=1000",

@@ -38,7 +38,7 @@ fn exchange(hosts: &Hosts, from: usize, to: usize, address: &str, what: &str) ->
 }
 
 #[test]
-fn hosts_reach_each_other_over_every_network_and_both_families() {
+fn hosts_reach_each_other_over_ipv4_and_ipv6() {
     let Some(hosts) = Hosts::find(3, &["eth0", "eth1", "ib0"]) else { return };
     for (from, to) in [(0, 1), (2, 0)] {
         for network in 0..3 {
@@ -52,7 +52,7 @@ fn hosts_reach_each_other_over_every_network_and_both_families() {
 }
 
 #[test]
-fn hosts_of_the_same_addresses_are_there_at_the_same_time() {
+fn hosts_with_equal_addresses_coexist() {
     let Some(first) = Hosts::find(2, ETHERNET) else { return };
     let second = Hosts::try_new(2, ETHERNET).unwrap();
     let names: BTreeSet<String> = first.names().into_iter().chain(second.names()).collect();
@@ -104,7 +104,7 @@ fn hosts_have_names_of_their_own() {
 }
 
 #[test]
-fn a_host_that_is_cut_off_is_reached_no_more() {
+fn disconnected_host_is_unreachable() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "10 1");
     hosts.ip(1, "link set eth0 down");
@@ -119,7 +119,7 @@ fn a_host_that_is_cut_off_is_reached_no_more() {
 
 #[test]
 #[should_panic(expected = "; listener ")]
-fn a_listener_that_is_left_on_a_host_is_found() {
+fn leftover_listener_is_found() {
     // Where there are no hosts, there is nothing to find; the test must fail all the same.
     let Some(hosts) = Hosts::find(1, ETHERNET) else { panic!("; listener cannot be: no hosts") };
     let mut job = Job::new();
@@ -131,7 +131,7 @@ fn a_listener_that_is_left_on_a_host_is_found() {
 }
 
 #[test]
-fn a_line_takes_its_time_in_both_directions() {
+fn link_delays_both_directions() {
     let Some(mut hosts) = Hosts::find(3, ETHERNET) else { return };
     let Some(relay) = hosts.line([0, 2], &Line::new(20, 0)) else { return };
     for address in [hosts.ipv4(2, 0), hosts.ipv6(2, 0)] {
@@ -147,7 +147,7 @@ fn a_line_takes_its_time_in_both_directions() {
 }
 
 #[test]
-fn a_stream_is_complete_in_spite_of_losses() {
+fn stream_is_complete_despite_packet_loss() {
     let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
     let Some(relay) = hosts.line([0, 1], &Line::new(2, 10_000)) else { return };
     exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "1048576 1");
@@ -158,7 +158,7 @@ fn a_stream_is_complete_in_spite_of_losses() {
 }
 
 #[test]
-fn a_line_with_a_rate_takes_the_time_of_the_bytes() {
+fn link_limits_the_byte_rate() {
     let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
     let line = Line { rate: Some(2_000_000), ..Line::new(0, 0) };
     let Some(relay) = hosts.line([0, 1], &line) else { return };
@@ -226,7 +226,7 @@ fn was_killed(mut child: Child) -> bool {
 }
 
 #[test]
-fn nothing_is_left_of_hosts_even_after_a_panic() {
+fn hosts_are_removed_after_a_panic() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let names = hosts.names();
     assert!(names.iter().all(|name| hosts::exists(name)), "{names:?}");
@@ -241,7 +241,7 @@ fn nothing_is_left_of_hosts_even_after_a_panic() {
 }
 
 #[test]
-fn what_a_killed_test_has_left_is_removed_by_the_next() {
+fn leftovers_of_a_killed_test_are_removed() {
     let Some(hosts) = Hosts::find(1, ETHERNET) else { return };
     let mut owner = Command::new("true").spawn().unwrap();
     owner.wait().unwrap();

@@ -86,17 +86,17 @@ impl Launcher {
 }
 
 #[test]
-fn ranks_of_open_mpi_find_each_other_and_no_others() {
+fn concurrent_open_mpi_jobs_are_separate() {
     OPEN_MPI.runs_two_jobs_at_once();
 }
 
 #[test]
-fn ranks_of_mpich_find_each_other_and_no_others() {
+fn concurrent_mpich_jobs_are_separate() {
     MPICH.runs_two_jobs_at_once();
 }
 
 #[test]
-fn a_single_rank_needs_nobody() {
+fn single_rank_works_under_launchers() {
     OPEN_MPI.runs_a_single_rank();
     MPICH.runs_a_single_rank();
 }

@@ -19,7 +19,7 @@ fn set(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
 }
 
 #[test]
-fn an_mpi_is_known_by_what_it_says_of_its_version() {
+fn mpi_family_is_found_from_its_version_text() {
     let versions = [
         (
             "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4",
@@ -43,7 +43,7 @@ fn an_mpi_is_known_by_what_it_says_of_its_version() {
 }
 
 #[test]
-fn launchers_tell_the_size_of_the_job() {
+fn job_size_is_read_from_launcher_variables() {
     let nothing = set(&[]);
     let both = set(&[("OMPI_COMM_WORLD_SIZE", "4"), ("PMI_SIZE", " 2\n")]);
     assert_eq!((told(Family::OpenMpi, &both), told(Family::Mpich, &both)), (Some(4), Some(2)));
@@ -54,7 +54,7 @@ fn launchers_tell_the_size_of_the_job() {
 }
 
 #[test]
-fn the_launcher_of_the_other_mpi_is_refused_before_mpi_is_initialised() {
+fn launcher_of_another_mpi_is_refused_before_mpi_init() {
     let cases = [
         (Family::OpenMpi, "PMI_SIZE", "libdist_mpi_mpich.so", "mpirun.openmpi"),
         (Family::Mpich, "OMPI_COMM_WORLD_SIZE", "libdist_mpi_openmpi.so", "mpiexec.mpich"),
@@ -70,7 +70,7 @@ fn the_launcher_of_the_other_mpi_is_refused_before_mpi_is_initialised() {
 }
 
 #[test]
-fn nothing_is_refused_that_may_be_right() {
+fn unknown_launchers_are_accepted() {
     let open_mpi = ("OMPI_COMM_WORLD_SIZE", "2");
     let mpich = ("PMI_SIZE", "2");
     for own in BOTH {
@@ -86,7 +86,7 @@ fn nothing_is_refused_that_may_be_right() {
 }
 
 #[test]
-fn who_is_alone_is_told_which_launcher_it_needs() {
+fn single_rank_error_names_the_launcher() {
     let text = alone(Family::Mpich, 4, &set(&[]));
     for words in ["MPICH finds a process alone", "of 4 in the group", "mpiexec.mpich"] {
         assert!(text.contains(words), "{words}: {text}");
@@ -100,7 +100,7 @@ fn who_is_alone_is_told_which_launcher_it_needs() {
 
 /// The library looks for the plug-ins under these names.
 #[test]
-fn each_family_has_a_plug_in_of_its_own() {
+fn each_family_has_its_own_plugin() {
     let objects = BOTH.map(Family::object);
     assert_eq!(objects, ["libdist_mpi_openmpi.so", "libdist_mpi_mpich.so"]);
     let library =

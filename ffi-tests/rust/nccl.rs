@@ -144,7 +144,7 @@ const OF_TWO: [&str; 7] = [
 
 /// Calls that may block inside NCCL do the same, but for the time that they take.
 #[test]
-fn calls_that_may_block() {
+fn blocking_calls() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
     passes("operations", None, &[may_block]);
     passes("behaviour", None, &[may_block]);
@@ -152,7 +152,7 @@ fn calls_that_may_block() {
 }
 
 #[test]
-fn calls_that_may_block_of_several_groups_and_ranks() {
+fn blocking_calls_of_several_groups_and_ranks() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
     for case in OF_TWO.into_iter().chain(["one_thread", "many_groups"]) {
         passes("together", Some(case), &[may_block]);
@@ -160,7 +160,7 @@ fn calls_that_may_block_of_several_groups_and_ranks() {
 }
 
 #[test]
-fn calls_that_may_block_end_at_their_deadline_and_by_an_abort() {
+fn blocking_calls_end_at_deadline_or_abort() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
     for case in ["time_out", "time_out_alone", "abort_under_way", "leave_under_way"] {
         passes("faults", Some(case), &[may_block, LAST_STALLS]);
@@ -175,49 +175,49 @@ fn calls_that_may_block_end_at_their_deadline_and_by_an_abort() {
 }
 
 #[test]
-fn what_is_late_is_told_to_who_waits_for_the_device() {
+fn late_operation_is_reported_to_device_waiter() {
     passes("faults", Some("time_out"), &[LAST_STALLS]);
 }
 
 #[test]
-fn what_is_late_is_told_to_who_calls_without_a_stream() {
+fn late_operation_is_reported_to_streamless_caller() {
     passes("faults", Some("time_out_alone"), &[LAST_STALLS]);
 }
 
 #[test]
-fn what_is_late_is_told_at_once_where_calls_block() {
+fn late_operation_is_reported_in_blocking_calls() {
     for name in ["NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"] {
         passes("faults", Some("time_out_blocking"), &[LAST_STALLS, (name, "1")]);
     }
 }
 
 #[test]
-fn nothing_is_done_about_errors_where_that_is_asked_for() {
+fn error_handling_can_be_disabled() {
     passes("faults", Some("unhandled"), &[LAST_STALLS, ("NCCL_ASYNC_ERROR_HANDLING", "0")]);
 }
 
 #[test]
-fn an_error_that_comes_later_reaches_all() {
+fn asynchronous_error_reaches_all_ranks() {
     passes("faults", Some("async_error"), &[("DIST_STUB_NCCL_ASYNC_ERROR", "1:1:6")]);
 }
 
 #[test]
-fn an_abort_ends_what_is_under_way() {
+fn abort_ends_running_operations() {
     passes("faults", Some("abort_under_way"), &[LAST_STALLS]);
 }
 
 #[test]
-fn a_group_is_left_in_bounded_time() {
+fn group_release_is_bounded() {
     passes("faults", Some("leave_under_way"), &[LAST_STALLS]);
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_a_time_out() {
+fn absent_rank_is_a_timeout() {
     passes("faults", Some("never_meets"), &[("DIST_STUB_NCCL_STALL", "1:-1")]);
 }
 
 #[test]
-fn a_refused_call_fails_the_group() {
+fn refused_nccl_call_fails_the_group() {
     passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
 }
 
@@ -232,7 +232,7 @@ fn one_thread_drives_several_devices() {
 
 /// The example, with the stub's header in the place of CUDA's.
 #[test]
-fn the_example_of_several_gpus_adds_up() {
+fn several_gpus_example_is_correct() {
     let Some(compiler) = Compiler::find() else { return };
     let stubs = stubs(&compiler).display().to_string();
     let (file, header) =
@@ -252,7 +252,7 @@ fn several_groups_are_enqueued_together() {
 }
 
 #[test]
-fn what_has_others_before_it_waits_and_blocks_nobody() {
+fn queued_operation_waits_without_blocking_others() {
     for case in OF_TWO {
         passes("together", Some(case), &[]);
     }
@@ -260,7 +260,7 @@ fn what_has_others_before_it_waits_and_blocks_nobody() {
 
 /// Processes, of which one ends without a word: the others are told, and go on without it.
 #[test]
-fn a_rank_that_dies_is_named_and_the_others_go_on() {
+fn dead_rank_is_named_and_others_continue() {
     death("nccl");
 }
 
@@ -287,7 +287,7 @@ mod staging {
     /// The example of a plug-in, which knows nothing of devices and needs a number for every part
     /// of a call.
     #[test]
-    fn another_back_end_carries_it() {
+    fn staging_uses_another_backend() {
         let Some(compiler) = Compiler::find() else { return };
         let program = program(&compiler, "operations", true);
         let plugin = {
@@ -313,17 +313,17 @@ mod staging {
     }
 
     #[test]
-    fn a_rank_that_dies_is_named_and_the_others_go_on() {
+    fn dead_rank_is_named_and_others_continue() {
         death("native");
     }
 
     #[test]
-    fn pieces_are_put_together() {
+    fn chunks_are_reassembled() {
         passes("staging", Some("boundaries"), &[]);
     }
 
     #[test]
-    fn pieces_are_put_together_between_hosts() {
+    fn chunks_are_reassembled_between_hosts() {
         passes("staging", Some("between_hosts"), &[]);
     }
 
@@ -339,7 +339,7 @@ mod staging {
     }
 
     #[test]
-    fn messages_that_do_not_fit_stay() {
+    fn oversized_messages_stay_queued() {
         passes("staging", Some("misfits"), &[]);
     }
 
@@ -349,27 +349,27 @@ mod staging {
     }
 
     #[test]
-    fn ranks_that_differ_are_told() {
+    fn mismatch_is_reported() {
         passes("staged_faults", Some("differences"), &[]);
     }
 
     #[test]
-    fn what_the_driver_refuses_fails_the_group() {
+    fn driver_error_fails_the_group() {
         passes("staged_faults", Some("failures"), &[]);
     }
 
     #[test]
-    fn a_stream_that_does_not_come_is_a_time_out() {
+    fn stalled_stream_is_a_timeout() {
         passes("staged_faults", Some("time_out"), &[]);
     }
 
     #[test]
-    fn an_abort_ends_what_waits_for_a_stream() {
+    fn abort_ends_stream_waits() {
         passes("staged_faults", Some("abort"), &[]);
     }
 
     #[test]
-    fn several_devices_have_one_thread() {
+    fn several_devices_share_one_thread() {
         passes("staging", Some("one_thread"), &[]);
     }
 
@@ -394,7 +394,7 @@ fn finds(test: &str, environment: &[(&str, &str)], expected: &[&str]) {
 }
 
 #[test]
-fn a_missing_library_is_told_with_what_was_looked_for() {
+fn missing_library_is_reported_with_searched_names() {
     let nowhere = ("LD_LIBRARY_PATH", "");
     finds("missing", &[nowhere], &["refused", "libnccl.so.2", "libnccl.so:", "DIST_NCCL_LIB"]);
     finds("without", &[nowhere], &["without"]);
@@ -407,7 +407,7 @@ fn a_missing_library_is_told_with_what_was_looked_for() {
 }
 
 #[test]
-fn an_old_library_lacks_only_what_it_has_not() {
+fn old_library_disables_only_missing_functions() {
     let Some(compiler) = Compiler::find() else { return };
     let old = stubs(&compiler).join("old/libnccl.so.2").display().to_string();
     finds("new", &[], &["version", "2.30.7"]);
@@ -420,14 +420,14 @@ fn an_old_library_lacks_only_what_it_has_not() {
 #[allow(clippy::print_stdout, reason = "what was found is what the caller wants to know")]
 fn a_real_library_has_all_that_is_used() {
     let library = dist::backend::nccl::library::open().expect("a library");
-    let missing = library.missing();
+    let missing = library.missing_functions();
     println!(
         "NCCL {} ({}): {} functions are missing",
         library.version_text(),
         library.file(),
         missing.len()
     );
-    let [required, optional] = dist::backend::nccl::symbols();
+    let [required, optional] = dist::backend::nccl::function_names();
     assert!(required.len() >= 17 && optional.len() >= 7 && library.version() >= 21_400);
     assert!(missing.is_empty(), "{missing:?}");
 }
@@ -435,17 +435,18 @@ fn a_real_library_has_all_that_is_used() {
 /// The functions of CUDA and NCCL that are used are all among the declarations that the stubs are
 /// held against.
 #[test]
-fn what_is_used_is_declared() {
+fn used_functions_are_declared() {
     let read = |name: &str| {
         let path = format!("{ROOT}/ffi-tests/stubs/{name}");
         std::fs::read_to_string(path).expect("the declarations")
     };
     let (cuda, nccl) = (read("cuda_declarations.h"), read("nccl_declarations.h"));
-    let driver = dist::device::driver::Functions::REQUIRED
+    let driver = dist::device::driver::CudaFunctions::REQUIRED
         .iter()
-        .chain(dist::device::driver::Functions::OPTIONAL)
+        .chain(dist::device::driver::CudaFunctions::OPTIONAL)
         .map(|name| (name, &cuda));
-    let ours = dist::backend::nccl::symbols().into_iter().flatten().map(|name| (name, &nccl));
+    let ours =
+        dist::backend::nccl::function_names().into_iter().flatten().map(|name| (name, &nccl));
     for (name, declarations) in driver.chain(ours) {
         let call = format!("{}(", name.to_str().expect("a name"));
         assert!(declarations.contains(&call), "{call} is not declared");

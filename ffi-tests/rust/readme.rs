@@ -20,7 +20,7 @@ fn section(page: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_table_of_variables_is_the_configurations() {
+fn variable_table_matches_the_configuration() {
     let expected = dist::base::config::markdown_table();
     let found = section(&read("docs/environment.md"), "env");
     assert!(

@@ -129,7 +129,7 @@ fn wrong_options_are_named_at_once() {
 }
 
 #[test]
-fn ranks_that_never_come_are_named_at_the_deadline() {
+fn absent_ranks_are_named_at_the_deadline() {
     let mut job = Job::new();
     for rank in [0, 2] {
         job.start_rank(rank, 4, "init connect_timeout_ms=500\nleaks\n");
@@ -147,7 +147,7 @@ fn ranks_that_never_come_are_named_at_the_deadline() {
 }
 
 #[test]
-fn a_store_that_never_comes_is_named_with_its_address() {
+fn missing_store_is_reported_with_its_address() {
     let mut job = Job::new();
     job.start_rank(1, 2, "init connect_timeout_ms=500\nleaks\n");
     let address = format!("{LOOPBACK}:{}", job.port);
@@ -160,7 +160,7 @@ fn a_store_that_never_comes_is_named_with_its_address() {
 }
 
 #[test]
-fn a_port_that_is_something_elses_is_named() {
+fn port_of_another_service_is_reported() {
     let mut job = Job::new();
     let other = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let port = other.local_addr().unwrap().port();
@@ -195,7 +195,7 @@ fn a_port_that_is_something_elses_is_named() {
 }
 
 #[test]
-fn a_store_may_listen_elsewhere_than_others_find_it() {
+fn store_may_listen_on_another_address() {
     // An address for documentation, which is none of this host's: as behind a balancer or a name of
     // a service.
     let elsewhere = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1")];
@@ -216,7 +216,7 @@ fn a_store_may_listen_elsewhere_than_others_find_it() {
 }
 
 #[test]
-fn different_world_sizes_are_told_to_both() {
+fn different_world_sizes_are_reported_to_both() {
     let mut job = Job::new();
     job.start_rank(0, 2, "init\nleaks\n");
     job.start_rank(1, 3, "init\nleaks\n");
@@ -256,7 +256,7 @@ fn await_rank(store: &TcpStore, rank: usize) {
 }
 
 #[test]
-fn the_first_of_two_with_one_rank_is_told_and_the_second_takes_part() {
+fn replaced_rank_gets_an_error_and_new_one_joins() {
     let mut job = Job::new();
     for rank in [0, 1] {
         job.start_rank(rank, 3, &format!("init\n{USE}"));
@@ -272,7 +272,7 @@ fn the_first_of_two_with_one_rank_is_told_and_the_second_takes_part() {
 }
 
 #[test]
-fn a_second_process_with_a_rank_does_not_disturb_a_group_that_runs() {
+fn duplicate_rank_does_not_disturb_a_running_group() {
     let mut job = Job::by_hand(2, |_| format!("init\nbarrier\ngate go\n{USE}"));
     job.all_report(&["0", "1"], "at go");
     let init = "init connect_timeout_ms=700";
@@ -293,7 +293,7 @@ fn a_second_process_with_a_rank_does_not_disturb_a_group_that_runs() {
 }
 
 #[test]
-fn a_rank_that_dies_before_the_group_has_formed_can_come_anew() {
+fn rank_may_restart_before_the_group_forms() {
     let mut job = Job::new();
     for rank in [0, 1] {
         job.start_rank(rank, 3, &format!("init\n{USE}"));
@@ -310,7 +310,7 @@ fn a_rank_that_dies_before_the_group_has_formed_can_come_anew() {
 }
 
 #[test]
-fn a_death_at_any_moment_of_starting_is_survived_within_the_deadline() {
+fn death_during_init_is_reported_in_time() {
     let init = "init connect_timeout_ms=1000";
     let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");
     let mut formed = 0;
@@ -340,7 +340,7 @@ fn a_death_at_any_moment_of_starting_is_survived_within_the_deadline() {
 }
 
 #[test]
-fn a_restarted_job_is_not_confused_by_the_keys_of_the_one_before() {
+fn restarted_job_ignores_keys_of_earlier_attempt() {
     let server = launcher_store();
     let names = ["0", "1", "2"];
     let mut job = Job::new();
@@ -368,7 +368,7 @@ fn a_restarted_job_is_not_confused_by_the_keys_of_the_one_before() {
 }
 
 #[test]
-fn jobs_of_different_names_share_a_store_at_the_same_time() {
+fn named_jobs_share_a_store() {
     let server = launcher_store();
     let mut job = Job::new();
     let mut names = Vec::new();
@@ -390,7 +390,7 @@ fn jobs_of_different_names_share_a_store_at_the_same_time() {
 }
 
 #[test]
-fn groups_of_one_process_live_side_by_side() {
+fn groups_of_one_process_are_independent() {
     let server = launcher_store();
     let mut job = Job::new();
     for rank in 0..2 {
@@ -408,7 +408,7 @@ fn groups_of_one_process_live_side_by_side() {
 }
 
 #[test]
-fn a_url_and_a_store_do_without_an_environment() {
+fn url_or_store_needs_no_environment() {
     let mut job = Job::new();
     let url = |rank| format!("url=tcp://{LOOPBACK}:{}?rank={rank}&world_size=3", job.port);
     let inits: Vec<String> = (0..3).map(|rank| format!("init {}", url(rank))).collect();
@@ -435,7 +435,7 @@ fn a_url_and_a_store_do_without_an_environment() {
 }
 
 #[test]
-fn the_launchers_store_is_joined_by_rank_0_too_and_leaving_twice_is_an_error() {
+fn rank_0_is_a_client_of_the_launcher_store() {
     let server = launcher_store();
     let mut job = Job::new();
     for rank in 0..2 {
@@ -462,7 +462,7 @@ fn disturb(job: &Job) -> usize {
 }
 
 #[test]
-fn strangers_are_dropped_and_eight_ranks_meet_on_few_cores() {
+fn init_of_8_ranks_survives_garbage_connections() {
     const RANKS: usize = 8;
     let mut heard = 0;
     // The sockets are there for a few milliseconds only; most jobs are caught the first time.

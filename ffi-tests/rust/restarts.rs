@@ -61,7 +61,7 @@ fn a_failed_job_is_started_again_until_it_succeeds() {
 }
 
 #[test]
-fn the_last_attempts_failure_is_the_exit_status() {
+fn exit_status_is_that_of_the_last_attempt() {
     let script = "exit $((10 + TORCHELASTIC_RESTART_COUNT))";
     let ended = run(&["--max_restarts=2", "sh", "-c", script]);
     assert_eq!(ended.status, 12, "{}", ended.err);
@@ -73,7 +73,7 @@ fn the_last_attempts_failure_is_the_exit_status() {
 }
 
 #[test]
-fn nobody_who_stops_a_job_gets_another_attempt() {
+fn signalled_job_is_not_restarted() {
     let job = start(&["--max-restarts", "3", "sh", "-c", "echo ready; exec sleep 300"]);
     job.lines(1);
     job.signal("TERM");
@@ -99,7 +99,7 @@ fn nobody_who_stops_a_job_gets_another_attempt() {
 }
 
 #[test]
-fn ranks_that_lose_a_peer_come_together_again_in_the_next_attempt() {
+fn ranks_that_lose_a_peer_meet_in_the_next_attempt() {
     let program = "init\nall_reduce f32 SUM 1000\nif 0 1 exit 3\nif 0 * loop barrier\nif 0 * exit 1\n\
                    broadcast f32 1000 0\nfinalize\nleaks\n";
     for port in [None, Some(free_port())] {
@@ -151,14 +151,14 @@ fn the_store_of_an_attempt_begins_empty() {
 }
 
 #[test]
-fn restarts_of_several_nodes_are_refused_in_words() {
+fn multi_node_restarts_are_refused() {
     let ended = run(&["--nnodes", "2", "--max-restarts", "1", "true"]);
     assert_eq!(ended.status, 2);
     assert!(ended.err.contains("only jobs of one node are restarted"), "{}", ended.err);
 }
 
 #[test]
-fn the_local_rank_is_an_argument_where_the_environment_is_not_to_be_used() {
+fn local_rank_is_passed_as_argument_without_use_env() {
     let said = |flag: &[&str]| {
         let args =
             [&["--nproc-per-node", "2"], flag, &["echo", "train.py", "--epochs", "3"]].concat();
@@ -180,7 +180,7 @@ fn the_local_rank_is_an_argument_where_the_environment_is_not_to_be_used() {
 }
 
 #[test]
-fn flags_of_torchrun_do_what_they_say_or_are_refused_in_words() {
+fn torchrun_flags_work_or_are_refused() {
     let flags =
         ["--role", "trainer", "--rdzv_id=job-7", "--rdzv_backend", "c10d", "--rdzv-endpoint"];
     let more =

@@ -117,7 +117,7 @@ fn found_by_ranks(ranks: usize) -> Vec<String> {
 }
 
 #[test]
-fn each_rank_finds_the_secret_of_its_own_job_and_nobody_else_sees_it() {
+fn secret_is_visible_to_ranks_of_its_job_only() {
     let (first, second) = (found_by_ranks(3), found_by_ranks(1));
     for secret in first.iter().chain(&second) {
         assert_eq!(secret.len(), 64, "{secret}");
@@ -135,7 +135,7 @@ fn a_rank_cannot_change_the_secret_of_the_others() {
 }
 
 #[test]
-fn ranks_are_told_of_the_secret_that_was_asked_for() {
+fn ranks_get_the_requested_secret() {
     let file = SecretFile::new("of the user\n", 0o600);
     let named = format!("file={} fd=", file.path());
     let relative = file.0.file_name().unwrap().to_str().unwrap();
@@ -155,7 +155,7 @@ fn ranks_are_told_of_the_secret_that_was_asked_for() {
 }
 
 #[test]
-fn a_file_that_others_may_read_starts_no_job() {
+fn world_readable_secret_file_is_refused() {
     let file = SecretFile::new("of the user", 0o600);
     let open = SecretFile::new("of the user", 0o640);
     for (path, why) in [(open.path(), "chmod 600"), ("/no/such", "/no/such"), ("/", "regular")] {
@@ -184,7 +184,7 @@ fn alone(variables: &[(&'static str, &str)]) -> Report {
 }
 
 #[test]
-fn a_rank_that_cannot_have_the_secret_says_so_at_once() {
+fn unreadable_secret_is_an_immediate_error() {
     let file = SecretFile::new("of the user", 0o600);
     let open = SecretFile::new("of the user", 0o644);
     let empty = SecretFile::new("\n", 0o600);
@@ -208,7 +208,7 @@ fn a_rank_that_cannot_have_the_secret_says_so_at_once() {
 const PROGRAM: &str = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 #[test]
-fn ranks_with_a_secret_work_whoever_hosts_the_store() {
+fn secret_works_with_any_store_host() {
     let file = SecretFile::new("of the user", 0o600);
     let mut launched = Job::new();
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_distrun"));
@@ -261,7 +261,7 @@ fn server(secret: Option<&[u8]>) -> Arc<Server> {
 }
 
 #[test]
-fn only_clients_with_the_stores_secret_get_in() {
+fn clients_without_the_secret_are_refused() {
     let (with, without) = (server(Some(b"right")), server(None));
     let (with, without) = (with.port(), without.port());
     for tcp_only in [true, false] {
@@ -302,7 +302,7 @@ fn a_client_with_the_secret_may_have_many_connections() {
 }
 
 #[test]
-fn a_store_that_knows_nothing_of_secrets_is_not_believed() {
+fn store_without_secret_is_rejected_by_clients() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let error = std::thread::scope(|scope| {
@@ -328,7 +328,7 @@ fn a_store_that_knows_nothing_of_secrets_is_not_believed() {
 }
 
 #[test]
-fn the_launchers_store_is_its_ranks_alone() {
+fn launcher_store_refuses_other_clients() {
     // The rank has come when its port is there, and stays until the test has looked.
     let gate = SecretFile::new("", 0o600);
     let script = "echo $MASTER_PORT >$GATE; until [ ! -e $GATE ]; do sleep 0.01; done";
@@ -352,7 +352,7 @@ fn the_launchers_store_is_its_ranks_alone() {
 }
 
 #[test]
-fn a_rank_without_the_jobs_secret_is_turned_away() {
+fn rank_without_the_secret_is_refused() {
     let file = SecretFile::new("of the user", 0o600);
     let mut job = Job::new();
     let mut environment = job.environment(0, 2);

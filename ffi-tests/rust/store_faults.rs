@@ -64,7 +64,7 @@ fn let_wait(job: &mut Job, store: &dyn Store, clients: usize) {
 }
 
 #[test]
-fn a_dead_server_ends_every_wait_at_once() {
+fn dead_server_ends_every_wait_immediately() {
     for way in ["on", "off"] {
         let (mut job, names) = waiting(2, way);
         let store = observer(&job);
@@ -86,7 +86,7 @@ fn a_dead_server_ends_every_wait_at_once() {
 }
 
 #[test]
-fn dead_clients_are_nothing_to_the_others() {
+fn dead_clients_do_not_affect_others() {
     for way in ["on", "off"] {
         let (mut job, names) = waiting(2, way);
         let store = observer(&job);

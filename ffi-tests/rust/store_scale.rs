@@ -9,7 +9,7 @@ mod program;
 
 use dist::base::deadline::Deadline;
 use dist::store::tcp::ClientOptions;
-use dist::store::tcp::proto::{MAGIC, READY, Request};
+use dist::store::tcp::proto::{MAGIC, READY, StoreRequest};
 use dist::store::{Store as _, TcpStore};
 use dist::sys::limits;
 use program::{LIMIT, Program, until};
@@ -60,10 +60,10 @@ fn open(port: u16) -> TcpStream {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut bytes = Vec::new();
     for request in [
-        Request::Validate(MAGIC),
-        Request::Ping(1),
-        Request::Wait(vec![WIRE_KEY.into()]),
-        Request::Ping(2),
+        StoreRequest::Validate(MAGIC),
+        StoreRequest::Ping(1),
+        StoreRequest::Wait(vec![WIRE_KEY.into()]),
+        StoreRequest::Ping(2),
     ] {
         request.encode(&mut bytes);
     }
@@ -88,7 +88,7 @@ fn clients() {
     let Ok(task) = std::env::var(TASK) else { return };
     let (port, count) = task.split_once(' ').unwrap();
     let (port, count): (u16, usize) = (port.parse().unwrap(), count.parse().unwrap());
-    limits::raise_open_files().unwrap();
+    limits::raise_max_open_files().unwrap();
     let mut streams: Vec<TcpStream> = (0..count)
         .map(|_| {
             let mut stream = open(port);
@@ -126,7 +126,7 @@ fn memory(pid: u32) -> usize {
 /// How many connections the limits of this machine allow.
 #[allow(clippy::print_stdout, reason = "whoever reads the outcome should know what was tried")]
 fn possible() -> usize {
-    let limit = limits::raise_open_files().unwrap();
+    let limit = limits::raise_max_open_files().unwrap();
     let possible = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(OWN_FILES);
     if possible < WANTED {
         println!("the limit of open files is {limit}: only {possible} connections");
@@ -202,7 +202,7 @@ fn look(stream: &mut TcpStream, fate: &mut Fate) {
 }
 
 #[test]
-fn more_clients_than_descriptors_harm_nobody() {
+fn clients_beyond_descriptor_limit_are_refused() {
     let mut command = Command::new("/bin/sh");
     let program = env!("CARGO_BIN_EXE_dist-store");
     command.args(["-c", &format!("ulimit -n 64; exec {program} serve --port 0")]);

@@ -26,7 +26,7 @@ const BEGIN: &str = "<!-- support:begin -->\n";
 const END: &str = "<!-- support:end -->";
 
 #[test]
-fn the_page_on_back_ends_has_the_table_that_they_make() {
+fn backends_page_has_the_generated_table() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/backends.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, rest) = page.split_once(BEGIN).unwrap();

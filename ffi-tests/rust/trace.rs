@@ -101,7 +101,7 @@ fn assert_nested(events: &[Value]) {
 }
 
 #[test]
-fn every_operation_is_in_the_trace_with_what_it_was_and_whom_it_waited_for() {
+fn trace_has_every_operation_and_its_last_rank() {
     for apart in [false, true] {
         let folder = Folder::new();
         let mut job = job(&folder, 3, apart, |rank| {
@@ -192,7 +192,7 @@ fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
 }
 
 #[test]
-fn what_a_killed_rank_has_written_is_merged_with_the_failure_that_others_saw() {
+fn trace_of_killed_rank_is_merged_with_the_failure() {
     let folder = Folder::new();
     let mut job = job(&folder, 3, false, |_| {
         "init\nbarrier\nloop all_reduce f32 SUM 1000\nfinalize\n".to_owned()
@@ -219,7 +219,7 @@ fn what_a_killed_rank_has_written_is_merged_with_the_failure_that_others_saw() {
 }
 
 #[test]
-fn a_full_disk_ends_the_trace_and_not_the_job() {
+fn full_disk_ends_only_the_trace() {
     let job = Job::by_hand(2, |rank| {
         let trace = if rank == 0 { "trace /dev/full\n" } else { "" };
         let untrace = if rank == 0 { "untrace\nuntrace\n" } else { "" };
@@ -288,7 +288,7 @@ fn last_is_named(told: &[(Value, String)]) -> bool {
 }
 
 #[test]
-fn a_rank_that_is_late_again_and_again_is_named_by_the_others() {
+fn repeatedly_late_rank_is_named_as_straggler() {
     // On one host it is seen who has come; between hosts messages say for whom their sender waited.
     // (In a ring only the neighbour sees it.)
     for (size, apart) in
@@ -309,7 +309,7 @@ fn a_rank_that_is_late_again_and_again_is_named_by_the_others() {
 }
 
 #[test]
-fn equal_ranks_on_few_cores_have_no_straggler() {
+fn equal_ranks_have_no_straggler() {
     // Other work on the machine may keep one rank back again and again, and that is then true: but
     // not each time.
     let has_none = |(told, log): &(Value, String)| {

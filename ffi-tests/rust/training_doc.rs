@@ -26,7 +26,7 @@ fn options(block: &str) -> Vec<&str> {
 }
 
 #[test]
-fn programs_print_what_the_page_says() {
+fn programs_print_the_documented_output() {
     let Some(compiler) = Compiler::find() else { return };
     let page = std::fs::read_to_string(Path::new(ROOT).join("docs/training.md")).expect("the page");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("training");

@@ -4,20 +4,20 @@ use crate::base::ids::{GroupId, WorldSize};
 use crate::base::label::Label;
 
 /// The fingerprint of a group of `size` ranks that has called nothing yet.
-pub(super) fn seed(group: GroupId, size: WorldSize) -> u64 {
-    group.0.iter().fold(size as u64, |chain, &byte| mix(chain, u64::from(byte)))
+pub(super) fn seed(group_id: GroupId, size: WorldSize) -> u64 {
+    group_id.0.iter().fold(size as u64, |chain, &byte| mix_word(chain, u64::from(byte)))
 }
 
 /// The fingerprint after one more operation, whose descriptor has these words and this label.
 #[inline]
 pub(super) fn extend(chain: u64, words: &[u64; 3], label: &Label) -> u64 {
-    let chain = words.iter().fold(chain, |chain, &word| mix(chain, word));
-    if label.is_none() { chain } else { mix(chain, label.hash()) }
+    let chain = words.iter().fold(chain, |chain, &word| mix_word(chain, word));
+    if label.is_none() { chain } else { mix_word(chain, label.hash()) }
 }
 
 /// Folds one more word into a fingerprint: multiply to 128 bits and fold the halves together, which
 /// spreads every bit over the whole.
-fn mix(chain: u64, word: u64) -> u64 {
+fn mix_word(chain: u64, word: u64) -> u64 {
     let product =
         u128::from(chain ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
     let (low, high) = (product & u128::from(u64::MAX), product >> 64);
@@ -31,7 +31,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn labels_count_in_their_order() {
+    fn fingerprint_depends_on_the_label_order() {
         let [none, a, b] = ["", "a", "b"].map(|text| Label::new(text).unwrap());
         let chain = |labels: [Label; 2]| {
             labels.iter().fold(7, |chain, label| extend(chain, &[1, 2, 3], label))
@@ -49,7 +49,7 @@ mod tests {
         let mut seen = HashSet::new();
         for chain in 0..64 {
             for word in 0..64 {
-                assert!(seen.insert(mix(chain, word << 8)), "{chain} {word}");
+                assert!(seen.insert(mix_word(chain, word << 8)), "{chain} {word}");
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::base::op::ReduceOp;
 use crate::kernel::{self, Stager};
 
 /// Up to this many ranks, what is kept for each lives on the stack.
-pub(super) const FEW: usize = 16;
+pub(super) const MAX_STACK_RANKS: usize = 16;
 
 /// How vectors become one.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +21,14 @@ pub struct Fold {
 }
 
 /// Whether what is kept between two folds is rounded to less than what is folded in.
-pub(super) fn is_narrow(dtype: DataType) -> bool {
+pub(super) fn is_rounded_between_folds(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2)
 }
 
 /// Whether averages of the operation are made of parts that have been divided already: sums of
 /// narrow numbers may not fit where the average does.
-fn divides_first(operation: &Operation<'_>) -> Result<bool> {
-    Ok(is_narrow(operation.dtype()) && operation.op()? == ReduceOp::Avg)
+fn is_divided_first(operation: &Operation<'_>) -> Result<bool> {
+    Ok(is_rounded_between_folds(operation.dtype()) && operation.op()? == ReduceOp::Avg)
 }
 
 impl Fold {
@@ -45,14 +45,15 @@ impl Fold {
     ///
     /// # Errors
     /// As [`Fold::of`].
-    pub fn inside(operation: &Operation<'_>, ranks: WorldSize) -> Result<Self> {
-        if divides_first(operation)? {
+    pub fn subset(operation: &Operation<'_>, ranks: WorldSize) -> Result<Self> {
+        if is_divided_first(operation)? {
             return Ok(Self { divisor: Some(ranks), ..Self::of(operation)? });
         }
         Self::partial(operation)
     }
 
-    /// For what came out for some ranks, and for others: averages are sums until [`finish`].
+    /// For what came out for some ranks, and for others: averages are sums until
+    /// [`finish_average`].
     ///
     /// # Errors
     /// As [`Fold::of`].
@@ -63,28 +64,35 @@ impl Fold {
     }
 
     /// Folds two vectors, `first` before `second`; `dst` may be one of them.
-    pub fn two(self, dst: Dst<'_>, first: Src<'_>, second: Src<'_>) {
+    pub fn fold_two(self, dst: Dst<'_>, first: Src<'_>, second: Src<'_>) {
         kernel::fold(self.dtype, self.op, dst, &[first, second]);
     }
 
     /// Folds the vectors of members 0 to `size - 1`, in that order.
-    pub fn in_order<'a>(self, dst: Dst<'_>, size: WorldSize, vector: impl Fn(usize) -> Src<'a>) {
-        with_all(size, vector, |vectors| self.all(dst, vectors));
+    pub fn fold_in_order<'a>(
+        self,
+        dst: Dst<'_>,
+        size: WorldSize,
+        vector: impl Fn(usize) -> Src<'a>,
+    ) {
+        with_vectors(size, vector, |vectors| self.fold_vectors(dst, vectors));
     }
 
-    /// The same where no average is of more vectors than these, and to `twins` as well, which are
-    /// as long as `dst`.
-    pub fn to_all<'a>(
+    /// The same where no average is of more vectors than these, and to `extra_dsts` as well, which
+    /// are as long as `dst`.
+    pub fn fold_to_all<'a>(
         self,
-        (dst, twins): (Dst<'_>, &[Dst<'_>]),
+        (dst, extra_dsts): (Dst<'_>, &[Dst<'_>]),
         size: WorldSize,
         vector: impl Fn(usize) -> Src<'a>,
     ) {
         debug_assert!(self.divisor.is_none(), "a part of an average goes to one place");
-        with_all(size, vector, |all| kernel::fold_to_all(self.dtype, self.op, (dst, twins), all));
+        with_vectors(size, vector, |all| {
+            kernel::fold_to_all(self.dtype, self.op, (dst, extra_dsts), all)
+        });
     }
 
-    fn all(self, dst: Dst<'_>, vectors: &[Src<'_>]) {
+    fn fold_vectors(self, dst: Dst<'_>, vectors: &[Src<'_>]) {
         match self.divisor {
             Some(ranks) => kernel::fold_average(self.dtype, dst, vectors, ranks),
             None => kernel::fold(self.dtype, self.op, dst, vectors),
@@ -94,15 +102,15 @@ impl Fold {
 
 /// Puts the vectors of members 0 to `size - 1` beside each other.
 #[inline]
-pub(super) fn with_all<'a>(
+pub(super) fn with_vectors<'a>(
     size: WorldSize,
     vector: impl Fn(usize) -> Src<'a>,
     fold: impl FnOnce(&[Src<'a>]),
 ) {
     if size == 2 {
         fold(&[vector(0), vector(1)]);
-    } else if size <= FEW {
-        let mut vectors = [Src::empty(); FEW];
+    } else if size <= MAX_STACK_RANKS {
+        let mut vectors = [Src::empty(); MAX_STACK_RANKS];
         vectors[..size].iter_mut().enumerate().for_each(|(rank, slot)| *slot = vector(rank));
         fold(&vectors[..size]);
     } else {
@@ -113,27 +121,31 @@ pub(super) fn with_all<'a>(
 
 /// Copies this rank's contribution out of the caller's memory, times its factor where the operator
 /// wants one.
-pub(super) fn contribute(operation: &Operation<'_>, dst: Dst<'_>, src: Src<'_>) -> Result<()> {
-    contribute_by(operation.op()?, (operation.dtype(), operation.factor), dst, src);
+pub(super) fn copy_contribution(
+    operation: &Operation<'_>,
+    dst: Dst<'_>,
+    src: Src<'_>,
+) -> Result<()> {
+    copy_contribution_with(operation.op()?, (operation.dtype(), operation.factor), dst, src);
     Ok(())
 }
 
 /// The same to where others read it, by what is known of how far away they are.
-pub(super) fn contribute_staged(
+pub(super) fn stage_contribution(
     operation: &Operation<'_>,
     stager: &mut Stager,
     dst: Dst<'_>,
     src: Src<'_>,
 ) -> Result<()> {
     if operation.op()? == ReduceOp::PremulSum {
-        return contribute(operation, dst, src);
+        return copy_contribution(operation, dst, src);
     }
     stager.stage(dst, src);
     Ok(())
 }
 
 /// The same for an operator on elements of a type, and a factor.
-pub(super) fn contribute_by(
+pub(super) fn copy_contribution_with(
     op: ReduceOp,
     (dtype, factor): (DataType, f64),
     dst: Dst<'_>,
@@ -147,32 +159,36 @@ pub(super) fn contribute_by(
 
 /// Whether this rank contributes its vector as it is, so that it may be folded where the caller has
 /// it.
-pub(super) fn contributes_as_is(operation: &Operation<'_>) -> Result<bool> {
+pub(super) fn is_contribution_unscaled(operation: &Operation<'_>) -> Result<bool> {
     Ok(operation.op()? != ReduceOp::PremulSum)
 }
 
-/// Whether [`contribute_part`] changes what this rank contributes.
-pub(super) fn changes_parts(operation: &Operation<'_>) -> Result<bool> {
-    Ok(operation.op()? == ReduceOp::PremulSum || divides_first(operation)?)
+/// Whether [`copy_partial_contribution`] changes what this rank contributes.
+pub(super) fn is_partial_contribution_scaled(operation: &Operation<'_>) -> Result<bool> {
+    Ok(operation.op()? == ReduceOp::PremulSum || is_divided_first(operation)?)
 }
 
-/// As [`contribute`], for algorithms that fold the vectors of all `ranks` ranks by and by.
-pub(super) fn contribute_part(
+/// As [`copy_contribution`], for algorithms that fold the vectors of all `ranks` ranks by and by.
+pub(super) fn copy_partial_contribution(
     operation: &Operation<'_>,
     dst: Dst<'_>,
     src: Src<'_>,
     ranks: WorldSize,
 ) -> Result<()> {
-    if divides_first(operation)? {
+    if is_divided_first(operation)? {
         kernel::fold_average(operation.dtype(), dst, &[src], ranks);
         return Ok(());
     }
-    contribute(operation, dst, src)
+    copy_contribution(operation, dst, src)
 }
 
 /// Makes the result out of what [`Fold::partial`] has made of the vectors of all `ranks` ranks.
-pub(super) fn finish(operation: &Operation<'_>, result: Dst<'_>, ranks: WorldSize) -> Result<()> {
-    if operation.op()? == ReduceOp::Avg && !divides_first(operation)? {
+pub(super) fn finish_average(
+    operation: &Operation<'_>,
+    result: Dst<'_>,
+    ranks: WorldSize,
+) -> Result<()> {
+    if operation.op()? == ReduceOp::Avg && !is_divided_first(operation)? {
         kernel::average(operation.dtype(), result, ranks);
     }
     Ok(())

@@ -6,21 +6,21 @@
 //!
 //! Must not know: concrete transports, stores, system calls, back ends.
 
-mod conflict;
+pub mod arrival_skew;
+pub mod call_arguments;
+mod count_mismatch;
 mod fingerprint;
 pub mod fold;
 pub mod hierarchical;
-pub mod lateness;
 pub mod message;
 pub mod operation;
 pub mod pattern;
-pub mod plain;
 pub mod rules;
 pub mod select;
 pub mod shared;
 pub mod table;
 
+pub use call_arguments::CallArguments;
 pub use operation::Operation;
-pub use plain::Plain;
-pub use select::{Choice, Shape, Wanted, select};
-pub use table::{Algorithm, Body, SHORT_BYTES, algorithms};
+pub use select::{AlgorithmChoice, AlgorithmRequest, GroupShape, select};
+pub use table::{Algorithm, AlgorithmBody, EAGER_BYTES, algorithms};

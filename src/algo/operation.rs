@@ -1,16 +1,16 @@
 //! One collective call, as algorithms and back ends see it.
 
-use super::select::Wanted;
+use super::select::AlgorithmRequest;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
-use crate::base::gpu::Launch;
+use crate::base::gpu::EnqueueRequest;
 use crate::base::ids::Rank;
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
-use crate::base::probe::{Nobody, Probe};
-use crate::transport::{Descriptor, Extent};
+use crate::base::progress_observer::{NoObserver, ProgressObserver};
+use crate::transport::{CountSpec, Descriptor};
 
 /// The arguments of a call, checked, with buffers of the right sizes.
 #[derive(Clone, Copy, Debug)]
@@ -36,21 +36,21 @@ pub struct Operation<'a> {
     /// The algorithm asked for by name, if any.
     pub algorithm: Option<&'a str>,
     /// When the call must have ended, which begins with the first look at it.
-    pub deadline: &'a LateDeadline,
+    pub deadline: &'a LazyDeadline,
     /// Its deadline has just begun, or begins now: nothing has come before it.
-    pub is_fresh: bool,
+    pub has_new_deadline: bool,
     /// It has begun on the short way: this rank has published its line of it
     /// ([`run`](super::shared::steps::prompt::Routine::run)), or a plug-in has it.
     pub is_published: bool,
     /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
-    pub launch: Option<Launch<'a>>,
+    pub enqueue_request: Option<EnqueueRequest<'a>>,
     /// The labels of the calls that became this operation, if there are several and any has one;
     /// else empty.
     pub labels: &'a [Label],
     /// The group's name, for what is told of the call.
     pub group: &'a str,
     /// Who hears what happens in it.
-    pub probe: &'a dyn Probe,
+    pub observer: &'a dyn ProgressObserver,
 }
 
 impl<'a> Operation<'a> {
@@ -60,12 +60,12 @@ impl<'a> Operation<'a> {
         descriptor: Descriptor,
         send: Src<'a>,
         recv: Dst<'a>,
-        deadline: &'a LateDeadline,
+        deadline: &'a LazyDeadline,
     ) -> Self {
-        let count = match descriptor.extent {
-            Extent::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            Extent::Lengths => 1,
-            Extent::Counts { .. } | Extent::Pairwise | Extent::Operator => usize::MAX,
+        let count = match descriptor.count_spec {
+            CountSpec::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            CountSpec::Lengths => 1,
+            CountSpec::Counts { .. } | CountSpec::Pairwise | CountSpec::Operator => usize::MAX,
         };
         let (sends, recvs, factor, canonical, algorithm) = (None, None, 1.0, false, None);
         Self {
@@ -79,23 +79,23 @@ impl<'a> Operation<'a> {
             canonical,
             algorithm,
             deadline,
-            is_fresh: false,
+            has_new_deadline: false,
             is_published: false,
-            launch: None,
+            enqueue_request: None,
             labels: &[],
             group: "",
-            probe: &Nobody,
+            observer: &NoObserver,
         }
     }
 
     /// When it must have ended.
     pub fn deadline(&self) -> &'a Deadline {
-        self.deadline.begun()
+        self.deadline.get_or_start()
     }
 
     /// What it asks of the choice among algorithms.
-    pub fn wanted(&self) -> Wanted<'a> {
-        Wanted { name: self.algorithm, canonical: self.canonical }
+    pub fn algorithm_request(&self) -> AlgorithmRequest<'a> {
+        AlgorithmRequest { name: self.algorithm, canonical: self.canonical }
     }
 
     /// The element type; a byte where the operation has none.
@@ -104,7 +104,7 @@ impl<'a> Operation<'a> {
     }
 
     /// The size of one element.
-    pub fn element(&self) -> usize {
+    pub fn element_bytes(&self) -> usize {
         self.dtype().size()
     }
 
@@ -127,7 +127,7 @@ impl<'a> Operation<'a> {
     /// The count argument of the call, in bytes. Where all ranks know it, the buffers, which exist,
     /// are at least as long.
     pub fn bytes(&self) -> usize {
-        self.count.saturating_mul(self.element())
+        self.count.saturating_mul(self.element_bytes())
     }
 
     /// What this rank has for a rank.

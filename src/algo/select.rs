@@ -1,49 +1,59 @@
 //! The choice among the algorithms of the table.
 //!
 //! The choice is a pure function of what all ranks agree on (the call's arguments and the group's
-//! [`Shape`] and [`Rules`]), so that ranks never choose differently.
+//! [`GroupShape`] and [`AlgorithmRules`]), so that ranks never choose differently.
 
-use super::rules::{Rule, Rules, former_name};
+use super::rules::{AlgorithmRule, AlgorithmRules, former_algorithm_error};
 use super::table::{Algorithm, algorithms};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
-use crate::base::nodes::Nodes;
+use crate::base::nodes::NodeMap;
 use crate::transport::{Descriptor, OpKind};
 
 /// What is agreed about a group, as far as the choice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct GroupShape {
     /// The number of ranks.
     pub ranks: WorldSize,
     /// The number of nodes.
     pub nodes: usize,
     /// The number of ranks on the smallest node.
-    pub smallest: usize,
+    pub min_ranks_per_node: usize,
     /// The number of ranks on the largest node; 1 where each rank is alone.
-    pub largest: usize,
+    pub max_ranks_per_node: usize,
     /// The hosts have fewer cores than ranks, so that each wait costs a context switch.
-    pub crowded: bool,
+    pub is_oversubscribed: bool,
     /// Each rank can read the memory of those of its node.
-    pub attached: bool,
+    pub has_cma: bool,
     /// That costs each less than a detour through memory that they share.
-    pub pulls: bool,
+    pub has_cheap_cma_read: bool,
     /// Each rank can also write that memory, at the same price.
-    pub reached: bool,
+    pub has_cma_write: bool,
 }
 
-impl Shape {
+impl GroupShape {
     /// The shape of a group with these nodes, whose ranks cannot read each other's memory.
-    pub fn of(nodes: &Nodes, crowded: bool) -> Self {
-        let (ranks, count) = (nodes.ranks(), nodes.count());
-        let (smallest, largest) = (nodes.smallest(), nodes.largest());
-        let (attached, pulls, reached) = (false, false, false);
-        Self { ranks, nodes: count, smallest, largest, crowded, attached, pulls, reached }
+    pub fn of(nodes: &NodeMap, is_oversubscribed: bool) -> Self {
+        let (ranks, count) = (nodes.rank_count(), nodes.node_count());
+        let (min_ranks_per_node, max_ranks_per_node) =
+            (nodes.min_ranks_per_node(), nodes.max_ranks_per_node());
+        let (has_cma, has_cheap_cma_read, has_cma_write) = (false, false, false);
+        Self {
+            ranks,
+            nodes: count,
+            min_ranks_per_node,
+            max_ranks_per_node,
+            is_oversubscribed,
+            has_cma,
+            has_cheap_cma_read,
+            has_cma_write,
+        }
     }
 }
 
 /// What a rank called, beside what another one did: with its algorithm, where they differ in
 /// nothing else.
-pub fn beside(this: &Descriptor, other: &Descriptor) -> String {
+pub fn describe_against(this: &Descriptor, other: &Descriptor) -> String {
     let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
     let row = usize::from(this.algorithm).checked_sub(1);
     match row.and_then(|row| algorithms(this.kind).nth(row)).filter(|_| differs) {
@@ -54,7 +64,7 @@ pub fn beside(this: &Descriptor, other: &Descriptor) -> String {
 
 /// What a call asks of the choice.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct AlgorithmRequest<'a> {
     /// This algorithm and no other.
     pub name: Option<&'a str>,
     /// One that folds the vectors of all ranks at once and in rank order.
@@ -63,11 +73,11 @@ pub struct Wanted<'a> {
 
 /// An algorithm, and why that one.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'r> {
+pub struct AlgorithmChoice<'r> {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
     /// The override that chose it; `None` where the table or the call did.
-    pub rule: Option<&'r Rule>,
+    pub rule: Option<&'r AlgorithmRule>,
 }
 
 /// The algorithm for a call of `bytes` bytes: the one that the call names, else what the first rule
@@ -79,35 +89,43 @@ pub struct Choice<'r> {
 pub fn select<'r>(
     kind: OpKind,
     bytes: usize,
-    shape: &Shape,
-    wanted: Wanted<'_>,
-    rules: &'r Rules,
-) -> Result<Choice<'r>> {
-    let can = |row: &Algorithm| row.can(bytes, shape) && (row.ordered || !wanted.canonical);
-    if let Some(name) = wanted.name {
+    shape: &GroupShape,
+    request: AlgorithmRequest<'_>,
+    rules: &'r AlgorithmRules,
+) -> Result<AlgorithmChoice<'r>> {
+    let can = |row: &Algorithm| row.can_run(bytes, shape) && (row.ordered || !request.canonical);
+    if let Some(name) = request.name {
         let named = algorithms(kind).find(|row| row.name == name && can(row));
-        let algorithm = named.ok_or_else(|| refusal(kind, bytes, shape, wanted, name))?;
-        return Ok(Choice { algorithm, rule: None });
+        let algorithm =
+            named.ok_or_else(|| no_such_algorithm_error(kind, bytes, shape, request, name))?;
+        return Ok(AlgorithmChoice { algorithm, rule: None });
     }
-    let fits = |rule: &&Rule| rule.bytes.contains(&bytes) && can(rule.algorithm);
-    if let Some(rule) = rules.of(kind).iter().find(fits) {
-        return Ok(Choice { algorithm: rule.algorithm, rule: Some(rule) });
+    let fits = |rule: &&AlgorithmRule| rule.bytes.contains(&bytes) && can(rule.algorithm);
+    if let Some(rule) = rules.rules_for(kind).iter().find(fits) {
+        return Ok(AlgorithmChoice { algorithm: rule.algorithm, rule: Some(rule) });
     }
     let chosen = algorithms(kind).find(|row| can(row) && (row.pays)(bytes, shape));
     match chosen {
-        Some(algorithm) => Ok(Choice { algorithm, rule: None }),
+        Some(algorithm) => Ok(AlgorithmChoice { algorithm, rule: None }),
         None => Err(Error::internal(format!("no algorithm for {}", kind.name()))),
     }
 }
 
 #[cold]
-fn refusal(kind: OpKind, bytes: usize, shape: &Shape, wanted: Wanted<'_>, name: &str) -> Error {
-    if let Some(error) = former_name(kind, name) {
+fn no_such_algorithm_error(
+    kind: OpKind,
+    bytes: usize,
+    shape: &GroupShape,
+    request: AlgorithmRequest<'_>,
+    name: &str,
+) -> Error {
+    if let Some(error) = former_algorithm_error(kind, name) {
         return error;
     }
-    let able = |row: &&Algorithm| row.can(bytes, shape) && (row.ordered || !wanted.canonical);
-    let names: Vec<_> = algorithms(kind).filter(able).map(|row| row.name).collect();
-    let order = if wanted.canonical { " that folds in rank order" } else { "" };
+    let is_able =
+        |row: &&Algorithm| row.can_run(bytes, shape) && (row.ordered || !request.canonical);
+    let names: Vec<_> = algorithms(kind).filter(is_able).map(|row| row.name).collect();
+    let order = if request.canonical { " that folds in rank order" } else { "" };
     let size = if bytes == usize::MAX { "any size".into() } else { format!("{bytes} bytes") };
     Error::invalid(format!(
         "{} has no algorithm \"{name}\"{order} for {size} in a group of {} ranks on {} nodes; there are: {}",
@@ -120,33 +138,34 @@ fn refusal(kind: OpKind, bytes: usize, shape: &Shape, wanted: Wanted<'_>, name: 
 
 #[cfg(test)]
 mod tests {
-    use super::super::rules::Source;
-    use super::super::table::Body;
+    use super::super::rules::RuleSource;
+    use super::super::table::AlgorithmBody;
     use super::*;
-    use crate::transport::line::INLINE_BYTES;
+    use crate::transport::ctrl_slot::INLINE_BYTES;
 
     fn choose(
         kind: OpKind,
         bytes: usize,
-        shape: &Shape,
+        shape: &GroupShape,
         name: Option<&str>,
     ) -> Result<&'static str> {
-        let wanted = Wanted { name, canonical: false };
-        select(kind, bytes, shape, wanted, &Rules::default()).map(|choice| choice.algorithm.name)
+        let wanted = AlgorithmRequest { name, canonical: false };
+        select(kind, bytes, shape, wanted, &AlgorithmRules::default())
+            .map(|choice| choice.algorithm.name)
     }
 
-    fn shape(labels: &[usize]) -> Shape {
-        Shape::of(&Nodes::by_label(labels), false)
+    fn shape(labels: &[usize]) -> GroupShape {
+        GroupShape::of(&NodeMap::by_label(labels), false)
     }
 
-    fn shapes() -> Vec<Shape> {
+    fn shapes() -> Vec<GroupShape> {
         let mut all = Vec::new();
         for ranks in 1..=64 {
             for labels in
                 [vec![0; ranks], (0..ranks).collect(), (0..ranks).map(|r| r / 3).collect()]
             {
                 for crowded in [false, true] {
-                    all.push(Shape { crowded, ..shape(&labels) });
+                    all.push(GroupShape { is_oversubscribed: crowded, ..shape(&labels) });
                 }
             }
         }
@@ -159,14 +178,18 @@ mod tests {
             for shape in shapes() {
                 for bytes in [0, 1, INLINE_BYTES, INLINE_BYTES + 1, 1 << 16, 1 << 20, usize::MAX] {
                     for canonical in [false, true] {
-                        let wanted = Wanted { name: None, canonical };
-                        let rules = Rules::default();
+                        let wanted = AlgorithmRequest { name: None, canonical };
+                        let rules = AlgorithmRules::default();
                         let choice = select(kind, bytes, &shape, wanted, &rules);
                         let row = choice.unwrap().algorithm;
-                        assert!(row.can(bytes, &shape) && (row.ordered || !canonical));
+                        assert!(row.can_run(bytes, &shape) && (row.ordered || !canonical));
                         // What ranks of one node have is rounded once.
-                        let folds_apart = matches!(row.body, Body::Message(_)) && !row.ordered;
-                        assert!(!(kind.reduces() && folds_apart) || shape.largest == 1);
+                        let is_folded_in_steps =
+                            matches!(row.body, AlgorithmBody::Message(_)) && !row.ordered;
+                        assert!(
+                            !(kind.is_reduction() && is_folded_in_steps)
+                                || shape.max_ranks_per_node == 1
+                        );
                     }
                 }
             }
@@ -179,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_lists_those_there_are() {
+    fn unknown_name_error_lists_the_algorithms() {
         let one = shape(&[0, 0]);
         let error = choose(OpKind::AllReduce, 100, &one, Some("ring")).unwrap_err();
         assert!(error.message().ends_with("one_shot, two_shot"), "{error}");
@@ -188,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shape_decides_which_algorithms_there_are() {
+    fn shape_decides_the_chosen_algorithm() {
         let chosen = |labels: &[usize], bytes| {
             choose(OpKind::AllReduce, bytes, &shape(labels), None).unwrap()
         };
@@ -218,9 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn canonical_calls_are_refused_other_names_with_those_that_there_are() {
-        let wanted = |name| Wanted { name, canonical: true };
-        let (apart, none) = (shape(&[0, 1, 1]), Rules::default());
+    fn canonical_call_refuses_unordered_algorithms() {
+        let wanted = |name| AlgorithmRequest { name, canonical: true };
+        let (apart, none) = (shape(&[0, 1, 1]), AlgorithmRules::default());
         let choose = |kind, bytes, name| select(kind, bytes, &apart, wanted(name), &none);
         let error = choose(OpKind::AllReduce, 100, Some("ring")).unwrap_err();
         assert!(error.message().contains("\"ring\" that folds in rank order"), "{error}");
@@ -230,23 +253,25 @@ mod tests {
     }
 
     #[test]
-    fn rules_choose_where_they_can_and_the_first_counts() {
-        let row = |name| super::super::rules::algorithm(OpKind::AllReduce, name).unwrap();
-        let rule = |name, source| Rule::always(OpKind::AllReduce, row(name), source);
-        let file = |name, bytes, nodes| Rule { bytes, nodes, ..rule(name, Source::File(1)) };
+    fn first_applicable_rule_chooses_the_algorithm() {
+        let row = |name| super::super::rules::find_algorithm(OpKind::AllReduce, name).unwrap();
+        let rule =
+            |name, source| AlgorithmRule::for_all_calls(OpKind::AllReduce, row(name), source);
+        let file =
+            |name, bytes, nodes| AlgorithmRule { bytes, nodes, ..rule(name, RuleSource::File(1)) };
         let rules = vec![
             file("rabenseifner", 0..=1000, 2..=2),
             file("recursive_doubling", 0..=usize::MAX, 3..=9),
             file("two_shot", 0..=usize::MAX, 0..=usize::MAX),
-            rule("inline", Source::Environment),
+            rule("inline", RuleSource::Environment),
         ];
         let chosen = |labels: &[usize], bytes, canonical| {
-            let (shape, wanted) = (shape(labels), Wanted { name: None, canonical });
-            let rules = Rules::new(rules.clone(), &shape);
+            let (shape, wanted) = (shape(labels), AlgorithmRequest { name: None, canonical });
+            let rules = AlgorithmRules::new(rules.clone(), &shape);
             let choice = select(OpKind::AllReduce, bytes, &shape, wanted, &rules).unwrap();
             (choice.algorithm.name, choice.rule.map(|rule| rule.source))
         };
-        let (env, row) = (Some(Source::Environment), Some(Source::File(1)));
+        let (env, row) = (Some(RuleSource::Environment), Some(RuleSource::File(1)));
         assert_eq!(chosen(&[0, 0], 8, false), ("inline", env));
         assert_eq!(chosen(&[0, 0], 100, false), ("two_shot", row));
         assert_eq!(chosen(&[0, 1], 100, false), ("rabenseifner", row));

@@ -4,41 +4,46 @@
 //!
 //! Must not know: who asks, and how words travel.
 
-use super::recorder::{self, Glance};
+use super::recorder::{self, EntrySnapshot};
 use crate::base::ids::{GroupId, Rank};
 
 /// How many of the newest operations are looked at: enough to find what is under way, and little
 /// for every beat.
-const LOOK_BACK: usize = 256;
+const MAX_SCANNED_ENTRIES: usize = 256;
 
 /// How many operations are named.
-const NAMED: usize = 2;
+const MAX_NAMED_OPERATIONS: usize = 2;
 
 /// What this process does beside the collectives of a group; empty where that is all it does.
-pub fn elsewhere(group: GroupId) -> String {
-    describe(recorder::short(group), recorder::newest(LOOK_BACK))
+pub fn describe_other_activity(group: GroupId) -> String {
+    describe_operations(
+        recorder::short_group_id(group),
+        recorder::newest_entries(MAX_SCANNED_ENTRIES),
+    )
 }
 
 /// The same of these operations, the newest first.
-fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
-    let (mut under_way, mut last, mut is_here) = (Vec::<Glance>::new(), None::<Glance>, false);
-    for glance in operations {
-        if glance.is_collective() && glance.is_under_way() && glance.group == here {
-            is_here = true;
-        } else if glance.is_under_way() {
+fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnapshot>) -> String {
+    let (mut under_way, mut last, mut is_in_group_collective) =
+        (Vec::<EntrySnapshot>::new(), None::<EntrySnapshot>, false);
+    for entry in operations {
+        if entry.is_collective() && entry.is_under_way() && entry.group == group_id {
+            is_in_group_collective = true;
+        } else if entry.is_under_way() {
             // Of several on one group the one that was issued first is the one that runs.
-            under_way.retain(|known| known.queue() != glance.queue());
-            under_way.push(glance);
-        } else if last.as_ref().is_none_or(|last| last.ended_ns < glance.ended_ns) {
-            last = Some(glance);
+            under_way.retain(|known| known.queue_key() != entry.queue_key());
+            under_way.push(entry);
+        } else if last.as_ref().is_none_or(|last| last.ended_ns < entry.ended_ns) {
+            last = Some(entry);
         }
     }
-    under_way.sort_by_key(|glance| (!glance.is_collective(), glance.issued_ns));
+    under_way.sort_by_key(|entry| (!entry.is_collective(), entry.issued_ns));
     match (under_way.first(), last) {
         (Some(first), _) => {
-            let named: Vec<String> = under_way.iter().take(NAMED).map(title).collect();
+            let named: Vec<String> =
+                under_way.iter().take(MAX_NAMED_OPERATIONS).map(describe_operation).collect();
             let named = named.join(" and ");
-            let more = match under_way.len().saturating_sub(NAMED) {
+            let more = match under_way.len().saturating_sub(MAX_NAMED_OPERATIONS) {
                 0 => String::new(),
                 more => format!(", and {more} more"),
             };
@@ -48,54 +53,63 @@ fn describe(here: u64, operations: impl Iterator<Item = Glance>) -> String {
                 false => format!("has {named}{more} under way"),
             }
         }
-        (None, _) if is_here => String::new(),
+        (None, _) if is_in_group_collective => String::new(),
         (None, None) => "has been in no operation yet".to_owned(),
         (None, Some(last)) => {
             let idle = last.ended_ago().as_secs_f64();
             let failed = last.failure().map(|kind| format!(", which failed ({kind:?})"));
             let failed = failed.unwrap_or_default();
-            format!("has been in no operation for {idle:.1} s, since {}{failed}", title(&last))
+            format!(
+                "has been in no operation for {idle:.1} s, since {}{failed}",
+                describe_operation(&last)
+            )
         }
     }
 }
 
-/// The collective of this rank that those behind it wait for, where one before `sequence` is under
-/// way.
-pub(super) fn ahead(group: GroupId, rank: Rank, sequence: u64) -> Option<String> {
-    let group = recorder::short(group);
-    let is_ahead = |glance: &Glance| {
-        glance.is_under_way() && glance.is_collective() && glance.sequence() < sequence
+/// The collective of this rank that those behind it wait for, where one before `collectives_issued`
+/// is under way.
+pub(super) fn find_earlier_running_collective(
+    group: GroupId,
+    rank: Rank,
+    sequence: u64,
+) -> Option<String> {
+    let group = recorder::short_group_id(group);
+    let is_earlier = |entry: &EntrySnapshot| {
+        entry.is_under_way() && entry.is_collective() && entry.sequence() < sequence
     };
-    let on_it = |glance: &Glance| (glance.group, glance.rank) == (group, rank as u64);
-    let first = recorder::newest(recorder::ENTRIES).filter(|it| on_it(it) && is_ahead(it)).last();
-    first.map(|glance| glance.operation())
+    let is_of_rank = |entry: &EntrySnapshot| (entry.group, entry.rank) == (group, rank as u64);
+    let first = recorder::newest_entries(recorder::MAX_ENTRIES)
+        .filter(|it| is_of_rank(it) && is_earlier(it))
+        .last();
+    first.map(|entry| entry.describe_operation())
 }
 
-/// For instance `barrier #3 of group pp (rank 1)`.
-fn title(glance: &Glance) -> String {
-    let name = recorder::name_of(glance.group).unwrap_or_else(|| format!("{:016x}", glance.group));
-    format!("{} of group {name} (rank {})", glance.operation(), glance.rank)
+/// For instance `barrier #3 describe_known_groups group_name pp (rank 1)`.
+fn describe_operation(entry: &EntrySnapshot) -> String {
+    let name = recorder::group_name(entry.group).unwrap_or_else(|| format!("{:016x}", entry.group));
+    format!("{} of group {name} (rank {})", entry.describe_operation(), entry.rank)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backend::Backend;
-    use crate::backend::solo::Solo;
+    use crate::backend::solo::SingleRankBackend;
     use crate::base::error::{Error, ErrorKind};
     use crate::base::ids::Nonce;
     use crate::base::label::Label;
-    use crate::transport::{Descriptor, Extent, OpKind};
+    use crate::transport::{CountSpec, Descriptor, OpKind};
     use std::sync::Arc;
 
     fn barrier(sequence: u64) -> Descriptor {
-        let (kind, extent) = (OpKind::Barrier, Extent::Count(0));
+        let (kind, extent) = (OpKind::Barrier, CountSpec::Count(0));
         Descriptor {
             kind,
             dtype: None,
             op: None,
             root: None,
-            extent,
+            count_spec: extent,
             sequence,
             algorithm: 0,
             part: 0,
@@ -104,18 +118,21 @@ mod tests {
     }
 
     /// What the operations of some groups that tests alone have say.
-    fn of(here: GroupId, groups: &[GroupId]) -> String {
-        let known: Vec<u64> = groups.iter().map(|&group| recorder::short(group)).collect();
-        let operations = recorder::newest(recorder::ENTRIES);
-        describe(recorder::short(here), operations.filter(|it| known.contains(&it.group)))
+    fn describe_known_groups(here: GroupId, groups: &[GroupId]) -> String {
+        let known: Vec<u64> = groups.iter().map(|&group| recorder::short_group_id(group)).collect();
+        let operations = recorder::newest_entries(recorder::MAX_ENTRIES);
+        describe_operations(
+            recorder::short_group_id(here),
+            operations.filter(|it| known.contains(&it.group)),
+        )
     }
 
     #[test]
-    fn what_is_under_way_elsewhere_is_named_and_where() {
+    fn running_operations_of_other_groups_are_named() {
         let (here, there) = (Nonce(*b"activity-here-00"), Nonce(*b"there-activity-0"));
         let groups = [here, there];
-        let backend: Arc<dyn Backend> = Arc::new(Solo::new());
-        let membership = recorder::Membership::of(&recorder::New {
+        let backend: Arc<dyn Backend> = Arc::new(SingleRankBackend::new());
+        let membership = recorder::RecorderMembership::register(&recorder::NewGroup {
             id: there,
             name: "pp",
             rank: 0,
@@ -123,28 +140,40 @@ mod tests {
             parent: None,
             backend: &backend,
         });
-        assert_eq!(of(here, &groups), "has been in no operation yet");
-        let origin = |group, rank| recorder::Origin { group, rank, at_ns: recorder::now_ns() };
-        let own = recorder::begin(recorder::Place::take(), origin(here, 3), &barrier(1), true);
-        assert_eq!(of(here, &groups), "");
+        assert_eq!(describe_known_groups(here, &groups), "has been in no operation yet");
+        let origin = |group, rank| recorder::OperationOrigin {
+            group,
+            rank,
+            issued_ns: recorder::recorder_now_ns(),
+        };
+        let own = recorder::begin_collective(
+            recorder::RecorderSlot::reserve(),
+            origin(here, 3),
+            &barrier(1),
+            true,
+        );
+        assert_eq!(describe_known_groups(here, &groups), "");
         let others = [7, 8].map(|sequence| {
-            recorder::begin(
-                recorder::Place::take(),
+            recorder::begin_collective(
+                recorder::RecorderSlot::reserve(),
                 origin(there, 1),
                 &barrier(sequence),
                 sequence == 7,
             )
         });
-        assert_eq!(of(here, &groups), "is in barrier #7 of group pp (rank 1)");
-        assert!(of(there, &groups).starts_with("is in barrier #1 of group 6163746976697479"));
-        assert_eq!(ahead(there, 1, 7), None);
-        assert_eq!(ahead(there, 1, 9).as_deref(), Some("barrier #7"));
+        assert_eq!(describe_known_groups(here, &groups), "is in barrier #7 of group pp (rank 1)");
+        assert!(
+            describe_known_groups(there, &groups)
+                .starts_with("is in barrier #1 of group 6163746976697479")
+        );
+        assert_eq!(find_earlier_running_collective(there, 1, 7), None);
+        assert_eq!(find_earlier_running_collective(there, 1, 9).as_deref(), Some("barrier #7"));
         for record in others {
             record.end(&Err(Error::new(ErrorKind::Timeout, "late")));
         }
-        assert_eq!(of(here, &groups), "");
+        assert_eq!(describe_known_groups(here, &groups), "");
         own.end(&Ok(()));
-        let idle = of(there, &groups);
+        let idle = describe_known_groups(there, &groups);
         assert!(idle.starts_with("has been in no operation for 0."), "{idle}");
         drop(membership);
     }

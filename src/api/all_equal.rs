@@ -5,7 +5,7 @@
 //! a probability of 2^-256 by accident. No method is known to find two of them.
 
 use super::batch;
-use super::call::{Call, CallOptions, Where};
+use super::call::{BufferLocation, Call, CallOptions};
 use super::group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
@@ -31,22 +31,22 @@ impl Group {
             let message = "a comparison blocks, and cannot be called inside a batch";
             return Err(Error::invalid(message));
         }
-        if matches!(options.place, Where::Device(_)) || options.stream.is_some() {
+        if matches!(options.location, BufferLocation::Device(_)) || options.stream.is_some() {
             let message = "a comparison reads host memory: pass options without a device and a stream, and copy the \
                            bytes of a device first";
             return Err(Error::invalid(message));
         }
-        let own = record(bytes);
+        let own = hash_record(bytes);
         let mut all = vec![0; RECORD_BYTES * self.size()];
         let call =
             Call::all_gather(Src::from(&own[..]), Dst::from(all.as_mut_slice()), DataType::U8);
-        self.run_at_length(call, options, None)?;
+        self.run_full_path(call, options, None)?;
         Ok(first_difference(&all))
     }
 }
 
 /// What a rank tells the others of its bytes.
-fn record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
+fn hash_record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     let (length, hash) = record.split_at_mut(LENGTH_BYTES);
     length.copy_from_slice(&(bytes.len() as u64).to_le_bytes());
@@ -65,17 +65,17 @@ fn first_difference(records: &[u8]) -> Option<Rank> {
 mod tests {
     use super::*;
 
-    fn compare(ranks: &[&[u8]]) -> Option<Rank> {
-        let records: Vec<u8> = ranks.iter().flat_map(|bytes| record(bytes)).collect();
+    fn first_difference_of(ranks: &[&[u8]]) -> Option<Rank> {
+        let records: Vec<u8> = ranks.iter().flat_map(|bytes| hash_record(bytes)).collect();
         first_difference(&records)
     }
 
     #[test]
     fn the_lowest_rank_that_differs_from_rank_0_is_found() {
-        assert_eq!(compare(&[b"a"]), None);
-        assert_eq!(compare(&[b"", b"", b""]), None);
-        assert_eq!(compare(&[b"a", b"a", b"b", b"a", b"c"]), Some(2));
-        assert_eq!(compare(&[b"a", b"b", b"b"]), Some(1));
+        assert_eq!(first_difference_of(&[b"a"]), None);
+        assert_eq!(first_difference_of(&[b"", b"", b""]), None);
+        assert_eq!(first_difference_of(&[b"a", b"a", b"b", b"a", b"c"]), Some(2));
+        assert_eq!(first_difference_of(&[b"a", b"b", b"b"]), Some(1));
     }
 
     #[test]
@@ -84,10 +84,10 @@ mod tests {
         for place in [0, 50_000, 99_999] {
             let mut changed = long.clone();
             changed[place] ^= 1;
-            assert_eq!(compare(&[&long, &changed]), Some(1));
+            assert_eq!(first_difference_of(&[&long, &changed]), Some(1));
         }
-        assert_eq!(compare(&[&long, &long[..99_999]]), Some(1));
-        assert_eq!(compare(&[b"\0", b"\0\0"]), Some(1));
-        assert_eq!(compare(&[b"", b"\0"]), Some(1));
+        assert_eq!(first_difference_of(&[&long, &long[..99_999]]), Some(1));
+        assert_eq!(first_difference_of(&[b"\0", b"\0\0"]), Some(1));
+        assert_eq!(first_difference_of(&[b"", b"\0"]), Some(1));
     }
 }

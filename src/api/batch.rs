@@ -4,27 +4,27 @@
 //! first, then sends, then collectives are issued in the order of the calls, over as many groups as
 //! were used; so neither the order of sends and receives nor that of groups can make ranks wait for
 //! each other. What is enqueued on devices is so before all of these, and as one
-//! ([`super::launch`]). Small collectives that are alike become one ([`super::fusion`]), and none
-//! may use what another one writes ([`super::independence`]). The batch's work ends when all of its
-//! works have, with the first error in the order of the calls.
+//! ([`super::device_launch`]). Small collectives that are alike become one ([`super::fusion`]), and
+//! none may use what another one writes ([`super::batch_overlap`]). The batch's work ends when all
+//! of its works have, with the first error in the order of the calls.
 
-use super::fusion::{self, Sketch};
+use super::batch_overlap;
+use super::device_launch;
+use super::fusion::{self, FusionCandidate};
 use super::group::Group;
-use super::independence;
-use super::issue::Prepared;
-use super::launch;
-use super::outcome::Then;
+use super::issue::PreparedCall;
 use super::queue::RunQueue;
 use super::work::{Work, WorkKind};
+use super::work_outcome::CompletionAction;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
-use crate::process::thread::MARKS;
+use crate::process::thread::THREAD_FLAGS;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many calls a batch may have.
-pub const MOST_CALLS: usize = 65_536;
+pub const MAX_BATCH_CALLS: usize = 65_536;
 
 thread_local! {
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
@@ -35,22 +35,22 @@ thread_local! {
 pub struct Batch {
     /// The groups that it may use; `None` for any.
     groups: Option<Vec<GroupId>>,
-    calls: Vec<Prepared>,
+    calls: Vec<PreparedCall>,
     work: Arc<Work>,
 }
 
 /// Waits for the last work of a batch.
-struct Gathering {
-    left: AtomicUsize,
+struct BatchCompletion {
+    pending: AtomicUsize,
     /// The first error in the order of the calls, with its place.
-    first: Mutex<Option<(usize, Error)>>,
+    first_error: Mutex<Option<(usize, Error)>>,
     work: Arc<Work>,
 }
 
 /// True while the calling thread has a batch open.
 #[inline]
 pub fn is_open() -> bool {
-    MARKS.with(|marks| marks.in_batch.get())
+    THREAD_FLAGS.with(|marks| marks.in_batch.get())
 }
 
 /// Opens a batch on the calling thread; `None` allows it any group.
@@ -65,7 +65,7 @@ pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
     let groups = groups.map(|groups| groups.iter().map(|group| group.id()).collect());
     let work = Work::new(WorkKind::Batch, Arc::new(RunQueue::default()));
     BATCH.set(Some(Batch { groups, calls: Vec::new(), work }));
-    MARKS.with(|marks| marks.in_batch.set(true));
+    THREAD_FLAGS.with(|marks| marks.in_batch.set(true));
     Ok(())
 }
 
@@ -73,8 +73,8 @@ pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
 ///
 /// # Errors
 /// `InvalidArgument` for a group that the batch may not use, `OutOfMemory` for too many calls;
-/// those of [`Prepared::issue`].
-pub fn collect_or_issue(call: Prepared) -> Result<()> {
+/// those of [`PreparedCall::issue`].
+pub fn collect_or_issue(call: PreparedCall) -> Result<()> {
     if !is_open() {
         return call.issue();
     }
@@ -89,14 +89,14 @@ pub fn collect_or_issue(call: Prepared) -> Result<()> {
 /// # Errors
 /// `InvalidArgument` where none is open.
 pub fn end() -> Result<Batch> {
-    MARKS.with(|marks| marks.in_batch.set(false));
+    THREAD_FLAGS.with(|marks| marks.in_batch.set(false));
     BATCH.take().ok_or_else(|| {
         Error::invalid("this thread has begun no batch: call dist_batch_begin first")
     })
 }
 
 impl Batch {
-    fn collect(&mut self, call: Prepared) -> Result<()> {
+    fn collect(&mut self, call: PreparedCall) -> Result<()> {
         if let Some(groups) = &self.groups
             && !groups.contains(&call.group().id())
         {
@@ -104,9 +104,10 @@ impl Batch {
             let message = format!("group {name} is not among those that the batch was begun with");
             return Err(Error::invalid(message));
         }
-        if self.calls.len() >= MOST_CALLS {
-            let message =
-                format!("a batch has {MOST_CALLS} calls at the most: end it, and begin another");
+        if self.calls.len() >= MAX_BATCH_CALLS {
+            let message = format!(
+                "a batch has {MAX_BATCH_CALLS} calls at the most: end it, and begin another"
+            );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
         self.calls.push(call);
@@ -127,36 +128,40 @@ impl Batch {
         if let Some(first) = queues.next()
             && queues.all(|queue| Arc::ptr_eq(queue, first))
         {
-            work.is_only_of(Arc::clone(first));
+            work.set_single_group_queue(Arc::clone(first));
         }
-        work.issued_as_batch(calls.iter().map(|call| Arc::clone(call.work())).collect());
+        work.mark_issued_as_batch(calls.iter().map(|call| Arc::clone(call.work())).collect());
         if calls.is_empty() {
             return work.end(Ok(None));
         }
         let (left, first) = (AtomicUsize::new(calls.len()), Mutex::new(None));
-        let gathering = Arc::new(Gathering { left, first, work });
+        let completion = Arc::new(BatchCompletion { pending: left, first_error: first, work });
         for (place, call) in calls.iter().enumerate() {
-            let gathering = Arc::clone(&gathering);
+            let completion = Arc::clone(&completion);
             // Dropped when it has been called.
             let member = call.gpu().map(|_| Arc::clone(call.work()));
             let hook = move |outcome: &Result<()>| {
-                member.iter().for_each(|member| gathering.work.share_flight(member));
-                gathering.one_ended(place, outcome);
+                member.iter().for_each(|member| completion.work.add_member_completion(member));
+                completion.complete_member(place, outcome);
             };
-            call.work().then(Then::Now(0, Box::new(hook)));
+            call.work().add_completion_action(CompletionAction::Hook(0, Box::new(hook)));
         }
         // First: what is issued to a group that has failed is told so.
-        independence::enforce(&calls);
+        batch_overlap::fail_overlapping_calls(&calls);
         let (enqueued, mut ordered): (Vec<_>, Vec<_>) =
-            calls.into_iter().partition(Prepared::is_enqueued);
+            calls.into_iter().partition(PreparedCall::is_device_enqueued);
         // Before the others, whose turns last longer.
-        launch::issue(enqueued, is_awaited);
+        device_launch::issue_on_devices(enqueued, is_awaited);
         // Stable: calls of one kind stay in their order.
-        ordered.sort_by_key(Prepared::place_in_batch);
-        let runs = fusion::plan(&ordered.iter().map(Sketch::of).collect::<Vec<_>>());
-        let mut ordered: Vec<Option<Prepared>> = ordered.into_iter().map(Some).collect();
-        for run in runs {
-            fusion::issue(run.into_iter().filter_map(|place| ordered[place].take()).collect());
+        ordered.sort_by_key(PreparedCall::batch_order);
+        let fusion_runs = fusion::plan_fusion(
+            &ordered.iter().map(FusionCandidate::from_call).collect::<Vec<_>>(),
+        );
+        let mut ordered: Vec<Option<PreparedCall>> = ordered.into_iter().map(Some).collect();
+        for fusion_run in fusion_runs {
+            fusion::issue_fusion_run(
+                fusion_run.into_iter().filter_map(|place| ordered[place].take()).collect(),
+            );
         }
     }
 }
@@ -166,20 +171,20 @@ impl Drop for Batch {
         let message =
             "the batch was never ended: its thread has ended, or dist_batch_end has failed";
         let abandoned = Error::new(ErrorKind::Aborted, message);
-        self.calls.iter().for_each(|call| call.give_up(abandoned.clone()));
+        self.calls.iter().for_each(|call| call.abandon(abandoned.clone()));
     }
 }
 
-impl Gathering {
-    fn one_ended(&self, place: usize, outcome: &Result<()>) {
+impl BatchCompletion {
+    fn complete_member(&self, index: usize, outcome: &Result<()>) {
         if let Err(error) = outcome {
-            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-            if first.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
-                *first = Some((place, error.clone()));
+            let mut first = self.first_error.lock().unwrap_or_else(PoisonError::into_inner);
+            if first.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
+                *first = Some((index, error.clone()));
             }
         }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let first = self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
             self.work.end(first.map_or(Ok(None), |(_, error)| Err(error)));
         }
     }

@@ -7,7 +7,7 @@
 //! second the bytes follow. Two numbers, since the protocol of messages tells operations apart by
 //! them: a rank that is in the second one already would else seem to differ from those that are
 //! still in the first. The lengths travel as an operation that no caller can ask for
-//! ([`Extent::Lengths`]), so that a rank that calls something else there gets a mismatch.
+//! ([`CountSpec::Lengths`]), so that a rank that calls something else there gets a mismatch.
 //!
 //! # No memory
 //! A rank that cannot have what another one sends finds that out between the two, when others count
@@ -20,44 +20,44 @@
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
-use super::issue::{Prepared, Task};
+use super::issue::{OperationTask, PreparedCall};
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
 use crate::kernel;
-use crate::process::this;
-use crate::transport::{Completion, Delivery, Descriptor, Extent, OpKind};
+use crate::process::this_process;
+use crate::transport::{Completion, CountSpec, Delivery, Descriptor, OpKind};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The bytes of a length.
-const WORD: usize = 8;
+const LENGTH_BYTES: usize = 8;
 
 /// The operations of one call.
-const OPERATIONS: u64 = 2;
+const OPERATIONS_PER_CALL: u64 = 2;
 
 /// How much memory is made without a look at how much there is, in bytes.
-const WORTH_ASKING: u128 = 64 << 20;
+const MEMORY_CHECK_THRESHOLD: u128 = 64 << 20;
 
 /// The byte strings that a rank gets; `None` where it gets none.
-pub type Strings = Option<Vec<Vec<u8>>>;
+pub type ByteStrings = Option<Vec<Vec<u8>>>;
 
 /// What takes finished byte strings, before the work of the call ends.
-pub struct Deliver(Box<dyn FnOnce(Vec<Vec<u8>>) -> Result<()> + Send>);
+pub struct BytesHandler(Box<dyn FnOnce(Vec<Vec<u8>>) -> Result<()> + Send>);
 
-impl Deliver {
+impl BytesHandler {
     /// It must not block.
-    pub fn new(take: impl FnOnce(Vec<Vec<u8>>) -> Result<()> + Send + 'static) -> Self {
-        Self(Box::new(take))
+    pub fn new(handler: impl FnOnce(Vec<Vec<u8>>) -> Result<()> + Send + 'static) -> Self {
+        Self(Box::new(handler))
     }
 }
 
-impl fmt::Debug for Deliver {
+impl fmt::Debug for BytesHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Deliver")
     }
@@ -100,9 +100,9 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Tells of all memory that is read.
-    pub(super) fn each_input(&self, note: &mut dyn FnMut(Src<'_>)) {
-        note(self.bytes);
-        self.blocks.iter().flatten().for_each(|&block| note(block));
+    pub(super) fn visit_inputs(&self, visit: &mut dyn FnMut(Src<'_>)) {
+        visit(self.bytes);
+        self.blocks.iter().flatten().for_each(|&block| visit(block));
     }
 
     /// For instance `broadcast_bytes #7 "checkpoint"`.
@@ -112,10 +112,20 @@ impl<'a> BytesCall<'a> {
     }
 
     /// What the ranks agree on while they exchange lengths.
-    pub(super) fn first(&self, sequence: u64, label: Label) -> Descriptor {
+    pub(super) fn length_descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
-        let (root, extent) = (self.root, Extent::Lengths);
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0, label }
+        let (root, extent) = (self.root, CountSpec::Lengths);
+        Descriptor {
+            kind,
+            dtype,
+            op,
+            root,
+            count_spec: extent,
+            sequence,
+            algorithm: 0,
+            part: 0,
+            label,
+        }
     }
 
     fn check(&self, group: &Group, options: &CallOptions) -> Result<()> {
@@ -138,18 +148,23 @@ impl<'a> BytesCall<'a> {
     }
 
     /// Both operations, in a turn of the caller's.
-    fn run(&self, group: &Group, first: Descriptor, deadline: &LateDeadline) -> Result<Strings> {
-        group.await_presence(&first, deadline.begun())?;
+    fn run(
+        &self,
+        group: &Group,
+        first: Descriptor,
+        deadline: &LazyDeadline,
+    ) -> Result<ByteStrings> {
+        group.await_all_arrivals(&first, deadline.get_or_start())?;
         let lengths = self.exchange_lengths(group, first, deadline)?;
-        let made = lengths.map(|lengths| make(&lengths)).transpose();
+        let made = lengths.map(|lengths| allocate_strings(&lengths)).transpose();
         let mut strings = made.map_err(|error| {
             let what = format!("{} of rank {}", self.title(&first), group.rank());
-            group.fail_here(error.context(what))
+            group.fail_with_local_blame(error.context(what))
         })?;
         let list = strings.as_deref_mut().unwrap_or_default();
-        let call = self.bytes_call(group.rank(), list)?;
+        let call = self.payload_call(group.rank(), list)?;
         let descriptor = call.descriptor(first.sequence + 1, first.label);
-        let record = group.record(&descriptor, Instant::now(), true);
+        let record = group.record_collective(&descriptor, Instant::now(), true);
         let options = CallOptions::default();
         let outcome = group.backend.run(&call.operation(
             descriptor,
@@ -166,30 +181,41 @@ impl<'a> BytesCall<'a> {
         &self,
         group: &Group,
         descriptor: Descriptor,
-        deadline: &LateDeadline,
+        deadline: &LazyDeadline,
     ) -> Result<Option<Vec<u64>>> {
         let (rank, size) = (group.rank(), group.size());
         let gets_all = self.kind == OpKind::AllGather || self.root == Some(rank);
         let dtype = DataType::U64;
-        let mut mine = word(self.bytes);
-        let mut all = Vec::new();
+        let mut own_length = encode_length(self.bytes);
+        let mut all_lengths = Vec::new();
         let call = match (self.kind, self.root) {
             (OpKind::AllGather, _) => {
-                all.resize(size * WORD, 0);
-                Call::all_gather(Src::from(&mine[..]), Dst::from(all.as_mut_slice()), dtype)
+                all_lengths.resize(size * LENGTH_BYTES, 0);
+                Call::all_gather(
+                    Src::from(&own_length[..]),
+                    Dst::from(all_lengths.as_mut_slice()),
+                    dtype,
+                )
             }
             (OpKind::Gather, Some(root)) => {
-                all.resize(if gets_all { size * WORD } else { 0 }, 0);
-                Call::gather(Src::from(&mine[..]), Dst::from(all.as_mut_slice()), dtype, root)
+                all_lengths.resize(if gets_all { size * LENGTH_BYTES } else { 0 }, 0);
+                Call::gather(
+                    Src::from(&own_length[..]),
+                    Dst::from(all_lengths.as_mut_slice()),
+                    dtype,
+                    root,
+                )
             }
             (OpKind::Scatter, Some(root)) => {
                 let blocks = self.blocks.iter().flatten().filter(|_| gets_all);
-                all = blocks.flat_map(|&block| word(block)).collect();
-                let into = Dst::from(mine.as_mut_slice());
-                Call::scatter(Src::from(all.as_slice()), into, dtype, root)
+                all_lengths = blocks.flat_map(|&block| encode_length(block)).collect();
+                let into = Dst::from(own_length.as_mut_slice());
+                Call::scatter(Src::from(all_lengths.as_slice()), into, dtype, root)
             }
-            (_, Some(root)) => Call::broadcast(Dst::from(mine.as_mut_slice()), dtype, root, rank),
-            (_, None) => return Err(rootless()),
+            (_, Some(root)) => {
+                Call::broadcast(Dst::from(own_length.as_mut_slice()), dtype, root, rank)
+            }
+            (_, None) => return Err(missing_root_error()),
         };
         let options = CallOptions::default();
         group.backend.run(&call.operation(
@@ -198,18 +224,18 @@ impl<'a> BytesCall<'a> {
             (group.name(), deadline),
             &group.observer,
         ))?;
-        let words = match self.kind {
-            OpKind::AllGather => &all,
-            OpKind::Gather if gets_all => &all,
+        let lengths = match self.kind {
+            OpKind::AllGather => &all_lengths,
+            OpKind::Gather if gets_all => &all_lengths,
             OpKind::Gather => return Ok(None),
-            _ => &mine[..],
+            _ => &own_length[..],
         };
-        let (words, _) = words.as_chunks::<WORD>();
-        Ok(Some(words.iter().map(|&word| u64::from_le_bytes(word)).collect()))
+        let (lengths, _) = lengths.as_chunks::<LENGTH_BYTES>();
+        Ok(Some(lengths.iter().map(|&word| u64::from_le_bytes(word)).collect()))
     }
 
     /// The operation that brings the bytes to where memory has been made for them.
-    fn bytes_call<'c>(&'c self, rank: Rank, strings: &'c mut [Vec<u8>]) -> Result<Call<'c>> {
+    fn payload_call<'c>(&'c self, rank: Rank, strings: &'c mut [Vec<u8>]) -> Result<Call<'c>> {
         let dtype = DataType::U8;
         let mut blocks = strings.iter_mut().map(|string| Dst::from(string.as_mut_slice()));
         Ok(match (self.kind, self.root) {
@@ -229,24 +255,24 @@ impl<'a> BytesCall<'a> {
                 }
                 Call::broadcast(whole, dtype, root, rank)
             }
-            (_, None) => return Err(rootless()),
+            (_, None) => return Err(missing_root_error()),
         })
     }
 }
 
-fn rootless() -> Error {
+fn missing_root_error() -> Error {
     Error::internal("a call on byte strings without a root")
 }
 
 /// The length of a string.
-fn word(bytes: Src<'_>) -> [u8; WORD] {
+fn encode_length(bytes: Src<'_>) -> [u8; LENGTH_BYTES] {
     (bytes.len() as u64).to_le_bytes()
 }
 
 /// Zeroed memory for strings of these lengths, each with a byte more, so that a terminator fits.
-fn make(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
+fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     let total = lengths.iter().fold(0_u128, |total, &length| total + u128::from(length));
-    let none = || {
+    let out_of_memory = || {
         let message = format!(
             "there is no memory for {total} bytes in {} strings; the group cannot go on",
             lengths.len()
@@ -254,20 +280,20 @@ fn make(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
         Error::new(ErrorKind::OutOfMemory, message)
     };
     if isize::try_from(total).is_err() {
-        return Err(none());
+        return Err(out_of_memory());
     }
     // Asked first: memory that the system promises and does not have makes the kernel kill
     // processes instead.
-    if total >= WORTH_ASKING
-        && let Some(available) = this::memory_available()
+    if total >= MEMORY_CHECK_THRESHOLD
+        && let Some(available) = this_process::memory_available()
         && total > u128::from(available)
     {
-        return Err(none().context(format_args!("{available} bytes are available")));
+        return Err(out_of_memory().context(format_args!("{available} bytes are available")));
     }
     let string = |&length: &u64| {
-        let length = usize::try_from(length).map_err(|_| none())?;
+        let length = usize::try_from(length).map_err(|_| out_of_memory())?;
         let mut string = Vec::new();
-        string.try_reserve_exact(length.saturating_add(1)).map_err(|_| none())?;
+        string.try_reserve_exact(length.saturating_add(1)).map_err(|_| out_of_memory())?;
         string.resize(length, 0);
         Ok(string)
     };
@@ -278,21 +304,22 @@ impl Group {
     /// Runs a collective on byte strings on the calling thread; what this rank gets.
     ///
     /// # Errors
-    /// `InvalidArgument` before anything has happened; afterwards those of [`Group::run`] and
-    /// `OutOfMemory`, all of which fail the group.
-    pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<Strings> {
-        callbacks::refuse_to_block("a blocking call")?;
+    /// `InvalidArgument` before anything has happened; afterwards those of
+    /// [`Group::run_callback_thread`] and `OutOfMemory`, all of which fail the group.
+    pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<ByteStrings> {
+        callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_bytes(call, options)?;
-        let deadline = LateDeadline::from(self.deadline(options));
-        let ticket = self.queue.issue_several(OPERATIONS);
-        let descriptor = call.first(ticket.sequence(), options.label);
+        let deadline = LazyDeadline::from(self.deadline(options));
+        let ticket = self.queue.issue_several(OPERATIONS_PER_CALL);
+        let descriptor = call.length_descriptor(ticket.sequence(), options.label);
         let run = || call.run(self, descriptor, &deadline);
         let outcome = self.run_in_turn(&ticket, &descriptor, &deadline, run);
-        let outcome = outcome.context(|| format!("{} on {}", call.title(&descriptor), self.whom()));
-        outcome.inspect_err(|error| self.hand_out(error))
+        let outcome =
+            outcome.context(|| format!("{} on {}", call.title(&descriptor), self.describe_rank()));
+        outcome.inspect_err(|error| self.report_to_caller(error))
     }
 
-    /// Checks a collective on byte strings that will be issued. Where this rank gets any, `deliver`
+    /// Checks a collective on byte strings that will be issued. Where this rank gets any, `handler`
     /// is called with them.
     ///
     /// # Errors
@@ -301,10 +328,10 @@ impl Group {
         self: &Arc<Self>,
         call: BytesCall<'static>,
         options: CallOptions,
-        deliver: Deliver,
-    ) -> Result<Prepared> {
+        handler: BytesHandler,
+    ) -> Result<PreparedCall> {
         self.check_bytes(&call, &options)?;
-        Ok(Prepared::bytes(Arc::clone(self), call, options, deliver))
+        Ok(PreparedCall::bytes(Arc::clone(self), call, options, handler))
     }
 
     fn check_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<()> {
@@ -317,7 +344,7 @@ impl Group {
 pub(super) struct BytesTask {
     call: BytesCall<'static>,
     label: Label,
-    deliver: Option<Deliver>,
+    handler: Option<BytesHandler>,
     works: [Arc<Work>; 1],
 }
 
@@ -325,24 +352,24 @@ impl BytesTask {
     pub(super) fn new(
         call: BytesCall<'static>,
         label: Label,
-        deliver: Deliver,
+        handler: BytesHandler,
         work: Arc<Work>,
     ) -> Self {
-        Self { call, label, deliver: Some(deliver), works: [work] }
+        Self { call, label, handler: Some(handler), works: [work] }
     }
 }
 
-impl Task for BytesTask {
+impl OperationTask for BytesTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }
 
-    fn operations(&self) -> u64 {
-        OPERATIONS
+    fn operation_count(&self) -> u64 {
+        OPERATIONS_PER_CALL
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
-        self.call.first(sequence, self.label)
+        self.call.length_descriptor(sequence, self.label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
@@ -350,8 +377,8 @@ impl Task for BytesTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        match (self.call.run(group, first, &(*deadline).into())?, self.deliver.take()) {
-            (Some(strings), Some(Deliver(take))) => take(strings),
+        match (self.call.run(group, first, &(*deadline).into())?, self.handler.take()) {
+            (Some(strings), Some(BytesHandler(take))) => take(strings),
             _ => Ok(()),
         }
     }
@@ -360,26 +387,26 @@ impl Task for BytesTask {
 /// Told of a message whose memory the engine has made; ends its work once the message has been
 /// handed on.
 #[derive(Debug)]
-pub(super) struct Taker {
+pub(super) struct BytesReceiveCompletion {
     work: Arc<Work>,
-    deliver: Mutex<Option<Deliver>>,
+    handler: Mutex<Option<BytesHandler>>,
 }
 
-impl Taker {
-    pub(super) fn new(work: Arc<Work>, deliver: Deliver) -> Self {
-        Self { work, deliver: Mutex::new(Some(deliver)) }
+impl BytesReceiveCompletion {
+    pub(super) fn new(work: Arc<Work>, handler: BytesHandler) -> Self {
+        Self { work, handler: Mutex::new(Some(handler)) }
     }
 }
 
-impl Completion for Taker {
+impl Completion for BytesReceiveCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
         self.work.complete(outcome);
     }
 
-    fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
-        let deliver = self.deliver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let taken = deliver.map_or(Ok(()), |Deliver(take)| take(vec![bytes]));
-        self.work.complete(taken.map(|()| delivery));
+    fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
+        let handler = self.handler.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let delivered = handler.map_or(Ok(()), |BytesHandler(take)| take(vec![bytes]));
+        self.work.complete(delivered.map(|()| delivery));
     }
 }
 
@@ -388,13 +415,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_does_not_have_is_refused_before_it_is_touched() {
-        let made = make(&[3, 0]).unwrap();
+    fn strings_beyond_available_memory_are_refused() {
+        let made = allocate_strings(&[3, 0]).unwrap();
         assert_eq!(made, [vec![0; 3], vec![]]);
-        let available = this::memory_available().unwrap();
+        let available = this_process::memory_available().unwrap();
         // Also where only all of them together are too long.
         for lengths in [vec![available * 2], vec![available; 2]] {
-            let error = make(&lengths).unwrap_err();
+            let error = allocate_strings(&lengths).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory);
             assert!(error.message().contains("bytes are available"), "{error}");
         }

@@ -1,13 +1,13 @@
 //! What a single call may choose, beside its arguments.
 
-use crate::base::debug::Values;
+use crate::base::debug::NanCheck;
 use crate::base::label::Label;
 
 /// Where the caller says that the buffers of a call lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum BufferLocation {
     /// It does not say.
-    Unsaid,
+    Unspecified,
     /// In host memory.
     Host,
     /// In the memory of a device.
@@ -27,9 +27,9 @@ pub struct CallOptions {
     /// An algorithm by name.
     pub algorithm: Option<String>,
     /// Which elements may not be in its buffers, beside those that may not be in any call's.
-    pub values: Values,
+    pub nan_check: NanCheck,
     /// Where its buffers lie.
-    pub place: Where,
+    pub location: BufferLocation,
     /// The stream that it is put into, for buffers on a device.
     pub stream: Option<usize>,
     /// The label of the call, which all ranks give alike.
@@ -40,26 +40,26 @@ pub struct CallOptions {
 
 impl CallOptions {
     /// Those of a call that chooses nothing.
-    pub const PLAIN: Self = Self {
+    pub const DEFAULT: Self = Self {
         timeout_ms: 0,
         premul_scale: 0.0,
         canonical: false,
         algorithm: None,
-        values: Values::Any,
-        place: Where::Unsaid,
+        nan_check: NanCheck::Off,
+        location: BufferLocation::Unspecified,
         stream: None,
         label: Label::NONE,
         synchronous: false,
     };
 
     /// Whether it has anything to do with a device.
-    pub(super) fn is_placed(&self) -> bool {
-        self.stream.is_some() || matches!(self.place, Where::Device(_))
+    pub(super) fn is_for_device(&self) -> bool {
+        self.stream.is_some() || matches!(self.location, BufferLocation::Device(_))
     }
 }
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self::PLAIN
+        Self::DEFAULT
     }
 }

@@ -8,16 +8,16 @@
 //! A callback is called, withdrawn or dropped; the thread that takes the function out of its slot
 //! decides which. Stopping drains what was posted, and begins a new generation: callbacks of an
 //! earlier one are not posted any more. The thread also drops groups whose last holder is a thread
-//! that must not (see [`let_go`]).
+//! that must not (see [`release_group`]).
 
 use super::group::Group;
-use super::work::Progress;
+use super::work::WorkProgress;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::Level;
-use crate::process::thread::{self, MARKS};
-use crate::wait::bell::Bell;
-use crate::wait::{Pace, until};
+use crate::base::log::LogLevel;
+use crate::process::thread::{self, THREAD_FLAGS};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitPolicy, wait_until};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,13 +25,13 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How many callbacks may be registered and not have been called.
-pub const MOST_CALLBACKS: usize = 1 << 20;
+pub const MAX_CALLBACKS: usize = 1 << 20;
 
 /// How long the thread stays when no callback is registered.
-const IDLE: Duration = Duration::from_millis(100);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What is called with the outcome of a work.
-pub(super) type Function = Box<dyn FnOnce(&Result<()>) + Send>;
+pub(super) type CallbackFn = Box<dyn FnOnce(&Result<()>) + Send>;
 
 /// By what a caller names a callback that it withdraws: its function and the pointer given with
 /// that.
@@ -44,18 +44,18 @@ pub struct CallbackKey {
 }
 
 /// What the thread is to do.
-enum Task {
-    Call(Arc<Slot>, Result<()>),
-    Drop(Box<Group>),
+enum CallbackThreadTask {
+    Call(Arc<CallbackSlot>, Result<()>),
+    DropGroup(Box<Group>),
 }
 
-struct Tasks {
+struct CallbackQueue {
     /// With their numbers, which rise.
-    waiting: VecDeque<(u64, Task)>,
+    waiting: VecDeque<(u64, CallbackThreadTask)>,
     /// The number of the next one.
-    next: u64,
+    next_number: u64,
     /// The number of the one that the thread performs.
-    performed: Option<u64>,
+    running: Option<u64>,
     /// Callbacks of this generation that are registered and have not been called.
     registered: usize,
     /// Rises when callbacks are stopped: those of an earlier one are not posted any more.
@@ -64,10 +64,10 @@ struct Tasks {
     has_thread: bool,
 }
 
-static TASKS: Mutex<Tasks> = Mutex::new(Tasks {
+static QUEUE: Mutex<CallbackQueue> = Mutex::new(CallbackQueue {
     waiting: VecDeque::new(),
-    next: 0,
-    performed: None,
+    next_number: 0,
+    running: None,
     registered: 0,
     generation: 0,
     is_stopped: false,
@@ -75,67 +75,67 @@ static TASKS: Mutex<Tasks> = Mutex::new(Tasks {
 });
 
 /// Rung when a task comes or has been performed, and when callbacks are stopped.
-static BELL: LazyLock<Bell> = LazyLock::new(Bell::default);
+static DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
 /// A callback until it is called, withdrawn or dropped: one of the three takes its function.
-struct Slot {
+struct CallbackSlot {
     key: CallbackKey,
     generation: u64,
-    function: Mutex<Option<Function>>,
+    function: Mutex<Option<CallbackFn>>,
 }
 
 /// A registered callback. It is posted once; one that is dropped instead is forgotten.
-pub(super) struct Callback(Arc<Slot>);
+pub(super) struct RegisteredCallback(Arc<CallbackSlot>);
 
 /// A callback that has been posted, for withdrawing it.
-pub(super) struct Posted(Weak<Slot>);
+pub(super) struct PostedCallback(Weak<CallbackSlot>);
 
-impl fmt::Debug for Callback {
+impl fmt::Debug for RegisteredCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Callback").field("key", &self.0.key).finish_non_exhaustive()
     }
 }
 
-impl Slot {
-    /// Its function, which counts as registered until [`Tasks::has_ended`] is called.
-    fn take(&self) -> Option<Function> {
+impl CallbackSlot {
+    /// Its function, which counts as registered until [`CallbackQueue::unregister`] is called.
+    fn take_function(&self) -> Option<CallbackFn> {
         self.function.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn is_full(&self) -> bool {
+    fn has_function(&self) -> bool {
         self.function.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn withdraw(&self) -> Option<Function> {
-        let function = self.take()?;
-        lock().has_ended(self.generation);
-        BELL.ring();
+    fn withdraw(&self) -> Option<CallbackFn> {
+        let function = self.take_function()?;
+        lock_queue().unregister(self.generation);
+        DOORBELL.notify();
         Some(function)
     }
 }
 
-impl Drop for Slot {
+impl Drop for CallbackSlot {
     fn drop(&mut self) {
         drop(self.withdraw());
     }
 }
 
-impl Tasks {
+impl CallbackQueue {
     /// A callback of a generation has been called, or never will be.
-    fn has_ended(&mut self, generation: u64) {
+    fn unregister(&mut self, generation: u64) {
         if generation == self.generation {
             self.registered -= 1;
         }
     }
 
-    fn put(&mut self, task: Task) {
-        self.waiting.push_back((self.next, task));
-        self.next += 1;
+    fn push(&mut self, task: CallbackThreadTask) {
+        self.waiting.push_back((self.next_number, task));
+        self.next_number += 1;
     }
 
     /// Whether all tasks with numbers below this one have been performed.
-    fn has_performed(&self, number: u64) -> bool {
-        let mut left = self.performed.iter().chain(self.waiting.front().map(|(first, _)| first));
+    fn has_run_all_below(&self, number: u64) -> bool {
+        let mut left = self.running.iter().chain(self.waiting.front().map(|(first, _)| first));
         left.all(|&left| left >= number)
     }
 }
@@ -148,54 +148,58 @@ impl Tasks {
 pub(super) fn register(
     key: CallbackKey,
     function: impl FnOnce(&Result<()>) + Send + 'static,
-) -> Result<Callback> {
-    let mut tasks = lock();
+) -> Result<RegisteredCallback> {
+    let mut tasks = lock_queue();
     if tasks.is_stopped {
         let message = "completion callbacks were stopped (dist_callbacks_stop): call dist_callbacks_start first";
         return Err(Error::new(ErrorKind::NotInitialized, message));
     }
-    if tasks.registered >= MOST_CALLBACKS {
+    if tasks.registered >= MAX_CALLBACKS {
         let message =
-            format!("{MOST_CALLBACKS} completion callbacks are registered, the most there may be");
+            format!("{MAX_CALLBACKS} completion callbacks are registered, the most there may be");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
     ensure_thread(&mut tasks)?;
     tasks.registered += 1;
-    let function: Function = Box::new(function);
+    let function: CallbackFn = Box::new(function);
     let generation = tasks.generation;
-    Ok(Callback(Arc::new(Slot { key, generation, function: Mutex::new(Some(function)) })))
+    Ok(RegisteredCallback(Arc::new(CallbackSlot {
+        key,
+        generation,
+        function: Mutex::new(Some(function)),
+    })))
 }
 
-impl Callback {
+impl RegisteredCallback {
     /// Has the function called with this outcome, after those that were posted before.
     pub(super) fn post(self, outcome: Result<()>) {
-        let mut tasks = lock();
+        let mut tasks = lock_queue();
         // Of an earlier generation, it is dropped without the lock.
         if self.0.generation == tasks.generation {
             // The thread is there as long as a callback is registered.
-            tasks.put(Task::Call(self.0, outcome));
+            tasks.push(CallbackThreadTask::Call(self.0, outcome));
             drop(tasks);
-            BELL.ring();
+            DOORBELL.notify();
         }
     }
 
     /// For withdrawing it once it has been posted.
-    pub(super) fn posted(&self) -> Posted {
-        Posted(Arc::downgrade(&self.0))
+    pub(super) fn posted(&self) -> PostedCallback {
+        PostedCallback(Arc::downgrade(&self.0))
     }
 
     /// Whether it was registered under this key and has not been withdrawn.
-    pub(super) fn has(&self, key: CallbackKey) -> bool {
-        self.0.key == key && self.0.is_full()
+    pub(super) fn is_registered_as(&self, key: CallbackKey) -> bool {
+        self.0.key == key && self.0.has_function()
     }
 
     /// Its function, which is never called then.
-    pub(super) fn withdraw(self) -> Option<Function> {
+    pub(super) fn withdraw(self) -> Option<CallbackFn> {
         self.0.withdraw()
     }
 }
 
-impl Posted {
+impl PostedCallback {
     /// Whether it has not been called yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.0.strong_count() > 0
@@ -203,7 +207,7 @@ impl Posted {
 
     /// Its function, if it was registered under this key and has not been called; it is never
     /// called then.
-    pub(super) fn withdraw(&self, key: CallbackKey) -> Option<Function> {
+    pub(super) fn withdraw(&self, key: CallbackKey) -> Option<CallbackFn> {
         self.0.upgrade().filter(|slot| slot.key == key)?.withdraw()
     }
 }
@@ -214,51 +218,51 @@ impl Posted {
 ///
 /// # Errors
 /// `InvalidArgument` inside a callback.
-pub fn stop(limit: &Deadline) -> Result<Progress> {
-    refuse_to_block("stopping completion callbacks")?;
+pub fn stop(limit: &Deadline) -> Result<WorkProgress> {
+    reject_blocking_in_callback("stopping completion callbacks")?;
     let posted = {
-        let mut tasks = lock();
+        let mut tasks = lock_queue();
         if !tasks.is_stopped {
             tasks.is_stopped = true;
             tasks.generation += 1;
             tasks.registered = 0;
         }
-        tasks.next
+        tasks.next_number
     };
-    BELL.ring();
-    if !wait_until_performed(posted, limit) {
-        drop_calls(posted);
+    DOORBELL.notify();
+    if !wait_until_run(posted, limit) {
+        drop_waiting_calls(posted);
     }
-    let ended = || (!lock().has_thread).then_some(());
-    match until(&BELL, Pace::PATIENT, limit, || None, ended) {
-        Ok(()) => Ok(Progress::Done),
-        Err(_) => Ok(Progress::Pending),
+    let ended = || (!lock_queue().has_thread).then_some(());
+    match wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, limit, || None, ended) {
+        Ok(()) => Ok(WorkProgress::Done),
+        Err(_) => Ok(WorkProgress::Pending),
     }
 }
 
 /// Lets callbacks be registered again after [`stop`].
 pub fn start() {
-    lock().is_stopped = false;
+    lock_queue().is_stopped = false;
 }
 
 /// Waits until the callbacks of all works that are done have returned; where the limit comes first,
 /// those that have not begun are dropped. The number of these.
-pub(super) fn finish(limit: &Deadline) -> usize {
-    let posted = lock().next;
-    if wait_until_performed(posted, limit) { 0 } else { drop_calls(posted) }
+pub(super) fn drain(limit: &Deadline) -> usize {
+    let posted = lock_queue().next_number;
+    if wait_until_run(posted, limit) { 0 } else { drop_waiting_calls(posted) }
 }
 
-fn wait_until_performed(number: u64, limit: &Deadline) -> bool {
-    let performed = || lock().has_performed(number).then_some(());
-    until(&BELL, Pace::PATIENT, limit, || None, performed).is_ok()
+fn wait_until_run(number: u64, limit: &Deadline) -> bool {
+    let has_run = || lock_queue().has_run_all_below(number).then_some(());
+    wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, limit, || None, has_run).is_ok()
 }
 
 /// Drops the callbacks with numbers below this one that wait; how many they were.
-fn drop_calls(number: u64) -> usize {
-    let mut tasks = lock();
+fn drop_waiting_calls(number: u64) -> usize {
+    let mut tasks = lock_queue();
     let waiting = std::mem::take(&mut tasks.waiting);
-    let is_dropped = |(own, task): &(u64, Task)| {
-        *own < number && matches!(task, Task::Call(slot, _) if slot.is_full())
+    let is_dropped = |(own, task): &(u64, CallbackThreadTask)| {
+        *own < number && matches!(task, CallbackThreadTask::Call(slot, _) if slot.has_function())
     };
     let (dropped, kept): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_dropped);
     tasks.waiting = kept.into();
@@ -270,18 +274,22 @@ fn drop_calls(number: u64) -> usize {
 /// Gives up a hold on a group, on a thread that may belong to the group's own engine. If this was
 /// the last one, the callback thread ends the group: an engine cannot be taken down by the thread
 /// that runs it.
-pub(super) fn let_go(group: Arc<Group>) {
+pub(super) fn release_group(group: Arc<Group>) {
     let Some(group) = Arc::into_inner(group) else { return };
-    let mut tasks = lock();
+    let mut tasks = lock_queue();
     match ensure_thread(&mut tasks) {
         Ok(()) => {
-            tasks.put(Task::Drop(Box::new(group)));
+            tasks.push(CallbackThreadTask::DropGroup(Box::new(group)));
             drop(tasks);
-            BELL.ring();
+            DOORBELL.notify();
         }
         Err(error) => {
             drop(tasks);
-            crate::log!(Level::Warn, "group {} ends on a thread of its own: {error}", group.name());
+            crate::log!(
+                LogLevel::Warn,
+                "group {} ends on a thread of its own: {error}",
+                group.name()
+            );
         }
     }
 }
@@ -291,22 +299,26 @@ pub(super) fn let_go(group: Arc<Group>) {
 /// # Errors
 /// `InvalidArgument`, saying what to do instead.
 #[inline]
-pub fn refuse_to_block(what: &str) -> Result<()> {
-    if MARKS.with(|marks| marks.in_callbacks.get()) { Err(refused(what)) } else { Ok(()) }
+pub fn reject_blocking_in_callback(action: &str) -> Result<()> {
+    if THREAD_FLAGS.with(|marks| marks.in_callbacks.get()) {
+        Err(blocking_in_callback_error(action))
+    } else {
+        Ok(())
+    }
 }
 
 #[cold]
-fn refused(what: &str) -> Error {
+fn blocking_in_callback_error(action: &str) -> Error {
     let message = format!(
-        "{what} may block, which a completion callback must not: all callbacks share one thread. Issue it \
+        "{action} may block, which a completion callback must not: all callbacks share one thread. Issue it \
          asynchronously (with a work), or do it on another thread"
     );
     Error::invalid(message)
 }
 
-fn ensure_thread(tasks: &mut Tasks) -> Result<()> {
+fn ensure_thread(tasks: &mut CallbackQueue) -> Result<()> {
     if !tasks.has_thread {
-        thread::start("dist-callback", run)?;
+        thread::start("dist-callback", run_callback_thread)?;
         tasks.has_thread = true;
     }
     Ok(())
@@ -314,30 +326,30 @@ fn ensure_thread(tasks: &mut Tasks) -> Result<()> {
 
 /// The thread: calls posted functions until nothing is registered for a while, or callbacks are
 /// stopped.
-fn run() {
-    MARKS.with(|marks| marks.in_callbacks.set(true));
+fn run_callback_thread() {
+    THREAD_FLAGS.with(|marks| marks.in_callbacks.set(true));
     loop {
-        let (lingers, was_stopped) = {
-            let tasks = lock();
+        let (is_idle, was_stopped) = {
+            let tasks = lock_queue();
             (tasks.registered == 0, tasks.is_stopped)
         };
-        let limit = match lingers {
+        let limit = match is_idle {
             true if was_stopped => Deadline::after(Duration::ZERO),
-            true => Deadline::after(IDLE),
+            true => Deadline::after(IDLE_TIMEOUT),
             false => Deadline::never(),
         };
         let ready = || {
-            let mut tasks = lock();
+            let mut tasks = lock_queue();
             let task = tasks.waiting.pop_front();
-            tasks.performed = task.as_ref().map(|(number, _)| *number);
-            let has_changed = !lingers && tasks.registered == 0 || was_stopped != tasks.is_stopped;
+            tasks.running = task.as_ref().map(|(number, _)| *number);
+            let has_changed = !is_idle && tasks.registered == 0 || was_stopped != tasks.is_stopped;
             (task.is_some() || has_changed).then(|| task.map(|(_, task)| task))
         };
-        match until(&BELL, Pace::PATIENT, &limit, || None, ready) {
-            Ok(Some(task)) => perform(task),
+        match wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, &limit, || None, ready) {
+            Ok(Some(task)) => run_task(task),
             Ok(None) => {}
-            Err(_) if retire() => {
-                BELL.ring();
+            Err(_) if try_retire() => {
+                DOORBELL.notify();
                 return;
             }
             Err(_) => {}
@@ -345,29 +357,29 @@ fn run() {
     }
 }
 
-fn perform(task: Task) {
+fn run_task(task: CallbackThreadTask) {
     match task {
-        Task::Call(slot, outcome) => {
-            if let Some(function) = slot.take() {
+        CallbackThreadTask::Call(slot, outcome) => {
+            if let Some(function) = slot.take_function() {
                 if catch_unwind(AssertUnwindSafe(|| function(&outcome))).is_err() {
-                    crate::log!(Level::Error, "a completion callback panicked");
+                    crate::log!(LogLevel::Error, "a completion callback panicked");
                 }
-                lock().has_ended(slot.generation);
+                lock_queue().unregister(slot.generation);
             }
         }
-        Task::Drop(group) => drop(group),
+        CallbackThreadTask::DropGroup(group) => drop(group),
     }
-    lock().performed = None;
-    BELL.ring();
+    lock_queue().running = None;
+    DOORBELL.notify();
 }
 
 /// Ends the thread's time, unless there is something to do after all.
-fn retire() -> bool {
-    let mut tasks = lock();
+fn try_retire() -> bool {
+    let mut tasks = lock_queue();
     tasks.has_thread = tasks.registered > 0 || !tasks.waiting.is_empty();
     !tasks.has_thread
 }
 
-fn lock() -> MutexGuard<'static, Tasks> {
-    TASKS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_queue() -> MutexGuard<'static, CallbackQueue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }

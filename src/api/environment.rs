@@ -1,9 +1,9 @@
 //! Where a job's ranks meet, and which rank this is: from the options, a URL, or what a launcher
 //! has put into the environment.
 
-use crate::base::config::{self, Variable};
-use crate::base::error::{Context as _, Error, Result};
-use crate::process::this;
+use crate::base::config::{self, EnvVariable};
+use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::process::this_process;
 use crate::store::tcp::Secret;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -14,7 +14,7 @@ pub const DEFAULT_PORT: u16 = 29_500;
 
 /// A rank and a world size; either may still be unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct RankAndSize {
     /// The rank.
     pub rank: Option<usize>,
     /// The world size.
@@ -23,18 +23,18 @@ pub struct Identity {
 
 /// How the store is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meeting {
-    /// At a TCP address. Rank 0 hosts it unless `agent` does.
+pub enum RendezvousMethod {
+    /// At a TCP address. Rank 0 hosts it unless `is_agent_hosted` does.
     Tcp {
         /// The host.
         host: String,
         /// The port.
         port: u16,
         /// The launcher hosts the store.
-        agent: bool,
+        is_agent_hosted: bool,
     },
     /// Nowhere: a world of one has nobody to meet.
-    Alone,
+    SingleRank,
     /// In a file that all ranks reach.
     File {
         /// Its path.
@@ -52,18 +52,18 @@ pub enum Meeting {
 
 /// Everything that a URL or the environment says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedInitMethod {
     /// Who this is.
-    pub identity: Identity,
+    pub identity: RankAndSize,
     /// Where to meet.
-    pub meeting: Meeting,
+    pub rendezvous: RendezvousMethod,
 }
 
 /// One launcher's variables.
 struct Launcher {
     name: &'static str,
-    rank: Variable,
-    size: Variable,
+    rank: EnvVariable,
+    size: EnvVariable,
 }
 
 const LAUNCHERS: &[Launcher] = &[
@@ -74,7 +74,7 @@ const LAUNCHERS: &[Launcher] = &[
 ];
 
 /// The init methods that there are, for messages.
-const METHODS: &str =
+const INIT_METHOD_FORMS: &str =
     "env://, tcp://host:port?rank=R&world_size=N, or file:///path?rank=R&world_size=N";
 
 /// Reads an init method: `env://` (also where it is empty), `tcp://host:port?rank=R&world_size=N`,
@@ -84,37 +84,38 @@ const METHODS: &str =
 ///
 /// # Errors
 /// `InvalidArgument` naming what cannot be used, and what could.
-pub fn resolve(init_method: &str, size: Option<usize>) -> Result<Resolved> {
+pub fn resolve(init_method: &str, size: Option<usize>) -> Result<ResolvedInitMethod> {
     let (scheme, rest) = init_method.split_once("://").unwrap_or((init_method, ""));
     match scheme {
         "" | "env" => from_environment(rest, size),
         "tcp" => from_tcp_url(init_method, rest),
         "file" => from_file_url(init_method, rest),
         _ => {
-            let message = format!("init_method \"{init_method}\" is unknown; use {METHODS}");
+            let message =
+                format!("init_method \"{init_method}\" is unknown; use {INIT_METHOD_FORMS}");
             Err(Error::invalid(message))
         }
     }
 }
 
-fn from_environment(rest: &str, size: Option<usize>) -> Result<Resolved> {
+fn from_environment(rest: &str, size: Option<usize>) -> Result<ResolvedInitMethod> {
     let mut identity = identity_from_environment()?;
     identity.read_query(rest.strip_prefix('?').unwrap_or(rest))?;
-    let meeting = match size.or(identity.size) {
-        Some(1) => Meeting::Alone,
-        _ => meeting_from_environment(&identity)?,
+    let rendezvous = match size.or(identity.size) {
+        Some(1) => RendezvousMethod::SingleRank,
+        _ => rendezvous_from_environment(&identity)?,
     };
-    Ok(Resolved { identity, meeting })
+    Ok(ResolvedInitMethod { identity, rendezvous })
 }
 
 /// The rank and world size of the first launcher that has set either.
 ///
 /// # Errors
 /// `InvalidArgument` where a value is no number, or where only one of the two is set.
-pub fn identity_from_environment() -> Result<Identity> {
+pub fn identity_from_environment() -> Result<RankAndSize> {
     for launcher in LAUNCHERS {
-        let rank = config::number(launcher.rank)?;
-        let size = config::number(launcher.size)?;
+        let rank = config::read_number(launcher.rank)?;
+        let size = config::read_number(launcher.size)?;
         if rank.is_some() != size.is_some() {
             let (set, unset) = if rank.is_some() {
                 (launcher.rank.name, launcher.size.name)
@@ -130,10 +131,10 @@ pub fn identity_from_environment() -> Result<Identity> {
             return Err(Error::invalid(message));
         }
         if rank.is_some() {
-            return Ok(Identity { rank, size });
+            return Ok(RankAndSize { rank, size });
         }
     }
-    Ok(Identity::default())
+    Ok(RankAndSize::default())
 }
 
 /// The secret of the job's store, if the environment says where it is.
@@ -143,7 +144,7 @@ pub fn identity_from_environment() -> Result<Identity> {
 /// where it cannot be read. All name the variable, and none what is there.
 pub fn job_secret() -> Result<Option<Secret>> {
     let (file, fd) = (config::SECRET_FILE, config::SECRET_FD);
-    let (found, source) = match (config::text(file)?, config::number(fd)?) {
+    let (found, source) = match (config::read_text(file)?, config::read_number(fd)?) {
         (None, None) => return Ok(None),
         (Some(path), None) => (Secret::from_file(Path::new(&path)), file),
         (None, Some(number)) => (Secret::from_fd(number), fd),
@@ -158,47 +159,48 @@ pub fn job_secret() -> Result<Option<Secret>> {
     found.map(Some).context(|| format!("the store's secret, from {}", source.name))
 }
 
-fn meeting_from_environment(identity: &Identity) -> Result<Meeting> {
-    if let Some(host) = config::text(config::MASTER_ADDR)? {
-        let port = config::number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT);
-        let agent = config::text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True");
-        return Ok(Meeting::Tcp { host, port, agent });
+fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMethod> {
+    if let Some(host) = config::read_text(config::MASTER_ADDR)? {
+        let port = config::read_number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT);
+        let is_agent_hosted =
+            config::read_text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True");
+        return Ok(RendezvousMethod::Tcp { host, port, is_agent_hosted });
     }
     if let Some(job) = local_job(identity)? {
-        return Ok(Meeting::Local { job });
+        return Ok(RendezvousMethod::Local { job });
     }
-    config::required(
+    config::read_required(
         config::MASTER_ADDR,
         "start the program with distrun, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR \
          and MASTER_PORT (the host and port of rank 0)",
     )
-    .map(|host| Meeting::Tcp { host, port: DEFAULT_PORT, agent: false })
+    .map(|host| RendezvousMethod::Tcp { host, port: DEFAULT_PORT, is_agent_hosted: false })
 }
 
 /// The name of a job that an MPI launcher or Slurm has started wholly on this host; none where it
 /// spans hosts or nobody says.
-fn local_job(identity: &Identity) -> Result<Option<String>> {
+fn local_job(identity: &RankAndSize) -> Result<Option<String>> {
     let size = identity.size;
-    let is_whole = |local: Variable| -> Result<bool> {
-        Ok(size.is_some() && config::number::<usize>(local)? == size)
+    let is_single_host = |local: EnvVariable| -> Result<bool> {
+        Ok(size.is_some() && config::read_number::<usize>(local)? == size)
     };
-    if is_whole(config::OMPI_LOCAL_SIZE)? {
-        let job = config::text(config::PMIX_NAMESPACE)?.unwrap_or_default();
-        return Ok(Some(format!("openmpi-{job}-{}", this::siblings())));
+    if is_single_host(config::OMPI_LOCAL_SIZE)? {
+        let job = config::read_text(config::PMIX_NAMESPACE)?.unwrap_or_default();
+        return Ok(Some(format!("openmpi-{job}-{}", this_process::sibling_group_name())));
     }
-    if is_whole(config::PMI_LOCAL_SIZE)? {
-        return Ok(Some(format!("mpich-{}", this::siblings())));
+    if is_single_host(config::PMI_LOCAL_SIZE)? {
+        return Ok(Some(format!("mpich-{}", this_process::sibling_group_name())));
     }
-    if config::number::<usize>(config::SLURM_NODES)? == Some(1)
-        && let Some(job) = config::text(config::SLURM_JOB)?
+    if config::read_number::<usize>(config::SLURM_NODES)? == Some(1)
+        && let Some(job) = config::read_text(config::SLURM_JOB)?
     {
-        let step = config::text(config::SLURM_STEP)?.unwrap_or_default();
-        return Ok(Some(format!("slurm-{job}-{step}-{}", this::uid())));
+        let step = config::read_text(config::SLURM_STEP)?.unwrap_or_default();
+        return Ok(Some(format!("slurm-{job}-{step}-{}", this_process::uid())));
     }
     Ok(None)
 }
 
-fn from_tcp_url(url: &str, rest: &str) -> Result<Resolved> {
+fn from_tcp_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
     let bad = |why: &str| {
         Error::invalid(format!(
             "init_method \"{url}\": {why}; the form is tcp://host:port?rank=R&world_size=N"
@@ -212,13 +214,13 @@ fn from_tcp_url(url: &str, rest: &str) -> Result<Resolved> {
     if host.is_empty() {
         return Err(bad("there is no host"));
     }
-    let mut identity = Identity::default();
+    let mut identity = RankAndSize::default();
     identity.read_query(query).map_err(|error| bad(error.message()))?;
-    let meeting = Meeting::Tcp { host: host.to_owned(), port, agent: false };
-    Ok(Resolved { identity, meeting })
+    let rendezvous = RendezvousMethod::Tcp { host: host.to_owned(), port, is_agent_hosted: false };
+    Ok(ResolvedInitMethod { identity, rendezvous })
 }
 
-fn from_file_url(url: &str, rest: &str) -> Result<Resolved> {
+fn from_file_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
     let bad = |why: &str| {
         Error::invalid(format!(
             "init_method \"{url}\": {why}; the form is file:///path?rank=R&world_size=N"
@@ -229,7 +231,7 @@ fn from_file_url(url: &str, rest: &str) -> Result<Resolved> {
         return Err(bad("the path does not begin with \"/\""));
     }
     let path = decode_percent(path).map_err(bad)?;
-    let mut identity = Identity::default();
+    let mut identity = RankAndSize::default();
     identity.read_query(query).map_err(|error| bad(error.message()))?;
     if identity.rank.is_none() || identity.size.is_none() {
         let found = identity_from_environment()?;
@@ -237,14 +239,17 @@ fn from_file_url(url: &str, rest: &str) -> Result<Resolved> {
         identity.size = identity.size.or(found.size);
     }
     let path = PathBuf::from(OsString::from_vec(path));
-    Ok(Resolved { identity, meeting: Meeting::File { path, job: job_name()? } })
+    Ok(ResolvedInitMethod {
+        identity,
+        rendezvous: RendezvousMethod::File { path, job: job_name()? },
+    })
 }
 
 /// The name that the launcher has given the job, the same for all of its ranks; empty where nobody
 /// has.
 fn job_name() -> Result<String> {
     for variable in [config::RUN_ID, config::PMIX_NAMESPACE, config::SLURM_JOB] {
-        if let Some(name) = config::text(variable)? {
+        if let Some(name) = config::read_text(variable)? {
             return Ok(name);
         }
     }
@@ -255,15 +260,15 @@ fn job_name() -> Result<String> {
 fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let (byte, behind) = match (first, behind) {
+    while let Some((&first, tail)) = rest.split_first() {
+        let (byte, behind) = match (first, tail) {
             (b'%', [high, low, behind @ ..]) => {
                 let digit = |byte: u8| char::from(byte).to_digit(16);
                 let value = digit(*high).zip(digit(*low)).map(|(high, low)| high * 16 + low);
                 (value.and_then(|value| u8::try_from(value).ok()).ok_or(BAD_PERCENT)?, behind)
             }
             (b'%', _) => return Err(BAD_PERCENT),
-            _ => (first, behind),
+            _ => (first, tail),
         };
         if byte == 0 {
             return Err("a path has no zero bytes");
@@ -278,12 +283,12 @@ fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
 const BAD_PERCENT: &str =
     "behind \"%\" stand no two hexadecimal digits (write \"%\" itself as %25)";
 
-impl Identity {
+impl RankAndSize {
     /// Takes `rank` and `world_size` from a URL's query; others that torch knows are passed over.
     fn read_query(&mut self, query: &str) -> Result<()> {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let place = match name {
+            let field = match name {
                 "rank" => &mut self.rank,
                 "world_size" => &mut self.size,
                 "use_libuv" => continue,
@@ -292,7 +297,7 @@ impl Identity {
             let number = value.parse().map_err(|_| {
                 Error::invalid(format!("{name}=\"{value}\" is not a number from 0 on"))
             })?;
-            *place = Some(number);
+            *field = Some(number);
         }
         Ok(())
     }
@@ -302,27 +307,33 @@ impl Identity {
 mod tests {
     use super::*;
 
-    fn tcp(url: &str) -> Resolved {
+    fn tcp(url: &str) -> ResolvedInitMethod {
         resolve(url, None).unwrap()
     }
 
     #[test]
     fn tcp_urls() {
         let full = tcp("tcp://host.example:1234?rank=3&world_size=8&use_libuv=1");
-        assert_eq!(full.identity, Identity { rank: Some(3), size: Some(8) });
-        let at = |host: &str, port| Meeting::Tcp { host: host.into(), port, agent: false };
-        assert_eq!(full.meeting, at("host.example", 1234));
-        assert_eq!(tcp("tcp://[fe80::1%eth0]:5").meeting, at("fe80::1%eth0", 5));
-        assert_eq!(tcp("tcp://10.0.0.1:29500/").meeting, at("10.0.0.1", 29_500));
+        assert_eq!(full.identity, RankAndSize { rank: Some(3), size: Some(8) });
+        let at = |host: &str, port| RendezvousMethod::Tcp {
+            host: host.into(),
+            port,
+            is_agent_hosted: false,
+        };
+        assert_eq!(full.rendezvous, at("host.example", 1234));
+        assert_eq!(tcp("tcp://[fe80::1%eth0]:5").rendezvous, at("fe80::1%eth0", 5));
+        assert_eq!(tcp("tcp://10.0.0.1:29500/").rendezvous, at("10.0.0.1", 29_500));
     }
 
     #[test]
     fn file_urls() {
         let file = |url: &str| match resolve(url, None).unwrap() {
-            Resolved { identity, meeting: Meeting::File { path, .. } } => (identity, path),
+            ResolvedInitMethod { identity, rendezvous: RendezvousMethod::File { path, .. } } => {
+                (identity, path)
+            }
             other => panic!("{other:?}"),
         };
-        let both = Identity { rank: Some(3), size: Some(8) };
+        let both = RankAndSize { rank: Some(3), size: Some(8) };
         let (identity, path) = file("file:///tmp/a?rank=3&world_size=8");
         assert_eq!((identity, path), (both, PathBuf::from("/tmp/a")));
         let (_, path) = file("file:///with%20blank%3f%C3%A9é?world_size=8&rank=3");
@@ -330,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_say_what_is_wrong() {
+    fn bad_url_errors_name_the_cause() {
         for (url, word) in [
             ("etcd://x", "unknown"),
             ("tcp://host", "no port"),

@@ -8,11 +8,11 @@
 //! A work that ends stores its outcome, passes the fence of its queue's ring, and then looks
 //! whether the group has a list. The first call for the descriptor publishes the list, passes a
 //! fence, and then looks at all works with handles. So at least one of the two sees the other, and
-//! [`CompletionEvents::add`] adds a work once.
+//! [`CompletionEvents::insert`] adds a work once.
 //!
 //! # No released work
-//! Releasing a handle clears the work's token before it locks the list, and `add` reads the token
-//! under the lock.
+//! Releasing a handle clears the work's token before it locks the list, and `insert` reads the
+//! token under the lock.
 //!
 //! This module does not depend on how a work ends, or on handles.
 
@@ -20,30 +20,31 @@ use super::group::Group;
 use super::work::Work;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{Ordering, fence};
-use crate::wait::signal::Signal;
+use crate::wait::pollable_flag::PollableFlag;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The works of one group that are done and not taken.
 #[derive(Debug)]
 pub(super) struct CompletionEvents {
-    list: Mutex<DoneWorks>,
+    done_works: Mutex<DoneWorks>,
 }
 
 #[derive(Debug)]
 struct DoneWorks {
     /// Raised while there are works; `None` once the group has been released.
-    signal: Option<Signal>,
+    signal: Option<PollableFlag>,
     /// Their handles, by their order of completion.
     works: BTreeMap<u64, usize>,
     /// The key of the next one.
-    next: u64,
+    next_key: u64,
 }
 
 impl CompletionEvents {
     fn new() -> Result<Self> {
-        let list = DoneWorks { signal: Some(Signal::new()?), works: BTreeMap::new(), next: 1 };
-        Ok(Self { list: Mutex::new(list) })
+        let list =
+            DoneWorks { signal: Some(PollableFlag::new()?), works: BTreeMap::new(), next_key: 1 };
+        Ok(Self { done_works: Mutex::new(list) })
     }
 
     /// Lists a work that is done, unless it has been listed before or has no handle.
@@ -53,11 +54,11 @@ impl CompletionEvents {
         if list.signal.is_none() || handle == 0 || event_key.load(Ordering::Relaxed) != 0 {
             return;
         }
-        let key = list.next;
-        list.next += 1;
+        let key = list.next_key;
+        list.next_key += 1;
         event_key.store(key, Ordering::Relaxed);
         if list.works.is_empty() {
-            list.signal.iter().for_each(Signal::raise);
+            list.signal.iter().for_each(PollableFlag::raise);
         }
         list.works.insert(key, handle);
     }
@@ -67,25 +68,25 @@ impl CompletionEvents {
         let mut list = self.lock();
         let key = work.event_key().load(Ordering::Relaxed);
         if list.works.remove(&key).is_some() {
-            list.lower_if_empty();
+            list.clear_signal_if_empty();
         }
     }
 
-    /// Takes up to `most` works in the order in which they ended.
-    fn take(&self, most: usize) -> Vec<usize> {
+    /// Takes up to `max_works` works in the order in which they ended.
+    fn take_oldest(&self, max_works: usize) -> Vec<usize> {
         let mut list = self.lock();
-        let mut taken = Vec::with_capacity(most.min(list.works.len()));
-        while taken.len() < most
+        let mut taken = Vec::with_capacity(max_works.min(list.works.len()));
+        while taken.len() < max_works
             && let Some((_, handle)) = list.works.pop_first()
         {
             taken.push(handle);
         }
-        list.lower_if_empty();
+        list.clear_signal_if_empty();
         taken
     }
 
     fn descriptor(&self) -> Option<i32> {
-        self.lock().signal.as_ref().map(Signal::descriptor)
+        self.lock().signal.as_ref().map(PollableFlag::descriptor)
     }
 
     fn close(&self) {
@@ -95,30 +96,33 @@ impl CompletionEvents {
     }
 
     fn lock(&self) -> MutexGuard<'_, DoneWorks> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.done_works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl DoneWorks {
-    fn lower_if_empty(&self) {
+    fn clear_signal_if_empty(&self) {
         if self.works.is_empty() {
-            self.signal.iter().for_each(Signal::clear);
+            self.signal.iter().for_each(PollableFlag::clear);
         }
     }
 }
 
 impl Group {
-    /// The descriptor that is readable while works of the group are done and not taken. `known`
-    /// lists the works that have handles; it is called once, with the first call.
+    /// The descriptor that is readable while works of the group are done and not taken.
+    /// `handled_works` lists the works that have handles; it is called once, with the first call.
     ///
     /// # Errors
     /// `System` where there can be no further descriptor, `NotInitialized` where the group is being
     /// released.
-    pub fn completion_descriptor(&self, known: impl FnOnce() -> Vec<Arc<Work>>) -> Result<i32> {
+    pub fn completion_descriptor(
+        &self,
+        handled_works: impl FnOnce() -> Vec<Arc<Work>>,
+    ) -> Result<i32> {
         if self.queue.events().is_none() {
             self.queue.set_events(Arc::new(CompletionEvents::new()?));
             fence(Ordering::SeqCst);
-            for work in known() {
+            for work in handled_works() {
                 work.report_if_done(&self.queue);
             }
         }
@@ -129,10 +133,10 @@ impl Group {
         })
     }
 
-    /// Takes the handles of up to `most` works that are done, in the order of their completion;
-    /// none where the group has no descriptor.
-    pub fn take_done(&self, most: usize) -> Vec<usize> {
-        self.queue.events().map_or_else(Vec::new, |events| events.take(most))
+    /// Takes the handles of up to `max_works` works that are done, in the order of their
+    /// completion; none where the group has no descriptor.
+    pub fn take_done(&self, max_works: usize) -> Vec<usize> {
+        self.queue.events().map_or_else(Vec::new, |events| events.take_oldest(max_works))
     }
 
     /// Closes the descriptor. Works that are done from now on are not listed.

@@ -1,27 +1,27 @@
 //! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
 
+use super::abort_propagation::AbortPropagator;
 use super::activity;
 use super::callbacks;
 use super::error_file;
-use super::keys;
-use super::lineage::Lineage;
-use super::monitored::Monitor;
-use super::observer::Observer;
-use super::prompt::Known;
+use super::fast_path::FastPathCache;
+use super::group_keys;
+use super::group_observer::GroupObserver;
+use super::monitored_barrier::MonitoredBarrierState;
 use super::queue::RunQueue;
 use super::recorder;
 use super::rendezvous::{Rendezvous, StoreExchange};
-use super::subgroup::{Lease, Mailbox};
+use super::subgroup::{ControlChannel, NameLease};
 use super::trace;
-use crate::backend::{self, Backend, Context, Place};
+use crate::backend::{self, Backend, GroupContext, RankLocation};
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
-use crate::base::error::{Context as _, Culprit, Error, ErrorKind, Result};
+use crate::base::error::{Culprit, Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::{GroupId, MAX_WORLD_SIZE, Rank, WorldSize};
-use crate::process::this;
+use crate::process::this_process;
 use crate::store::Store;
-use crate::transport::reunion::Port;
+use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 /// The default deadline of starting a group: five minutes.
 pub const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
 
-pub(super) const LONGEST_NAME: usize = 200;
+pub(super) const MAX_NAME_BYTES: usize = 200;
 
 /// What a group is made from.
 #[derive(Debug)]
@@ -62,9 +62,9 @@ pub struct GroupOptions {
 
 /// Where a group comes from, and what those made from it take over.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(super) struct GroupOrigin {
     /// Which ranks of the outermost group its ranks are.
-    pub(super) ranks: Vec<Rank>,
+    pub(super) global_ranks: Vec<Rank>,
     /// The name of the group that it was made from.
     pub(super) parent: Option<String>,
     /// As the back end was asked for.
@@ -73,20 +73,20 @@ pub(super) struct Origin {
     /// The GPU of this rank.
     pub(super) device: Option<usize>,
     /// Host and port of the store that the outermost group met in.
-    pub(super) store: Option<(String, u16)>,
+    pub(super) store_address: Option<(String, u16)>,
     /// That store, while somebody has it.
-    pub(super) meeting: Weak<dyn Store>,
+    pub(super) rendezvous_store: Weak<dyn Store>,
     /// How often a group was replaced by what was left of it, to come to this one.
     pub(super) epoch: u32,
     /// Where late ranks of those groups are told so.
-    pub(super) former: Vec<Arc<Port>>,
+    pub(super) former_endpoints: Vec<Arc<SurvivorEndpoint>>,
     /// Of its name, where its members alone gave it.
-    pub(super) _lease: Option<Lease>,
+    pub(super) _name_lease: Option<NameLease>,
 }
 
 /// What a group made from another is, beside its origin and its back end.
 #[derive(Debug)]
-pub(super) struct Identity {
+pub(super) struct GroupIdentity {
     pub(super) id: GroupId,
     pub(super) name: String,
     pub(super) rank: Rank,
@@ -97,7 +97,7 @@ pub(super) struct Identity {
 #[derive(Debug)]
 pub struct Group {
     /// First, so that it ends before the back end goes.
-    _membership: recorder::Membership,
+    _recorder_membership: recorder::RecorderMembership,
     id: GroupId,
     name: String,
     rank: Rank,
@@ -108,27 +108,27 @@ pub struct Group {
     pub(super) queue: Arc<RunQueue>,
     /// Messages have numbers of their own.
     pub(super) messages_issued: AtomicU64,
-    pub(super) origin: Origin,
-    pub(super) lineage: Arc<Lineage>,
+    pub(super) origin: GroupOrigin,
+    pub(super) abort_propagator: Arc<AbortPropagator>,
     /// Where those write who make a group from this one.
-    pub(super) mailbox: OnceLock<Arc<Mailbox>>,
-    pub(super) monitor: Monitor,
-    pub(super) observer: Observer,
+    pub(super) control_channel: OnceLock<Arc<ControlChannel>>,
+    pub(super) monitored_barrier: MonitoredBarrierState,
+    pub(super) observer: GroupObserver,
     /// The device that it serves beside host memory: where buffers lie is looked at then.
     pub(super) device: Option<usize>,
     /// All ranks come together before each collective.
-    pub(super) looks_who_is_there: bool,
+    pub(super) has_arrival_check: bool,
     /// The back end is asked before a call takes its place.
-    pub(super) is_selective: bool,
+    pub(super) has_partial_support: bool,
     /// Small calls may have a shorter way.
-    pub(super) is_prompt: bool,
+    pub(super) has_fast_path: bool,
     /// Those that have been there.
-    pub(super) known: Known,
+    pub(super) fast_path_cache: FastPathCache,
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.tell_end();
+        self.log_release();
     }
 }
 
@@ -139,115 +139,120 @@ impl Group {
     /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
     /// and whatever keeps the ranks from meeting before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
-        callbacks::refuse_to_block("making a group")?;
+        callbacks::reject_blocking_in_callback("making a group")?;
         config::refuse_former_names()?;
-        check(&options)?;
-        recorder::look_at_environment()?;
+        check_options(&options)?;
+        recorder::read_dump_environment()?;
         debug::read_environment()?;
-        this::mark_used()?;
+        this_process::mark_used()?;
         let GroupOptions { store, rank, size, name, .. } = options;
-        let timeout_ms = timeout(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
+        let timeout_ms =
+            resolve_timeout_ms(options.timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
-        let who = format!("pid {}, host {}", this::pid(), this::host_name());
-        let nonce = this::fresh_nonce()?;
+        let who = format!("pid {}, host {}", this_process::pid(), this_process::host_name());
+        let nonce = this_process::random_nonce()?;
         let address = store.address();
-        let place = Arc::downgrade(&store);
-        let meeting =
-            Rendezvous { store, name: &name, rank, size, nonce, who, deadline: &deadline };
+        let weak_store = Arc::downgrade(&store);
+        let rendezvous =
+            Rendezvous { store, name: &name, rank, size, nonce, process: who, deadline: &deadline };
         // A rank alone needs nobody to agree with.
-        let id = if size == 1 { nonce } else { meeting.meet()? };
-        let keys = keys::of(&place, id);
-        let context = Context {
+        let id = if size == 1 { nonce } else { rendezvous.meet()? };
+        let keys = group_keys::open_group_keys(&weak_store, id);
+        let context = GroupContext {
             group: id,
             name: &name,
             timeout_ms,
             epoch: 0,
             rank,
             size,
-            store: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
-            keys: keys.as_ref(),
+            store_address: address.as_ref().map(|(host, port)| (host.as_str(), *port)),
+            group_keys: keys.as_ref(),
             options: &options.backend_options,
             device: options.device,
             parent: None,
-            activity: Some(activity::elsewhere),
+            activity: Some(activity::describe_other_activity),
             deadline: &deadline,
         };
-        let exchange = StoreExchange { rendezvous: &meeting, id };
+        let exchange = StoreExchange { rendezvous: &rendezvous, id };
         let backend_name = match options.device {
             None => options.backend.as_deref().unwrap_or("native"),
-            Some(_) => options.backend.as_deref().unwrap_or(backend::map::DEFAULT),
+            Some(_) => options.backend.as_deref().unwrap_or(backend::device_map::DEFAULT_NAME),
         };
         let backend = backend::create(backend_name, &context, &exchange)?;
-        let origin = Origin {
-            ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
+        let origin = GroupOrigin {
+            global_ranks: options.global_ranks.unwrap_or_else(|| (0..size).collect()),
             parent: None,
             backend: backend_name.to_owned(),
             backend_options: options.backend_options,
             device: backend.device().or(options.device),
-            store: address,
-            meeting: place,
+            store_address: address,
+            rendezvous_store: weak_store,
             epoch: 0,
-            former: Vec::new(),
-            _lease: None,
+            former_endpoints: Vec::new(),
+            _name_lease: None,
         };
-        let group = Self::assemble(Identity { id, name, rank, timeout_ms }, origin, backend);
-        group.tell_birth(deadline.elapsed());
+        let group = Self::assemble(GroupIdentity { id, name, rank, timeout_ms }, origin, backend);
+        group.log_creation(deadline.elapsed());
         Ok(group)
     }
 
     /// A group whose ranks have met.
-    pub(super) fn assemble(identity: Identity, origin: Origin, backend: Arc<dyn Backend>) -> Self {
-        let Identity { id, name, rank, timeout_ms } = identity;
-        trace::start_from_environment(origin.ranks.get(rank).copied().unwrap_or(rank));
-        let observer = Observer::new(id, &name, rank, &origin.ranks, &backend);
-        let membership = recorder::Membership::of(&recorder::New {
+    pub(super) fn assemble(
+        identity: GroupIdentity,
+        origin: GroupOrigin,
+        backend: Arc<dyn Backend>,
+    ) -> Self {
+        let GroupIdentity { id, name, rank, timeout_ms } = identity;
+        trace::start_from_environment(origin.global_ranks.get(rank).copied().unwrap_or(rank));
+        let observer = GroupObserver::new(id, &name, rank, &origin.global_ranks, &backend);
+        let membership = recorder::RecorderMembership::register(&recorder::NewGroup {
             id,
             name: &name,
             rank,
-            global_ranks: &origin.ranks,
+            global_ranks: &origin.global_ranks,
             parent: origin.parent.as_deref(),
             backend: &backend,
         });
-        let lineage = Lineage::new(&name, backend.as_ref());
+        let abort_propagator = AbortPropagator::new(&name, backend.as_ref());
         Self {
-            _membership: membership,
+            _recorder_membership: membership,
             id,
             name,
             rank,
-            size: origin.ranks.len(),
+            size: origin.global_ranks.len(),
             timeout_ms: AtomicU64::new(timeout_ms),
             device: backend.device(),
-            looks_who_is_there: backend.looks_who_is_there(),
-            is_selective: backend.is_selective(),
-            is_prompt: backend.is_prompt(),
-            known: Known::default(),
+            has_arrival_check: backend.has_arrival_check(),
+            has_partial_support: backend.can_refuse_calls(),
+            has_fast_path: backend.has_fast_path(),
+            fast_path_cache: FastPathCache::default(),
             backend,
             queue: Arc::default(),
             messages_issued: AtomicU64::new(0),
             origin,
-            lineage,
-            mailbox: OnceLock::new(),
-            monitor: Monitor::default(),
+            abort_propagator,
+            control_channel: OnceLock::new(),
+            monitored_barrier: MonitoredBarrierState::default(),
             observer,
         }
     }
 
     /// Rank 0 of a group over a back end that is there already.
     #[cfg(test)]
-    pub(super) fn over(name: &str, backend: Arc<dyn Backend>) -> Self {
-        let id = this::fresh_nonce().unwrap();
-        let identity = Identity { id, name: name.to_owned(), rank: 0, timeout_ms: 60_000 };
-        let origin = Origin {
-            ranks: (0..backend.places().len()).collect(),
+    pub(super) fn with_backend(name: &str, backend: Arc<dyn Backend>) -> Self {
+        let id = this_process::random_nonce().unwrap();
+        let identity = GroupIdentity { id, name: name.to_owned(), rank: 0, timeout_ms: 60_000 };
+        let origin = GroupOrigin {
+            global_ranks: (0..backend.rank_locations().len()).collect(),
             parent: None,
             backend: "native".into(),
             backend_options: String::new(),
             device: None,
-            store: None,
-            meeting: Weak::<crate::store::HashStore>::new(),
+            store_address: None,
+            rendezvous_store: Weak::<crate::store::HashStore>::new(),
             epoch: 0,
-            former: Vec::new(),
-            _lease: None,
+            former_endpoints: Vec::new(),
+            _name_lease: None,
         };
         Self::assemble(identity, origin, backend)
     }
@@ -274,7 +279,7 @@ impl Group {
 
     /// Which ranks of the outermost group that it descends from its ranks are, in order.
     pub fn global_ranks(&self) -> &[Rank] {
-        &self.origin.ranks
+        &self.origin.global_ranks
     }
 
     /// The back end's name.
@@ -293,25 +298,25 @@ impl Group {
     /// # Errors
     /// `InvalidArgument` for the environment's default, where that is none.
     pub fn set_timeout_ms(&self, timeout_ms: u64) -> Result<()> {
-        let ms = timeout(timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
+        let ms = resolve_timeout_ms(timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
         self.timeout_ms.store(ms, Ordering::Relaxed);
         Ok(())
     }
 
     /// Where this rank is.
-    pub fn place(&self) -> &Place {
-        &self.backend.places()[self.rank]
+    pub fn rank_location(&self) -> &RankLocation {
+        &self.backend.rank_locations()[self.rank]
     }
 
     /// The number of ranks on this rank's host.
     pub fn local_size(&self) -> usize {
-        let host = self.place().host_index;
-        self.backend.places().iter().filter(|place| place.host_index == host).count()
+        let host = self.rank_location().host_index;
+        self.backend.rank_locations().iter().filter(|place| place.host_index == host).count()
     }
 
     /// The number of hosts.
     pub fn host_count(&self) -> usize {
-        self.backend.places().iter().map(|place| place.host_index + 1).max().unwrap_or(1)
+        self.backend.rank_locations().iter().map(|place| place.host_index + 1).max().unwrap_or(1)
     }
 
     /// Why the group has failed, if it has.
@@ -325,14 +330,14 @@ impl Group {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
         self.fail(&Error::new(ErrorKind::Aborted, message).with_culprit(self.rank));
-        recorder::dump_failures();
+        recorder::dump_failures_and_wait();
     }
 
     pub(super) fn fail(&self, error: &Error) {
         self.backend.abort(error);
         // The first reason, which may be another.
-        self.queue.fail_all(&self.failure().unwrap_or_else(|| error.clone()));
-        self.lineage.pass_on();
+        self.queue.fail_waiting_jobs(&self.failure().unwrap_or_else(|| error.clone()));
+        self.abort_propagator.propagate_abort();
     }
 
     /// Fails the group because of an error on this rank, for which the other ranks may wait, and
@@ -340,7 +345,7 @@ impl Group {
     ///
     /// An error that names a rank keeps it. A failed peer that has no name stays without one: this
     /// rank would blame itself for the peer's failure, and the group that goes on would exclude it.
-    pub(super) fn fail_here(&self, error: Error) -> Error {
+    pub(super) fn fail_with_local_blame(&self, error: Error) -> Error {
         let is_own = error.culprit().is_none() && error.kind() != ErrorKind::PeerFailed;
         let error = if is_own { error.with_culprit(self.rank) } else { error };
         self.fail(&error);
@@ -349,64 +354,64 @@ impl Group {
 
     /// A blocking call is about to hand an error to its caller, who may end the process: what is to
     /// be left on disk goes there.
-    pub(super) fn hand_out(&self, error: &Error) {
-        recorder::dump_failures();
-        self.note(error);
+    pub(super) fn report_to_caller(&self, error: &Error) {
+        recorder::dump_failures_and_wait();
+        self.write_error_file(error);
     }
 
     /// Notes an error of the group for the launcher, if it is fatal; to be called when it is handed
     /// to a caller.
-    pub(super) fn note(&self, error: &Error) {
-        error_file::note(error, self.blamed(error));
+    pub(super) fn write_error_file(&self, error: &Error) {
+        error_file::write_first_fatal_error(error, self.blamed_global_rank(error));
     }
 
     /// Which rank of the outermost group an error blames, if that is another than this one.
-    pub(super) fn blamed(&self, error: &Error) -> Option<Rank> {
+    pub(super) fn blamed_global_rank(&self, error: &Error) -> Option<Rank> {
         let culprit = error.culprit().filter(|&rank| rank != self.rank)?;
         self.global_ranks().get(culprit).copied()
     }
 
     /// An error with the process of the rank that it names.
-    pub(super) fn identify(&self, error: Error) -> Error {
-        match error.culprit().and_then(|rank| self.backend.places().get(rank)) {
-            Some(Place { name, .. }) => error.with_process(name.pid, Arc::clone(&name.host)),
+    pub(super) fn with_culprit_process(&self, error: Error) -> Error {
+        match error.culprit().and_then(|rank| self.backend.rank_locations().get(rank)) {
+            Some(RankLocation { name, .. }) => error.with_process(name.pid, Arc::clone(&name.host)),
             None => error,
         }
     }
 
     /// The rank that has failed the group, if it has failed and somebody is named.
     pub fn culprit(&self) -> Option<Culprit> {
-        self.identify(self.failure()?).culprit_details()
+        self.with_culprit_process(self.failure()?).culprit_details()
     }
 
     /// How many collectives have been issued on this rank.
-    pub fn sequence(&self) -> u64 {
+    pub fn collectives_issued(&self) -> u64 {
         self.queue.issued()
     }
 
     /// How many operations have been issued on this rank, messages among them.
-    pub(super) fn works_issued(&self) -> u64 {
-        self.sequence() + self.messages_issued.load(Ordering::Relaxed)
+    pub(super) fn operations_issued(&self) -> u64 {
+        self.collectives_issued() + self.messages_issued.load(Ordering::Relaxed)
     }
 
     /// The number of asynchronous operations that have been issued and have not ended.
-    pub fn outstanding(&self) -> u64 {
-        self.queue.works()
+    pub fn outstanding_works(&self) -> u64 {
+        self.queue.outstanding_works()
     }
 
     /// Waits until all asynchronous operations have ended; false where the limit came first.
-    pub fn drain(&self, limit: &Deadline) -> bool {
-        self.queue.drain(limit)
+    pub fn wait_for_works(&self, limit: &Deadline) -> bool {
+        self.queue.wait_for_works(limit)
     }
 
     /// The group and this rank of it, for messages.
-    pub(super) fn whom(&self) -> String {
+    pub(super) fn describe_rank(&self) -> String {
         format!("group {}, rank {}", self.name, self.rank)
     }
 
     /// Who is where, over what, with which algorithms.
     pub fn describe(&self) -> Value {
-        let member = |place: &Place| {
+        let member = |place: &RankLocation| {
             json!({
                 "rank": place.name.rank,
                 "host": *place.name.host,
@@ -415,9 +420,9 @@ impl Group {
                 "pid": place.name.pid,
             })
         };
-        let members: Vec<Value> = self.backend.places().iter().map(member).collect();
+        let members: Vec<Value> = self.backend.rank_locations().iter().map(member).collect();
         let (skew, straggler) = self.observer.describe();
-        let of_backend = match (self.device, self.backend_name()) {
+        let backend_key = match (self.device, self.backend_name()) {
             (Some(_), _) => "map",
             (None, "native") => "native",
             (None, _) => "plugin",
@@ -427,14 +432,14 @@ impl Group {
             "id": self.id.to_string(),
             "rank": self.rank,
             "size": self.size,
-            "ranks": self.origin.ranks,
+            "ranks": self.origin.global_ranks,
             "parent": self.origin.parent,
             "backend": self.backend.name(),
             "timeout_ms": self.timeout_ms(),
             "operations_issued": self.queue.issued(),
             "error": self.failure().map(|error| error.message().to_owned()),
             "members": members,
-            of_backend: self.backend.describe(),
+            backend_key: self.backend.describe(),
             "skew": skew,
             "straggler": straggler,
             "trace": trace::describe(),
@@ -443,11 +448,11 @@ impl Group {
 
     /// What the flight recorder knows of the group.
     pub fn flight_record(&self) -> Value {
-        recorder::dump(Some(self.id), recorder::Why::Asked)
+        recorder::dump(Some(self.id), recorder::DumpReason::Request)
     }
 }
 
-fn check(options: &GroupOptions) -> Result<()> {
+fn check_options(options: &GroupOptions) -> Result<()> {
     let GroupOptions { rank, size, name, global_ranks, .. } = options;
     if *size == 0 || *size > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
@@ -470,9 +475,9 @@ fn check(options: &GroupOptions) -> Result<()> {
 
 /// Whether a group can have a name.
 pub(super) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('/') {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
         let message =
-            format!("\"{name}\" is no group name: 1 to {LONGEST_NAME} bytes without \"/\"");
+            format!("\"{name}\" is no group name: 1 to {MAX_NAME_BYTES} bytes without \"/\"");
         return Err(Error::invalid(message));
     }
     Ok(())
@@ -490,13 +495,17 @@ pub(super) fn check_distinct(ranks: &[Rank]) -> Result<()> {
 /// When a group that begins to form must have formed; 0 for the environment's time, or the default.
 pub(super) fn connect_deadline(option_ms: u64) -> Result<Deadline> {
     let default_ms = DEFAULT_CONNECT_TIMEOUT_MS;
-    Ok(Deadline::after_ms(timeout(option_ms, config::CONNECT_TIMEOUT_MS, default_ms)?))
+    Ok(Deadline::after_ms(resolve_timeout_ms(option_ms, config::CONNECT_TIMEOUT_MS, default_ms)?))
 }
 
 /// A time-out from the options, else from the environment, else the default.
-fn timeout(option_ms: u64, variable: config::Variable, default_ms: u64) -> Result<u64> {
+fn resolve_timeout_ms(
+    option_ms: u64,
+    variable: config::EnvVariable,
+    default_ms: u64,
+) -> Result<u64> {
     if option_ms != 0 {
         return Ok(option_ms);
     }
-    config::time_limit(variable, default_ms)
+    config::read_timeout_ms(variable, default_ms)
 }

@@ -1,21 +1,21 @@
 //! From a call to a work: operations that are checked first and issued later, and the job that an
 //! operation leaves in its group's queue.
 
-use super::bytes::{BytesCall, BytesTask, Deliver};
+use super::buffer_location::PreparedDeviceMessage;
+use super::bytes::{BytesCall, BytesHandler, BytesTask};
 use super::call::{Call, CallOptions};
-use super::debug::loans;
+use super::debug::in_flight_buffers;
+use super::device_launch;
 use super::group::Group;
-use super::launch;
 use super::operator::{OperatorCall, OperatorTask};
-use super::placement::OnDevice;
-use super::point_to_point::{Memory, Noted};
-use super::queue::{Job, Turn};
-use super::recorder::{self, Record};
+use super::point_to_point::{IssuedMessage, MessageBuffer};
+use super::queue::{QueueJob, Turn};
+use super::recorder::{self, OperationRecord};
 use super::work::{Work, WorkKind};
 use crate::base::buffer::Src;
-use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::error::{Error, Result};
-use crate::base::gpu::{Gpu, Mark};
+use crate::base::gpu::{GpuTarget, StreamMarker};
 use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,60 +23,66 @@ use std::sync::Arc;
 /// An operation that has been checked and not been issued. Its buffers are lent from now until its
 /// work ends.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedCall {
     group: Arc<Group>,
-    what: What,
+    operation: PreparedOperation,
     options: CallOptions,
     work: Arc<Work>,
     /// Of a message that has tried to go without a work.
-    noted: Option<Noted>,
+    issued_message: Option<IssuedMessage>,
 }
 
 #[derive(Debug)]
-enum What {
+enum PreparedOperation {
     Collective(Call<'static>),
-    Bytes(BytesCall<'static>, Deliver),
+    Bytes(BytesCall<'static>, BytesHandler),
     Operator(OperatorCall<'static>),
-    Message(Memory),
+    Message(MessageBuffer),
     /// One in the memory of a device.
-    OnDevice(Memory, Gpu),
+    DeviceMessage(MessageBuffer, GpuTarget),
 }
 
 /// One that is enqueued on a device, with its work.
 #[derive(Debug)]
-pub(super) enum Enqueued {
+pub(super) enum DeviceOperation {
     Collective(Call<'static>, CallOptions, Arc<Work>),
-    Message(OnDevice),
+    Message(PreparedDeviceMessage),
 }
 
-impl Prepared {
+impl PreparedCall {
     pub(super) fn message(
         group: Arc<Group>,
-        (memory, gpu): (Memory, Option<Gpu>),
+        (memory, gpu): (MessageBuffer, Option<GpuTarget>),
         options: CallOptions,
         work: Arc<Work>,
     ) -> Self {
-        let what = match gpu {
-            None => What::Message(memory),
-            Some(gpu) => What::OnDevice(memory, gpu),
+        let operation = match gpu {
+            None => PreparedOperation::Message(memory),
+            Some(gpu) => PreparedOperation::DeviceMessage(memory, gpu),
         };
-        Self { group, what, options, work, noted: None }
+        Self { group, operation, options, work, issued_message: None }
     }
 
     /// A message that was noted already.
     #[must_use]
-    pub fn with_note(self, noted: Option<Noted>) -> Self {
-        Self { noted, ..self }
+    pub fn with_issued_message(self, issued_message: Option<IssuedMessage>) -> Self {
+        Self { issued_message, ..self }
     }
 
     pub(super) fn bytes(
         group: Arc<Group>,
         call: BytesCall<'static>,
         options: CallOptions,
-        deliver: Deliver,
+        handler: BytesHandler,
     ) -> Self {
         let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&group.queue));
-        Self { group, what: What::Bytes(call, deliver), options, work, noted: None }
+        Self {
+            group,
+            operation: PreparedOperation::Bytes(call, handler),
+            options,
+            work,
+            issued_message: None,
+        }
     }
 
     pub(super) fn operator(
@@ -85,7 +91,13 @@ impl Prepared {
         options: CallOptions,
         work: Arc<Work>,
     ) -> Self {
-        Self { group, what: What::Operator(call), options, work, noted: None }
+        Self {
+            group,
+            operation: PreparedOperation::Operator(call),
+            options,
+            work,
+            issued_message: None,
+        }
     }
 
     /// Its group.
@@ -99,16 +111,18 @@ impl Prepared {
     }
 
     /// Where it goes, if its buffers lie on a device.
-    pub(super) fn gpu(&self) -> Option<Gpu> {
-        match &self.what {
-            What::Collective(call) => call.gpu(),
-            What::OnDevice(_, gpu) => Some(*gpu),
-            What::Bytes(..) | What::Operator(_) | What::Message(_) => None,
+    pub(super) fn gpu(&self) -> Option<GpuTarget> {
+        match &self.operation {
+            PreparedOperation::Collective(call) => call.gpu(),
+            PreparedOperation::DeviceMessage(_, gpu) => Some(*gpu),
+            PreparedOperation::Bytes(..)
+            | PreparedOperation::Operator(_)
+            | PreparedOperation::Message(_) => None,
         }
     }
 
     /// Whether it goes to a stream of the library's, which a caller could not wait for.
-    pub fn is_on_own_stream(&self) -> bool {
+    pub fn is_on_library_stream(&self) -> bool {
         self.gpu().is_some_and(|gpu| gpu.stream.is_none())
     }
 
@@ -117,118 +131,147 @@ impl Prepared {
     /// # Errors
     /// `OutOfMemory`, `System`; the group's failure, for a message. Then it was not issued.
     pub fn issue(self) -> Result<()> {
-        if self.is_enqueued() {
-            return self.issue_enqueued();
+        if self.is_device_enqueued() {
+            return self.issue_on_device();
         }
-        self.lend();
+        self.register_in_flight_buffers();
         let deadline = self.group.deadline(&self.options);
-        let Self { group, what, options, work, noted } = self;
-        let issued = match what {
-            What::Message(memory) => group.post((memory, None), deadline, (&work, noted), &options),
-            What::OnDevice(memory, gpu) => {
-                group.post((memory, Some(gpu)), deadline, (&work, noted), &options)
+        let Self { group, operation, options, work, issued_message } = self;
+        let issued = match operation {
+            PreparedOperation::Message(memory) => {
+                group.post_message((memory, None), deadline, (&work, issued_message), &options)
             }
-            What::Collective(call) => {
+            PreparedOperation::DeviceMessage(memory, gpu) => {
+                group.post_message((memory, Some(gpu)), deadline, (&work, issued_message), &options)
+            }
+            PreparedOperation::Collective(call) => {
                 let works = [Arc::clone(&work)];
-                group.mark(&call).and_then(|ready| {
-                    enqueue(group, deadline, CollectiveTask { call, options, ready, works })
+                group.record_ready_event(&call).and_then(|ready| {
+                    enqueue_task(
+                        group,
+                        deadline,
+                        CollectiveTask { call, options, ready_event: ready, works },
+                    )
                 })
             }
-            What::Bytes(call, deliver) => {
+            PreparedOperation::Bytes(call, deliver) => {
                 let task = BytesTask::new(call, options.label, deliver, Arc::clone(&work));
-                enqueue(group, deadline, task)
+                enqueue_task(group, deadline, task)
             }
-            What::Operator(call) => {
+            PreparedOperation::Operator(call) => {
                 let task = OperatorTask::new(call, &options, Arc::clone(&work));
-                enqueue(group, deadline, task)
+                enqueue_task(group, deadline, task)
             }
         };
-        issued.inspect_err(|_| loans::give_back(&work))
+        issued.inspect_err(|_| in_flight_buffers::unregister_work(&work))
     }
 
     /// Notes its buffers as lent, where debugging wants that; the end of its work gives them back.
-    pub(super) fn lend(&self) {
-        loans::lend(&self.group, &self.work, |note| self.each_buffer(note));
+    pub(super) fn register_in_flight_buffers(&self) {
+        in_flight_buffers::register_work(&self.group, &self.work, |note| self.visit_buffers(note));
     }
 
     /// Ends its work without having issued it.
-    pub(super) fn give_up(&self, why: Error) {
-        self.work.end(Err(why));
+    pub(super) fn abandon(&self, reason: Error) {
+        self.work.end(Err(reason));
     }
 
     /// In a batch: receives go before sends, so that nobody's buffer is missing, and both before
     /// collectives, for which one waits longer. What is enqueued does not come here.
-    pub(super) fn place_in_batch(&self) -> u8 {
-        match &self.what {
-            What::Message(
-                Memory::In(_) | Memory::Grows { .. } | Memory::Matched(..) | Memory::Exchange(_),
+    pub(super) fn batch_order(&self) -> u8 {
+        match &self.operation {
+            PreparedOperation::Message(
+                MessageBuffer::Receive(_)
+                | MessageBuffer::ReceiveAllocated { .. }
+                | MessageBuffer::ReceiveMatched(..)
+                | MessageBuffer::SendRecv(_),
             ) => 0,
-            What::OnDevice(Memory::In(_), _) => 0,
-            What::Message(Memory::Out(_)) | What::OnDevice(..) => 1,
-            What::Collective(_) | What::Bytes(..) | What::Operator(_) => 2,
+            PreparedOperation::DeviceMessage(MessageBuffer::Receive(_), _) => 0,
+            PreparedOperation::Message(MessageBuffer::Send(_))
+            | PreparedOperation::DeviceMessage(..) => 1,
+            PreparedOperation::Collective(_)
+            | PreparedOperation::Bytes(..)
+            | PreparedOperation::Operator(_) => 2,
         }
     }
 
     /// Whether it is a collective, of whatever kind.
     pub(super) fn is_collective(&self) -> bool {
-        !matches!(self.what, What::Message(_) | What::OnDevice(..))
+        !matches!(
+            self.operation,
+            PreparedOperation::Message(_) | PreparedOperation::DeviceMessage(..)
+        )
     }
 
     /// Whether it goes to a device on which operations are enqueued ([`launch`]).
-    pub(super) fn is_enqueued(&self) -> bool {
+    pub(super) fn is_device_enqueued(&self) -> bool {
         self.gpu().is_some() && self.group.backend.enqueuer().is_some()
     }
 
     /// Its deadline, which begins now.
-    pub(super) fn own_deadline(&self) -> Deadline {
+    pub(super) fn start_deadline(&self) -> Deadline {
         self.group.deadline(&self.options)
     }
 
     /// It, to be enqueued; its work where that cannot be.
-    pub(super) fn into_enqueued(self) -> std::result::Result<Enqueued, Arc<Work>> {
-        let Self { what, options, work, .. } = self;
-        match what {
-            What::Collective(call) => Ok(Enqueued::Collective(call, options, work)),
-            What::OnDevice(memory, gpu) => Ok(Enqueued::Message(OnDevice { memory, gpu, work })),
-            What::Bytes(..) | What::Operator(_) | What::Message(_) => Err(work),
+    pub(super) fn into_device_operation(self) -> std::result::Result<DeviceOperation, Arc<Work>> {
+        let Self { operation, options, work, .. } = self;
+        match operation {
+            PreparedOperation::Collective(call) => {
+                Ok(DeviceOperation::Collective(call, options, work))
+            }
+            PreparedOperation::DeviceMessage(memory, gpu) => {
+                Ok(DeviceOperation::Message(PreparedDeviceMessage { memory, gpu, work }))
+            }
+            PreparedOperation::Bytes(..)
+            | PreparedOperation::Operator(_)
+            | PreparedOperation::Message(_) => Err(work),
         }
     }
 
     /// Of a message that is enqueued, what goes wrong is told at once.
-    fn issue_enqueued(self) -> Result<()> {
+    fn issue_on_device(self) -> Result<()> {
         let work = Arc::clone(&self.work);
         let is_message = !self.is_collective();
-        launch::issue(vec![self], false);
+        device_launch::issue_on_devices(vec![self], false);
         work.outcome().filter(|_| is_message).unwrap_or(Ok(()))
     }
 
     /// Tells of all memory, and whether it is written.
-    pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
-        match &self.what {
-            What::Collective(call) => call.each_buffer(note),
-            What::Operator(call) => call.each_buffer(note),
-            What::Bytes(call, _) => call.each_input(&mut |input| note(input, false)),
-            What::Message(memory) | What::OnDevice(memory, _) => match memory {
-                Memory::Out(bytes) => note(*bytes, false),
-                Memory::In(into) => note(into.as_src(), true),
-                Memory::Matched(_, into) => note(into.as_src(), true),
-                // The one is moved to the other only once that has been sent, where they overlap.
-                Memory::Exchange(exchange) => {
-                    if !exchange.overlaps() {
-                        note(exchange.bytes, false);
+    pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
+        match &self.operation {
+            PreparedOperation::Collective(call) => call.visit_buffers(visit),
+            PreparedOperation::Operator(call) => call.each_buffer(visit),
+            PreparedOperation::Bytes(call, _) => {
+                call.visit_inputs(&mut |input| visit(input, false))
+            }
+            PreparedOperation::Message(memory) | PreparedOperation::DeviceMessage(memory, _) => {
+                match memory {
+                    MessageBuffer::Send(bytes) => visit(*bytes, false),
+                    MessageBuffer::Receive(into) => visit(into.as_src(), true),
+                    MessageBuffer::ReceiveMatched(_, into) => visit(into.as_src(), true),
+                    // The one is moved to the other only once that has been sent, where they
+                    // overlap.
+                    MessageBuffer::SendRecv(exchange) => {
+                        if !exchange.overlaps() {
+                            visit(exchange.send_bytes, false);
+                        }
+                        visit(exchange.recv_buffer.as_src(), true);
                     }
-                    note(exchange.into.as_src(), true);
+                    MessageBuffer::ReceiveAllocated { .. } => {}
                 }
-                Memory::Grows { .. } => {}
-            },
+            }
         }
     }
 
     /// The collective and its options, if it is one on buffers.
     pub(super) fn collective(&self) -> Option<(&Call<'static>, &CallOptions)> {
-        match &self.what {
-            What::Collective(call) => Some((call, &self.options)),
-            What::Bytes(..) | What::Operator(_) | What::Message(_) | What::OnDevice(..) => None,
+        match &self.operation {
+            PreparedOperation::Collective(call) => Some((call, &self.options)),
+            PreparedOperation::Bytes(..)
+            | PreparedOperation::Operator(_)
+            | PreparedOperation::Message(_)
+            | PreparedOperation::DeviceMessage(..) => None,
         }
     }
 }
@@ -242,11 +285,17 @@ impl Group {
         self: &Arc<Self>,
         mut call: Call<'static>,
         options: CallOptions,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedCall> {
         self.check_call(&mut call, &options)?;
         let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&self.queue));
         let group = Arc::clone(self);
-        Ok(Prepared { group, what: What::Collective(call), options, work, noted: None })
+        Ok(PreparedCall {
+            group,
+            operation: PreparedOperation::Collective(call),
+            options,
+            work,
+            issued_message: None,
+        })
     }
 
     /// Issues a collective and returns at once. It runs in its turn, on a thread that waits for it
@@ -265,12 +314,12 @@ impl Group {
 }
 
 /// What is done in a turn of the queue.
-pub(super) trait Task: Send + Debug + 'static {
+pub(super) trait OperationTask: Send + Debug + 'static {
     /// The works that end with it.
     fn works(&self) -> &[Arc<Work>];
 
     /// How many operations of the back end it is.
-    fn operations(&self) -> u64 {
+    fn operation_count(&self) -> u64 {
         1
     }
 
@@ -291,49 +340,56 @@ pub(super) trait Task: Send + Debug + 'static {
 /// # Errors
 /// `OutOfMemory` where too many works are outstanding, `System` where no worker can be started;
 /// then nothing has happened.
-pub(super) fn enqueue<T: Task>(group: Arc<Group>, deadline: Deadline, task: T) -> Result<()> {
+pub(super) fn enqueue_task<T: OperationTask>(
+    group: Arc<Group>,
+    deadline: Deadline,
+    task: T,
+) -> Result<()> {
     let queue = Arc::clone(&group.queue);
     let works = task.works().len();
     for begun in 0..works {
-        if let Err(error) = queue.work_begins() {
-            (0..begun).for_each(|_| queue.work_ends());
+        if let Err(error) = queue.begin_work() {
+            (0..begun).for_each(|_| queue.end_work());
             return Err(error);
         }
     }
-    let enqueued = queue.enqueue_several(task.operations(), |ticket| {
+    let enqueued = queue.enqueue_several(task.operation_count(), |ticket| {
         let descriptor = task.descriptor(ticket.sequence());
-        task.works().iter().for_each(|work| work.issued(ticket.sequence(), deadline));
-        let record = group.record(&descriptor, deadline.started(), false);
-        Box::new(Queued { group, deadline, descriptor, record, task })
+        task.works().iter().for_each(|work| work.mark_issued(ticket.sequence(), deadline));
+        let record = group.record_collective(&descriptor, deadline.started(), false);
+        Box::new(TaskJob { group, deadline, descriptor, record, task })
     });
-    enqueued.inspect_err(|_| (0..works).for_each(|_| queue.work_ends()))
+    enqueued.inspect_err(|_| (0..works).for_each(|_| queue.end_work()))
 }
 
 /// A task that waits for its turn.
 #[derive(Debug)]
-struct Queued<T> {
+struct TaskJob<T> {
     group: Arc<Group>,
     deadline: Deadline,
     descriptor: Descriptor,
-    record: Record,
+    record: OperationRecord,
     task: T,
 }
 
-impl<T: Task> Queued<T> {
+impl<T: OperationTask> TaskJob<T> {
     fn finish(self, outcome: Result<()>, turn: Option<Turn<'_>>) {
         let Self { group, descriptor, record, task, .. } = self;
         record.end(&outcome);
         let outcome = outcome.map_err(|error| {
-            recorder::look_for_failures();
-            let error =
-                error.context(format_args!("{} on {}", task.title(&descriptor), group.whom()));
-            group.identify(error)
+            recorder::request_failure_dump();
+            let error = error.context(format_args!(
+                "{} on {}",
+                task.title(&descriptor),
+                group.describe_rank()
+            ));
+            group.with_culprit_process(error)
         });
         if let Some(turn) = turn {
-            turn.end_silently();
+            turn.end_without_wake();
         }
         if let Err(error) = &outcome {
-            group.note(error);
+            group.write_error_file(error);
         }
         // Before the works end: whoever waits for one may count on the group not being kept by it.
         drop(group);
@@ -341,7 +397,7 @@ impl<T: Task> Queued<T> {
     }
 }
 
-impl<T: Task> Job for Queued<T> {
+impl<T: OperationTask> QueueJob for TaskJob<T> {
     fn deadline(&self) -> &Deadline {
         &self.deadline
     }
@@ -353,13 +409,13 @@ impl<T: Task> Job for Queued<T> {
     fn run(mut self: Box<Self>, turn: Turn<'_>) {
         let Self { group, deadline, descriptor, record, task } = &mut *self;
         let group = &*group;
-        record.runs();
-        let outcome = group.contain(|| task.run(group, *descriptor, deadline));
+        record.mark_running();
+        let outcome = group.run_catching_panics(|| task.run(group, *descriptor, deadline));
         self.finish(outcome, Some(turn));
     }
 
-    fn overtaken(self: Box<Self>) {
-        let error = self.group.overtaken(&self.descriptor, &self.deadline);
+    fn expire(self: Box<Self>) {
+        let error = self.group.fail_expired_call(&self.descriptor, &self.deadline);
         self.finish(Err(error), None);
     }
 
@@ -374,11 +430,11 @@ struct CollectiveTask {
     call: Call<'static>,
     options: CallOptions,
     /// When its buffers are ready, where that was noted.
-    ready: Option<Arc<dyn Mark>>,
+    ready_event: Option<Arc<dyn StreamMarker>>,
     works: [Arc<Work>; 1],
 }
 
-impl Task for CollectiveTask {
+impl OperationTask for CollectiveTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }
@@ -388,10 +444,11 @@ impl Task for CollectiveTask {
     }
 
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()> {
-        let deadline = LateDeadline::from(*deadline);
-        let of = (group.name(), &deadline);
-        let mut operation = self.call.operation(first, &self.options, of, &group.observer);
-        operation.launch = self.call.launch(self.works[0].flight(), self.ready.as_deref());
-        group.carry_out(&operation, self.options.values)
+        let deadline = LazyDeadline::from(*deadline);
+        let context = (group.name(), &deadline);
+        let mut operation = self.call.operation(first, &self.options, context, &group.observer);
+        operation.enqueue_request =
+            self.call.device_launch(self.works[0].device_completion(), self.ready_event.as_deref());
+        group.carry_out(&operation, self.options.nan_check)
     }
 }

@@ -4,38 +4,38 @@
 //! that it was made for.
 
 use super::group::Group;
-use crate::backend::Memory;
+use crate::backend::BackendMemory;
 use crate::base::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Host memory, in place of the index of a device.
-pub const HOST: i32 = -1;
+pub const HOST_DEVICE: i32 = -1;
 
 #[derive(Debug)]
-struct Table {
+struct MemoryTable {
     /// By address.
-    allocated: BTreeMap<usize, Box<dyn Memory>>,
-    registered: Vec<Registration>,
+    allocated: BTreeMap<usize, Box<dyn BackendMemory>>,
+    registered: Vec<MemoryRegistration>,
 }
 
 /// Memory that one group knows of, while it is there.
 #[derive(Debug)]
-struct Registration {
+struct MemoryRegistration {
     group: Weak<Group>,
     start: usize,
     len: usize,
 }
 
-static TABLE: Mutex<Table> =
-    Mutex::new(Table { allocated: BTreeMap::new(), registered: Vec::new() });
+static TABLE: Mutex<MemoryTable> =
+    Mutex::new(MemoryTable { allocated: BTreeMap::new(), registered: Vec::new() });
 
 /// Allocates memory of the kind that a group's back end likes best; none for no bytes.
 ///
 /// # Errors
 /// `Unsupported` for a device that the back end does not serve; `OutOfMemory`, `System`.
 pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize>> {
-    if device < HOST {
+    if device < HOST_DEVICE {
         return Err(Error::invalid(format!(
             "device is {device}: an index from 0 on, or DIST_DEVICE_HOST"
         )));
@@ -51,7 +51,7 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
     };
     let Some(memory) = memory else { return Ok(None) };
     let address = memory.as_mut_ptr().expose_provenance();
-    table().allocated.insert(address, memory);
+    lock_table().allocated.insert(address, memory);
     Ok(Some(address))
 }
 
@@ -60,11 +60,11 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
 /// # Errors
 /// `InvalidArgument` for any other address, that of memory freed before included.
 pub fn free(address: usize) -> Result<()> {
-    let mut table = table();
+    let mut table = lock_table();
     let Some(memory) = table.allocated.remove(&address) else {
         let before = table.allocated.range(..address).next_back();
-        let around = before.filter(|(start, memory)| address - *start < memory.len());
-        let why = match around {
+        let enclosing = before.filter(|(start, memory)| address - *start < memory.len());
+        let why = match enclosing {
             Some((start, _)) => format!("lies inside the allocation that begins at {start:#x}"),
             None => "is not the address of an allocation of dist_mem_alloc, or of one freed before"
                 .to_owned(),
@@ -89,7 +89,7 @@ pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
         let message = format!("{len} bytes at ptr {start:#x} exceed the address space");
         return Err(Error::invalid(message));
     };
-    let mut table = table();
+    let mut table = lock_table();
     table.registered.retain(|known| known.group.strong_count() > 0);
     let overlapping = table
         .registered
@@ -104,7 +104,7 @@ pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
         );
         return Err(Error::invalid(message));
     }
-    table.registered.push(Registration { group: Arc::downgrade(group), start, len });
+    table.registered.push(MemoryRegistration { group: Arc::downgrade(group), start, len });
     Ok(())
 }
 
@@ -113,7 +113,7 @@ pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
 /// # Errors
 /// `InvalidArgument` where nothing that begins there is registered with the group.
 pub fn deregister(group: &Arc<Group>, start: usize) -> Result<()> {
-    let mut table = table();
+    let mut table = lock_table();
     let found =
         table.registered.iter().position(|known| known.is_of(group) && known.start == start);
     let Some(index) = found else {
@@ -127,12 +127,12 @@ pub fn deregister(group: &Arc<Group>, start: usize) -> Result<()> {
     Ok(())
 }
 
-impl Registration {
+impl MemoryRegistration {
     fn is_of(&self, group: &Arc<Group>) -> bool {
         std::ptr::eq(self.group.as_ptr(), Arc::as_ptr(group))
     }
 }
 
-fn table() -> MutexGuard<'static, Table> {
+fn lock_table() -> MutexGuard<'static, MemoryTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

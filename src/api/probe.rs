@@ -8,54 +8,54 @@
 use super::call::CallOptions;
 use super::callbacks;
 use super::group::Group;
-use super::issue::Prepared;
-use super::point_to_point::{Memory, Message};
+use super::issue::PreparedCall;
+use super::point_to_point::{MessageBuffer, MessageDescriptor};
 use super::work::{Work, WorkKind};
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::base::log::Level;
-use crate::transport::{Completion, Incoming, PointToPoint, ProbedMessage, Room};
-use crate::wait::watch::Watch;
+use crate::base::log::LogLevel;
+use crate::transport::{Completion, PointToPoint, ProbedMessage, ReceiveBuffer, ReceiveRequest};
+use crate::wait::slow_wait::SlowWaitWatch;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
-pub use crate::transport::{Delivery, Envelope, ProbeRequest};
+pub use crate::transport::{Delivery, MessageEnvelope, ProbeRequest};
 
 /// No call receives the message yet.
-const FREE: u8 = 0;
+const UNCLAIMED: u8 = 0;
 /// A call is about to receive it.
 const CLAIMED: u8 = 1;
 /// The engine has it no more under its number.
-const GONE: u8 = 2;
+const TAKEN: u8 = 2;
 
 /// A message that a probe took out of matching. Dropping it returns the message to matching, unless
 /// a receive has it.
 #[derive(Debug)]
 pub struct MatchedMessage {
     group: Weak<Group>,
-    envelope: Envelope,
+    envelope: MessageEnvelope,
     /// The engine's number of the message.
-    matched: u64,
+    matched_id: u64,
     claim: AtomicU8,
 }
 
 /// A message that a probe has found.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundMessage {
     /// Sender, tag, type and length.
-    pub envelope: Envelope,
+    pub envelope: MessageEnvelope,
     /// The message, if the probe took it out of matching.
     pub message: Option<Arc<MatchedMessage>>,
 }
 
-/// What a probe looks for, in messages: `probe for a message of rank 3, tag 7`.
-struct Title<'a>(&'a ProbeRequest);
+/// What a probe looks for, in messages: `probe for a descriptor of rank 3, tag 7`.
+struct ProbeTitle<'a>(&'a ProbeRequest);
 
-impl fmt::Display for Title<'_> {
+impl fmt::Display for ProbeTitle<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.from {
             Some(rank) => write!(f, "probe for a message of rank {rank}")?,
@@ -69,8 +69,8 @@ impl fmt::Display for Title<'_> {
 }
 
 impl Group {
-    /// Looks for a message that a receive with these arguments would take. If `waits`, it waits for
-    /// one until the deadline; else `None` means that there is none.
+    /// Looks for a message that a receive with these arguments would take. If `is_blocking`, it
+    /// waits for one until the deadline; else `None` means that there is none.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has left and sent
@@ -78,57 +78,58 @@ impl Group {
     pub fn probe(
         self: &Arc<Self>,
         request: &ProbeRequest,
-        waits: bool,
+        is_blocking: bool,
         options: &CallOptions,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundMessage>> {
         let engine = self.check_message(request.from, request.tag, options);
-        let engine = engine.context(|| Title(request))?;
-        let found = if waits {
-            callbacks::refuse_to_block("a blocking probe")?;
-            self.await_message(engine, request, &self.deadline(options))
+        let engine = engine.context(|| ProbeTitle(request))?;
+        let found = if is_blocking {
+            callbacks::reject_blocking_in_callback("a blocking probe")?;
+            self.wait_for_message(engine, request, &self.deadline(options))
         } else {
             engine.probe(request, &Deadline::after_ms(0))
         };
         let found = found.map_err(|error| {
-            let error = error.context(format_args!("{} on {}", Title(request), self.whom()));
-            self.note(&error);
+            let error =
+                error.context(format_args!("{} on {}", ProbeTitle(request), self.describe_rank()));
+            self.write_error_file(&error);
             error
         })?;
         Ok(found.map(|probed| {
             let (envelope, group) = (probed.envelope, Arc::downgrade(self));
             let made = |matched| {
-                let claim = AtomicU8::new(FREE);
-                Arc::new(MatchedMessage { group, envelope, matched, claim })
+                let claim = AtomicU8::new(UNCLAIMED);
+                Arc::new(MatchedMessage { group, envelope, matched_id: matched, claim })
             };
-            Found { envelope, message: probed.matched.map(made) }
+            FoundMessage { envelope, message: probed.match_id.map(made) }
         }))
     }
 
-    fn await_message(
+    fn wait_for_message(
         &self,
         engine: &dyn PointToPoint,
         request: &ProbeRequest,
         deadline: &Deadline,
     ) -> Result<Option<ProbedMessage>> {
-        let mut watch = Watch::default();
+        let mut watch = SlowWaitWatch::default();
         loop {
-            let tell = |lasted| {
-                let (title, whom) = (Title(request), self.whom());
-                crate::log!(Level::Warn, "{title} on {whom} has waited {lasted}");
+            let log_wait = |lasted| {
+                let (title, whom) = (ProbeTitle(request), self.describe_rank());
+                crate::log!(LogLevel::Warn, "{title} on {whom} has waited {lasted}");
             };
-            let slice = watch.look(tell).map_or(*deadline, |most| deadline.capped(most));
+            let slice = watch.check(log_wait).map_or(*deadline, |most| deadline.capped(most));
             if let Some(found) = engine.probe(request, &slice)? {
                 return Ok(Some(found));
             }
             if deadline.has_passed() {
-                return Err(late(request.from, deadline));
+                return Err(probe_timeout_error(request.from, deadline));
             }
         }
     }
 }
 
-fn late(from: Option<Rank>, deadline: &Deadline) -> Error {
-    let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.allowed().as_millis());
+fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
+    let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());
     let message = format!("no message came in {elapsed} ms (allowed: {allowed} ms)");
     let error = Error::new(ErrorKind::Timeout, message);
     match from {
@@ -149,30 +150,33 @@ impl MatchedMessage {
         into: Dst<'static>,
         dtype: DataType,
         options: CallOptions,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedCall> {
         let group = self.group.upgrade().ok_or_else(|| {
             let message = "the group of the message has ended, and the message with it";
             Error::new(ErrorKind::InvalidHandle, message)
         })?;
-        let Envelope { from, tag, .. } = self.envelope;
+        let MessageEnvelope { from, tag, .. } = self.envelope;
         let (peer, tag, count) = (Some(from), Some(tag), dtype.elements_in(into.len()));
         let label = options.label;
-        let message = Message { is_outgoing: false, peer, tag, dtype, count, label };
-        let memory = Memory::Matched(Arc::clone(self), into);
+        let message = MessageDescriptor { is_outgoing: false, peer, tag, dtype, count, label };
+        let memory = MessageBuffer::ReceiveMatched(Arc::clone(self), into);
         self.check_fit(dtype, into.len()).context(|| message)?;
         group.check_message(peer, tag, &options).context(|| message)?;
-        group.refuse_device(&message, &memory, &options).context(|| message)?;
-        if self.claim.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_err()
+        group.reject_device_buffer(&message, &memory, &options).context(|| message)?;
+        if self
+            .claim
+            .compare_exchange(UNCLAIMED, CLAIMED, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
         {
             let message = "another call receives the message already";
             return Err(Error::new(ErrorKind::InvalidHandle, message));
         }
         let work = Work::new(WorkKind::Message(message), Arc::clone(&group.queue));
-        Ok(Prepared::message(group, (memory, None), options, work))
+        Ok(PreparedCall::message(group, (memory, None), options, work))
     }
 
     fn check_fit(&self, dtype: DataType, room: usize) -> Result<()> {
-        let Envelope { from, dtype: sent, bytes, .. } = self.envelope;
+        let MessageEnvelope { from, dtype: sent, bytes, .. } = self.envelope;
         let why = if dtype != sent {
             format!("is of type {sent}, and the receive is for {dtype}")
         } else if bytes > room {
@@ -186,8 +190,8 @@ impl MatchedMessage {
 
     /// Whether the message is still to be received, after a receive that failed: then its claim is
     /// given up.
-    pub fn give_up_claim(&self) -> bool {
-        self.claim.compare_exchange(CLAIMED, FREE, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    pub fn release_claim(&self) -> bool {
+        self.claim.compare_exchange(CLAIMED, UNCLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Whether the group is still there.
@@ -197,33 +201,33 @@ impl MatchedMessage {
 
     /// Returns the message to matching, unless a receive has it.
     pub fn release(&self) {
-        if self.claim.swap(GONE, Ordering::AcqRel) == FREE {
+        if self.claim.swap(TAKEN, Ordering::AcqRel) == UNCLAIMED {
             self.return_to_matching();
         }
     }
 
     fn return_to_matching(&self) {
         let Some(group) = self.group.upgrade() else { return };
-        if let Ok(engine) = group.engine() {
-            engine.release_matched(self.matched);
+        if let Ok(engine) = group.messaging_engine() {
+            engine.release_matched(self.matched_id);
         }
-        callbacks::let_go(group);
+        callbacks::release_group(group);
     }
 
     /// Hands the receive to the engine. If the engine has no room for it, the message stays
     /// claimed.
-    pub(super) fn post(
+    pub(super) fn post_receive(
         &self,
         engine: &dyn PointToPoint,
         (into, dtype): (Dst<'static>, DataType),
         deadline: Deadline,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let Envelope { from, tag, .. } = self.envelope;
-        let (from, tag, into) = (Some(from), Some(tag), Room::Lent(into));
-        self.claim.store(GONE, Ordering::Release);
-        let message = Incoming { from, tag, dtype, into, deadline };
-        engine.receive_matched(self.matched, message, done).inspect_err(|error| {
+        let MessageEnvelope { from, tag, .. } = self.envelope;
+        let (from, tag, into) = (Some(from), Some(tag), ReceiveBuffer::Borrowed(into));
+        self.claim.store(TAKEN, Ordering::Release);
+        let message = ReceiveRequest { from, tag, dtype, buffer: into, deadline };
+        engine.receive_matched(self.matched_id, message, done).inspect_err(|error| {
             if error.kind() == ErrorKind::OutOfMemory {
                 self.claim.store(CLAIMED, Ordering::Release);
             }
@@ -233,7 +237,7 @@ impl MatchedMessage {
 
 impl Drop for MatchedMessage {
     fn drop(&mut self) {
-        if *self.claim.get_mut() != GONE {
+        if *self.claim.get_mut() != TAKEN {
             self.return_to_matching();
         }
     }

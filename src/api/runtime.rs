@@ -1,7 +1,7 @@
 //! The process's own state: the world group that `dist_init` makes and `dist_finalize` ends.
 
 use super::callbacks;
-use super::environment::{self, Identity, Meeting};
+use super::environment::{self, RankAndSize, RendezvousMethod};
 use super::error_file;
 use super::group::{DEFAULT_CONNECT_TIMEOUT_MS, Group, GroupOptions};
 use super::store::{open_file, open_tcp};
@@ -11,23 +11,23 @@ use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::debug;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::store::file::FileOptions;
-use crate::store::tcp::{ClientOptions, ServerOptions, local};
+use crate::store::tcp::{ClientOptions, ServerOptions, local_job};
 use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to
 /// leave the store that this one hosts.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FINALIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long each of the two takes where the group has failed: operations end at once, and some
 /// ranks never say goodbye.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+const FAILED_GROUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long each of the two takes at least, whatever was before.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const MIN_STEP_TIMEOUT: Duration = Duration::from_millis(300);
 
 const WORLD_NAME: &str = "world";
 
@@ -58,17 +58,17 @@ pub struct InitOptions {
 
 /// The world, and the store that it met in.
 #[derive(Debug)]
-struct World {
+struct WorldState {
     group: Arc<Group>,
     store: Arc<dyn Store>,
     /// This process serves the store to others.
     hosts_store: bool,
 }
 
-static WORLD: RwLock<Option<World>> = RwLock::new(None);
+static WORLD: RwLock<Option<WorldState>> = RwLock::new(None);
 
 /// Held while the world is made or ended, so that two threads cannot do so at once.
-static CHANGING: Mutex<()> = Mutex::new(());
+static WORLD_CHANGE: Mutex<()> = Mutex::new(());
 
 /// The world group.
 ///
@@ -76,7 +76,7 @@ static CHANGING: Mutex<()> = Mutex::new(());
 /// `NotInitialized`.
 pub fn world() -> Result<Arc<Group>> {
     let world = WORLD.read().unwrap_or_else(PoisonError::into_inner);
-    let Some(World { group, .. }) = &*world else {
+    let Some(WorldState { group, .. }) = &*world else {
         let message = "there is no world group: call dist_init first";
         return Err(Error::new(ErrorKind::NotInitialized, message));
     };
@@ -84,9 +84,9 @@ pub fn world() -> Result<Arc<Group>> {
 }
 
 /// Exchanges the world.
-fn change_world(world: Option<World>) -> Option<World> {
-    let mut place = WORLD.write().unwrap_or_else(PoisonError::into_inner);
-    std::mem::replace(&mut *place, world)
+fn replace_world(world: Option<WorldState>) -> Option<WorldState> {
+    let mut slot = WORLD.write().unwrap_or_else(PoisonError::into_inner);
+    std::mem::replace(&mut *slot, world)
 }
 
 /// True between `dist_init` and `dist_finalize`.
@@ -99,7 +99,7 @@ pub fn is_initialized() -> bool {
 /// # Errors
 /// `InvalidArgument` where the variable is not UTF-8.
 pub fn is_elastic_launched() -> Result<bool> {
-    Ok(config::text(config::RUN_ID)?.is_some())
+    Ok(config::read_text(config::RUN_ID)?.is_some())
 }
 
 /// Makes the world group.
@@ -107,14 +107,15 @@ pub fn is_elastic_launched() -> Result<bool> {
 /// # Errors
 /// `AlreadyInitialized`; whatever the environment lacks; whatever keeps the ranks from meeting.
 pub fn init(options: InitOptions) -> Result<()> {
-    callbacks::refuse_to_block("dist_init")?;
-    let _changing = change();
+    callbacks::reject_blocking_in_callback("dist_init")?;
+    let _changing = lock_world_change();
     if is_initialized() {
         let message = "dist_init was called twice; call dist_finalize in between";
         return Err(Error::new(ErrorKind::AlreadyInitialized, message));
     }
-    make_world(options).inspect_err(|error| error_file::note(error, error.culprit()))?;
-    error_file::take_back();
+    make_world(options)
+        .inspect_err(|error| error_file::write_first_fatal_error(error, error.culprit()))?;
+    error_file::retract();
     Ok(())
 }
 
@@ -124,16 +125,16 @@ fn make_world(options: InitOptions) -> Result<()> {
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
     let connect_ms = match options.connect_timeout_ms {
-        0 => config::time_limit(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS)?,
+        0 => config::read_timeout_ms(config::CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS)?,
         ms => ms,
     };
     let deadline = Deadline::after_ms(connect_ms);
-    let place = find_store(&options, &deadline)?;
-    let left = u64::try_from(deadline.left().as_millis()).unwrap_or(u64::MAX).max(1);
+    let setup = set_up_store(&options, &deadline)?;
+    let left = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX).max(1);
     let group = Group::create(GroupOptions {
-        store: Arc::clone(&place.store),
-        rank: place.rank,
-        size: place.size,
+        store: Arc::clone(&setup.store),
+        rank: setup.rank,
+        size: setup.size,
         backend: options.backend,
         backend_options: options.backend_options,
         device: options.device,
@@ -142,45 +143,45 @@ fn make_world(options: InitOptions) -> Result<()> {
         connect_timeout_ms: left,
         global_ranks: None,
     })?;
-    let Place { store, hosts_store, .. } = place;
-    let world = World { group: Arc::new(group), store, hosts_store };
-    drop(change_world(Some(world)));
+    let WorldSetup { store, hosts_store, .. } = setup;
+    let world = WorldState { group: Arc::new(group), store, hosts_store };
+    drop(replace_world(Some(world)));
     Ok(())
 }
 
 /// Leaves the world group. Bounded: asynchronous operations get a few seconds to end and their
 /// callbacks to return, in what is left of these the rank that hosts the store waits for the
 /// others, and nobody waits for a rank that has failed. Blocking calls under way on other threads
-/// end as they would. `forget` ends the caller's handle, when the callbacks are over and before the
-/// group is left.
+/// end as they would. `release_handle` ends the caller's handle, when the callbacks are over and
+/// before the group is left.
 ///
 /// # Errors
 /// `NotInitialized`, and `InvalidArgument` inside a completion callback.
-pub fn finalize(forget: impl FnOnce()) -> Result<()> {
-    callbacks::refuse_to_block("dist_finalize")?;
-    let _changing = change();
+pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
+    callbacks::reject_blocking_in_callback("dist_finalize")?;
+    let _changing = lock_world_change();
     let Ok(group) = world() else {
-        return Err(no_world());
+        return Err(no_world_error());
     };
-    let deadline = Deadline::after(FAREWELL);
-    end_works(group.as_ref(), &deadline);
+    let deadline = Deadline::after(FINALIZE_TIMEOUT);
+    finish_works_and_callbacks(group.as_ref(), &deadline);
     drop(group);
-    forget();
-    let Some(World { group, store, hosts_store }) = change_world(None) else {
-        return Err(no_world());
+    release_handle();
+    let Some(WorldState { group, store, hosts_store }) = replace_world(None) else {
+        return Err(no_world_error());
     };
-    let farewell = Farewell::of(&group, &deadline);
+    let leave_barrier = LeaveBarrier::new(&group, &deadline);
     // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs
     // in it.
     drop(group);
-    if farewell.size > 1 {
-        farewell.say(store.as_ref(), hosts_store);
+    if leave_barrier.size > 1 {
+        leave_barrier.wait_for_ranks(store.as_ref(), hosts_store);
     }
     trace::stop_from_environment();
     Ok(())
 }
 
-fn no_world() -> Error {
+fn no_world_error() -> Error {
     let message = "there is no world group to leave: dist_init has not been called";
     Error::new(ErrorKind::NotInitialized, message)
 }
@@ -188,29 +189,29 @@ fn no_world() -> Error {
 /// Ends the works of the world and calls their callbacks while it is still there, so that none sees
 /// it gone. Callbacks may issue further works until the deadline; a callback that does not return
 /// keeps those behind it from being called.
-fn end_works(group: &Group, deadline: &Deadline) {
+fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
     let mut dropped = 0;
     loop {
-        let issued = group.works_issued();
+        let issued = group.operations_issued();
         finish_works(group, deadline);
-        let patience = match group.failure() {
-            Some(_) => after_failure(deadline),
-            None => deadline.left().max(LAST_WORDS),
+        let wait_time = match group.failure() {
+            Some(_) => time_after_failure(deadline),
+            None => deadline.remaining().max(MIN_STEP_TIMEOUT),
         };
-        dropped += callbacks::finish(&Deadline::after(patience));
+        dropped += callbacks::drain(&Deadline::after(wait_time));
         // A work posts its callbacks before it counts as ended.
-        let is_over = group.outstanding() == 0 && group.works_issued() == issued;
+        let is_over = group.outstanding_works() == 0 && group.operations_issued() == issued;
         if is_over || group.failure().is_some() || deadline.has_passed() {
             break;
         }
     }
     group.queue.close();
     // Works that were issued until the queue closed.
-    finish_works(group, &Deadline::after(after_failure(deadline)));
-    dropped += callbacks::finish(&Deadline::after(after_failure(deadline)));
+    finish_works(group, &Deadline::after(time_after_failure(deadline)));
+    dropped += callbacks::drain(&Deadline::after(time_after_failure(deadline)));
     if dropped > 0 {
         crate::log!(
-            Level::Warn,
+            LogLevel::Warn,
             "dist_finalize drops {dropped} completion callbacks: one before them has not returned"
         );
     }
@@ -218,105 +219,106 @@ fn end_works(group: &Group, deadline: &Deadline) {
 
 /// Lets the works of a group end, and aborts those that do not by the deadline.
 pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
-    if group.outstanding() == 0 {
+    if group.outstanding_works() == 0 {
         return;
     }
-    if group.failure().is_none() && !group.drain(deadline) {
+    if group.failure().is_none() && !group.wait_for_works(deadline) {
         let text = format!(
             "dist_finalize was called with {} asynchronous operations that did not end within {} s",
-            group.outstanding(),
-            deadline.allowed().as_secs()
+            group.outstanding_works(),
+            deadline.timeout().as_secs()
         );
         group.abort(&text);
     }
     // In a failed group they end by themselves; until then they keep it, which is to be left here.
-    if !group.drain(&Deadline::after(after_failure(deadline))) {
-        crate::log!(Level::Warn, "{} works outlive dist_finalize", group.outstanding());
+    if !group.wait_for_works(&Deadline::after(time_after_failure(deadline))) {
+        crate::log!(LogLevel::Warn, "{} works outlive dist_finalize", group.outstanding_works());
     }
 }
 
 /// What is left until the deadline for a step in a group that has failed.
-fn after_failure(deadline: &Deadline) -> Duration {
-    deadline.left().clamp(LAST_WORDS, AFTER_FAILURE)
+fn time_after_failure(deadline: &Deadline) -> Duration {
+    deadline.remaining().clamp(MIN_STEP_TIMEOUT, FAILED_GROUP_TIMEOUT)
 }
 
 /// The last exchange through the store: so that the rank that hosts it leaves last.
-struct Farewell {
+struct LeaveBarrier {
     key: String,
     size: usize,
     limit: Duration,
 }
 
-impl Farewell {
-    fn of(group: &Group, deadline: &Deadline) -> Self {
+impl LeaveBarrier {
+    fn new(group: &Group, deadline: &Deadline) -> Self {
         let limit = match group.failure() {
-            Some(_) => after_failure(deadline),
-            None => deadline.left().max(LAST_WORDS),
+            Some(_) => time_after_failure(deadline),
+            None => deadline.remaining().max(MIN_STEP_TIMEOUT),
         };
         Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size(), limit }
     }
 
     /// Failures here are silent: the store of a job that ends may well be gone.
-    fn say(&self, store: &dyn Store, hosts_store: bool) {
+    fn wait_for_ranks(&self, store: &dyn Store, hosts_store: bool) {
         let deadline = Deadline::after(self.limit);
-        let all_gone = format!("{}/all", self.key);
-        let gone = store.add(self.key.as_bytes(), 1, &deadline);
+        let all_left_key = format!("{}/all", self.key);
+        let left_count = store.add(self.key.as_bytes(), 1, &deadline);
         let size = i64::try_from(self.size).unwrap_or(i64::MAX);
-        let outcome = match gone {
-            Ok(count) if count >= size => store.set(all_gone.as_bytes(), b"", &deadline),
-            Ok(_) if hosts_store => store.wait(&[all_gone.as_bytes()], &deadline),
+        let outcome = match left_count {
+            Ok(count) if count >= size => store.set(all_left_key.as_bytes(), b"", &deadline),
+            Ok(_) if hosts_store => store.wait(&[all_left_key.as_bytes()], &deadline),
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = outcome {
-            crate::log!(Level::Info, "leaving the store: {error}");
+            crate::log!(LogLevel::Info, "leaving the store: {error}");
         }
     }
 }
 
 /// A store, and who this process is in it.
-struct Place {
+struct WorldSetup {
     store: Arc<dyn Store>,
     hosts_store: bool,
     rank: usize,
     size: usize,
 }
 
-fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
+fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup> {
     if let Some(store) = &options.store {
         if options.init_method.is_some() {
             return Err(Error::invalid("give either a store or an init_method, not both"));
         }
-        let (rank, size) = identity(options, environment::identity_from_environment()?)?;
-        return Ok(Place { store: Arc::clone(store), hosts_store: false, rank, size });
+        let (rank, size) =
+            resolve_rank_and_size(options, environment::identity_from_environment()?)?;
+        return Ok(WorldSetup { store: Arc::clone(store), hosts_store: false, rank, size });
     }
     let url = options.init_method.as_deref().unwrap_or("env://");
     let resolved = environment::resolve(url, options.size)?;
-    let (rank, size) = identity(options, resolved.identity)?;
-    let (store, hosts_store) = match resolved.meeting {
-        Meeting::Alone => {
+    let (rank, size) = resolve_rank_and_size(options, resolved.identity)?;
+    let (store, hosts_store) = match resolved.rendezvous {
+        RendezvousMethod::SingleRank => {
             let store = Arc::new(HashStore::new());
-            return Ok(Place { store, hosts_store: false, rank, size });
+            return Ok(WorldSetup { store, hosts_store: false, rank, size });
         }
-        Meeting::File { path, job } => {
-            let options = FileOptions { world_size: Some(size), job_id: job, together: true };
+        RendezvousMethod::File { path, job } => {
+            let options = FileOptions { world_size: Some(size), job_id: job, is_rendezvous: true };
             let store = Arc::new(open_file(&path, &options, deadline)?);
-            return Ok(Place { store, hosts_store: false, rank, size });
+            return Ok(WorldSetup { store, hosts_store: false, rank, size });
         }
-        Meeting::Local { job } => {
+        RendezvousMethod::Local { job } => {
             let secret = environment::job_secret()?;
-            (local::host_or_join(&job, rank, size, secret, deadline)?, rank == 0)
+            (local_job::host_or_join(&job, rank, size, secret, deadline)?, rank == 0)
         }
-        Meeting::Tcp { host, port: 0, .. } if size > 1 => {
+        RendezvousMethod::Tcp { host, port: 0, .. } if size > 1 => {
             let message = format!(
                 "the store is said to be at {host}, port 0, which means any free port: the other ranks \
                  could not know it; name a port"
             );
             return Err(Error::invalid(message));
         }
-        Meeting::Tcp { host, port, agent } => {
-            let hosts = rank == 0 && !agent;
-            let bind = config::text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
+        RendezvousMethod::Tcp { host, port, is_agent_hosted } => {
+            let hosts = rank == 0 && !is_agent_hosted;
+            let bind = config::read_text(config::STORE_BIND)?.unwrap_or_else(|| host.clone());
             let secret = environment::job_secret()?;
             let client = ClientOptions {
                 host,
@@ -330,12 +332,12 @@ fn find_store(options: &InitOptions, deadline: &Deadline) -> Result<Place> {
             (open_tcp(server, client, deadline)?, hosts)
         }
     };
-    Ok(Place { store: Arc::new(store), hosts_store, rank, size })
+    Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size })
 }
 
 /// The rank and the world size: the options', else what was found.
-fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
-    let missing = |what: &str, variable: config::Variable| {
+fn resolve_rank_and_size(options: &InitOptions, found: RankAndSize) -> Result<(usize, usize)> {
+    let missing = |what: &str, variable: config::EnvVariable| {
         Error::invalid(format!(
             "nobody says what this process's {what} is: set it in the options or the init_method, or \
              environment variable {}, or start the program with distrun, torchrun, mpirun or srun",
@@ -352,6 +354,6 @@ fn identity(options: &InitOptions, found: Identity) -> Result<(usize, usize)> {
     Ok((rank, size))
 }
 
-fn change() -> MutexGuard<'static, ()> {
-    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_world_change() -> MutexGuard<'static, ()> {
+    WORLD_CHANGE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,11 +6,11 @@
 //! thread. It outlives them all: no rank hosts it.
 
 use super::callbacks;
-use crate::base::config::{self, Variable};
+use crate::base::config::{self, EnvVariable};
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::process::forks::{Cause, Forks, Limits, MAX_FORKS};
-use crate::process::this;
+use crate::process::forked_children::{ForkOutcome, ForkTimeouts, ForkedChildren, MAX_FORKS};
+use crate::process::this_process;
 use crate::store::tcp::{Secret, Server, ServerOptions};
 use crate::wait;
 use std::net::{Ipv4Addr, TcpListener};
@@ -18,26 +18,26 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 /// From the first failure until the others are told to end.
-const SETTLE: Duration = Duration::from_millis(100);
+const SETTLE_TIME: Duration = Duration::from_millis(100);
 
 /// How long ranks have to end when they are told to, unless the options say otherwise.
-const GRACE_MS: u64 = 2000;
+const DEFAULT_GRACE_MS: u64 = 2000;
 
 /// How long the kernel may take to end what was killed.
-const KILL: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The descriptors that the ranks' store needs for each rank: one for its calls, and one where it
 /// waits.
-const FOR_EACH: usize = 2;
+const DESCRIPTORS_PER_RANK: usize = 2;
 
 /// Those that it needs itself, and some to spare.
-const FOR_ALL: usize = 64;
+const BASE_DESCRIPTORS: usize = 64;
 
 /// A thread that was joined a moment ago may still be counted.
-const THREADS_END: Duration = Duration::from_millis(200);
+const THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How long to wait before counting them again.
-const RECOUNT: Duration = Duration::from_millis(1);
+const THREAD_RECOUNT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What `dist_spawn` is told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,23 +59,24 @@ pub fn spawn(
     options: &SpawnOptions,
     body: &mut dyn FnMut(usize) -> i32,
 ) -> Result<()> {
-    callbacks::refuse_to_block("dist_spawn")?;
-    check(count)?;
+    callbacks::reject_blocking_in_callback("dist_spawn")?;
+    check_can_fork(count)?;
     let started = Deadline::never();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
     let (port, listener) =
         bound.map_err(|cause| Error::system("a port for the ranks' store", &cause))?;
-    let (secret, secret_fd) = Secret::fresh()?;
+    let (secret, secret_fd) = Secret::generate()?;
     let fd = secret_fd.as_raw_fd();
     let mut listener = Some(listener);
-    let mut in_fork = |rank| {
+    let mut run_in_fork = |rank| {
         // The parent's.
         listener = None;
         body(rank)
     };
-    let variables = |rank| environment(rank, count, port, fd);
-    let mut forks = Forks::start(count, descriptors(count), &variables, &mut in_fork)?;
+    let variables = |rank| rank_environment(rank, count, port, fd);
+    let mut forks =
+        ForkedChildren::start(count, descriptors_needed(count), &variables, &mut run_in_fork)?;
     drop(secret_fd);
     let server = Server::start(ServerOptions {
         listen_fd: listener.take().map(OwnedFd::from),
@@ -86,29 +87,34 @@ pub fn spawn(
         0 => Deadline::never(),
         ms => Deadline::after_ms(ms),
     };
-    let grace = Duration::from_millis(options.grace.ms_or(GRACE_MS));
-    let cause = forks.join(&Limits { total, settle: SETTLE, grace, kill: KILL })?;
+    let grace = Duration::from_millis(options.grace.ms_or(DEFAULT_GRACE_MS));
+    let cause = forks.wait_and_end(&ForkTimeouts {
+        total,
+        settle: SETTLE_TIME,
+        grace,
+        kill: KILL_TIMEOUT,
+    })?;
     // Only now: ranks may use the store up to their end.
     drop(server);
-    judge(&forks, &cause, &started)
+    check_exit(&forks, &cause, &started)
 }
 
 /// Whether this process can be forked into ranks.
-fn check(count: usize) -> Result<()> {
+fn check_can_fork(count: usize) -> Result<()> {
     if !(1..=MAX_FORKS).contains(&count) {
         return Err(Error::invalid(format!("nprocs is {count}: 1 to {MAX_FORKS} are possible")));
     }
-    if this::is_used() {
+    if this_process::is_used() {
         let message = "this process has used libdist's groups or stores already, whose threads, memory and connections cannot be \
                        forked: call dist_spawn before dist_init, dist_group_create, dist_store_tcp_create and \
                        dist_store_file_create, or in another process";
         return Err(Error::invalid(message));
     }
-    let patience = Deadline::after(THREADS_END);
-    while this::threads()? > 1 && !patience.has_passed() {
-        wait::pause(RECOUNT, &patience);
+    let thread_limit = Deadline::after(THREAD_EXIT_TIMEOUT);
+    while this_process::thread_count()? > 1 && !thread_limit.has_passed() {
+        wait::pause(THREAD_RECOUNT_INTERVAL, &thread_limit);
     }
-    let (needed, free) = (descriptors(count), this::free_descriptors()?);
+    let (needed, free) = (descriptors_needed(count), this_process::free_descriptors()?);
     if free < needed {
         let message = format!(
             "the store of {count} ranks needs up to {needed} descriptors, and this process may have only {free} more: raise the \
@@ -121,19 +127,20 @@ fn check(count: usize) -> Result<()> {
 }
 
 /// How many descriptors this process needs for the store of that many ranks.
-fn descriptors(count: usize) -> usize {
-    count * FOR_EACH + FOR_ALL
+fn descriptors_needed(count: usize) -> usize {
+    count * DESCRIPTORS_PER_RANK + BASE_DESCRIPTORS
 }
 
 /// What a launcher would say to a rank, and nothing of what one has said to this process.
-fn environment(
+fn rank_environment(
     rank: usize,
     count: usize,
     port: u16,
     secret: i32,
 ) -> Vec<(&'static str, Option<String>)> {
-    let set = |variable: Variable, value: &dyn ToString| (variable.name, Some(value.to_string()));
-    let unset = |variable: Variable| (variable.name, None);
+    let set =
+        |variable: EnvVariable, value: &dyn ToString| (variable.name, Some(value.to_string()));
+    let unset = |variable: EnvVariable| (variable.name, None);
     vec![
         set(config::RANK, &rank),
         set(config::WORLD_SIZE, &count),
@@ -149,20 +156,20 @@ fn environment(
 }
 
 /// What is said of the end of the ranks.
-fn judge(forks: &Forks, cause: &Cause, started: &Deadline) -> Result<()> {
+fn check_exit(forks: &ForkedChildren, cause: &ForkOutcome, started: &Deadline) -> Result<()> {
     let error = match cause {
-        Cause::Success => return Ok(()),
-        Cause::Failure(rank) => {
-            Error::new(ErrorKind::PeerFailed, whom_and_how(forks, *rank)).with_culprit(*rank)
+        ForkOutcome::Success => return Ok(()),
+        ForkOutcome::Failure(rank) => {
+            Error::new(ErrorKind::PeerFailed, describe_exit(forks, *rank)).with_culprit(*rank)
         }
-        Cause::Deadline(running) => {
+        ForkOutcome::Deadline(running) => {
             let mut message = format!(
                 "{} of {} still ran after {} ms (join_timeout_ms), and were ended",
-                list(running),
+                format_ranks(running),
                 forks.members().len(),
                 started.elapsed().as_millis()
             );
-            let errors = running.iter().map(|&rank| (rank, forks.testimony(rank).message));
+            let errors = running.iter().map(|&rank| (rank, forks.child_result(rank).message));
             if let Some((rank, text)) = errors.into_iter().find(|(_, text)| !text.is_empty()) {
                 message.push_str(&format!("; last error in libdist of rank {rank}: {text}"));
             }
@@ -170,46 +177,46 @@ fn judge(forks: &Forks, cause: &Cause, started: &Deadline) -> Result<()> {
         }
     };
     let stuck: Vec<usize> =
-        (0..forks.members().len()).filter(|&i| forks.members()[i].ending().is_none()).collect();
+        (0..forks.members().len()).filter(|&i| forks.members()[i].exit().is_none()).collect();
     if stuck.is_empty() {
         return Err(error);
     }
-    let message = format!("{error}; {} cannot be killed", list(&stuck));
+    let message = format!("{error}; {} cannot be killed", format_ranks(&stuck));
     Err(Error::new(error.kind(), message))
 }
 
 /// `rank 2 of 4 (pid 77) returned 7; its last error in libdist: …`.
-fn whom_and_how(forks: &Forks, rank: usize) -> String {
-    let (members, testimony) = (forks.members(), forks.testimony(rank));
+fn describe_exit(forks: &ForkedChildren, rank: usize) -> String {
+    let (members, child_report) = (forks.members(), forks.child_result(rank));
     let member = &members[rank];
-    let how = match (member.ending(), testimony.returned) {
+    let exit = match (member.exit(), child_report.returned) {
         (Some(ending), _) if ending.signal().is_some() => format!("was ended by {ending}"),
         (_, Some(result)) => format!("returned {result}"),
         (Some(ending), None) => format!("ended with {ending}"),
         (None, None) => "did not end".to_owned(),
     };
-    let mut message = format!("rank {rank} of {} (pid {}) {how}", members.len(), member.pid());
-    if !testimony.message.is_empty() {
-        message.push_str(&format!("; its last error in libdist: {}", testimony.message));
+    let mut message = format!("rank {rank} of {} (pid {}) {exit}", members.len(), member.pid());
+    if !child_report.message.is_empty() {
+        message.push_str(&format!("; its last error in libdist: {}", child_report.message));
     }
     let killed: Vec<usize> = (0..members.len()).filter(|&i| members[i].was_killed()).collect();
     if !killed.is_empty() {
         message.push_str(&format!(
             "; {} did not end when told to and had to be killed",
-            list(&killed)
+            format_ranks(&killed)
         ));
     }
     message
 }
 
 /// The most ranks that a message names.
-const NAMED: usize = 16;
+const MAX_NAMED_RANKS: usize = 16;
 
-/// `rank 3`, `ranks 1, 2`, `ranks 0, 1, … and 20 more`.
-fn list(ranks: &[usize]) -> String {
-    let named: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
+/// `rank 3`, `global_ranks 1, 2`, `global_ranks 0, 1, … and 20 more`.
+fn format_ranks(ranks: &[usize]) -> String {
+    let named: Vec<String> = ranks.iter().take(MAX_NAMED_RANKS).map(ToString::to_string).collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    let more = match ranks.len().saturating_sub(NAMED) {
+    let more = match ranks.len().saturating_sub(MAX_NAMED_RANKS) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -221,10 +228,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_is_told_what_a_launcher_would_tell_it() {
-        let told = environment(1, 4, 29_500, 7);
+    fn rank_environment_equals_that_of_a_launcher() {
+        let variables = rank_environment(1, 4, 29_500, 7);
         let value = |name: &str| {
-            let found = told.iter().find(|(known, _)| *known == name);
+            let found = variables.iter().find(|(known, _)| *known == name);
             found.unwrap_or_else(|| panic!("{name}")).1.as_deref()
         };
         assert_eq!((value("RANK"), value("LOCAL_RANK")), (Some("1"), Some("1")));
@@ -240,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_listed_up_to_a_number() {
-        assert_eq!(list(&[3]), "rank 3");
-        assert_eq!(list(&[0, 2]), "ranks 0, 2");
-        assert!(list(&(0..20).collect::<Vec<_>>()).ends_with("14, 15 and 4 more"));
+    fn long_rank_lists_are_abbreviated() {
+        assert_eq!(format_ranks(&[3]), "rank 3");
+        assert_eq!(format_ranks(&[0, 2]), "ranks 0, 2");
+        assert!(format_ranks(&(0..20).collect::<Vec<_>>()).ends_with("14, 15 and 4 more"));
     }
 
     #[test]

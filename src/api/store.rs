@@ -4,7 +4,7 @@ use crate::base::config;
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::debug;
 use crate::base::error::{Error, Result};
-use crate::process::this;
+use crate::process::this_process;
 use crate::store::Store;
 use crate::store::file::FileStore;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub fn open_tcp(
     deadline: &Deadline,
 ) -> Result<TcpStore> {
     debug::read_environment()?;
-    let tcp_only = match config::text(config::STORE_UNIX)?.as_deref() {
+    let tcp_only = match config::read_text(config::STORE_UNIX)?.as_deref() {
         None | Some("on") => client.tcp_only,
         Some("off") => true,
         Some(other) => {
@@ -48,12 +48,16 @@ pub fn open_tcp(
     let store = match server {
         None => TcpStore::connect(client, deadline)?,
         Some(server) => {
-            let join_if_taken = server.join_if_taken || is_the_launchers(&client)?;
-            TcpStore::host(ServerOptions { join_if_taken, ..server }, client, deadline)?
+            let join_if_taken = server.join_if_port_in_use || is_hosted_by_launcher(&client)?;
+            TcpStore::host(
+                ServerOptions { join_if_port_in_use: join_if_taken, ..server },
+                client,
+                deadline,
+            )?
         }
     };
     // Only now: one that could not be opened leaves nothing behind, and nobody has this one yet.
-    this::mark_used()?;
+    this_process::mark_used()?;
     Ok(store)
 }
 
@@ -64,19 +68,19 @@ pub fn open_tcp(
 /// Those of [`FileStore::open`].
 pub fn open_file(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<FileStore> {
     let store = FileStore::open(path, options, deadline)?;
-    this::mark_used()?;
+    this_process::mark_used()?;
     Ok(store)
 }
 
 /// Whether the launcher hosts a store at this address.
-fn is_the_launchers(client: &ClientOptions) -> Result<bool> {
-    Ok(config::text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True")
-        && config::text(config::MASTER_ADDR)?.is_some_and(|host| host == client.host)
-        && config::number(config::MASTER_PORT)? == Some(client.port))
+fn is_hosted_by_launcher(client: &ClientOptions) -> Result<bool> {
+    Ok(config::read_text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True")
+        && config::read_text(config::MASTER_ADDR)?.is_some_and(|host| host == client.host)
+        && config::read_number(config::MASTER_PORT)? == Some(client.port))
 }
 
 /// The time-out of a store's handle, where the default has its number.
-fn resolved(timeout: Timeout) -> Timeout {
+fn resolve_default(timeout: Timeout) -> Timeout {
     if timeout == Timeout::Default { Timeout::Ms(DEFAULT_TIMEOUT_MS) } else { timeout }
 }
 
@@ -91,7 +95,7 @@ pub struct StoreHandle {
 impl StoreHandle {
     /// A handle with the default time-out.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, timeout: AtomicI64::new(resolved(Timeout::Default).number()) }
+        Self { store, timeout: AtomicI64::new(resolve_default(Timeout::Default).number()) }
     }
 
     /// The same handle with another time-out.
@@ -114,7 +118,7 @@ impl StoreHandle {
 
     /// Sets the time-out.
     pub fn set_timeout(&self, timeout: Timeout) {
-        self.timeout.store(resolved(timeout).number(), Ordering::Relaxed);
+        self.timeout.store(resolve_default(timeout).number(), Ordering::Relaxed);
     }
 
     /// The deadline of a call that begins now and waits for no other process. A round trip takes
@@ -128,13 +132,13 @@ impl StoreHandle {
 
     /// The time-out of a wait for others that names its own, of which [`Timeout::Default`] is the
     /// handle's.
-    pub fn timeout_of(&self, timeout: Timeout) -> Timeout {
+    pub fn wait_timeout(&self, timeout: Timeout) -> Timeout {
         if timeout == Timeout::Default { self.timeout() } else { timeout }
     }
 
     /// The deadline of a wait for others that begins now; has passed for [`Timeout::NoWait`].
     pub fn wait_deadline(&self, timeout: Timeout) -> Deadline {
-        Deadline::after_ms(self.timeout_of(timeout).ms_or(DEFAULT_TIMEOUT_MS))
+        Deadline::after_ms(self.wait_timeout(timeout).ms_or(DEFAULT_TIMEOUT_MS))
     }
 
     /// A second handle on the same store.
@@ -148,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_that_does_not_wait_has_time_for_round_trips() {
+    fn no_wait_handle_keeps_a_deadline_for_round_trips() {
         let handle = StoreHandle::new(Arc::new(HashStore::new())).with_timeout(Timeout::NoWait);
         assert_eq!(handle.timeout(), Timeout::NoWait);
         assert!(handle.wait_deadline(Timeout::Default).has_passed());
@@ -158,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn the_default_of_a_handle_has_a_number() {
+    fn default_timeout_of_a_handle_is_resolved() {
         let handle = StoreHandle::new(Arc::new(HashStore::new())).with_timeout(Timeout::Forever);
-        assert_eq!(handle.timeout_of(Timeout::Default), Timeout::Forever);
+        assert_eq!(handle.wait_timeout(Timeout::Default), Timeout::Forever);
         handle.set_timeout(Timeout::Default);
         assert_eq!(handle.timeout(), Timeout::Ms(DEFAULT_TIMEOUT_MS));
     }

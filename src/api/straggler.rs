@@ -7,10 +7,11 @@
 //! * **The straggler.** Only the time counts in which a rank was the *only* one missing, which is
 //!   what the group would gain without it; it is the last one for whom all wait, whatever the order
 //!   in which this rank waits for others. A rank is an outlier when, over the last minute or two,
-//!   this adds up to more than [`LONG`], in [`OFTEN`] operations or more, and to more than
-//!   [`TIMES`] times the median of the other ranks. In a group of two there are no others; there it
-//!   must be more than [`SHARE`] of all the time. Ranks that are equally slow, as on a host with
-//!   too few cores, are the last by turns, and none of them is an outlier.
+//!   this adds up to more than [`MIN_SOLE_WAIT`], in [`MIN_LATE_OPERATIONS`] operations or more,
+//!   and to more than [`MEDIAN_FACTOR`] times the median of the other ranks. In a group of two
+//!   there are no others; there it must be more than [`PAIR_TIME_SHARE`] of all the time. Ranks
+//!   that are equally slow, as on a host with too few cores, are the last by turns, and none of
+//!   them is an outlier.
 //!
 //! Each rank judges by what it has seen itself: where messages go round in a ring, only the
 //! neighbour sees who is late. Nothing is ever aborted. The lock is held for a few additions, by
@@ -24,43 +25,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a straggler has cost at least.
-pub(super) const LONG: Duration = Duration::from_secs(1);
+pub(super) const MIN_SOLE_WAIT: Duration = Duration::from_secs(1);
 
 /// In how many operations at least.
-pub(super) const OFTEN: f64 = 5.0;
+pub(super) const MIN_LATE_OPERATIONS: f64 = 5.0;
 
 /// How many times the median of the others.
-pub(super) const TIMES: f64 = 5.0;
+pub(super) const MEDIAN_FACTOR: f64 = 5.0;
 
 /// In a group of two: which share of the time.
-pub(super) const SHARE: f64 = 0.75;
+pub(super) const PAIR_TIME_SHARE: f64 = 0.75;
 
 /// After this long what has been seen counts half; also the time between two warnings.
-pub(super) const WINDOW: Duration = Duration::from_secs(60);
+pub(super) const OBSERVATION_WINDOW: Duration = Duration::from_secs(60);
 
 /// Powers of two of microseconds: up to more than an hour.
 const BUCKETS: usize = 33;
 
 /// How late a rank was in operations of one kind.
 #[derive(Clone, Debug)]
-struct Histogram {
+struct SkewHistogram {
     count: u64,
     buckets: [u64; BUCKETS],
     total: Duration,
-    most: Duration,
+    max: Duration,
     last: Duration,
 }
 
 /// What a rank has cost lately.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cost {
+struct SoleWaitCost {
     seconds: f64,
     operations: f64,
 }
 
 /// A rank that is an outlier.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct StragglerReport {
     /// Which.
     pub(super) rank: Rank,
     /// For how long it alone was waited for.
@@ -68,35 +69,35 @@ pub(super) struct Verdict {
     /// In how many operations.
     pub(super) operations: u64,
     /// The time that this is about.
-    pub(super) within: Duration,
+    pub(super) window: Duration,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    skew: BTreeMap<(&'static str, Rank), Histogram>,
+struct StragglerState {
+    skew: BTreeMap<(&'static str, Rank), SkewHistogram>,
     /// Since when costs are counted.
     since: Option<Instant>,
-    costs: BTreeMap<Rank, Cost>,
+    costs: BTreeMap<Rank, SoleWaitCost>,
     /// The last one, and when that was.
-    verdict: Option<(Verdict, Instant)>,
+    last_report: Option<(StragglerReport, Instant)>,
 }
 
 /// What one rank of a group has seen.
 #[derive(Debug)]
-pub(super) struct Straggler {
+pub(super) struct StragglerDetector {
     rank: Rank,
     size: WorldSize,
-    state: Mutex<State>,
+    state: Mutex<StragglerState>,
 }
 
-impl Default for Histogram {
+impl Default for SkewHistogram {
     fn default() -> Self {
-        let (total, most, last) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        Self { count: 0, buckets: [0; BUCKETS], total, most, last }
+        let (total, max, last) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        Self { count: 0, buckets: [0; BUCKETS], total, max, last }
     }
 }
 
-impl Histogram {
+impl SkewHistogram {
     fn add(&mut self, by: Duration) {
         let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         // Bucket 0 has less than 1 us, bucket b less than 2^b.
@@ -104,7 +105,7 @@ impl Histogram {
         self.buckets[bucket.min(BUCKETS - 1)] += 1;
         self.count += 1;
         self.total += by;
-        self.most = self.most.max(by);
+        self.max = self.max.max(by);
         self.last = by;
     }
 
@@ -117,7 +118,7 @@ impl Histogram {
             seen += count;
             seen >= wanted
         });
-        let most = u64::try_from(self.most.as_micros()).unwrap_or(u64::MAX);
+        let most = u64::try_from(self.max.as_micros()).unwrap_or(u64::MAX);
         (1_u64 << found.unwrap_or(BUCKETS - 1)).min(most)
     }
 
@@ -128,70 +129,80 @@ impl Histogram {
             "count": self.count,
             "p50_us": self.percentile(50),
             "p99_us": self.percentile(99),
-            "max_us": u64::try_from(self.most.as_micros()).unwrap_or(u64::MAX),
+            "max_us": u64::try_from(self.max.as_micros()).unwrap_or(u64::MAX),
             "last_us": u64::try_from(self.last.as_micros()).unwrap_or(u64::MAX),
             "total_ms": u64::try_from(self.total.as_millis()).unwrap_or(u64::MAX),
         })
     }
 }
 
-impl Straggler {
+impl StragglerDetector {
     /// What rank `rank` of `size` has seen when nothing has happened.
     pub(super) fn new(rank: Rank, size: WorldSize) -> Self {
         Self { rank, size, state: Mutex::default() }
     }
 
-    /// A rank came late, as [`Probe::late`](crate::base::probe::Probe::late) says. Gives what there
-    /// is to be warned of, at most once in [`WINDOW`].
-    pub(super) fn note(
+    /// A rank came late, as [`Probe::probe_timeout_error`](crate::base::probe::Probe::late) says.
+    /// Gives what there is to be warned of, at most once in [`OBSERVATION_WINDOW`].
+    pub(super) fn record_late_arrival(
         &self,
         operation: &'static str,
         rank: Rank,
-        by: Duration,
-        alone: Duration,
+        skew: Duration,
+        sole_wait: Duration,
         now: Instant,
-    ) -> Option<Verdict> {
+    ) -> Option<StragglerReport> {
         let mut state = self.lock();
-        state.skew.entry((operation, rank)).or_default().add(by);
-        if alone.is_zero() {
+        state.skew.entry((operation, rank)).or_default().add(skew);
+        if sole_wait.is_zero() {
             return None;
         }
-        let since = *state.since.get_or_insert_with(|| now.checked_sub(alone).unwrap_or(now));
-        if now.duration_since(since) > WINDOW {
-            state.since = Some(now.checked_sub(WINDOW / 2).unwrap_or(now));
+        let since = *state.since.get_or_insert_with(|| now.checked_sub(sole_wait).unwrap_or(now));
+        if now.duration_since(since) > OBSERVATION_WINDOW {
+            state.since = Some(now.checked_sub(OBSERVATION_WINDOW / 2).unwrap_or(now));
             // After a long silence nothing of before counts.
-            let keep = if now.duration_since(since) > 2 * WINDOW { 0.0 } else { 0.5 };
+            let decay = if now.duration_since(since) > 2 * OBSERVATION_WINDOW { 0.0 } else { 0.5 };
             for cost in state.costs.values_mut() {
-                *cost = Cost { seconds: cost.seconds * keep, operations: cost.operations * keep };
+                *cost = SoleWaitCost {
+                    seconds: cost.seconds * decay,
+                    operations: cost.operations * decay,
+                };
             }
         }
         let cost = state.costs.entry(rank).or_default();
-        cost.seconds += alone.as_secs_f64();
+        cost.seconds += sole_wait.as_secs_f64();
         cost.operations += 1.0;
-        let is_told =
-            state.verdict.as_ref().is_some_and(|(_, at)| now.duration_since(*at) < WINDOW);
-        if is_told {
+        let is_already_reported = state
+            .last_report
+            .as_ref()
+            .is_some_and(|(_, at)| now.duration_since(*at) < OBSERVATION_WINDOW);
+        if is_already_reported {
             return None;
         }
-        let verdict = self.judge(&state, rank, now)?;
-        state.verdict = Some((verdict.clone(), now));
-        Some(verdict)
+        let report = self.detect_outlier(&state, rank, now)?;
+        state.last_report = Some((report.clone(), now));
+        Some(report)
     }
 
     /// Whether a rank is an outlier.
-    fn judge(&self, state: &State, suspect: Rank, now: Instant) -> Option<Verdict> {
+    fn detect_outlier(
+        &self,
+        state: &StragglerState,
+        suspect: Rank,
+        now: Instant,
+    ) -> Option<StragglerReport> {
         let cost = *state.costs.get(&suspect)?;
-        if cost.seconds <= LONG.as_secs_f64() || cost.operations < OFTEN {
+        if cost.seconds <= MIN_SOLE_WAIT.as_secs_f64() || cost.operations < MIN_LATE_OPERATIONS {
             return None;
         }
-        let within = now.duration_since(state.since?);
+        let window = now.duration_since(state.since?);
         let ranks = (0..self.size).filter(|&rank| rank != self.rank && rank != suspect);
-        let of = |rank| state.costs.get(&rank).map_or(0.0, |cost| cost.seconds);
-        let mut others: Vec<f64> = ranks.map(of).collect();
+        let cost_seconds = |rank| state.costs.get(&rank).map_or(0.0, |cost| cost.seconds);
+        let mut others: Vec<f64> = ranks.map(cost_seconds).collect();
         others.sort_by(f64::total_cmp);
         let is_outlier = match others.get(others.len() / 2) {
-            Some(median) => cost.seconds > TIMES * median,
-            None => cost.seconds > SHARE * within.as_secs_f64(),
+            Some(median) => cost.seconds > MEDIAN_FACTOR * median,
+            None => cost.seconds > PAIR_TIME_SHARE * window.as_secs_f64(),
         };
         #[allow(
             clippy::cast_possible_truncation,
@@ -200,26 +211,26 @@ impl Straggler {
         )]
         let operations = cost.operations as u64;
         let waited = Duration::from_secs_f64(cost.seconds);
-        is_outlier.then_some(Verdict { rank: suspect, waited, operations, within })
+        is_outlier.then_some(StragglerReport { rank: suspect, waited, operations, window })
     }
 
     /// The skew of every rank and kind, and the last rank that there was a warning of.
     pub(super) fn describe(&self) -> (Value, Value) {
         let state = self.lock();
         let skew = state.skew.iter().map(|(&(operation, rank), one)| one.describe(operation, rank));
-        let straggler = state.verdict.as_ref().map(|(verdict, at)| {
+        let straggler = state.last_report.as_ref().map(|(verdict, at)| {
             json!({
                 "rank": verdict.rank,
                 "waited_ms": u64::try_from(verdict.waited.as_millis()).unwrap_or(u64::MAX),
                 "operations": verdict.operations,
-                "within_ms": u64::try_from(verdict.within.as_millis()).unwrap_or(u64::MAX),
+                "within_ms": u64::try_from(verdict.window.as_millis()).unwrap_or(u64::MAX),
                 "ago_ms": u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX),
             })
         });
         (skew.collect(), straggler.unwrap_or_default())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StragglerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -232,67 +243,70 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// Ranks of a group of `size` that rank 0 sees come last, one operation each 20 ms, each
-    /// `alone` milliseconds late.
-    fn judge(size: usize, last: impl Iterator<Item = (Rank, u32)>) -> Vec<Verdict> {
-        let straggler = Straggler::new(0, size);
+    /// `sole_wait` milliseconds late.
+    fn reports_of(size: usize, last: impl Iterator<Item = (Rank, u32)>) -> Vec<StragglerReport> {
+        let straggler = StragglerDetector::new(0, size);
         let mut now = Instant::now();
         last.filter_map(|(rank, alone)| {
             now += 20 * MS;
-            straggler.note("all_reduce", rank, alone * MS, alone * MS, now)
+            straggler.record_late_arrival("all_reduce", rank, alone * MS, alone * MS, now)
         })
         .collect()
     }
 
     #[test]
-    fn a_rank_that_is_always_the_last_is_named_once_a_minute() {
-        let verdicts = judge(4, std::iter::repeat_n((2, 10), 7000));
+    fn always_late_rank_is_reported_once_a_minute() {
+        let verdicts = reports_of(4, std::iter::repeat_n((2, 10), 7000));
         assert!(verdicts.iter().all(|verdict| verdict.rank == 2));
         // 140 s.
         assert_eq!(verdicts.len(), 3);
         let first = &verdicts[0];
-        assert!(first.waited >= LONG && first.waited < 2 * LONG, "{first:?}");
+        assert!(first.waited >= MIN_SOLE_WAIT && first.waited < 2 * MIN_SOLE_WAIT, "{first:?}");
         assert!((100..=101).contains(&first.operations), "{first:?}");
     }
 
     #[test]
-    fn equal_ranks_are_no_outliers_and_neither_is_one_of_two_that_are_slow() {
-        assert_eq!(judge(4, (0..9000).map(|i| (1 + i % 3, 15))), []);
+    fn equally_slow_ranks_are_not_outliers() {
+        assert_eq!(reports_of(4, (0..9000).map(|i| (1 + i % 3, 15))), []);
         // Four times as slow is unfortunate, not an outlier.
-        assert_eq!(judge(4, (0..9000).map(|i| (if i % 6 < 4 { 3 } else { 1 + i % 2 }, 15))), []);
+        assert_eq!(
+            reports_of(4, (0..9000).map(|i| (if i % 6 < 4 { 3 } else { 1 + i % 2 }, 15))),
+            []
+        );
         // Two stragglers of six: each is far beyond the median.
-        assert!(!judge(6, (0..900).map(|i| (1 + i % 2, 15))).is_empty());
+        assert!(!reports_of(6, (0..900).map(|i| (1 + i % 2, 15))).is_empty());
     }
 
     #[test]
     fn a_single_long_wait_is_no_straggler() {
-        assert_eq!(judge(4, std::iter::repeat_n((2, 5000), 4)), []);
-        assert_eq!(judge(4, std::iter::repeat_n((2, 5000), 5)).len(), 1);
+        assert_eq!(reports_of(4, std::iter::repeat_n((2, 5000), 4)), []);
+        assert_eq!(reports_of(4, std::iter::repeat_n((2, 5000), 5)).len(), 1);
     }
 
     #[test]
-    fn of_two_ranks_one_must_keep_the_other_waiting_most_of_the_time() {
-        assert_eq!(judge(2, std::iter::repeat_n((1, 9), 9000)), []);
-        assert!(!judge(2, std::iter::repeat_n((1, 19), 900)).is_empty());
+    fn straggler_of_two_ranks_takes_most_of_the_time() {
+        assert_eq!(reports_of(2, std::iter::repeat_n((1, 9), 9000)), []);
+        assert!(!reports_of(2, std::iter::repeat_n((1, 19), 900)).is_empty());
     }
 
     #[test]
-    fn what_was_long_ago_does_not_count() {
-        let straggler = Straggler::new(0, 3);
+    fn old_waits_do_not_count() {
+        let straggler = StragglerDetector::new(0, 3);
         let mut now = Instant::now();
         for _ in 0..30 {
             // 100 ms in every three minutes.
-            now += 3 * WINDOW;
-            assert_eq!(straggler.note("barrier", 1, 100 * MS, 100 * MS, now), None);
+            now += 3 * OBSERVATION_WINDOW;
+            assert_eq!(straggler.record_late_arrival("barrier", 1, 100 * MS, 100 * MS, now), None);
         }
     }
 
     #[test]
-    fn histograms_tell_what_most_waits_were_like() {
-        let straggler = Straggler::new(0, 3);
+    fn histogram_percentiles_describe_most_waits() {
+        let straggler = StragglerDetector::new(0, 3);
         let now = Instant::now();
         for by in (0..98).map(|_| 100).chain([70_000, 90_000]) {
             let by = Duration::from_micros(by);
-            straggler.note("broadcast", 2, by, Duration::ZERO, now);
+            straggler.record_late_arrival("broadcast", 2, by, Duration::ZERO, now);
         }
         let (skew, straggler) = straggler.describe();
         let one = &skew[0];

@@ -9,22 +9,22 @@
 //! Must not know: how a collective runs, or how a message travels.
 
 use super::callbacks::{self, CallbackKey};
-use super::debug::loans;
+use super::debug::in_flight_buffers;
 use super::error_file;
 use super::group::Group;
-use super::outcome::{Ended, Outcome, Then};
-use super::point_to_point::Message;
+use super::point_to_point::MessageDescriptor;
 use super::queue::RunQueue;
-use super::recorder::{self, Record};
+use super::recorder::{self, OperationRecord};
+use super::work_outcome::{CompletionAction, WorkEnd, WorkOutcome};
 use crate::base::backtrace;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Culprit, Error, Result};
-use crate::base::gpu::{Flight, FlightSlot};
+use crate::base::gpu::{EnqueuedOperation, EnqueuedOperationSlot};
 use crate::base::ids::Rank;
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence};
 use crate::transport::{Completion, Delivery, OpKind, PointToPoint};
-use crate::wait::watch::{Seconds, Watch};
+use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::backtrace::Backtrace;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,14 +35,14 @@ pub enum WorkKind {
     /// A collective operation.
     Collective(OpKind),
     /// A message to or from another rank.
-    Message(Message),
+    Message(MessageDescriptor),
     /// Several operations that were issued together.
     Batch,
 }
 
 /// What a wait found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum WorkProgress {
     /// The work is done.
     Done,
     /// It goes on.
@@ -51,7 +51,7 @@ pub enum Progress {
 
 /// What is known from the time of issue on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Issue {
+pub(super) struct IssueInfo {
     pub(super) sequence: u64,
     /// It begins with the issue.
     pub(super) deadline: Deadline,
@@ -59,9 +59,9 @@ pub(super) struct Issue {
 
 /// What a message's work keeps while it is pending.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct PendingMessage {
     pub(super) group: Arc<Group>,
-    pub(super) record: Record,
+    pub(super) record: OperationRecord,
 }
 
 /// An operation that was issued, or is about to be.
@@ -72,26 +72,26 @@ pub struct Work {
     is_awaited: AtomicBool,
     /// Its group's; a batch's own, in which nothing ever runs. Where it is waited for.
     queue: Arc<RunQueue>,
-    issue: OnceLock<Issue>,
+    issue_info: OnceLock<IssueInfo>,
     /// Where in the program, where that is wanted.
-    issued_at: OnceLock<Arc<Backtrace>>,
-    outcome: Outcome,
+    issue_backtrace: OnceLock<Arc<Backtrace>>,
+    outcome: WorkOutcome,
     /// A message's, from issue until it is done.
-    held: Mutex<Option<Held>>,
+    pending_message: Mutex<Option<PendingMessage>>,
     /// The rank of the job that a message's error blames.
-    blamed: OnceLock<Rank>,
+    blamed_rank: OnceLock<Rank>,
     /// The caller's handle while there is one, else 0.
     handle: AtomicUsize,
     /// Its key among the completion events of its group, once it has been listed there.
     event_key: AtomicU64,
     /// A batch's: the queue of the group that all of its calls are of.
-    only_queue: OnceLock<Arc<RunQueue>>,
+    single_group_queue: OnceLock<Arc<RunQueue>>,
     /// A batch's, from issue until it is done.
     members: Mutex<Vec<Arc<Self>>>,
     /// On a device: what tells that it is done with the operation.
-    flight: FlightSlot,
+    device_completion: EnqueuedOperationSlot,
     /// A batch's: those of its members.
-    flights: Mutex<Vec<Arc<dyn Flight>>>,
+    member_completions: Mutex<Vec<Arc<dyn EnqueuedOperation>>>,
 }
 
 impl Work {
@@ -101,39 +101,39 @@ impl Work {
             kind,
             is_awaited: AtomicBool::new(false),
             queue,
-            issue: OnceLock::new(),
-            issued_at: OnceLock::new(),
-            outcome: Outcome::new(),
-            held: Mutex::new(None),
-            blamed: OnceLock::new(),
+            issue_info: OnceLock::new(),
+            issue_backtrace: OnceLock::new(),
+            outcome: WorkOutcome::new(),
+            pending_message: Mutex::new(None),
+            blamed_rank: OnceLock::new(),
             handle: AtomicUsize::new(0),
             event_key: AtomicU64::new(0),
-            only_queue: OnceLock::new(),
+            single_group_queue: OnceLock::new(),
             members: Mutex::default(),
-            flight: FlightSlot::new(),
-            flights: Mutex::default(),
+            device_completion: EnqueuedOperationSlot::new(),
+            member_completions: Mutex::default(),
         })
     }
 
     /// Notes that it is issued, which happens once.
-    pub(super) fn issued(&self, sequence: u64, deadline: Deadline) {
-        let fresh = self.issue.set(Issue { sequence, deadline });
-        debug_assert!(fresh.is_ok(), "a work was issued twice");
-        if let Some(place) = backtrace::capture() {
-            drop(self.issued_at.set(Arc::new(place)));
+    pub(super) fn mark_issued(&self, sequence: u64, deadline: Deadline) {
+        let newly_set = self.issue_info.set(IssueInfo { sequence, deadline });
+        debug_assert!(newly_set.is_ok(), "a work was issued twice");
+        if let Some(backtrace) = backtrace::capture() {
+            drop(self.issue_backtrace.set(Arc::new(backtrace)));
         }
     }
 
     /// Keeps what a message needs until it is done.
-    pub(super) fn hold(&self, held: Held) {
-        *lock(&self.held) = Some(held);
+    pub(super) fn keep_until_done(&self, held: PendingMessage) {
+        *lock(&self.pending_message) = Some(held);
     }
 
     /// Issues it as the work of a batch, which ends when its members have.
-    pub(super) fn issued_as_batch(&self, members: Vec<Arc<Self>>) {
+    pub(super) fn mark_issued_as_batch(&self, members: Vec<Arc<Self>>) {
         *lock(&self.members) = members;
-        self.queue.count_work();
-        self.issued(1, Deadline::never());
+        self.queue.add_work();
+        self.mark_issued(1, Deadline::never());
     }
 
     /// Ends it. A work that has ended before stays as it was.
@@ -141,26 +141,28 @@ impl Work {
         lock(&self.members).clear();
         // Before the outcome: who sees that may use the buffers, and count on the group not being
         // kept by this work.
-        loans::give_back(self);
-        let held = lock(&self.held).take();
+        in_flight_buffers::unregister_work(self);
+        let pending_message = lock(&self.pending_message).take();
         let mut result = result;
-        if let Some(Held { group, record }) = held {
-            result = result.map_err(|error| group.identify(error));
+        if let Some(PendingMessage { group, record }) = pending_message {
+            result = result.map_err(|error| group.with_culprit_process(error));
             record.end(&result.as_ref().map(drop).map_err(Clone::clone));
-            if let Some(rank) = result.as_ref().err().and_then(|error| group.blamed(error)) {
+            if let Some(rank) =
+                result.as_ref().err().and_then(|error| group.blamed_global_rank(error))
+            {
                 // It ends once, so that nobody has told before.
-                let _first = self.blamed.set(rank);
+                let _first = self.blamed_rank.set(rank);
             }
-            callbacks::let_go(group);
+            callbacks::release_group(group);
         }
-        let ended = Ended { result, at: Instant::now() };
-        let outcome = ended.plain();
-        let Some(then) = self.outcome.settle(ended) else { return };
-        for then in then {
-            then.run(&outcome);
+        let ended = WorkEnd { result, time: Instant::now() };
+        let outcome = ended.without_delivery();
+        let Some(actions) = self.outcome.complete(ended) else { return };
+        for action in actions {
+            action.run(&outcome);
         }
-        if self.issue.get().is_some() {
-            self.queue.work_ends();
+        if self.issue_info.get().is_some() {
+            self.queue.end_work();
         } else {
             // As the ring does.
             fence(Ordering::SeqCst);
@@ -173,7 +175,7 @@ impl Work {
     /// The queue of the group among whose completion events it is listed.
     fn event_queue(&self) -> Option<&Arc<RunQueue>> {
         match self.kind {
-            WorkKind::Batch => self.only_queue.get(),
+            WorkKind::Batch => self.single_group_queue.get(),
             WorkKind::Collective(_) | WorkKind::Message(_) => Some(&self.queue),
         }
     }
@@ -188,8 +190,8 @@ impl Work {
     }
 
     /// Says, before it is issued, that all calls of this batch are of the group with this queue.
-    pub(super) fn is_only_of(&self, queue: Arc<RunQueue>) {
-        drop(self.only_queue.set(queue));
+    pub(super) fn set_single_group_queue(&self, queue: Arc<RunQueue>) {
+        drop(self.single_group_queue.set(queue));
     }
 
     /// Notes the caller's handle, which is not 0; before the work is issued.
@@ -216,7 +218,7 @@ impl Work {
     }
 
     /// Says, before it is issued, that its caller waits for it as soon as it is.
-    pub fn will_be_awaited(&self) {
+    pub fn set_awaited(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
 
@@ -237,10 +239,11 @@ impl Work {
 
     /// Its outcome, once there is one.
     pub fn outcome(&self) -> Option<Result<()>> {
-        let outcome = self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.plain())?;
+        let outcome =
+            self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.without_delivery())?;
         if let Err(error) = &outcome {
             // Only now, for a message: its end is no place to wait for a disk.
-            error_file::note(error, self.blamed.get().copied());
+            error_file::write_first_fatal_error(error, self.blamed_rank.get().copied());
         }
         Some(outcome)
     }
@@ -248,12 +251,12 @@ impl Work {
     /// The number of the operation: for collectives that in its group, for messages one of their
     /// own. `None` before it is issued.
     pub fn sequence(&self) -> Option<u64> {
-        self.issue.get().map(|issue| issue.sequence)
+        self.issue_info.get().map(|issue| issue.sequence)
     }
 
     /// When it was issued, in nanoseconds since 1970 on the recorder's clock. `None` before it is.
     pub fn started_ns(&self) -> Option<u64> {
-        self.issue.get().map(|issue| recorder::unix_ns(issue.deadline.started()))
+        self.issue_info.get().map(|issue| recorder::recorder_unix_ns(issue.deadline.started()))
     }
 
     /// The rank that its error names, once it has failed.
@@ -262,14 +265,14 @@ impl Work {
     }
 
     /// Where in the program it was issued, where that was wanted.
-    pub fn issued_at(&self) -> Option<Arc<Backtrace>> {
-        self.issued_at.get().cloned()
+    pub fn issue_backtrace(&self) -> Option<Arc<Backtrace>> {
+        self.issue_backtrace.get().cloned()
     }
 
     /// The time from its issue until it ended, or until now.
     pub fn elapsed(&self) -> Duration {
-        let Some(issue) = self.issue.get() else { return Duration::ZERO };
-        let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.at);
+        let Some(issue) = self.issue_info.get() else { return Duration::ZERO };
+        let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.time);
         end.saturating_duration_since(issue.deadline.started())
     }
 
@@ -301,32 +304,35 @@ impl Work {
     /// # Errors
     /// The operation's own error, which stays; `InvalidArgument` for a work of a batch that has not
     /// ended, and for a pending one inside a completion callback.
-    pub fn wait(&self, limit: &Deadline) -> Result<Progress> {
-        self.wait_and_see(limit).inspect_err(|_| recorder::dump_failures())
+    pub fn wait(&self, limit: &Deadline) -> Result<WorkProgress> {
+        self.wait_for_outcome(limit).inspect_err(|_| recorder::dump_failures_and_wait())
     }
 
-    fn wait_and_see(&self, limit: &Deadline) -> Result<Progress> {
+    fn wait_for_outcome(&self, limit: &Deadline) -> Result<WorkProgress> {
         if let Some(outcome) = self.outcome() {
-            return outcome.map(|()| Progress::Done);
+            return outcome.map(|()| WorkProgress::Done);
         }
         if limit.has_passed() {
-            return Ok(Progress::Pending);
+            return Ok(WorkProgress::Pending);
         }
-        callbacks::refuse_to_block("waiting for a pending work")?;
+        callbacks::reject_blocking_in_callback("waiting for a pending work")?;
         self.check_issued()?;
-        let Some(issue) = self.issue.get() else {
+        let Some(issue) = self.issue_info.get() else {
             // It has ended without having been issued.
-            return self.outcome().map_or(Ok(Progress::Pending), |it| it.map(|()| Progress::Done));
+            return self
+                .outcome()
+                .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
         };
         match self.kind {
             WorkKind::Collective(_) => {
-                let mine = Some((issue.sequence, issue.deadline));
-                self.queue.wait_for(|| self.is_done(), limit, mine);
+                let own_operation = Some((issue.sequence, issue.deadline));
+                self.queue.wait_for(|| self.is_done(), limit, own_operation);
             }
-            WorkKind::Message(_) => self.attend(limit),
+            WorkKind::Message(_) => self.progress_message(limit),
             WorkKind::Batch => self.wait_for_members(limit),
         }
-        self.outcome().map_or(Ok(Progress::Pending), |outcome| outcome.map(|()| Progress::Done))
+        self.outcome()
+            .map_or(Ok(WorkProgress::Pending), |outcome| outcome.map(|()| WorkProgress::Done))
     }
 
     /// Waits until it has ended, and until the device is done with it where it was enqueued on one.
@@ -334,92 +340,96 @@ impl Work {
     ///
     /// # Errors
     /// As [`Work::wait`]; the failure of its group, if that came before the device was done.
-    pub fn synchronize(&self, limit: &Deadline) -> Result<Progress> {
-        if self.wait(limit)? == Progress::Pending {
-            return Ok(Progress::Pending);
+    pub fn synchronize(&self, limit: &Deadline) -> Result<WorkProgress> {
+        if self.wait(limit)? == WorkProgress::Pending {
+            return Ok(WorkProgress::Pending);
         }
-        let mut flights = lock(&self.flights).clone();
-        flights.extend(self.flight.get().cloned());
-        if !flights.is_empty() {
-            callbacks::refuse_to_block("waiting for a device")?;
+        let mut completions = lock(&self.member_completions).clone();
+        completions.extend(self.device_completion.get().cloned());
+        if !completions.is_empty() {
+            callbacks::reject_blocking_in_callback("waiting for a device")?;
         }
-        for flight in flights {
-            if !flight.wait(limit).inspect_err(|_| recorder::dump_failures())? {
-                return Ok(Progress::Pending);
+        for flight in completions {
+            if !flight.wait(limit).inspect_err(|_| recorder::dump_failures_and_wait())? {
+                return Ok(WorkProgress::Pending);
             }
         }
-        Ok(Progress::Done)
+        Ok(WorkProgress::Done)
     }
 
     /// Where its operation on a device is put.
-    pub(super) fn flight(&self) -> &FlightSlot {
-        &self.flight
+    pub(super) fn device_completion(&self) -> &EnqueuedOperationSlot {
+        &self.device_completion
     }
 
     /// Waits for the device also for a member of this batch.
-    pub(super) fn share_flight(&self, member: &Self) {
-        if let Some(flight) = member.flight.get() {
-            lock(&self.flights).push(Arc::clone(flight));
+    pub(super) fn add_member_completion(&self, member: &Self) {
+        if let Some(flight) = member.device_completion.get() {
+            lock(&self.member_completions).push(Arc::clone(flight));
         }
     }
 
     /// Lets the engine that carries the message make progress on this thread.
-    fn attend(&self, limit: &Deadline) {
+    fn progress_message(&self, limit: &Deadline) {
         let group = self.message_group();
-        if let Some(engine) = group.as_ref().and_then(|group| group.backend.messages()) {
-            self.attend_until(engine, &|| self.is_done(), limit);
+        if let Some(engine) = group.as_ref().and_then(|group| group.backend.point_to_point()) {
+            self.progress_until(engine, &|| self.is_done(), limit);
         } else {
             self.queue.wait_for(|| self.is_done(), limit, None);
         }
     }
 
-    /// Lets an engine make progress on this thread until `over` holds; in the log, this message
+    /// Lets an engine make progress on this thread until `is_over` holds; in the log, this message
     /// waits.
-    pub(super) fn attend_until(
+    pub(super) fn progress_until(
         &self,
         engine: &dyn PointToPoint,
-        over: &dyn Fn() -> bool,
+        is_over: &dyn Fn() -> bool,
         limit: &Deadline,
     ) {
-        let mut watch = Watch::default();
-        while !over() && !limit.has_passed() {
-            match watch.look(|lasted| self.tell(lasted)) {
-                Some(most) => engine.attend(over, &limit.capped(most)),
-                None => engine.attend(over, limit),
+        let mut watch = SlowWaitWatch::default();
+        while !is_over() && !limit.has_passed() {
+            match watch.check(|lasted| self.log_long_wait(lasted)) {
+                Some(most) => engine.progress_until(is_over, &limit.capped(most)),
+                None => engine.progress_until(is_over, limit),
             }
         }
     }
 
     /// The members of a batch that is pending.
-    pub(super) fn batch_members(&self) -> Vec<Arc<Self>> {
+    pub(super) fn pending_members(&self) -> Vec<Arc<Self>> {
         lock(&self.members).clone()
     }
 
     /// The group of a message that is pending.
     pub(super) fn message_group(&self) -> Option<Arc<Group>> {
-        lock(&self.held).as_ref().map(|held| Arc::clone(&held.group))
+        lock(&self.pending_message).as_ref().map(|held| Arc::clone(&held.group))
     }
 
     /// The queue that it is issued in, and how.
-    pub(super) fn issue(&self) -> (&Arc<RunQueue>, Option<Issue>) {
-        (&self.queue, self.issue.get().copied())
+    pub(super) fn queue_and_issue_info(&self) -> (&Arc<RunQueue>, Option<IssueInfo>) {
+        (&self.queue, self.issue_info.get().copied())
     }
 
     /// A long wait for a message, for the log.
     #[cold]
-    fn tell(&self, lasted: Seconds) {
+    fn log_long_wait(&self, lasted: DisplaySeconds) {
         let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
             return;
         };
-        let last = message.peer.and_then(|peer| group.backend.last_seen(peer));
+        let last = message.peer.and_then(|peer| group.backend.last_activity(peer));
         let last = last.map(|last| format!("; that rank {last}")).unwrap_or_default();
-        crate::log!(Level::Warn, "{message} on {} has waited {lasted}{last}", group.whom());
-        callbacks::let_go(group);
+        crate::log!(
+            LogLevel::Warn,
+            "{message} on {} has waited {lasted}{last}",
+            group.describe_rank()
+        );
+        callbacks::release_group(group);
     }
 
     /// Waits for one after the other; the last one that ends ends the batch.
     fn wait_for_members(&self, limit: &Deadline) {
-        let members = self.batch_members();
+        let members = self.pending_members();
         // An error is the batch's own, or stands behind an earlier one.
         members.iter().for_each(|member| drop(member.wait(limit)));
         self.queue.wait_for(|| self.is_done(), limit, None);
@@ -437,31 +447,32 @@ impl Work {
         function: impl FnOnce(&Result<()>) + Send + 'static,
     ) -> Result<()> {
         let callback = callbacks::register(key, function)?;
-        self.then(Then::Call(callback));
+        self.add_completion_action(CompletionAction::Callback(callback));
         Ok(())
     }
 
     /// Withdraws the first callback with this key that has not been called, which then never is;
     /// false where there is none.
     pub fn withdraw_callback(&self, key: CallbackKey) -> bool {
-        self.outcome.withdraw(key)
+        self.outcome.withdraw_callback(key)
     }
 
     /// How many hooks there are.
     #[cfg(test)]
     #[cfg(not(loom))]
-    pub(super) fn hooks(&self) -> usize {
-        self.outcome.hooks()
+    pub(super) fn hook_count(&self) -> usize {
+        self.outcome.hook_count()
     }
 
-    /// Removes what [`Work::then`] was given with this number, unless the work has ended.
+    /// Removes what [`Work::add_completion_action`] was given with this number, unless the work has
+    /// ended.
     pub(super) fn remove_hook(&self, id: u64) {
         self.outcome.remove_hook(id);
     }
 
-    pub(super) fn then(&self, then: Then) {
-        if let Some((then, ended)) = self.outcome.then(then) {
-            then.run(&ended.plain());
+    pub(super) fn add_completion_action(&self, action: CompletionAction) {
+        if let Some((then, ended)) = self.outcome.add_action(action) {
+            then.run(&ended.without_delivery());
         }
     }
 }
@@ -472,14 +483,14 @@ impl Completion for Work {
     }
 
     fn complete(&self, outcome: Result<Delivery>) {
-        self.end(outcome.map(Some).map_err(|error| self.explain(error)));
+        self.end(outcome.map(Some).map_err(|error| self.with_message_context(error)));
     }
 }
 
 impl Work {
     /// An error of a message, with what the engine does not know of it.
-    pub(super) fn explain(&self, error: Error) -> Error {
-        let group = lock(&self.held).as_ref().map(|held| held.group.whom());
+    pub(super) fn with_message_context(&self, error: Error) -> Error {
+        let group = lock(&self.pending_message).as_ref().map(|held| held.group.describe_rank());
         match (self.kind, group) {
             (WorkKind::Message(message), Some(group)) => {
                 error.context(format_args!("{message} on {group}"))

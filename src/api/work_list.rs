@@ -9,14 +9,14 @@
 //! This module does not depend on how a collective runs or how a message travels.
 
 use super::callbacks;
-use super::outcome::Then;
 use super::queue::RunQueue;
 use super::recorder;
-use super::work::{Issue, Progress, Work, WorkKind};
+use super::work::{IssueInfo, Work, WorkKind, WorkProgress};
+use super::work_outcome::CompletionAction;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Context as _, Error, Result};
-use crate::wait::bell::Bell;
-use crate::wait::{Pace, until};
+use crate::base::error::{Error, ErrorContext as _, Result};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitPolicy, wait_until};
 use std::sync::Arc;
 
 /// Works by their places in the caller's list, in which some may be missing.
@@ -24,9 +24,9 @@ pub type WorkList = [Option<Arc<Work>>];
 
 /// What a look at a list, or a wait for one of it, has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnyDone {
+pub enum AnyWorkDone {
     /// The work at this place is done, with this outcome.
-    At(usize, Result<()>),
+    Done(usize, Result<()>),
     /// All of them are pending.
     Pending,
     /// The list has no works.
@@ -38,27 +38,29 @@ pub enum AnyDone {
 /// # Errors
 /// The first error in the order of the list, once all are done; those of [`Work::wait`] that are
 /// not the operation's.
-pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<Progress> {
+pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     let mut first: Result<()> = Ok(());
     for (place, work) in works_of(works) {
         match work.wait(limit) {
-            Ok(Progress::Done) => {}
-            Ok(Progress::Pending) => return Ok(Progress::Pending),
+            Ok(WorkProgress::Done) => {}
+            Ok(WorkProgress::Pending) => return Ok(WorkProgress::Pending),
             // The wait was refused.
-            Err(error) if !work.is_done() => return Err(error.context(at(place))),
-            Err(error) => first = first.and(Err(error.context(at(place)))),
+            Err(error) if !work.is_done() => return Err(error.context(list_position(place))),
+            Err(error) => first = first.and(Err(error.context(list_position(place)))),
         }
     }
-    first.map(|()| Progress::Done)
+    first.map(|()| WorkProgress::Done)
 }
 
 /// The first work of a list that is done.
-pub fn test_any(works: &WorkList) -> AnyDone {
+pub fn test_any(works: &WorkList) -> AnyWorkDone {
     let done = works_of(works).find_map(|(place, work)| Some((place, work.outcome()?)));
     match done {
-        Some((place, outcome)) => AnyDone::At(place, outcome.context(|| at(place))),
-        None if works.iter().any(Option::is_some) => AnyDone::Pending,
-        None => AnyDone::NoWorks,
+        Some((place, outcome)) => {
+            AnyWorkDone::Done(place, outcome.context(|| list_position(place)))
+        }
+        None if works.iter().any(Option::is_some) => AnyWorkDone::Pending,
+        None => AnyWorkDone::NoWorks,
     }
 }
 
@@ -66,20 +68,20 @@ pub fn test_any(works: &WorkList) -> AnyDone {
 ///
 /// # Errors
 /// `InvalidArgument` for works of a batch that has not ended, and inside a completion callback.
-pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyDone> {
+pub fn wait_any(works: &WorkList, limit: &Deadline) -> Result<AnyWorkDone> {
     let found = test_any(works);
-    if found != AnyDone::Pending || limit.has_passed() {
+    if found != AnyWorkDone::Pending || limit.has_passed() {
         return Ok(found);
     }
-    callbacks::refuse_to_block("waiting for pending works")?;
+    callbacks::reject_blocking_in_callback("waiting for pending works")?;
     for (place, work) in works_of(works) {
-        work.check_issued().context(|| at(place))?;
+        work.check_issued().context(|| list_position(place))?;
     }
     let pending: Vec<&Arc<Work>> = works.iter().flatten().collect();
-    Wait::of(&pending).until_any(&pending, limit);
+    AnyWaitMethod::select(&pending).until_any(&pending, limit);
     let found = test_any(works);
-    if matches!(found, AnyDone::At(_, Err(_))) {
-        recorder::dump_failures();
+    if matches!(found, AnyWorkDone::Done(_, Err(_))) {
+        recorder::dump_failures_and_wait();
     }
     Ok(found)
 }
@@ -88,22 +90,22 @@ fn works_of(works: &WorkList) -> impl Iterator<Item = (usize, &Arc<Work>)> {
     works.iter().enumerate().filter_map(|(place, work)| Some((place, work.as_ref()?)))
 }
 
-fn at(place: usize) -> String {
+fn list_position(place: usize) -> String {
     format!("works[{place}]")
 }
 
 /// Where a thread waits for any of several works.
-enum Wait<'a> {
+enum AnyWaitMethod<'a> {
     /// All are collectives of this queue.
     InQueue(&'a RunQueue),
     /// All are messages of one group; this is one of them.
     InEngine(&'a Work),
-    OnBell,
+    OnDoorbell,
 }
 
-impl<'a> Wait<'a> {
+impl<'a> AnyWaitMethod<'a> {
     /// `works` is not empty.
-    fn of(works: &[&'a Arc<Work>]) -> Self {
+    fn select(works: &[&'a Arc<Work>]) -> Self {
         let first = works[0];
         let is_alike = |work: &&Arc<Work>| {
             let same_kind = matches!(
@@ -111,13 +113,13 @@ impl<'a> Wait<'a> {
                 (WorkKind::Collective(_), WorkKind::Collective(_))
                     | (WorkKind::Message(_), WorkKind::Message(_))
             );
-            same_kind && Arc::ptr_eq(work.issue().0, first.issue().0)
+            same_kind && Arc::ptr_eq(work.queue_and_issue_info().0, first.queue_and_issue_info().0)
         };
         match first.kind() {
-            _ if !works.iter().all(is_alike) => Self::OnBell,
-            WorkKind::Collective(_) => Self::InQueue(first.issue().0),
+            _ if !works.iter().all(is_alike) => Self::OnDoorbell,
+            WorkKind::Collective(_) => Self::InQueue(first.queue_and_issue_info().0),
             WorkKind::Message(_) => Self::InEngine(first),
-            WorkKind::Batch => Self::OnBell,
+            WorkKind::Batch => Self::OnDoorbell,
         }
     }
 
@@ -125,7 +127,7 @@ impl<'a> Wait<'a> {
         match self {
             Self::InQueue(queue) => wait_in_queue(queue, works, limit),
             Self::InEngine(first) => wait_in_engine(first, works, limit),
-            Self::OnBell => wait_on_bell(works, limit),
+            Self::OnDoorbell => wait_on_doorbell(works, limit),
         }
     }
 }
@@ -135,7 +137,7 @@ fn is_any_done(works: &[&Arc<Work>]) -> bool {
 }
 
 /// A collective whose own deadline may pass before its turn, which fails its group.
-struct Watched {
+struct DeadlineWatch {
     queue: Arc<RunQueue>,
     sequence: u64,
     deadline: Deadline,
@@ -143,28 +145,30 @@ struct Watched {
 
 /// The collectives among some works and among the members of batches, that with the earliest
 /// deadline last.
-fn watched(works: &[&Arc<Work>]) -> Vec<Watched> {
+fn deadlines_to_watch(works: &[&Arc<Work>]) -> Vec<DeadlineWatch> {
     let mut found = Vec::with_capacity(works.len());
     let mut add = |work: &Work| {
-        if let (WorkKind::Collective(_), (queue, Some(issue))) = (work.kind(), work.issue()) {
-            let Issue { sequence, deadline } = issue;
-            found.push(Watched { queue: Arc::clone(queue), sequence, deadline });
+        if let (WorkKind::Collective(_), (queue, Some(issue))) =
+            (work.kind(), work.queue_and_issue_info())
+        {
+            let IssueInfo { sequence, deadline } = issue;
+            found.push(DeadlineWatch { queue: Arc::clone(queue), sequence, deadline });
         }
     };
     for work in works {
         add(work);
-        work.batch_members().iter().for_each(|member| add(member));
+        work.pending_members().iter().for_each(|member| add(member));
     }
-    found.sort_by_key(|it| std::cmp::Reverse(it.deadline.left()));
+    found.sort_by_key(|it| std::cmp::Reverse(it.deadline.remaining()));
     found
 }
 
 fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
-    let mut watched = watched(works);
+    let mut watched = deadlines_to_watch(works);
     while !is_any_done(works) && !limit.has_passed() {
         let mine = watched.pop().map(|it| (it.sequence, it.deadline));
         // Up to the next deadline, from which on the collective after this one is watched.
-        let slice = watched.last().map_or(*limit, |after| limit.capped(after.deadline.left()));
+        let slice = watched.last().map_or(*limit, |after| limit.capped(after.deadline.remaining()));
         queue.wait_for(|| is_any_done(works), &slice, mine);
     }
 }
@@ -172,31 +176,33 @@ fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
 fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
     // A message that is done by now has no group any more.
     let Some(group) = works.iter().find_map(|work| work.message_group()) else { return };
-    match group.backend.messages() {
-        Some(engine) => first.attend_until(engine, &|| is_any_done(works), limit),
-        None => wait_on_bell(works, limit),
+    match group.backend.point_to_point() {
+        Some(engine) => first.progress_until(engine, &|| is_any_done(works), limit),
+        None => wait_on_doorbell(works, limit),
     }
-    callbacks::let_go(group);
+    callbacks::release_group(group);
 }
 
-fn wait_on_bell(works: &[&Arc<Work>], limit: &Deadline) {
-    let bell = Arc::new(Bell::default());
+fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
+    let doorbell = Arc::new(Doorbell::default());
     let ids: Vec<u64> = works
         .iter()
         .map(|work| {
-            let bell = Arc::clone(&bell);
-            work.add_hook(move |_| bell.ring())
+            let bell = Arc::clone(&doorbell);
+            work.add_hook(move |_| bell.notify())
         })
         .collect();
-    let mut watched = watched(works);
+    let mut watched = deadlines_to_watch(works);
     let ready = || is_any_done(works).then_some(());
     loop {
-        let slice = watched.last().map_or(*limit, |next| limit.capped(next.deadline.left()));
-        if until(&bell, Pace::PATIENT, &slice, || None, ready).is_ok() || limit.has_passed() {
+        let slice = watched.last().map_or(*limit, |next| limit.capped(next.deadline.remaining()));
+        if wait_until(&doorbell, WaitPolicy::SLEEP_SOON, &slice, || None, ready).is_ok()
+            || limit.has_passed()
+        {
             break;
         }
         while let Some(late) = watched.pop_if(|next| next.deadline.has_passed()) {
-            late.queue.withdraw(late.sequence);
+            late.queue.expire_job(late.sequence);
         }
     }
     works.iter().zip(ids).for_each(|(work, id)| work.remove_hook(id));
@@ -208,7 +214,7 @@ impl Work {
     /// # Errors
     /// `InvalidArgument`.
     pub(super) fn check_issued(&self) -> Result<()> {
-        if self.issue().1.is_some() || self.is_done() {
+        if self.queue_and_issue_info().1.is_some() || self.is_done() {
             return Ok(());
         }
         let message =
@@ -219,8 +225,8 @@ impl Work {
     /// Calls a function when the work ends, on the thread that ends it; at once if it has ended.
     /// The number by which it is removed.
     fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {
-        let id = Then::next_id();
-        self.then(Then::Now(id, Box::new(function)));
+        let id = CompletionAction::next_id();
+        self.add_completion_action(CompletionAction::Hook(id, Box::new(function)));
         id
     }
 }

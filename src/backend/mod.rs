@@ -2,75 +2,78 @@
 //!
 //! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in
 //! groups of one rank. `plugin` is what others have written (MPI among it), which registers beside
-//! them. `map` is a group for host memory and the memory of a GPU, of which `nccl` serves the
-//! latter, or `staging`, which has the part for the former carry it.
+//! them. `device_map` is a group for host memory and the memory of a GPU, of which `nccl` serves
+//! the latter, or `staging`, which has the part for the former carry it.
 //!
-//! Must not know: stores (ranks exchange what they need through [`Exchange`], and plug-ins keep
-//! what they need in [`Keys`]), the C ABI.
+//! Must not know: stores (ranks exchange what they need through [`BootstrapExchange`], and plug-ins
+//! keep what they need in [`GroupKeyStore`]), the C ABI.
 
-mod cards;
-mod device_part;
-pub(crate) mod lent;
-pub mod map;
+pub(crate) mod buffer_pool;
+mod device_backend;
+pub mod device_map;
 pub mod native;
 pub mod nccl;
+mod peer_info;
 pub mod plugin;
 pub mod registry;
 pub mod solo;
 mod staging;
 
-pub use crate::algo::SHORT_BYTES as PROMPT_BYTES;
-pub use crate::algo::plain::{Key, Plain};
-pub use crate::algo::shared::steps::prompt::Prompt;
-pub use crate::algo::{Operation, Wanted};
+pub use crate::algo::EAGER_BYTES as PROMPT_BYTES;
+pub use crate::algo::call_arguments::{CallArguments, FastCallKey};
+pub use crate::algo::shared::sequencer::fast_path::FastPathOutcome;
+pub use crate::algo::{AlgorithmRequest, Operation};
 pub use crate::transport::{
-    Completion, Delivery, Descriptor, Extent, Incoming, LARGEST_TAG, Listener, Listeners, OpKind,
-    Outgoing, PeerName, PointToPoint, ProbeRequest, ProbedMessage, Room,
+    Completion, CountSpec, Delivery, Descriptor, DoorbellListener, DoorbellListeners, LARGEST_TAG,
+    OpKind, PeerName, PointToPoint, ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest,
+    SendRequest,
 };
-pub use device_part::{Bundle, Carried, Message as DeviceMessage, Way as DeviceWay};
-pub use nccl::Enqueuer;
+pub use device_backend::{
+    DeviceBatch, DeviceMessage, DevicePointToPoint, DeviceTransfer as DeviceWay,
+};
+pub use nccl::NcclEnqueuer;
 
-use crate::algo::rules::Rule;
-use crate::base::deadline::{Deadline, LateDeadline};
+use crate::algo::rules::AlgorithmRule;
+use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::{Gpu, Mark};
+use crate::base::gpu::{GpuTarget, StreamMarker};
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::transport::arena;
-use crate::transport::pulse::Activity;
-use crate::transport::reunion::Port;
+use crate::transport::heartbeat::ActivityFn;
+use crate::transport::survivor_rendezvous::SurvivorEndpoint;
 use serde_json::Value;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Weak};
 
 /// How the ranks of a group tell each other what they need to meet.
-pub trait Exchange {
+pub trait BootstrapExchange {
     /// Every rank contributes some bytes under the name of a phase and gets those of all ranks, in
-    /// rank order. All ranks call it with the same phases in the same order. `over` is asked now
-    /// and then whether there is a reason not to wait any longer.
+    /// rank order. All ranks call it with the same phases in the same order. `check_cancelled` is
+    /// asked now and then whether there is a reason not to wait any longer.
     ///
     /// # Errors
     /// That reason, or the one for which another rank gave up; `Timeout` naming the ranks that did
     /// not come, `Connection`.
-    fn all(
+    fn all_gather(
         &self,
         phase: &str,
-        mine: &[u8],
-        over: &dyn Fn() -> Option<Error>,
+        contribution: &[u8],
+        check_cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>>;
 
     /// Tells the other ranks that this one will not come, and why; the first reason stays. A rank
     /// that may be serving the store waits a moment until the others have read what they need.
-    fn give_up(&self, why: &Error);
+    fn publish_failure(&self, reason: &Error);
 
     /// Why another rank gave up, if one did.
-    fn given_up(&self) -> Option<Error>;
+    fn peer_failure(&self) -> Option<Error>;
 }
 
 /// Keys and values that the ranks of one group share for as long as it lasts, apart from everybody
 /// else's. Any thread may use them; one that waits does not hold up the others.
-pub trait Keys: Send + Sync + Debug {
+pub trait GroupKeyStore: Send + Sync + Debug {
     /// Stores a value, whatever was there before.
     ///
     /// # Errors
@@ -93,7 +96,7 @@ pub trait Keys: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Timeout`, `Connection`.
-    fn has(&self, key: &str, deadline: &Deadline) -> Result<bool>;
+    fn contains_key(&self, key: &str, deadline: &Deadline) -> Result<bool>;
 
     /// Removes a key; true where it existed.
     ///
@@ -104,16 +107,16 @@ pub trait Keys: Send + Sync + Debug {
 
 /// What a group takes over from the one that it is made from, which all its ranks know already.
 #[derive(Clone, Copy, Debug)]
-pub struct Parent<'a> {
+pub struct ParentGroup<'a> {
     /// Who asked for which algorithm.
-    pub overrides: &'a [Rule],
+    pub algorithm_overrides: &'a [AlgorithmRule],
     /// The group has no options of its own.
-    pub same_options: bool,
+    pub inherits_options: bool,
 }
 
 /// What a back end is told about the group that it is to serve.
 #[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
+pub struct GroupContext<'a> {
     /// This incarnation of the group.
     pub group: GroupId,
     /// Its name.
@@ -129,24 +132,24 @@ pub struct Context<'a> {
     pub size: WorldSize,
     /// The host and port of the store that the ranks meet in, where it has any: a hint which
     /// network joins them.
-    pub store: Option<(&'a str, u16)>,
+    pub store_address: Option<(&'a str, u16)>,
     /// What its ranks may keep in that store, while somebody has it.
-    pub keys: Option<&'a Arc<dyn Keys>>,
+    pub group_keys: Option<&'a Arc<dyn GroupKeyStore>>,
     /// What the caller asked of the back end: "key=value;key=value".
     pub options: &'a str,
     /// The GPU of this rank, where one was named.
     pub device: Option<usize>,
     /// The group that it is made from, if any.
-    pub parent: Option<Parent<'a>>,
+    pub parent: Option<ParentGroup<'a>>,
     /// Says what this process does beside the collectives of a group, for those that wait for it.
-    pub activity: Option<Activity>,
+    pub activity: Option<ActivityFn>,
     /// When the group must be ready.
     pub deadline: &'a Deadline,
 }
 
 /// What a back end can be asked whether it does.
 #[derive(Clone, Copy, Debug)]
-pub struct Query {
+pub struct SupportQuery {
     /// The name of the operation.
     pub name: &'static str,
     /// Which collective; `None` for messages between two ranks.
@@ -159,7 +162,7 @@ pub struct Query {
     pub gpu: Option<usize>,
 }
 
-impl Query {
+impl SupportQuery {
     /// Refuses an operator that is not defined for the element type or for the operation.
     ///
     /// # Errors
@@ -175,7 +178,7 @@ impl Query {
     }
 }
 
-impl fmt::Display for Query {
+impl fmt::Display for SupportQuery {
     /// For instance `all_reduce (f32, SUM)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
@@ -189,7 +192,7 @@ impl fmt::Display for Query {
 
 /// Where a rank is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RankLocation {
     /// Who it is.
     pub name: PeerName,
     /// Which of the group's hosts it is on, from 0, in order of their lowest ranks.
@@ -213,13 +216,18 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// `InvalidArgument`, listing those there are.
-    fn check_wanted(&self, kind: OpKind, bytes: usize, wanted: Wanted<'_>) -> Result<()>;
+    fn check_algorithm_request(
+        &self,
+        kind: OpKind,
+        bytes: usize,
+        request: AlgorithmRequest<'_>,
+    ) -> Result<()>;
 
     /// Whether it does a kind of call at all.
     ///
     /// # Errors
     /// `Unsupported`, naming the call and the back end.
-    fn supports(&self, query: &Query) -> Result<()> {
+    fn supports(&self, query: &SupportQuery) -> Result<()> {
         if let Some(gpu) = query.gpu {
             let message = format!(
                 "{query} in memory of device {gpu}: the back end {} is for host memory",
@@ -239,42 +247,43 @@ pub trait Backend: Send + Sync + Debug {
     /// Any; the message says who is to blame.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
-    /// Whether small operations may have a shorter way ([`Backend::run_promptly`]): not where it
+    /// Whether small operations may have a shorter way ([`Backend::run_fast_path`]): not where it
     /// serves a device, or all ranks come together before each collective.
-    fn is_prompt(&self) -> bool {
+    fn has_fast_path(&self) -> bool {
         false
     }
 
     /// Prepares for calls like this one, of at most [`PROMPT_BYTES`], to take the shorter way from
     /// now on; false where they cannot. In the turn of such a call.
-    fn rehearse(&self, plain: &Plain<'_>, key: Key) -> bool {
-        let _ = (plain, key);
+    fn prepare_fast_path(&self, fast_call: &CallArguments<'_>, key: FastCallKey) -> bool {
+        let _ = (fast_call, key);
         false
     }
 
     /// Does what can be done at once of a call that was rehearsed, with this sequence number and
     /// until that deadline; the rest is for [`Backend::run`] ([`Operation::is_published`]), or for
-    /// [`Backend::ring_fenced`]. `begins` is told the words of the descriptor, once the others have
-    /// what they wait for of this rank, or as soon as that is left to somebody else. In its turn.
+    /// [`Backend::wake_pending_waiters`]. `on_begin` is told the words of the descriptor, once the
+    /// others have what they wait for of this rank, or as soon as that is left to somebody else. In
+    /// its turn.
     ///
     /// # Errors
     /// As [`Backend::run`].
-    fn run_promptly(
+    fn run_fast_path(
         &self,
-        plain: (&Plain<'_>, Key),
-        due: (u64, &LateDeadline),
-        begins: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<Prompt> {
-        let _ = (plain, due, begins);
-        Ok(Prompt::Untouched)
+        fast_call: (&CallArguments<'_>, FastCallKey),
+        sequence_and_deadline: (u64, &LazyDeadline),
+        on_begin: &mut dyn FnMut(&[u64; 3]),
+    ) -> Result<FastPathOutcome> {
+        let _ = (fast_call, sequence_and_deadline, on_begin);
+        Ok(FastPathOutcome::NotStarted)
     }
 
-    /// Wakes whoever waits for what was [`Prompt::Unheard`], after a fence.
-    fn ring_fenced(&self) {}
+    /// Wakes whoever waits for what was [`FastPathOutcome::Unheard`], after a fence.
+    fn wake_pending_waiters(&self) {}
 
     /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back
     /// end has none.
-    fn messages(&self) -> Option<&dyn PointToPoint> {
+    fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         None
     }
 
@@ -298,7 +307,7 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Unsupported`; `Backend`, also for what is no stream.
-    fn check_stream(&self, gpu: Gpu) -> Result<()> {
+    fn check_stream(&self, gpu: GpuTarget) -> Result<()> {
         let _ = gpu;
         Ok(())
     }
@@ -314,20 +323,20 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Backend`.
-    fn mark(&self, gpu: Gpu) -> Result<Option<Arc<dyn Mark>>> {
+    fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
         let _ = gpu;
         Ok(None)
     }
 
     /// Messages in a device's memory, where they are carried one by one; `None` where they are
     /// enqueued together.
-    fn carried(&self) -> Option<&dyn Carried> {
+    fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
         None
     }
 
     /// Where operations of several groups can be enqueued on their devices as one
-    /// ([`enqueue_together`]): what takes this group's. Else `None`.
-    fn enqueuer(&self) -> Option<Enqueuer<'_>> {
+    /// ([`enqueue_batches`]): what takes this group's. Else `None`.
+    fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
         None
     }
 
@@ -335,7 +344,7 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Unsupported`, `OutOfMemory`, `Backend`.
-    fn allocate_on(&self, device: usize, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn allocate_on(&self, device: usize, bytes: usize) -> Result<Box<dyn BackendMemory>> {
         let message = format!(
             "back end {} has no memory on device {device} for {bytes} bytes: it serves host memory (DIST_DEVICE_HOST)",
             self.name()
@@ -344,11 +353,11 @@ pub trait Backend: Send + Sync + Debug {
     }
 
     /// Memory of this process for buffers, of the kind that other ranks can be given direct access
-    /// to where there is such a kind. `bytes` is not 0.
+    /// to where there is such a kind. `as_src` is not 0.
     ///
     /// # Errors
     /// `Unsupported` where the back end has none; `OutOfMemory`, `System`.
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
         let message = format!("back end {} has no memory for {bytes} bytes", self.name());
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -360,13 +369,13 @@ pub trait Backend: Send + Sync + Debug {
     fn failure(&self) -> Option<Error>;
 
     /// The group's failure, for groups that share its fate; `None` where none can.
-    fn fate(&self) -> Option<Arc<dyn Fate>> {
+    fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {
         None
     }
 
     /// Where the other ranks find this one once the group has failed; `None` where there is no such
     /// place.
-    fn port(&self) -> Option<&Arc<Port>> {
+    fn survivor_endpoint(&self) -> Option<&Arc<SurvivorEndpoint>> {
         None
     }
 
@@ -376,28 +385,28 @@ pub trait Backend: Send + Sync + Debug {
     }
 
     /// Where every rank is.
-    fn places(&self) -> &[Place];
+    fn rank_locations(&self) -> &[RankLocation];
 
     /// What a rank was last seen doing, for messages; `None` where nobody knows.
-    fn last_seen(&self, rank: Rank) -> Option<String> {
+    fn last_activity(&self, rank: Rank) -> Option<String> {
         let _ = rank;
         None
     }
 
     /// Whether the ranks have agreed that all come together before each collective.
-    fn looks_who_is_there(&self) -> bool {
+    fn has_arrival_check(&self) -> bool {
         false
     }
 
     /// Overrides of the choice among algorithms that the ranks have agreed on, for groups made from
     /// this one.
-    fn overrides(&self) -> &[Rule] {
+    fn algorithm_overrides(&self) -> &[AlgorithmRule] {
         &[]
     }
 
     /// Whether it may refuse calls that others do, so that it is asked ([`Backend::supports`])
     /// before a call takes its place in the order.
-    fn is_selective(&self) -> bool {
+    fn can_refuse_calls(&self) -> bool {
         false
     }
 
@@ -406,7 +415,7 @@ pub trait Backend: Send + Sync + Debug {
 }
 
 /// The failure of a group, apart from the group: holding it does not keep the group.
-pub trait Fate: Send + Sync + Debug {
+pub trait GroupFailureState: Send + Sync + Debug {
     /// As [`Backend::failure`].
     fn failure(&self) -> Option<Error>;
 
@@ -415,11 +424,11 @@ pub trait Fate: Send + Sync + Debug {
 
     /// Adds somebody to call when another rank may have failed the group, and also otherwise; it is
     /// forgotten when it is gone.
-    fn add_listener(&self, listener: Weak<dyn Listener>);
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>);
 }
 
 /// Memory that a back end has allocated. Dropping it frees it.
-pub trait Memory: Send + Debug {
+pub trait BackendMemory: Send + Debug {
     /// The address of the first byte.
     fn as_mut_ptr(&self) -> *mut u8;
 
@@ -432,7 +441,7 @@ pub trait Memory: Send + Debug {
     }
 }
 
-impl Memory for arena::Block {
+impl BackendMemory for arena::ArenaBlock {
     fn as_mut_ptr(&self) -> *mut u8 {
         self.as_mut_ptr()
     }
@@ -443,54 +452,54 @@ impl Memory for arena::Block {
 }
 
 /// Host memory of the library's own, for back ends that have none.
-fn host_memory(bytes: usize) -> Result<Box<dyn Memory>> {
+fn allocate_host_memory(bytes: usize) -> Result<Box<dyn BackendMemory>> {
     Ok(Box::new(arena::allocate(bytes)?))
 }
 
-/// Makes the back end called `name`, which may be a map of devices ([`map`]); NULL in the C API is
-/// [`map::DEFAULT`], and another name of "native" is "gloo".
+/// Makes the back end called `name`, which may be a map of devices ([`device_map`]); NULL in the C
+/// API is [`device_map::DEFAULT_NAME`], and another name of "native" is "gloo".
 ///
 /// # Errors
 /// `NotFound` for an unknown name (the message lists those there are), and whatever keeps the ranks
 /// from meeting.
 pub fn create(
     name: &str,
-    context: &Context<'_>,
-    exchange: &dyn Exchange,
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
 ) -> Result<Arc<dyn Backend>> {
     check_name(name)?;
-    let devices = match (map::parse(name)?, context.device) {
-        (None, Some(_)) => map::with_device(name),
+    let devices = match (device_map::parse(name)?, context.device) {
+        (None, Some(_)) => device_map::map_for_device(name),
         (devices, _) => devices,
     };
     match devices {
-        Some(devices) => map::create(&devices, context, exchange),
-        None => create_one(name, context, exchange),
+        Some(devices) => device_map::create(&devices, context, exchange),
+        None => create_single_backend(name, context, exchange),
     }
 }
 
 /// Makes one that is no map.
-fn create_one(
+fn create_single_backend(
     name: &str,
-    context: &Context<'_>,
-    exchange: &dyn Exchange,
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
 ) -> Result<Arc<dyn Backend>> {
-    if let Some(factory) = registry::find(name) {
+    if let Some(factory) = registry::find_factory(name) {
         return factory.create(context, exchange);
     }
     if context.size == 1 {
         // What would be wrong with more ranks is so with one.
-        native::card::check(context)?;
-        return Ok(Arc::new(solo::Solo::new()));
+        native::peer_info::check_options(context)?;
+        return Ok(Arc::new(solo::SingleRankBackend::new()));
     }
-    Ok(Arc::new(native::meet::create(context, exchange)?))
+    Ok(Arc::new(native::bootstrap::create(context, exchange)?))
 }
 
 /// Enqueues what several groups have, each on its device, as one operation: none waits for another
 /// one of them. Says for each how that went; an error has failed the group. In the order of the
 /// bundles, which is to be the same on all ranks and in all threads.
-pub fn enqueue_together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
-    nccl::together(bundles)
+pub fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
+    nccl::enqueue_batches(batches)
 }
 
 /// Whether [`create`] knows a name, for callers that must not wait for other ranks to find out.
@@ -499,14 +508,14 @@ pub fn enqueue_together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
 /// `NotFound`; the message lists the names there are. What keeps NCCL from being loaded, for a name
 /// that needs it.
 pub fn check_name(name: &str) -> Result<()> {
-    match map::parse(name)? {
+    match device_map::parse(name)? {
         Some(devices) => devices.check(),
-        None => check_one(name),
+        None => check_single_name(name),
     }
 }
 
-fn check_one(name: &str) -> Result<()> {
-    if registry::known(name).is_some() {
+fn check_single_name(name: &str) -> Result<()> {
+    if registry::canonical_name(name).is_some() {
         return Ok(());
     }
     let names = registry::names().join(", ");
@@ -517,18 +526,18 @@ fn check_one(name: &str) -> Result<()> {
 }
 
 /// What a name that [`create`] knows stands for: two of them may mean the same.
-pub fn canonical(name: &str) -> String {
-    match map::parse(name) {
+pub fn canonical_name(name: &str) -> String {
+    match device_map::parse(name) {
         Ok(Some(devices)) => devices.to_string(),
-        _ => registry::known(name).unwrap_or("native").to_owned(),
+        _ => registry::canonical_name(name).unwrap_or("native").to_owned(),
     }
 }
 
 /// The back end for host memory that a name stands for: its own, or one of a map, whether it is
 /// known or not.
-pub fn host_name(name: &str) -> String {
-    match map::parse(name) {
-        Ok(Some(devices)) => devices.host().to_owned(),
+pub fn host_backend_name(name: &str) -> String {
+    match device_map::parse(name) {
+        Ok(Some(devices)) => devices.host_backend().to_owned(),
         _ => name.to_owned(),
     }
 }

@@ -7,31 +7,31 @@ use super::debug;
 use std::backtrace::Backtrace;
 
 /// The longest text in bytes.
-const LONGEST: usize = 16 << 10;
+const MAX_TEXT_BYTES: usize = 16 << 10;
 
 /// What the names of the library's exported functions begin with.
-const EXPORTED: &str = "dist_";
+const EXPORTED_PREFIX: &str = "dist_";
 
 /// The calling thread's frames; `None` where nobody wants them.
 pub fn capture() -> Option<Backtrace> {
-    debug::wants_backtraces().then(Backtrace::force_capture)
+    debug::is_backtrace_enabled().then(Backtrace::force_capture)
 }
 
 /// In words, one or two lines for each frame, from the exported function on.
 pub fn render(backtrace: &Backtrace) -> String {
-    cut(&backtrace.to_string())
+    trim_frames(&backtrace.to_string())
 }
 
 /// From the first exported function on, where there is one, and whole lines only.
-fn cut(text: &str) -> String {
+fn trim_frames(text: &str) -> String {
     let is_exported = |line: &&str| {
         let name = line.split_once(": ").map(|(_, name)| name.rsplit("::").next().unwrap_or(name));
-        name.is_some_and(|name| name.starts_with(EXPORTED))
+        name.is_some_and(|name| name.starts_with(EXPORTED_PREFIX))
     };
-    let hidden = text.lines().position(|line| is_exported(&line)).unwrap_or(0);
+    let first_kept = text.lines().position(|line| is_exported(&line)).unwrap_or(0);
     let mut short = String::new();
-    for line in text.lines().skip(hidden) {
-        if short.len() + line.len() >= LONGEST {
+    for line in text.lines().skip(first_kept) {
+        if short.len() + line.len() >= MAX_TEXT_BYTES {
             short.push_str("...\n");
             break;
         }
@@ -46,17 +46,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_librarys_own_frames_are_left_out_and_the_rest_is_bounded() {
+    fn library_frames_are_omitted_and_length_is_bounded() {
         let text = "   0: std::backtrace::x\n             at a.rs:1\n   1: dist::ffi::guard::status\n   \
                     2: dist::ffi::collective::dist_barrier\n             at b.rs:2\n   3: train\n   4: main\n";
-        let short = cut(text);
+        let short = trim_frames(text);
         assert!(short.starts_with("   2: dist::ffi::collective::dist_barrier\n"), "{short}");
         assert!(short.ends_with("   4: main\n"), "{short}");
         // Where nothing has a name, nothing is left out.
         let unknown = "   0: <unknown>\n   1: <unknown>\n";
-        assert_eq!(cut(unknown), unknown);
+        assert_eq!(trim_frames(unknown), unknown);
         let deep: String = (0..10_000).map(|i| format!("{i}: f\n")).collect();
-        assert!(cut(&deep).len() <= LONGEST + 4);
+        assert!(trim_frames(&deep).len() <= MAX_TEXT_BYTES + 4);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub const WORD: usize = size_of::<u64>();
 pub struct Src<'a> {
     ptr: *const u8,
     len: usize,
-    lent: PhantomData<&'a [u8]>,
+    lifetime: PhantomData<&'a [u8]>,
 }
 
 /// Bytes that may be written (and read) during `'a`. Copies of one view, and the [`Src`] made from
@@ -28,7 +28,7 @@ pub struct Src<'a> {
 pub struct Dst<'a> {
     ptr: *mut u8,
     len: usize,
-    lent: PhantomData<&'a [u8]>,
+    lifetime: PhantomData<&'a [u8]>,
 }
 
 // SAFETY: a view is an address and a length; what makes using it sound, the obligation of its
@@ -48,12 +48,12 @@ impl<'a> Src<'a> {
     /// The bytes must stay readable during `'a`. Other processes may write them meanwhile; what is
     /// read then is arbitrary, so a protocol must say when the bytes are final.
     pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
-        Self { ptr, len, lent: PhantomData }
+        Self { ptr, len, lifetime: PhantomData }
     }
 
     /// The view of nothing.
     pub const fn empty() -> Self {
-        Self { ptr: std::ptr::dangling(), len: 0, lent: PhantomData }
+        Self { ptr: std::ptr::dangling(), len: 0, lifetime: PhantomData }
     }
 
     /// The address of the first byte.
@@ -78,7 +78,7 @@ impl<'a> Src<'a> {
     #[must_use]
     pub fn slice(self, offset: usize, len: usize) -> Self {
         check_range(self.len, offset, len);
-        Self { ptr: self.ptr.wrapping_add(offset), len, lent: PhantomData }
+        Self { ptr: self.ptr.wrapping_add(offset), len, lifetime: PhantomData }
     }
 
     /// The bytes from `at` on as a number, little endian; those that are not there are zero.
@@ -86,14 +86,16 @@ impl<'a> Src<'a> {
     pub fn word(self, at: usize) -> u64 {
         let left = self.len.saturating_sub(at);
         match left {
-            WORD.. => u64::from_le_bytes(self.part(at)),
+            WORD.. => u64::from_le_bytes(self.read_array(at)),
             0 => 0,
             1..=3 => {
-                let byte = |i: usize| u64::from(u8::from_le_bytes(self.part(at + i))) << (8 * i);
+                let byte =
+                    |i: usize| u64::from(u8::from_le_bytes(self.read_array(at + i))) << (8 * i);
                 byte(0) | byte(left / 2) | byte(left - 1)
             }
             4.. => {
-                let half = |i: usize| u64::from(u32::from_le_bytes(self.part(at + i))) << (8 * i);
+                let half =
+                    |i: usize| u64::from(u32::from_le_bytes(self.read_array(at + i))) << (8 * i);
                 half(0) | half(left - 4)
             }
         }
@@ -101,7 +103,7 @@ impl<'a> Src<'a> {
 
     /// So many bytes from `at` on.
     #[inline]
-    fn part<const LEN: usize>(self, at: usize) -> [u8; LEN] {
+    fn read_array<const LEN: usize>(self, at: usize) -> [u8; LEN] {
         check_range(self.len, at, LEN);
         // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have
         // no alignment.
@@ -115,12 +117,12 @@ impl<'a> Dst<'a> {
     /// # Safety
     /// The bytes must stay writable during `'a`, and no reference to them may be used meanwhile.
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
-        Self { ptr, len, lent: PhantomData }
+        Self { ptr, len, lifetime: PhantomData }
     }
 
     /// The view of nothing.
     pub const fn empty() -> Self {
-        Self { ptr: std::ptr::dangling_mut(), len: 0, lent: PhantomData }
+        Self { ptr: std::ptr::dangling_mut(), len: 0, lifetime: PhantomData }
     }
 
     /// The address of the first byte.
@@ -130,7 +132,7 @@ impl<'a> Dst<'a> {
 
     /// The same bytes for reading.
     pub const fn as_src(self) -> Src<'a> {
-        Src { ptr: self.ptr.cast_const(), len: self.len, lent: PhantomData }
+        Src { ptr: self.ptr.cast_const(), len: self.len, lifetime: PhantomData }
     }
 
     /// Copies `src` here; the two may overlap in any way.
@@ -179,17 +181,17 @@ impl<'a> Dst<'a> {
             0 => {}
             1..=3 => [0, left / 2, left - 1]
                 .into_iter()
-                .for_each(|i| self.set_part(at + i, [from(i)[0]])),
+                .for_each(|i| self.write_array(at + i, [from(i)[0]])),
             4..=7 => [0, left - 4].into_iter().for_each(|i| {
-                self.set_part::<4>(at + i, std::array::from_fn(|byte| from(i)[byte]))
+                self.write_array::<4>(at + i, std::array::from_fn(|byte| from(i)[byte]))
             }),
-            _ => self.set_part(at, word.to_le_bytes()),
+            _ => self.write_array(at, word.to_le_bytes()),
         }
     }
 
     /// Writes these bytes from `at` on.
     #[inline]
-    fn set_part<const LEN: usize>(self, at: usize, bytes: [u8; LEN]) {
+    fn write_array<const LEN: usize>(self, at: usize, bytes: [u8; LEN]) {
         check_range(self.len, at, LEN);
         // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have
         // no alignment.
@@ -213,59 +215,59 @@ impl<'a> Dst<'a> {
     #[must_use]
     pub fn slice(self, offset: usize, len: usize) -> Self {
         check_range(self.len, offset, len);
-        Self { ptr: self.ptr.wrapping_add(offset), len, lent: PhantomData }
+        Self { ptr: self.ptr.wrapping_add(offset), len, lifetime: PhantomData }
     }
 }
 
 impl<'a> From<&'a [u8]> for Src<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Self { ptr: bytes.as_ptr(), len: bytes.len(), lent: PhantomData }
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), lifetime: PhantomData }
     }
 }
 
 impl<'a> From<&'a mut [u8]> for Dst<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
-        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), lent: PhantomData }
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), lifetime: PhantomData }
     }
 }
 
 impl<'a> From<&'a mut [f64]> for Dst<'a> {
     fn from(numbers: &'a mut [f64]) -> Self {
-        Self { ptr: numbers.as_mut_ptr().cast(), len: size_of_val(numbers), lent: PhantomData }
+        Self { ptr: numbers.as_mut_ptr().cast(), len: size_of_val(numbers), lifetime: PhantomData }
     }
 }
 
 impl<'a> From<&'a mut [f32]> for Dst<'a> {
     fn from(numbers: &'a mut [f32]) -> Self {
-        Self { ptr: numbers.as_mut_ptr().cast(), len: size_of_val(numbers), lent: PhantomData }
+        Self { ptr: numbers.as_mut_ptr().cast(), len: size_of_val(numbers), lifetime: PhantomData }
     }
 }
 
-/// Copies from `PART` to twice as many bytes: the first so many, and the last, which may be the
+/// Copies from `CHUNK` to twice as many bytes: the first so many, and the last, which may be the
 /// same in part.
 ///
 /// # Safety
-/// So many as `len` says can be read, and written, and `len` is from `PART` to twice that.
+/// So many as `len` says can be read, and written, and `len` is from `CHUNK` to twice that.
 #[inline]
-unsafe fn copy_ends<const PART: usize>(from: *const u8, to: *mut u8, len: usize) {
-    debug_assert!((PART..=2 * PART).contains(&len));
-    let behind = len - PART;
+unsafe fn copy_ends<const CHUNK: usize>(from: *const u8, to: *mut u8, len: usize) {
+    debug_assert!((CHUNK..=2 * CHUNK).contains(&len));
+    let tail_offset = len - CHUNK;
     // Both are read before either is written, since the memory may overlap.
-    // SAFETY: the first `PART` of `len` bytes that can be read; bytes have no alignment.
-    let first = unsafe { from.cast::<[u8; PART]>().read() };
+    // SAFETY: the first `CHUNK` of `len` bytes that can be read; bytes have no alignment.
+    let first = unsafe { from.cast::<[u8; CHUNK]>().read() };
     // SAFETY: the last of them.
-    let last = unsafe { from.wrapping_add(behind).cast::<[u8; PART]>().read() };
-    // SAFETY: the first `PART` of `len` bytes that can be written.
-    unsafe { to.cast::<[u8; PART]>().write(first) };
+    let last = unsafe { from.wrapping_add(tail_offset).cast::<[u8; CHUNK]>().read() };
+    // SAFETY: the first `CHUNK` of `len` bytes that can be written.
+    unsafe { to.cast::<[u8; CHUNK]>().write(first) };
     // SAFETY: the last of them.
-    unsafe { to.wrapping_add(behind).cast::<[u8; PART]>().write(last) };
+    unsafe { to.wrapping_add(tail_offset).cast::<[u8; CHUNK]>().write(last) };
 }
 
-fn check_range(have: usize, offset: usize, len: usize) {
+fn check_range(view_len: usize, offset: usize, len: usize) {
     let end = offset.checked_add(len);
     assert!(
-        end.is_some_and(|end| end <= have),
-        "bytes {offset}+{len} lie outside a view of {have} bytes"
+        end.is_some_and(|end| end <= view_len),
+        "bytes {offset}+{len} lie outside a view of {view_len} bytes"
     );
 }
 
@@ -274,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_stay_inside() {
+    fn slice_outside_the_view_panics() {
         let bytes = [1u8, 2, 3, 4];
         let view = Src::from(&bytes[..]);
         assert_eq!(view.slice(1, 3).len(), 3);
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_whole_at_every_length_and_may_overlap() {
+    fn copies_of_every_length_are_correct_when_overlapping() {
         for len in 0..=130 {
             for shift in [0, 1, 5, 33, 200] {
                 for forwards in [true, false] {
@@ -301,7 +303,7 @@ mod tests {
         }
     }
     #[test]
-    fn words_are_what_is_there() {
+    fn word_access_is_clipped_to_the_view() {
         let bytes: Vec<u8> = (1..=20).collect();
         for len in 0..=20 {
             let (view, mut copy) = (Src::from(&bytes[..len]), vec![0; 20]);

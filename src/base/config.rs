@@ -5,13 +5,13 @@
 
 use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
-use super::renamed::{NameKind, RENAMED, refusal};
+use super::renamed::{NAME_CHANGES, NameKind, former_name_error};
 use std::fmt::Display;
 use std::str::FromStr;
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
-pub struct Variable {
+pub struct EnvVariable {
     /// Its name.
     pub name: &'static str,
     /// Who sets it: the launcher, or the user.
@@ -26,12 +26,12 @@ macro_rules! variables {
     ($($ident:ident = $name:literal, $set_by:literal, $default:literal, $meaning:literal;)+) => {
         $(
             #[doc = $meaning]
-            pub const $ident: Variable = Variable {
+            pub const $ident: EnvVariable = EnvVariable {
                 name: $name, set_by: $set_by, default: $default, meaning: $meaning,
             };
         )+
         /// Every variable that the library reads, in the order of `docs/environment.md`.
-        pub const VARIABLES: &[Variable] = &[$($ident),+];
+        pub const VARIABLES: &[EnvVariable] = &[$($ident),+];
     };
 }
 
@@ -147,7 +147,7 @@ variables! {
 /// # Errors
 /// `InvalidArgument` where it is not UTF-8.
 #[allow(clippy::disallowed_methods, reason = "this is the one reader")]
-pub fn text(variable: Variable) -> Result<Option<String>> {
+pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     match std::env::var(variable.name) {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => Ok(Some(value)),
@@ -163,9 +163,9 @@ pub fn text(variable: Variable) -> Result<Option<String>> {
 /// # Errors
 /// `InvalidArgument`, with the present name of the variable.
 pub fn refuse_former_names() -> Result<()> {
-    let variables = RENAMED.iter().filter(|change| change.kind == NameKind::Variable);
+    let variables = NAME_CHANGES.iter().filter(|change| change.kind == NameKind::Variable);
     let set = variables.map(|change| change.old).find(|name| is_set(name));
-    set.and_then(|name| refusal(NameKind::Variable, name)).map_or(Ok(()), Err)
+    set.and_then(|name| former_name_error(NameKind::Variable, name)).map_or(Ok(()), Err)
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the one reader")]
@@ -177,8 +177,8 @@ fn is_set(name: &str) -> bool {
 ///
 /// # Errors
 /// `InvalidArgument`, naming the variable and its text, where it is not a number of this type.
-pub fn number<T: FromStr<Err: Display>>(variable: Variable) -> Result<Option<T>> {
-    let Some(value) = text(variable)? else { return Ok(None) };
+pub fn read_number<T: FromStr<Err: Display>>(variable: EnvVariable) -> Result<Option<T>> {
+    let Some(value) = read_text(variable)? else { return Ok(None) };
     match value.trim().parse() {
         Ok(number) => Ok(Some(number)),
         Err(cause) => {
@@ -191,8 +191,8 @@ pub fn number<T: FromStr<Err: Display>>(variable: Variable) -> Result<Option<T>>
 ///
 /// # Errors
 /// `InvalidArgument`, naming the variable, its value and the limits.
-pub fn bounded(variable: Variable, default: u64, low: u64, high: u64) -> Result<u64> {
-    let value = number(variable)?.unwrap_or(default);
+pub fn read_bounded(variable: EnvVariable, default: u64, low: u64, high: u64) -> Result<u64> {
+    let value = read_number(variable)?.unwrap_or(default);
     if (low..=high).contains(&value) {
         return Ok(value);
     }
@@ -206,8 +206,8 @@ pub fn bounded(variable: Variable, default: u64, low: u64, high: u64) -> Result<
 /// # Errors
 /// `InvalidArgument`, naming the variable and its text, for anything else than a time-out, and for
 /// "no wait".
-pub fn time_limit(variable: Variable, default_ms: u64) -> Result<u64> {
-    let number = number::<i64>(variable)?.unwrap_or(0);
+pub fn read_timeout_ms(variable: EnvVariable, default_ms: u64) -> Result<u64> {
+    let number = read_number::<i64>(variable)?.unwrap_or(0);
     match Timeout::from_number(number) {
         None | Some(Timeout::NoWait) => {
             let message = format!(
@@ -224,8 +224,8 @@ pub fn time_limit(variable: Variable, default_ms: u64) -> Result<u64> {
 ///
 /// # Errors
 /// `InvalidArgument`, naming the variable, for anything else.
-pub fn switch(variable: Variable) -> Result<Option<bool>> {
-    match text(variable)?.as_deref() {
+pub fn read_bool(variable: EnvVariable) -> Result<Option<bool>> {
+    match read_text(variable)?.as_deref() {
         None => Ok(None),
         Some("0") => Ok(Some(false)),
         Some("1") => Ok(Some(true)),
@@ -239,8 +239,8 @@ pub fn switch(variable: Variable) -> Result<Option<bool>> {
 ///
 /// # Errors
 /// `InvalidArgument`, naming the variable and saying who usually sets it.
-pub fn required(variable: Variable, remedy: &str) -> Result<String> {
-    text(variable)?.ok_or_else(|| {
+pub fn read_required(variable: EnvVariable, remedy: &str) -> Result<String> {
+    read_text(variable)?.ok_or_else(|| {
         let message = format!("environment variable {} is not set; {remedy}", variable.name);
         Error::new(ErrorKind::InvalidArgument, message)
     })
@@ -274,17 +274,17 @@ mod tests {
     #[test]
     fn renamed_variables_have_their_present_name_in_the_table() {
         let is_known = |name: &str| VARIABLES.iter().any(|variable| variable.name == name);
-        for change in RENAMED.iter().filter(|change| change.kind == NameKind::Variable) {
+        for change in NAME_CHANGES.iter().filter(|change| change.kind == NameKind::Variable) {
             assert!(is_known(change.new) && !is_known(change.old), "{}", change.old);
         }
     }
 
     #[test]
-    fn an_unset_variable_is_named_with_its_remedy() {
-        let unset = Variable { name: "DIST_TEST_UNSET", set_by: "", default: "", meaning: "" };
-        assert_eq!(text(unset).unwrap(), None);
-        assert_eq!(bounded(unset, 7, 1, 9).unwrap(), 7);
-        let error = required(unset, "start the program with distrun").unwrap_err();
+    fn unset_required_variable_error_names_the_remedy() {
+        let unset = EnvVariable { name: "DIST_TEST_UNSET", set_by: "", default: "", meaning: "" };
+        assert_eq!(read_text(unset).unwrap(), None);
+        assert_eq!(read_bounded(unset, 7, 1, 9).unwrap(), 7);
+        let error = read_required(unset, "start the program with distrun").unwrap_err();
         assert!(error.message().contains("DIST_TEST_UNSET"));
         assert!(error.message().contains("distrun"));
     }

@@ -20,22 +20,22 @@
 )]
 
 use super::buffer::{Dst, Src};
-use super::processor::ticks;
+use super::processor::read_tsc;
 
 /// From here on the loop pays; below it memmove is as good.
 #[cfg(target_arch = "x86_64")]
-const LARGE: usize = 2048;
+const VECTOR_COPY_MIN_BYTES: usize = 2048;
 
 /// From here on stores go past the caches.
 #[cfg(target_arch = "x86_64")]
-const HUGE: usize = 8 << 20;
+const NON_TEMPORAL_MIN_BYTES: usize = 8 << 20;
 
 /// From so many bytes on, and after so many, it pays to find out how far away the core is that has
 /// the lines.
-const FELT: usize = 16 << 10;
-const FELT_AGAIN: usize = 512 << 10;
+const PROBE_MIN_BYTES: usize = 16 << 10;
+const PROBE_INTERVAL_BYTES: usize = 512 << 10;
 /// By so many bytes: more than a core keeps until it has the lines.
-const FEELER: usize = 8 << 10;
+const PROBE_BYTES: usize = 8 << 10;
 /// It is far if a line takes more ticks than this of the time stamp counter, which has 2 to 4 in a
 /// nanosecond: near cores took 2 to 20 of them, far ones 36 to 80.
 const FAR_TICKS: u64 = 28;
@@ -52,20 +52,27 @@ pub fn copy(dst: Dst<'_>, src: Src<'_>) {
 ///
 /// # Panics
 /// As [`copy()`].
-pub fn copy_part(all: usize, dst: Dst<'_>, src: Src<'_>) {
+pub fn copy_part(total_bytes: usize, dst: Dst<'_>, src: Src<'_>) {
     #[cfg(target_arch = "x86_64")]
-    if dst.len() >= LARGE && dst.len() == src.len() && is_x86_feature_detected!("avx") {
+    if dst.len() >= VECTOR_COPY_MIN_BYTES
+        && dst.len() == src.len()
+        && is_x86_feature_detected!("avx")
+    {
         let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
         if to.addr().abs_diff(from.addr()) >= len {
-            let way = if all >= HUGE { past_caches } else { vectors };
+            let copy_loop = if total_bytes >= NON_TEMPORAL_MIN_BYTES {
+                copy_avx_non_temporal
+            } else {
+                copy_avx
+            };
             // SAFETY: AVX was found; both views are valid for `len` bytes by the obligation of
             // their constructors, do not overlap, and are longer than two turns of either loop.
-            unsafe { way(to, from, len) };
+            unsafe { copy_loop(to, from, len) };
             return;
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = all;
+    let _ = total_bytes;
     dst.copy_from(src);
 }
 
@@ -75,21 +82,24 @@ pub fn copy_part(all: usize, dst: Dst<'_>, src: Src<'_>) {
 /// # Panics
 /// If the lengths differ.
 pub fn stage(dst: Dst<'_>, src: Src<'_>) {
-    Stager::of(dst.len()).stage(dst, src);
+    Stager::for_total(dst.len()).stage(dst, src);
 }
 
 /// Does that piece by piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Stager {
     /// After so many bytes it has to be found out how far away the other core is.
-    unfelt: usize,
+    unprobed_bytes: usize,
     is_far: bool,
 }
 
 impl Stager {
     /// For so many bytes in all.
-    pub fn of(all: usize) -> Self {
-        Self { unfelt: if all >= FELT { 0 } else { FELT_AGAIN }, is_far: false }
+    pub fn for_total(total_bytes: usize) -> Self {
+        Self {
+            unprobed_bytes: if total_bytes >= PROBE_MIN_BYTES { 0 } else { PROBE_INTERVAL_BYTES },
+            is_far: false,
+        }
     }
 
     /// Whether it was found to be far, so that what goes there had better be made elsewhere first,
@@ -99,8 +109,8 @@ impl Stager {
     }
 
     /// How much of the next piece is copied to find that out.
-    pub fn feeler(self) -> usize {
-        if self.unfelt == 0 { FEELER } else { 0 }
+    pub fn probe_len(self) -> usize {
+        if self.unprobed_bytes == 0 { PROBE_BYTES } else { 0 }
     }
 
     /// Copies one of the pieces, as [`stage`] does.
@@ -109,37 +119,38 @@ impl Stager {
     /// If the lengths differ.
     pub fn stage(&mut self, dst: Dst<'_>, src: Src<'_>) {
         assert!(dst.len() == src.len(), "what is staged is as long as its place");
-        let felt = if dst.len() >= FEELER { self.feeler() } else { 0 };
-        if felt > 0 {
-            let began = ticks();
-            copy(dst.slice(0, felt), src.slice(0, felt));
-            self.is_far = ticks().wrapping_sub(began) > FAR_TICKS * (felt / LINE) as u64;
-            self.unfelt = FELT_AGAIN;
+        let probed = if dst.len() >= PROBE_BYTES { self.probe_len() } else { 0 };
+        if probed > 0 {
+            let start_ticks = read_tsc();
+            copy(dst.slice(0, probed), src.slice(0, probed));
+            self.is_far =
+                read_tsc().wrapping_sub(start_ticks) > FAR_TICKS * (probed / CACHE_LINE) as u64;
+            self.unprobed_bytes = PROBE_INTERVAL_BYTES;
         }
-        let rest = dst.len() - felt;
-        self.put(dst.slice(felt, rest), src.slice(felt, rest));
-        self.note(rest);
+        let rest = dst.len() - probed;
+        self.copy_remainder(dst.slice(probed, rest), src.slice(probed, rest));
+        self.record_staged(rest);
     }
 
     /// So much has gone there.
-    pub fn note(&mut self, len: usize) {
-        self.unfelt = self.unfelt.saturating_sub(len);
+    pub fn record_staged(&mut self, len: usize) {
+        self.unprobed_bytes = self.unprobed_bytes.saturating_sub(len);
     }
 
-    fn put(self, dst: Dst<'_>, src: Src<'_>) {
+    fn copy_remainder(self, dst: Dst<'_>, src: Src<'_>) {
         #[cfg(target_arch = "x86_64")]
-        if self.is_far && dst.len() >= 2 * LINE && is_x86_feature_detected!("avx") {
+        if self.is_far && dst.len() >= 2 * CACHE_LINE && is_x86_feature_detected!("avx") {
             // SAFETY: AVX was found; both views are valid for that length by the obligation of
             // their constructors, and not shorter than two lines; where they overlap, what arrives
             // is not what there was, and nothing else.
-            return unsafe { past_caches(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
+            return unsafe { copy_avx_non_temporal(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
         }
         copy(dst, src);
     }
 }
 
 /// What travels between cores.
-const LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
 /// Copies with 32-byte loads and stores.
 ///
@@ -148,10 +159,10 @@ const LINE: usize = 64;
 /// do not overlap.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+unsafe fn copy_avx(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
-    const TURN: usize = 128;
-    let turn = |offset: usize| {
+    const UNROLLED_BYTES: usize = 128;
+    let copy_block = |offset: usize| {
         let load = |part: usize| {
             let address = from.wrapping_add(offset + 32 * part).cast::<__m256i>();
             // SAFETY: inside the `len` readable bytes; no alignment is needed.
@@ -164,18 +175,18 @@ unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
             unsafe { _mm256_storeu_si256(address, value) };
         }
     };
-    (0..len / TURN).for_each(|i| turn(i * TURN));
+    (0..len / UNROLLED_BYTES).for_each(|i| copy_block(i * UNROLLED_BYTES));
     // The rest, together with bytes that have been copied already.
-    turn(len - TURN);
+    copy_block(len - UNROLLED_BYTES);
 }
 
 /// The same with stores past the caches.
 ///
 /// # Safety
-/// As [`vectors`], and at least two lines long.
+/// As [`copy_avx`], and at least two lines long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn past_caches(to: *mut u8, from: *const u8, len: usize) {
+unsafe fn copy_avx_non_temporal(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::x86_64::{
         __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
     };
@@ -189,12 +200,12 @@ unsafe fn past_caches(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: inside the `len` writable bytes; no alignment is needed.
         unsafe { _mm256_storeu_si256(to.wrapping_add(offset).cast::<__m256i>(), value) };
     }
-    let skipped = to.align_offset(LINE).min(len);
-    for offset in (skipped..=len - LINE).step_by(LINE) {
+    let aligned_start = to.align_offset(CACHE_LINE).min(len);
+    for offset in (aligned_start..=len - CACHE_LINE).step_by(CACHE_LINE) {
         for half in [offset, offset + 32] {
             let value = load(half);
-            // SAFETY: inside the `len` writable bytes; lines begin at `skipped`, which aligns both
-            // halves.
+            // SAFETY: inside the `len` writable bytes; lines begin at `aligned_start`, which aligns
+            // both halves.
             unsafe { _mm256_stream_si256(to.wrapping_add(half).cast::<__m256i>(), value) };
         }
     }
@@ -207,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_and_offset_arrives_whole() {
+    fn copies_of_every_length_and_offset_are_correct() {
         let source: Vec<u8> = (0..10_000u32).map(|i| (i * 7 % 251) as u8).collect();
         for len in (0..300).chain(2040..2200).chain([4096, 9000]) {
             for offset in [0, 1, 31, 64] {
@@ -226,7 +237,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn what_goes_past_the_caches_arrives_whole() {
+    fn non_temporal_copies_are_correct() {
         if !is_x86_feature_detected!("avx") {
             return;
         }
@@ -237,7 +248,7 @@ mod tests {
                 let (to, from) = (target[1 + skew..].as_mut_ptr(), source[offset..].as_ptr());
                 // SAFETY: AVX was found; both have room for `len` bytes from there, at least two
                 // lines.
-                unsafe { past_caches(to, from, len) };
+                unsafe { copy_avx_non_temporal(to, from, len) };
                 let mut expected = vec![0; len + 66];
                 expected[1 + skew..][..len].copy_from_slice(&source[offset..offset + len]);
                 assert_eq!(target, expected, "{len} {offset} {skew}");
@@ -246,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_arrives_whole() {
+    fn staged_copies_are_correct() {
         let source: Vec<u8> = (0..50_000u32).map(|i| (i * 7 % 251) as u8).collect();
         for len in [0, 1, 4096, 16_383, 16_384, 16_385, 20_001, 49_000] {
             for (offset, skew) in [(0, 0), (1, 0), (31, 5), (64, 33)] {
@@ -263,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_moved() {
+    fn overlapping_copies_move_the_bytes() {
         for distance in [0, 1, 100, 3000] {
             let mut bytes: Vec<u8> = (0..8000u32).map(|i| (i * 7 % 251) as u8).collect();
             let expected = [bytes[..distance].to_vec(), bytes[..5000].to_vec()].concat();

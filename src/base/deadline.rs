@@ -73,13 +73,13 @@ impl Timeout {
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
-    allowed: Duration,
+    timeout: Duration,
 }
 
 impl Deadline {
-    /// Ends `allowed` from now.
-    pub fn after(allowed: Duration) -> Self {
-        Self { started: Instant::now(), allowed: allowed.min(FOREVER) }
+    /// Ends `timeout` from now.
+    pub fn after(timeout: Duration) -> Self {
+        Self { started: Instant::now(), timeout: timeout.min(FOREVER) }
     }
 
     /// Ends `ms` milliseconds from now.
@@ -93,13 +93,13 @@ impl Deadline {
     }
 
     /// The time left; zero once it has passed.
-    pub fn left(&self) -> Duration {
-        self.allowed.saturating_sub(self.started.elapsed())
+    pub fn remaining(&self) -> Duration {
+        self.timeout.saturating_sub(self.started.elapsed())
     }
 
     /// True once it has passed.
     pub fn has_passed(&self) -> bool {
-        self.left().is_zero()
+        self.remaining().is_zero()
     }
 
     /// When it was made.
@@ -113,40 +113,40 @@ impl Deadline {
     }
 
     /// The time that was allowed.
-    pub fn allowed(&self) -> Duration {
-        self.allowed
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The earlier of this deadline and `slice` from now: for waits that must look around.
     #[must_use]
     pub fn capped(&self, slice: Duration) -> Self {
-        Self::after(self.left().min(slice))
+        Self::after(self.remaining().min(slice))
     }
 }
 
 /// A deadline that begins when it is looked at for the first time: most small operations are over
 /// before anybody needs the clock, which costs as much as a part of them.
 #[derive(Debug)]
-pub struct LateDeadline {
-    allowed: Duration,
-    begun: OnceCell<Deadline>,
+pub struct LazyDeadline {
+    timeout: Duration,
+    started: OnceCell<Deadline>,
 }
 
-impl LateDeadline {
+impl LazyDeadline {
     /// Will end `ms` milliseconds after it has begun.
     pub fn after_ms(ms: u64) -> Self {
-        Self { allowed: Duration::from_millis(ms), begun: OnceCell::new() }
+        Self { timeout: Duration::from_millis(ms), started: OnceCell::new() }
     }
 
     /// The deadline, which has begun at the latest now.
-    pub fn begun(&self) -> &Deadline {
-        self.begun.get_or_init(|| Deadline::after(self.allowed))
+    pub fn get_or_start(&self) -> &Deadline {
+        self.started.get_or_init(|| Deadline::after(self.timeout))
     }
 }
 
-impl From<Deadline> for LateDeadline {
+impl From<Deadline> for LazyDeadline {
     fn from(deadline: Deadline) -> Self {
-        Self { allowed: deadline.allowed, begun: OnceCell::from(deadline) }
+        Self { timeout: deadline.timeout, started: OnceCell::from(deadline) }
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_names_one_timeout_or_none() {
+    fn timeout_numbers_round_trip() {
         let century_ms = u64::try_from(FOREVER.as_millis()).unwrap();
         let century = i64::try_from(century_ms).unwrap();
         for (number, timeout) in [
@@ -184,16 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn a_late_deadline_begins_once() {
-        let late = LateDeadline::after_ms(60_000);
+    fn lazy_deadline_starts_once() {
+        let late = LazyDeadline::after_ms(60_000);
         let before = Instant::now();
-        let begun = *late.begun();
-        assert!(begun.started() >= before && late.begun().started() == begun.started());
-        assert_eq!(LateDeadline::from(begun).begun().started(), begun.started());
+        let begun = *late.get_or_start();
+        assert!(begun.started() >= before && late.get_or_start().started() == begun.started());
+        assert_eq!(LazyDeadline::from(begun).get_or_start().started(), begun.started());
     }
 
     #[test]
-    fn zero_has_passed_at_once_and_never_does_not() {
+    fn zero_deadline_has_passed_and_never_has_not() {
         assert!(Deadline::after_ms(0).has_passed());
         assert!(!Deadline::never().has_passed());
         assert!(!Deadline::after_ms(u64::MAX).has_passed());

@@ -10,14 +10,14 @@
 use super::config;
 use super::error::{Error, Result};
 use super::log;
-pub use super::values::Values;
+pub use super::nan_check::NanCheck;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How much. The discriminants are the C API's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Level {
+pub enum DebugLevel {
     /// What always is.
     Off = 0,
     /// Groups are told in the log: how they are made, and what they have done.
@@ -26,7 +26,7 @@ pub enum Level {
     Detail = 2,
 }
 
-impl Level {
+impl DebugLevel {
     /// The level with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Off, Self::Info, Self::Detail].into_iter().find(|&level| level as u8 == number)
@@ -47,31 +47,31 @@ impl Level {
 const UNSET: u8 = u8::MAX;
 
 /// The time after which a wait is told, in milliseconds.
-const SLOW_MS: u64 = 30_000;
+const DEFAULT_SLOW_WAIT_MS: u64 = 30_000;
 
 static LEVEL: AtomicU8 = AtomicU8::new(UNSET);
-static VALUES: AtomicU8 = AtomicU8::new(Values::Any as u8);
+static NAN_CHECK: AtomicU8 = AtomicU8::new(NanCheck::Off as u8);
 static BACKTRACES: AtomicBool = AtomicBool::new(false);
-static SLOW: AtomicU64 = AtomicU64::new(SLOW_MS);
+static SLOW_WAIT_MS: AtomicU64 = AtomicU64::new(DEFAULT_SLOW_WAIT_MS);
 
 /// The level in force.
-pub fn level() -> Level {
-    Level::from_number(LEVEL.load(Ordering::Relaxed)).unwrap_or(Level::Off)
+pub fn level() -> DebugLevel {
+    DebugLevel::from_number(LEVEL.load(Ordering::Relaxed)).unwrap_or(DebugLevel::Off)
 }
 
 /// Whether calls are looked at in ways that cost.
 #[inline]
-pub fn looks() -> bool {
-    LEVEL.load(Ordering::Relaxed) == Level::Detail as u8
-        || VALUES.load(Ordering::Relaxed) != Values::Any as u8
+pub fn has_expensive_checks() -> bool {
+    LEVEL.load(Ordering::Relaxed) == DebugLevel::Detail as u8
+        || NAN_CHECK.load(Ordering::Relaxed) != NanCheck::Off as u8
 }
 
 /// Sets the level for the whole process. Where nobody has chosen a level of the log, it tells what
 /// this one is about.
-pub fn set_level(level: Level) {
+pub fn set_level(level: DebugLevel) {
     LEVEL.store(level as u8, Ordering::Relaxed);
-    let told = if level == Level::Off { log::Level::Off } else { log::Level::Info };
-    log::suggest_level(told);
+    let log_level = if level == DebugLevel::Off { log::LogLevel::Off } else { log::LogLevel::Info };
+    log::suggest_level(log_level);
 }
 
 /// Takes the level from the environment, whatever was set before.
@@ -87,7 +87,7 @@ pub fn set_level_from_environment() -> Result<()> {
 ///
 /// # Errors
 /// `InvalidArgument` where the variable names no level.
-pub fn level_or_environment() -> Result<Level> {
+pub fn level_or_environment() -> Result<DebugLevel> {
     if LEVEL.load(Ordering::Relaxed) == UNSET {
         set_level_from_environment()?;
     }
@@ -95,15 +95,15 @@ pub fn level_or_environment() -> Result<Level> {
 }
 
 /// The first of the two variables that is set; they have torch's words.
-fn level_in_environment() -> Result<Level> {
+fn level_in_environment() -> Result<DebugLevel> {
     for variable in [config::DEBUG_LEVEL, config::TORCH_DEBUG] {
-        let Some(name) = config::text(variable)? else { continue };
-        return Level::from_name(&name).ok_or_else(|| {
+        let Some(name) = config::read_text(variable)? else { continue };
+        return DebugLevel::from_name(&name).ok_or_else(|| {
             let message = format!("{}=\"{name}\" is none of OFF, INFO, DETAIL", variable.name);
             Error::invalid(message)
         });
     }
-    Ok(Level::Off)
+    Ok(DebugLevel::Off)
 }
 
 /// Takes everything that is here from the environment, the level only where nobody has set one.
@@ -114,22 +114,22 @@ pub fn read_environment() -> Result<()> {
     log_level_from_environment()?;
     level_or_environment()?;
     let name = config::CHECK_NAN.name;
-    let values = match config::text(config::CHECK_NAN)?.as_deref() {
-        None | Some("0") => Values::Any,
-        Some("1") => Values::NoNan,
-        Some("inf") => Values::Finite,
+    let nan_check = match config::read_text(config::CHECK_NAN)?.as_deref() {
+        None | Some("0") => NanCheck::Off,
+        Some("1") => NanCheck::RejectNan,
+        Some("inf") => NanCheck::RejectNonFinite,
         Some(other) => {
             return Err(Error::invalid(format!("{name}=\"{other}\" is none of 0, 1, inf")));
         }
     };
-    let backtraces = match config::switch(config::STACKTRACES)? {
+    let backtraces = match config::read_bool(config::STACKTRACES)? {
         Some(wanted) => wanted,
-        None => config::switch(config::TORCH_STACKTRACES)?.unwrap_or(false),
+        None => config::read_bool(config::TORCH_STACKTRACES)?.unwrap_or(false),
     };
-    let slow_ms = config::time_limit(config::SLOW_WARNING_MS, SLOW_MS)?;
-    VALUES.store(values as u8, Ordering::Relaxed);
+    let slow_wait_ms = config::read_timeout_ms(config::SLOW_WARNING_MS, DEFAULT_SLOW_WAIT_MS)?;
+    NAN_CHECK.store(nan_check as u8, Ordering::Relaxed);
     BACKTRACES.store(backtraces, Ordering::Relaxed);
-    SLOW.store(slow_ms, Ordering::Relaxed);
+    SLOW_WAIT_MS.store(slow_wait_ms, Ordering::Relaxed);
     Ok(())
 }
 
@@ -138,12 +138,13 @@ pub fn read_environment() -> Result<()> {
 /// # Errors
 /// `InvalidArgument` where a variable names no level.
 pub fn log_level_from_environment() -> Result<()> {
-    if log::is_chosen() {
+    if log::is_level_set() {
         return Ok(());
     }
-    let ours = (config::LOG_LEVEL, log::Level::from_name as fn(&str) -> Option<log::Level>);
-    for (variable, parse) in [ours, (config::TORCH_LOG_LEVEL, log::Level::from_torch)] {
-        let Some(name) = config::text(variable)? else { continue };
+    let own_variable =
+        (config::LOG_LEVEL, log::LogLevel::from_name as fn(&str) -> Option<log::LogLevel>);
+    for (variable, parse) in [own_variable, (config::TORCH_LOG_LEVEL, log::LogLevel::from_torch)] {
+        let Some(name) = config::read_text(variable)? else { continue };
         let level = parse(&name).ok_or_else(|| {
             let text =
                 format!("{}=\"{name}\" is none of OFF, ERROR, WARN, INFO, DEBUG", variable.name);
@@ -156,25 +157,27 @@ pub fn log_level_from_environment() -> Result<()> {
 }
 
 /// Which elements are looked for in every call.
-pub fn values() -> Values {
-    match VALUES.load(Ordering::Relaxed) {
-        0 => Values::Any,
-        1 => Values::NoNan,
-        _ => Values::Finite,
+pub fn nan_check() -> NanCheck {
+    match NAN_CHECK.load(Ordering::Relaxed) {
+        0 => NanCheck::Off,
+        1 => NanCheck::RejectNan,
+        _ => NanCheck::RejectNonFinite,
     }
 }
 
 /// Whether errors are to keep where in the program they come from.
-pub fn wants_backtraces() -> bool {
-    BACKTRACES.load(Ordering::Relaxed) || level() == Level::Detail
+pub fn is_backtrace_enabled() -> bool {
+    BACKTRACES.load(Ordering::Relaxed) || level() == DebugLevel::Detail
 }
 
 /// After how long a wait is told; `None` where that is never, or nobody would hear it.
-pub fn slow_after() -> Option<Duration> {
-    if !log::enabled(log::Level::Warn) {
+pub fn slow_wait_threshold() -> Option<Duration> {
+    if !log::enabled(log::LogLevel::Warn) {
         return None;
     }
-    Some(SLOW.load(Ordering::Relaxed)).filter(|&ms| ms != u64::MAX).map(Duration::from_millis)
+    Some(SLOW_WAIT_MS.load(Ordering::Relaxed))
+        .filter(|&ms| ms != u64::MAX)
+        .map(Duration::from_millis)
 }
 
 #[cfg(test)]
@@ -183,11 +186,12 @@ mod tests {
 
     #[test]
     fn levels_have_names_and_numbers() {
-        for (name, level) in [("off", Level::Off), ("INFO", Level::Info), ("Detail", Level::Detail)]
+        for (name, level) in
+            [("off", DebugLevel::Off), ("INFO", DebugLevel::Info), ("Detail", DebugLevel::Detail)]
         {
-            assert_eq!(Level::from_name(name), Some(level));
-            assert_eq!(Level::from_number(level as u8), Some(level));
+            assert_eq!(DebugLevel::from_name(name), Some(level));
+            assert_eq!(DebugLevel::from_number(level as u8), Some(level));
         }
-        assert_eq!((Level::from_name("DEBUG"), Level::from_number(3)), (None, None));
+        assert_eq!((DebugLevel::from_name("DEBUG"), DebugLevel::from_number(3)), (None, None));
     }
 }

@@ -132,19 +132,19 @@ impl DataType {
     /// `InvalidArgument` for a number that names no type.
     #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
-        Self::find(number).ok_or_else(|| unknown(number))
+        Self::find_number(number).ok_or_else(|| unknown_dtype_error(number))
     }
 
     #[inline]
-    pub(super) fn find(number: i32) -> Option<Self> {
-        let place = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
-        Self::ALL.get(place).copied()
+    pub(super) fn find_number(number: i32) -> Option<Self> {
+        let index = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
+        Self::ALL.get(index).copied()
     }
 }
 
 #[cold]
-fn unknown(number: i32) -> Error {
-    let cause = match ReduceOp::find(number) {
+fn unknown_dtype_error(number: i32) -> Error {
+    let cause = match ReduceOp::find_number(number) {
         Some(op) => format!("it is the operator DIST_{op}; were dtype and op exchanged?"),
         None => "pass a DIST_ constant of a type, such as DIST_F32".to_owned(),
     };
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_positions() {
+    fn dtype_numbers_round_trip() {
         for (number, dtype) in DataType::ALL.into_iter().enumerate() {
             assert_eq!(
                 (dtype.elements_in(16), dtype.elements_in(15)),

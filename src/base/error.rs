@@ -85,7 +85,7 @@ impl ErrorKind {
 
 /// How the rank that an error names failed, as far as the rank that detected it can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum RankFault {
     /// In another way; the message says how.
     Other,
     /// Its process ended without leaving the group.
@@ -105,7 +105,7 @@ pub enum Fault {
     Aborted,
 }
 
-impl Fault {
+impl RankFault {
     const ALL: [Self; 8] = [
         Self::Other,
         Self::Died,
@@ -123,7 +123,7 @@ impl Fault {
         position.and_then(|it| u8::try_from(it + 1).ok()).unwrap_or(1)
     }
 
-    /// The inverse of [`Fault::code`]; `None` for 0 and for unknown numbers.
+    /// The inverse of [`RankFault::code`]; `None` for 0 and for unknown numbers.
     fn from_code(code: u8) -> Option<Self> {
         usize::from(code).checked_sub(1).and_then(|position| Self::ALL.get(position).copied())
     }
@@ -146,26 +146,26 @@ pub struct Culprit {
     /// Its number in the group of the failed operation.
     pub rank: Rank,
     /// How it failed.
-    pub fault: Fault,
+    pub fault: RankFault,
     /// Its process id and its host, if the error was handed out by a group, which knows them.
     pub process: Option<(u32, Arc<str>)>,
 }
 
 /// What Linux calls EMFILE.
-const TOO_MANY_OPEN: i32 = 24;
+const EMFILE: i32 = 24;
 
 /// An error: kind, message and, where one rank is to blame, that rank. As large as an address, so
 /// that the result of a call that succeeds is a register and no memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Box<What>);
+pub struct Error(Box<ErrorDetails>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct What {
+struct ErrorDetails {
     kind: ErrorKind,
     message: String,
     culprit: Option<Rank>,
     /// `None` for what the kind implies.
-    fault: Option<Fault>,
+    fault: Option<RankFault>,
     process: Option<(u32, Arc<str>)>,
 }
 
@@ -177,7 +177,7 @@ impl Error {
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self(Box::new(What { kind, message, culprit: None, fault: None, process: None }))
+        Self(Box::new(ErrorDetails { kind, message, culprit: None, fault: None, process: None }))
     }
 
     /// Shorthand for the most common caller mistake.
@@ -191,7 +191,7 @@ impl Error {
     }
 
     /// A failed system call: `what` says what was tried.
-    pub fn system(what: impl fmt::Display, cause: &std::io::Error) -> Self {
+    pub fn system(operation: impl fmt::Display, cause: &std::io::Error) -> Self {
         let kind = match cause.kind() {
             std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => {
                 ErrorKind::OutOfMemory
@@ -199,20 +199,20 @@ impl Error {
             _ => ErrorKind::System,
         };
         let hint = match cause.raw_os_error() {
-            Some(TOO_MANY_OPEN) => {
+            Some(EMFILE) => {
                 "; this process has as many descriptors open as it may: allow it more (ulimit -n), or release groups"
             }
             _ => "",
         };
-        Self::new(kind, format!("{what}: {cause}{hint}"))
+        Self::new(kind, format!("{operation}: {cause}{hint}"))
     }
 
     /// A connection that could not be made or broke: the peer's or the network's fault, unless this
     /// process may open nothing more.
-    pub fn connection(what: impl fmt::Display, cause: &std::io::Error) -> Self {
+    pub fn connection(operation: impl fmt::Display, cause: &std::io::Error) -> Self {
         match cause.raw_os_error() {
-            Some(TOO_MANY_OPEN) => Self::system(what, cause),
-            _ => Self::new(ErrorKind::Connection, format!("{what}: {cause}")),
+            Some(EMFILE) => Self::system(operation, cause),
+            _ => Self::new(ErrorKind::Connection, format!("{operation}: {cause}")),
         }
     }
 
@@ -225,7 +225,7 @@ impl Error {
 
     /// Says how the rank to blame failed, where the kind alone does not.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Self {
+    pub fn with_fault(mut self, fault: RankFault) -> Self {
         self.0.fault = Some(fault);
         self
     }
@@ -239,8 +239,8 @@ impl Error {
 
     /// Puts what the caller knows before the message: "`what`: message".
     #[must_use]
-    pub fn context(mut self, what: impl fmt::Display) -> Self {
-        self.0.message = format!("{what}: {}", self.0.message);
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
@@ -261,7 +261,7 @@ impl Error {
 
     /// That rank with its fault and its process.
     pub fn culprit_details(&self) -> Option<Culprit> {
-        let fault = self.0.fault.unwrap_or_else(|| Fault::implied_by(self.0.kind));
+        let fault = self.0.fault.unwrap_or_else(|| RankFault::implied_by(self.0.kind));
         let process = self.0.process.clone();
         self.0.culprit.map(|rank| Culprit { rank, fault, process })
     }
@@ -269,13 +269,13 @@ impl Error {
     /// The fault as a number for errors that travel between processes of one version; 0 for what
     /// the kind implies.
     pub fn fault_code(&self) -> u8 {
-        self.0.fault.map_or(0, Fault::code)
+        self.0.fault.map_or(0, RankFault::code)
     }
 
     /// The inverse of [`Error::fault_code`].
     #[must_use]
     pub fn with_fault_code(mut self, code: u8) -> Self {
-        self.0.fault = Fault::from_code(code);
+        self.0.fault = RankFault::from_code(code);
         self
     }
 }
@@ -289,7 +289,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Adds context to the error of a result.
-pub trait Context<T> {
+pub trait ErrorContext<T> {
     /// See [`Error::context`]; the text is only built when there is an error.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ pub trait Context<T> {
     fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
 }
 
-impl<T> Context<T> for Result<T> {
+impl<T> ErrorContext<T> for Result<T> {
     fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Self {
         self.map_err(|error| error.context(what()))
     }
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_survives_its_code() {
+    fn kind_codes_round_trip() {
         for kind in ErrorKind::ALL {
             assert_eq!(ErrorKind::from_code(kind.code()), kind);
         }
@@ -316,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_descriptors_is_told_what_to_do() {
-        let full = std::io::Error::from_raw_os_error(TOO_MANY_OPEN);
+    fn descriptor_exhaustion_error_suggests_ulimit() {
+        let full = std::io::Error::from_raw_os_error(EMFILE);
         for error in [Error::system("opening", &full), Error::connection("connecting", &full)] {
             assert_eq!(error.kind(), ErrorKind::System);
             assert!(error.message().contains("ulimit -n"), "{error}");
@@ -332,15 +332,15 @@ mod tests {
     fn fault_codes_round_trip() {
         let error = Error::new(ErrorKind::Timeout, "late").with_culprit(1);
         assert_eq!(error.fault_code(), 0);
-        assert_eq!(error.culprit_details().map(|it| it.fault), Some(Fault::Late));
-        for fault in Fault::ALL {
-            let told = error.clone().with_fault(fault);
-            assert_ne!(told.fault_code(), 0);
-            assert_eq!(error.clone().with_fault_code(told.fault_code()), told);
-            assert_eq!(told.culprit_details().map(|it| it.fault), Some(fault));
+        assert_eq!(error.culprit_details().map(|it| it.fault), Some(RankFault::Late));
+        for fault in RankFault::ALL {
+            let with_fault = error.clone().with_fault(fault);
+            assert_ne!(with_fault.fault_code(), 0);
+            assert_eq!(error.clone().with_fault_code(with_fault.fault_code()), with_fault);
+            assert_eq!(with_fault.culprit_details().map(|it| it.fault), Some(fault));
         }
         assert_eq!(error.clone().with_fault_code(200), error);
-        let nobody = Error::new(ErrorKind::Timeout, "late").with_fault(Fault::Late);
+        let nobody = Error::new(ErrorKind::Timeout, "late").with_fault(RankFault::Late);
         assert_eq!(nobody.culprit_details(), None);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Such an operation is *enqueued*: it ends for its caller once the device knows of it, and takes
 //! place later, in the order of a stream. Where nothing can be enqueued (the host carries the
-//! bytes), it waits for a [`Mark`] instead.
+//! bytes), it waits for a [`StreamMarker`] instead.
 //!
 //! Must not know: drivers, who enqueues.
 
@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Gpu {
+pub struct GpuTarget {
     /// The index of the device.
     pub device: usize,
     /// The caller's stream, as the driver calls it; `None` for one of the library's.
@@ -22,7 +22,7 @@ pub struct Gpu {
 }
 
 /// An operation that was enqueued. Holding it keeps neither its group nor its buffers.
-pub trait Flight: Send + Sync + Debug {
+pub trait EnqueuedOperation: Send + Sync + Debug {
     /// Waits until the device is done with it; false where the limit came first.
     ///
     /// # Errors
@@ -31,24 +31,24 @@ pub trait Flight: Send + Sync + Debug {
 }
 
 /// A moment in a stream.
-pub trait Mark: Send + Sync + Debug {
+pub trait StreamMarker: Send + Sync + Debug {
     /// Whether the device has done everything that was in the stream by then.
     ///
     /// # Errors
     /// What went wrong on the device before it.
-    fn is_over(&self) -> Result<bool>;
+    fn is_complete(&self) -> Result<bool>;
 }
 
 /// Where an operation that was enqueued is put, once.
-pub type FlightSlot = OnceLock<Arc<dyn Flight>>;
+pub type EnqueuedOperationSlot = OnceLock<Arc<dyn EnqueuedOperation>>;
 
 /// How an operation is to be enqueued.
 #[derive(Clone, Copy, Debug)]
-pub struct Launch<'a> {
+pub struct EnqueueRequest<'a> {
     /// Where.
-    pub gpu: Gpu,
+    pub gpu: GpuTarget,
     /// Who tells its end.
-    pub flight: &'a FlightSlot,
+    pub operation_slot: &'a EnqueuedOperationSlot,
     /// When its buffers are ready, where that was noted as it was issued.
-    pub ready: Option<&'a dyn Mark>,
+    pub buffers_ready: Option<&'a dyn StreamMarker>,
 }

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nonce_survives_its_text() {
+    fn nonce_text_round_trips() {
         let nonce = Nonce(*b"0123456789abcdef");
         assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
         assert_eq!(Nonce::parse("zz"), None);

@@ -33,15 +33,15 @@ impl Label {
     /// # Errors
     /// `InvalidArgument` for a text that is too long or contains a zero byte.
     pub fn new(text: &str) -> Result<Self> {
-        let unfit = || {
+        let invalid_label = || {
             let length = text.len();
             let limit = format!("it has at most {LABEL_BYTES} bytes, none of them zero");
             Error::invalid(format!("a label of {length} bytes: {limit}"))
         };
         if text.contains('\0') {
-            return Err(unfit());
+            return Err(invalid_label());
         }
-        Self::from_bytes(text.as_bytes()).map_err(|_| unfit())
+        Self::from_bytes(text.as_bytes()).map_err(|_| invalid_label())
     }
 
     /// The label of an operation that is made of several calls; none if none of them has one. Their
@@ -69,7 +69,7 @@ impl Label {
     /// processes pass here.
     pub fn from_words(words: [u64; LABEL_WORDS]) -> Option<Self> {
         let label = Self(words);
-        let bytes = label.padded();
+        let bytes = label.padded_bytes();
         let (text, padding) = bytes.split_at(label.len());
         let is_valid = padding.iter().all(|&byte| byte == 0) && std::str::from_utf8(text).is_ok();
         is_valid.then_some(label)
@@ -83,18 +83,18 @@ impl Label {
     /// # Errors
     /// The reason why the text is no label.
     #[inline]
-    pub fn from_bytes(text: &[u8]) -> std::result::Result<Self, UnfitLabel> {
+    pub fn from_bytes(text: &[u8]) -> std::result::Result<Self, InvalidLabel> {
         const NOT_ASCII: u64 = 0x8080_8080_8080_8080;
         if text.len() > LABEL_BYTES {
-            return Err(UnfitLabel::TooLong);
+            return Err(InvalidLabel::TooLong);
         }
         let mut words = [0; LABEL_WORDS];
         let (whole, rest) = text.as_chunks::<8>();
-        for (place, word) in words.iter_mut().zip(whole) {
-            *place = u64::from_le_bytes(*word);
+        for (slot, word) in words.iter_mut().zip(whole) {
+            *slot = u64::from_le_bytes(*word);
         }
-        if let Some(place) = words.get_mut(whole.len()).filter(|_| !rest.is_empty()) {
-            *place = match text.last_chunk::<8>() {
+        if let Some(slot) = words.get_mut(whole.len()).filter(|_| !rest.is_empty()) {
+            *slot = match text.last_chunk::<8>() {
                 Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
                 None => rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
             };
@@ -102,7 +102,7 @@ impl Label {
         if words.iter().fold(0, |all, word| all | word) & NOT_ASCII == 0 {
             return Ok(Self(words));
         }
-        Self::from_words(words).ok_or(UnfitLabel::NotUtf8)
+        Self::from_words(words).ok_or(InvalidLabel::NotUtf8)
     }
 
     /// The words.
@@ -152,28 +152,28 @@ impl Label {
 
     /// The text; empty if there is none, or if it is not known.
     pub fn text(&self) -> String {
-        let bytes = self.padded();
+        let bytes = self.padded_bytes();
         String::from_utf8(bytes[..self.len()].to_vec()).unwrap_or_default()
     }
 
-    fn padded(&self) -> [u8; LABEL_BYTES] {
+    fn padded_bytes(&self) -> [u8; LABEL_BYTES] {
         let mut bytes = [0; LABEL_BYTES];
         let (words, _) = bytes.as_chunks_mut::<8>();
-        for (place, word) in words.iter_mut().zip(self.0) {
-            *place = word.to_le_bytes();
+        for (slot, word) in words.iter_mut().zip(self.0) {
+            *slot = word.to_le_bytes();
         }
         bytes
     }
 
     /// The bytes before the first zero.
     fn len(&self) -> usize {
-        self.padded().iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES)
+        self.padded_bytes().iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES)
     }
 }
 
 /// Why a text is no label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnfitLabel {
+pub enum InvalidLabel {
     /// It has more than [`LABEL_BYTES`] bytes.
     TooLong,
     /// Its bytes are not UTF-8.
@@ -231,7 +231,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_text_survives_its_words() {
+    fn label_text_round_trips_through_words() {
         for text in ["", "a", "layer3.weight", "schön", "0123456789abcdef0123456789abcdef"] {
             let label = Label::new(text).unwrap();
             assert_eq!(label.text(), text);
@@ -252,12 +252,12 @@ mod tests {
             assert!(Label::new(text).unwrap_err().message().contains("at most 32 bytes"));
         }
         let cut = "0123456789abcdef0123456789abcde\u{e9}".as_bytes();
-        let not_utf8 = Err(UnfitLabel::NotUtf8);
+        let not_utf8 = Err(InvalidLabel::NotUtf8);
         assert_eq!(
             (Label::from_bytes(&[0xff]), Label::from_bytes(&cut[..32])),
             (not_utf8, not_utf8)
         );
-        assert_eq!(Label::from_bytes(&[b'x'; 33]), Err(UnfitLabel::TooLong));
+        assert_eq!(Label::from_bytes(&[b'x'; 33]), Err(InvalidLabel::TooLong));
     }
 
     #[test]
@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn several_labels_count_in_their_order() {
-        let of = |texts: &[&str]| {
+    fn combined_label_depends_on_the_order() {
+        let combine = |texts: &[&str]| {
             let labels: Vec<Label> = texts.iter().map(|text| Label::new(text).unwrap()).collect();
             Label::of_calls(&labels).text()
         };
         assert_eq!(
-            (of(&[]), of(&["", ""]), of(&["a", "b"])),
+            (combine(&[]), combine(&["", ""]), combine(&["a", "b"])),
             ("".into(), "".into(), "a, b".into())
         );
         let lists: [&[&str]; 8] = [
@@ -290,15 +290,15 @@ mod tests {
             &["b", "a longer label of some layer", "a"],
             &["a", "a longer label of some layer", ""],
         ];
-        let different: HashSet<String> = lists.iter().map(|list| of(list)).collect();
+        let different: HashSet<String> = lists.iter().map(|list| combine(list)).collect();
         assert_eq!(
             different.len(),
             lists.len() - 1,
             "one label alone is that label: {different:?}"
         );
-        assert!(of(lists[5]).starts_with("3 labels #"));
+        assert!(combine(lists[5]).starts_with("3 labels #"));
         let many: Vec<&str> = vec!["a longer label of some layer"; 65_536];
-        assert!(of(&many).starts_with("65536 labels #"));
+        assert!(combine(&many).starts_with("65536 labels #"));
     }
 
     #[test]
@@ -315,10 +315,10 @@ mod tests {
 
     #[test]
     fn labels_are_displayed_in_quotation_marks() {
-        let said = |text| Label::new(text).unwrap().to_string();
-        assert_eq!(said("schön"), "\"schön\"");
-        assert_eq!(said("a \"b\"\n"), "\"a \\\"b\\\"\\n\"");
-        assert_eq!(said(""), "");
+        let displayed = |text| Label::new(text).unwrap().to_string();
+        assert_eq!(displayed("schön"), "\"schön\"");
+        assert_eq!(displayed("a \"b\"\n"), "\"a \\\"b\\\"\\n\"");
+        assert_eq!(displayed(""), "");
         assert_eq!(Label::UNKNOWN.to_string(), "\"?\"");
         let label = Label::new("x").unwrap();
         assert_eq!(LabelledName { name: "barrier", label }.to_string(), "barrier \"x\"");

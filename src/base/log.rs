@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 /// How important a line is. The discriminants are the C API's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Level {
+pub enum LogLevel {
     /// Nothing is logged.
     Off = 0,
     /// Something failed that no return value can tell.
@@ -26,7 +26,7 @@ pub enum Level {
     Debug = 4,
 }
 
-impl Level {
+impl LogLevel {
     /// The level with this number; larger numbers mean `Debug`.
     pub fn from_number(number: u8) -> Self {
         match number {
@@ -73,41 +73,41 @@ impl Level {
 }
 
 /// Receives each line that passes the level. Called from any thread.
-pub trait Sink: Send + Sync {
+pub trait LogSink: Send + Sync {
     /// One line, without its end.
-    fn line(&self, level: Level, text: &str);
+    fn write_line(&self, level: LogLevel, text: &str);
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Somebody has said which level the log is to have.
-static CHOSEN: AtomicBool = AtomicBool::new(false);
-static SINK: RwLock<Option<Box<dyn Sink>>> = RwLock::new(None);
+static IS_LEVEL_SET: AtomicBool = AtomicBool::new(false);
+static SINK: RwLock<Option<Box<dyn LogSink>>> = RwLock::new(None);
 
 /// Sets the level for the whole process.
-pub fn set_level(level: Level) {
-    CHOSEN.store(true, Ordering::Relaxed);
+pub fn set_level(level: LogLevel) {
+    IS_LEVEL_SET.store(true, Ordering::Relaxed);
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
 /// Sets the level where nobody has done so with [`set_level`].
-pub fn suggest_level(level: Level) {
-    if !is_chosen() {
+pub fn suggest_level(level: LogLevel) {
+    if !is_level_set() {
         LEVEL.store(level as u8, Ordering::Relaxed);
     }
 }
 
 /// Whether somebody has set a level.
-pub fn is_chosen() -> bool {
-    CHOSEN.load(Ordering::Relaxed)
+pub fn is_level_set() -> bool {
+    IS_LEVEL_SET.load(Ordering::Relaxed)
 }
 
 /// The level in force.
-pub fn level() -> Level {
-    Level::from_number(LEVEL.load(Ordering::Relaxed))
+pub fn level() -> LogLevel {
+    LogLevel::from_number(LEVEL.load(Ordering::Relaxed))
 }
 
 /// Replaces the sink; `None` goes back to standard error.
-pub fn set_sink(sink: Option<Box<dyn Sink>>) {
+pub fn set_sink(sink: Option<Box<dyn LogSink>>) {
     let old = match SINK.write() {
         Ok(mut slot) => std::mem::replace(&mut *slot, sink),
         Err(poisoned) => std::mem::replace(&mut *poisoned.into_inner(), sink),
@@ -116,30 +116,30 @@ pub fn set_sink(sink: Option<Box<dyn Sink>>) {
 }
 
 /// True where a line of this level would be written.
-pub fn enabled(at: Level) -> bool {
-    at as u8 <= LEVEL.load(Ordering::Relaxed)
+pub fn enabled(level: LogLevel) -> bool {
+    level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
 /// Writes a line; use the [`log!`](crate::log) macro, which builds the text only when needed.
-pub fn write(at: Level, text: fmt::Arguments<'_>) {
+pub fn write(level: LogLevel, text: fmt::Arguments<'_>) {
     let guard = match SINK.read() {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),
     };
     match guard.as_deref() {
-        Some(sink) => sink.line(at, &text.to_string()),
-        None => write_to_stderr(at, text),
+        Some(sink) => sink.write_line(level, &text.to_string()),
+        None => write_to_stderr(level, text),
     }
 }
 
-fn write_to_stderr(at: Level, text: fmt::Arguments<'_>) {
+fn write_to_stderr(level: LogLevel, text: fmt::Arguments<'_>) {
     use std::io::Write as _;
-    let line = format!("libdist {}: {text}\n", at.name());
+    let line = format!("libdist {}: {text}\n", level.name());
     // A log that cannot be written has nowhere to say so.
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
-/// Logs a line at a level: `log!(Level::Warn, "rank {} is late", rank)`.
+/// Logs a line at a level: `log!(LogLevel::Warn, "rank {} is record_late_rank", rank)`.
 #[macro_export]
 macro_rules! log {
     ($level:expr, $($text:tt)+) => {
@@ -154,18 +154,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn torchs_words_and_numbers_are_levels() {
+    fn torch_level_names_and_numbers_are_parsed() {
         for (name, level) in [
-            ("INFO", Level::Info),
-            ("warning", Level::Warn),
-            ("FATAL", Level::Error),
-            ("0", Level::Info),
-            ("1", Level::Warn),
-            ("3", Level::Error),
+            ("INFO", LogLevel::Info),
+            ("warning", LogLevel::Warn),
+            ("FATAL", LogLevel::Error),
+            ("0", LogLevel::Info),
+            ("1", LogLevel::Warn),
+            ("3", LogLevel::Error),
         ] {
-            assert_eq!(Level::from_torch(name), Some(level), "{name}");
+            assert_eq!(LogLevel::from_torch(name), Some(level), "{name}");
         }
-        assert_eq!(Level::from_torch("4"), None);
-        assert_eq!(Level::from_name("0"), None);
+        assert_eq!(LogLevel::from_torch("4"), None);
+        assert_eq!(LogLevel::from_name("0"), None);
     }
 }

@@ -16,14 +16,14 @@ pub mod gpu;
 pub mod ids;
 pub mod label;
 pub mod log;
+pub mod nan_check;
 pub mod nodes;
 pub mod op;
-pub mod probe;
 pub mod processor;
+pub mod progress_observer;
 pub mod renamed;
 pub mod spin;
 pub mod sync;
-pub mod values;
 
 pub use buffer::{Dst, Src};
 pub use deadline::Deadline;

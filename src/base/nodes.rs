@@ -6,55 +6,55 @@ use super::ids::{Rank, WorldSize};
 /// ranks, and the ranks of a node in their own order; the ranks of one node need not follow each
 /// other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nodes {
+pub struct NodeMap {
     members: Vec<Vec<Rank>>,
     /// For each rank, its node and its place in it; no group has more ranks than these count.
-    places: Box<[(u32, u32)]>,
+    positions: Box<[(u32, u32)]>,
 }
 
-impl Nodes {
+impl NodeMap {
     /// Puts ranks with equal labels on one node.
     pub fn by_label<L: PartialEq>(labels: &[L]) -> Self {
-        let mut firsts: Vec<&L> = Vec::new();
+        let mut node_labels: Vec<&L> = Vec::new();
         let mut members: Vec<Vec<Rank>> = Vec::new();
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for (rank, label) in labels.iter().enumerate() {
-            let known = firsts.iter().position(|&first| first == label);
-            let node = known.unwrap_or_else(|| {
-                firsts.push(label);
+            let existing = node_labels.iter().position(|&first| first == label);
+            let node = existing.unwrap_or_else(|| {
+                node_labels.push(label);
                 members.push(Vec::new());
                 members.len() - 1
             });
-            places.push((small(node), small(members[node].len())));
+            positions.push((to_u32(node), to_u32(members[node].len())));
             members[node].push(rank);
         }
-        Self { members, places: places.into() }
+        Self { members, positions: positions.into() }
     }
 
     /// All ranks of a group on nodes of their own.
-    pub fn apart(size: WorldSize) -> Self {
+    pub fn one_per_rank(size: WorldSize) -> Self {
         let members = (0..size).map(|rank| vec![rank]).collect();
-        Self { members, places: (0..size).map(|rank| (small(rank), 0)).collect() }
+        Self { members, positions: (0..size).map(|rank| (to_u32(rank), 0)).collect() }
     }
 
     /// The number of ranks.
-    pub fn ranks(&self) -> WorldSize {
-        self.places.len()
+    pub fn rank_count(&self) -> WorldSize {
+        self.positions.len()
     }
 
     /// The number of nodes.
-    pub fn count(&self) -> usize {
+    pub fn node_count(&self) -> usize {
         self.members.len()
     }
 
     /// The node of a rank.
     pub fn node_of(&self, rank: Rank) -> usize {
-        self.places[rank].0 as usize
+        self.positions[rank].0 as usize
     }
 
     /// The place of a rank among those of its node.
     pub fn local_rank(&self, rank: Rank) -> Rank {
-        self.places[rank].1 as usize
+        self.positions[rank].1 as usize
     }
 
     /// The ranks of a node.
@@ -68,17 +68,17 @@ impl Nodes {
     }
 
     /// The number of ranks on the smallest node.
-    pub fn smallest(&self) -> usize {
+    pub fn min_ranks_per_node(&self) -> usize {
         self.members.iter().map(Vec::len).min().unwrap_or(0)
     }
 
     /// The number of ranks on the largest node.
-    pub fn largest(&self) -> usize {
+    pub fn max_ranks_per_node(&self) -> usize {
         self.members.iter().map(Vec::len).max().unwrap_or(0)
     }
 }
 
-fn small(number: usize) -> u32 {
+fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
@@ -87,14 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_make_nodes_in_the_order_of_their_lowest_ranks() {
-        let nodes = Nodes::by_label(&["b", "a", "b", "c", "a", "b"]);
-        assert_eq!((nodes.ranks(), nodes.count()), (6, 3));
+    fn node_numbers_follow_the_lowest_rank_of_each_label() {
+        let nodes = NodeMap::by_label(&["b", "a", "b", "c", "a", "b"]);
+        assert_eq!((nodes.rank_count(), nodes.node_count()), (6, 3));
         assert_eq!(nodes.members(0), [0, 2, 5]);
         assert_eq!(nodes.members(1), [1, 4]);
         assert_eq!((nodes.node_of(5), nodes.local_rank(5)), (0, 2));
         assert_eq!(nodes.leaders().collect::<Vec<_>>(), [0, 1, 3]);
-        assert_eq!((nodes.smallest(), nodes.largest()), (1, 3));
-        assert_eq!(Nodes::apart(3), Nodes::by_label(&[0, 1, 2]));
+        assert_eq!((nodes.min_ranks_per_node(), nodes.max_ranks_per_node()), (1, 3));
+        assert_eq!(NodeMap::one_per_rank(3), NodeMap::by_label(&[0, 1, 2]));
     }
 }

@@ -87,13 +87,13 @@ impl ReduceOp {
     /// `InvalidArgument` for a number that names no operator.
     #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
-        Self::find(number).ok_or_else(|| unknown(number))
+        Self::find_number(number).ok_or_else(|| unknown_op_error(number))
     }
 
     #[inline]
-    pub(super) fn find(number: i32) -> Option<Self> {
-        let place = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
-        Self::ALL.get(place).copied()
+    pub(super) fn find_number(number: i32) -> Option<Self> {
+        let index = usize::try_from(number.wrapping_sub(Self::FIRST_NUMBER)).ok()?;
+        Self::ALL.get(index).copied()
     }
 
     /// Refuses a combination that means nothing, naming operator, type and back end.
@@ -115,8 +115,8 @@ impl ReduceOp {
 }
 
 #[cold]
-fn unknown(number: i32) -> Error {
-    let cause = match DataType::find(number) {
+fn unknown_op_error(number: i32) -> Error {
+    let cause = match DataType::find_number(number) {
         Some(dtype) => format!("it is the element type {dtype}; were dtype and op exchanged?"),
         None => "pass a DIST_ constant of an operator, such as DIST_SUM".to_owned(),
     };
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_positions() {
+    fn op_numbers_round_trip() {
         for (number, op) in ReduceOp::ALL.into_iter().enumerate() {
             assert_eq!(op as usize, number);
             assert_eq!(ReduceOp::from_number(op.number()).unwrap(), op);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_all_three() {
+    fn unsupported_op_error_names_op_dtype_and_backend() {
         let error = ReduceOp::Max.check_defined_for(DataType::C64, || "native").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         for word in ["MAX", "c64", "native"] {

@@ -38,7 +38,7 @@ pub fn prefetch_to_write(address: *const u8) {
 /// on an EPYC of the fourth generation a line is seen 10 nanoseconds later then, of 40. A pause
 /// serves as well there, but lasts longer on Intel's than a line takes.
 #[inline]
-pub fn await_loads() {
+pub fn load_fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: orders loads, and does nothing else.
     unsafe {
@@ -49,7 +49,7 @@ pub fn await_loads() {
 /// How far the time stamp counter has come, which is the cheapest look at the time, in units of its
 /// own; elsewhere time stands still.
 #[inline]
-pub fn ticks() -> u64 {
+pub fn read_tsc() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: reads a register that every processor of this kind has.
     return unsafe { std::arch::x86_64::_rdtsc() };
@@ -58,7 +58,7 @@ pub fn ticks() -> u64 {
 }
 
 /// Whether ticks come at one pace, whatever the processor does, and so tell the time.
-pub fn has_steady_ticks() -> bool {
+pub fn has_invariant_tsc() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::__cpuid;

@@ -1,14 +1,14 @@
 //! Looking at memory until another core has written it.
 
-use super::processor::await_loads;
+use super::processor::load_fence;
 
 /// Looks so often at most until there is something, one look at a time; what there is.
 #[inline]
-pub fn look<T>(times: u32, mut what: impl FnMut() -> Option<T>) -> Option<T> {
-    (0..times).find_map(|_| {
-        let found = what();
+pub fn spin_until_some<T>(max_polls: u32, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+    (0..max_polls).find_map(|_| {
+        let found = poll();
         if found.is_none() {
-            await_loads();
+            load_fence();
         }
         found
     })
@@ -16,6 +16,6 @@ pub fn look<T>(times: u32, mut what: impl FnMut() -> Option<T>) -> Option<T> {
 
 /// The same for something that is so, or not.
 #[inline]
-pub fn look_whether(times: u32, mut is_so: impl FnMut() -> bool) -> bool {
-    look(times, || is_so().then_some(())).is_some()
+pub fn spin_until(max_polls: u32, mut condition: impl FnMut() -> bool) -> bool {
+    spin_until_some(max_polls, || condition().then_some(())).is_some()
 }

@@ -18,7 +18,7 @@ pub fn fence_after_rmw() {
 
 /// A `fence(SeqCst)`, at the price of a read-modify-write of a word that nobody else looks at.
 #[inline(always)]
-pub fn fence_by(word: &AtomicU64) {
+pub fn fence_with_rmw(word: &AtomicU64) {
     if cfg!(all(target_arch = "x86_64", not(loom))) {
         // Which is a whole fence there, and costs half of what the instruction does that is nothing
         // else.
@@ -30,7 +30,7 @@ pub fn fence_by(word: &AtomicU64) {
 
 /// A `fence(SeqCst)` where a read-modify-write of any word has come since what is to be ordered.
 #[inline(always)]
-pub fn fence_behind_rmw() {
+pub fn fence_after_any_rmw() {
     if cfg!(not(all(target_arch = "x86_64", not(loom)))) {
         fence(Ordering::SeqCst);
     }

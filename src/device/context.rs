@@ -1,7 +1,7 @@
 //! The primary context of a device: the one that CUDA's runtime, and so everybody else in the
 //! process, uses.
 
-use super::driver::{self, Driver, Handle};
+use super::driver::{self, CudaDriver, CudaHandle};
 use crate::base::error::Result;
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -9,30 +9,30 @@ use std::sync::Arc;
 
 /// A device's primary context, kept.
 #[derive(Debug)]
-pub struct Context {
-    driver: &'static Driver,
+pub struct CudaContext {
+    driver: &'static CudaDriver,
     device: usize,
     ordinal: c_int,
-    handle: Handle,
+    handle: CudaHandle,
 }
 
 /// The context is current on the calling thread until this is dropped; then the one before it is
 /// again.
 #[derive(Debug)]
-pub struct Current<'a> {
-    context: &'a Context,
+pub struct CurrentContext<'a> {
+    context: &'a CudaContext,
     /// It belongs to a thread.
     _here: PhantomData<*const ()>,
 }
 
-impl Context {
+impl CudaContext {
     /// That of a device, which is made if nobody has done so.
     ///
     /// # Errors
     /// `NotFound` where there is no driver, `InvalidArgument` for a device that does not exist,
     /// `Backend`, `OutOfMemory`.
-    pub fn of(device: usize) -> Result<Arc<Self>> {
-        let driver = driver::get()?;
+    pub fn primary(device: usize) -> Result<Arc<Self>> {
+        let driver = driver::get_or_load()?;
         let ordinal = driver.ordinal(device)?;
         let mut handle = 0;
         // SAFETY: there is room for a handle.
@@ -47,7 +47,7 @@ impl Context {
     }
 
     /// The driver that it is of.
-    pub fn driver(&self) -> &'static Driver {
+    pub fn driver(&self) -> &'static CudaDriver {
         self.driver
     }
 
@@ -55,28 +55,28 @@ impl Context {
     ///
     /// # Errors
     /// `Backend`.
-    pub fn enter(&self) -> Result<Current<'_>> {
+    pub fn make_current(&self) -> Result<CurrentContext<'_>> {
         // SAFETY: the context is kept, and so valid.
         let code = unsafe { (self.driver.functions.ctx_push)(self.handle) };
         self.driver.check("cuCtxPushCurrent", code)?;
-        Ok(Current { context: self, _here: PhantomData })
+        Ok(CurrentContext { context: self, _here: PhantomData })
     }
 }
 
-impl Drop for Current<'_> {
+impl Drop for CurrentContext<'_> {
     fn drop(&mut self) {
-        let mut popped: Handle = 0;
+        let mut popped: CudaHandle = 0;
         let driver = self.context.driver;
-        // SAFETY: takes off what `enter` has put there; there is room for the handle.
+        // SAFETY: takes off what `make_current` has put there; there is room for the handle.
         let code = unsafe { (driver.functions.ctx_pop)(&raw mut popped) };
-        super::stream::lament(driver.check("cuCtxPopCurrent", code));
+        super::stream::log_failure(driver.check("cuCtxPopCurrent", code));
     }
 }
 
-impl Drop for Context {
+impl Drop for CudaContext {
     fn drop(&mut self) {
-        // SAFETY: it was retained once, by `of`.
+        // SAFETY: it was retained once, by `primary`.
         let code = unsafe { (self.driver.functions.primary_release)(self.ordinal) };
-        super::stream::lament(self.driver.check("cuDevicePrimaryCtxRelease", code));
+        super::stream::log_failure(self.driver.check("cuDevicePrimaryCtxRelease", code));
     }
 }

@@ -19,6 +19,6 @@ pub mod memory;
 pub mod pinned;
 pub mod stream;
 
-pub use context::Context;
-pub use pinned::Pinned;
-pub use stream::{Event, Stream};
+pub use context::CudaContext;
+pub use pinned::PinnedMemory;
+pub use stream::{CudaEvent, CudaStream};

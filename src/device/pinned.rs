@@ -3,28 +3,28 @@
 //!
 //! Freeing may wait until the device has done all that it was given, as with memory of the device.
 
-use super::context::Context;
-use super::stream::lament;
+use super::context::CudaContext;
+use super::stream::log_failure;
 use crate::base::buffer::Dst;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Pinned memory. It is freed only by [`Pinned::free`], so that views of it never dangle.
+/// Pinned memory. It is freed only by [`PinnedMemory::free`], so that views of it never dangle.
 #[derive(Debug)]
-pub struct Pinned {
-    context: Arc<Context>,
+pub struct PinnedMemory {
+    context: Arc<CudaContext>,
     memory: Dst<'static>,
 }
 
-impl Pinned {
+impl PinnedMemory {
     /// So many bytes, which are arbitrary.
     ///
     /// # Errors
     /// `OutOfMemory`, `Backend`.
-    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
-        let _current = context.enter()?;
+    pub fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self> {
+        let _current = context.make_current()?;
         let (driver, mut start): (_, *mut c_void) = (context.driver(), std::ptr::null_mut());
         // SAFETY: there is room for an address; the context is current.
         let code = unsafe { (driver.functions.mem_host_alloc)(&raw mut start, len, 0) };
@@ -52,13 +52,13 @@ impl Pinned {
     /// Nobody, the device included, may use a view of it any more.
     pub unsafe fn free(self) {
         let free = || {
-            let _current = self.context.enter()?;
+            let _current = self.context.make_current()?;
             let driver = self.context.driver();
             let start = self.memory.as_mut_ptr().cast();
             // SAFETY: memory of our own, which is not used after this: `self` is gone.
             let code = unsafe { (driver.functions.mem_free_host)(start) };
             driver.check("cuMemFreeHost", code)
         };
-        lament(free());
+        log_failure(free());
     }
 }

@@ -1,11 +1,11 @@
 //! Streams of our own, with copies in them, and events, by which is seen how far a stream has come.
 
-use super::context::Context;
-use super::driver::{Address, Handle, NOT_READY};
+use super::context::CudaContext;
+use super::driver::{CudaHandle, DeviceAddress, NOT_READY};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
-use crate::base::gpu::Mark;
-use crate::base::log::Level;
+use crate::base::gpu::StreamMarker;
+use crate::base::log::LogLevel;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -15,36 +15,36 @@ const NON_BLOCKING: c_uint = 1;
 const DISABLE_TIMING: c_uint = 2;
 
 /// The default stream of a context.
-pub const DEFAULT_STREAM: Handle = 0;
+pub const DEFAULT_STREAM: CudaHandle = 0;
 
 /// A stream.
 #[derive(Debug)]
-pub struct Stream {
-    context: Arc<Context>,
-    handle: Handle,
+pub struct CudaStream {
+    context: Arc<CudaContext>,
+    handle: CudaHandle,
 }
 
 /// A mark in a stream.
 #[derive(Debug)]
-pub struct Event {
-    context: Arc<Context>,
-    handle: Handle,
+pub struct CudaEvent {
+    context: Arc<CudaContext>,
+    handle: CudaHandle,
 }
 
 /// What cannot be told any more where a thing ends: only the log hears of it.
-pub(super) fn lament(outcome: Result<()>) {
+pub(super) fn log_failure(outcome: Result<()>) {
     if let Err(error) = outcome {
-        crate::log!(Level::Warn, "{error}");
+        crate::log!(LogLevel::Warn, "{error}");
     }
 }
 
-impl Stream {
+impl CudaStream {
     /// A new one, which the device prefers to others or not.
     ///
     /// # Errors
     /// `Backend`, `OutOfMemory`.
-    pub fn new(context: &Arc<Context>, high_priority: bool) -> Result<Self> {
-        let _current = context.enter()?;
+    pub fn new(context: &Arc<CudaContext>, high_priority: bool) -> Result<Self> {
+        let _current = context.make_current()?;
         let driver = context.driver();
         let (mut least, mut greatest): (c_int, c_int) = (0, 0);
         // SAFETY: there is room for two numbers; the context is current.
@@ -62,7 +62,7 @@ impl Stream {
     }
 
     /// What the driver calls it.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> CudaHandle {
         self.handle
     }
 
@@ -75,9 +75,9 @@ impl Stream {
     /// # Errors
     /// `Backend`.
     pub unsafe fn copy_to_host(&self, from: Src<'_>, into: Dst<'_>) -> Result<()> {
-        let _current = self.context.enter()?;
+        let _current = self.context.make_current()?;
         let driver = self.context.driver();
-        let (to, from) = (into.as_mut_ptr().cast(), from.as_ptr().addr() as Address);
+        let (to, from) = (into.as_mut_ptr().cast(), from.as_ptr().addr() as DeviceAddress);
         // SAFETY: two buffers of this length, which the caller promises stay; the stream is ours.
         let code = unsafe { (driver.functions.copy_to_host)(to, from, into.len(), self.handle) };
         driver.check("cuMemcpyDtoHAsync", code)
@@ -86,31 +86,31 @@ impl Stream {
     /// Leaves a copy from pinned memory to the device's memory to the device.
     ///
     /// # Safety
-    /// As [`Stream::copy_to_host`].
+    /// As [`CudaStream::copy_to_host`].
     ///
     /// # Errors
     /// `Backend`.
     pub unsafe fn copy_to_device(&self, from: Src<'_>, into: Dst<'_>) -> Result<()> {
-        let _current = self.context.enter()?;
+        let _current = self.context.make_current()?;
         let driver = self.context.driver();
-        let (to, from) = (into.as_mut_ptr().addr() as Address, from.as_ptr().cast());
+        let (to, from) = (into.as_mut_ptr().addr() as DeviceAddress, from.as_ptr().cast());
         // SAFETY: as above.
         let code = unsafe { (driver.functions.copy_to_device)(to, from, into.len(), self.handle) };
         driver.check("cuMemcpyHtoDAsync", code)
     }
 }
 
-impl Drop for Stream {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         let destroy = || {
-            let _current = self.context.enter()?;
+            let _current = self.context.make_current()?;
             let driver = self.context.driver();
             // SAFETY: a stream of our own, which nobody uses any more. What is in it is still
             // carried out.
             let code = unsafe { (driver.functions.stream_destroy)(self.handle) };
             driver.check("cuStreamDestroy", code)
         };
-        lament(destroy());
+        log_failure(destroy());
     }
 }
 
@@ -121,10 +121,10 @@ impl Drop for Stream {
 ///
 /// # Errors
 /// `Backend`.
-pub unsafe fn fill_zero(context: &Context, stream: Handle, into: Dst<'_>) -> Result<()> {
-    let _current = context.enter()?;
+pub unsafe fn fill_zero(context: &CudaContext, stream: CudaHandle, into: Dst<'_>) -> Result<()> {
+    let _current = context.make_current()?;
     let driver = context.driver();
-    let address = into.as_mut_ptr().addr() as Address;
+    let address = into.as_mut_ptr().addr() as DeviceAddress;
     // SAFETY: memory of this length, which the caller promises stays.
     let code = unsafe { (driver.functions.fill)(address, 0, into.len(), stream) };
     driver.check("cuMemsetD8Async", code)
@@ -138,15 +138,15 @@ pub unsafe fn fill_zero(context: &Context, stream: Handle, into: Dst<'_>) -> Res
 /// # Errors
 /// `Backend`.
 pub unsafe fn copy_on_device(
-    context: &Context,
-    stream: Handle,
+    context: &CudaContext,
+    stream: CudaHandle,
     from: Src<'_>,
     into: Dst<'_>,
 ) -> Result<()> {
-    let _current = context.enter()?;
+    let _current = context.make_current()?;
     let driver = context.driver();
-    let (from, len) = (from.as_ptr().addr() as Address, into.len());
-    let into = into.as_mut_ptr().addr() as Address;
+    let (from, len) = (from.as_ptr().addr() as DeviceAddress, into.len());
+    let into = into.as_mut_ptr().addr() as DeviceAddress;
     // SAFETY: two places of this length, which the caller promises stay.
     let code = unsafe { (driver.functions.copy_on_device)(into, from, len, stream) };
     driver.check("cuMemcpyDtoDAsync", code)
@@ -157,7 +157,7 @@ pub unsafe fn copy_on_device(
 ///
 /// # Errors
 /// `Backend`, also for what is no stream.
-pub fn is_capturing(context: &Context, stream: Handle) -> Result<bool> {
+pub fn is_capturing(context: &CudaContext, stream: CudaHandle) -> Result<bool> {
     let driver = context.driver();
     let Some(function) = driver.functions.stream_is_capturing else { return Ok(false) };
     let mut status: c_int = 0;
@@ -166,13 +166,13 @@ pub fn is_capturing(context: &Context, stream: Handle) -> Result<bool> {
     Ok(status != 0)
 }
 
-impl Event {
+impl CudaEvent {
     /// A new one, which has not been recorded.
     ///
     /// # Errors
     /// `Backend`, `OutOfMemory`.
-    pub fn new(context: &Arc<Context>) -> Result<Self> {
-        let _current = context.enter()?;
+    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let _current = context.make_current()?;
         let driver = context.driver();
         let mut handle = 0;
         // SAFETY: there is room for a handle; the context is current.
@@ -185,8 +185,8 @@ impl Event {
     ///
     /// # Errors
     /// `Backend`.
-    pub fn record(&self, stream: Handle) -> Result<()> {
-        let _current = self.context.enter()?;
+    pub fn record(&self, stream: CudaHandle) -> Result<()> {
+        let _current = self.context.make_current()?;
         let driver = self.context.driver();
         // SAFETY: our event, and a stream of ours or one that the caller lends.
         let code = unsafe { (driver.functions.event_record)(self.handle, stream) };
@@ -197,8 +197,8 @@ impl Event {
     ///
     /// # Errors
     /// `Backend`.
-    pub fn hold_back(&self, stream: Handle) -> Result<()> {
-        let _current = self.context.enter()?;
+    pub fn make_stream_wait(&self, stream: CudaHandle) -> Result<()> {
+        let _current = self.context.make_current()?;
         let driver = self.context.driver();
         // SAFETY: as above.
         let code = unsafe { (driver.functions.stream_wait_event)(stream, self.handle, 0) };
@@ -210,7 +210,7 @@ impl Event {
     /// # Errors
     /// `Backend`, also for what went wrong on the device before it.
     pub fn is_over(&self) -> Result<bool> {
-        let _current = self.context.enter()?;
+        let _current = self.context.make_current()?;
         let driver = self.context.driver();
         // SAFETY: our event.
         match unsafe { (driver.functions.event_query)(self.handle) } {
@@ -220,21 +220,21 @@ impl Event {
     }
 }
 
-impl Mark for Event {
-    fn is_over(&self) -> Result<bool> {
+impl StreamMarker for CudaEvent {
+    fn is_complete(&self) -> Result<bool> {
         Self::is_over(self)
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         let destroy = || {
-            let _current = self.context.enter()?;
+            let _current = self.context.make_current()?;
             let driver = self.context.driver();
             // SAFETY: our event; the driver keeps what is still needed of it.
             let code = unsafe { (driver.functions.event_destroy)(self.handle) };
             driver.check("cuEventDestroy", code)
         };
-        lament(destroy());
+        log_failure(destroy());
     }
 }

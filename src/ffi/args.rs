@@ -5,31 +5,31 @@ use crate::api::call::buffer_bytes;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::{Deadline, Timeout};
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::MAX_WORLD_SIZE;
-use crate::base::label::{LABEL_BYTES, Label, UnfitLabel};
+use crate::base::label::{InvalidLabel, LABEL_BYTES, Label};
 use std::ffi::{CStr, c_char, c_void};
 
 /// The longest C string that is accepted; also bounds how far a missing terminator is read.
-const LONGEST_STRING: usize = 1 << 20;
+const MAX_STRING_BYTES: usize = 1 << 20;
 
 /// In place of the length of a key: the key is a C string. In the header it is a cast, which C89
 /// understands.
 pub const DIST_TERMINATED: usize = usize::MAX;
 
 #[cold]
-pub(super) fn null(name: &str) -> Error {
+pub(super) fn null_argument(name: &str) -> Error {
     Error::invalid(format!("argument {name} is NULL"))
 }
 
 /// Where a result goes.
 #[derive(Debug)]
-pub(super) struct Out<T>(*mut T);
+pub(super) struct OutPtr<T>(*mut T);
 
-impl<T> Out<T> {
+impl<T> OutPtr<T> {
     /// A required output.
     pub(super) fn required(ptr: *mut T, name: &str) -> Result<Self> {
-        if ptr.is_null() { Err(null(name)) } else { Ok(Self(ptr)) }
+        if ptr.is_null() { Err(null_argument(name)) } else { Ok(Self(ptr)) }
     }
 
     /// An output that the caller may not want.
@@ -44,7 +44,7 @@ impl<T> Out<T> {
     }
 }
 
-impl<T> Out<*mut T> {
+impl<T> OutPtr<*mut T> {
     /// An output for a handle that the caller may not want, NULL until it is written.
     pub(super) fn optional_handle(ptr: *mut *mut T) -> Option<Self> {
         let out = Self::optional(ptr)?;
@@ -74,11 +74,11 @@ pub(super) fn required_str<'a>(ptr: *const c_char, name: &str) -> Result<&'a str
 /// A C string, whatever its bytes.
 pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8]> {
     if ptr.is_null() {
-        return Err(null(name));
+        return Err(null_argument(name));
     }
     // SAFETY: not NULL, and the caller promises a terminated string that outlives the call.
     let bytes = unsafe { CStr::from_ptr(ptr) }.to_bytes();
-    if bytes.len() > LONGEST_STRING {
+    if bytes.len() > MAX_STRING_BYTES {
         return Err(too_long(name));
     }
     Ok(bytes)
@@ -86,7 +86,7 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
 
 /// The label of a call.
 #[inline]
-pub(super) fn label(ptr: *const c_char) -> Result<Label> {
+pub(super) fn call_label(ptr: *const c_char) -> Result<Label> {
     if ptr.is_null() {
         return Ok(Label::NONE);
     }
@@ -96,12 +96,12 @@ pub(super) fn label(ptr: *const c_char) -> Result<Label> {
 }
 
 #[cold]
-fn unfit_label(why: UnfitLabel) -> Error {
-    Error::invalid(match why {
-        UnfitLabel::TooLong => format!(
+fn unfit_label(reason: InvalidLabel) -> Error {
+    Error::invalid(match reason {
+        InvalidLabel::TooLong => format!(
             "label of dist_call_options_t is longer than {LABEL_BYTES} bytes (DIST_LABEL_BYTES): shorten it"
         ),
-        UnfitLabel::NotUtf8 => "label of dist_call_options_t is not UTF-8".to_owned(),
+        InvalidLabel::NotUtf8 => "label of dist_call_options_t is not UTF-8".to_owned(),
     })
 }
 
@@ -109,14 +109,14 @@ fn unfit_label(why: UnfitLabel) -> Error {
 pub(super) fn key<'a>(ptr: *const c_char, len_bytes: usize, name: &str) -> Result<&'a [u8]> {
     match len_bytes {
         DIST_TERMINATED => required_key(ptr, name),
-        0..=LONGEST_STRING => slice(ptr.cast::<u8>(), len_bytes, name),
+        0..=MAX_STRING_BYTES => slice(ptr.cast::<u8>(), len_bytes, name),
         _ => Err(too_long(name)),
     }
 }
 
 #[cold]
 fn too_long(name: &str) -> Error {
-    Error::invalid(format!("argument {name} is longer than {LONGEST_STRING} bytes"))
+    Error::invalid(format!("argument {name} is longer than {MAX_STRING_BYTES} bytes"))
 }
 
 /// `len` bytes, copied out of the caller's hands by whoever uses them during the call.
@@ -130,7 +130,7 @@ pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a 
         return Ok(&[]);
     }
     if ptr.is_null() {
-        return Err(null(name));
+        return Err(null_argument(name));
     }
     if !ptr.is_aligned() {
         return Err(Error::invalid(format!("argument {name} is not aligned")));
@@ -163,13 +163,13 @@ pub(super) fn keys<'a>(
 #[inline]
 fn check_memory(address: usize, len: usize, name: &str) -> Result<()> {
     let is_possible = address != 0 && address.checked_add(len).is_some();
-    if is_possible { Ok(()) } else { Err(impossible(address, len, name)) }
+    if is_possible { Ok(()) } else { Err(invalid_memory(address, len, name)) }
 }
 
 #[cold]
-fn impossible(address: usize, len: usize, name: &str) -> Error {
+fn invalid_memory(address: usize, len: usize, name: &str) -> Error {
     match address {
-        0 => null(name),
+        0 => null_argument(name),
         _ => Error::invalid(format!("{len} bytes at {name} do not fit the address space")),
     }
 }
@@ -281,7 +281,7 @@ fn block_at<'a>(recv: *mut c_void, offset: usize, bytes: usize) -> Result<Dst<'a
     }
     let end = recv.addr().checked_add(offset).and_then(|start| start.checked_add(bytes));
     if recv.is_null() || end.is_none() {
-        return Err(impossible(recv.addr(), offset.saturating_add(bytes), "recv"));
+        return Err(invalid_memory(recv.addr(), offset.saturating_add(bytes), "recv"));
     }
     dst(recv.wrapping_byte_add(offset), bytes, "recv")
 }
@@ -289,17 +289,17 @@ fn block_at<'a>(recv: *mut c_void, offset: usize, bytes: usize) -> Result<Dst<'a
 /// A rank or size, which must not be negative.
 #[inline]
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
-    usize::try_from(value).map_err(|_| negative(value, name))
+    usize::try_from(value).map_err(|_| negative_argument(value, name))
 }
 
 /// Why a negative number is refused.
 #[cold]
-pub(super) fn negative(value: i32, name: &str) -> Error {
+pub(super) fn negative_argument(value: i32, name: &str) -> Error {
     Error::invalid(format!("{name} is {value}, which is negative"))
 }
 
 /// A list of ranks; `None` for an empty one.
-pub(super) fn ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<usize>>> {
+pub(super) fn optional_ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<usize>>> {
     if n > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
             "{name} has {n} ranks: a group has at most {MAX_WORLD_SIZE}"
@@ -311,17 +311,17 @@ pub(super) fn ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<
 }
 
 /// The device of an option struct, which counts with a bit of `fields`.
-pub(super) fn device(fields: u64, value: i32) -> Result<Option<usize>> {
+pub(super) fn optional_device(fields: u64, value: i32) -> Result<Option<usize>> {
     if fields & DIST_FIELD_DEVICE == 0 { Ok(None) } else { index(value, "device").map(Some) }
 }
 
 /// A field that this version does not know yet.
-pub(super) fn reserved(value: i32) -> Result<()> {
+pub(super) fn check_reserved(value: i32) -> Result<()> {
     if value == 0 { Ok(()) } else { Err(Error::invalid(format!("reserved is {value}, and not 0"))) }
 }
 
 /// A rank or size for C.
-pub(super) fn number(value: usize) -> Result<i32> {
+pub(super) fn to_i32(value: usize) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit an int32_t")))
 }
 
@@ -340,11 +340,11 @@ pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
 /// A time-out of something that cannot do without time, in milliseconds: 0 for the default,
 /// `u64::MAX` for ever.
 pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
-    time_needed(value, name, "pass milliseconds, 0 for the default, or DIST_WAIT_FOREVER")
+    waiting_milliseconds(value, name, "pass milliseconds, 0 for the default, or DIST_WAIT_FOREVER")
 }
 
 /// The same; `remedy` is what the caller of such a function should do in place of DIST_NO_WAIT.
-pub(super) fn time_needed(value: i64, name: &str, remedy: &str) -> Result<u64> {
+pub(super) fn waiting_milliseconds(value: i64, name: &str, remedy: &str) -> Result<u64> {
     match timeout(value, name)? {
         Timeout::NoWait => {
             let message = format!("{name} is DIST_NO_WAIT, which would fail at once: {remedy}");
@@ -370,7 +370,7 @@ pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usiz
         return Ok(needed);
     }
     if buf.is_null() {
-        return Err(null("buf"));
+        return Err(null_argument("buf"));
     }
     let mut end = text.len().min(cap - 1);
     while !text.is_char_boundary(end) {
@@ -389,7 +389,7 @@ mod tests {
     use std::ptr;
 
     #[test]
-    fn timeouts_are_read_by_one_rule() {
+    fn all_timeouts_follow_one_rule() {
         for refused in [-3, -1000, i64::MIN] {
             for read in [
                 timeout(refused, "grace_ms").map(drop),
@@ -410,9 +410,9 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_one_buffer_are_packed_or_at_their_displacements() {
+    fn blocks_are_packed_or_at_their_displacements() {
         let base: *mut c_void = ptr::without_provenance_mut(64);
-        let places = |blocks: Vec<Dst<'_>>| -> Vec<(usize, usize)> {
+        let ranges = |blocks: Vec<Dst<'_>>| -> Vec<(usize, usize)> {
             blocks
                 .iter()
                 .filter(|b| !b.is_empty())
@@ -420,20 +420,20 @@ mod tests {
                 .collect()
         };
         let packed = dst_blocks_packed(base, &[2, 0, 3], DataType::F32).unwrap();
-        assert_eq!(places(packed), [(64, 8), (72, 12)]);
+        assert_eq!(ranges(packed), [(64, 8), (72, 12)]);
         let placed = dst_blocks_at(base, &[2, 0, 3], &[5, 0, 1], DataType::F32).unwrap();
-        assert_eq!(places(placed), [(84, 8), (68, 12)]);
+        assert_eq!(ranges(placed), [(84, 8), (68, 12)]);
         assert!(dst_blocks_packed(ptr::null_mut(), &[0, 0], DataType::F32).is_ok());
     }
 
     #[test]
     fn blocks_of_one_buffer_stay_in_the_address_space() {
         let base: *mut c_void = ptr::without_provenance_mut(64);
-        let most = isize::MAX.unsigned_abs();
+        let max_bytes = isize::MAX.unsigned_abs();
         let far = dst_blocks_at(base, &[1, 1], &[0, usize::MAX], DataType::F32);
-        let long = dst_blocks_packed(base, &[most, most, 8], DataType::U8);
-        let nowhere = dst_blocks_at(ptr::null_mut(), &[1], &[64], DataType::U8);
-        for (refused, word) in [(far, "fit"), (long, "rank 1"), (nowhere, "recv is NULL")] {
+        let long = dst_blocks_packed(base, &[max_bytes, max_bytes, 8], DataType::U8);
+        let null_buffer = dst_blocks_at(ptr::null_mut(), &[1], &[64], DataType::U8);
+        for (refused, word) in [(far, "fit"), (long, "rank 1"), (null_buffer, "recv is NULL")] {
             let message = refused.err().map(|error| error.message().to_owned());
             assert!(message.as_ref().is_some_and(|m| m.contains(word)), "{word}: {message:?}");
         }
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(key(ptr::null(), 0, "key").unwrap(), b"");
         assert!(key(ptr::null(), DIST_TERMINATED, "key").is_err());
         assert!(key(ptr::null(), 1, "key").is_err());
-        let error = key(text, LONGEST_STRING + 1, "key").unwrap_err();
+        let error = key(text, MAX_STRING_BYTES + 1, "key").unwrap_err();
         assert!(error.message().contains("longer than"), "{error}");
     }
 
@@ -461,8 +461,8 @@ mod tests {
             let to = dst(ptr::without_provenance_mut(last), len, names[1]);
             assert_eq!((from.is_ok(), to.is_ok()), (fits, fits), "{len}");
             for (error, name) in [(from.err(), names[0]), (to.err(), names[1])] {
-                let said = error.map(|error| error.message().contains(name));
-                assert_eq!(said, (!fits).then_some(true));
+                let is_named = error.map(|error| error.message().contains(name));
+                assert_eq!(is_named, (!fits).then_some(true));
             }
         }
         assert!(src(ptr::null(), 0, "send").is_ok() && src(ptr::null(), 1, "send").is_err());

@@ -2,16 +2,16 @@
 //! has them.
 
 use super::args::{optional_str, required_str};
-use super::backend_call::{Called, ask_once};
-use super::backend_host::Services;
+use super::backend_call::{PluginCallSite, call_plugin_to_end};
+use super::backend_communicator::{CPluginFunctions, missing_function};
+use super::backend_host::HostServices;
 use super::backend_mpi;
-use super::backend_part::{Functions, missing};
 use super::backend_types::*;
-use super::options;
+use super::sized_struct;
 use super::types::*;
 use crate::backend::{self, plugin};
 use crate::base::config;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::process::library::Library;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -40,7 +40,7 @@ dist_export! {
         functions: *const dist_backend_vtable_t,
         user: *mut c_void,
     ) -> dist_status_t {
-        register(required_str(name, "name")?, functions, user).map(drop)
+        register_plugin(required_str(name, "name")?, functions, user).map(drop)
     }
 }
 
@@ -64,11 +64,11 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_backend_load(path: *const c_char) -> dist_status_t {
-        load(required_str(path, "path")?).map(drop)
+        load_plugin(required_str(path, "path")?).map(drop)
     }
 }
 
-fn register(
+fn register_plugin(
     name: &str,
     functions: *const dist_backend_vtable_t,
     user: *mut c_void,
@@ -76,7 +76,7 @@ fn register(
     if functions.is_null() {
         return Err(Error::invalid("argument functions is NULL"));
     }
-    let table = options::read(functions)?;
+    let table = sized_struct::read(functions)?;
     let required = [
         ("create", table.create.is_some()),
         ("destroy", table.destroy.is_some()),
@@ -84,7 +84,7 @@ fn register(
         ("release", table.release.is_some()),
     ];
     if let Some((name, _)) = required.iter().find(|(_, is_set)| !is_set) {
-        return Err(missing(name));
+        return Err(missing_function(name));
     }
     if table.allocate.is_some() != table.free_memory.is_some() {
         return Err(Error::invalid("a back end has both of allocate and free_memory, or neither"));
@@ -92,20 +92,20 @@ fn register(
     if table.run.is_some() && table.test.is_none() && table.wait.is_none() {
         return Err(Error::invalid("a back end that has run needs test or wait beside it"));
     }
-    plugin::register(name, |name| Arc::new(Functions { name, table, user }))
+    plugin::register(name, |name| Arc::new(CPluginFunctions { name, table, user }))
 }
 
 /// The function that a plug-in exports.
-type Entry = unsafe extern "C" fn(
+type PluginEntryFn = unsafe extern "C" fn(
     *const dist_backend_host_t,
     *mut dist_backend_plugin_t,
     *mut dist_backend_outcome_t,
 ) -> dist_status_t;
 
-const ENTRY: &CStr = c"dist_backend_plugin_v2";
+const ENTRY_SYMBOL: &CStr = c"dist_backend_plugin_v2";
 
 /// What plug-ins of other versions would export.
-const OTHER_ENTRIES: [(&CStr, u32); 4] = [
+const OTHER_ENTRY_SYMBOLS: [(&CStr, u32); 4] = [
     (c"dist_backend_plugin_v1", 1),
     (c"dist_backend_plugin_v3", 3),
     (c"dist_backend_plugin_v4", 4),
@@ -113,17 +113,17 @@ const OTHER_ENTRIES: [(&CStr, u32); 4] = [
 ];
 
 /// Loads a plug-in, and says which back end it is.
-pub(super) fn load(path: &str) -> Result<&'static str> {
+pub(super) fn load_plugin(path: &str) -> Result<&'static str> {
     let library = Library::open(path)?;
-    let Some(entry) = library.symbol(ENTRY) else {
-        let other = OTHER_ENTRIES.iter().find(|(name, _)| library.symbol(name).is_some());
+    let Some(entry) = library.symbol(ENTRY_SYMBOL) else {
+        let other = OTHER_ENTRY_SYMBOLS.iter().find(|(name, _)| library.symbol(name).is_some());
         return Err(
             other.map_or_else(|| no_plugin(path), |(_, version)| other_version(path, *version))
         );
     };
     // SAFETY: what is exported under this name is such a function, as the interface says.
-    let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry.as_ptr()) };
-    let mut said = dist_backend_plugin_t {
+    let entry = unsafe { std::mem::transmute::<*mut c_void, PluginEntryFn>(entry.as_ptr()) };
+    let mut plugin_info = dist_backend_plugin_t {
         struct_size: size_of::<dist_backend_plugin_t>(),
         version: 0,
         reserved: 0,
@@ -131,22 +131,22 @@ pub(super) fn load(path: &str) -> Result<&'static str> {
         functions: ptr::null(),
         user: ptr::null_mut(),
     };
-    let called = Called { plugin: path, function: "dist_backend_plugin_v2", size: 0 };
-    ask_once(called, |outcome| {
+    let call_site = PluginCallSite { plugin: path, function: "dist_backend_plugin_v2", size: 0 };
+    call_plugin_to_end(call_site, |outcome| {
         // SAFETY: the plug-in's function, with structs that outlive the call.
-        unsafe { entry(services().table(), &raw mut said, outcome) }
+        unsafe { entry(loading_services().table(), &raw mut plugin_info, outcome) }
     })?;
-    if said.version != DIST_BACKEND_VERSION {
-        return Err(other_version(path, said.version));
+    if plugin_info.version != DIST_BACKEND_VERSION {
+        return Err(other_version(path, plugin_info.version));
     }
-    let name = required_str(said.name, "name").context(|| path)?;
-    register(name, said.functions, said.user).context(|| path)
+    let name = required_str(plugin_info.name, "name").context(|| path)?;
+    register_plugin(name, plugin_info.functions, plugin_info.user).context(|| path)
 }
 
 /// What a plug-in may use while it is loaded, and later outside of any group.
-fn services() -> &'static Arc<Services> {
-    static SERVICES: OnceLock<Arc<Services>> = OnceLock::new();
-    SERVICES.get_or_init(|| Services::new(("(being loaded)", 0), None, Arc::default()))
+fn loading_services() -> &'static Arc<HostServices> {
+    static SERVICES: OnceLock<Arc<HostServices>> = OnceLock::new();
+    SERVICES.get_or_init(|| HostServices::new(("(being loaded)", 0), None, Arc::default()))
 }
 
 fn no_plugin(path: &str) -> Error {
@@ -166,39 +166,39 @@ fn other_version(path: &str, version: u32) -> Error {
 
 /// A back end that a caller asks for; one that is not known may be among those that the environment
 /// lists.
-pub(super) fn named(name: *const c_char) -> Result<Option<String>> {
+pub(super) fn optional_backend_name(name: *const c_char) -> Result<Option<String>> {
     let name = optional_str(name, "backend")?;
-    name.map(|name| look_for(name).map(|()| name.to_owned())).transpose()
+    name.map(|name| load_if_unknown(name).map(|()| name.to_owned())).transpose()
 }
 
 /// Sees to it that a name is known, if the environment says where it comes from.
 ///
 /// # Errors
 /// What kept the plug-ins there from being loaded.
-pub(super) fn look_for(name: &str) -> Result<()> {
-    static LISTED: OnceLock<Result<()>> = OnceLock::new();
+pub(super) fn load_if_unknown(name: &str) -> Result<()> {
+    static CONFIGURED: OnceLock<Result<()>> = OnceLock::new();
     if backend::is_available(name) {
         return Ok(());
     }
-    let listed = LISTED.get_or_init(load_listed).clone();
+    let configured = CONFIGURED.get_or_init(load_configured_plugins).clone();
     if backend::is_available(name) {
         return Ok(());
     }
     // Also as a part of a map.
-    if !backend::host_name(name).eq_ignore_ascii_case(backend_mpi::NAME) {
-        return listed;
+    if !backend::host_backend_name(name).eq_ignore_ascii_case(backend_mpi::BACKEND_NAME) {
+        return configured;
     }
-    backend_mpi::find().map_err(|error| match listed {
+    backend_mpi::find_plugin().map_err(|error| match configured {
         Err(other) => Error::new(error.kind(), format!("{error}; {other}")),
         Ok(()) => error,
     })
 }
 
-fn load_listed() -> Result<()> {
-    let Some(list) = config::text(config::BACKEND_PLUGINS)? else { return Ok(()) };
+fn load_configured_plugins() -> Result<()> {
+    let Some(list) = config::read_text(config::BACKEND_PLUGINS)? else { return Ok(()) };
     let paths = list.split(':').filter(|path| !path.is_empty());
     // All are tried; the first failure is told.
-    let outcomes: Vec<Result<&str>> = paths.map(load).collect();
+    let outcomes: Vec<Result<&str>> = paths.map(load_plugin).collect();
     let outcome = outcomes.into_iter().find(Result::is_err).unwrap_or(Ok("")).map(drop);
     outcome.context(|| config::BACKEND_PLUGINS.name)
 }

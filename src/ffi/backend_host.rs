@@ -1,18 +1,20 @@
 //! What the library does for a plug-in: the group's keys, the log, the group's failure, and the
 //! ends of operations.
 
-use super::args::{self, Out};
-use super::backend_call::{Called, deadline, error_of, received, wait_deadline, words};
+use super::args::{self, OutPtr};
+use super::backend_call::{
+    PluginCallSite, call_deadline, copy_c_text, message_status, status_error, wait_deadline,
+};
 use super::backend_types::*;
 use super::constants::*;
 use super::guard;
-use super::options;
+use super::sized_struct;
 use super::types::dist_store_sink_fn;
-use crate::backend::plugin::{Received, State};
-use crate::backend::{Exchange, Fate as _, Keys};
+use crate::backend::plugin::{PluginFailureState, PluginMessageStatus};
+use crate::backend::{BootstrapExchange, GroupFailureState as _, GroupKeyStore};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::{self, Level};
+use crate::base::log::{self, LogLevel};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -20,50 +22,57 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How soon a wait for a key notices that the group has failed.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What becomes of operations that the plug-in ends by itself.
-type Landings = HashMap<u64, Option<Result<Received>>>;
+type CompletionTable = HashMap<u64, Option<Result<PluginMessageStatus>>>;
 
 /// The services for one part of a group, or for a plug-in as it is loaded.
 #[derive(Debug)]
-pub(super) struct Services {
+pub(super) struct HostServices {
     plugin: &'static str,
     size: usize,
-    keys: Option<Arc<dyn Keys>>,
-    state: Arc<State>,
-    landings: Mutex<Landings>,
+    group_keys: Option<Arc<dyn GroupKeyStore>>,
+    failure_state: Arc<PluginFailureState>,
+    completions: Mutex<CompletionTable>,
     /// What the plug-in sees; made once these have their place.
-    table: OnceLock<Table>,
+    table: OnceLock<HostFunctionTable>,
 }
 
-struct Table(dist_backend_host_t);
+struct HostFunctionTable(dist_backend_host_t);
 
-impl std::fmt::Debug for Table {
+impl std::fmt::Debug for HostFunctionTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the host's functions")
     }
 }
 
 // SAFETY: functions, numbers and a pointer to services that any thread may use.
-unsafe impl Send for Table {}
+unsafe impl Send for HostFunctionTable {}
 // SAFETY: as above.
-unsafe impl Sync for Table {}
+unsafe impl Sync for HostFunctionTable {}
 
-impl Services {
+impl HostServices {
     pub(super) fn new(
         (plugin, size): (&'static str, usize),
-        keys: Option<Arc<dyn Keys>>,
-        state: Arc<State>,
+        keys: Option<Arc<dyn GroupKeyStore>>,
+        state: Arc<PluginFailureState>,
     ) -> Arc<Self> {
         let (landings, table) = (Mutex::default(), OnceLock::new());
-        Arc::new(Self { plugin, size, keys, state, landings, table })
+        Arc::new(Self {
+            plugin,
+            size,
+            group_keys: keys,
+            failure_state: state,
+            completions: landings,
+            table,
+        })
     }
 
     /// What the plug-in gets; valid for as long as these services are.
     pub(super) fn table(self: &Arc<Self>) -> *const dist_backend_host_t {
         let table = self.table.get_or_init(|| {
-            Table(dist_backend_host_t {
+            HostFunctionTable(dist_backend_host_t {
                 struct_size: size_of::<dist_backend_host_t>(),
                 version: DIST_BACKEND_VERSION,
                 library_version: super::runtime::VERSION,
@@ -81,12 +90,12 @@ impl Services {
         &raw const table.0
     }
 
-    pub(super) fn state(&self) -> &State {
-        &self.state
+    pub(super) fn failure_state(&self) -> &PluginFailureState {
+        &self.failure_state
     }
 
-    fn keys(&self) -> Result<&dyn Keys> {
-        self.keys.as_deref().ok_or_else(|| {
+    fn group_keys(&self) -> Result<&dyn GroupKeyStore> {
+        self.group_keys.as_deref().ok_or_else(|| {
             let message = format!(
                 "the back end {} wants the group's store, and nobody has it any more: keep the store until the \
                  group is released",
@@ -96,36 +105,36 @@ impl Services {
         })
     }
 
-    fn landings(&self) -> MutexGuard<'_, Landings> {
-        self.landings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_completions(&self) -> MutexGuard<'_, CompletionTable> {
+        self.completions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An operation may end from now on.
-    pub(super) fn expect(&self, ticket: u64) {
-        self.landings().insert(ticket, None);
+    pub(super) fn expect_completion(&self, ticket: u64) {
+        self.lock_completions().insert(ticket, None);
     }
 
     /// What has become of it, once; `None` where it goes on.
-    pub(super) fn landed(&self, ticket: u64) -> Option<Result<Received>> {
-        let mut landings = self.landings();
+    pub(super) fn take_completion(&self, ticket: u64) -> Option<Result<PluginMessageStatus>> {
+        let mut landings = self.lock_completions();
         landings.get(&ticket)?.as_ref()?;
         landings.remove(&ticket).flatten()
     }
 
     /// It will not be waited for.
-    pub(super) fn forget(&self, ticket: u64) {
-        self.landings().remove(&ticket);
+    pub(super) fn forget_completion(&self, ticket: u64) {
+        self.lock_completions().remove(&ticket);
     }
 }
 
 /// The services behind a context.
-fn services<'a>(context: *mut c_void) -> Result<&'a Services> {
+fn services_from<'a>(context: *mut c_void) -> Result<&'a HostServices> {
     if context.is_null() {
         return Err(Error::invalid("argument context is NULL"));
     }
     // SAFETY: the plug-in passes on what it was given, and does so only until its part is
     // destroyed.
-    Ok(unsafe { &*context.cast::<Services>() })
+    Ok(unsafe { &*context.cast::<HostServices>() })
 }
 
 unsafe extern "C" fn store_set(
@@ -138,7 +147,7 @@ unsafe extern "C" fn store_set(
     guard::status("store_set", || {
         let key = args::required_str(key, "key")?;
         let value = args::bytes(value, len_bytes, "value")?;
-        services(context)?.keys()?.set(key, value, &deadline(timeout_ms)?)
+        services_from(context)?.group_keys()?.set(key, value, &call_deadline(timeout_ms)?)
     })
 }
 
@@ -152,23 +161,23 @@ unsafe extern "C" fn store_get(
     guard::status("store_get", || {
         let key = args::required_str(key, "key")?;
         let sink = sink.ok_or_else(|| Error::invalid("argument sink is NULL"))?;
-        let value = services(context)?.await_key(key, &wait_deadline(timeout_ms)?)?;
+        let value = services_from(context)?.await_key(key, &wait_deadline(timeout_ms)?)?;
         // SAFETY: the plug-in's function, with its own argument and bytes that outlive the call.
         unsafe { sink(sink_arg, value.as_ptr().cast(), value.len()) };
         Ok(())
     })
 }
 
-impl Services {
+impl HostServices {
     /// A value, unless the group fails before.
     fn await_key(&self, key: &str, limit: &Deadline) -> Result<Vec<u8>> {
-        let keys = self.keys()?;
+        let keys = self.group_keys()?;
         loop {
-            match keys.get(key, &limit.capped(LOOK_AROUND)) {
+            match keys.get(key, &limit.capped(FAILURE_POLL_INTERVAL)) {
                 Err(error) if error.kind() == ErrorKind::Timeout && !limit.has_passed() => {}
                 outcome => return outcome,
             }
-            if let Some(reason) = self.state.known_failure() {
+            if let Some(reason) = self.failure_state.known_failure() {
                 let message = format!("the group has failed: {reason}");
                 return Err(Error::new(ErrorKind::Aborted, message));
             }
@@ -184,8 +193,12 @@ unsafe extern "C" fn store_add(
     timeout_ms: i64,
 ) -> dist_status_t {
     guard::status("store_add", || {
-        let (key, out) = (args::required_str(key, "key")?, Out::required(result, "result")?);
-        out.write(services(context)?.keys()?.add(key, amount, &deadline(timeout_ms)?)?);
+        let (key, out) = (args::required_str(key, "key")?, OutPtr::required(result, "result")?);
+        out.write(services_from(context)?.group_keys()?.add(
+            key,
+            amount,
+            &call_deadline(timeout_ms)?,
+        )?);
         Ok(())
     })
 }
@@ -197,8 +210,10 @@ unsafe extern "C" fn store_check(
     timeout_ms: i64,
 ) -> dist_status_t {
     guard::status("store_check", || {
-        let (key, out) = (args::required_str(key, "key")?, Out::required(present, "present")?);
-        out.write(i32::from(services(context)?.keys()?.has(key, &deadline(timeout_ms)?)?));
+        let (key, out) = (args::required_str(key, "key")?, OutPtr::required(present, "present")?);
+        out.write(i32::from(
+            services_from(context)?.group_keys()?.contains_key(key, &call_deadline(timeout_ms)?)?,
+        ));
         Ok(())
     })
 }
@@ -210,15 +225,15 @@ unsafe extern "C" fn store_delete(
 ) -> dist_status_t {
     guard::status("store_delete", || {
         let key = args::required_str(key, "key")?;
-        services(context)?.keys()?.delete(key, &deadline(timeout_ms)?).map(drop)
+        services_from(context)?.group_keys()?.delete(key, &call_deadline(timeout_ms)?).map(drop)
     })
 }
 
 unsafe extern "C" fn write_log(context: *mut c_void, level: i32, text: *const c_char) {
     guard::value("log", (), || {
-        let plugin = services(context)?.plugin;
-        let level = u8::try_from(level).map_or(Level::Debug, Level::from_number);
-        if level != Level::Off && log::enabled(level) {
+        let plugin = services_from(context)?.plugin;
+        let level = u8::try_from(level).map_or(LogLevel::Debug, LogLevel::from_number);
+        if level != LogLevel::Off && log::enabled(level) {
             log::write(
                 level,
                 format_args!("back end {plugin}: {}", args::required_str(text, "text")?),
@@ -229,7 +244,8 @@ unsafe extern "C" fn write_log(context: *mut c_void, level: i32, text: *const c_
 }
 
 unsafe extern "C" fn is_aborted(context: *mut c_void) -> i32 {
-    services(context).map_or(0, |services| i32::from(services.state.known_failure().is_some()))
+    services_from(context)
+        .map_or(0, |services| i32::from(services.failure_state.known_failure().is_some()))
 }
 
 unsafe extern "C" fn complete(
@@ -239,42 +255,42 @@ unsafe extern "C" fn complete(
     outcome: *const dist_backend_outcome_t,
 ) -> dist_status_t {
     guard::status("complete", || {
-        let services = services(context)?;
-        let outcome = if outcome.is_null() { None } else { Some(options::read(outcome)?) };
-        let said = outcome.as_ref().map_or_else(Received::default, received);
+        let services = services_from(context)?;
+        let outcome = if outcome.is_null() { None } else { Some(sized_struct::read(outcome)?) };
+        let reported = outcome.as_ref().map_or_else(PluginMessageStatus::default, message_status);
         // SAFETY: the plug-in's own terminated text, or NULL.
-        let text = outcome.map_or_else(String::new, |outcome| unsafe { words(outcome.text) });
+        let text = outcome.map_or_else(String::new, |outcome| unsafe { copy_c_text(outcome.text) });
         let ended = match status {
-            DIST_OK => Ok(said),
+            DIST_OK => Ok(reported),
             _ => {
-                let Services { plugin, size, .. } = *services;
-                let called = Called { plugin, function: "complete", size };
-                let error = error_of(called, status, &text);
-                let culprit = outcome.and_then(|outcome| called.culprit(outcome.culprit));
+                let HostServices { plugin, size, .. } = *services;
+                let call_site = PluginCallSite { plugin, function: "complete", size };
+                let error = status_error(call_site, status, &text);
+                let culprit = outcome.and_then(|outcome| call_site.culprit(outcome.culprit));
                 Err(culprit.map_or(error.clone(), |culprit| error.with_culprit(culprit)))
             }
         };
-        let mut landings = services.landings();
-        match landings.get_mut(&ticket) {
-            Some(place) if place.is_none() => *place = Some(ended),
+        let mut completions = services.lock_completions();
+        match completions.get_mut(&ticket) {
+            Some(slot) if slot.is_none() => *slot = Some(ended),
             _ => {
                 let message = format!("no operation under way has the ticket {ticket}");
                 return Err(Error::invalid(message));
             }
         }
-        drop(landings);
-        services.state.bell().ring();
+        drop(completions);
+        services.failure_state.doorbell().notify();
         Ok(())
     })
 }
 
 /// What the ranks exchange while a group is made.
-pub(super) struct Meeting<'a> {
-    pub(super) exchange: &'a dyn Exchange,
-    pub(super) state: &'a State,
+pub(super) struct ExchangeContext<'a> {
+    pub(super) exchange: &'a dyn BootstrapExchange,
+    pub(super) failure_state: &'a PluginFailureState,
 }
 
-/// The function that a plug-in gets with a [`Meeting`].
+/// The function that a plug-in gets with a [`ExchangeContext`].
 pub(super) unsafe extern "C" fn exchange(
     exchange_arg: *mut c_void,
     phase: *const c_char,
@@ -289,11 +305,13 @@ pub(super) unsafe extern "C" fn exchange(
         }
         // SAFETY: the plug-in passes on what it was given, inside create, which the meeting
         // outlives.
-        let meeting = unsafe { &*exchange_arg.cast::<Meeting<'_>>() };
+        let context = unsafe { &*exchange_arg.cast::<ExchangeContext<'_>>() };
         let sink = sink.ok_or_else(|| Error::invalid("argument sink is NULL"))?;
         let phase = format!("plugin-{}", args::required_str(phase, "phase")?);
-        let mine = args::bytes(bytes, len_bytes, "bytes")?;
-        let all = meeting.exchange.all(&phase, mine, &|| meeting.state.failure())?;
+        let contribution = args::bytes(bytes, len_bytes, "bytes")?;
+        let all = context
+            .exchange
+            .all_gather(&phase, contribution, &|| context.failure_state.failure())?;
         for value in &all {
             // SAFETY: the plug-in's function, with its own argument and bytes that outlive the
             // call.
@@ -304,7 +322,11 @@ pub(super) unsafe extern "C" fn exchange(
 }
 
 /// Collects what a plug-in hands over.
-pub(super) unsafe extern "C" fn collect(arg: *mut c_void, bytes: *const c_void, len_bytes: usize) {
+pub(super) unsafe extern "C" fn append_bytes(
+    arg: *mut c_void,
+    bytes: *const c_void,
+    len_bytes: usize,
+) {
     if arg.is_null() || bytes.is_null() || len_bytes == 0 {
         return;
     }
@@ -315,7 +337,7 @@ pub(super) unsafe extern "C" fn collect(arg: *mut c_void, bytes: *const c_void, 
     all.extend_from_slice(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) });
 }
 
-/// The argument of [`collect`].
-pub(super) fn collector(into: &mut Vec<u8>) -> *mut c_void {
+/// The argument of [`append_bytes`].
+pub(super) fn as_sink_arg(into: &mut Vec<u8>) -> *mut c_void {
     ptr::from_mut(into).cast()
 }

@@ -1,11 +1,11 @@
 //! Batches: calls that are issued together.
 
-use super::args::{Out, slice};
+use super::args::{OutPtr, slice};
 use super::group::group;
 use super::types::*;
-use super::work::{give_handle, wait_to_the_end};
+use super::work::{create_handle, wait_until_done};
 use crate::api::batch;
-use crate::api::callbacks::refuse_to_block;
+use crate::api::callbacks::reject_blocking_in_callback;
 use crate::base::error::Result;
 use std::sync::Arc;
 
@@ -71,20 +71,20 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_batch_end(work: *mut *mut dist_work_t) -> dist_status_t {
-        let out = Out::optional_handle(work);
+        let out = OutPtr::optional_handle(work);
         let batch = batch::end()?;
         let work = Arc::clone(batch.work());
         match out {
             Some(out) => {
-                let handle = give_handle(&work)?;
+                let handle = create_handle(&work)?;
                 batch.issue(false);
                 out.write(handle);
                 Ok(())
             }
             None => {
-                refuse_to_block("a blocking end of a batch")?;
+                reject_blocking_in_callback("a blocking end of a batch")?;
                 batch.issue(true);
-                wait_to_the_end(&work)
+                wait_until_done(&work)
             }
         }
     }

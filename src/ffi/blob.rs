@@ -1,7 +1,7 @@
 //! Lists of byte strings that the library hands out.
 
-use super::args::Out;
-use super::handle::{Kind, Table};
+use super::args::OutPtr;
+use super::handle::{HandleKind, HandleTable};
 use super::types::dist_blob_t;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Blob(Vec<Vec<u8>>);
 
-pub(super) static BLOBS: Table<Blob> = Table::new(Kind::Blob);
+pub(super) static BLOBS: HandleTable<Blob> = HandleTable::new(HandleKind::Blob);
 
 /// Hands out a list. Strings that have room for their terminator stay where they are.
-pub(super) fn give(out: &Out<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
+pub(super) fn write_blob(out: &OutPtr<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
     let terminated = |mut item: Vec<u8>| {
         item.try_reserve_exact(1).map_err(|_| {
             let message = format!("no memory to hand out {} bytes", item.len());
@@ -56,7 +56,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
-    ///   is NULL or `index` is out of range.
+    ///   is NULL or `optional_index` is out of range.
     /// @threads any.
     /// @since 0.1
     pub fn dist_blob_data(
@@ -65,9 +65,9 @@ dist_export! {
         data: *mut *const c_void,
         len_bytes: *mut usize,
     ) -> dist_status_t {
-        let data = Out::required(data, "data")?;
+        let data = OutPtr::required(data, "data")?;
         data.write(std::ptr::null());
-        let len_out = Out::required(len_bytes, "len_bytes")?;
+        let len_out = OutPtr::required(len_bytes, "len_bytes")?;
         let blob = BLOBS.get(blob)?;
         let item = blob.0.get(index).ok_or_else(|| {
             let count = blob.0.len();

@@ -1,23 +1,23 @@
 //! Byte strings of any length, another one on every rank, and messages whose receiver does not know
 //! their length.
 
-use super::args::{Out, index, null, slice, src};
+use super::args::{OutPtr, index, null_argument, slice, src};
 use super::blob;
 use super::group::group;
-use super::point_to_point::{from_rank, from_tag, run, tag_number};
-use super::recv_status::StatusOut;
-use super::submit::{WorkOut, call_options, hand_out, send_options};
+use super::point_to_point::{optional_source, optional_tag, run_blocking, tag_number};
+use super::recv_status::RecvStatusOut;
+use super::submit::{WorkOut, call_options, issue_with_handle, send_options};
 use super::types::*;
-use crate::api::callbacks::refuse_to_block;
-use crate::api::{BytesCall, CallOptions, Deliver, Group};
+use crate::api::callbacks::reject_blocking_in_callback;
+use crate::api::{BytesCall, BytesHandler, CallOptions, Group};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Result};
+use crate::base::error::{ErrorContext as _, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Where a blob goes, from whichever thread has it.
-struct BlobOut(Out<*mut dist_blob_t>);
+struct BlobOut(OutPtr<*mut dist_blob_t>);
 
 // SAFETY: the caller lends the place to the operation until its work is done, whichever thread that
 // happens on.
@@ -26,25 +26,25 @@ unsafe impl Send for BlobOut {}
 impl BlobOut {
     /// NULL in the caller's variable until there is a blob.
     fn required(out: *mut *mut dist_blob_t) -> Result<Self> {
-        Out::handle(out, "out").map(Self)
+        OutPtr::handle(out, "out").map(Self)
     }
 
     /// The same, where it may turn out that this rank gets none.
-    fn if_wanted(out: *mut *mut dist_blob_t) -> Option<Self> {
-        Out::optional_handle(out).map(Self)
+    fn optional(out: *mut *mut dist_blob_t) -> Option<Self> {
+        OutPtr::optional_handle(out).map(Self)
     }
 
-    fn give(self, strings: Vec<Vec<u8>>) -> Result<()> {
-        blob::give(&self.0, strings)
+    fn write(self, strings: Vec<Vec<u8>>) -> Result<()> {
+        blob::write_blob(&self.0, strings)
     }
 
-    fn deliver(self) -> Deliver {
-        Deliver::new(move |strings| self.give(strings))
+    fn into_delivery(self) -> BytesHandler {
+        BytesHandler::new(move |strings| self.write(strings))
     }
 }
 
 /// Runs a collective, issues it, or adds it to the thread's batch.
-fn submit(
+fn submit_bytes(
     group: &Arc<Group>,
     call: BytesCall<'static>,
     out: Option<BlobOut>,
@@ -53,12 +53,12 @@ fn submit(
 ) -> Result<()> {
     if work.blocks() {
         return match (group.run_bytes(&call, options)?, out) {
-            (Some(strings), Some(out)) => out.give(strings),
+            (Some(strings), Some(out)) => out.write(strings),
             _ => Ok(()),
         };
     }
-    let deliver = out.map_or_else(|| Deliver::new(|_| Ok(())), BlobOut::deliver);
-    hand_out(group.prepare_bytes(call, options.clone(), deliver)?, work)
+    let deliver = out.map_or_else(|| BytesHandler::new(|_| Ok(())), BlobOut::into_delivery);
+    issue_with_handle(group.prepare_bytes(call, options.clone(), deliver)?, work)
 }
 
 dist_export! {
@@ -99,7 +99,7 @@ dist_export! {
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let bytes = if group.rank() == root { src(data, len_bytes, "data")? } else { Src::empty() };
-        submit(&group, BytesCall::broadcast(bytes, root), Some(out), options, work)
+        submit_bytes(&group, BytesCall::broadcast(bytes, root), Some(out), options, work)
     }
 }
 
@@ -136,7 +136,7 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let bytes = src(data, len_bytes, "data")?;
-        submit(&group, BytesCall::all_gather(bytes), Some(out), options, work)
+        submit_bytes(&group, BytesCall::all_gather(bytes), Some(out), options, work)
     }
 }
 
@@ -171,17 +171,17 @@ dist_export! {
         options: *const dist_call_options_t,
         work: *mut *mut dist_work_t,
     ) -> dist_status_t {
-        let (work, place) = (WorkOut::new(work), BlobOut::if_wanted(out));
+        let (work, out_when_given) = (WorkOut::new(work), BlobOut::optional(out));
         let mut given = None;
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let out = match group.rank() == root {
-            true => Some(place.ok_or_else(|| null("out"))?),
+            true => Some(out_when_given.ok_or_else(|| null_argument("out"))?),
             false => None,
         };
         let bytes = src(data, len_bytes, "data")?;
-        submit(&group, BytesCall::gather(bytes, root), out, options, work)
+        submit_bytes(&group, BytesCall::gather(bytes, root), out, options, work)
     }
 }
 
@@ -223,15 +223,15 @@ dist_export! {
         let group = self::group(group)?;
         let root = index(root, "root")?;
         let strings = match group.rank() == root {
-            true => Some(strings(data, lens_bytes, group.size())?),
+            true => Some(read_byte_strings(data, lens_bytes, group.size())?),
             false => None,
         };
-        submit(&group, BytesCall::scatter(strings, root), Some(out), options, work)
+        submit_bytes(&group, BytesCall::scatter(strings, root), Some(out), options, work)
     }
 }
 
 /// One string for each rank.
-fn strings(
+fn read_byte_strings(
     data: *const *const c_void,
     lens: *const usize,
     size: usize,
@@ -278,10 +278,10 @@ dist_export! {
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
         let call = group.send(bytes, DataType::U8, peer, tag, options.clone())?;
         if !work.blocks() {
-            return hand_out(call, work);
+            return issue_with_handle(call, work);
         }
-        refuse_to_block("a blocking send")?;
-        run(call).map(drop)
+        reject_blocking_in_callback("a blocking send")?;
+        run_blocking(call).map(drop)
     }
 }
 
@@ -322,15 +322,15 @@ dist_export! {
         let mut given = None;
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
-        let (peer, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
-        let status = StatusOut::new(status)?;
+        let (peer, tag) = (optional_source(peer, "peer")?, optional_tag(tag)?);
+        let status = RecvStatusOut::new(status)?;
         let most = if max_bytes == 0 { usize::MAX } else { max_bytes };
-        let call = group.receive_bytes(most, out.deliver(), peer, tag, options.clone())?;
+        let call = group.receive_bytes(most, out.into_delivery(), peer, tag, options.clone())?;
         if !work.blocks() {
-            status.refuse()?;
-            return hand_out(call, work);
+            status.refuse_without_blocking()?;
+            return issue_with_handle(call, work);
         }
-        refuse_to_block("a blocking receive")?;
-        status.write(run(call)?, DataType::U8)
+        reject_blocking_in_callback("a blocking receive")?;
+        status.write(run_blocking(call)?, DataType::U8)
     }
 }

@@ -10,19 +10,19 @@ use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::{CString, c_char, c_void};
 
 /// How long dist_callbacks_stop waits if it is not told.
-const DRAIN_MS: u64 = 5000;
+const DEFAULT_STOP_MS: u64 = 5000;
 
 /// A caller's function, and what it is called with.
-struct Callback {
+struct CWorkCallback {
     function:
         unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void),
     user: *mut c_void,
 }
 
 // SAFETY: the caller promises that the function may be called on another thread with that pointer.
-unsafe impl Send for Callback {}
+unsafe impl Send for CWorkCallback {}
 
-impl Callback {
+impl CWorkCallback {
     fn new(function: dist_work_fn, user: *mut c_void) -> Result<Self> {
         let function = function.ok_or_else(|| Error::invalid("argument function is NULL"))?;
         Ok(Self { function, user })
@@ -75,7 +75,7 @@ dist_export! {
         user: *mut c_void,
     ) -> dist_status_t {
         let work = WORKS.get(work)?;
-        let callback = Callback::new(function, user)?;
+        let callback = CWorkCallback::new(function, user)?;
         work.on_complete(callback.key(), move |outcome| callback.call(outcome))
     }
 }
@@ -102,7 +102,7 @@ dist_export! {
         user: *mut c_void,
     ) -> dist_status_t {
         let work = WORKS.get(work)?;
-        if work.withdraw_callback(Callback::new(function, user)?.key()) {
+        if work.withdraw_callback(CWorkCallback::new(function, user)?.key()) {
             return Ok(());
         }
         let message = "the work has no such callback: it was not given, or was called, or is being called";
@@ -131,7 +131,7 @@ dist_export! {
     pub fn dist_callbacks_stop(timeout_ms: i64) -> dist_status_t {
         let limit_ms = match timeout_ms {
             DIST_NO_WAIT => 0,
-            0 => DRAIN_MS,
+            0 => DEFAULT_STOP_MS,
             _ => milliseconds(timeout_ms, "timeout_ms")?,
         };
         callbacks::stop(&Deadline::after_ms(limit_ms))

@@ -2,7 +2,7 @@
 
 use super::args::{dst, index, src};
 use super::group::group;
-use super::operator::{self, ANY, BYTES, Custom};
+use super::operator::{self, CustomOperator, PLACEHOLDER_DTYPE, PLACEHOLDER_OP};
 use super::submit::{WorkOut, call_options, submit};
 use super::types::*;
 use crate::api::Call;
@@ -60,10 +60,10 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
-            let custom = Custom::find(dtype, op)?;
+            let custom = CustomOperator::find(dtype, op)?;
             let bytes = custom.bytes(count, 1)?;
             let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-            return custom.submit(&group, Call::all_reduce(send, recv, BYTES, ANY), options, work);
+            return custom.submit(&group, Call::all_reduce(send, recv, PLACEHOLDER_DTYPE, PLACEHOLDER_OP), options, work);
         }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
@@ -109,11 +109,11 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
-            let custom = Custom::find(dtype, op)?;
+            let custom = CustomOperator::find(dtype, op)?;
             let (root, bytes) = (index(root, "root")?, custom.bytes(count, 1)?);
             let result = if group.rank() == root { bytes } else { 0 };
             let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-            return custom.submit(&group, Call::reduce(send, recv, BYTES, ANY, root), options, work);
+            return custom.submit(&group, Call::reduce(send, recv, PLACEHOLDER_DTYPE, PLACEHOLDER_OP, root), options, work);
         }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let root = index(root, "root")?;
@@ -234,10 +234,10 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
-            let custom = Custom::find(dtype, op)?;
+            let custom = CustomOperator::find(dtype, op)?;
             let (all, own) = (custom.bytes(count, group.size())?, custom.bytes(count, 1)?);
             let (send, recv) = (src(send, all, "send")?, dst(recv, own, "recv")?);
-            return custom.submit(&group, Call::reduce_scatter(send, recv, BYTES, ANY), options, work);
+            return custom.submit(&group, Call::reduce_scatter(send, recv, PLACEHOLDER_DTYPE, PLACEHOLDER_OP), options, work);
         }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let send = src(send, buffer_bytes(count, dtype, group.size())?, "send")?;
@@ -285,10 +285,10 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
-            let custom = Custom::find(dtype, op)?;
+            let custom = CustomOperator::find(dtype, op)?;
             let bytes = custom.bytes(count, 1)?;
             let (send, recv) = (src(send, bytes, "send")?, dst(recv, bytes, "recv")?);
-            return custom.submit(&group, Call::scan(send, recv, BYTES, ANY), options, work);
+            return custom.submit(&group, Call::scan(send, recv, PLACEHOLDER_DTYPE, PLACEHOLDER_OP), options, work);
         }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;
@@ -334,11 +334,11 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
-            let custom = Custom::find(dtype, op)?;
+            let custom = CustomOperator::find(dtype, op)?;
             let bytes = custom.bytes(count, 1)?;
             let result = if group.rank() == 0 { 0 } else { bytes };
             let (send, recv) = (src(send, bytes, "send")?, dst(recv, result, "recv")?);
-            return custom.submit(&group, Call::exscan(send, recv, BYTES, ANY), options, work);
+            return custom.submit(&group, Call::exscan(send, recv, PLACEHOLDER_DTYPE, PLACEHOLDER_OP), options, work);
         }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let bytes = buffer_bytes(count, dtype, 1)?;

@@ -1,11 +1,11 @@
 //! Collective operations with a block of its own length and place for each rank.
 
 use super::args::{
-    self, Out, dst, dst_blocks, dst_blocks_at, dst_blocks_packed, index, number, slice, src,
-    src_blocks,
+    self, OutPtr, dst, dst_blocks, dst_blocks_at, dst_blocks_packed, index, slice, src, src_blocks,
+    to_i32,
 };
 use super::group::group;
-use super::operator::{self, ANY, BYTES, Custom};
+use super::operator::{self, CustomOperator, PLACEHOLDER_DTYPE, PLACEHOLDER_OP};
 use super::submit::{WorkOut, call_options, submit};
 use super::types::*;
 use crate::api::Call;
@@ -138,7 +138,7 @@ dist_export! {
         if !own.is_aligned() {
             return Err(Error::invalid("argument counts is not aligned"));
         }
-        Out::required(own, "counts")?.write(count);
+        OutPtr::required(own, "counts")?.write(count);
         let send = src(own.cast_const().cast(), size_of::<u64>(), "counts")?;
         submit(&group, Call::all_gather(send, recv, DataType::U64), options, work)
     }
@@ -175,7 +175,7 @@ dist_export! {
         differing_rank: *mut i32,
         options: *const dist_call_options_t,
     ) -> dist_status_t {
-        let (equal, differing) = (Out::optional(equal), Out::optional(differing_rank));
+        let (equal, differing) = (OutPtr::optional(equal), OutPtr::optional(differing_rank));
         let mut given = None;
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
@@ -184,7 +184,7 @@ dist_export! {
             equal.write(i32::from(found.is_none()));
         }
         if let Some(differing) = differing {
-            differing.write(found.map_or(Ok(-1), number)?);
+            differing.write(found.map_or(Ok(-1), to_i32)?);
         }
         Ok(())
     }
@@ -330,10 +330,10 @@ dist_export! {
         let options = call_options(options, &mut given)?;
         let group = self::group(group)?;
         if operator::is_custom(dtype, op) {
-            let custom = Custom::find(dtype, op)?;
+            let custom = CustomOperator::find(dtype, op)?;
             let sends = custom.blocks(send, counts, group.size(), ["send", "counts"])?;
             let recv = dst(recv, sends[group.rank()].len(), "recv")?;
-            return custom.submit(&group, Call::reduce_scatter_v(sends, recv, BYTES, ANY), options, work);
+            return custom.submit(&group, Call::reduce_scatter_v(sends, recv, PLACEHOLDER_DTYPE, PLACEHOLDER_OP), options, work);
         }
         let (dtype, op) = (DataType::from_number(dtype)?, ReduceOp::from_number(op)?);
         let sends = src_blocks(send, counts, group.size(), dtype, ["send", "counts"])?;

@@ -1,6 +1,6 @@
 //! Completion events of a group, for event loops.
 
-use super::args::Out;
+use super::args::OutPtr;
 use super::group::group;
 use super::types::*;
 use super::work::WORKS;
@@ -56,10 +56,10 @@ dist_export! {
         if cap == 0 {
             return Ok(0);
         }
-        Out::required(out, "out")?;
+        OutPtr::required(out, "out")?;
         let taken = self::group(group)?.take_done(cap);
-        for (place, &token) in taken.iter().enumerate() {
-            let cell = Out::required(out.wrapping_add(place), "out")?;
+        for (index, &token) in taken.iter().enumerate() {
+            let cell = OutPtr::required(out.wrapping_add(index), "out")?;
             cell.write(std::ptr::without_provenance_mut(token));
         }
         Ok(taken.len())

@@ -1,13 +1,13 @@
 //! The rank that an error names, as fields.
 
-use super::args::{null, number};
+use super::args::{null_argument, to_i32};
 use super::group::group;
-use super::options;
+use super::sized_struct;
 use super::types::*;
 use super::work::WORKS;
-use crate::base::error::{Culprit, Fault, Result};
+use crate::base::error::{Culprit, RankFault, Result};
 
-const NOBODY: dist_culprit_t = dist_culprit_t {
+const NO_CULPRIT: dist_culprit_t = dist_culprit_t {
     struct_size: size_of::<dist_culprit_t>(),
     rank: -1,
     kind: DIST_CULPRIT_NONE,
@@ -17,29 +17,29 @@ const NOBODY: dist_culprit_t = dist_culprit_t {
 
 /// The fault as C callers know it. No wildcard, so that a new one does not compile until it has a
 /// number.
-fn kind(fault: Fault) -> i32 {
+fn culprit_kind(fault: RankFault) -> i32 {
     match fault {
-        Fault::Other => DIST_CULPRIT_FAILED,
-        Fault::Died => DIST_CULPRIT_DIED,
-        Fault::Left => DIST_CULPRIT_LEFT,
-        Fault::Unreachable => DIST_CULPRIT_UNREACHABLE,
-        Fault::Stopped => DIST_CULPRIT_STOPPED,
-        Fault::Late => DIST_CULPRIT_LATE,
-        Fault::Mismatch => DIST_CULPRIT_MISMATCH,
-        Fault::Aborted => DIST_CULPRIT_ABORTED,
+        RankFault::Other => DIST_CULPRIT_FAILED,
+        RankFault::Died => DIST_CULPRIT_DIED,
+        RankFault::Left => DIST_CULPRIT_LEFT,
+        RankFault::Unreachable => DIST_CULPRIT_UNREACHABLE,
+        RankFault::Stopped => DIST_CULPRIT_STOPPED,
+        RankFault::Late => DIST_CULPRIT_LATE,
+        RankFault::Mismatch => DIST_CULPRIT_MISMATCH,
+        RankFault::Aborted => DIST_CULPRIT_ABORTED,
     }
 }
 
 /// Fills a caller's struct; a host name that is too long is cut between characters.
-fn fill(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
+fn write_culprit(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
     if out.is_null() {
-        return Err(null("out"));
+        return Err(null_argument("out"));
     }
-    let size = options::output_size(out.cast_const())?;
-    let mut filled = NOBODY;
+    let size = sized_struct::output_size(out.cast_const())?;
+    let mut filled = NO_CULPRIT;
     if let Some(Culprit { rank, fault, process }) = culprit {
-        filled.rank = number(rank)?;
-        filled.kind = kind(fault);
+        filled.rank = to_i32(rank)?;
+        filled.kind = culprit_kind(fault);
         if let Some((pid, host)) = process {
             filled.pid = i64::from(pid);
             let mut end = host.len().min(filled.host.len() - 1);
@@ -51,7 +51,7 @@ fn fill(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
             }
         }
     }
-    options::write(out, size, filled);
+    sized_struct::write(out, size, filled);
     Ok(())
 }
 
@@ -69,8 +69,8 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_culprit(work: *const dist_work_t, out: *mut dist_culprit_t) -> dist_status_t {
-        fill(out, None)?;
-        fill(out, WORKS.get(work)?.culprit())
+        write_culprit(out, None)?;
+        write_culprit(out, WORKS.get(work)?.culprit())
     }
 }
 
@@ -91,8 +91,8 @@ dist_export! {
         group: *const dist_group_t,
         out: *mut dist_culprit_t,
     ) -> dist_status_t {
-        fill(out, None)?;
-        fill(out, self::group(group)?.culprit())
+        write_culprit(out, None)?;
+        write_culprit(out, self::group(group)?.culprit())
     }
 }
 
@@ -103,8 +103,9 @@ mod tests {
 
     fn filled(host: &str) -> dist_culprit_t {
         let process = Some((7, Arc::from(host)));
-        let mut out = dist_culprit_t { rank: 9, ..NOBODY };
-        fill(&raw mut out, Some(Culprit { rank: 2, fault: Fault::Died, process })).unwrap();
+        let mut out = dist_culprit_t { rank: 9, ..NO_CULPRIT };
+        write_culprit(&raw mut out, Some(Culprit { rank: 2, fault: RankFault::Died, process }))
+            .unwrap();
         out
     }
 
@@ -121,8 +122,8 @@ mod tests {
 
     #[test]
     fn structs_of_wrong_sizes_are_refused() {
-        let mut out = dist_culprit_t { struct_size: 8, ..NOBODY };
-        assert!(fill(&raw mut out, None).is_err());
-        assert!(fill(std::ptr::null_mut(), None).is_err());
+        let mut out = dist_culprit_t { struct_size: 8, ..NO_CULPRIT };
+        assert!(write_culprit(&raw mut out, None).is_err());
+        assert!(write_culprit(std::ptr::null_mut(), None).is_err());
     }
 }

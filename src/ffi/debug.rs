@@ -1,7 +1,7 @@
 //! The debug level, and where an error comes from.
 
 use super::last_error;
-use crate::base::debug::{self, Level};
+use crate::base::debug::{self, DebugLevel};
 use crate::base::error::Error;
 use std::ffi::c_char;
 
@@ -23,7 +23,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_set_debug_level(level: i32) -> dist_status_t {
-        let known = u8::try_from(level).ok().and_then(Level::from_number);
+        let known = u8::try_from(level).ok().and_then(DebugLevel::from_number);
         let known = known
             .ok_or_else(|| Error::invalid(format!("debug level {level} is not one from 0 to 2")))?;
         debug::set_level(known);

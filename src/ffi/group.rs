@@ -1,13 +1,13 @@
 //! Groups.
 
 use super::args::{
-    Out, copy_text, device, index, milliseconds, number, optional_str, ranks, required_str,
-    reserved,
+    OutPtr, check_reserved, copy_text, index, milliseconds, optional_device, optional_ranks,
+    optional_str, required_str, to_i32,
 };
-use super::handle::{Found, Kind, Table};
+use super::handle::{HandleKind, HandleRef, HandleTable};
 use super::store::STORES;
 use super::types::*;
-use super::{blob, options};
+use super::{blob, sized_struct};
 use crate::api::{Group, GroupOptions, runtime};
 use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -15,19 +15,19 @@ use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-pub(super) static GROUPS: Table<Group> = Table::new(Kind::Group);
+pub(super) static GROUPS: HandleTable<Group> = HandleTable::new(HandleKind::Group);
 
 /// The world group's handle while there is one.
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the group that a handle names.
-pub(super) fn group(handle: *const dist_group_t) -> Result<Found<Group>> {
-    if handle.is_null() { Err(no_group()) } else { GROUPS.get(handle) }
+pub(super) fn group(handle: *const dist_group_t) -> Result<HandleRef<Group>> {
+    if handle.is_null() { Err(null_group_error()) } else { GROUPS.get(handle) }
 }
 
 /// NULL names no group: it is what a rank outside a new group gets for it.
 #[cold]
-fn no_group() -> Error {
+fn null_group_error() -> Error {
     if !runtime::is_initialized() {
         return Error::new(
             ErrorKind::NotInitialized,
@@ -40,14 +40,14 @@ fn no_group() -> Error {
 }
 
 /// Gives the world a handle.
-pub(super) fn remember_world(world: Arc<Group>) -> Result<()> {
+pub(super) fn set_world(world: Arc<Group>) -> Result<()> {
     let handle = GROUPS.insert(world)?;
     WORLD.store(handle, Ordering::Release);
     Ok(())
 }
 
 /// Ends the world's handle.
-pub(super) fn forget_world() {
+pub(super) fn clear_world() {
     let handle = WORLD.swap(std::ptr::null_mut(), Ordering::AcqRel);
     if !handle.is_null() {
         GROUPS.remove(handle).iter().for_each(|world| world.close_events());
@@ -82,35 +82,35 @@ dist_export! {
     /// @agree the store, `world_size`, `name`, the back end and `global_ranks`.
     /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
     /// @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
-    ///   `options.store` is NULL or no store.
+    ///   `sized_struct.store` is NULL or no store.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_create(
         options: *const dist_group_options_t,
         out: *mut *mut dist_group_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         if options.is_null() {
             return Err(Error::invalid("argument options is NULL"));
         }
-        let options = options::read(options)?;
+        let options = sized_struct::read(options)?;
         if options.fields & DIST_FIELD_RANK == 0 {
             return Err(Error::invalid("rank is not set: put DIST_FIELD_RANK into fields"));
         }
-        reserved(options.reserved)?;
+        check_reserved(options.reserved)?;
         let group = Group::create(GroupOptions {
             store: Arc::clone(STORES.get(options.store)?.store()),
             rank: index(options.rank, "rank")?,
             size: index(options.world_size, "world_size")?,
-            backend: super::backend::named(options.backend)?,
+            backend: super::backend::optional_backend_name(options.backend)?,
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
-            device: device(options.fields, options.device)?,
+            device: optional_device(options.fields, options.device)?,
             name: required_str(options.name, "name")?.to_owned(),
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
-            global_ranks: ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?,
+            global_ranks: optional_ranks(options.global_ranks, options.n_global_ranks, "global_ranks")?,
         })?;
         out.write(GROUPS.insert(Arc::new(group))?);
         Ok(())
@@ -208,7 +208,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_sequence(group: *const dist_group_t) -> u64 {
-        Ok(self::group(group)?.sequence())
+        Ok(self::group(group)?.collectives_issued())
     }
 }
 
@@ -292,7 +292,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_local_rank(group: *const dist_group_t) -> i32 {
-        number(self::group(group)?.place().local_rank)
+        to_i32(self::group(group)?.rank_location().local_rank)
     }
 }
 
@@ -307,7 +307,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_local_size(group: *const dist_group_t) -> i32 {
-        number(self::group(group)?.local_size())
+        to_i32(self::group(group)?.local_size())
     }
 }
 
@@ -324,7 +324,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_host_index(group: *const dist_group_t) -> i32 {
-        number(self::group(group)?.place().host_index)
+        to_i32(self::group(group)?.rank_location().host_index)
     }
 }
 
@@ -339,7 +339,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_host_count(group: *const dist_group_t) -> i32 {
-        number(self::group(group)?.host_count())
+        to_i32(self::group(group)?.host_count())
     }
 }
 
@@ -363,8 +363,8 @@ dist_export! {
         group: *const dist_group_t,
         json: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(json, "json")?;
+        let out = OutPtr::handle(json, "json")?;
         let text = self::group(group)?.describe().to_string();
-        blob::give(&out, vec![text.into_bytes()])
+        blob::write_blob(&out, vec![text.into_bytes()])
     }
 }

@@ -1,20 +1,20 @@
 //! Groups made from groups, and which rank is which in them.
 
-use super::args::{Out, index, milliseconds, number, optional_str, ranks};
+use super::args::{OutPtr, index, milliseconds, optional_ranks, optional_str, to_i32};
 use super::group::{GROUPS, group};
-use super::options;
+use super::sized_struct;
 use super::types::*;
 use crate::api::{Group, SubgroupOptions};
 use crate::base::error::{Error, Result};
 use std::sync::Arc;
 
 /// What the options say.
-fn read(options: *const dist_group_new_options_t) -> Result<SubgroupOptions> {
-    let options = options::read(options)?;
+fn read_subgroup_options(options: *const dist_group_new_options_t) -> Result<SubgroupOptions> {
+    let options = sized_struct::read(options)?;
     let text = |ptr, name| optional_str(ptr, name).map(|text| text.map(str::to_owned));
     Ok(SubgroupOptions {
         name: text(options.name, "name")?,
-        backend: super::backend::named(options.backend)?,
+        backend: super::backend::optional_backend_name(options.backend)?,
         backend_options: text(options.backend_options, "backend_options")?,
         timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
         connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
@@ -23,9 +23,9 @@ fn read(options: *const dist_group_new_options_t) -> Result<SubgroupOptions> {
 }
 
 /// Gives a new group a handle, where this rank is in it.
-fn give(out: &Out<*mut dist_group_t>, made: Option<Group>) -> Result<()> {
-    if let Some(made) = made {
-        out.write(GROUPS.insert(Arc::new(made))?);
+fn write_group(out: &OutPtr<*mut dist_group_t>, new_group: Option<Group>) -> Result<()> {
+    if let Some(new_group) = new_group {
+        out.write(GROUPS.insert(Arc::new(new_group))?);
     }
     Ok(())
 }
@@ -36,10 +36,10 @@ dist_export! {
     /// All ranks of `parent` call it, members of the new group or not. The call has its place in
     /// the order of the parent's collectives.
     ///
-    /// With `options.use_local_synchronization` only the members need to call it, in no order with
-    /// other calls. The members find each other by the name. While a rank has a group of this kind
-    /// and name from `parent`, it cannot make a second one. An unnamed group is named after its
-    /// ranks and the number of groups made of these ranks before.
+    /// With `sized_struct.use_local_synchronization` only the members need to call it, in no order
+    /// with other calls. The members find each other by the name. While a rank has a group of this
+    /// kind and name from `parent`, it cannot make a second one. An unnamed group is named after
+    /// its ranks and the number of groups made of these ranks before.
     ///
     /// The ranks exchange messages of the parent; they do not use the store. The parent may be
     /// released before or after the new group, which is not affected. Aborting the parent aborts
@@ -76,10 +76,10 @@ dist_export! {
         options: *const dist_group_new_options_t,
         out: *mut *mut dist_group_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let ranks = self::ranks(ranks, n, "ranks")?.unwrap_or_default();
-        let options = read(options)?;
-        give(&out, group(parent)?.new_group(&ranks, &options)?)
+        let out = OutPtr::handle(out, "out")?;
+        let ranks = optional_ranks(ranks, n, "ranks")?.unwrap_or_default();
+        let options = read_subgroup_options(options)?;
+        write_group(&out, group(parent)?.new_group(&ranks, &options)?)
     }
 }
 
@@ -110,15 +110,15 @@ dist_export! {
         options: *const dist_group_new_options_t,
         out: *mut *mut dist_group_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         let color = match color {
             DIST_NO_COLOR => None,
             _ => Some(u32::try_from(color).map_err(|_| {
                 Error::invalid(format!("color is {color}: it is 0 or more, or DIST_NO_COLOR"))
             })?),
         };
-        let options = read(options)?;
-        give(&out, group(parent)?.split(color, key, &options)?)
+        let options = read_subgroup_options(options)?;
+        write_group(&out, group(parent)?.split(color, key, &options)?)
     }
 }
 
@@ -144,10 +144,10 @@ dist_export! {
         let group = self::group(group)?;
         let ranks = group.global_ranks();
         if cap != 0 {
-            Out::required(out, "out")?;
+            OutPtr::required(out, "out")?;
         }
-        for (place, &rank) in ranks.iter().take(cap).enumerate() {
-            Out::required(out.wrapping_add(place), "out")?.write(number(rank)?);
+        for (index, &rank) in ranks.iter().take(cap).enumerate() {
+            OutPtr::required(out.wrapping_add(index), "out")?.write(to_i32(rank)?);
         }
         Ok(ranks.len())
     }
@@ -169,7 +169,7 @@ dist_export! {
         let group = self::group(group)?;
         let global = index(global_rank, "global_rank")?;
         let found = group.global_ranks().iter().position(|&rank| rank == global);
-        found.map_or(Ok(-1), number)
+        found.map_or(Ok(-1), to_i32)
     }
 }
 
@@ -188,6 +188,6 @@ dist_export! {
     pub fn dist_group_rank_to_global(group: *const dist_group_t, rank: i32) -> i32 {
         let group = self::group(group)?;
         let found = group.global_ranks().get(index(rank, "rank")?).copied();
-        found.map_or(Ok(-1), number)
+        found.map_or(Ok(-1), to_i32)
     }
 }

@@ -1,8 +1,8 @@
 //! Groups of what is left of a group that has failed.
 
-use super::args::{Out, milliseconds};
+use super::args::{OutPtr, milliseconds};
 use super::group::{GROUPS, group};
-use super::options;
+use super::sized_struct;
 use super::types::*;
 use crate::api::ShrinkOptions;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ dist_export! {
     /// The ranks find each other without the store and without the connections of the old group. A
     /// failed attempt may be repeated.
     ///
-    /// Dead ranks are left out at once. A rank that does not call within `options.timeout_ms` is
-    /// excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
+    /// Dead ranks are left out at once. A rank that does not call within `sized_struct.timeout_ms`
+    /// is excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
     /// The remaining ranks must be more than half of the ranks that are not proven dead, or exactly
     /// half with the lowest of these. A closed socket proves that a process is dead. So at most one
     /// of two parts that cannot reach each other continues. A rank that dies during the call is
@@ -51,14 +51,14 @@ dist_export! {
         options: *const dist_shrink_options_t,
         out: *mut *mut dist_group_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let options = options::read(options)?;
+        let out = OutPtr::handle(out, "out")?;
+        let options = sized_struct::read(options)?;
         let options = ShrinkOptions {
             timeout_ms: milliseconds(options.timeout_ms, "timeout_ms")?,
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
         };
-        let made = self::group(group)?.shrink(&options)?;
-        out.write(GROUPS.insert(Arc::new(made))?);
+        let shrunk = self::group(group)?.shrink(&options)?;
+        out.write(GROUPS.insert(Arc::new(shrunk))?);
         Ok(())
     }
 }

@@ -10,10 +10,10 @@
 use super::last_error;
 use super::status::status_of;
 use super::types::{DIST_IN_PROGRESS, DIST_OK, dist_status_t};
-use crate::api::Progress;
+use crate::api::WorkProgress;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::process::this;
-use crate::process::thread::{self, MARKS};
+use crate::process::this_process;
+use crate::process::thread::{self, THREAD_FLAGS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
@@ -81,11 +81,11 @@ pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_stat
 }
 
 /// Runs a body that may find that something goes on.
-pub(super) fn progress(name: &str, body: impl FnOnce() -> Result<Progress>) -> dist_status_t {
-    let mut found = Progress::Done;
+pub(super) fn progress(name: &str, body: impl FnOnce() -> Result<WorkProgress>) -> dist_status_t {
+    let mut found = WorkProgress::Done;
     let status = status(name, || body().map(|progress| found = progress));
     match (status, found) {
-        (DIST_OK, Progress::Pending) => DIST_IN_PROGRESS,
+        (DIST_OK, WorkProgress::Pending) => DIST_IN_PROGRESS,
         _ => status,
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>
 
 /// The same, also in a forked child.
 pub(super) fn value_anywhere<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
-    contain(name, body).unwrap_or_else(|error| failed(&error, fallback))
+    catch_panics(name, body).unwrap_or_else(|error| failed(&error, fallback))
 }
 
 fn failed<T>(error: &Error, fallback: T) -> T {
@@ -106,23 +106,23 @@ fn failed<T>(error: &Error, fallback: T) -> T {
 }
 
 fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    if this::is_forked_child() {
+    if this_process::is_forked_child() {
         let message = format!(
             "{name}: this process was forked from one that uses libdist; a forked child cannot go on \
              with it (call exec, or fork before the first use)"
         );
         return Err(Error::new(ErrorKind::NotInitialized, message));
     }
-    contain(name, body)
+    catch_panics(name, body)
 }
 
 /// The panic boundary.
-fn contain<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
-    let outcome = MARKS.with(|marks| {
-        let outside = marks.in_call.replace(true);
+    let outcome = THREAD_FLAGS.with(|marks| {
+        let was_in_call = marks.in_call.replace(true);
         let outcome = catch_unwind(AssertUnwindSafe(body));
-        marks.in_call.set(outside);
+        marks.in_call.set(was_in_call);
         outcome
     });
     match outcome {
@@ -143,10 +143,10 @@ fn contain<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
 fn silence_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let before = std::panic::take_hook();
+        let previous_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !MARKS.with(|marks| marks.in_call.get()) && !thread::is_ours() {
-                before(info);
+            if !THREAD_FLAGS.with(|marks| marks.in_call.get()) && !thread::is_library_thread() {
+                previous_hook(info);
             }
         }));
     });

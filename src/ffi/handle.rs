@@ -38,19 +38,19 @@ const _: () = assert!(
 );
 
 /// In a state: the unit of the number of lookups.
-const USER: u64 = 1;
+const ONE_USER: u64 = 1;
 /// In a state: the slot has an object with a live handle.
 const LIVE: u64 = 1 << 30;
 /// In a state: the object was removed, and lookups still use it.
 const REMOVED: u64 = 1 << 31;
 /// In a state: the bits of the number of lookups.
-const USERS: u64 = LIVE - 1;
+const USER_MASK: u64 = LIVE - 1;
 /// In a state: the position of the generation.
-const GENERATION_AT: u32 = 32;
+const GENERATION_SHIFT: u32 = 32;
 
 /// What a handle names. The numbers are part of the token; none is 0, so that no token is NULL.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum HandleKind {
     Group = 1,
     Store = 2,
     Blob = 3,
@@ -62,7 +62,7 @@ pub(super) enum Kind {
     Outer = 9,
 }
 
-impl Kind {
+impl HandleKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Group => "dist_group_t",
@@ -80,15 +80,15 @@ impl Kind {
 
 /// The objects of one kind.
 #[derive(Debug)]
-pub(super) struct Table<T: 'static> {
-    kind: Kind,
-    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
-    unused: Mutex<Unused>,
+pub(super) struct HandleTable<T: 'static> {
+    kind: HandleKind,
+    chunks: [OnceLock<Box<[HandleSlot<T>]>>; CHUNKS],
+    free_slots: Mutex<FreeSlots>,
 }
 
 /// The slots without an object.
 #[derive(Debug)]
-struct Unused {
+struct FreeSlots {
     /// Slots that had an object before.
     free: Vec<usize>,
     /// The first slot that never had one.
@@ -96,46 +96,46 @@ struct Unused {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct HandleSlot<T> {
     state: AtomicU64,
-    object: UnsafeCell<Option<Arc<T>>>,
+    value: UnsafeCell<Option<Arc<T>>>,
 }
 
-// SAFETY: threads share `object` only as the state allows. A thread has it alone if it has taken
-// the slot from the list of unused ones, or has made the slot unused itself. A thread that was
-// counted while the slot was `LIVE` reads it: this shares the `Arc` with any thread, and any thread
-// may drop it.
-unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+// SAFETY: threads share `value` only as the state allows. A thread has it alone if it has taken the
+// slot from the list of unused ones, or has made the slot unused itself. A thread that was counted
+// while the slot was `LIVE` reads it: this shares the `Arc` with any thread, and any thread may
+// drop it.
+unsafe impl<T: Send + Sync> Sync for HandleSlot<T> {}
 
-impl<T> Slot<T> {
+impl<T> HandleSlot<T> {
     fn unused() -> Self {
-        Self { state: AtomicU64::new(0), object: UnsafeCell::new(None) }
+        Self { state: AtomicU64::new(0), value: UnsafeCell::new(None) }
     }
 }
 
 /// The state of a slot whose object has a live handle of a generation, without the number of
 /// lookups.
-const fn live(generation: u32) -> u64 {
-    (generation as u64) << GENERATION_AT | LIVE
+const fn live_state(generation: u32) -> u64 {
+    (generation as u64) << GENERATION_SHIFT | LIVE
 }
 
 /// An object that a handle names, for as long as it is used. The object stays in its slot until
 /// then.
 #[derive(Debug)]
-pub(super) struct Found<T: 'static> {
-    table: &'static Table<T>,
-    slot: &'static Slot<T>,
+pub(super) struct HandleRef<T: 'static> {
+    table: &'static HandleTable<T>,
+    slot: &'static HandleSlot<T>,
     index: usize,
 }
 
-impl<T> Deref for Found<T> {
+impl<T> Deref for HandleRef<T> {
     type Target = Arc<T>;
 
     #[inline]
     fn deref(&self) -> &Arc<T> {
         // SAFETY: this lookup was counted while the slot was live. No thread writes the object
         // before the count goes down.
-        let object = unsafe { &*self.slot.object.get() };
+        let object = unsafe { &*self.slot.value.get() };
         match object {
             Some(object) => object,
             None => unreachable!("a live slot has an object"),
@@ -143,37 +143,37 @@ impl<T> Deref for Found<T> {
     }
 }
 
-impl<T> Drop for Found<T> {
+impl<T> Drop for HandleRef<T> {
     #[inline]
     fn drop(&mut self) {
-        self.table.leave(self.slot, self.index);
+        self.table.release(self.slot, self.index);
     }
 }
 
-impl<T> Table<T> {
-    pub(super) const fn new(kind: Kind) -> Self {
-        let unused = Mutex::new(Unused { free: Vec::new(), next: 0 });
-        Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], unused }
+impl<T> HandleTable<T> {
+    pub(super) const fn new(kind: HandleKind) -> Self {
+        let unused = Mutex::new(FreeSlots { free: Vec::new(), next: 0 });
+        Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], free_slots: unused }
     }
 
     /// Returns a new handle for an object.
     pub(super) fn insert<H>(&'static self, value: Arc<T>) -> Result<*mut H> {
-        let index = self.take_unused()?;
-        let (chunk, place) = chunk_of(index);
+        let index = self.take_free_index()?;
+        let (chunk, position) = chunk_of(index);
         let slots = self.chunks[chunk]
-            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::unused()).collect());
-        let slot = &slots[place];
+            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| HandleSlot::unused()).collect());
+        let slot = &slots[position];
         // SAFETY: the slot was unused and in the list of those, from which only this thread has
         // taken it.
-        unsafe { *slot.object.get() = Some(value) };
+        unsafe { *slot.value.get() = Some(value) };
         // Lookups with wrong handles may count themselves at any time; the sum keeps their number.
-        let before = slot.state.fetch_add((1 << GENERATION_AT) + LIVE, Ordering::Release);
+        let before = slot.state.fetch_add((1 << GENERATION_SHIFT) + LIVE, Ordering::Release);
         let generation = generation_of(before).wrapping_add(1);
         Ok(std::ptr::without_provenance_mut(self.token(index, generation)))
     }
 
-    fn take_unused(&self) -> Result<usize> {
-        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_free_index(&self) -> Result<usize> {
+        let mut unused = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = unused.free.pop() {
             return Ok(index);
         }
@@ -187,44 +187,44 @@ impl<T> Table<T> {
 
     /// Finds the object that a handle names.
     #[inline]
-    pub(super) fn get<H>(&'static self, handle: *const H) -> Result<Found<T>> {
-        let (slot, index, generation) = self.find(handle.addr())?;
-        match self.enter(slot, index, |state| state == live(generation)) {
+    pub(super) fn get<H>(&'static self, handle: *const H) -> Result<HandleRef<T>> {
+        let (slot, index, generation) = self.find_slot(handle.addr())?;
+        match self.acquire(slot, index, |state| state == live_state(generation)) {
             Some(found) => Ok(found),
-            None => Err(self.invalid(handle.addr())),
+            None => Err(self.invalid_handle(handle.addr())),
         }
     }
 
     /// Counts a lookup of a slot whose state, without its number of lookups, is accepted.
     #[inline]
-    fn enter(
+    fn acquire(
         &'static self,
-        slot: &'static Slot<T>,
+        slot: &'static HandleSlot<T>,
         index: usize,
         accept: impl FnOnce(u64) -> bool,
-    ) -> Option<Found<T>> {
-        let before = slot.state.fetch_add(USER, Ordering::Acquire);
-        if !accept(before & !USERS) {
-            self.leave(slot, index);
+    ) -> Option<HandleRef<T>> {
+        let before = slot.state.fetch_add(ONE_USER, Ordering::Acquire);
+        if !accept(before & !USER_MASK) {
+            self.release(slot, index);
             return None;
         }
-        Some(Found { table: self, slot, index })
+        Some(HandleRef { table: self, slot, index })
     }
 
     /// Ends the count of a lookup. The last lookup of a removed object drops the object.
     #[inline]
-    fn leave(&self, slot: &Slot<T>, index: usize) {
-        let before = slot.state.fetch_sub(USER, Ordering::Release);
-        if before & REMOVED != 0 && before & USERS == USER {
+    fn release(&self, slot: &HandleSlot<T>, index: usize) {
+        let before = slot.state.fetch_sub(ONE_USER, Ordering::Release);
+        if before & REMOVED != 0 && before & USER_MASK == ONE_USER {
             self.reclaim(slot, index);
         }
     }
 
     /// Makes the slot of a removed object unused, if no lookup uses it.
     #[cold]
-    fn reclaim(&self, slot: &Slot<T>, index: usize) {
+    fn reclaim(&self, slot: &HandleSlot<T>, index: usize) {
         let state = slot.state.load(Ordering::Relaxed);
-        if state & (REMOVED | USERS) != REMOVED {
+        if state & (REMOVED | USER_MASK) != REMOVED {
             return;
         }
         if slot
@@ -232,73 +232,77 @@ impl<T> Table<T> {
             .compare_exchange(state, state - REMOVED, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
         {
-            drop(self.take(slot, index));
+            drop(self.take_object(slot, index));
         }
     }
 
     /// Takes the object out of a slot that this thread has made unused.
-    fn take(&self, slot: &Slot<T>, index: usize) -> Option<Arc<T>> {
+    fn take_object(&self, slot: &HandleSlot<T>, index: usize) -> Option<Arc<T>> {
         // SAFETY: this thread has changed the state to unused, and the slot is not yet in the list
         // of those: no other thread reads or writes the object.
-        let object = unsafe { (*slot.object.get()).take() };
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner).free.push(index);
+        let object = unsafe { (*slot.value.get()).take() };
+        self.free_slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(index);
         object
     }
 
     /// All objects that have a handle.
     pub(super) fn all(&'static self) -> Vec<Arc<T>> {
-        let next = self.unused.lock().unwrap_or_else(PoisonError::into_inner).next;
+        let next = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner).next;
         let live = (0..next)
-            .filter_map(|index| self.enter(self.slot(index)?, index, |state| state & LIVE != 0));
+            .filter_map(|index| self.acquire(self.slot(index)?, index, |state| state & LIVE != 0));
         live.map(|found| Arc::clone(&found)).collect()
     }
 
     /// Ends a handle; the object lives on while a call uses it.
     pub(super) fn remove<H>(&'static self, handle: *const H) -> Result<Arc<T>> {
-        let (slot, index, generation) = self.find(handle.addr())?;
+        let (slot, index, generation) = self.find_slot(handle.addr())?;
         let mut state = slot.state.load(Ordering::Relaxed);
-        while state & !USERS == live(generation) {
-            let is_used = state & USERS != 0;
+        while state & !USER_MASK == live_state(generation) {
+            let is_used = state & USER_MASK != 0;
             // The remover of an object that others use counts as one of them.
-            let removed = if is_used { state - LIVE + REMOVED + USER } else { state - LIVE };
+            let removed = if is_used { state - LIVE + REMOVED + ONE_USER } else { state - LIVE };
             match slot.state.compare_exchange_weak(
                 state,
                 removed,
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) if is_used => return Ok(Arc::clone(&Found { table: self, slot, index })),
-                Ok(_) => return self.take(slot, index).ok_or_else(|| self.invalid(handle.addr())),
+                Ok(_) if is_used => return Ok(Arc::clone(&HandleRef { table: self, slot, index })),
+                Ok(_) => {
+                    return self
+                        .take_object(slot, index)
+                        .ok_or_else(|| self.invalid_handle(handle.addr()));
+                }
                 Err(now) => state = now,
             }
         }
-        Err(self.invalid(handle.addr()))
+        Err(self.invalid_handle(handle.addr()))
     }
 
-    fn slot(&self, index: usize) -> Option<&Slot<T>> {
-        let (chunk, place) = chunk_of(index);
-        self.chunks.get(chunk)?.get()?.get(place)
+    fn slot(&self, index: usize) -> Option<&HandleSlot<T>> {
+        let (chunk, position) = chunk_of(index);
+        self.chunks.get(chunk)?.get()?.get(position)
     }
 
     /// The slot of a token, its index and the generation that it must have.
     #[inline]
-    fn find(&self, token: usize) -> Result<(&Slot<T>, usize, u32)> {
+    fn find_slot(&self, token: usize) -> Result<(&HandleSlot<T>, usize, u32)> {
         let index = (token >> KIND_BITS) & ((1 << SLOT_BITS) - 1);
         let generation = generation_of(token as u64);
         match self.slot(index) {
             Some(slot) if token & ((1 << KIND_BITS) - 1) == self.kind as usize => {
                 Ok((slot, index, generation))
             }
-            _ => Err(self.invalid(token)),
+            _ => Err(self.invalid_handle(token)),
         }
     }
 
     fn token(&self, index: usize, generation: u32) -> usize {
-        (generation as usize) << GENERATION_AT | index << KIND_BITS | self.kind as usize
+        (generation as usize) << GENERATION_SHIFT | index << KIND_BITS | self.kind as usize
     }
 
     #[cold]
-    fn invalid(&self, token: usize) -> Error {
+    fn invalid_handle(&self, token: usize) -> Error {
         let name = self.kind.name();
         let message = match token {
             0 => format!("the {name} handle is NULL"),
@@ -313,7 +317,7 @@ impl<T> Table<T> {
 /// The generation in a state, and in a token.
 #[inline]
 fn generation_of(word: u64) -> u32 {
-    u32::try_from(word >> GENERATION_AT).unwrap_or(0)
+    u32::try_from(word >> GENERATION_SHIFT).unwrap_or(0)
 }
 
 /// The chunk of a slot, and its place there: chunk k begins at slot `FIRST_CHUNK * (2^k - 1)`.
@@ -332,16 +336,19 @@ mod tests {
 
     #[test]
     fn only_live_handles_of_the_right_kind_are_found() {
-        static GROUPS: Table<i32> = Table::new(Kind::Group);
-        static STORES: Table<i32> = Table::new(Kind::Store);
+        static GROUPS: HandleTable<i32> = HandleTable::new(HandleKind::Group);
+        static STORES: HandleTable<i32> = HandleTable::new(HandleKind::Store);
         let first: *mut u8 = GROUPS.insert(Arc::new(1)).unwrap();
         let store: *mut u8 = STORES.insert(Arc::new(2)).unwrap();
         assert_eq!(**GROUPS.get(first).unwrap(), 1);
         assert!(GROUPS.get(store).is_err());
         assert!(GROUPS.get(std::ptr::null::<u8>()).is_err());
-        for token in
-            [0xdead_beef, usize::MAX, first.addr() ^ 1 << 31, first.addr() + (1 << GENERATION_AT)]
-        {
+        for token in [
+            0xdead_beef,
+            usize::MAX,
+            first.addr() ^ 1 << 31,
+            first.addr() + (1 << GENERATION_SHIFT),
+        ] {
             assert!(GROUPS.get(std::ptr::without_provenance::<u8>(token)).is_err(), "{token:#x}");
         }
         assert_eq!(*GROUPS.remove(first).unwrap(), 1);
@@ -354,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_removed_object_lives_while_it_is_used() {
-        static TABLE: Table<String> = Table::new(Kind::Blob);
+        static TABLE: HandleTable<String> = HandleTable::new(HandleKind::Blob);
         let value = Arc::new("x".to_owned());
         let weak: Weak<String> = Arc::downgrade(&value);
         let handle: *mut u8 = TABLE.insert(value).unwrap();
@@ -375,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn every_index_has_a_place_of_its_own() {
+    fn every_index_has_its_own_slot() {
         let mut next = (0, 0);
         for index in 0..10_000 {
             assert_eq!(chunk_of(index), next);
@@ -391,7 +398,7 @@ mod tests {
 
     #[test]
     fn all_has_the_objects_with_live_handles() {
-        static TABLE: Table<usize> = Table::new(Kind::Work);
+        static TABLE: HandleTable<usize> = HandleTable::new(HandleKind::Work);
         let handles: Vec<*mut u8> = (0..100).map(|i| TABLE.insert(Arc::new(i)).unwrap()).collect();
         for handle in handles.iter().step_by(2) {
             TABLE.remove(*handle).unwrap();
@@ -416,7 +423,7 @@ mod tests {
             }
         }
         static DROPPED: AtomicU64 = AtomicU64::new(0);
-        static TABLE: Table<Whole> = Table::new(Kind::Work);
+        static TABLE: HandleTable<Whole> = HandleTable::new(HandleKind::Work);
         static CURRENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
         static DONE: AtomicBool = AtomicBool::new(false);
         const ROUNDS: usize = 20_000;
@@ -456,6 +463,6 @@ mod tests {
         });
         assert_eq!(DROPPED.load(Ordering::Relaxed), removed as u64);
         // Slots are reused: the table has not grown with the number of objects.
-        assert!(TABLE.unused.lock().unwrap().next <= 16);
+        assert!(TABLE.free_slots.lock().unwrap().next <= 16);
     }
 }

@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-type Function = unsafe extern "C" fn(
+type CHookFunction = unsafe extern "C" fn(
     group: *mut dist_group_t,
     bucket: *const dist_bucket_t,
     bytes_sent: *mut u64,
@@ -20,10 +20,10 @@ type Function = unsafe extern "C" fn(
 
 /// A caller's function and its argument.
 struct CHook {
-    function: Function,
+    function: CHookFunction,
     user: *mut c_void,
     /// The handle of the group in which it communicates.
-    group: Mutex<Option<Lent>>,
+    group: Mutex<Option<HookGroupHandle>>,
 }
 
 // SAFETY: the caller promises that the function may be called on another thread with that pointer.
@@ -32,12 +32,12 @@ unsafe impl Send for CHook {}
 unsafe impl Sync for CHook {}
 
 /// A group with a handle for as long as this is there.
-struct Lent {
+struct HookGroupHandle {
     group: Arc<Group>,
     handle: *mut dist_group_t,
 }
 
-impl Lent {
+impl HookGroupHandle {
     fn new(group: &Arc<Group>) -> Result<Self> {
         let group = Arc::clone(group);
         let handle = GROUPS.insert(Arc::clone(&group))?;
@@ -45,7 +45,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for HookGroupHandle {
     fn drop(&mut self) {
         // The caller may have released it, which is of no consequence.
         drop(GROUPS.remove(self.handle));
@@ -54,7 +54,7 @@ impl Drop for Lent {
 
 impl CHook {
     fn call(&self, call: &mut HookCall<'_>) -> Result<()> {
-        let handle = self.handle(call.group)?;
+        let handle = self.group_handle(call.group)?;
         let mut bytes_sent = call.bytes_sent;
         let status = with_bucket(&call.bucket, |bucket| {
             // SAFETY: the caller's function, with the caller's pointer, and a bucket and a number
@@ -65,19 +65,19 @@ impl CHook {
         if status == DIST_OK {
             return Ok(());
         }
-        let text = status::text(status).to_string_lossy();
+        let text = status::status_text(status).to_string_lossy();
         let message = format!("its function returned {status} ({text})");
         Err(Error::new(status::kind_of(status), message))
     }
 
-    fn handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
-        let mut lent = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lent) = lent.as_ref().filter(|lent| Arc::ptr_eq(&lent.group, group)) {
+    fn group_handle(&self, group: &Arc<Group>) -> Result<*mut dist_group_t> {
+        let mut current = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lent) = current.as_ref().filter(|lent| Arc::ptr_eq(&lent.group, group)) {
             return Ok(lent.handle);
         }
-        let made = Lent::new(group)?;
-        let handle = made.handle;
-        *lent = Some(made);
+        let created = HookGroupHandle::new(group)?;
+        let handle = created.handle;
+        *current = Some(created);
         Ok(handle)
     }
 }
@@ -86,7 +86,7 @@ impl CHook {
 pub(super) fn hook_function(
     name: &str,
     settings: &str,
-    function: Function,
+    function: CHookFunction,
     user: *mut c_void,
 ) -> HookFunction {
     let hook = CHook { function, user, group: Mutex::new(None) };

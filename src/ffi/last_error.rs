@@ -4,7 +4,7 @@
 //! next failing call: that of a clean-up, or of the function that prints the message.
 
 use crate::base::backtrace;
-use crate::process::witness;
+use crate::process::child_result;
 use std::backtrace::Backtrace;
 use std::cell::{OnceCell, RefCell};
 use std::ffi::{CStr, CString, c_char};
@@ -12,56 +12,61 @@ use std::sync::Arc;
 
 /// What is kept of an error.
 #[derive(Default)]
-struct Last {
+struct LastError {
     message: CString,
     /// Where the failing call was made.
-    at: Option<Backtrace>,
+    raised_at: Option<Backtrace>,
     /// Where the operation was issued that it was about, if that was another call.
-    issued: Option<Arc<Backtrace>>,
+    issued_at: Option<Arc<Backtrace>>,
     /// Both in words, once somebody has asked.
-    text: OnceCell<CString>,
+    rendered_backtraces: OnceCell<CString>,
 }
 
 /// The last two errors of a thread.
 #[derive(Default)]
-struct Errors {
-    kept: [Last; 2],
+struct ErrorHistory {
+    recent: [LastError; 2],
     /// Which of them is the last one.
     newest: usize,
 }
 
-impl Errors {
-    fn push(&mut self, last: Last) {
+impl ErrorHistory {
+    fn push(&mut self, last: LastError) {
         self.newest = 1 - self.newest;
-        self.kept[self.newest] = last;
+        self.recent[self.newest] = last;
     }
 
-    fn last(&self) -> &Last {
-        &self.kept[self.newest]
+    fn last(&self) -> &LastError {
+        &self.recent[self.newest]
     }
 }
 
 thread_local! {
-    static ERRORS: RefCell<Errors> = RefCell::default();
+    static ERRORS: RefCell<ErrorHistory> = RefCell::default();
     /// Of the error that comes next.
-    static ISSUED: RefCell<Option<Arc<Backtrace>>> = const { RefCell::new(None) };
+    static ISSUE_BACKTRACE: RefCell<Option<Arc<Backtrace>>> = const { RefCell::new(None) };
 }
 
 const EMPTY: &CStr = c"";
 
 /// Replaces the message.
 pub(super) fn set(message: &str) {
-    witness::tell(message);
-    let message = text(message);
-    let issued = ISSUED.try_with(RefCell::take).ok().flatten();
-    let last = Last { message, at: backtrace::capture(), issued, text: OnceCell::new() };
+    child_result::record_message(message);
+    let message = to_c_string(message);
+    let issued = ISSUE_BACKTRACE.try_with(RefCell::take).ok().flatten();
+    let last = LastError {
+        message,
+        raised_at: backtrace::capture(),
+        issued_at: issued,
+        rendered_backtraces: OnceCell::new(),
+    };
     // A thread that is being torn down has no message any more.
     ERRORS.try_with(|errors| errors.borrow_mut().push(last)).unwrap_or_default();
 }
 
 /// Says where the operation was issued whose error this call is about to return.
-pub(super) fn issued_at(place: Option<Arc<Backtrace>>) {
-    drop(ISSUED.try_with(|issued| issued.replace(place)));
+pub(super) fn set_issue_backtrace(backtrace: Option<Arc<Backtrace>>) {
+    drop(ISSUE_BACKTRACE.try_with(|issued| issued.replace(backtrace)));
 }
 
 /// The message as a C string: valid until the second next [`set`] on this thread.
@@ -71,28 +76,31 @@ pub(super) fn as_ptr() -> *const c_char {
 
 /// The message.
 pub(super) fn get() -> String {
-    let text =
-        |errors: &RefCell<Errors>| errors.borrow().last().message.to_string_lossy().into_owned();
+    let text = |errors: &RefCell<ErrorHistory>| {
+        errors.borrow().last().message.to_string_lossy().into_owned()
+    };
     ERRORS.try_with(text).unwrap_or_default()
 }
 
 /// Where the error comes from, in words; "" where nobody wanted to know. Valid as long as the
 /// message.
 pub(super) fn backtrace_as_ptr() -> *const c_char {
-    ERRORS.try_with(|errors| errors.borrow().last().describe().as_ptr()).unwrap_or(EMPTY.as_ptr())
+    ERRORS
+        .try_with(|errors| errors.borrow().last().render_backtraces().as_ptr())
+        .unwrap_or(EMPTY.as_ptr())
 }
 
-fn text(text: &str) -> CString {
+fn to_c_string(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
 
-impl Last {
-    fn describe(&self) -> &CStr {
-        self.text.get_or_init(|| {
-            let at = self.at.as_ref().map(backtrace::render).unwrap_or_default();
-            let issued = self.issued.as_ref().map(|issued| backtrace::render(issued));
+impl LastError {
+    fn render_backtraces(&self) -> &CStr {
+        self.rendered_backtraces.get_or_init(|| {
+            let at = self.raised_at.as_ref().map(backtrace::render).unwrap_or_default();
+            let issued = self.issued_at.as_ref().map(|issued| backtrace::render(issued));
             let issued = issued.map(|issued| format!("the operation was issued at:\n{issued}"));
-            text(&(at + &issued.unwrap_or_default()))
+            to_c_string(&(at + &issued.unwrap_or_default()))
         })
     }
 }

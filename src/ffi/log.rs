@@ -2,22 +2,22 @@
 
 use super::types::dist_log_fn;
 use crate::base::error::Error;
-use crate::base::log::{self, Level, Sink};
+use crate::base::log::{self, LogLevel, LogSink};
 use std::ffi::{CString, c_char, c_void};
 
 /// A caller's function.
-struct Callback {
+struct CLogSink {
     function: unsafe extern "C" fn(level: i32, line: *const c_char, user: *mut c_void),
     user: *mut c_void,
 }
 
 // SAFETY: the caller promises that the function may be called from any thread with that pointer.
-unsafe impl Send for Callback {}
+unsafe impl Send for CLogSink {}
 // SAFETY: as above.
-unsafe impl Sync for Callback {}
+unsafe impl Sync for CLogSink {}
 
-impl Sink for Callback {
-    fn line(&self, level: Level, text: &str) {
+impl LogSink for CLogSink {
+    fn write_line(&self, level: LogLevel, text: &str) {
         let line = CString::new(text.replace('\0', "?")).unwrap_or_default();
         // SAFETY: the caller's function, with the caller's pointer and a terminated line.
         unsafe { (self.function)(i32::from(level as u8), line.as_ptr(), self.user) };
@@ -39,7 +39,7 @@ dist_export! {
     /// @threads any, but not inside `function`.
     /// @since 0.1
     pub fn dist_set_log_callback(function: dist_log_fn, user: *mut c_void) -> dist_status_t {
-        let sink = function.map(|function| Box::new(Callback { function, user }) as Box<dyn Sink>);
+        let sink = function.map(|function| Box::new(CLogSink { function, user }) as Box<dyn LogSink>);
         log::set_sink(sink);
         Ok(())
     }
@@ -57,10 +57,10 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_set_log_level(level: i32) -> dist_status_t {
-        let number = u8::try_from(level).ok().filter(|&number| number <= Level::Debug as u8);
+        let number = u8::try_from(level).ok().filter(|&number| number <= LogLevel::Debug as u8);
         let number = number
             .ok_or_else(|| Error::invalid(format!("log level {level} is not one from 0 to 4")))?;
-        log::set_level(Level::from_number(number));
+        log::set_level(LogLevel::from_number(number));
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Memory for buffers.
 
-use super::args::Out;
+use super::args::OutPtr;
 use super::group::group;
 use super::types::*;
 use crate::api::memory;
@@ -39,9 +39,9 @@ dist_export! {
     /// @blocks no; for GPU memory in a group with nccl.windows=1 until all ranks have called.
     /// @return DIST_OK; DIST_ERR_OUT_OF_MEMORY (the message has the requested and the available
     ///   size); DIST_ERR_UNSUPPORTED if the back end has no memory of this kind;
-    ///   DIST_ERR_INVALID_ARGUMENT if `device` is less than DIST_DEVICE_HOST or `ptr` is NULL;
-    ///   DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if
-    ///   the GPU or NCCL failed.
+    ///   DIST_ERR_INVALID_ARGUMENT if `optional_device` is less than DIST_DEVICE_HOST or `ptr` is
+    ///   NULL; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND
+    ///   if the GPU or NCCL failed.
     /// @threads any.
     /// @since 0.1
     pub fn dist_mem_alloc(
@@ -50,7 +50,7 @@ dist_export! {
         device: i32,
         ptr: *mut *mut c_void,
     ) -> dist_status_t {
-        let out = Out::handle(ptr, "ptr")?;
+        let out = OutPtr::handle(ptr, "ptr")?;
         if let Some(address) = memory::allocate(&*self::group(group)?, bytes, device)? {
             out.write(std::ptr::with_exposed_provenance_mut(address));
         }

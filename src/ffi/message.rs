@@ -1,21 +1,21 @@
 //! Probes, the messages that they take, and a send and a receive at the same time.
 
-use super::args::{Out, dst, index, src};
+use super::args::{OutPtr, dst, index, src};
 use super::group::group;
-use super::handle::{Kind, Table};
-use super::point_to_point::{from_rank, from_tag, run, tag_number};
-use super::recv_status::StatusOut;
-use super::submit::{WorkOut, call_options, hand_out, probe_options, send_options};
+use super::handle::{HandleKind, HandleTable};
+use super::point_to_point::{optional_source, optional_tag, run_blocking, tag_number};
+use super::recv_status::RecvStatusOut;
+use super::submit::{WorkOut, call_options, issue_with_handle, probe_options, send_options};
 use super::types::*;
-use crate::api::Progress;
+use crate::api::WorkProgress;
 use crate::api::call::buffer_bytes;
-use crate::api::callbacks::refuse_to_block;
-use crate::api::exchange::Side;
+use crate::api::callbacks::reject_blocking_in_callback;
 use crate::api::probe::{MatchedMessage, ProbeRequest};
+use crate::api::sendrecv::SendRecvSide;
 use crate::base::dtype::DataType;
 use std::ffi::c_void;
 
-static MESSAGES: Table<MatchedMessage> = Table::new(Kind::Message);
+static MESSAGES: HandleTable<MatchedMessage> = HandleTable::new(HandleKind::Message);
 
 dist_export! {
     #[in_progress]
@@ -54,20 +54,20 @@ dist_export! {
         options: *const dist_call_options_t,
         message: *mut *mut dist_message_t,
     ) -> dist_status_t {
-        let out = Out::optional_handle(message);
+        let out = OutPtr::optional_handle(message);
         let (options, waits) = probe_options(options)?;
         let group = self::group(group)?;
-        let (from, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
-        let status = StatusOut::new(status)?;
-        let request = ProbeRequest { from, tag, takes: out.is_some() };
+        let (from, tag) = (optional_source(peer, "peer")?, optional_tag(tag)?);
+        let status = RecvStatusOut::new(status)?;
+        let request = ProbeRequest { from, tag, is_matched_probe: out.is_some() };
         let Some(found) = group.probe(&request, waits, &options)? else {
-            return Ok(Progress::Pending);
+            return Ok(WorkProgress::Pending);
         };
         status.write_envelope(&found.envelope)?;
         if let (Some(out), Some(message)) = (out, found.message) {
             out.write(MESSAGES.insert(message)?);
         }
-        Ok(Progress::Done)
+        Ok(WorkProgress::Done)
     }
 }
 
@@ -112,20 +112,20 @@ dist_export! {
         let found = MESSAGES.get(message)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
-        let status = StatusOut::new(status)?;
+        let status = RecvStatusOut::new(status)?;
         let blocks = work.blocks();
         if blocks {
-            refuse_to_block("a blocking receive")?;
+            reject_blocking_in_callback("a blocking receive")?;
         } else {
-            status.refuse()?;
+            status.refuse_without_blocking()?;
         }
         let call = found.receive(into, dtype, options.clone()).inspect_err(|_| {
             if !found.has_group() {
                 drop(MESSAGES.remove(message));
             }
         })?;
-        let outcome = if blocks { run(call) } else { hand_out(call, work).map(|()| None) };
-        if outcome.is_ok() || !found.give_up_claim() {
+        let outcome = if blocks { run_blocking(call) } else { issue_with_handle(call, work).map(|()| None) };
+        if outcome.is_ok() || !found.release_claim() {
             // Another thread may have released the handle already.
             drop(MESSAGES.remove(message));
         }
@@ -206,26 +206,26 @@ dist_export! {
         let options = send_options(options, &mut given)?;
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
-        let outgoing = Side {
+        let outgoing = SendRecvSide {
             bytes: src(send, buffer_bytes(send_count, dtype, 1)?, "send")?,
             peer: index(dest, "dest")?,
             tag: tag_number(send_tag)?,
         };
-        let incoming = Side {
+        let incoming = SendRecvSide {
             bytes: dst(recv, buffer_bytes(recv_count, dtype, 1)?, "recv")?,
-            peer: from_rank(source, "source")?,
-            tag: from_tag(recv_tag)?,
+            peer: optional_source(source, "source")?,
+            tag: optional_tag(recv_tag)?,
         };
-        let status = StatusOut::new(status)?;
+        let status = RecvStatusOut::new(status)?;
         if work.blocks() {
-            refuse_to_block("a blocking send and receive")?;
+            reject_blocking_in_callback("a blocking send and receive")?;
         } else {
-            status.refuse()?;
+            status.refuse_without_blocking()?;
         }
-        let call = group.exchange(outgoing, incoming, dtype, options.clone())?;
+        let call = group.sendrecv(outgoing, incoming, dtype, options.clone())?;
         if !work.blocks() {
-            return hand_out(call, work);
+            return issue_with_handle(call, work);
         }
-        status.write(run(call)?, dtype)
+        status.write(run_blocking(call)?, dtype)
     }
 }

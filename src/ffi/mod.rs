@@ -16,14 +16,14 @@
 mod guard;
 mod args;
 mod backend_call;
+mod backend_communicator;
 mod backend_host;
 mod backend_mpi;
-mod backend_part;
 mod handle;
 mod last_error;
 mod names;
-mod options;
 mod recv_status;
+mod sized_struct;
 mod status;
 mod submit;
 

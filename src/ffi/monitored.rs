@@ -1,6 +1,6 @@
 //! The barrier that names who does not come.
 
-use super::args::{Out, number, timeout};
+use super::args::{OutPtr, timeout, to_i32};
 use super::group::group;
 use super::types::*;
 use crate::api::batch;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 /// The caller's list of missing ranks: the array, its capacity, and where their number goes.
 #[derive(Debug)]
-struct Missing {
+struct MissingRanksOut {
     list: *mut i32,
     capacity: usize,
-    count: Option<Out<usize>>,
+    count: Option<OutPtr<usize>>,
 }
 
-impl Missing {
+impl MissingRanksOut {
     fn new(list: *mut i32, count: *mut usize) -> Result<Self> {
         if count.is_null() {
             return match list.is_null() {
@@ -26,16 +26,16 @@ impl Missing {
             };
         }
         // SAFETY: not NULL, and the caller promises a readable size_t.
-        let room = unsafe { count.read() };
-        let count = Out::optional(count);
+        let capacity = unsafe { count.read() };
+        let count = OutPtr::optional(count);
         count.iter().for_each(|count| count.write(0));
-        Ok(Self { list, capacity: if list.is_null() { 0 } else { room }, count })
+        Ok(Self { list, capacity: if list.is_null() { 0 } else { capacity }, count })
     }
 
     fn write(&self, ranks: &[Rank]) -> Result<()> {
         for (i, &rank) in ranks.iter().take(self.capacity).enumerate() {
             // SAFETY: the caller promises `capacity` elements.
-            unsafe { self.list.wrapping_add(i).write(number(rank)?) };
+            unsafe { self.list.wrapping_add(i).write(to_i32(rank)?) };
         }
         self.count.iter().for_each(|count| count.write(ranks.len()));
         Ok(())
@@ -58,7 +58,8 @@ dist_export! {
     ///   this rank. Else the call waits for all ranks until the time-out and names all missing
     ///   ranks.
     /// @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
-    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing` (the
+    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing_function`
+    /// (the
     ///   group's size always suffices). Out, the number of missing ranks.
     /// @agree the number of calls, `timeout_ms` and `wait_all_ranks`.
     /// @blocks until the result is known, until about 1 second after the time-out at the latest.
@@ -76,7 +77,7 @@ dist_export! {
         missing: *mut i32,
         n_missing: *mut usize,
     ) -> dist_status_t {
-        let missing = Missing::new(missing, n_missing)?;
+        let missing = MissingRanksOut::new(missing, n_missing)?;
         let timeout = match timeout(timeout_ms, "timeout_ms")? {
             Timeout::Default => None,
             given => Some(Duration::from_millis(given.ms_or(0))),

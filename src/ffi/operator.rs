@@ -3,8 +3,8 @@
 //! A number holds a slot and the slot's generation, so that a released number differs from every
 //! live one. All numbers are above the numbers of the library's own operators.
 
-use super::args::{Out, required_str, src_blocks_by};
-use super::submit::{WorkOut, hand_out};
+use super::args::{OutPtr, required_str, src_blocks_by};
+use super::submit::{WorkOut, issue_with_handle};
 use super::types::*;
 use crate::api::operator::Combine;
 use crate::api::{Call, CallOptions, Group, Operator, OperatorCall};
@@ -16,36 +16,36 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// The lowest number of a caller's operator.
-const FIRST: dist_op_t = 0x100_0000;
+const FIRST_OPERATOR: dist_op_t = 0x100_0000;
 
 /// Of a number, the bits of the slot and, above them, of the generation.
 const SLOT_BITS: u32 = 12;
 const GENERATION_BITS: u32 = 18;
 
 /// With these a reduction's call is made before its operator is put in.
-pub(super) const BYTES: DataType = DataType::U8;
-pub(super) const ANY: ReduceOp = ReduceOp::Sum;
+pub(super) const PLACEHOLDER_DTYPE: DataType = DataType::U8;
+pub(super) const PLACEHOLDER_OP: ReduceOp = ReduceOp::Sum;
 
 /// A C function that folds.
-struct CFunction {
+struct COperatorFunction {
     function: unsafe extern "C" fn(*const c_void, *mut c_void, usize, usize, *mut c_void),
     user: *mut c_void,
     elem_bytes: usize,
 }
 
 // SAFETY: the caller promises that the function may be called with the pointer on any thread.
-unsafe impl Send for CFunction {}
+unsafe impl Send for COperatorFunction {}
 
 // SAFETY: as above, for several threads at once.
-unsafe impl Sync for CFunction {}
+unsafe impl Sync for COperatorFunction {}
 
-impl std::fmt::Debug for CFunction {
+impl std::fmt::Debug for COperatorFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CFunction")
     }
 }
 
-impl Combine for CFunction {
+impl Combine for COperatorFunction {
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize) {
         let (lower, inout) = (lower.as_ptr().cast(), inout.as_mut_ptr().cast());
         // SAFETY: both have `count` elements, are apart, and belong to this thread for the length
@@ -55,32 +55,33 @@ impl Combine for CFunction {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct OperatorSlot {
     generation: u32,
     operator: Option<Arc<Operator>>,
 }
 
 /// The operators that are live.
-static OPERATORS: RwLock<Vec<Slot>> = RwLock::new(Vec::new());
+static OPERATORS: RwLock<Vec<OperatorSlot>> = RwLock::new(Vec::new());
 
-fn write() -> RwLockWriteGuard<'static, Vec<Slot>> {
+fn write_slots() -> RwLockWriteGuard<'static, Vec<OperatorSlot>> {
     OPERATORS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn number(slot: usize, generation: u32) -> Result<dist_op_t> {
+fn encode_operator(slot: usize, generation: u32) -> Result<dist_op_t> {
     let offset = (generation as usize) << SLOT_BITS | slot;
-    let offset = dist_op_t::try_from(offset).ok().and_then(|offset| FIRST.checked_add(offset));
+    let offset =
+        dist_op_t::try_from(offset).ok().and_then(|offset| FIRST_OPERATOR.checked_add(offset));
     offset.ok_or_else(|| Error::internal("an operator without a number"))
 }
 
 /// The slot and generation of a number.
-fn place(number: dist_op_t) -> Option<(usize, u32)> {
-    let offset = u32::try_from(number.checked_sub(FIRST)?).ok()?;
+fn decode_operator(number: dist_op_t) -> Option<(usize, u32)> {
+    let offset = u32::try_from(number.checked_sub(FIRST_OPERATOR)?).ok()?;
     Some(((offset & ((1 << SLOT_BITS) - 1)) as usize, offset >> SLOT_BITS))
 }
 
-fn insert(operator: Operator) -> Result<dist_op_t> {
-    let mut slots = write();
+fn insert_operator(operator: Operator) -> Result<dist_op_t> {
+    let mut slots = write_slots();
     let mut live = slots.iter().filter_map(|slot| slot.operator.as_ref());
     if live.any(|other| other.name() == operator.name()) {
         return Err(Error::invalid(format!(
@@ -92,7 +93,7 @@ fn insert(operator: Operator) -> Result<dist_op_t> {
     let index = match free {
         Some(index) => index,
         None if slots.len() < 1 << SLOT_BITS => {
-            slots.push(Slot { generation: 0, operator: None });
+            slots.push(OperatorSlot { generation: 0, operator: None });
             slots.len() - 1
         }
         None => {
@@ -106,26 +107,26 @@ fn insert(operator: Operator) -> Result<dist_op_t> {
     let slot = &mut slots[index];
     slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
     slot.operator = Some(Arc::new(operator));
-    number(index, slot.generation)
+    encode_operator(index, slot.generation)
 }
 
-fn find(number: dist_op_t) -> Result<Arc<Operator>> {
+fn find_operator(number: dist_op_t) -> Result<Arc<Operator>> {
     let slots = OPERATORS.read().unwrap_or_else(PoisonError::into_inner);
-    let slot = place(number).and_then(|(index, generation)| {
+    let slot = decode_operator(number).and_then(|(index, generation)| {
         slots.get(index).filter(|slot| slot.generation == generation)
     });
-    slot.and_then(|slot| slot.operator.clone()).ok_or_else(|| stale(number))
+    slot.and_then(|slot| slot.operator.clone()).ok_or_else(|| stale_operator(number))
 }
 
-fn remove(number: dist_op_t) -> Result<()> {
-    let mut slots = write();
-    let slot = place(number).and_then(|(index, generation)| {
+fn remove_operator(number: dist_op_t) -> Result<()> {
+    let mut slots = write_slots();
+    let slot = decode_operator(number).and_then(|(index, generation)| {
         slots.get_mut(index).filter(|slot| slot.generation == generation)
     });
-    slot.and_then(|slot| slot.operator.take()).map(drop).ok_or_else(|| stale(number))
+    slot.and_then(|slot| slot.operator.take()).map(drop).ok_or_else(|| stale_operator(number))
 }
 
-fn stale(number: dist_op_t) -> Error {
+fn stale_operator(number: dist_op_t) -> Error {
     Error::invalid(format!(
         "argument op: {number:#x} is no live operator of dist_op_create (released, of another process, or never made)"
     ))
@@ -134,20 +135,20 @@ fn stale(number: dist_op_t) -> Error {
 /// Whether a reduction is one with a caller's operator, or seems to be.
 #[inline]
 pub(super) fn is_custom(dtype: dist_dtype_t, op: dist_op_t) -> bool {
-    op >= FIRST || dtype == DIST_OPAQUE
+    op >= FIRST_OPERATOR || dtype == DIST_OPAQUE
 }
 
 /// The operator and the element type of such a reduction.
-pub(super) struct Custom {
+pub(super) struct CustomOperator {
     operator: Arc<Operator>,
     dtype: Option<DataType>,
 }
 
-impl Custom {
+impl CustomOperator {
     /// Finds them by their numbers.
     #[cold]
     pub(super) fn find(dtype: dist_dtype_t, op: dist_op_t) -> Result<Self> {
-        if op < FIRST {
+        if op < FIRST_OPERATOR {
             let message = format!(
                 "argument op: DIST_OPAQUE is for operators of dist_op_create, and this is {op:#x}: name the elements' type"
             );
@@ -157,7 +158,7 @@ impl Custom {
             DIST_OPAQUE => None,
             _ => Some(DataType::from_number(dtype)?),
         };
-        Ok(Self { operator: find(op)?, dtype })
+        Ok(Self { operator: find_operator(op)?, dtype })
     }
 
     /// The bytes of `blocks` times `count` elements.
@@ -190,7 +191,7 @@ impl Custom {
         if work.blocks() {
             return group.run_operator(call, options);
         }
-        hand_out(group.prepare_operator(call, options.clone())?, work)
+        issue_with_handle(group.prepare_operator(call, options.clone())?, work)
     }
 }
 
@@ -203,9 +204,9 @@ dist_export! {
     /// memory, over every back end that carries host memory. The library folds vectors in rank
     /// order, whether the operator is commutative or not, and every rank gets the same bits.
     ///
-    /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they differ,
-    /// the call ends with DIST_ERR_MISMATCH, and the error names both operators. An operator
-    /// belongs to the process, not to a group.
+    /// The ranks of a call compare the operator's name, `elem_bytes` and `check_flags`. If they
+    /// differ, the call ends with DIST_ERR_MISMATCH, and the error names both operators. An
+    /// operator belongs to the process, not to a group.
     ///
     /// @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the
     ///   process has this name.
@@ -217,10 +218,10 @@ dist_export! {
     ///   library may call `function`.
     /// @param out out: the operator, owned by the caller, released with dist_op_release. Not
     ///   written on failure.
-    /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
+    /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `check_flags`.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
-    ///   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
+    ///   DIST_ERR_UNSUPPORTED if `check_flags` has a bit that this version does not know;
     ///   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
     /// @threads any.
     /// @since 0.1
@@ -232,16 +233,16 @@ dist_export! {
         user: *mut c_void,
         out: *mut dist_op_t,
     ) -> dist_status_t {
-        let out = Out::required(out, "out")?;
+        let out = OutPtr::required(out, "out")?;
         let name = required_str(name, "name")?;
-        let function = function.ok_or_else(|| super::args::null("function"))?;
+        let function = function.ok_or_else(|| super::args::null_argument("function"))?;
         if flags & !DIST_OP_COMMUTATIVE != 0 {
             let message = format!("flags have {flags:#x}, which this version does not know");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let is_commutative = flags & DIST_OP_COMMUTATIVE != 0;
-        let function = Box::new(CFunction { function, user, elem_bytes });
-        out.write(insert(Operator::new(name, elem_bytes, is_commutative, function)?)?);
+        let function = Box::new(COperatorFunction { function, user, elem_bytes });
+        out.write(insert_operator(Operator::new(name, elem_bytes, is_commutative, function)?)?);
         Ok(())
     }
 }
@@ -259,7 +260,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_op_release(op: dist_op_t) -> dist_status_t {
-        remove(op)
+        remove_operator(op)
     }
 }
 
@@ -267,7 +268,7 @@ dist_export! {
 mod tests {
     use super::*;
 
-    unsafe extern "C" fn nothing(
+    unsafe extern "C" fn no_op(
         _: *const c_void,
         _: *mut c_void,
         _: usize,
@@ -277,28 +278,29 @@ mod tests {
     }
 
     fn operator(name: &str) -> Result<Operator> {
-        let function = CFunction { function: nothing, user: std::ptr::null_mut(), elem_bytes: 3 };
+        let function =
+            COperatorFunction { function: no_op, user: std::ptr::null_mut(), elem_bytes: 3 };
         Operator::new(name, 3, false, Box::new(function))
     }
 
     #[test]
     fn a_released_number_is_never_an_operator_again() {
-        let first = insert(operator("test first").unwrap()).unwrap();
+        let first = insert_operator(operator("test first").unwrap()).unwrap();
         assert!(is_custom(DIST_F32, first) && !is_custom(DIST_F32, DIST_PREMUL_SUM));
-        assert_eq!(find(first).unwrap().name(), "test first");
-        let twice = insert(operator("test first").unwrap()).unwrap_err();
+        assert_eq!(find_operator(first).unwrap().name(), "test first");
+        let twice = insert_operator(operator("test first").unwrap()).unwrap_err();
         assert!(twice.message().contains("\"test first\""), "{twice}");
-        let kept = find(first).unwrap();
-        remove(first).unwrap();
-        assert_eq!(kept.element(), 3);
+        let kept = find_operator(first).unwrap();
+        remove_operator(first).unwrap();
+        assert_eq!(kept.element_bytes(), 3);
         for _ in 0..3 {
-            let again = insert(operator("test first").unwrap()).unwrap();
+            let again = insert_operator(operator("test first").unwrap()).unwrap();
             assert_ne!(again, first);
-            assert!(find(first).is_err() && remove(first).is_err());
-            remove(again).unwrap();
+            assert!(find_operator(first).is_err() && remove_operator(first).is_err());
+            remove_operator(again).unwrap();
         }
-        for number in [0, FIRST - 1, FIRST, dist_op_t::MAX, -1] {
-            assert!(find(number).is_err(), "{number:#x}");
+        for number in [0, FIRST_OPERATOR - 1, FIRST_OPERATOR, dist_op_t::MAX, -1] {
+            assert!(find_operator(number).is_err(), "{number:#x}");
         }
     }
 
@@ -307,7 +309,10 @@ mod tests {
         let last = (1 << SLOT_BITS) - 1;
         for generation in [0, 1, (1 << GENERATION_BITS) - 1] {
             for slot in [0, last] {
-                assert_eq!(place(number(slot, generation).unwrap()), Some((slot, generation)));
+                assert_eq!(
+                    decode_operator(encode_operator(slot, generation).unwrap()),
+                    Some((slot, generation))
+                );
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Outer optimizers.
 
-use super::args::{Out, index, milliseconds, null, optional_str, slice};
+use super::args::{OutPtr, index, milliseconds, null_argument, optional_str, slice};
 use super::blob;
 use super::group::group;
-use super::handle::{Kind, Table};
-use super::options;
+use super::handle::{HandleKind, HandleTable};
 use super::outer_types::*;
 use super::reducer_args::read_params;
+use super::sized_struct;
 use super::train_types::dist_param_t;
 use super::types::*;
 use crate::api::reducer::{
@@ -16,9 +16,9 @@ use crate::base::error::{Error, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-static OUTERS: Table<Outer> = Table::new(Kind::Outer);
+static OUTERS: HandleTable<Outer> = HandleTable::new(HandleKind::Outer);
 
-type Function = unsafe extern "C" fn(
+type COuterFunction = unsafe extern "C" fn(
     param: usize,
     global: *mut f32,
     pseudo_grad: *const f32,
@@ -29,7 +29,7 @@ type Function = unsafe extern "C" fn(
 
 /// A caller's optimizer and its argument.
 struct COptimizer {
-    function: Function,
+    function: COuterFunction,
     user: *mut c_void,
 }
 
@@ -58,8 +58,8 @@ fn outer_options(given: &dist_outer_options_t) -> Result<OuterOptions> {
             return Err(Error::invalid(message));
         }
         Some(function) => {
-            let c = COptimizer { function, user: given.user };
-            let update = move |update: &OuterUpdate| c.update(update);
+            let optimizer_function = COptimizer { function, user: given.user };
+            let update = move |update: &OuterUpdate| optimizer_function.update(update);
             OuterOptimizer::Function(optimizer.to_owned(), Arc::new(update))
         }
     };
@@ -107,11 +107,11 @@ dist_export! {
         options: *const dist_outer_options_t,
         out: *mut *mut dist_outer_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         if options.is_null() {
-            return Err(null("options"));
+            return Err(null_argument("options"));
         }
-        let options = outer_options(&options::read(options)?)?;
+        let options = outer_options(&sized_struct::read(options)?)?;
         let group = self::group(group)?;
         let outer = Outer::create(&group, read_params(params, n_params)?, options)?;
         out.write(OUTERS.insert(outer)?);
@@ -149,10 +149,10 @@ dist_export! {
         all_votes: *mut u64,
     ) -> dist_status_t {
         let step = OUTERS.get(outer)?.step(vote)?;
-        if let Some(out) = Out::optional(fragment) {
+        if let Some(out) = OutPtr::optional(fragment) {
             out.write(step.fragment.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX)));
         }
-        if let Some(out) = Out::optional(all_votes) {
+        if let Some(out) = OutPtr::optional(all_votes) {
             out.write(step.votes);
         }
         Ok(())
@@ -204,15 +204,15 @@ dist_export! {
         state: *mut *mut f32,
         count: *mut usize,
     ) -> dist_status_t {
-        let out = Out::handle(global, "global")?;
-        let state_out = Out::optional(state);
+        let out = OutPtr::handle(global, "global")?;
+        let state_out = OutPtr::optional(state);
         state_out.iter().for_each(|out| out.write(std::ptr::null_mut()));
         let (global, state, elements) = OUTERS.get(outer)?.values(param)?;
         out.write(global);
         if let (Some(out), Some(state)) = (state_out, state) {
             out.write(state);
         }
-        if let Some(out) = Out::optional(count) {
+        if let Some(out) = OutPtr::optional(count) {
             out.write(elements);
         }
         Ok(())
@@ -236,8 +236,8 @@ dist_export! {
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_outer_save(outer: *mut dist_outer_t, out: *mut *mut dist_blob_t) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        blob::give(&out, vec![OUTERS.get(outer)?.save()?])
+        let out = OutPtr::handle(out, "out")?;
+        blob::write_blob(&out, vec![OUTERS.get(outer)?.save()?])
     }
 }
 
@@ -288,9 +288,9 @@ dist_export! {
         out: *mut dist_outer_stats_t,
     ) -> dist_status_t {
         if out.is_null() {
-            return Err(null("out"));
+            return Err(null_argument("out"));
         }
-        let size = options::output_size(out.cast_const())?;
+        let size = sized_struct::output_size(out.cast_const())?;
         let OuterStats { steps, updates, restores, bytes_reduced, bytes_saved, communication_ns } =
             OUTERS.get(outer)?.stats();
         let struct_size = size_of::<dist_outer_stats_t>();
@@ -303,7 +303,7 @@ dist_export! {
             bytes_saved,
             communication_ns,
         };
-        options::write(out, size, stats);
+        sized_struct::write(out, size, stats);
         Ok(())
     }
 }

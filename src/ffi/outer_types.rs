@@ -2,7 +2,7 @@
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
-use super::options::Options;
+use super::sized_struct::SizedStruct;
 use std::ffi::{c_char, c_void};
 
 /// Lets ranks train on their own for many steps between two agreements (local SGD, DiLoCo).
@@ -15,9 +15,9 @@ pub struct dist_outer_t {
 
 /// Updates the global values of a parameter, `count` elements of each array.
 ///
-/// `pseudo_grad` is the mean over the ranks of the global values less those of the rank. `state` is
-/// memory of the function's own, zeros at first. The function computes the same bits on all ranks.
-/// It must not throw and must not call libdist. `user` is that of the options.
+/// `pseudo_grad` is the mean over the ranks of the global values less those of the rank.
+/// `failure_state` is memory of the function's own, zeros at first. The function computes the same
+/// bits on all ranks. It must not throw and must not call libdist. `user` is that of the options.
 pub type dist_outer_fn = Option<
     unsafe extern "C" fn(
         param: usize,
@@ -64,7 +64,7 @@ pub struct dist_outer_options_t {
 
 // SAFETY: repr(C), begins with a usize, and any bytes are a value of its numbers, pointers and
 // optional function.
-unsafe impl Options for dist_outer_options_t {
+unsafe impl SizedStruct for dist_outer_options_t {
     const NAME: &'static str = "dist_outer_options_t";
     const FIRST_SIZE: usize = 96;
 }
@@ -92,7 +92,7 @@ pub struct dist_outer_stats_t {
 }
 
 // SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers.
-unsafe impl Options for dist_outer_stats_t {
+unsafe impl SizedStruct for dist_outer_stats_t {
     const NAME: &'static str = "dist_outer_stats_t";
     const FIRST_SIZE: usize = 56;
 }

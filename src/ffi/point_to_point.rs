@@ -1,15 +1,15 @@
 //! Messages between two ranks.
 
-use super::args::{dst, index, negative, src};
+use super::args::{dst, index, negative_argument, src};
 use super::group::group;
-use super::recv_status::StatusOut;
-use super::submit::{WorkOut, call_options, hand_out, send_options};
+use super::recv_status::RecvStatusOut;
+use super::submit::{WorkOut, call_options, issue_with_handle, send_options};
 use super::types::*;
-use super::work::wait_to_the_end;
+use super::work::wait_until_done;
 use crate::api::call::buffer_bytes;
-use crate::api::callbacks::refuse_to_block;
-use crate::api::issue::Prepared;
-use crate::api::point_to_point::AtOnce;
+use crate::api::callbacks::reject_blocking_in_callback;
+use crate::api::issue::PreparedCall;
+use crate::api::point_to_point::ImmediateReceive;
 use crate::api::probe::Delivery;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -20,28 +20,28 @@ use std::sync::Arc;
 /// A tag that is no wild card.
 #[inline]
 pub(super) fn tag_number(tag: i32) -> Result<u32> {
-    u32::try_from(tag).map_err(|_| negative(tag, "tag"))
+    u32::try_from(tag).map_err(|_| negative_argument(tag, "tag"))
 }
 
 /// Whom a receive is from; `None` for any.
 #[inline]
-pub(super) fn from_rank(peer: i32, name: &str) -> Result<Option<usize>> {
+pub(super) fn optional_source(peer: i32, name: &str) -> Result<Option<usize>> {
     if peer == DIST_ANY_SOURCE { Ok(None) } else { index(peer, name).map(Some) }
 }
 
 /// Under which tag a receive is; `None` for any.
 #[inline]
-pub(super) fn from_tag(tag: i32) -> Result<Option<u32>> {
+pub(super) fn optional_tag(tag: i32) -> Result<Option<u32>> {
     if tag == DIST_ANY_TAG { Ok(None) } else { tag_number(tag).map(Some) }
 }
 
 /// Issues a message, waits until it is done, and returns its delivery.
-pub(super) fn run(call: Prepared) -> Result<Option<Delivery>> {
-    let (work, is_alone) = (Arc::clone(call.work()), call.is_on_own_stream());
-    work.will_be_awaited();
+pub(super) fn run_blocking(call: PreparedCall) -> Result<Option<Delivery>> {
+    let (work, is_on_own_stream) = (Arc::clone(call.work()), call.is_on_library_stream());
+    work.set_awaited();
     call.issue()?;
-    wait_to_the_end(&work)?;
-    if is_alone {
+    wait_until_done(&work)?;
+    if is_on_own_stream {
         work.synchronize(&Deadline::never())?;
     }
     Ok(work.delivery())
@@ -100,13 +100,13 @@ dist_export! {
         let bytes = src(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
         let (peer, tag) = (index(peer, "peer")?, tag_number(tag)?);
         if !work.blocks() {
-            return hand_out(group.send(bytes, dtype, peer, tag, options.clone())?, work);
+            return issue_with_handle(group.send(bytes, dtype, peer, tag, options.clone())?, work);
         }
-        refuse_to_block("a blocking send")?;
-        if group.send_at_once(bytes, dtype, peer, tag, options) {
+        reject_blocking_in_callback("a blocking send")?;
+        if group.try_send_now(bytes, dtype, peer, tag, options) {
             return Ok(());
         }
-        run(group.send(bytes, dtype, peer, tag, options.clone())?).map(drop)
+        run_blocking(group.send(bytes, dtype, peer, tag, options.clone())?).map(drop)
     }
 }
 
@@ -154,17 +154,17 @@ dist_export! {
         let group = self::group(group)?;
         let dtype = DataType::from_number(dtype)?;
         let into = dst(buf, buffer_bytes(count, dtype, 1)?, "buf")?;
-        let (peer, tag) = (from_rank(peer, "peer")?, from_tag(tag)?);
-        let status = StatusOut::new(status)?;
+        let (peer, tag) = (optional_source(peer, "peer")?, optional_tag(tag)?);
+        let status = RecvStatusOut::new(status)?;
         if !work.blocks() {
             let call = group.receive(into, dtype, peer, tag, options.clone())?;
-            status.refuse()?;
-            return hand_out(call, work);
+            status.refuse_without_blocking()?;
+            return issue_with_handle(call, work);
         }
-        refuse_to_block("a blocking receive")?;
-        let delivery = match group.receive_at_once(into, dtype, peer, tag, options) {
-            AtOnce::Here(delivery) => Some(delivery),
-            AtOnce::Not(noted) => run(group.receive(into, dtype, peer, tag, options.clone())?.with_note(noted))?,
+        reject_blocking_in_callback("a blocking receive")?;
+        let delivery = match group.try_receive_now(into, dtype, peer, tag, options) {
+            ImmediateReceive::Received(delivery) => Some(delivery),
+            ImmediateReceive::NotReceived(noted) => run_blocking(group.receive(into, dtype, peer, tag, options.clone())?.with_issued_message(noted))?,
         };
         status.write(delivery, dtype)
     }

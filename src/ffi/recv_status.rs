@@ -1,28 +1,28 @@
 //! The parameter `status` of receives and probes.
 
-use super::args::number;
-use super::options;
+use super::args::to_i32;
+use super::sized_struct;
 use super::types::dist_recv_status_t;
-use crate::api::probe::{Delivery, Envelope};
+use crate::api::probe::{Delivery, MessageEnvelope};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 
 /// Where the status of a message goes, if the caller wants it.
 #[derive(Debug)]
-pub(super) struct StatusOut(*mut dist_recv_status_t);
+pub(super) struct RecvStatusOut(*mut dist_recv_status_t);
 
-impl StatusOut {
+impl RecvStatusOut {
     /// Checks the size that the caller says.
     #[inline]
     pub(super) fn new(status: *mut dist_recv_status_t) -> Result<Self> {
         if !status.is_null() {
-            options::output_size(status.cast_const())?;
+            sized_struct::output_size(status.cast_const())?;
         }
         Ok(Self(status))
     }
 
     /// Refuses it, in a call that does not block.
-    pub(super) fn refuse(&self) -> Result<()> {
+    pub(super) fn refuse_without_blocking(&self) -> Result<()> {
         if self.0.is_null() {
             return Ok(());
         }
@@ -36,7 +36,7 @@ impl StatusOut {
     pub(super) fn write(&self, delivery: Option<Delivery>, dtype: DataType) -> Result<()> {
         match delivery {
             Some(Delivery { peer, tag, bytes }) if !self.0.is_null() => {
-                self.write_envelope(&Envelope { from: peer, tag, dtype, bytes })
+                self.write_envelope(&MessageEnvelope { from: peer, tag, dtype, bytes })
             }
             _ => Ok(()),
         }
@@ -44,22 +44,22 @@ impl StatusOut {
 
     /// Writes the status of a message that a probe has found.
     #[cold]
-    pub(super) fn write_envelope(&self, envelope: &Envelope) -> Result<()> {
+    pub(super) fn write_envelope(&self, envelope: &MessageEnvelope) -> Result<()> {
         if self.0.is_null() {
             return Ok(());
         }
-        let Envelope { from, tag, dtype, bytes } = *envelope;
+        let MessageEnvelope { from, tag, dtype, bytes } = *envelope;
         let tag = i32::try_from(tag);
         let status = dist_recv_status_t {
             struct_size: 0,
-            source: number(from)?,
+            source: to_i32(from)?,
             tag: tag.map_err(|_| Error::internal("a caller received a message of the library"))?,
             count: bytes / dtype.size(),
             dtype: dtype.number(),
             reserved: 0,
         };
         // Again: the struct is the caller's.
-        options::write(self.0, options::output_size(self.0.cast_const())?, status);
+        sized_struct::write(self.0, sized_struct::output_size(self.0.cast_const())?, status);
         Ok(())
     }
 }

@@ -1,17 +1,17 @@
 //! Reducers: creation, memory, values, and figures.
 
-use super::args::{Out, index, null};
+use super::args::{OutPtr, index, null_argument};
 use super::blob;
 use super::group::group;
-use super::handle::{Kind, Table};
-use super::options;
-use super::reducer_args::{read_params, reducer_options, values};
+use super::handle::{HandleKind, HandleTable};
+use super::reducer_args::{read_params, reducer_options, value_selection};
+use super::sized_struct;
 use super::train_types::*;
 use super::types::*;
 use crate::api::reducer::{Reducer, ReducerStats};
 use std::ffi::c_void;
 
-pub(super) static REDUCERS: Table<Reducer> = Table::new(Kind::Reducer);
+pub(super) static REDUCERS: HandleTable<Reducer> = HandleTable::new(HandleKind::Reducer);
 
 dist_export! {
     /// Creates a reducer, which averages gradients over the ranks of a group.
@@ -46,8 +46,8 @@ dist_export! {
         options: *const dist_reducer_options_t,
         out: *mut *mut dist_reducer_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let options = reducer_options(&options::read(options)?)?;
+        let out = OutPtr::handle(out, "out")?;
+        let options = reducer_options(&sized_struct::read(options)?)?;
         let group = self::group(group)?;
         let params = read_params(params, n_params)?;
         let reducer = Reducer::create(&group, params, options)?;
@@ -80,9 +80,9 @@ dist_export! {
         grad: *mut *mut c_void,
         count: *mut usize,
     ) -> dist_status_t {
-        let out = Out::handle(grad, "grad")?;
-        let (place, elements) = REDUCERS.get(reducer)?.grad(param)?;
-        give_place(&out, place, count, elements);
+        let out = OutPtr::handle(grad, "grad")?;
+        let (view, elements) = REDUCERS.get(reducer)?.grad(param)?;
+        write_view(&out, view, count, elements);
         Ok(())
     }
 }
@@ -109,23 +109,23 @@ dist_export! {
         grad: *mut *mut c_void,
         count: *mut usize,
     ) -> dist_status_t {
-        let out = Out::handle(grad, "grad")?;
-        let (place, elements) = REDUCERS.get(reducer)?.result(param)?;
-        give_place(&out, place, count, elements);
+        let out = OutPtr::handle(grad, "grad")?;
+        let (view, elements) = REDUCERS.get(reducer)?.result(param)?;
+        write_view(&out, view, count, elements);
         Ok(())
     }
 }
 
-fn give_place(
-    out: &Out<*mut c_void>,
-    place: crate::base::buffer::Dst<'static>,
+fn write_view(
+    out: &OutPtr<*mut c_void>,
+    view: crate::base::buffer::Dst<'static>,
     count: *mut usize,
     elements: usize,
 ) {
-    if !place.is_empty() {
-        out.write(place.as_mut_ptr().cast());
+    if !view.is_empty() {
+        out.write(view.as_mut_ptr().cast());
     }
-    if let Some(count) = Out::optional(count) {
+    if let Some(count) = OutPtr::optional(count) {
         count.write(elements);
     }
 }
@@ -155,10 +155,10 @@ dist_export! {
         values: *mut *mut c_void,
         n_rows: *mut usize,
     ) -> dist_status_t {
-        let rows = Out::required(rows, "rows")?;
+        let rows = OutPtr::required(rows, "rows")?;
         rows.write(std::ptr::null());
-        let values = Out::handle(values, "values")?;
-        let n_rows = Out::required(n_rows, "n_rows")?;
+        let values = OutPtr::handle(values, "values")?;
+        let n_rows = OutPtr::required(n_rows, "n_rows")?;
         let (indices, reduced) = REDUCERS.get(reducer)?.rows(param)?;
         if !indices.is_empty() {
             rows.write(indices.as_ptr().cast());
@@ -186,7 +186,7 @@ dist_export! {
         root: i32,
         what: u64,
     ) -> dist_status_t {
-        REDUCERS.get(reducer)?.broadcast(index(root, "root")?, values(what)?)
+        REDUCERS.get(reducer)?.broadcast(index(root, "root")?, value_selection(what)?)
     }
 }
 
@@ -212,9 +212,9 @@ dist_export! {
         what: u64,
         differences: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(differences, "differences")?;
-        let lines = REDUCERS.get(reducer)?.check(values(what)?)?;
-        blob::give(&out, lines.into_iter().map(String::into_bytes).collect())
+        let out = OutPtr::handle(differences, "differences")?;
+        let lines = REDUCERS.get(reducer)?.check(value_selection(what)?)?;
+        blob::write_blob(&out, lines.into_iter().map(String::into_bytes).collect())
     }
 }
 
@@ -268,8 +268,8 @@ dist_export! {
         reducer: *const dist_reducer_t,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        blob::give(&out, vec![REDUCERS.get(reducer)?.layout()])
+        let out = OutPtr::handle(out, "out")?;
+        blob::write_blob(&out, vec![REDUCERS.get(reducer)?.layout()])
     }
 }
 
@@ -289,9 +289,9 @@ dist_export! {
         out: *mut dist_reducer_stats_t,
     ) -> dist_status_t {
         if out.is_null() {
-            return Err(null("out"));
+            return Err(null_argument("out"));
         }
-        let size = options::output_size(out.cast_const())?;
+        let size = sized_struct::output_size(out.cast_const())?;
         let ReducerStats {
             steps,
             n_buckets,
@@ -320,7 +320,7 @@ dist_export! {
             rebuilds,
             retries,
         };
-        options::write(out, size, stats);
+        sized_struct::write(out, size, stats);
         Ok(())
     }
 }
@@ -341,9 +341,9 @@ dist_export! {
         reducer: *const dist_reducer_t,
         json: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(json, "json")?;
+        let out = OutPtr::handle(json, "json")?;
         let text = REDUCERS.get(reducer)?.describe().to_string();
-        blob::give(&out, vec![text.into_bytes()])
+        blob::write_blob(&out, vec![text.into_bytes()])
     }
 }
 

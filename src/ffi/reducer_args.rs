@@ -1,16 +1,19 @@
 //! What the functions of reducers are given: parameters, options, choices of values.
 
-use super::args::{dst, index, milliseconds, null, optional_str, required_str, reserved, slice};
+use super::args::{
+    check_reserved, dst, index, milliseconds, null_argument, optional_str, required_str, slice,
+};
 use super::hook::hook_function;
-use super::options;
+use super::sized_struct;
 use super::train_types::*;
 use super::types::*;
 use crate::api::call::buffer_bytes;
 use crate::api::reducer::{
-    Divide, HookChoice, MOST_PARAMS, Missing, Param, ParamRole, ReducerOptions, Values,
+    DividePolicy, HookChoice, MOST_PARAMS, MissingPolicy, Param, ParamRole, ParamSelection,
+    ReducerOptions,
 };
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 
 const KNOWN_PARAM_FLAGS: u64 = DIST_PARAM_FROZEN | DIST_PARAM_BUFFER | DIST_PARAM_SPARSE_ROWS;
 
@@ -40,16 +43,16 @@ pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Pa
         return Ok(Vec::new());
     }
     if array.is_null() {
-        return Err(null("params"));
+        return Err(null_argument("params"));
     }
     if n > MOST_PARAMS {
         let message = format!("n_params is {n}: a reducer has {MOST_PARAMS} parameters at most");
         return Err(Error::invalid(message));
     }
-    let stride = options::output_size(array)?;
+    let stride = sized_struct::output_size(array)?;
     let param = |index: usize| {
         let at = array.cast::<u8>().wrapping_add(index * stride).cast::<dist_param_t>();
-        let given = options::read(at)?;
+        let given = sized_struct::read(at)?;
         if given.struct_size != stride {
             let message = format!(
                 "struct_size is {}, and that of params[0] {stride}: all are alike",
@@ -57,14 +60,14 @@ pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Pa
             );
             return Err(Error::invalid(message));
         }
-        param_of(&given)
+        to_param(&given)
     };
     (0..n).map(|index| param(index).context(|| format!("params[{index}]"))).collect()
 }
 
-fn param_of(given: &dist_param_t) -> Result<Param> {
+fn to_param(given: &dist_param_t) -> Result<Param> {
     check_flags(given.flags, KNOWN_PARAM_FLAGS)?;
-    reserved(given.reserved)?;
+    check_reserved(given.reserved)?;
     let name = required_str(given.name, "name")?;
     let dtype = DataType::from_number(given.dtype)?;
     let grad_dtype = match given.grad_dtype {
@@ -112,7 +115,7 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
     check_flags(flags, KNOWN_FLAGS)?;
     let has = |flag: u64| flags & flag != 0;
     let layout = match given.layout.is_null() {
-        true if given.layout_bytes > 0 => return Err(null("layout")),
+        true if given.layout_bytes > 0 => return Err(null_argument("layout")),
         true => None,
         false => Some(slice(given.layout.cast::<u8>(), given.layout_bytes, "layout")?.to_vec()),
     };
@@ -121,10 +124,10 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
         bucket_bytes: given.bucket_bytes,
         first_bucket_bytes: given.first_bucket_bytes,
         divide: match given.divide {
-            DIST_DIVIDE_WORLD => Divide::World,
-            DIST_DIVIDE_NONE => Divide::None,
-            DIST_DIVIDE_INITIAL => Divide::Initial,
-            DIST_DIVIDE_WEIGHTED => Divide::Weighted,
+            DIST_DIVIDE_WORLD => DividePolicy::World,
+            DIST_DIVIDE_NONE => DividePolicy::None,
+            DIST_DIVIDE_INITIAL => DividePolicy::Initial,
+            DIST_DIVIDE_WEIGHTED => DividePolicy::Weighted,
             other => {
                 return Err(Error::invalid(format!(
                     "divide is {other}: pass a DIST_DIVIDE_ constant"
@@ -132,9 +135,9 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
             }
         },
         missing: match given.missing {
-            DIST_MISSING_ERROR => Missing::Error,
-            DIST_MISSING_ZERO => Missing::Zero,
-            DIST_MISSING_SKIP => Missing::Skip,
+            DIST_MISSING_ERROR => MissingPolicy::Error,
+            DIST_MISSING_ZERO => MissingPolicy::Zero,
+            DIST_MISSING_SKIP => MissingPolicy::Skip,
             other => {
                 return Err(Error::invalid(format!(
                     "missing is {other}: pass a DIST_MISSING_ constant"
@@ -153,7 +156,7 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
         is_sharded: has(DIST_REDUCER_SHARDED),
         shares_grads: has(DIST_REDUCER_SHARE_GRADS),
         layout,
-        hook: hook(given)?,
+        hook: hook_choice(given)?,
         // Never followed: the driver's name of the stream.
         stream: Some(given.stream.addr()).filter(|&stream| stream != 0),
         name: name.unwrap_or_default().to_owned(),
@@ -161,7 +164,7 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
 }
 
 /// How buckets are reduced.
-fn hook(given: &dist_reducer_options_t) -> Result<HookChoice> {
+fn hook_choice(given: &dist_reducer_options_t) -> Result<HookChoice> {
     let name = optional_str(given.hook, "hook")?.unwrap_or_default();
     let settings = optional_str(given.hook_settings, "hook_settings")?.unwrap_or_default();
     match given.hook_function {
@@ -177,14 +180,14 @@ fn hook(given: &dist_reducer_options_t) -> Result<HookChoice> {
 }
 
 /// Which values a caller means.
-pub(super) fn values(what: u64) -> Result<Values> {
-    check_flags(what, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
-    if what == 0 {
+pub(super) fn value_selection(selected: u64) -> Result<ParamSelection> {
+    check_flags(selected, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
+    if selected == 0 {
         return Err(Error::invalid("what is 0: pass the sum of DIST_REDUCER_PARAMS and others"));
     }
-    Ok(Values {
-        params: what & DIST_REDUCER_PARAMS != 0,
-        buffers: what & DIST_REDUCER_BUFFERS != 0,
-        grads: what & DIST_REDUCER_GRADS != 0,
+    Ok(ParamSelection {
+        params: selected & DIST_REDUCER_PARAMS != 0,
+        buffers: selected & DIST_REDUCER_BUFFERS != 0,
+        grads: selected & DIST_REDUCER_GRADS != 0,
     })
 }

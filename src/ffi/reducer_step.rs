@@ -1,6 +1,6 @@
 //! The steps of a reducer.
 
-use super::args::{Out, slice, src};
+use super::args::{OutPtr, slice, src};
 use super::reducer::REDUCERS;
 use super::reducer_args::check_flags;
 use super::submit::WorkOut;
@@ -9,7 +9,7 @@ use super::types::*;
 use super::work;
 use crate::api::call::buffer_bytes;
 use crate::api::callbacks::CallbackKey;
-use crate::api::reducer::{BucketView, Deliver, NormType, OnBucket};
+use crate::api::reducer::{BucketView, NormType, OnBucket, VoteDelivery};
 use crate::base::dtype::DataType;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -139,20 +139,20 @@ dist_export! {
 }
 
 /// The caller's variable for the votes of all ranks.
-struct Votes(*mut u64);
+struct VotesOut(*mut u64);
 
 // SAFETY: the caller lends the variable until the step has ended; one thread writes it.
-unsafe impl Send for Votes {}
+unsafe impl Send for VotesOut {}
 
-impl Votes {
+impl VotesOut {
     fn write(&self, votes: u64) {
-        if let Some(out) = Out::optional(self.0) {
+        if let Some(out) = OutPtr::optional(self.0) {
             out.write(votes);
         }
     }
 
-    fn deliver(self) -> Deliver {
-        Deliver::new(move |votes| self.write(votes))
+    fn into_delivery(self) -> VoteDelivery {
+        VoteDelivery::new(move |votes| self.write(votes))
     }
 }
 
@@ -190,12 +190,12 @@ dist_export! {
     ) -> dist_status_t {
         let out = WorkOut::new(work);
         let reducer = REDUCERS.get(reducer)?;
-        let deliver = Votes(all_votes).deliver();
+        let deliver = VotesOut(all_votes).into_delivery();
         let Some(out) = out.into_handle() else { return reducer.end(vote, deliver) };
-        let made = reducer.new_work()?;
-        let handle = work::give_handle(&made)?;
-        if let Err(error) = reducer.end_with(vote, deliver, &made) {
-            drop(work::take_handle(handle));
+        let new_work = reducer.new_work()?;
+        let handle = work::create_handle(&new_work)?;
+        if let Err(error) = reducer.end_with(vote, deliver, &new_work) {
+            drop(work::remove_handle(handle));
             return Err(error);
         }
         out.write(handle);
@@ -230,7 +230,7 @@ dist_export! {
         norm: *mut f64,
     ) -> dist_status_t {
         let found = REDUCERS.get(reducer)?.clip(max_norm, NormType::of(norm_type)?)?;
-        if let Some(out) = Out::optional(norm) {
+        if let Some(out) = OutPtr::optional(norm) {
             out.write(found);
         }
         Ok(())
@@ -238,17 +238,17 @@ dist_export! {
 }
 
 /// A caller's function, and what it is called with.
-struct BucketFunction {
+struct CBucketCallback {
     function: unsafe extern "C" fn(bucket: *const dist_bucket_t, user: *mut c_void),
     user: *mut c_void,
 }
 
 // SAFETY: the caller promises that the function may be called on another thread with that pointer.
-unsafe impl Send for BucketFunction {}
+unsafe impl Send for CBucketCallback {}
 // SAFETY: as above, and the library's calls come one after the other.
-unsafe impl Sync for BucketFunction {}
+unsafe impl Sync for CBucketCallback {}
 
-impl BucketFunction {
+impl CBucketCallback {
     fn call(&self, view: &BucketView<'_>) {
         // SAFETY: the caller's function, with the caller's pointer and a bucket that outlives the
         // call.
@@ -307,7 +307,7 @@ dist_export! {
     ) -> dist_status_t {
         let on_bucket = function.map(|function| {
             let key = CallbackKey { function: function as usize, user: user.addr() };
-            let callback = BucketFunction { function, user };
+            let callback = CBucketCallback { function, user };
             OnBucket { key, function: Arc::new(move |view: &BucketView<'_>| callback.call(view)) }
         });
         REDUCERS.get(reducer)?.on_bucket(on_bucket)
@@ -331,9 +331,9 @@ dist_export! {
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_reducer_join(reducer: *mut dist_reducer_t, steps: *mut u64) -> dist_status_t {
-        let made = REDUCERS.get(reducer)?.join()?;
-        if let Some(out) = Out::optional(steps) {
-            out.write(made);
+        let joined_steps = REDUCERS.get(reducer)?.join()?;
+        if let Some(out) = OutPtr::optional(steps) {
+            out.write(joined_steps);
         }
         Ok(())
     }

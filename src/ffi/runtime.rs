@@ -1,15 +1,17 @@
 //! Version, errors, and the life of the process in the library.
 
-use super::args::{copy_text, device, index, milliseconds, number, optional_str, reserved};
-use super::group::{GROUPS, forget_world, group, remember_world};
-use super::operator::{self, Custom};
+use super::args::{
+    check_reserved, copy_text, index, milliseconds, optional_device, optional_str, to_i32,
+};
+use super::group::{GROUPS, clear_world, group, set_world};
+use super::operator::{self, CustomOperator};
 use super::store::STORES;
 use super::types::*;
-use super::{blob, last_error, names, options, status};
-use crate::api::callbacks::refuse_to_block;
+use super::{blob, last_error, names, sized_struct, status};
+use crate::api::callbacks::reject_blocking_in_callback;
+use crate::api::capabilities;
 use crate::api::recorder;
 use crate::api::runtime::{self, InitOptions};
-use crate::api::supports;
 use crate::backend;
 use crate::base::dtype::DataType;
 use std::ffi::{CStr, c_char};
@@ -79,7 +81,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_status_string(status: dist_status_t) -> *const c_char {
-        Ok(status::text(status).as_ptr())
+        Ok(status::status_text(status).as_ptr())
     }
 }
 
@@ -176,18 +178,18 @@ dist_export! {
     /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
     /// @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
     ///   if an option or environment variable is wrong (the message names it), if two processes
-    ///   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if `options.store`
-    ///   is no store; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_UNSUPPORTED if the
-    ///   back end cannot run here or the options set a field that this version does not know;
-    ///   DIST_ERR_TIMEOUT if ranks did not join (the message names them); DIST_ERR_CONNECTION if
-    ///   the store cannot be reached; DIST_ERR_AUTH if the store refuses the secret;
-    ///   DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
+    ///   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
+    ///   `sized_struct.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
+    ///   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
+    ///   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
+    ///   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
+    ///   secret; DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
     ///   options; DIST_ERR_PEER_FAILED if another rank gave up; DIST_ERR_OUT_OF_MEMORY;
     ///   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
     /// @threads any; calls of dist_init and dist_finalize run one after the other.
     /// @since 0.1
     pub fn dist_init(options: *const dist_init_options_t) -> dist_status_t {
-        let options = options::read(options)?;
+        let options = sized_struct::read(options)?;
         let rank = if options.fields & DIST_FIELD_RANK != 0 {
             Some(index(options.rank, "rank")?)
         } else {
@@ -202,13 +204,13 @@ dist_export! {
         } else {
             Some(Arc::clone(STORES.get(options.store)?.store()))
         };
-        reserved(options.reserved)?;
+        check_reserved(options.reserved)?;
         runtime::init(InitOptions {
-            backend: super::backend::named(options.backend)?,
+            backend: super::backend::optional_backend_name(options.backend)?,
             backend_options: optional_str(options.backend_options, "backend_options")?
                 .unwrap_or_default()
                 .to_owned(),
-            device: device(options.fields, options.device)?,
+            device: optional_device(options.fields, options.device)?,
             init_method: optional_str(options.init_method, "init_method")?.map(str::to_owned),
             store,
             rank,
@@ -217,7 +219,7 @@ dist_export! {
             connect_timeout_ms: milliseconds(options.connect_timeout_ms, "connect_timeout_ms")?,
             group_name: optional_str(options.group_name, "group_name")?.map(str::to_owned),
         })?;
-        remember_world(runtime::world()?)
+        set_world(runtime::world()?)
     }
 }
 
@@ -239,8 +241,8 @@ dist_export! {
     /// @threads any; calls of dist_init and dist_finalize run one after the other.
     /// @since 0.1
     pub fn dist_finalize() -> dist_status_t {
-        refuse_to_block("dist_finalize")?;
-        runtime::finalize(forget_world)
+        reject_blocking_in_callback("dist_finalize")?;
+        runtime::finalize(clear_world)
     }
 }
 
@@ -290,7 +292,7 @@ dist_export! {
     /// @since 0.1
     pub fn dist_backend_is_available(name: *const c_char) -> i32 {
         let name = super::args::required_str(name, "name")?;
-        super::backend::look_for(name)?;
+        super::backend::load_if_unknown(name)?;
         Ok(i32::from(backend::is_available(name)))
     }
 }
@@ -303,7 +305,8 @@ dist_export! {
     /// @param group in: the group.
     /// @param kind in: a DIST_KIND_ constant.
     /// @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
-    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `kind` reduces.
+    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `culprit_kind`
+    /// reduces.
     /// @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
     /// @agree nothing.
     /// @blocks no.
@@ -320,8 +323,8 @@ dist_export! {
         device: i32,
     ) -> dist_status_t {
         let group = self::group(group)?;
-        if operator::is_custom(dtype, op) && supports::reduces(kind) {
-            Custom::find(dtype, op)?;
+        if operator::is_custom(dtype, op) && capabilities::is_reduction(kind) {
+            CustomOperator::find(dtype, op)?;
             return group.supports_operator(kind, device);
         }
         group.supports(kind, dtype, op, device)
@@ -348,13 +351,13 @@ dist_export! {
         group: *const dist_group_t,
         json: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = super::args::Out::handle(json, "json")?;
+        let out = super::args::OutPtr::handle(json, "json")?;
         let dump = if group.is_null() {
-            recorder::dump(None, recorder::Why::Asked)
+            recorder::dump(None, recorder::DumpReason::Request)
         } else {
             GROUPS.get(group)?.flight_record()
         };
-        blob::give(&out, vec![dump.to_string().into_bytes()])
+        blob::write_blob(&out, vec![dump.to_string().into_bytes()])
     }
 }
 
@@ -369,7 +372,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_get_rank(group: *const dist_group_t) -> i32 {
-        number(self::group(group)?.rank())
+        to_i32(self::group(group)?.rank())
     }
 }
 
@@ -384,6 +387,6 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_get_world_size(group: *const dist_group_t) -> i32 {
-        number(self::group(group)?.size())
+        to_i32(self::group(group)?.size())
     }
 }

@@ -1,22 +1,22 @@
 //! The sampler of data-parallel training.
 
-use super::args::{Out, null};
+use super::args::{OutPtr, null_argument};
 use super::group::group;
-use super::handle::{Kind, Table};
-use super::options;
+use super::handle::{HandleKind, HandleTable};
+use super::sized_struct;
 use super::train_types::*;
 use super::types::*;
 use crate::api::reducer::sampler::{Sampler, SamplerOptions};
 use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
-static SAMPLERS: Table<Sampler> = Table::new(Kind::Sampler);
+static SAMPLERS: HandleTable<Sampler> = HandleTable::new(HandleKind::Sampler);
 
 /// The flags that this version knows.
 const KNOWN_FLAGS: u64 = DIST_SAMPLER_IN_ORDER | DIST_SAMPLER_DROP_LAST;
 
 /// A number of ranks, or a rank, from the options.
-fn unsigned(number: i32, name: &str) -> Result<u64> {
+fn to_unsigned(number: i32, name: &str) -> Result<u64> {
     u64::try_from(number)
         .map_err(|_| Error::invalid(format!("{name} is {number}: it is not negative")))
 }
@@ -31,8 +31,8 @@ fn sampler_options(
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let has_rank = options.fields & DIST_FIELD_RANK != 0;
-    let mut replicas = unsigned(options.num_replicas, "num_replicas")?;
-    let mut rank = unsigned(options.rank, "rank")?;
+    let mut replicas = to_unsigned(options.num_replicas, "num_replicas")?;
+    let mut rank = to_unsigned(options.rank, "rank")?;
     if replicas == 0 || !has_rank {
         let group = group(group_handle)?;
         replicas = if replicas == 0 { group.size() as u64 } else { replicas };
@@ -62,7 +62,7 @@ dist_export! {
     /// @param options in, optional: NULL for all defaults; borrowed for the call.
     /// @param out out: the sampler, owned by the caller, released with dist_sampler_release; NULL
     ///   on failure.
-    /// @agree dataset_len, and in the options `num_replicas`, `seed` and `flags`; this is not
+    /// @agree dataset_len, and in the options `num_replicas`, `seed` and `check_flags`; this is not
     ///   checked.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the rank is not less than the number of ranks,
@@ -76,8 +76,8 @@ dist_export! {
         options: *const dist_sampler_options_t,
         out: *mut *mut dist_sampler_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let options = options::read(options)?;
+        let out = OutPtr::handle(out, "out")?;
+        let options = sized_struct::read(options)?;
         let sampler = Sampler::new(sampler_options(group, dataset_len, &options)?)?;
         out.write(SAMPLERS.insert(Arc::new(sampler))?);
         Ok(())
@@ -123,16 +123,16 @@ dist_export! {
         cap: usize,
         n: *mut usize,
     ) -> dist_status_t {
-        let out = Out::required(n, "n")?;
+        let out = OutPtr::required(n, "n")?;
         out.write(0);
         if indices.is_null() && cap > 0 {
-            return Err(null("indices"));
+            return Err(null_argument("indices"));
         }
-        let mut place = indices;
+        let mut cell = indices;
         let taken = SAMPLERS.get(sampler)?.next(cap, |index| {
             // SAFETY: the caller has room for `cap` indices, and gets no more.
-            unsafe { place.write_unaligned(index) };
-            place = place.wrapping_add(1);
+            unsafe { cell.write_unaligned(index) };
+            cell = cell.wrapping_add(1);
         });
         out.write(taken?);
         Ok(())

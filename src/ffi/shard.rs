@@ -1,23 +1,25 @@
 //! Sharded optimizers.
 
-use super::args::{Out, index, milliseconds, null, required_str, reserved, slice};
+use super::args::{
+    OutPtr, check_reserved, index, milliseconds, null_argument, required_str, slice,
+};
 use super::blob;
-use super::handle::{Kind, Table};
-use super::options;
+use super::handle::{HandleKind, HandleTable};
 use super::reducer::REDUCERS;
 use super::shard_types::*;
+use super::sized_struct;
 use super::submit::WorkOut;
 use super::train_types::dist_reducer_t;
 use super::types::*;
 use super::work;
 use crate::api::reducer::{Shard, ShardOptions, ShardRange};
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use std::ffi::c_void;
 
-static SHARDS: Table<Shard> = Table::new(Kind::Shard);
+static SHARDS: HandleTable<Shard> = HandleTable::new(HandleKind::Shard);
 
 fn shard_options(given: &dist_shard_options_t) -> Result<ShardOptions> {
-    reserved(given.reserved)?;
+    check_reserved(given.reserved)?;
     let names = slice(given.states, given.n_states, "states")?;
     let name = |(index, &name)| {
         let name = required_str(name, "name").context(|| format!("states[{index}]"));
@@ -58,15 +60,15 @@ dist_export! {
         options: *const dist_shard_options_t,
         out: *mut *mut dist_shard_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let options = shard_options(&options::read(options)?)?;
+        let out = OutPtr::handle(out, "out")?;
+        let options = shard_options(&sized_struct::read(options)?)?;
         let shard = Shard::create(&*REDUCERS.get(reducer)?, options)?;
         out.write(SHARDS.insert(shard)?);
         Ok(())
     }
 }
 
-fn c_range(range: &ShardRange) -> dist_shard_range_t {
+fn to_c_range(range: &ShardRange) -> dist_shard_range_t {
     dist_shard_range_t {
         struct_size: size_of::<dist_shard_range_t>(),
         param: range.param,
@@ -103,21 +105,21 @@ dist_export! {
         capacity: usize,
         n_ranges: *mut usize,
     ) -> dist_status_t {
-        let n_ranges = Out::required(n_ranges, "n_ranges")?;
+        let n_ranges = OutPtr::required(n_ranges, "n_ranges")?;
         if ranges.is_null() && capacity > 0 {
-            return Err(null("ranges"));
+            return Err(null_argument("ranges"));
         }
         let found = SHARDS.get(shard)?.ranges()?;
         if capacity > 0 {
-            let stride = options::output_size(ranges.cast_const())?;
+            let stride = sized_struct::output_size(ranges.cast_const())?;
             for (index, range) in found.iter().take(capacity).enumerate() {
-                let at = ranges.cast::<u8>().wrapping_add(index * stride);
-                let at = at.cast::<dist_shard_range_t>();
-                if options::output_size(at.cast_const())? != stride {
+                let slot = ranges.cast::<u8>().wrapping_add(index * stride);
+                let slot = slot.cast::<dist_shard_range_t>();
+                if sized_struct::output_size(slot.cast_const())? != stride {
                     let message = format!("ranges[{index}] and ranges[0] have another struct_size");
                     return Err(Error::invalid(message));
                 }
-                options::write(at, stride, c_range(range));
+                sized_struct::write(slot, stride, to_c_range(range));
             }
         }
         n_ranges.write(found.len());
@@ -147,10 +149,10 @@ dist_export! {
         values: *mut *mut f32,
         count: *mut usize,
     ) -> dist_status_t {
-        let out = Out::handle(values, "values")?;
+        let out = OutPtr::handle(values, "values")?;
         let (values, elements) = SHARDS.get(shard)?.state(state)?;
         out.write(values);
-        if let Some(count) = Out::optional(count) {
+        if let Some(count) = OutPtr::optional(count) {
             count.write(elements);
         }
         Ok(())
@@ -190,10 +192,10 @@ dist_export! {
         let out = WorkOut::new(work);
         let shard = SHARDS.get(shard)?;
         let Some(out) = out.into_handle() else { return shard.gather() };
-        let made = shard.new_work()?;
-        let handle = work::give_handle(&made)?;
-        if let Err(error) = shard.gather_with(&made) {
-            drop(work::take_handle(handle));
+        let new_work = shard.new_work()?;
+        let handle = work::create_handle(&new_work)?;
+        if let Err(error) = shard.gather_with(&new_work) {
+            drop(work::remove_handle(handle));
             return Err(error);
         }
         out.write(handle);
@@ -242,9 +244,9 @@ dist_export! {
         root: i32,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         match SHARDS.get(shard)?.save(index(root, "root")?)? {
-            Some(bytes) => blob::give(&out, vec![bytes]),
+            Some(bytes) => blob::write_blob(&out, vec![bytes]),
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 #![allow(non_camel_case_types, reason = "C names")]
 #![allow(missing_debug_implementations, reason = "incomplete types and plain C structs")]
 
-use super::options::Options;
+use super::sized_struct::SizedStruct;
 use std::ffi::{c_char, c_void};
 
 /// Shares the state of an optimizer over the ranks of a reducer (ZeRO-1 and ZeRO-2).
@@ -34,7 +34,7 @@ pub struct dist_shard_options_t {
 }
 
 // SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
-unsafe impl Options for dist_shard_options_t {
+unsafe impl SizedStruct for dist_shard_options_t {
     const NAME: &'static str = "dist_shard_options_t";
     const FIRST_SIZE: usize = 40;
 }
@@ -64,7 +64,7 @@ pub struct dist_shard_range_t {
 }
 
 // SAFETY: repr(C), begins with a usize, and any bytes are a value of its integers and pointers.
-unsafe impl Options for dist_shard_range_t {
+unsafe impl SizedStruct for dist_shard_range_t {
     const NAME: &'static str = "dist_shard_range_t";
     const FIRST_SIZE: usize = 64;
 }

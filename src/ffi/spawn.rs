@@ -1,7 +1,7 @@
 //! Ranks that are forks of the caller.
 
-use super::args::{index, milliseconds, number, timeout};
-use super::options;
+use super::args::{index, milliseconds, timeout, to_i32};
+use super::sized_struct;
 use super::types::*;
 use crate::api::spawn::{self, SpawnOptions};
 use crate::base::error::Error;
@@ -23,7 +23,7 @@ dist_export! {
     ///
     /// A child fails with a result or exit status other than 0, or by a signal. Then the other
     /// children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
-    /// `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
+    /// `sized_struct.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
     /// child starts are the child's own concern.
     ///
     /// The parent must have one thread and must not ignore SIGCHLD. It must never have called
@@ -61,7 +61,7 @@ dist_export! {
         options: *const dist_spawn_options_t,
     ) -> dist_status_t {
         let function = function.ok_or_else(|| Error::invalid("argument function is NULL"))?;
-        let options = options::read(options)?;
+        let options = sized_struct::read(options)?;
         let options = SpawnOptions {
             join_timeout_ms: milliseconds(options.join_timeout_ms, "join_timeout_ms")?,
             grace: timeout(options.grace_ms, "grace_ms")?,
@@ -69,7 +69,7 @@ dist_export! {
         let count = index(nprocs, "nprocs")?;
         spawn::spawn(count, &options, &mut |rank| {
             // SAFETY: the caller's function, with the caller's pointer.
-            number(rank).map_or(-1, |rank| unsafe { function(rank, arg) })
+            to_i32(rank).map_or(-1, |rank| unsafe { function(rank, arg) })
         })
     }
 }

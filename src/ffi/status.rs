@@ -35,7 +35,7 @@ pub(super) fn kind_of(status: dist_status_t) -> ErrorKind {
 }
 
 /// The text of a status.
-pub(super) fn text(status: dist_status_t) -> &'static CStr {
+pub(super) fn status_text(status: dist_status_t) -> &'static CStr {
     match status {
         DIST_OK => c"success",
         DIST_IN_PROGRESS => c"in progress",
@@ -72,9 +72,9 @@ mod tests {
         for kind in ErrorKind::ALL {
             let number = status_of(kind);
             assert!(number < 0 && numbers.insert(number));
-            assert_ne!(text(number), c"unknown status");
+            assert_ne!(status_text(number), c"unknown status");
             assert_eq!(kind_of(number), kind);
         }
-        assert_eq!(text(12_345), c"unknown status");
+        assert_eq!(status_text(12_345), c"unknown status");
     }
 }

@@ -1,28 +1,28 @@
 //! Stores: their keys and values, and their handles.
 
-use super::args::{self, Out, bytes, copy_text, key as key_of, timeout};
+use super::args::{self, OutPtr, bytes, copy_text, key as key_of, timeout};
 use super::blob;
-use super::handle::{Found, Kind, Table};
+use super::handle::{HandleKind, HandleRef, HandleTable};
 use super::types::*;
 use crate::api::StoreHandle;
-use crate::api::callbacks::refuse_to_block;
+use crate::api::callbacks::reject_blocking_in_callback;
 use crate::base::deadline::Timeout;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-pub(super) static STORES: Table<StoreHandle> = Table::new(Kind::Store);
+pub(super) static STORES: HandleTable<StoreHandle> = HandleTable::new(HandleKind::Store);
 
 /// The store of a call that may wait for others.
-pub(super) fn waiting(store: *const dist_store_t) -> Result<Found<StoreHandle>> {
-    refuse_to_block("a call of a store")?;
+pub(super) fn blocking_store(store: *const dist_store_t) -> Result<HandleRef<StoreHandle>> {
+    reject_blocking_in_callback("a call of a store")?;
     STORES.get(store)
 }
 
 /// Hands out a store.
-pub(super) fn give(
-    out: &Out<*mut dist_store_t>,
+pub(super) fn write_store(
+    out: &OutPtr<*mut dist_store_t>,
     store: Arc<dyn Store>,
     timeout: Timeout,
 ) -> Result<()> {
@@ -50,7 +50,7 @@ dist_export! {
         store: *const dist_store_t,
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         let copy = STORES.get(store)?.duplicate();
         out.write(STORES.insert(Arc::new(copy))?);
         Ok(())
@@ -94,7 +94,7 @@ dist_export! {
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
-        let store = waiting(store)?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         store.store().set(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
@@ -123,11 +123,11 @@ dist_export! {
         key_len_bytes: usize,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::handle(out, "out")?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         let value = store.store().get(key, &store.wait_deadline(Timeout::Default))?;
-        blob::give(&out, vec![value])
+        blob::write_blob(&out, vec![value])
     }
 }
 
@@ -156,8 +156,8 @@ dist_export! {
         amount: i64,
         out: *mut i64,
     ) -> dist_status_t {
-        let out = Out::required(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::required(out, "out")?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         out.write(store.store().add(key, amount, &store.deadline())?);
         Ok(())
@@ -198,13 +198,13 @@ dist_export! {
         desired_len_bytes: usize,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::handle(out, "out")?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         let expected = bytes(expected, expected_len_bytes, "expected")?;
         let desired = bytes(desired, desired_len_bytes, "desired")?;
         let value = store.store().compare_set(key, expected, desired, &store.deadline())?;
-        blob::give(&out, vec![value])
+        blob::write_blob(&out, vec![value])
     }
 }
 
@@ -234,7 +234,7 @@ dist_export! {
         n: usize,
         timeout_ms: i64,
     ) -> dist_status_t {
-        let store = waiting(store)?;
+        let store = blocking_store(store)?;
         let keys = args::keys(keys, key_lens_bytes, n)?;
         let deadline = store.wait_deadline(timeout(timeout_ms, "timeout_ms")?);
         store.store().wait(&keys, &deadline)
@@ -264,8 +264,8 @@ dist_export! {
         n: usize,
         all_present: *mut i32,
     ) -> dist_status_t {
-        let out = Out::required(all_present, "all_present")?;
-        let store = waiting(store)?;
+        let out = OutPtr::required(all_present, "all_present")?;
+        let store = blocking_store(store)?;
         let keys = args::keys(keys, key_lens_bytes, n)?;
         out.write(i32::from(store.store().check(&keys, &store.deadline())?));
         Ok(())
@@ -285,8 +285,8 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_num_keys(store: *mut dist_store_t, out: *mut i64) -> dist_status_t {
-        let out = Out::required(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::required(out, "out")?;
+        let store = blocking_store(store)?;
         out.write(store.store().num_keys(&store.deadline())?);
         Ok(())
     }
@@ -308,9 +308,9 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_list_keys(store: *mut dist_store_t, out: *mut *mut dist_blob_t) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let store = waiting(store)?;
-        blob::give(&out, store.store().list_keys(&store.deadline())?)
+        let out = OutPtr::handle(out, "out")?;
+        let store = blocking_store(store)?;
+        blob::write_blob(&out, store.store().list_keys(&store.deadline())?)
     }
 }
 
@@ -335,8 +335,8 @@ dist_export! {
         key_len_bytes: usize,
         deleted: *mut i32,
     ) -> dist_status_t {
-        let out = Out::required(deleted, "deleted")?;
-        let store = waiting(store)?;
+        let out = OutPtr::required(deleted, "deleted")?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         out.write(i32::from(store.store().delete_key(key, &store.deadline())?));
         Ok(())
@@ -366,7 +366,7 @@ dist_export! {
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
-        let store = waiting(store)?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         store.store().append(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
@@ -397,10 +397,10 @@ dist_export! {
         n: usize,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::handle(out, "out")?;
+        let store = blocking_store(store)?;
         let keys = args::keys(keys, key_lens_bytes, n)?;
-        blob::give(&out, store.store().multi_get(&keys, &store.wait_deadline(Timeout::Default))?)
+        blob::write_blob(&out, store.store().multi_get(&keys, &store.wait_deadline(Timeout::Default))?)
     }
 }
 
@@ -432,7 +432,7 @@ dist_export! {
         lens_bytes: *const usize,
         n: usize,
     ) -> dist_status_t {
-        let store = waiting(store)?;
+        let store = blocking_store(store)?;
         let keys = args::keys(keys, key_lens_bytes, n)?;
         let values = args::slice(values, n, "values")?;
         let lens = args::slice(lens_bytes, n, "lens_bytes")?;
@@ -493,7 +493,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_port(store: *const dist_store_t) -> i32 {
-        Ok(i32::from(address(store)?.1))
+        Ok(i32::from(store_address(store)?.1))
     }
 }
 
@@ -513,11 +513,11 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_host(store: *const dist_store_t, buf: *mut c_char, cap: usize) -> usize {
-        copy_text(&address(store)?.0, buf, cap)
+        copy_text(&store_address(store)?.0, buf, cap)
     }
 }
 
-fn address(store: *const dist_store_t) -> Result<(String, u16)> {
+fn store_address(store: *const dist_store_t) -> Result<(String, u16)> {
     let store = STORES.get(store)?;
     store.store().address().ok_or_else(|| {
         let what = store.store().describe();

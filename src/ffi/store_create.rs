@@ -1,10 +1,10 @@
 //! Making stores.
 
-use super::args::{Out, bytes, index, key, optional_str, required_key, required_str, timeout};
-use super::options;
-use super::store::{STORES, give};
+use super::args::{OutPtr, bytes, index, key, optional_str, required_key, required_str, timeout};
+use super::sized_struct;
+use super::store::{STORES, write_store};
 use super::types::*;
-use crate::api::callbacks::refuse_to_block;
+use crate::api::callbacks::reject_blocking_in_callback;
 use crate::api::store::{
     ClientOptions, DEFAULT_TIMEOUT_MS, FileOptions, HashStore, PrefixStore, Secret, ServerOptions,
     open_file, open_tcp,
@@ -34,35 +34,35 @@ dist_export! {
     /// @blocks until connected, and until all clients have connected if wait_for_workers applies;
     ///   until timeout_ms at the latest.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
-    ///   child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the attempts;
-    ///   DIST_ERR_AUTH if the secrets differ or only one side has a secret; DIST_ERR_SYSTEM, for
-    ///   example if the port is in use.
+    ///   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+    ///   forked child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the
+    ///   attempts; DIST_ERR_AUTH if the secrets differ or only one side has a secret;
+    ///   DIST_ERR_SYSTEM, for example if the port is in use.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_tcp_create(
         options: *const dist_store_tcp_options_t,
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         if options.is_null() {
             return Err(Error::invalid("argument options is NULL"));
         }
-        let options = options::read(options)?;
+        let options = sized_struct::read(options)?;
         let host = required_str(options.host, "host")?.to_owned();
         let port = u16::try_from(options.port).map_err(|_| {
             Error::invalid(format!("port {} is not one from 0 to 65535", options.port))
         })?;
         let bind = optional_str(options.bind_address, "bind_address")?.unwrap_or(&host).to_owned();
         let world_size = Some(index(options.world_size, "world_size")?).filter(|&size| size > 0);
-        let timeout = time_to_create(options.timeout_ms)?;
-        let deadline = deadline_of(timeout);
-        refuse_to_block("making a store")?;
+        let timeout = creation_timeout(options.timeout_ms)?;
+        let deadline = creation_deadline(timeout);
+        reject_blocking_in_callback("making a store")?;
         let is_server = options.is_server != 0;
         let wait_for_workers = is_server
             && world_size.is_some()
             && (options.fields & DIST_FIELD_WAIT_FOR_WORKERS == 0 || options.wait_for_workers != 0);
-        let secret = secret(&options)?;
+        let secret = optional_secret(&options)?;
         let client = ClientOptions {
             host,
             port,
@@ -84,12 +84,12 @@ dist_export! {
             None
         };
         let store = open_tcp(server, client, &deadline)?;
-        give(&out, Arc::new(store), timeout)
+        write_store(&out, Arc::new(store), timeout)
     }
 }
 
 /// The time-out of making a store, which is also that of the new handle.
-fn time_to_create(timeout_ms: i64) -> Result<Timeout> {
+fn creation_timeout(timeout_ms: i64) -> Result<Timeout> {
     match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => {
             let message = "timeout_ms is DIST_NO_WAIT, in which no store can be made: pass milliseconds, 0 for the \
@@ -100,12 +100,12 @@ fn time_to_create(timeout_ms: i64) -> Result<Timeout> {
     }
 }
 
-fn deadline_of(timeout: Timeout) -> Deadline {
+fn creation_deadline(timeout: Timeout) -> Deadline {
     Deadline::after_ms(timeout.ms_or(DEFAULT_TIMEOUT_MS))
 }
 
 /// The caller's secret, if there is one.
-fn secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
+fn optional_secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
     let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
     if secret.is_null() && secret_len_bytes == 0 {
         return Ok(None);
@@ -145,9 +145,9 @@ dist_export! {
     /// @agree world_size and the job_id of the options.
     /// @blocks while other processes lock the file, until timeout_ms at the latest.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a forked
-    ///   child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in the
-    ///   message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
+    ///   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+    ///   forked child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in
+    ///   the message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_file_create(
@@ -156,18 +156,18 @@ dist_export! {
         options: *const dist_store_file_options_t,
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         let path = Path::new(OsStr::from_bytes(required_key(path, "path")?));
-        let options = options::read(options)?;
-        let timeout = time_to_create(options.timeout_ms)?;
+        let options = sized_struct::read(options)?;
+        let timeout = creation_timeout(options.timeout_ms)?;
         let file = FileOptions {
             world_size: Some(index(world_size, "world_size")?),
             job_id: optional_str(options.job_id, "job_id")?.unwrap_or_default().to_owned(),
-            together: false,
+            is_rendezvous: false,
         };
-        refuse_to_block("making a store")?;
-        let store = open_file(path, &file, &deadline_of(timeout))?;
-        give(&out, Arc::new(store), timeout)
+        reject_blocking_in_callback("making a store")?;
+        let store = open_file(path, &file, &creation_deadline(timeout))?;
+        write_store(&out, Arc::new(store), timeout)
     }
 }
 
@@ -182,8 +182,8 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_store_hash_create(out: *mut *mut dist_store_t) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        give(&out, Arc::new(HashStore::new()), Timeout::Default)
+        let out = OutPtr::handle(out, "out")?;
+        write_store(&out, Arc::new(HashStore::new()), Timeout::Default)
     }
 }
 
@@ -209,10 +209,10 @@ dist_export! {
         inner: *const dist_store_t,
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         let prefix = key(prefix, prefix_len_bytes, "prefix")?;
         let inner = STORES.get(inner)?;
         let store = PrefixStore::new(prefix, Arc::clone(inner.store()));
-        give(&out, Arc::new(store), inner.timeout())
+        write_store(&out, Arc::new(store), inner.timeout())
     }
 }

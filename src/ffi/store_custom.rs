@@ -1,7 +1,7 @@
 //! A store that the caller implements: the C functions as a `Store`.
 
-use super::args::Out;
-use super::options;
+use super::args::OutPtr;
+use super::sized_struct;
 use super::status::kind_of;
 use super::types::*;
 use crate::base::deadline::{Deadline, Timeout};
@@ -12,23 +12,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The caller's functions and pointer.
-struct Custom {
+struct CallerStore {
     functions: dist_store_vtable_t,
     user: *mut c_void,
 }
 
 // SAFETY: the caller promises that its functions may be called from any thread with that pointer.
-unsafe impl Send for Custom {}
+unsafe impl Send for CallerStore {}
 // SAFETY: as above.
-unsafe impl Sync for Custom {}
+unsafe impl Sync for CallerStore {}
 
-impl std::fmt::Debug for Custom {
+impl std::fmt::Debug for CallerStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the caller's own store")
     }
 }
 
-impl Drop for Custom {
+impl Drop for CallerStore {
     fn drop(&mut self) {
         if let Some(destroy) = self.functions.destroy {
             // SAFETY: the caller's function with the caller's pointer, called once.
@@ -61,17 +61,17 @@ dist_export! {
         user: *mut c_void,
         out: *mut *mut dist_store_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
+        let out = OutPtr::handle(out, "out")?;
         if functions.is_null() {
             return Err(Error::invalid("argument functions is NULL"));
         }
-        let functions = options::read(functions)?;
-        check(&functions)?;
-        super::store::give(&out, Arc::new(Custom { functions, user }), Timeout::Default)
+        let functions = sized_struct::read(functions)?;
+        check_functions(&functions)?;
+        super::store::write_store(&out, Arc::new(CallerStore { functions, user }), Timeout::Default)
     }
 }
 
-fn check(functions: &dist_store_vtable_t) -> Result<()> {
+fn check_functions(functions: &dist_store_vtable_t) -> Result<()> {
     let present = [
         ("set", functions.set.is_some()),
         ("get", functions.get.is_some()),
@@ -81,15 +81,15 @@ fn check(functions: &dist_store_vtable_t) -> Result<()> {
         ("delete_key", functions.delete_key.is_some()),
     ];
     match present.iter().find(|(_, is_set)| !is_set) {
-        Some((name, _)) => Err(missing(name)),
+        Some((name, _)) => Err(missing_function(name)),
         None => Ok(()),
     }
 }
 
 /// How long a question may take whose deadline has passed.
-const GRACE: Duration = Duration::from_secs(1);
+const CHECK_TIME: Duration = Duration::from_secs(1);
 
-fn missing(name: &str) -> Error {
+fn missing_function(name: &str) -> Error {
     Error::invalid(format!("a custom store needs the function {name}"))
 }
 
@@ -103,20 +103,20 @@ fn c_key(key: &[u8]) -> Result<CString> {
     })
 }
 
-fn left_ms(deadline: &Deadline) -> i64 {
+fn remaining_ms(deadline: &Deadline) -> i64 {
     // At least 1: 0 would mean a default.
-    match super::backend_call::whole_ms(deadline.left()) {
+    match super::backend_call::to_timeout_ms(deadline.remaining()) {
         DIST_WAIT_FOREVER => DIST_WAIT_FOREVER,
         ms => ms.max(1),
     }
 }
 
-fn outcome(what: &str, status: dist_status_t) -> Result<()> {
+fn check_status(function_name: &str, status: dist_status_t) -> Result<()> {
     if status == DIST_OK {
         return Ok(());
     }
-    let text = super::status::text(status).to_string_lossy();
-    let message = format!("{what} of the caller's own store returned {status} ({text})");
+    let text = super::status::status_text(status).to_string_lossy();
+    let message = format!("{function_name} of the caller's own store returned {status} ({text})");
     Err(Error::new(kind_of(status), message))
 }
 
@@ -130,24 +130,25 @@ fn pointers(keys: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Takes the one value that a function of the caller hands over.
-unsafe extern "C" fn take_value(sink_arg: *mut c_void, value: *const c_void, len_bytes: usize) {
-    // SAFETY: the argument is the one that `value_of` passed, and the caller only passes it on.
+unsafe extern "C" fn store_value(sink_arg: *mut c_void, value: *const c_void, len_bytes: usize) {
+    // SAFETY: the argument is the one that `call_for_value` passed, and the caller only passes it
+    // on.
     let slot = unsafe { &mut *sink_arg.cast::<Option<Vec<u8>>>() };
     // SAFETY: the caller hands over that many readable bytes for the length of this call.
-    *slot = Some(unsafe { copied(value, len_bytes) });
+    *slot = Some(unsafe { copy_bytes(value, len_bytes) });
 }
 
 /// Takes one of the keys that a function of the caller hands over.
-unsafe extern "C" fn take_key(sink_arg: *mut c_void, key: *const c_void, len_bytes: usize) {
+unsafe extern "C" fn store_key(sink_arg: *mut c_void, key: *const c_void, len_bytes: usize) {
     // SAFETY: the argument is the one that `list_keys` passed, and the caller only passes it on.
     let keys = unsafe { &mut *sink_arg.cast::<Vec<Vec<u8>>>() };
     // SAFETY: the caller hands over that many readable bytes for the length of this call.
-    keys.push(unsafe { copied(key, len_bytes) });
+    keys.push(unsafe { copy_bytes(key, len_bytes) });
 }
 
 /// # Safety
 /// `len_bytes` bytes at `bytes` are readable, unless it is NULL.
-unsafe fn copied(bytes: *const c_void, len_bytes: usize) -> Vec<u8> {
+unsafe fn copy_bytes(bytes: *const c_void, len_bytes: usize) -> Vec<u8> {
     if len_bytes == 0 || bytes.is_null() {
         return Vec::new();
     }
@@ -156,20 +157,24 @@ unsafe fn copied(bytes: *const c_void, len_bytes: usize) -> Vec<u8> {
 }
 
 /// Runs a function of the caller that hands one value to a sink; `None` where it did not.
-fn value_of(
-    what: &str,
+fn call_for_value(
+    function_name: &str,
     call: impl FnOnce(*mut c_void) -> dist_status_t,
 ) -> Result<Option<Vec<u8>>> {
     let mut value: Option<Vec<u8>> = None;
-    outcome(what, call((&raw mut value).cast()))?;
+    check_status(function_name, call((&raw mut value).cast()))?;
     Ok(value)
 }
 
 /// The same, where handing it over is part of success.
-fn one_value_of(what: &str, call: impl FnOnce(*mut c_void) -> dist_status_t) -> Result<Vec<u8>> {
-    value_of(what, call)?.ok_or_else(|| {
-        let message =
-            format!("{what} of the caller's own store succeeded without handing over a value");
+fn call_for_required_value(
+    function_name: &str,
+    call: impl FnOnce(*mut c_void) -> dist_status_t,
+) -> Result<Vec<u8>> {
+    call_for_value(function_name, call)?.ok_or_else(|| {
+        let message = format!(
+            "{function_name} of the caller's own store succeeded without handing over a value"
+        );
         Error::new(ErrorKind::Backend, message)
     })
 }
@@ -178,55 +183,58 @@ fn pointer(bytes: &[u8]) -> *const c_void {
     bytes.as_ptr().cast()
 }
 
-impl Custom {
+impl CallerStore {
     fn has_queues(&self) -> bool {
         let f = &self.functions;
         f.queue_push.is_some() && f.queue_pop.is_some() && f.queue_len.is_some()
     }
 
-    fn take_item(&self, queue: &[u8], block: i32, deadline: &Deadline) -> Result<Vec<u8>> {
-        let function = self.functions.queue_pop.ok_or_else(|| missing("queue_pop"))?;
+    fn pop_item(&self, queue: &[u8], block: i32, deadline: &Deadline) -> Result<Vec<u8>> {
+        let function = self.functions.queue_pop.ok_or_else(|| missing_function("queue_pop"))?;
         let queue = c_key(queue)?;
-        one_value_of("queue_pop", |slot| {
-            let (queue, left) = (queue.as_ptr(), left_ms(deadline));
+        call_for_required_value("queue_pop", |slot| {
+            let (queue, left) = (queue.as_ptr(), remaining_ms(deadline));
             // SAFETY: the caller's function, with a terminated name and a sink whose argument
             // outlives the call.
-            unsafe { function(self.user, queue, block, Some(take_value), slot, left) }
+            unsafe { function(self.user, queue, block, Some(store_value), slot, left) }
         })
     }
 }
 
-impl Store for Custom {
+impl Store for CallerStore {
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-        let function = self.functions.set.ok_or_else(|| missing("set"))?;
+        let function = self.functions.set.ok_or_else(|| missing_function("set"))?;
         let key = c_key(key)?;
         let (value, len) = (pointer(value), value.len());
         // SAFETY: the caller's function, with a terminated key and a value of that length.
-        outcome("set", unsafe { function(self.user, key.as_ptr(), value, len, left_ms(deadline)) })
+        check_status("set", unsafe {
+            function(self.user, key.as_ptr(), value, len, remaining_ms(deadline))
+        })
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let function = self.functions.get.ok_or_else(|| missing("get"))?;
-        let grace = self.look_once(&[key], deadline)?;
+        let function = self.functions.get.ok_or_else(|| missing_function("get"))?;
+        let grace = self.check_at_deadline(&[key], deadline)?;
         let deadline = grace.as_ref().unwrap_or(deadline);
         let name = c_key(key)?;
-        let value = one_value_of("get", |slot| {
-            let (name, left) = (name.as_ptr(), left_ms(deadline));
+        let value = call_for_required_value("get", |slot| {
+            let (name, left) = (name.as_ptr(), remaining_ms(deadline));
             // SAFETY: the caller's function, with a terminated key and a sink whose argument
             // outlives the call.
-            unsafe { function(self.user, name, Some(take_value), slot, left) }
+            unsafe { function(self.user, name, Some(store_value), slot, left) }
         });
-        value.map_err(|error| self.named(error, &[key], deadline))
+        value.map_err(|error| self.name_missing_keys(error, &[key], deadline))
     }
 
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
-        let function = self.functions.add.ok_or_else(|| missing("add"))?;
+        let function = self.functions.add.ok_or_else(|| missing_function("add"))?;
         let key = c_key(key)?;
         let mut sum = 0;
         // SAFETY: the caller's function, with a terminated key and room for the result.
-        let status =
-            unsafe { function(self.user, key.as_ptr(), amount, &raw mut sum, left_ms(deadline)) };
-        outcome("add", status).map(|()| sum)
+        let status = unsafe {
+            function(self.user, key.as_ptr(), amount, &raw mut sum, remaining_ms(deadline))
+        };
+        check_status("add", status).map(|()| sum)
     }
 
     fn compare_set(
@@ -236,9 +244,10 @@ impl Store for Custom {
         desired: &[u8],
         deadline: &Deadline,
     ) -> Result<Vec<u8>> {
-        let function = self.functions.compare_set.ok_or_else(|| impossible("compare_set"))?;
+        let function =
+            self.functions.compare_set.ok_or_else(|| unsupported_function("compare_set"))?;
         let key = c_key(key)?;
-        one_value_of("compare_set", |slot| {
+        call_for_required_value("compare_set", |slot| {
             // SAFETY: the caller's function, with a terminated key, two values of the lengths
             // given, and a sink whose argument outlives the call.
             unsafe {
@@ -249,64 +258,66 @@ impl Store for Custom {
                     expected.len(),
                     pointer(desired),
                     desired.len(),
-                    Some(take_value),
+                    Some(store_value),
                     slot,
-                    left_ms(deadline),
+                    remaining_ms(deadline),
                 )
             }
         })
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        let function = self.functions.wait.ok_or_else(|| missing("wait"))?;
-        if self.look_once(keys, deadline)?.is_some() {
+        let function = self.functions.wait.ok_or_else(|| missing_function("wait"))?;
+        if self.check_at_deadline(keys, deadline)?.is_some() {
             return Ok(());
         }
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
         // SAFETY: the caller's function, with as many terminated keys as it is told.
-        let status = unsafe { function(self.user, list.as_ptr(), list.len(), left_ms(deadline)) };
-        outcome("wait", status).map_err(|error| self.named(error, keys, deadline))
+        let status =
+            unsafe { function(self.user, list.as_ptr(), list.len(), remaining_ms(deadline)) };
+        check_status("wait", status).map_err(|error| self.name_missing_keys(error, keys, deadline))
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
-        let function = self.functions.check.ok_or_else(|| missing("check"))?;
+        let function = self.functions.check.ok_or_else(|| missing_function("check"))?;
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
         let mut present = 0;
         // SAFETY: the caller's function, with as many terminated keys as it is told, and room for
         // the result.
         let status = unsafe {
-            function(self.user, list.as_ptr(), list.len(), &raw mut present, left_ms(deadline))
+            function(self.user, list.as_ptr(), list.len(), &raw mut present, remaining_ms(deadline))
         };
-        outcome("check", status).map(|()| present != 0)
+        check_status("check", status).map(|()| present != 0)
     }
 
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
-        let function = self.functions.num_keys.ok_or_else(|| impossible("num_keys"))?;
+        let function = self.functions.num_keys.ok_or_else(|| unsupported_function("num_keys"))?;
         let mut count = 0;
         // SAFETY: the caller's function, with room for the result.
-        let status = unsafe { function(self.user, &raw mut count, left_ms(deadline)) };
-        outcome("num_keys", status).map(|()| count)
+        let status = unsafe { function(self.user, &raw mut count, remaining_ms(deadline)) };
+        check_status("num_keys", status).map(|()| count)
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
-        let function = self.functions.delete_key.ok_or_else(|| missing("delete_key"))?;
+        let function = self.functions.delete_key.ok_or_else(|| missing_function("delete_key"))?;
         let key = c_key(key)?;
         let mut deleted = 0;
         // SAFETY: the caller's function, with a terminated key and room for the result.
         let status =
-            unsafe { function(self.user, key.as_ptr(), &raw mut deleted, left_ms(deadline)) };
-        outcome("delete_key", status).map(|()| deleted != 0)
+            unsafe { function(self.user, key.as_ptr(), &raw mut deleted, remaining_ms(deadline)) };
+        check_status("delete_key", status).map(|()| deleted != 0)
     }
 
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-        let function = self.functions.append.ok_or_else(|| impossible("append"))?;
+        let function = self.functions.append.ok_or_else(|| unsupported_function("append"))?;
         let key = c_key(key)?;
         let (value, len) = (pointer(value), value.len());
         // SAFETY: the caller's function, with a terminated key and a value of that length.
-        let status = unsafe { function(self.user, key.as_ptr(), value, len, left_ms(deadline)) };
-        outcome("append", status)
+        let status =
+            unsafe { function(self.user, key.as_ptr(), value, len, remaining_ms(deadline)) };
+        check_status("append", status)
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
@@ -319,12 +330,13 @@ impl Store for Custom {
     }
 
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        let function = self.functions.list_keys.ok_or_else(|| impossible("list_keys"))?;
+        let function = self.functions.list_keys.ok_or_else(|| unsupported_function("list_keys"))?;
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let sink_arg = (&raw mut keys).cast();
         // SAFETY: the caller's function, with a sink whose argument outlives the call.
-        let status = unsafe { function(self.user, Some(take_key), sink_arg, left_ms(deadline)) };
-        outcome("list_keys", status).map(|()| keys)
+        let status =
+            unsafe { function(self.user, Some(store_key), sink_arg, remaining_ms(deadline)) };
+        check_status("list_keys", status).map(|()| keys)
     }
 
     fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
@@ -334,15 +346,16 @@ impl Store for Custom {
         let queue = c_key(queue)?;
         let (item, len) = (pointer(item), item.len());
         // SAFETY: the caller's function, with a terminated name and an item of that length.
-        let status = unsafe { function(self.user, queue.as_ptr(), item, len, left_ms(deadline)) };
-        outcome("queue_push", status)
+        let status =
+            unsafe { function(self.user, queue.as_ptr(), item, len, remaining_ms(deadline)) };
+        check_status("queue_push", status)
     }
 
     fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
         if !self.has_queues() {
             return composed::pop(self, queue, deadline);
         }
-        self.take_item(queue, 1, deadline).map_err(|error| match error.kind() {
+        self.pop_item(queue, 1, deadline).map_err(|error| match error.kind() {
             ErrorKind::Timeout => missing_keys(&self.describe(), &[queue], deadline),
             _ => error,
         })
@@ -352,7 +365,7 @@ impl Store for Custom {
         if !self.has_queues() {
             return composed::try_pop(self, queue, deadline);
         }
-        match self.take_item(queue, 0, deadline) {
+        match self.pop_item(queue, 0, deadline) {
             Err(error) if error.kind() == ErrorKind::QueueEmpty => Ok(None),
             item => item.map(Some),
         }
@@ -366,38 +379,42 @@ impl Store for Custom {
         let mut length = 0;
         // SAFETY: the caller's function, with a terminated name and room for the result.
         let status =
-            unsafe { function(self.user, queue.as_ptr(), &raw mut length, left_ms(deadline)) };
-        outcome("queue_len", status).map(|()| length)
+            unsafe { function(self.user, queue.as_ptr(), &raw mut length, remaining_ms(deadline)) };
+        check_status("queue_len", status).map(|()| length)
     }
 }
 
-impl Custom {
+impl CallerStore {
     /// If there is no time to wait: looks whether all keys are there, and gives the time for a
     /// round trip.
-    fn look_once(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Option<Deadline>> {
+    fn check_at_deadline(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Option<Deadline>> {
         if !deadline.has_passed() {
             return Ok(None);
         }
-        let grace = Deadline::after(GRACE);
+        let grace = Deadline::after(CHECK_TIME);
         if self.check(keys, &grace)? {
             return Ok(Some(grace));
         }
-        Err(self.named(Error::new(ErrorKind::Timeout, "no time to wait"), keys, deadline))
+        Err(self.name_missing_keys(
+            Error::new(ErrorKind::Timeout, "no time to wait"),
+            keys,
+            deadline,
+        ))
     }
 
     /// A time-out with the keys that are missing; any other error as it is.
-    fn named(&self, error: Error, keys: &[&[u8]], deadline: &Deadline) -> Error {
+    fn name_missing_keys(&self, error: Error, keys: &[&[u8]], deadline: &Deadline) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error;
         }
-        let grace = Deadline::after(GRACE);
+        let grace = Deadline::after(CHECK_TIME);
         let is_missing = |key: &&&[u8]| !self.check(&[**key], &grace).unwrap_or(false);
         let absent: Vec<&[u8]> = keys.iter().filter(is_missing).copied().collect();
         missing_keys(&self.describe(), &absent, deadline)
     }
 }
 
-fn impossible(what: &str) -> Error {
-    let message = format!("the caller's own store has no function {what}");
+fn unsupported_function(function_name: &str) -> Error {
+    let message = format!("the caller's own store has no function {function_name}");
     Error::new(ErrorKind::Unsupported, message)
 }

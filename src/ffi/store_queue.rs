@@ -1,8 +1,8 @@
 //! Queues and barriers of stores.
 
-use super::args::{Out, bytes, index, key as key_of, timeout};
+use super::args::{OutPtr, bytes, index, key as key_of, timeout};
 use super::blob;
-use super::store::waiting;
+use super::store::blocking_store;
 use super::types::*;
 use crate::api::StoreHandle;
 use crate::base::deadline::Timeout;
@@ -36,7 +36,7 @@ dist_export! {
         value: *const c_void,
         len_bytes: usize,
     ) -> dist_status_t {
-        let store = waiting(store)?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         store.store().queue_push(key, bytes(value, len_bytes, "value")?, &store.deadline())
     }
@@ -71,22 +71,22 @@ dist_export! {
         block: i32,
         out: *mut *mut dist_blob_t,
     ) -> dist_status_t {
-        let out = Out::handle(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::handle(out, "out")?;
+        let store = blocking_store(store)?;
         let queue = key_of(key, key_len_bytes, "key")?;
-        let must_look_only = block == 0 || store.timeout() == Timeout::NoWait;
-        let item = if must_look_only {
+        let is_nonblocking = block == 0 || store.timeout() == Timeout::NoWait;
+        let item = if is_nonblocking {
             let item = store.store().queue_try_pop(queue, &store.deadline())?;
-            item.ok_or_else(|| empty(&store, queue, block))?
+            item.ok_or_else(|| empty_queue_error(&store, queue, block))?
         } else {
             store.store().queue_pop(queue, &store.wait_deadline(Timeout::Default))?
         };
-        blob::give(&out, vec![item])
+        blob::write_blob(&out, vec![item])
     }
 }
 
 /// Why a look at a queue gives no item: the caller did not want to wait, or has no time to.
-fn empty(store: &StoreHandle, queue: &[u8], block: i32) -> Error {
+fn empty_queue_error(store: &StoreHandle, queue: &[u8], block: i32) -> Error {
     let what = store.store().describe();
     if block != 0 {
         return missing_keys(&what, &[queue], &store.wait_deadline(Timeout::Default));
@@ -117,8 +117,8 @@ dist_export! {
         key_len_bytes: usize,
         out: *mut i64,
     ) -> dist_status_t {
-        let out = Out::required(out, "out")?;
-        let store = waiting(store)?;
+        let out = OutPtr::required(out, "out")?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         out.write(store.store().queue_len(key, &store.deadline())?);
         Ok(())
@@ -151,10 +151,10 @@ dist_export! {
         world_size: i32,
         timeout_ms: i64,
     ) -> dist_status_t {
-        let store = waiting(store)?;
+        let store = blocking_store(store)?;
         let key = key_of(key, key_len_bytes, "key")?;
         let size = index(world_size, "world_size")?;
-        let timeout = store.timeout_of(timeout(timeout_ms, "timeout_ms")?);
+        let timeout = store.wait_timeout(timeout(timeout_ms, "timeout_ms")?);
         if timeout == Timeout::NoWait {
             let message = "timeout_ms is DIST_NO_WAIT, with which a barrier would count this caller and not hold it: \
                            use dist_store_add and dist_store_check for that";

@@ -4,7 +4,7 @@
 
 pub use super::args::DIST_TERMINATED;
 pub use super::constants::*;
-use super::options::Options;
+use super::sized_struct::SizedStruct;
 use std::ffi::{c_char, c_void};
 
 /// A group of ranks.
@@ -60,9 +60,10 @@ pub struct dist_init_options_t {
     /// The set fields with a meaningful zero: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
     /// The back end; case does not count. "native" (or "gloo"), "mpi" and registered names serve
-    /// host memory. If `device` is set, they also serve the memory of that GPU. "nccl" serves GPU
-    /// memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL or "default"
-    /// selects native, and also nccl if `device` is set and all ranks have NCCL.
+    /// host memory. If `optional_device` is set, they also serve the memory of that GPU. "nccl"
+    /// serves GPU memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL
+    /// or "default" selects native, and also nccl if `optional_device` is set and all ranks have
+    /// NCCL.
     pub backend: *const c_char,
     /// How the ranks meet: "env://", "tcp://host:port?rank=R&world_size=N" or
     /// "file:///path?rank=R&world_size=N"; NULL for env://. All ranks reach the file, and no other
@@ -209,7 +210,7 @@ pub struct dist_store_tcp_options_t {
     /// first proves that it knows the secret. NULL for none, as with torch's stores. Only dist_init
     /// reads DIST_STORE_SECRET_FILE.
     pub secret: *const c_void,
-    /// The length of `secret`.
+    /// The length of `optional_secret`.
     pub secret_len_bytes: usize,
 }
 
@@ -249,8 +250,8 @@ pub struct dist_call_options_t {
     /// the GPU's memory, the call starts after the work in the stream, and only work that is put
     /// there after the end of the call sees the result.
     pub stream: *mut c_void,
-    /// The place of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's GPU on
-    /// this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
+    /// The place of the buffers, with DIST_CALL_DEVICE in `check_flags`: the index of the group's
+    /// GPU on this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
     pub device: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -338,7 +339,7 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Required. Waits until the key exists, then passes its value to `sink(sink_arg, ...)` once
+    /// Required. Waits until the key exists, then passes its value to `dst_ptr(sink_arg, ...)` once
     /// before returning.
     pub get: Option<
         unsafe extern "C" fn(
@@ -511,7 +512,7 @@ macro_rules! options {
         $(
             // SAFETY: repr(C), begins with `struct_size`, and all fields are integers, floats, raw
             // pointers or optional functions.
-            unsafe impl Options for $name {
+            unsafe impl SizedStruct for $name {
                 const NAME: &'static str = stringify!($name);
                 const FIRST_SIZE: usize = $first;
             }

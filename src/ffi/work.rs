@@ -1,15 +1,15 @@
 //! Works: operations that were issued, waited for or asked about.
 
-use super::args::{Out, copy_text, number, wait_limit};
-use super::handle::{Kind, Table};
+use super::args::{OutPtr, copy_text, to_i32, wait_limit};
+use super::handle::{HandleKind, HandleTable};
 use super::last_error;
 use super::types::*;
-use crate::api::{Progress, Work};
+use crate::api::{Work, WorkProgress};
 use crate::base::error::{Error, Result};
 use std::ffi::c_char;
 use std::sync::Arc;
 
-pub(super) static WORKS: Table<Work> = Table::new(Kind::Work);
+pub(super) static WORKS: HandleTable<Work> = HandleTable::new(HandleKind::Work);
 
 dist_export! {
     #[in_progress]
@@ -33,7 +33,7 @@ dist_export! {
     pub fn dist_work_wait(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
         let outcome = work.wait(&wait_limit(timeout_ms, "timeout_ms")?);
-        outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
+        outcome.inspect_err(|_| last_error::set_issue_backtrace(work.issue_backtrace()))
     }
 }
 
@@ -58,7 +58,7 @@ dist_export! {
     pub fn dist_work_synchronize(work: *mut dist_work_t, timeout_ms: i64) -> dist_status_t {
         let work = WORKS.get(work)?;
         let outcome = work.synchronize(&wait_limit(timeout_ms, "timeout_ms")?);
-        outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
+        outcome.inspect_err(|_| last_error::set_issue_backtrace(work.issue_backtrace()))
     }
 }
 
@@ -75,12 +75,12 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_test(work: *mut dist_work_t, done: *mut i32) -> dist_status_t {
-        let out = Out::required(done, "done")?;
+        let out = OutPtr::required(done, "done")?;
         out.write(0);
         let work = WORKS.get(work)?;
         let Some(outcome) = work.outcome() else { return Ok(()) };
         out.write(1);
-        outcome.inspect_err(|_| last_error::issued_at(work.issued_at()))
+        outcome.inspect_err(|_| last_error::set_issue_backtrace(work.issue_backtrace()))
     }
 }
 
@@ -168,7 +168,7 @@ dist_export! {
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_source(work: *const dist_work_t) -> i32 {
-        WORKS.get(work)?.source().map_or(Ok(-1), number)
+        WORKS.get(work)?.source().map_or(Ok(-1), to_i32)
     }
 }
 
@@ -223,27 +223,27 @@ dist_export! {
         if work.is_null() {
             return Ok(());
         }
-        take_handle(work)
+        remove_handle(work)
     }
 }
 
 /// Gives a work a handle, before it is issued.
-pub(super) fn give_handle(work: &Arc<Work>) -> Result<*mut dist_work_t> {
+pub(super) fn create_handle(work: &Arc<Work>) -> Result<*mut dist_work_t> {
     let handle: *mut dist_work_t = WORKS.insert(Arc::clone(work))?;
     work.set_handle(handle.addr());
     Ok(handle)
 }
 
 /// Ends the handle of a work.
-pub(super) fn take_handle(handle: *mut dist_work_t) -> Result<()> {
+pub(super) fn remove_handle(handle: *mut dist_work_t) -> Result<()> {
     // In this order: see `api::events`.
     WORKS.remove(handle.cast_const())?.clear_handle();
     Ok(())
 }
 
 /// Waits until a work has ended, for calls that block.
-pub(super) fn wait_to_the_end(work: &Work) -> Result<()> {
+pub(super) fn wait_until_done(work: &Work) -> Result<()> {
     let limit = wait_limit(DIST_WAIT_FOREVER, "timeout_ms")?;
-    while work.wait(&limit)? == Progress::Pending {}
+    while work.wait(&limit)? == WorkProgress::Pending {}
     Ok(())
 }

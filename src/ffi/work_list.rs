@@ -1,41 +1,47 @@
 //! Waiting for several works at once.
 
-use super::args::{Out, slice, wait_limit};
+use super::args::{OutPtr, slice, wait_limit};
 use super::last_error;
 use super::types::*;
 use super::work::WORKS;
-use crate::api::work_list::{self, AnyDone, WorkList};
-use crate::api::{Progress, Work};
-use crate::base::error::{Context as _, Result};
+use crate::api::work_list::{self, AnyWorkDone, WorkList};
+use crate::api::{Work, WorkProgress};
+use crate::base::error::{ErrorContext as _, Result};
 use std::sync::Arc;
 
 /// The works of a caller's list; `None` for NULL.
-fn list(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc<Work>>>> {
-    let work = |(place, handle): (usize, &*mut dist_work_t)| match handle.is_null() {
+fn read_works(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc<Work>>>> {
+    let work = |(index, handle): (usize, &*mut dist_work_t)| match handle.is_null() {
         true => Ok(None),
         false => {
-            WORKS.get(*handle).map(|it| Some(Arc::clone(&it))).context(|| format!("works[{place}]"))
+            WORKS.get(*handle).map(|it| Some(Arc::clone(&it))).context(|| format!("works[{index}]"))
         }
     };
     slice(works, n, "works")?.iter().enumerate().map(work).collect()
 }
 
 /// Notes where in the program the failed work was issued.
-fn note_origin(works: &WorkList, place: usize) {
-    if let Some(Some(work)) = works.get(place) {
-        last_error::issued_at(work.issued_at());
+fn record_issue_backtrace(works: &WorkList, index: usize) {
+    if let Some(Some(work)) = works.get(index) {
+        last_error::set_issue_backtrace(work.issue_backtrace());
     }
 }
 
 /// Tells what was found, with the outcome of the work that is done.
-fn tell(found: AnyDone, works: &WorkList, out: &Out<usize>) -> Result<Progress> {
+fn write_found_index(
+    found: AnyWorkDone,
+    works: &WorkList,
+    out: &OutPtr<usize>,
+) -> Result<WorkProgress> {
     match found {
-        AnyDone::At(place, outcome) => {
-            out.write(place);
-            outcome.inspect_err(|_| note_origin(works, place)).map(|()| Progress::Done)
+        AnyWorkDone::Done(index, outcome) => {
+            out.write(index);
+            outcome
+                .inspect_err(|_| record_issue_backtrace(works, index))
+                .map(|()| WorkProgress::Done)
         }
-        AnyDone::Pending => Ok(Progress::Pending),
-        AnyDone::NoWorks => Ok(Progress::Done),
+        AnyWorkDone::Pending => Ok(WorkProgress::Pending),
+        AnyWorkDone::NoWorks => Ok(WorkProgress::Done),
     }
 }
 
@@ -65,13 +71,13 @@ dist_export! {
         n: usize,
         timeout_ms: i64,
     ) -> dist_status_t {
-        let works = list(works, n)?;
+        let works = read_works(works, n)?;
         let limit = wait_limit(timeout_ms, "timeout_ms")?;
         work_list::wait_all(&works, &limit).inspect_err(|_| {
             let failed = |work: &Option<Arc<Work>>| {
                 work.as_ref().is_some_and(|work| work.outcome().is_some_and(|it| it.is_err()))
             };
-            works.iter().position(failed).into_iter().for_each(|place| note_origin(&works, place));
+            works.iter().position(failed).into_iter().for_each(|index| record_issue_backtrace(&works, index));
         })
     }
 }
@@ -89,10 +95,10 @@ dist_export! {
     /// @param index out: the place of the work that is done; `n` if there is none.
     /// @agree nothing.
     /// @blocks until a work is done, until the time-out at the latest.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+    /// @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
     ///   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
-    ///   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
-    ///   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
+    ///   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `optional_index`;
+    ///   DIST_ERR_INVALID_ARGUMENT also if `optional_index` is NULL.
     /// @threads any; several threads may wait for the same works.
     /// @since 0.1
     pub fn dist_work_wait_any(
@@ -101,11 +107,11 @@ dist_export! {
         timeout_ms: i64,
         index: *mut usize,
     ) -> dist_status_t {
-        let out = Out::required(index, "index")?;
+        let out = OutPtr::required(index, "index")?;
         out.write(n);
-        let works = list(works, n)?;
+        let works = read_works(works, n)?;
         let found = work_list::wait_any(&works, &wait_limit(timeout_ms, "timeout_ms")?)?;
-        tell(found, &works, &out)
+        write_found_index(found, &works, &out)
     }
 }
 
@@ -118,9 +124,9 @@ dist_export! {
     /// @param index out: as dist_work_wait_any.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
+    /// @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
     ///   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
-    ///   for a wrong argument, also if `index` is NULL.
+    ///   for a wrong argument, also if `optional_index` is NULL.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_test_any(
@@ -128,9 +134,9 @@ dist_export! {
         n: usize,
         index: *mut usize,
     ) -> dist_status_t {
-        let out = Out::required(index, "index")?;
+        let out = OutPtr::required(index, "index")?;
         out.write(n);
-        let works = list(works, n)?;
-        tell(work_list::test_any(&works), &works, &out)
+        let works = read_works(works, n)?;
+        write_found_index(work_list::test_any(&works), &works, &out)
     }
 }

@@ -9,7 +9,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 
 /// How many elements are converted in one piece, which stays in the cache.
-const PIECE: usize = 1024;
+const CHUNK_ELEMENTS: usize = 1024;
 
 /// Whether the elements of a type can be converted.
 pub fn is_convertible(dtype: DataType) -> bool {
@@ -31,7 +31,7 @@ pub fn widen(dtype: DataType, factor: f64, src: Src<'_>, into: &mut [f32]) {
         DataType::F32 => load_all::<f32>(src, into, |value| value * narrow),
         #[allow(clippy::cast_possible_truncation, reason = "the conversion that is asked for")]
         DataType::F64 => load_all::<f64>(src, into, |value| (value * factor) as f32),
-        _ => refuse(dtype),
+        _ => panic_unconvertible(dtype),
     }
 }
 
@@ -46,7 +46,7 @@ pub fn narrow(dtype: DataType, from: &[f32], dst: Dst<'_>) {
         DataType::Bf16 => store_all::<Bf16>(from, dst, |value| value),
         DataType::F32 => store_all::<f32>(from, dst, |value| value),
         DataType::F64 => store_all::<f64>(from, dst, f64::from),
-        _ => refuse(dtype),
+        _ => panic_unconvertible(dtype),
     }
 }
 
@@ -56,10 +56,10 @@ pub fn narrow(dtype: DataType, from: &[f32], dst: Dst<'_>) {
 /// As [`widen`] and [`narrow`].
 pub fn convert((from, src): (DataType, Src<'_>), factor: f64, (to, dst): (DataType, Dst<'_>)) {
     let count = src.len() / from.size();
-    let mut piece = [0.0_f32; PIECE];
-    for begin in (0..count).step_by(PIECE) {
-        let len = PIECE.min(count - begin);
-        let piece = &mut piece[..len];
+    let mut chunk = [0.0_f32; CHUNK_ELEMENTS];
+    for begin in (0..count).step_by(CHUNK_ELEMENTS) {
+        let len = CHUNK_ELEMENTS.min(count - begin);
+        let piece = &mut chunk[..len];
         widen(from, factor, src.slice(begin * from.size(), len * from.size()), piece);
         narrow(to, piece, dst.slice(begin * to.size(), len * to.size()));
     }
@@ -67,7 +67,7 @@ pub fn convert((from, src): (DataType, Src<'_>), factor: f64, (to, dst): (DataTy
 
 #[cold]
 #[allow(clippy::panic, reason = "callers check the type first")]
-fn refuse(dtype: DataType) -> ! {
+fn panic_unconvertible(dtype: DataType) -> ! {
     panic!("a conversion of {dtype} elements, and the caller did not check")
 }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_comes_back() {
+    fn convertible_values_round_trip() {
         for (dtype, tolerance) in [
             (DataType::F16, 5e-4),
             (DataType::Bf16, 4e-3),
@@ -114,14 +114,14 @@ mod tests {
             let mut back = [0.0; VALUES.len()];
             widen(dtype, 2.0, view.as_src(), &mut back);
             for (value, back) in VALUES.iter().zip(back) {
-                let off = (2.0 * value - back).abs();
-                assert!(off <= tolerance * value.abs() + 1e-7, "{dtype}: {value} became {back}");
+                let error = (2.0 * value - back).abs();
+                assert!(error <= tolerance * value.abs() + 1e-7, "{dtype}: {value} became {back}");
             }
         }
     }
 
     #[test]
-    fn pieces_are_converted_in_place() {
+    fn vector_of_several_chunks_round_trips() {
         let many: Vec<f32> = (0_u16..3000).map(f32::from).collect();
         let source = bytes_of(&many);
         let mut half = vec![0; many.len() * 2];

@@ -17,23 +17,23 @@ pub(super) trait Element {
 }
 
 /// How two accumulators become one.
-pub(super) trait Operator<A> {
-    /// What [`Operator::finish`] needs of the number of ranks.
-    type Ending: Copy;
+pub(super) trait FoldOperator<A> {
+    /// What [`FoldOperator::finish`] needs of the number of ranks.
+    type FinishArg: Copy;
 
-    fn ending(ranks: usize) -> Self::Ending;
+    fn finish_arg(ranks: usize) -> Self::FinishArg;
 
     fn combine(earlier: A, later: A) -> A;
 
     /// What happens to the result before it is stored.
     #[inline(always)]
-    fn finish(acc: A, _: Self::Ending) -> A {
+    fn finish(acc: A, _: Self::FinishArg) -> A {
         acc
     }
 }
 
 /// Arithmetic under the rules of the module: integers wrap, NaN propagates, -0 is below +0.
-pub(super) trait Number: Copy {
+pub(super) trait Numeric: Copy {
     /// What is known of a divisor, so that each division costs little.
     type Divisor: Copy;
 
@@ -46,7 +46,7 @@ pub(super) trait Number: Copy {
 }
 
 /// Numbers that can be scaled by a factor.
-pub(super) trait Real: Number {
+pub(super) trait Real: Numeric {
     fn from_factor(factor: f64) -> Self;
 }
 
@@ -70,11 +70,11 @@ pub(super) struct Xor;
 /// Operators that leave the result as it is.
 macro_rules! plain {
     ($($operator:ident, $earlier:ident, $later:ident, $result:expr;)*) => {$(
-        impl<A: Number> Operator<A> for $operator {
-            type Ending = ();
+        impl<A: Numeric> FoldOperator<A> for $operator {
+            type FinishArg = ();
 
             #[inline(always)]
-            fn ending(_ranks: usize) {}
+            fn finish_arg(_ranks: usize) {}
 
             #[inline(always)]
             fn combine($earlier: A, $later: A) -> A {
@@ -91,11 +91,11 @@ plain! {
     Max, earlier, later, earlier.greater(later);
 }
 
-impl<A: Number> Operator<A> for Avg {
-    type Ending = A::Divisor;
+impl<A: Numeric> FoldOperator<A> for Avg {
+    type FinishArg = A::Divisor;
 
     #[inline(always)]
-    fn ending(ranks: usize) -> A::Divisor {
+    fn finish_arg(ranks: usize) -> A::Divisor {
         A::divisor(ranks)
     }
 
@@ -113,11 +113,11 @@ impl<A: Number> Operator<A> for Avg {
 /// Operators on bits.
 macro_rules! bitwise {
     ($($operator:ident, $symbol:tt;)*) => {$(
-        impl Operator<u8> for $operator {
-            type Ending = ();
+        impl FoldOperator<u8> for $operator {
+            type FinishArg = ();
 
             #[inline(always)]
-            fn ending(_ranks: usize) {}
+            fn finish_arg(_ranks: usize) {}
 
             #[inline(always)]
             fn combine(earlier: u8, later: u8) -> u8 {

@@ -1,6 +1,6 @@
 //! f32 and f64, which are also what every smaller and every complex type is folded in.
 
-use super::element::{Element, Number, Real};
+use super::element::{Element, Numeric, Real};
 
 macro_rules! float {
     ($($float:ty, $from_factor:expr;)*) => {$(
@@ -19,7 +19,7 @@ macro_rules! float {
             }
         }
 
-        impl Number for $float {
+        impl Numeric for $float {
             type Divisor = Self;
 
             #[inline(always)]

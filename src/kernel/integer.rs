@@ -1,6 +1,6 @@
 //! The integers, and bool.
 
-use super::element::{Element, Number};
+use super::element::{Element, Numeric};
 
 /// One truth value per byte: any byte but 0 is true, and what is stored is exactly 0 or 1.
 pub(super) struct Bool;
@@ -90,7 +90,7 @@ macro_rules! integer {
             }
         }
 
-        impl Number for $int {
+        impl Numeric for $int {
             type Divisor = Reciprocal<$lane>;
 
             #[inline(always)]
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
-    fn small_integers_are_divided_as_they_should() {
+    fn small_integer_division_is_exact() {
         check!(i8, i128, i8::MIN..=i8::MAX);
         check!(u8, i128, u8::MIN..=u8::MAX);
         check!(i16, i128, i16::MIN..=i16::MAX);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn large_integers_are_divided_as_they_should() {
+    fn large_integer_division_is_exact() {
         // Around multiples of what might be a divisor, and at both ends.
         let near = |middle: u64| (0..5u64).map(move |i| middle.wrapping_add(i).wrapping_sub(2));
         let mut middles: Vec<u64> = (0..64).map(|power| 1 << power).collect();

@@ -9,9 +9,9 @@
 //!
 //! What a loop calls is `inline(always)`, to take on the instruction set of the loop.
 
-use super::element::{Avg, Element, Number, Operator, Real, Sum};
+use super::element::{Avg, Element, FoldOperator, Numeric, Real, Sum};
 #[cfg(target_arch = "x86_64")]
-use super::octet::{LANES, Lanes};
+use super::f32x8::{F32x8, LANES};
 use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -19,14 +19,14 @@ use std::ops::Range;
 /// A compiled fold, with the number of ranks that an average divides by. The caller vouches that
 /// every destination and every source is as long as the first destination, that this is a multiple
 /// of the size of the kernel's element, and that the processor can run it.
-pub(super) type FoldKernel = unsafe fn(Target<'_>, &[Src<'_>], usize);
+pub(super) type FoldKernel = unsafe fn(FoldTarget<'_>, &[Src<'_>], usize);
 
 /// Where a fold goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'a> {
+pub(super) struct FoldTarget<'a> {
     pub(super) dst: Dst<'a>,
     /// The same goes there.
-    pub(super) twins: &'a [Dst<'a>],
+    pub(super) extra_dsts: &'a [Dst<'a>],
 }
 
 /// A compiled scaling; the obligations are those of [`FoldKernel`].
@@ -41,9 +41,9 @@ const BLOCK_BYTES: usize = 4096;
 /// The accumulator. Uninitialised at first: clearing it would cost a small message more than the
 /// fold.
 #[repr(align(64))]
-struct Block([MaybeUninit<u8>; BLOCK_BYTES]);
+struct AccumulatorBlock([MaybeUninit<u8>; BLOCK_BYTES]);
 
-impl Block {
+impl AccumulatorBlock {
     #[inline(always)]
     const fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; BLOCK_BYTES])
@@ -51,7 +51,7 @@ impl Block {
 
     /// At most `limit` accumulators.
     #[inline(always)]
-    fn slots<A: Copy>(&mut self, limit: usize) -> &mut [MaybeUninit<A>] {
+    fn accumulators<A: Copy>(&mut self, limit: usize) -> &mut [MaybeUninit<A>] {
         const { assert!(align_of::<A>() <= align_of::<Self>()) };
         let count = limit.min(BLOCK_BYTES / size_of::<A>());
         let first = self.0.as_mut_ptr().cast::<MaybeUninit<A>>();
@@ -66,14 +66,14 @@ impl Block {
 ///
 /// # Safety
 /// As [`FoldKernel`] says.
-pub(super) unsafe fn fold_portable<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_portable<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     if to.dst.len() == size_of::<E::Stored>() {
         // SAFETY: the caller's promise is the same, and that is one element.
-        unsafe { fold_one::<E, O>(to, sources, O::ending(ranks)) }
+        unsafe { fold_one::<E, O>(to, sources, O::finish_arg(ranks)) }
     } else {
         // SAFETY: the caller's promise is the same.
         unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
@@ -86,10 +86,10 @@ where
 /// As [`FoldKernel`] says; the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn fold_avx2<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_avx2<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     // SAFETY: the caller's promise is the same.
     unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
@@ -130,7 +130,7 @@ where
 pub(super) unsafe fn average_portable<E>(dst: Dst<'_>, ranks: usize)
 where
     E: Element,
-    E::Acc: Number,
+    E::Acc: Numeric,
 {
     // SAFETY: the caller's promise is the same.
     unsafe { average_blocks::<E>(dst, ranks, 0) }
@@ -145,7 +145,7 @@ where
 pub(super) unsafe fn average_avx2<E>(dst: Dst<'_>, ranks: usize)
 where
     E: Element,
-    E::Acc: Number,
+    E::Acc: Numeric,
 {
     // SAFETY: the caller's promise is the same.
     unsafe { average_blocks::<E>(dst, ranks, 0) }
@@ -157,14 +157,14 @@ where
 /// As [`AverageKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn average_octets<E, V>(dst: Dst<'_>, ranks: usize)
+pub(super) unsafe fn average_f32x8<E, V>(dst: Dst<'_>, ranks: usize)
 where
     E: Element<Acc = f32>,
-    V: Element<Acc = Lanes>,
+    V: Element<Acc = F32x8>,
 {
     // SAFETY: the caller's promise is the same, and those of octets are enabled.
     unsafe { average_blocks::<V>(dst, ranks, 0) }
-    let rest = in_octets::<E>(dst);
+    let rest = elements_in_whole_vectors::<E>(dst);
     // SAFETY: the caller's promise is the same.
     unsafe { average_blocks::<E>(dst, ranks, rest) }
 }
@@ -175,15 +175,15 @@ where
 /// As [`FoldKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn fold_octets<E, V, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize)
+pub(super) unsafe fn fold_f32x8<E, V, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element<Acc = f32>,
-    V: Element<Acc = Lanes>,
-    O: Operator<Lanes> + Operator<f32>,
+    V: Element<Acc = F32x8>,
+    O: FoldOperator<F32x8> + FoldOperator<f32>,
 {
     // SAFETY: the caller's promise is the same, and those of octets are enabled.
     unsafe { fold_blocks::<V, O>(to, sources, ranks, 0) }
-    let rest = in_octets::<E>(to.dst);
+    let rest = elements_in_whole_vectors::<E>(to.dst);
     // SAFETY: the caller's promise is the same.
     unsafe { fold_blocks::<E, O>(to, sources, ranks, rest) }
 }
@@ -194,14 +194,14 @@ where
 /// As [`ScaleKernel`] says; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) unsafe fn scale_octets<E, V>(dst: Dst<'_>, src: Src<'_>, factor: f64)
+pub(super) unsafe fn scale_f32x8<E, V>(dst: Dst<'_>, src: Src<'_>, factor: f64)
 where
     E: Element<Acc = f32>,
-    V: Element<Acc = Lanes>,
+    V: Element<Acc = F32x8>,
 {
     // SAFETY: the caller's promise is the same, and those of octets are enabled.
     unsafe { scale_blocks::<V>(dst, src, factor, 0) }
-    let rest = in_octets::<E>(dst);
+    let rest = elements_in_whole_vectors::<E>(dst);
     // SAFETY: the caller's promise is the same.
     unsafe { scale_blocks::<E>(dst, src, factor, rest) }
 }
@@ -212,52 +212,53 @@ where
 /// Every source and every twin must be as long as `dst`, and the processor must have what `E`
 /// needs.
 #[inline(always)]
-unsafe fn fold_blocks<E, O>(to: Target<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
+unsafe fn fold_blocks<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     let count = to.dst.len() / size_of::<E::Stored>();
-    let ending = O::ending(ranks);
+    let ending = O::finish_arg(ranks);
     if let [first, second] = sources {
         // SAFETY: the caller's promise is the same.
-        start = unsafe { fold_two::<E, O>(to, (*first, *second), start..count, ending) };
+        start = unsafe { fold_two_sources::<E, O>(to, (*first, *second), start..count, ending) };
     }
-    let mut block = Block::new();
+    let mut block = AccumulatorBlock::new();
     while start < count {
-        let acc = block.slots::<E::Acc>(count - start);
+        let acc = block.accumulators::<E::Acc>(count - start);
         let (acc, rest): (&mut [E::Acc], _) = match sources {
             [first, second, rest @ ..] => {
-                let (first, second) = (at::<E>(*first, start), at::<E>(*second, start));
+                let (first, second) =
+                    (element_ptr::<E>(*first, start), element_ptr::<E>(*second, start));
                 // SAFETY: the sources have as many elements as `dst`, so all from `start` on.
-                (unsafe { fold_pair::<E, O>(acc, first, second) }, rest)
+                (unsafe { load_and_fold_pair::<E, O>(acc, first, second) }, rest)
             }
             [only] => {
-                let only = at::<E>(*only, start);
+                let only = element_ptr::<E>(*only, start);
                 // SAFETY: as above.
                 (unsafe { load::<E>(acc, only) }, &[][..])
             }
             [] => return,
         };
         for source in rest {
-            let source = at::<E>(*source, start);
+            let source = element_ptr::<E>(*source, start);
             // SAFETY: as above.
             unsafe { fold_into::<E, O>(acc, source) }
         }
-        let target = at_mut::<E>(to.dst, start);
+        let target = element_mut_ptr::<E>(to.dst, start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         unsafe { store::<E, O>(target, acc, ending) }
-        to.repeat::<E>(start, acc.len());
+        to.copy_to_extra_dsts::<E>(start, acc.len());
         start += acc.len();
     }
 }
 
-impl Target<'_> {
+impl FoldTarget<'_> {
     /// Copies elements of `dst` to its twins, where the nearest cache still has them.
     #[inline(always)]
-    fn repeat<E: Element>(self, start: usize, count: usize) {
+    fn copy_to_extra_dsts<E: Element>(self, start: usize, count: usize) {
         let (start, len) = (start * size_of::<E::Stored>(), count * size_of::<E::Stored>());
-        for twin in self.twins {
+        for twin in self.extra_dsts {
             twin.slice(start, len).copy_from(self.dst.slice(start, len).as_src());
         }
     }
@@ -269,15 +270,15 @@ impl Target<'_> {
 /// # Safety
 /// As [`fold_strides`] says.
 #[inline(always)]
-unsafe fn fold_two<E, O>(
-    to: Target<'_>,
+unsafe fn fold_two_sources<E, O>(
+    to: FoldTarget<'_>,
     sources: (Src<'_>, Src<'_>),
     elements: Range<usize>,
-    ending: O::Ending,
+    ending: O::FinishArg,
 ) -> usize
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     match size_of::<E::Acc>() {
         // SAFETY: the caller's promise is the same.
@@ -298,18 +299,18 @@ where
 /// processor must have what `E` needs.
 #[inline(always)]
 unsafe fn fold_strides<E, O, const N: usize>(
-    to: Target<'_>,
+    to: FoldTarget<'_>,
     (first, second): (Src<'_>, Src<'_>),
     elements: Range<usize>,
-    ending: O::Ending,
+    ending: O::FinishArg,
 ) -> usize
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     let end = elements.start + elements.len() / N * N;
     for start in (elements.start..end).step_by(N) {
-        let stride = |source| at::<E>(source, start).cast::<[E::Stored; N]>();
+        let stride = |source| element_ptr::<E>(source, start).cast::<[E::Stored; N]>();
         // SAFETY: `N` elements from `start` on are among those that can be read.
         let earlier = unsafe { stride(first).read_unaligned() };
         // SAFETY: as above.
@@ -318,10 +319,10 @@ where
             let folded = O::combine(E::load(earlier[index]), E::load(later[index]));
             E::store(O::finish(folded, ending))
         });
-        let target = |dst| at_mut::<E>(dst, start).cast::<[E::Stored; N]>();
+        let target = |dst| element_mut_ptr::<E>(dst, start).cast::<[E::Stored; N]>();
         // SAFETY: as above, and they can be written.
         unsafe { target(to.dst).write_unaligned(folded) };
-        for twin in to.twins {
+        for twin in to.extra_dsts {
             // SAFETY: as above.
             unsafe { target(*twin).write_unaligned(folded) };
         }
@@ -335,18 +336,18 @@ where
 /// Each destination and each source must have an element, and the processor must have what `E`
 /// needs.
 #[inline(always)]
-unsafe fn fold_one<E, O>(to: Target<'_>, sources: &[Src<'_>], ending: O::Ending)
+unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ending: O::FinishArg)
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     // SAFETY: the caller vouches for an element.
-    let load = |source: &Src<'_>| E::load(unsafe { at::<E>(*source, 0).read_unaligned() });
+    let load = |source: &Src<'_>| E::load(unsafe { element_ptr::<E>(*source, 0).read_unaligned() });
     let Some(folded) = sources.iter().map(load).reduce(O::combine) else { return };
     let stored = E::store(O::finish(folded, ending));
     // SAFETY: as above.
-    unsafe { at_mut::<E>(to.dst, 0).write_unaligned(stored) };
-    to.repeat::<E>(0, 1);
+    unsafe { element_mut_ptr::<E>(to.dst, 0).write_unaligned(stored) };
+    to.copy_to_extra_dsts::<E>(0, 1);
 }
 
 /// Scales the elements from `start` on; bytes that make no whole element are left.
@@ -361,16 +362,16 @@ where
 {
     let count = dst.len() / size_of::<E::Stored>();
     let factor = E::Acc::from_factor(factor);
-    let mut block = Block::new();
+    let mut block = AccumulatorBlock::new();
     while start < count {
-        let acc = block.slots::<E::Acc>(count - start);
-        let source = at::<E>(src, start);
+        let acc = block.accumulators::<E::Acc>(count - start);
+        let source = element_ptr::<E>(src, start);
         // SAFETY: `src` has as many elements as `dst`, so all from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
         for slot in acc.iter_mut() {
             *slot = slot.times(factor);
         }
-        let target = at_mut::<E>(dst, start);
+        let target = element_mut_ptr::<E>(dst, start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         unsafe { store::<E, Sum>(target, acc, ()) }
         start += acc.len();
@@ -385,17 +386,17 @@ where
 unsafe fn average_blocks<E>(dst: Dst<'_>, ranks: usize, mut start: usize)
 where
     E: Element,
-    E::Acc: Number,
+    E::Acc: Numeric,
 {
     let count = dst.len() / size_of::<E::Stored>();
-    let ending = <Avg as Operator<E::Acc>>::ending(ranks);
-    let mut block = Block::new();
+    let ending = <Avg as FoldOperator<E::Acc>>::finish_arg(ranks);
+    let mut block = AccumulatorBlock::new();
     while start < count {
-        let acc = block.slots::<E::Acc>(count - start);
-        let source = at::<E>(dst.as_src(), start);
+        let acc = block.accumulators::<E::Acc>(count - start);
+        let source = element_ptr::<E>(dst.as_src(), start);
         // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
-        let target = at_mut::<E>(dst, start);
+        let target = element_mut_ptr::<E>(dst, start);
         // SAFETY: as above.
         unsafe { store::<E, Avg>(target, acc, ending) }
         start += acc.len();
@@ -405,19 +406,19 @@ where
 /// How many elements lie in whole octets.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn in_octets<E: Element>(dst: Dst<'_>) -> usize {
+fn elements_in_whole_vectors<E: Element>(dst: Dst<'_>) -> usize {
     dst.len() / size_of::<E::Stored>() / LANES * LANES
 }
 
 /// The address of an element; nothing is read.
 #[inline(always)]
-fn at<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
+fn element_ptr<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
     src.as_ptr().cast::<E::Stored>().wrapping_add(index)
 }
 
 /// The same for one that is written.
 #[inline(always)]
-fn at_mut<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
+fn element_mut_ptr<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
     dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index)
 }
 
@@ -440,16 +441,17 @@ unsafe fn load<E: Element>(
 /// The first two sources at once, which saves a pass over the accumulator.
 ///
 /// # Safety
-/// As many elements as `acc` has must be readable at `first` and `second`, whatever the alignment.
+/// As many elements as `acc` has must be readable at `find_at_or_above` and `second`, whatever the
+/// alignment.
 #[inline(always)]
-unsafe fn fold_pair<E, O>(
+unsafe fn load_and_fold_pair<E, O>(
     acc: &mut [MaybeUninit<E::Acc>],
     first: *const E::Stored,
     second: *const E::Stored,
 ) -> &mut [E::Acc]
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter_mut().enumerate() {
         // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
@@ -468,7 +470,7 @@ where
 unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter_mut().enumerate() {
         // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
@@ -480,10 +482,10 @@ where
 /// # Safety
 /// As many elements as `acc` has must be writable at `target`, whatever its alignment.
 #[inline(always)]
-unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ending: O::Ending)
+unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ending: O::FinishArg)
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter().enumerate() {
         let stored = E::store(O::finish(*slot, ending));

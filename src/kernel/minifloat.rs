@@ -25,7 +25,7 @@ const F32_ABS: u32 = 0x7fff_ffff;
 const F32_INFINITY: u32 = 0x7f80_0000;
 
 /// A float of few bits: sign, exponent, mantissa from the top, with subnormal numbers.
-pub(super) trait Format {
+pub(super) trait FloatFormat {
     const BITS: u32;
     const MANTISSA: u32;
     const BIAS: u32;
@@ -48,7 +48,7 @@ pub(super) trait Format {
     const SUBNORMAL_UNIT: u32 = Self::MIN_NORMAL + (Self::DROPPED << F32_MANTISSA);
 }
 
-impl Format for F16 {
+impl FloatFormat for F16 {
     const BITS: u32 = 16;
     const MANTISSA: u32 = 10;
     const BIAS: u32 = 15;
@@ -59,7 +59,7 @@ impl Format for F16 {
     const NAN: u32 = 0x7e00;
 }
 
-impl Format for F8E4M3 {
+impl FloatFormat for F8E4M3 {
     const BITS: u32 = 8;
     const MANTISSA: u32 = 3;
     const BIAS: u32 = 7;
@@ -70,7 +70,7 @@ impl Format for F8E4M3 {
     const NAN: u32 = 0x7f;
 }
 
-impl Format for F8E5M2 {
+impl FloatFormat for F8E5M2 {
     const BITS: u32 = 8;
     const MANTISSA: u32 = 2;
     const BIAS: u32 = 15;
@@ -83,7 +83,7 @@ impl Format for F8E5M2 {
 
 /// The value of a code.
 #[inline(always)]
-fn widen<F: Format>(code: u32) -> f32 {
+fn widen<F: FloatFormat>(code: u32) -> f32 {
     let sign = (code & F::SIGN) << (32 - F::BITS);
     let abs = code & (F::SIGN - 1);
     let shifted = abs << F::DROPPED;
@@ -98,7 +98,7 @@ fn widen<F: Format>(code: u32) -> f32 {
 
 /// The code of the nearest number, among equally near ones the even code.
 #[inline(always)]
-fn narrow<F: Format>(value: f32) -> u32 {
+fn narrow<F: FloatFormat>(value: f32) -> u32 {
     let bits = value.to_bits();
     let sign = (bits >> (32 - F::BITS)) & F::SIGN;
     let abs = bits & F32_ABS;

@@ -1,8 +1,9 @@
 //! Reduction kernels: the loops that make one element out of the elements of several ranks.
 //!
 //! Functions on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`],
-//! [`fold`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`], [`first_unwanted`],
-//! [`sum_of_powers`], and conversions ([`convert()`], [`widen`], [`narrow`]).
+//! [`sum_absolute_powers`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`],
+//! [`find_rejected_element`], [`sum_of_powers`], and conversions ([`convert()`], [`widen`],
+//! [`narrow`]).
 //!
 //! Guarantees:
 //! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
@@ -27,15 +28,15 @@
 
 mod convert;
 mod element;
+#[cfg(target_arch = "x86_64")]
+mod f32x8;
 mod float;
 mod integer;
 mod loops;
 mod minifloat;
+mod nan_scan;
 mod norm;
-#[cfg(target_arch = "x86_64")]
-mod octet;
-mod ordered;
-mod scan;
+mod ordered_codes;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -45,9 +46,9 @@ pub use crate::base::copy::{Stager, copy, copy_part, stage};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 pub use convert::{convert, is_convertible, narrow, widen};
-use loops::{FoldKernel, Target};
-pub use norm::{Power, sum_of_powers};
-pub use scan::first_unwanted;
+use loops::{FoldKernel, FoldTarget};
+pub use nan_scan::find_rejected_element;
+pub use norm::{NormPower, sum_of_powers};
 use table::Isa;
 
 /// Folds the sources into `dst`: each element becomes `sources[0] op sources[1] op ...`, in that
@@ -64,49 +65,61 @@ pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
     fold_to_all(dtype, op, (dst, &[]), sources);
 }
 
-/// The same, which goes to `twins` as well: these may be memory of a source like `dst`, but not
-/// that of `dst`.
+/// The same, which goes to `extra_dsts` as well: these may be memory of a source like `dst`, but
+/// not that of `dst`.
 ///
 /// # Panics
-/// As [`fold`].
+/// As [`sum_absolute_powers`].
 pub fn fold_to_all(
     dtype: DataType,
     op: ReduceOp,
-    (dst, twins): (Dst<'_>, &[Dst<'_>]),
+    (dst, extra_dsts): (Dst<'_>, &[Dst<'_>]),
     sources: &[Src<'_>],
 ) {
-    fold_for(dtype, op, Target { dst, twins }, sources, sources.len());
+    fold_with_divisor(dtype, op, FoldTarget { dst, extra_dsts }, sources, sources.len());
 }
 
-/// Folds the vectors of some of `ranks` ranks as AVG does in [`fold`], but divides by `ranks`,
-/// before anything is rounded: the part that the sources have in the average of all. Sums of such
-/// parts fit where sums of the vectors may not.
+/// Folds the vectors of some of `ranks` ranks as AVG does in [`sum_absolute_powers`], but divides
+/// by `ranks`, before anything is rounded: the part that the sources have in the average of all.
+/// Sums of such parts fit where sums of the vectors may not.
 ///
 /// # Panics
-/// As [`fold`].
+/// As [`sum_absolute_powers`].
 pub fn fold_average(dtype: DataType, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
-    fold_for(dtype, ReduceOp::Avg, Target { dst, twins: &[] }, sources, ranks);
+    fold_with_divisor(dtype, ReduceOp::Avg, FoldTarget { dst, extra_dsts: &[] }, sources, ranks);
 }
 
-fn fold_for(dtype: DataType, op: ReduceOp, to: Target<'_>, sources: &[Src<'_>], ranks: usize) {
+fn fold_with_divisor(
+    dtype: DataType,
+    op: ReduceOp,
+    to: FoldTarget<'_>,
+    sources: &[Src<'_>],
+    ranks: usize,
+) {
     let isa = if to.dst.len() == dtype.size() { Isa::Portable } else { Isa::best() };
-    run(loop_for(isa, dtype, op), dtype, to, sources, ranks);
+    run_fold_kernel(find_fold_kernel(isa, dtype, op), dtype, to, sources, ranks);
 }
 
-fn loop_for(isa: Isa, dtype: DataType, op: ReduceOp) -> FoldKernel {
-    let Some(kernel) = table::fold_kernel(isa, dtype, op) else { refuse(op, dtype) };
+fn find_fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> FoldKernel {
+    let Some(kernel) = table::fold_kernel(isa, dtype, op) else { panic_undefined_op(op, dtype) };
     kernel
 }
 
 /// Runs a loop that is for this processor and for elements of this type.
 #[inline]
-fn run(kernel: FoldKernel, dtype: DataType, to: Target<'_>, sources: &[Src<'_>], ranks: usize) {
+fn run_fold_kernel(
+    kernel: FoldKernel,
+    dtype: DataType,
+    to: FoldTarget<'_>,
+    sources: &[Src<'_>],
+    ranks: usize,
+) {
     assert!(!sources.is_empty(), "a fold needs at least one source");
     check_whole_elements(dtype, to.dst);
     for source in sources {
         check_length(to.dst, *source);
     }
-    for twin in to.twins {
+    for twin in to.extra_dsts {
         check_length(to.dst, twin.as_src());
     }
     if to.dst.is_empty() {
@@ -118,34 +131,42 @@ fn run(kernel: FoldKernel, dtype: DataType, to: Target<'_>, sources: &[Src<'_>],
     unsafe { kernel(to, sources, ranks) }
 }
 
-/// What [`fold`] does with one type and operator, its loop found already: for vectors so short that
-/// this counts.
+/// What [`sum_absolute_powers`] does with one type and operator, its loop found already: for
+/// vectors so short that this counts.
 #[derive(Clone, Copy, Debug)]
-pub struct Folding {
+pub struct ResolvedFold {
     dtype: DataType,
     kernel: FoldKernel,
     /// For a single element.
-    one: FoldKernel,
+    single_element_kernel: FoldKernel,
 }
 
-impl Folding {
+impl ResolvedFold {
     /// Finds it.
     ///
     /// # Panics
     /// If `op` is not defined for `dtype`.
-    pub fn of(dtype: DataType, op: ReduceOp) -> Self {
-        let [kernel, one] = [Isa::best(), Isa::Portable].map(|isa| loop_for(isa, dtype, op));
-        Self { dtype, kernel, one }
+    pub fn resolve(dtype: DataType, op: ReduceOp) -> Self {
+        let [kernel, one] =
+            [Isa::best(), Isa::Portable].map(|isa| find_fold_kernel(isa, dtype, op));
+        Self { dtype, kernel, single_element_kernel: one }
     }
 
-    /// [`fold`].
+    /// [`sum_absolute_powers`].
     ///
     /// # Panics
-    /// As [`fold`].
+    /// As [`sum_absolute_powers`].
     #[inline]
     pub fn fold(self, dst: Dst<'_>, sources: &[Src<'_>]) {
-        let kernel = if dst.len() == self.dtype.size() { self.one } else { self.kernel };
-        run(kernel, self.dtype, Target { dst, twins: &[] }, sources, sources.len());
+        let kernel =
+            if dst.len() == self.dtype.size() { self.single_element_kernel } else { self.kernel };
+        run_fold_kernel(
+            kernel,
+            self.dtype,
+            FoldTarget { dst, extra_dsts: &[] },
+            sources,
+            sources.len(),
+        );
     }
 }
 
@@ -160,38 +181,38 @@ impl Folding {
 /// floating-point type.
 pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     let Some(kernel) = table::scale_kernel(Isa::best(), dtype) else {
-        refuse(ReduceOp::PremulSum, dtype);
+        panic_undefined_op(ReduceOp::PremulSum, dtype);
     };
     check_whole_elements(dtype, dst);
     check_length(dst, src);
     if dst.is_empty() {
         return;
     }
-    // SAFETY: as in `fold`.
+    // SAFETY: as in `sum_absolute_powers`.
     unsafe { kernel(dst, src, factor) }
 }
 
 /// Divides each element by `ranks`: makes an average of a sum that was folded by and by. Elements
-/// are divided as AVG does in [`fold`]: f16, bf16 and f8 in f32, rounded once; integers round
-/// towards zero.
+/// are divided as AVG does in [`sum_absolute_powers`]: f16, bf16 and f8 in f32, rounded once;
+/// integers round towards zero.
 ///
 /// # Panics
 /// If the length is no multiple of the element size, or if AVG is not defined for `dtype`.
 pub fn average(dtype: DataType, dst: Dst<'_>, ranks: usize) {
     let Some(kernel) = table::average_kernel(Isa::best(), dtype) else {
-        refuse(ReduceOp::Avg, dtype);
+        panic_undefined_op(ReduceOp::Avg, dtype);
     };
     check_whole_elements(dtype, dst);
     if dst.is_empty() {
         return;
     }
-    // SAFETY: as in `fold`.
+    // SAFETY: as in `sum_absolute_powers`.
     unsafe { kernel(dst, ranks) }
 }
 
 #[cold]
 #[allow(clippy::panic, reason = "callers check the combination first; see `fold`")]
-fn refuse(op: ReduceOp, dtype: DataType) -> ! {
+fn panic_undefined_op(op: ReduceOp, dtype: DataType) -> ! {
     panic!("{op} is not defined on {dtype} elements, and the caller did not check")
 }
 

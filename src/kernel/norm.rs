@@ -13,7 +13,7 @@ const LANES: usize = 8;
 
 /// Which power of absolute values is summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Power {
+pub enum NormPower {
     /// The absolute values.
     One,
     /// The squares.
@@ -29,27 +29,27 @@ pub enum Power {
 ///
 /// # Panics
 /// If the length is no multiple of the element size, or `dtype` is not a floating-point type.
-pub fn sum_of_powers(dtype: DataType, power: Power, src: Src<'_>) -> f64 {
+pub fn sum_of_powers(dtype: DataType, power: NormPower, src: Src<'_>) -> f64 {
     assert!(src.len().is_multiple_of(dtype.size()), "{} bytes of {dtype}", src.len());
     match dtype {
-        DataType::F16 => real::<F16, _>(power, src, f64::from),
-        DataType::Bf16 => real::<Bf16, _>(power, src, f64::from),
-        DataType::F8E4M3 => real::<F8E4M3, _>(power, src, f64::from),
-        DataType::F8E5M2 => real::<F8E5M2, _>(power, src, f64::from),
-        DataType::F32 => real::<f32, _>(power, src, f64::from),
-        DataType::F64 => real::<f64, _>(power, src, |value| value),
+        DataType::F16 => sum_real::<F16, _>(power, src, f64::from),
+        DataType::Bf16 => sum_real::<Bf16, _>(power, src, f64::from),
+        DataType::F8E4M3 => sum_real::<F8E4M3, _>(power, src, f64::from),
+        DataType::F8E5M2 => sum_real::<F8E5M2, _>(power, src, f64::from),
+        DataType::F32 => sum_real::<f32, _>(power, src, f64::from),
+        DataType::F64 => sum_real::<f64, _>(power, src, |value| value),
         // The squares of a complex number's parts are those of its absolute value.
-        DataType::C64 if power == Power::Two => real::<f32, _>(power, src, f64::from),
-        DataType::C128 if power == Power::Two => real::<f64, _>(power, src, |value| value),
-        DataType::C64 => complex::<f32, _>(power, src, f64::from),
-        DataType::C128 => complex::<f64, _>(power, src, |value| value),
-        _ => refuse(dtype),
+        DataType::C64 if power == NormPower::Two => sum_real::<f32, _>(power, src, f64::from),
+        DataType::C128 if power == NormPower::Two => sum_real::<f64, _>(power, src, |value| value),
+        DataType::C64 => sum_complex::<f32, _>(power, src, f64::from),
+        DataType::C128 => sum_complex::<f64, _>(power, src, |value| value),
+        _ => panic_not_float(dtype),
     }
 }
 
 #[cold]
 #[allow(clippy::panic, reason = "callers check the type first")]
-fn refuse(dtype: DataType) -> ! {
+fn panic_not_float(dtype: DataType) -> ! {
     panic!("a norm of {dtype} elements, and the caller did not check")
 }
 
@@ -63,25 +63,29 @@ fn load<E: Element>(src: Src<'_>, index: usize) -> E::Acc {
     E::load(unsafe { address.read_unaligned() })
 }
 
-fn real<E: Element, W: Fn(E::Acc) -> f64>(power: Power, src: Src<'_>, widen: W) -> f64 {
+fn sum_real<E: Element, W: Fn(E::Acc) -> f64>(power: NormPower, src: Src<'_>, widen: W) -> f64 {
     let count = src.len() / size_of::<E::Stored>();
-    fold(power, count, |index| widen(load::<E>(src, index)).abs())
+    sum_absolute_powers(power, count, |index| widen(load::<E>(src, index)).abs())
 }
 
-fn complex<E: Element, W: Fn(E::Acc) -> f64>(power: Power, src: Src<'_>, widen: W) -> f64 {
+fn sum_complex<E: Element, W: Fn(E::Acc) -> f64>(power: NormPower, src: Src<'_>, widen: W) -> f64 {
     let count = src.len() / size_of::<E::Stored>() / 2;
     let part = |index: usize| widen(load::<E>(src, index));
-    fold(power, count, |index| part(2 * index).hypot(part(2 * index + 1)))
+    sum_absolute_powers(power, count, |index| part(2 * index).hypot(part(2 * index + 1)))
 }
 
 #[inline(always)]
-fn fold(power: Power, count: usize, absolute: impl Fn(usize) -> f64) -> f64 {
+fn sum_absolute_powers(power: NormPower, count: usize, absolute: impl Fn(usize) -> f64) -> f64 {
     let sum = |a: f64, b: f64| a + b;
     match power {
-        Power::One => in_lanes(count, absolute, sum),
-        Power::Two => in_lanes(count, |index| absolute(index) * absolute(index), sum),
-        Power::Any(exponent) => in_lanes(count, |index| absolute(index).powf(exponent), sum),
-        Power::Largest => in_lanes(count, absolute, larger),
+        NormPower::One => accumulate_in_lanes(count, absolute, sum),
+        NormPower::Two => {
+            accumulate_in_lanes(count, |index| absolute(index) * absolute(index), sum)
+        }
+        NormPower::Any(exponent) => {
+            accumulate_in_lanes(count, |index| absolute(index).powf(exponent), sum)
+        }
+        NormPower::Largest => accumulate_in_lanes(count, absolute, larger),
     }
 }
 
@@ -92,7 +96,11 @@ fn larger(largest: f64, value: f64) -> f64 {
 }
 
 #[inline(always)]
-fn in_lanes(count: usize, element: impl Fn(usize) -> f64, add: impl Fn(f64, f64) -> f64) -> f64 {
+fn accumulate_in_lanes(
+    count: usize,
+    element: impl Fn(usize) -> f64,
+    add: impl Fn(f64, f64) -> f64,
+) -> f64 {
     let mut lanes = [0.0_f64; LANES];
     let whole = count - count % LANES;
     for begin in (0..whole).step_by(LANES) {
@@ -113,7 +121,7 @@ mod tests {
 
     fn sum<T: Copy, const N: usize>(
         dtype: DataType,
-        power: Power,
+        power: NormPower,
         values: &[T],
         bytes: impl Fn(T) -> [u8; N],
     ) -> f64 {
@@ -122,18 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn norms_of_every_type_are_those_of_their_values() {
+    fn norms_of_every_float_type_are_correct() {
         let values = [3.0_f32, -4.0, 0.5, -0.25, 12.0, 0.0, -1.0, 2.0, 1.5, -8.0];
-        let expected = |power: Power| -> f64 {
+        let expected = |power: NormPower| -> f64 {
             let absolute = values.iter().map(|value| f64::from(value.abs()));
             match power {
-                Power::One => absolute.sum(),
-                Power::Two => absolute.map(|value| value * value).sum(),
-                Power::Any(exponent) => absolute.map(|value| value.powf(exponent)).sum(),
-                Power::Largest => absolute.fold(0.0, f64::max),
+                NormPower::One => absolute.sum(),
+                NormPower::Two => absolute.map(|value| value * value).sum(),
+                NormPower::Any(exponent) => absolute.map(|value| value.powf(exponent)).sum(),
+                NormPower::Largest => absolute.fold(0.0, f64::max),
             }
         };
-        for power in [Power::One, Power::Two, Power::Any(3.0), Power::Largest] {
+        for power in [NormPower::One, NormPower::Two, NormPower::Any(3.0), NormPower::Largest] {
             let close = |found: f64| (found - expected(power)).abs() <= 1e-9 * expected(power);
             assert!(close(sum(DataType::F32, power, &values, f32::to_ne_bytes)));
             assert!(close(sum(DataType::F64, power, &values, |v| f64::from(v).to_ne_bytes())));
@@ -145,21 +153,24 @@ mod tests {
     }
 
     #[test]
-    fn complex_numbers_count_by_their_absolute_value() {
+    fn complex_norms_use_absolute_values() {
         let values = [3.0_f32, 4.0, -6.0, 8.0];
         let of = |power| sum(DataType::C64, power, &values, f32::to_ne_bytes);
-        assert_eq!((of(Power::One), of(Power::Two), of(Power::Largest)), (15.0, 125.0, 10.0));
+        assert_eq!(
+            (of(NormPower::One), of(NormPower::Two), of(NormPower::Largest)),
+            (15.0, 125.0, 10.0)
+        );
     }
 
     #[test]
-    fn nothing_is_zero_and_nan_spreads() {
-        for power in [Power::One, Power::Two, Power::Any(0.5), Power::Largest] {
+    fn empty_norm_is_zero_and_nan_propagates() {
+        for power in [NormPower::One, NormPower::Two, NormPower::Any(0.5), NormPower::Largest] {
             assert_eq!(sum_of_powers(DataType::F32, power, Src::empty()), 0.0);
-            for place in [0, 7, 8, 20] {
+            for nan_index in [0, 7, 8, 20] {
                 let mut values = [1.0_f64; 21];
-                values[place] = f64::NAN;
+                values[nan_index] = f64::NAN;
                 assert!(sum(DataType::F64, power, &values, f64::to_ne_bytes).is_nan(), "{power:?}");
-                values[place] = f64::NEG_INFINITY;
+                values[nan_index] = f64::NEG_INFINITY;
                 assert_eq!(sum(DataType::F64, power, &values, f64::to_ne_bytes), f64::INFINITY);
             }
         }

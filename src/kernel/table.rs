@@ -3,13 +3,15 @@
 //! Where bits decide, types share a loop: a sum or product that wraps is the same for both signs,
 //! bitwise operators work on bytes, and a complex number is folded as its two parts.
 
-use super::element::{And, Avg, Element, Max, Min, Number, Operator, Or, Product, Real, Sum, Xor};
+use super::element::{
+    And, Avg, Element, FoldOperator, Max, Min, Numeric, Or, Product, Real, Sum, Xor,
+};
+#[cfg(target_arch = "x86_64")]
+use super::f32x8::{F32x8 as Wide, SmallFloatX8};
 use super::integer::Bool;
 use super::loops::{self, AverageKernel, FoldKernel, ScaleKernel};
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
-#[cfg(target_arch = "x86_64")]
-use super::octet::{Lanes as Wide, Octet};
-use super::ordered::{Highest, Lowest};
+use super::ordered_codes::{OrderedForMax, OrderedForMin};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 
@@ -41,20 +43,20 @@ type Wide = f32;
 /// A float that is folded in f32.
 trait SmallFloat: Element<Acc = f32> {
     /// For MIN and for MAX.
-    type Lowest: Element<Acc: Number>;
-    type Highest: Element<Acc: Number>;
+    type MinOrdered: Element<Acc: Numeric>;
+    type MaxOrdered: Element<Acc: Numeric>;
     /// Eight of them.
     #[cfg(target_arch = "x86_64")]
-    type Octet: Element<Acc = Wide>;
+    type Vector: Element<Acc = Wide>;
 }
 
 macro_rules! small_float {
     ($($format:ty)*) => {$(
         impl SmallFloat for $format {
-            type Lowest = Lowest<Self>;
-            type Highest = Highest<Self>;
+            type MinOrdered = OrderedForMin<Self>;
+            type MaxOrdered = OrderedForMax<Self>;
             #[cfg(target_arch = "x86_64")]
-            type Octet = Octet<Self>;
+            type Vector = SmallFloatX8<Self>;
         }
     )*};
 }
@@ -87,12 +89,12 @@ pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<Fol
 /// The loop that scales, or `None` where the type is not a floating-point one.
 pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
     Some(match dtype {
-        DataType::F16 => small_scale_loop::<F16>(isa),
-        DataType::Bf16 => small_scale_loop::<Bf16>(isa),
+        DataType::F16 => small_float_scale_loop::<F16>(isa),
+        DataType::Bf16 => small_float_scale_loop::<Bf16>(isa),
         DataType::F32 | DataType::C64 => scale_loop::<f32>(isa),
         DataType::F64 | DataType::C128 => scale_loop::<f64>(isa),
-        DataType::F8E4M3 => small_scale_loop::<F8E4M3>(isa),
-        DataType::F8E5M2 => small_scale_loop::<F8E5M2>(isa),
+        DataType::F8E4M3 => small_float_scale_loop::<F8E4M3>(isa),
+        DataType::F8E5M2 => small_float_scale_loop::<F8E5M2>(isa),
         DataType::I8
         | DataType::U8
         | DataType::I16
@@ -116,12 +118,12 @@ pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel>
         DataType::U32 => average_loop::<u32>(isa),
         DataType::I64 => average_loop::<i64>(isa),
         DataType::U64 => average_loop::<u64>(isa),
-        DataType::F16 => small_average_loop::<F16>(isa),
-        DataType::Bf16 => small_average_loop::<Bf16>(isa),
+        DataType::F16 => small_float_average_loop::<F16>(isa),
+        DataType::Bf16 => small_float_average_loop::<Bf16>(isa),
         DataType::F32 | DataType::C64 => average_loop::<f32>(isa),
         DataType::F64 | DataType::C128 => average_loop::<f64>(isa),
-        DataType::F8E4M3 => small_average_loop::<F8E4M3>(isa),
-        DataType::F8E5M2 => small_average_loop::<F8E5M2>(isa),
+        DataType::F8E4M3 => small_float_average_loop::<F8E4M3>(isa),
+        DataType::F8E5M2 => small_float_average_loop::<F8E5M2>(isa),
         DataType::Bool => return None,
     })
 }
@@ -129,8 +131,8 @@ pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel>
 /// `Unsigned` is `Int` without its sign.
 fn integer<Int, Unsigned>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
 where
-    Int: Element<Acc = Int> + Number,
-    Unsigned: Element<Acc = Unsigned> + Number,
+    Int: Element<Acc = Int> + Numeric,
+    Unsigned: Element<Acc = Unsigned> + Numeric,
 {
     Some(match op {
         ReduceOp::Sum => fold_loop::<Unsigned, Sum>(isa),
@@ -172,11 +174,11 @@ where
 /// Least and greatest are found among codes, without arithmetic.
 fn small_float<E: SmallFloat>(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
     Some(match op {
-        ReduceOp::Sum | ReduceOp::PremulSum => small_fold_loop::<E, Sum>(isa),
-        ReduceOp::Product => small_fold_loop::<E, Product>(isa),
-        ReduceOp::Min => fold_loop::<E::Lowest, Min>(isa),
-        ReduceOp::Max => fold_loop::<E::Highest, Max>(isa),
-        ReduceOp::Avg => small_fold_loop::<E, Avg>(isa),
+        ReduceOp::Sum | ReduceOp::PremulSum => small_float_fold_loop::<E, Sum>(isa),
+        ReduceOp::Product => small_float_fold_loop::<E, Product>(isa),
+        ReduceOp::Min => fold_loop::<E::MinOrdered, Min>(isa),
+        ReduceOp::Max => fold_loop::<E::MaxOrdered, Max>(isa),
+        ReduceOp::Avg => small_float_fold_loop::<E, Avg>(isa),
         ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
     })
 }
@@ -199,21 +201,21 @@ where
 }
 
 /// For small floats, which are folded eight at a time where the processor can.
-fn small_fold_loop<E: SmallFloat, O>(isa: Isa) -> FoldKernel
+fn small_float_fold_loop<E: SmallFloat, O>(isa: Isa) -> FoldKernel
 where
-    O: Operator<Wide> + Operator<f32>,
+    O: FoldOperator<Wide> + FoldOperator<f32>,
 {
     match isa {
         Isa::Portable => loops::fold_portable::<E, O>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => loops::fold_octets::<E, E::Octet, O>,
+        Isa::Avx2 => loops::fold_f32x8::<E, E::Vector, O>,
     }
 }
 
 fn fold_loop<E, O>(isa: Isa) -> FoldKernel
 where
     E: Element,
-    O: Operator<E::Acc>,
+    O: FoldOperator<E::Acc>,
 {
     match isa {
         Isa::Portable => loops::fold_portable::<E, O>,
@@ -234,26 +236,26 @@ where
     }
 }
 
-fn small_scale_loop<E: SmallFloat>(isa: Isa) -> ScaleKernel {
+fn small_float_scale_loop<E: SmallFloat>(isa: Isa) -> ScaleKernel {
     match isa {
         Isa::Portable => loops::scale_portable::<E>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => loops::scale_octets::<E, E::Octet>,
+        Isa::Avx2 => loops::scale_f32x8::<E, E::Vector>,
     }
 }
 
-fn small_average_loop<E: SmallFloat>(isa: Isa) -> AverageKernel {
+fn small_float_average_loop<E: SmallFloat>(isa: Isa) -> AverageKernel {
     match isa {
         Isa::Portable => loops::average_portable::<E>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => loops::average_octets::<E, E::Octet>,
+        Isa::Avx2 => loops::average_f32x8::<E, E::Vector>,
     }
 }
 
 fn average_loop<E>(isa: Isa) -> AverageKernel
 where
     E: Element,
-    E::Acc: Number,
+    E::Acc: Numeric,
 {
     match isa {
         Isa::Portable => loops::average_portable::<E>,
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_what_the_operators_say() {
+    fn kernel_table_matches_operator_definitions() {
         for dtype in DataType::ALL {
             for op in ReduceOp::ALL {
                 let implemented = fold_kernel(Isa::best(), dtype, op).is_some();

@@ -22,13 +22,13 @@ use std::time::Duration;
 pub const MAX_GROUPS: usize = 4096;
 
 /// How long a guardian may take to end once its pipe is closed, before it is killed.
-const LINGER: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The guardian of this process. Dropping it kills every group still registered.
 #[derive(Debug)]
 pub struct Guardian {
     pid: i32,
-    line: Option<PipeWriter>,
+    pipe: Option<PipeWriter>,
 }
 
 impl Guardian {
@@ -39,27 +39,27 @@ impl Guardian {
     pub fn start() -> Result<Self> {
         let (reader, writer) =
             std::io::pipe().map_err(|cause| Error::system("a pipe for the guardian", &cause))?;
-        // SAFETY: `stand_guard` and what it calls are async-signal-safe.
-        let pid = unsafe { child::fork_into(stand_guard, reader.as_raw_fd()) }?;
-        Ok(Self { pid, line: Some(writer) })
+        // SAFETY: `run_guardian` and what it calls are async-signal-safe.
+        let pid = unsafe { child::fork_into(run_guardian, reader.as_raw_fd()) }?;
+        Ok(Self { pid, pipe: Some(writer) })
     }
 
     /// Where a child registers its group, with [`child::write_message`].
-    pub(super) fn line(&self) -> RawFd {
-        self.line.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    pub(super) fn pipe_fd(&self) -> RawFd {
+        self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     /// Forgets a group, which has ended; to be called before its leader is reaped.
     pub(super) fn forget(&self, group: i32) {
         // A guardian that is gone has nothing to forget.
-        drop(child::write_message(self.line(), -group));
+        drop(child::write_message(self.pipe_fd(), -group));
     }
 }
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        self.line = None;
-        let deadline = Deadline::after(LINGER);
+        self.pipe = None;
+        let deadline = Deadline::after(EXIT_TIMEOUT);
         let ended = PidFd::open(self.pid).is_ok_and(|pidfd| {
             io::ready_within(pidfd.as_fd(), Interest::READ, &deadline).unwrap_or(false)
         });
@@ -72,8 +72,8 @@ impl Drop for Guardian {
 }
 
 /// The guardian's whole life.
-extern "C" fn stand_guard(line: RawFd) -> i32 {
-    child::detach(line);
+extern "C" fn run_guardian(pipe: RawFd) -> i32 {
+    child::detach(pipe);
     child::set_name(c"dist-guardian");
     let mut groups = [0i32; MAX_GROUPS];
     while let Some(message) = child::read_message(0) {

@@ -1,3 +1,3 @@
 //! Shared objects that this process loads, for the layers that make no system calls of their own.
 
-pub use crate::sys::library::{Library, loaded, own_folder};
+pub use crate::sys::library::{Library, loaded_paths, own_directory};

@@ -2,15 +2,15 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | [`ending`] | how a process ended, in words |
+//! | [`process_exit`] | how a process ended, in words |
 //! | [`guardian`] | a process that ends ours when we cannot |
-//! | [`crew`] | the children: started, watched, signalled, cleared away |
+//! | [`child_group`] | the children: started, watched, signalled, cleared away |
 //! | [`supervise`] | the life of a crew up to its end, and whose failure ended it |
-//! | [`forks`] | forks of this process that each run a function, and end together |
-//! | [`witness`] | what a fork leaves for its parent to read |
-//! | [`this`] | this process itself, for layers that make no system calls |
+//! | [`forked_children`] | forks of this process that each run a function, and end together |
+//! | [`child_result`] | what a fork leaves for its parent to read |
+//! | [`this_process`] | this process itself, for layers that make no system calls |
 //! | [`thread`] | threads of the library, for the same layers |
-//! | [`whole_file`] | files that are seen whole or not at all |
+//! | [`atomic_file`] | files that are seen whole or not at all |
 //!
 //! What is promised of a crew: every child leads a process group, and whatever is in that group is
 //! gone when the crew is dropped or this process is killed; nothing is reaped before its group has
@@ -23,13 +23,13 @@
     reason = "what runs between fork and exec, and what forks share, is outside of what the compiler can check"
 )]
 
-pub mod crew;
-pub mod ending;
-pub mod forks;
+pub mod atomic_file;
+pub mod child_group;
+pub mod child_result;
+pub mod forked_children;
 pub mod guardian;
 pub mod library;
+pub mod process_exit;
 pub mod supervise;
-pub mod this;
+pub mod this_process;
 pub mod thread;
-pub mod whole_file;
-pub mod witness;

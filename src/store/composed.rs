@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `queue/<q>/tail` | how many items have been pushed; a push takes the next number from it |
 //! | `queue/<q>/<n>` | item n |
-//! | `queue/<q>/<n>/taken` | a counter; whoever makes it 1 owns item n |
+//! | `queue/<q>/<n>/taken_counter` | a counter; whoever makes it 1 owns item n |
 //! | `queue/<q>/head` | how many items have been taken and deleted |
 //!
 //! Items are taken in order, so that the numbers taken are always 1 to some m, and the head is at
@@ -48,44 +48,45 @@ pub fn barrier<S: Store + ?Sized>(
     }
     let members = [key, b"/num_members"].concat();
     let last = [key, b"/last_member"].concat();
-    let come = store.add(&members, 1, deadline)?;
-    if usize::try_from(come).is_ok_and(|come| come >= size) {
+    let arrived = store.add(&members, 1, deadline)?;
+    if usize::try_from(arrived).is_ok_and(|come| come >= size) {
         store.set(&last, b"1", deadline)?;
     }
     match store.wait(&[&last], deadline) {
         Err(error) if error.kind() == ErrorKind::Timeout => {
-            let come = number(store, &members, &Deadline::after_ms(GRACE_MS)).ok();
-            Err(barrier_incomplete(&store.describe(), key, come, size, deadline))
+            let arrived =
+                read_counter(store, &members, &Deadline::after_ms(COUNT_QUERY_TIMEOUT_MS)).ok();
+            Err(barrier_incomplete(&store.describe(), key, arrived, size, deadline))
         }
         outcome => outcome,
     }
 }
 
 /// How long the store may take to tell how many have come, once a barrier's deadline has passed.
-const GRACE_MS: u64 = 1000;
+const COUNT_QUERY_TIMEOUT_MS: u64 = 1000;
 
 /// The names of a queue's keys.
-struct Names<'a>(&'a [u8]);
+struct QueueKeys<'a>(&'a [u8]);
 
-impl Names<'_> {
-    fn of(&self, what: &str) -> Vec<u8> {
-        [b"queue/", self.0, b"/", what.as_bytes()].concat()
+impl QueueKeys<'_> {
+    fn key_for(&self, suffix: &str) -> Vec<u8> {
+        [b"queue/", self.0, b"/", suffix.as_bytes()].concat()
     }
 
     fn tail(&self) -> Vec<u8> {
-        self.of("tail")
+        self.key_for("tail")
     }
 
     fn head(&self) -> Vec<u8> {
-        self.of("head")
+        self.key_for("head")
     }
 
     fn item(&self, number: i64) -> Vec<u8> {
-        self.of(&number.to_string())
+        self.key_for(&number.to_string())
     }
 
-    fn taken(&self, number: i64) -> Vec<u8> {
-        self.of(&format!("{number}/taken"))
+    fn taken_counter(&self, number: i64) -> Vec<u8> {
+        self.key_for(&format!("{number}/taken"))
     }
 }
 
@@ -99,7 +100,7 @@ pub fn push<S: Store + ?Sized>(
     item: &[u8],
     deadline: &Deadline,
 ) -> Result<()> {
-    let names = Names(queue);
+    let names = QueueKeys(queue);
     let number = store.add(&names.tail(), 1, deadline)?;
     store.set(&names.item(number), item, deadline)
 }
@@ -109,9 +110,9 @@ pub fn push<S: Store + ?Sized>(
 /// # Errors
 /// As [`Store::queue_len`].
 pub fn queue_len<S: Store + ?Sized>(store: &S, queue: &[u8], deadline: &Deadline) -> Result<i64> {
-    let names = Names(queue);
-    let head = number(store, &names.head(), deadline)?;
-    Ok((number(store, &names.tail(), deadline)? - head).max(0))
+    let names = QueueKeys(queue);
+    let head = read_counter(store, &names.head(), deadline)?;
+    Ok((read_counter(store, &names.tail(), deadline)? - head).max(0))
 }
 
 /// [`Store::queue_try_pop`] out of keys.
@@ -123,7 +124,7 @@ pub fn try_pop<S: Store + ?Sized>(
     queue: &[u8],
     deadline: &Deadline,
 ) -> Result<Option<Vec<u8>>> {
-    Ok(take(store, &Names(queue), deadline)?.ok())
+    Ok(try_take(store, &QueueKeys(queue), deadline)?.ok())
 }
 
 /// [`Store::queue_pop`] out of keys.
@@ -131,23 +132,23 @@ pub fn try_pop<S: Store + ?Sized>(
 /// # Errors
 /// As [`Store::queue_pop`].
 pub fn pop<S: Store + ?Sized>(store: &S, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-    wait_and_take(store, &Names(queue), deadline).map_err(|error| match error.kind() {
+    wait_and_take(store, &QueueKeys(queue), deadline).map_err(|error| match error.kind() {
         ErrorKind::Timeout => missing_keys(&store.describe(), &[queue], deadline),
         _ => error,
     })
 }
 
 /// How long a pop waits before it looks at the row anew: at first, and at most.
-const SLICES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+const WAIT_SLICES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 fn wait_and_take<S: Store + ?Sized>(
     store: &S,
-    names: &Names<'_>,
+    names: &QueueKeys<'_>,
     deadline: &Deadline,
 ) -> Result<Vec<u8>> {
-    let [mut slice, longest] = SLICES;
+    let [mut slice, longest] = WAIT_SLICES;
     loop {
-        let next = match take(store, names, deadline)? {
+        let next = match try_take(store, names, deadline)? {
             Ok(item) => return Ok(item),
             Err(next) => next,
         };
@@ -161,21 +162,21 @@ fn wait_and_take<S: Store + ?Sized>(
 }
 
 /// The first item; or, if there is none, the number that the next one will have.
-fn take<S: Store + ?Sized>(
+fn try_take<S: Store + ?Sized>(
     store: &S,
-    names: &Names<'_>,
+    names: &QueueKeys<'_>,
     deadline: &Deadline,
 ) -> Result<std::result::Result<Vec<u8>, i64>> {
-    let mut head = number(store, &names.head(), deadline)?;
+    let mut head = read_counter(store, &names.head(), deadline)?;
     let mut next = head + 1;
     loop {
-        let (item, taken) = (names.item(next), names.taken(next));
+        let (item, taken) = (names.item(next), names.taken_counter(next));
         if store.check(&[&taken], deadline)? {
             next += 1;
             continue;
         }
-        let is_there = store.check(&[&item], deadline)?;
-        if is_there && store.add(&taken, 1, deadline)? == 1 {
+        let item_exists = store.check(&[&item], deadline)?;
+        if item_exists && store.add(&taken, 1, deadline)? == 1 {
             if store.check(&[&item], deadline)? {
                 let value = store.get(&item, deadline)?;
                 store.delete_key(&item, deadline)?;
@@ -188,10 +189,10 @@ fn take<S: Store + ?Sized>(
         }
         // Somebody else's, gone, or not there yet: begin again if the row has moved on; where
         // nobody has taken it, it is still to come.
-        let is_taken = is_there || store.check(&[&taken], deadline)?;
-        let now = number(store, &names.head(), deadline)?;
-        if now != head {
-            head = now;
+        let is_taken = item_exists || store.check(&[&taken], deadline)?;
+        let current_head = read_counter(store, &names.head(), deadline)?;
+        if current_head != head {
+            head = current_head;
             next = head + 1;
         } else if !is_taken {
             return Ok(Err(next));
@@ -200,7 +201,7 @@ fn take<S: Store + ?Sized>(
 }
 
 /// The number under a key; 0 where it is missing.
-fn number<S: Store + ?Sized>(store: &S, key: &[u8], deadline: &Deadline) -> Result<i64> {
+fn read_counter<S: Store + ?Sized>(store: &S, key: &[u8], deadline: &Deadline) -> Result<i64> {
     if !store.check(&[key], deadline)? {
         return Ok(0);
     }
@@ -214,116 +215,124 @@ mod tests {
     use crate::store::HashStore;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A store with the six functions that everything is composed of. Before its call number `at`,
-    /// another caller acts.
+    /// A store with the six functions that everything is composed of. Before its call number
+    /// `interrupt_at`, another caller acts.
     #[derive(Debug)]
-    struct Interrupted {
+    struct InterruptedStore {
         store: HashStore,
         calls: AtomicUsize,
-        at: usize,
-        act: fn(&HashStore, usize),
+        interrupt_at: usize,
+        interrupt: fn(&HashStore, usize),
         steps: usize,
     }
 
-    fn soon() -> Deadline {
+    fn test_deadline() -> Deadline {
         Deadline::after_ms(10_000)
     }
 
-    impl Interrupted {
+    impl InterruptedStore {
         fn new(at: usize, act: fn(&HashStore, usize), steps: usize) -> Self {
-            Self { store: HashStore::new(), calls: AtomicUsize::new(0), at, act, steps }
+            Self {
+                store: HashStore::new(),
+                calls: AtomicUsize::new(0),
+                interrupt_at: at,
+                interrupt: act,
+                steps,
+            }
         }
 
-        fn called(&self) -> &HashStore {
-            if self.calls.fetch_add(1, Ordering::Relaxed) == self.at {
-                (self.act)(&self.store, self.steps);
+        fn count_call(&self) -> &HashStore {
+            if self.calls.fetch_add(1, Ordering::Relaxed) == self.interrupt_at {
+                (self.interrupt)(&self.store, self.steps);
             }
             &self.store
         }
     }
 
     /// The first so many steps of taking the first item.
-    fn take_first(store: &HashStore, steps: usize) {
-        let names = Names(b"q");
-        let (item, taken) = (names.item(1), names.taken(1));
-        if !store.check(&[&item], &soon()).unwrap() || store.add(&taken, 1, &soon()).unwrap() > 1 {
+    fn run_take_steps(store: &HashStore, steps: usize) {
+        let names = QueueKeys(b"q");
+        let (item, taken) = (names.item(1), names.taken_counter(1));
+        if !store.check(&[&item], &test_deadline()).unwrap()
+            || store.add(&taken, 1, &test_deadline()).unwrap() > 1
+        {
             return;
         }
         if steps > 1 {
-            assert!(store.delete_key(&item, &soon()).unwrap());
+            assert!(store.delete_key(&item, &test_deadline()).unwrap());
         }
         if steps > 2 {
-            assert_eq!(store.add(&names.head(), 1, &soon()).unwrap(), 1);
+            assert_eq!(store.add(&names.head(), 1, &test_deadline()).unwrap(), 1);
         }
         if steps > 3 {
-            assert!(store.delete_key(&taken, &soon()).unwrap());
+            assert!(store.delete_key(&taken, &test_deadline()).unwrap());
         }
     }
 
-    fn no_such_function<T>() -> Result<T> {
+    fn unsupported<T>() -> Result<T> {
         Err(Error::new(ErrorKind::Unsupported, "not one of the six"))
     }
 
-    impl Store for Interrupted {
+    impl Store for InterruptedStore {
         fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-            self.called().set(key, value, deadline)
+            self.count_call().set(key, value, deadline)
         }
 
         fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-            self.called().get(key, deadline)
+            self.count_call().get(key, deadline)
         }
 
         fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
-            self.called().add(key, amount, deadline)
+            self.count_call().add(key, amount, deadline)
         }
 
         fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-            self.called().wait(keys, deadline)
+            self.count_call().wait(keys, deadline)
         }
 
         fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
-            self.called().check(keys, deadline)
+            self.count_call().check(keys, deadline)
         }
 
         fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
-            self.called().delete_key(key, deadline)
+            self.count_call().delete_key(key, deadline)
         }
 
         fn compare_set(&self, _: &[u8], _: &[u8], _: &[u8], _: &Deadline) -> Result<Vec<u8>> {
-            no_such_function()
+            unsupported()
         }
 
         fn num_keys(&self, _: &Deadline) -> Result<i64> {
-            no_such_function()
+            unsupported()
         }
 
         fn append(&self, _: &[u8], _: &[u8], _: &Deadline) -> Result<()> {
-            no_such_function()
+            unsupported()
         }
 
         fn multi_get(&self, _: &[&[u8]], _: &Deadline) -> Result<Vec<Vec<u8>>> {
-            no_such_function()
+            unsupported()
         }
 
         fn multi_set(&self, _: &[(&[u8], &[u8])], _: &Deadline) -> Result<()> {
-            no_such_function()
+            unsupported()
         }
 
         fn list_keys(&self, _: &Deadline) -> Result<Vec<Vec<u8>>> {
-            no_such_function()
+            unsupported()
         }
     }
 
     /// One item, two callers: one gets it, the other learns that the next is number 2, wherever the
     /// other is.
     #[test]
-    fn nobody_waits_for_an_item_that_has_gone() {
+    fn try_take_skips_an_item_taken_concurrently() {
         let mut taken_by = [0, 0];
         for at in 0..12 {
             for steps in 1..=4 {
-                let store = Interrupted::new(at, take_first, steps);
-                push(&store.store, b"q", b"item", &soon()).unwrap();
-                match take(&store, &Names(b"q"), &soon()).unwrap() {
+                let store = InterruptedStore::new(at, run_take_steps, steps);
+                push(&store.store, b"q", b"item", &test_deadline()).unwrap();
+                match try_take(&store, &QueueKeys(b"q"), &test_deadline()).unwrap() {
                     Ok(item) => {
                         assert_eq!(item, b"item");
                         taken_by[0] += 1;
@@ -341,20 +350,20 @@ mod tests {
     /// What a pop waits for, or is about to wait for, comes and goes to another, and the next item
     /// comes.
     #[test]
-    fn a_pop_whose_item_went_elsewhere_takes_the_next() {
+    fn pop_that_loses_its_item_takes_the_next() {
         // A pop that finds nothing looks at head, counter, item, counter and head; its call number
         // 5 waits.
         for at in 0..=5 {
-            let store = Interrupted::new(
+            let store = InterruptedStore::new(
                 at,
                 |store, _| {
-                    push(store, b"q", b"first", &soon()).unwrap();
-                    assert_eq!(try_pop(store, b"q", &soon()).unwrap().unwrap(), b"first");
-                    push(store, b"q", b"second", &soon()).unwrap();
+                    push(store, b"q", b"first", &test_deadline()).unwrap();
+                    assert_eq!(try_pop(store, b"q", &test_deadline()).unwrap().unwrap(), b"first");
+                    push(store, b"q", b"second", &test_deadline()).unwrap();
                 },
                 0,
             );
-            assert_eq!(pop(&store, b"q", &soon()).unwrap(), b"second", "before call {at}");
+            assert_eq!(pop(&store, b"q", &test_deadline()).unwrap(), b"second", "before call {at}");
         }
     }
 }

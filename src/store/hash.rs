@@ -1,11 +1,11 @@
 //! A store inside one process, for jobs of one rank, for ranks that are threads, and for tests.
 //! Share it through an `Arc`. Its size is bounded by the caller alone.
 
-use super::table::{Table, count};
+use super::table::{KeyValueTable, len_as_i64};
 use super::{Store, missing_keys, not_a_number};
 use crate::base::{Deadline, Result};
-use crate::wait::bell::Bell;
-use crate::wait::{Pace, until};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitPolicy, wait_until};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const NAME: &str = "the hash store";
@@ -13,9 +13,9 @@ const NAME: &str = "the hash store";
 /// A store in this process's memory.
 #[derive(Debug, Default)]
 pub struct HashStore {
-    table: Mutex<Table>,
+    table: Mutex<KeyValueTable>,
     /// Rung after each change; whoever waits for a key waits here.
-    changed: Bell,
+    changed: Doorbell,
 }
 
 impl HashStore {
@@ -24,34 +24,36 @@ impl HashStore {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, KeyValueTable> {
         // No operation can panic half-way through a change.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the table, then wakes whoever waits.
-    fn change<T>(&self, act: impl FnOnce(&mut Table) -> T) -> T {
+    fn change<T>(&self, act: impl FnOnce(&mut KeyValueTable) -> T) -> T {
         let outcome = act(&mut self.lock());
-        self.changed.ring();
+        self.changed.notify();
         outcome
     }
 
     /// The table, locked, once it has all keys in the sense of `has`.
-    fn lock_with(
+    fn lock_when_complete(
         &self,
         keys: &[&[u8]],
-        has: fn(&Table, &[u8]) -> bool,
+        has: fn(&KeyValueTable, &[u8]) -> bool,
         deadline: &Deadline,
-    ) -> Result<MutexGuard<'_, Table>> {
+    ) -> Result<MutexGuard<'_, KeyValueTable>> {
         let complete = || {
             let table = self.lock();
             keys.iter().all(|key| has(&table, key)).then_some(table)
         };
-        until(&self.changed, Pace::PATIENT, deadline, || None, complete).map_err(|_| {
-            let table = self.lock();
-            let missing: Vec<_> = keys.iter().filter(|key| !has(&table, key)).collect();
-            missing_keys(NAME, &missing, deadline)
-        })
+        wait_until(&self.changed, WaitPolicy::SLEEP_SOON, deadline, || None, complete).map_err(
+            |_| {
+                let table = self.lock();
+                let missing: Vec<_> = keys.iter().filter(|key| !has(&table, key)).collect();
+                missing_keys(NAME, &missing, deadline)
+            },
+        )
     }
 }
 
@@ -62,7 +64,7 @@ impl Store for HashStore {
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let table = self.lock_with(&[key], Table::contains, deadline)?;
+        let table = self.lock_when_complete(&[key], KeyValueTable::contains, deadline)?;
         Ok(table.get(key).unwrap_or_default().to_vec())
     }
 
@@ -81,7 +83,7 @@ impl Store for HashStore {
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        self.lock_with(keys, Table::is_there, deadline).map(drop)
+        self.lock_when_complete(keys, KeyValueTable::has_key_or_queue, deadline).map(drop)
     }
 
     fn check(&self, keys: &[&[u8]], _: &Deadline) -> Result<bool> {
@@ -90,7 +92,7 @@ impl Store for HashStore {
     }
 
     fn num_keys(&self, _: &Deadline) -> Result<i64> {
-        Ok(count(self.lock().len()))
+        Ok(len_as_i64(self.lock().len()))
     }
 
     fn delete_key(&self, key: &[u8], _: &Deadline) -> Result<bool> {
@@ -103,7 +105,7 @@ impl Store for HashStore {
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        let table = self.lock_with(keys, Table::contains, deadline)?;
+        let table = self.lock_when_complete(keys, KeyValueTable::contains, deadline)?;
         Ok(keys.iter().map(|key| table.get(key).unwrap_or_default().to_vec()).collect())
     }
 
@@ -126,8 +128,8 @@ impl Store for HashStore {
     }
 
     fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let has_item = |table: &Table, queue: &[u8]| table.queue_len(queue) > 0;
-        let mut table = self.lock_with(&[queue], has_item, deadline)?;
+        let has_item = |table: &KeyValueTable, queue: &[u8]| table.queue_len(queue) > 0;
+        let mut table = self.lock_when_complete(&[queue], has_item, deadline)?;
         Ok(table.pop(queue).unwrap_or_default())
     }
 
@@ -136,7 +138,7 @@ impl Store for HashStore {
     }
 
     fn queue_len(&self, queue: &[u8], _: &Deadline) -> Result<i64> {
-        Ok(count(self.lock().queue_len(queue)))
+        Ok(len_as_i64(self.lock().queue_len(queue)))
     }
 
     fn describe(&self) -> String {

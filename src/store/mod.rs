@@ -184,13 +184,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 /// The `Timeout` error of a wait for keys: names the first missing ones and counts the others.
 pub fn missing_keys<K: AsRef<[u8]>>(store: &str, missing: &[K], deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
-    let keys = listed(missing);
+    let keys = format_keys(missing);
     let text = format!("timed out after {ms} ms waiting for keys of {store}; missing: {keys}");
     Error::new(ErrorKind::Timeout, text)
 }
 
 /// Keys as messages show them, as many as a message names.
-fn listed<K: AsRef<[u8]>>(keys: &[K]) -> String {
+fn format_keys<K: AsRef<[u8]>>(keys: &[K]) -> String {
     let mut text = String::new();
     for (position, key) in keys.iter().take(KEYS_NAMED).enumerate() {
         if position > 0 {
@@ -206,7 +206,7 @@ fn listed<K: AsRef<[u8]>>(keys: &[K]) -> String {
 }
 
 /// A key as messages show it: quoted, escaped and cut.
-fn shown(key: &[u8]) -> String {
+fn format_key(key: &[u8]) -> String {
     let mut text = String::new();
     push_key(&mut text, key);
     text
@@ -223,19 +223,23 @@ fn push_key(text: &mut String, key: &[u8]) {
 fn barrier_incomplete(
     store: &str,
     key: &[u8],
-    come: Option<i64>,
+    arrived: Option<i64>,
     size: usize,
     deadline: &Deadline,
 ) -> Error {
     let ms = deadline.elapsed().as_millis();
-    let come = come.map_or_else(String::new, |come| format!("; {come} of {size} have come"));
-    let message = format!("timed out after {ms} ms in the barrier {} of {store}{come}", shown(key));
+    let arrived_text =
+        arrived.map_or_else(String::new, |come| format!("; {come} of {size} have come"));
+    let message = format!(
+        "timed out after {ms} ms in the barrier {} of {store}{arrived_text}",
+        format_key(key)
+    );
     Error::new(ErrorKind::Timeout, message)
 }
 
 /// The error of [`Store::add`] on something else than a number.
 fn not_a_number(store: &str, key: &[u8]) -> Error {
-    let message = format!("the value of {} in {store} is not a number", shown(key));
+    let message = format!("the value of {} in {store} is not a number", format_key(key));
     Error::new(ErrorKind::NotANumber, message)
 }
 
@@ -257,7 +261,7 @@ mod tests {
 
     #[test]
     fn keys_are_escaped_and_cut() {
-        assert_eq!(shown(b"a\"\n\xff"), "\"a\\\"\\n\\xff\"");
-        assert!(shown(&[b'k'; 1000]).len() < 200);
+        assert_eq!(format_key(b"a\"\n\xff"), "\"a\\\"\\n\\xff\"");
+        assert!(format_key(&[b'k'; 1000]).len() < 200);
     }
 }

@@ -25,28 +25,28 @@ impl PrefixStore {
         &self.inner
     }
 
-    fn full(&self, key: &[u8]) -> Vec<u8> {
+    fn prefixed_key(&self, key: &[u8]) -> Vec<u8> {
         [&self.prefix, &b"/"[..], key].concat()
     }
 
-    fn with_full<T>(&self, keys: &[&[u8]], act: impl FnOnce(&[&[u8]]) -> T) -> T {
-        let full: Vec<_> = keys.iter().map(|key| self.full(key)).collect();
-        let borrowed: Vec<_> = full.iter().map(Vec::as_slice).collect();
+    fn with_prefixed_keys<T>(&self, keys: &[&[u8]], act: impl FnOnce(&[&[u8]]) -> T) -> T {
+        let prefixed: Vec<_> = keys.iter().map(|key| self.prefixed_key(key)).collect();
+        let borrowed: Vec<_> = prefixed.iter().map(Vec::as_slice).collect();
         act(&borrowed)
     }
 }
 
 impl Store for PrefixStore {
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-        self.inner.set(&self.full(key), value, deadline)
+        self.inner.set(&self.prefixed_key(key), value, deadline)
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        self.inner.get(&self.full(key), deadline)
+        self.inner.get(&self.prefixed_key(key), deadline)
     }
 
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
-        self.inner.add(&self.full(key), amount, deadline)
+        self.inner.add(&self.prefixed_key(key), amount, deadline)
     }
 
     fn compare_set(
@@ -56,15 +56,15 @@ impl Store for PrefixStore {
         desired: &[u8],
         deadline: &Deadline,
     ) -> Result<Vec<u8>> {
-        self.inner.compare_set(&self.full(key), expected, desired, deadline)
+        self.inner.compare_set(&self.prefixed_key(key), expected, desired, deadline)
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        self.with_full(keys, |keys| self.inner.wait(keys, deadline))
+        self.with_prefixed_keys(keys, |keys| self.inner.wait(keys, deadline))
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
-        self.with_full(keys, |keys| self.inner.check(keys, deadline))
+        self.with_prefixed_keys(keys, |keys| self.inner.check(keys, deadline))
     }
 
     /// Counts the keys of the whole store, as torch's does.
@@ -73,44 +73,46 @@ impl Store for PrefixStore {
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
-        self.inner.delete_key(&self.full(key), deadline)
+        self.inner.delete_key(&self.prefixed_key(key), deadline)
     }
 
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
-        self.inner.append(&self.full(key), value, deadline)
+        self.inner.append(&self.prefixed_key(key), value, deadline)
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        self.with_full(keys, |keys| self.inner.multi_get(keys, deadline))
+        self.with_prefixed_keys(keys, |keys| self.inner.multi_get(keys, deadline))
     }
 
     fn multi_set(&self, pairs: &[(&[u8], &[u8])], deadline: &Deadline) -> Result<()> {
-        let full: Vec<_> = pairs.iter().map(|(key, value)| (self.full(key), *value)).collect();
-        let borrowed: Vec<_> = full.iter().map(|(key, value)| (key.as_slice(), *value)).collect();
+        let prefixed: Vec<_> =
+            pairs.iter().map(|(key, value)| (self.prefixed_key(key), *value)).collect();
+        let borrowed: Vec<_> =
+            prefixed.iter().map(|(key, value)| (key.as_slice(), *value)).collect();
         self.inner.multi_set(&borrowed, deadline)
     }
 
     /// The keys of this view, without the prefix.
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        let prefix = self.full(b"");
+        let prefix = self.prefixed_key(b"");
         let keys = self.inner.list_keys(deadline)?;
         Ok(keys.iter().filter_map(|key| Some(key.strip_prefix(&prefix[..])?.to_vec())).collect())
     }
 
     fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
-        self.inner.queue_push(&self.full(queue), item, deadline)
+        self.inner.queue_push(&self.prefixed_key(queue), item, deadline)
     }
 
     fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        self.inner.queue_pop(&self.full(queue), deadline)
+        self.inner.queue_pop(&self.prefixed_key(queue), deadline)
     }
 
     fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
-        self.inner.queue_try_pop(&self.full(queue), deadline)
+        self.inner.queue_try_pop(&self.prefixed_key(queue), deadline)
     }
 
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
-        self.inner.queue_len(&self.full(queue), deadline)
+        self.inner.queue_len(&self.prefixed_key(queue), deadline)
     }
 
     // The barrier is the composed one, as torch's PrefixStore has it: both can meet in it.
@@ -120,7 +122,7 @@ impl Store for PrefixStore {
     }
 
     fn describe(&self) -> String {
-        format!("{} under {}", self.inner.describe(), super::shown(&self.prefix))
+        format!("{} under {}", self.inner.describe(), super::format_key(&self.prefix))
     }
 }
 
@@ -130,16 +132,16 @@ mod tests {
     use crate::store::HashStore;
 
     #[test]
-    fn the_inner_most_prefix_comes_first() {
-        let soon = Deadline::after_ms(1000);
+    fn innermost_prefix_comes_first() {
+        let deadline = Deadline::after_ms(1000);
         let hash = Arc::new(HashStore::new());
         let inner = Arc::new(PrefixStore::new("pre", hash.clone()));
         let outer = PrefixStore::new("outer/", inner.clone());
-        inner.set(b"k", b"1", &soon).unwrap();
-        outer.set(b"k", b"2", &soon).unwrap();
-        assert_eq!(hash.get(b"pre/k", &soon).unwrap(), b"1");
-        assert_eq!(hash.get(b"pre/outer//k", &soon).unwrap(), b"2");
-        assert_eq!(outer.num_keys(&soon).unwrap(), 2);
+        inner.set(b"k", b"1", &deadline).unwrap();
+        outer.set(b"k", b"2", &deadline).unwrap();
+        assert_eq!(hash.get(b"pre/k", &deadline).unwrap(), b"1");
+        assert_eq!(hash.get(b"pre/outer//k", &deadline).unwrap(), b"2");
+        assert_eq!(outer.num_keys(&deadline).unwrap(), 2);
         assert_eq!(outer.describe(), "the hash store under \"pre\" under \"outer/\"");
     }
 }

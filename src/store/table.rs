@@ -7,16 +7,16 @@ use std::collections::{HashMap, VecDeque};
 
 /// What a key or a queue costs besides its bytes, roughly: its place in the map and its
 /// allocations.
-const OVERHEAD_BYTES: usize = 96;
+const ENTRY_OVERHEAD_BYTES: usize = 96;
 
 /// What may be added where the limit leaves room for a key and its value: the overhead, and the
 /// digits of a number.
 #[cfg(any(test, fuzzing))]
-pub(super) const LARGEST_ADDITION_BYTES: usize = OVERHEAD_BYTES + 20;
+pub(super) const MAX_ADD_GROWTH_BYTES: usize = ENTRY_OVERHEAD_BYTES + 20;
 
 /// Keys and their values, and beside them queues: a name may be a key and a queue at once.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct KeyValueTable {
     values: HashMap<Vec<u8>, Vec<u8>>,
     /// None of them is empty.
     queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
@@ -26,7 +26,7 @@ pub(super) struct Table {
 
 /// What a compare-and-set did.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Compared {
+pub(super) struct CompareSetOutcome {
     /// What the caller is told.
     pub(super) value: Vec<u8>,
     /// Whether the desired value is stored.
@@ -37,14 +37,14 @@ pub(super) struct Compared {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotANumber;
 
-impl Table {
+impl KeyValueTable {
     pub(super) fn set(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.bytes += value.len();
         match self.values.entry(key) {
             Entry::Occupied(mut old) => self.bytes -= old.insert(value).len(),
-            Entry::Vacant(place) => {
-                self.bytes += place.key().len() + OVERHEAD_BYTES;
-                place.insert(value);
+            Entry::Vacant(vacant) => {
+                self.bytes += vacant.key().len() + ENTRY_OVERHEAD_BYTES;
+                vacant.insert(value);
             }
         }
     }
@@ -58,7 +58,7 @@ impl Table {
     }
 
     /// Whether a wait for `key` is over: it exists, or the queue of that name has something.
-    pub(super) fn is_there(&self, key: &[u8]) -> bool {
+    pub(super) fn has_key_or_queue(&self, key: &[u8]) -> bool {
         self.contains(key) || self.queues.contains_key(key)
     }
 
@@ -79,7 +79,7 @@ impl Table {
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         let Some(value) = self.values.remove(key) else { return false };
-        self.bytes -= key.len() + value.len() + OVERHEAD_BYTES;
+        self.bytes -= key.len() + value.len() + ENTRY_OVERHEAD_BYTES;
         true
     }
 
@@ -88,7 +88,7 @@ impl Table {
         self.bytes += bytes.len();
         let added = &mut self.bytes;
         let value = self.values.entry(key).or_insert_with(|| {
-            *added += key_bytes + OVERHEAD_BYTES;
+            *added += key_bytes + ENTRY_OVERHEAD_BYTES;
             Vec::new()
         });
         value.extend_from_slice(bytes);
@@ -100,7 +100,7 @@ impl Table {
         Ok(sum)
     }
 
-    /// What [`Table::add`] would store.
+    /// What [`KeyValueTable::add`] would store.
     pub(super) fn sum(&self, key: &[u8], amount: i64) -> Result<i64, NotANumber> {
         let before = match self.get(key) {
             Some(text) => parse_number(text).ok_or(NotANumber)?,
@@ -114,7 +114,7 @@ impl Table {
         key: Vec<u8>,
         expected: &[u8],
         desired: &[u8],
-    ) -> Compared {
+    ) -> CompareSetOutcome {
         let compared = self.compare(&key, expected, desired);
         if compared.stored {
             self.set(key, desired.to_vec());
@@ -122,25 +122,25 @@ impl Table {
         compared
     }
 
-    /// What [`Table::compare_set`] would do.
-    pub(super) fn compare(&self, key: &[u8], expected: &[u8], desired: &[u8]) -> Compared {
+    /// What [`KeyValueTable::compare_set`] would do.
+    pub(super) fn compare(&self, key: &[u8], expected: &[u8], desired: &[u8]) -> CompareSetOutcome {
         let matches = match self.get(key) {
             Some(value) => value == expected,
             None if expected.is_empty() => true,
             // Kept from c10d: the caller cannot tell this from success.
-            None => return Compared { value: expected.to_vec(), stored: false },
+            None => return CompareSetOutcome { value: expected.to_vec(), stored: false },
         };
         let value = if matches { desired } else { self.get(key).unwrap_or_default() };
-        Compared { value: value.to_vec(), stored: matches }
+        CompareSetOutcome { value: value.to_vec(), stored: matches }
     }
 
     pub(super) fn push(&mut self, queue: Vec<u8>, item: Vec<u8>) {
-        self.bytes += queue.len() + item.len() + OVERHEAD_BYTES;
+        self.bytes += queue.len() + item.len() + ENTRY_OVERHEAD_BYTES;
         self.queues.entry(queue).or_default().push_back(item);
     }
 
-    /// What [`Table::pop`] would take.
-    pub(super) fn first(&self, queue: &[u8]) -> Option<&[u8]> {
+    /// What [`KeyValueTable::pop`] would take.
+    pub(super) fn peek(&self, queue: &[u8]) -> Option<&[u8]> {
         self.queues.get(queue)?.front().map(Vec::as_slice)
     }
 
@@ -150,7 +150,7 @@ impl Table {
         if items.is_empty() {
             self.queues.remove(queue);
         }
-        self.bytes -= queue.len() + item.len() + OVERHEAD_BYTES;
+        self.bytes -= queue.len() + item.len() + ENTRY_OVERHEAD_BYTES;
         Some(item)
     }
 
@@ -162,8 +162,8 @@ impl Table {
 
     /// Whether `bytes` is what its parts come to.
     #[cfg(any(test, fuzzing))]
-    pub(super) fn is_counted(&self) -> bool {
-        let cost = |name: &[u8], bytes: &[u8]| name.len() + bytes.len() + OVERHEAD_BYTES;
+    pub(super) fn has_consistent_size(&self) -> bool {
+        let cost = |name: &[u8], bytes: &[u8]| name.len() + bytes.len() + ENTRY_OVERHEAD_BYTES;
         let values = self.values.iter().map(|(key, value)| cost(key, value));
         let queues = self.queues.iter();
         let items = queues.flat_map(|(name, items)| items.iter().map(|item| cost(name, item)));
@@ -177,7 +177,7 @@ impl Table {
 }
 
 /// A length as stores tell it.
-pub(super) fn count(length: usize) -> i64 {
+pub(super) fn len_as_i64(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
+    fn counters_are_parsed_like_strtoll() {
         assert_eq!(parse_number(b"12"), Some(12));
         assert_eq!(parse_number(b" \t\r\n\x0b\x0c12"), Some(12));
         assert_eq!(parse_number(b"12abc"), Some(12));
@@ -215,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn additions_wrap_and_spare_what_is_no_number() {
-        let mut table = Table::default();
+    fn add_wraps_and_leaves_non_numbers_unchanged() {
+        let mut table = KeyValueTable::default();
         assert_eq!(table.add(b"n".to_vec(), i64::MAX), Ok(i64::MAX));
         assert_eq!(table.add(b"n".to_vec(), 1), Ok(i64::MIN));
         table.set(b"t".to_vec(), b"text".to_vec());
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn compare_and_set_follows_c10d() {
-        let mut table = Table::default();
+        let mut table = KeyValueTable::default();
         let mut run = |expected: &[u8], desired: &[u8]| {
             let done = table.compare_set(b"k".to_vec(), expected, desired);
             (done.value, done.stored)
@@ -239,21 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_beside_the_keys() {
-        let mut table = Table::default();
+    fn queues_and_keys_are_separate_namespaces() {
+        let mut table = KeyValueTable::default();
         table.push(b"q".to_vec(), b"1".to_vec());
         table.push(b"q".to_vec(), b"2".to_vec());
         assert_eq!((table.len(), table.queue_len(b"q"), table.contains(b"q")), (0, 2, false));
-        assert!(table.is_there(b"q") && !table.delete(b"q"));
+        assert!(table.has_key_or_queue(b"q") && !table.delete(b"q"));
         assert_eq!(table.pop(b"q").as_deref(), Some(&b"1"[..]));
         assert_eq!(table.pop(b"q").as_deref(), Some(&b"2"[..]));
         assert_eq!(table.pop(b"q"), None);
-        assert!(!table.is_there(b"q"));
+        assert!(!table.has_key_or_queue(b"q"));
     }
 
     #[test]
     fn an_emptied_table_takes_no_memory() {
-        let mut table = Table::default();
+        let mut table = KeyValueTable::default();
         table.set(b"k".to_vec(), vec![0; 100]);
         assert!(table.bytes() > 100);
         table.set(b"k".to_vec(), Vec::new());

@@ -7,15 +7,15 @@ use std::os::fd::RawFd;
 
 /// How a child ended, in the kernel's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum ChildExit {
     /// It returned or called exit with this status.
     Code(i32),
-    /// This signal ended it; `core` tells whether it left a core dump.
+    /// This signal ended it; `is_core_dumped` tells whether it left a core dump.
     Signal {
         /// The signal's number.
         number: i32,
         /// True where a core was dumped.
-        core: bool,
+        is_core_dumped: bool,
     },
 }
 
@@ -24,7 +24,7 @@ pub enum Exit {
 ///
 /// # Errors
 /// `System` where `pid` is not an unreaped child.
-pub fn peek(pid: i32) -> Result<Option<Exit>> {
+pub fn peek(pid: i32) -> Result<Option<ChildExit>> {
     wait_child(pid, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
 }
 
@@ -32,11 +32,11 @@ pub fn peek(pid: i32) -> Result<Option<Exit>> {
 ///
 /// # Errors
 /// `System` where `pid` is not an unreaped child.
-pub fn reap(pid: i32) -> Result<Option<Exit>> {
+pub fn reap(pid: i32) -> Result<Option<ChildExit>> {
     wait_child(pid, libc::WEXITED | libc::WNOHANG)
 }
 
-fn wait_child(pid: i32, options: i32) -> Result<Option<Exit>> {
+fn wait_child(pid: i32, options: i32) -> Result<Option<ChildExit>> {
     let id = libc::id_t::try_from(pid).unwrap_or(libc::id_t::MAX);
     loop {
         // SAFETY: all fields are integers and pointers, for which zero is a value.
@@ -53,7 +53,7 @@ fn wait_child(pid: i32, options: i32) -> Result<Option<Exit>> {
 }
 
 /// With WNOHANG, a child that still runs leaves the structure zero.
-fn decode(info: &libc::siginfo_t) -> Option<Exit> {
+fn decode(info: &libc::siginfo_t) -> Option<ChildExit> {
     // SAFETY: waitid filled the structure in for SIGCHLD, or left it zero.
     if unsafe { info.si_pid() } == 0 {
         return None;
@@ -61,8 +61,8 @@ fn decode(info: &libc::siginfo_t) -> Option<Exit> {
     // SAFETY: as above.
     let status = unsafe { info.si_status() };
     Some(match info.si_code {
-        libc::CLD_EXITED => Exit::Code(status),
-        code => Exit::Signal { number: status, core: code == libc::CLD_DUMPED },
+        libc::CLD_EXITED => ChildExit::Code(status),
+        code => ChildExit::Signal { number: status, is_core_dumped: code == libc::CLD_DUMPED },
     })
 }
 
@@ -70,7 +70,7 @@ fn decode(info: &libc::siginfo_t) -> Option<Exit> {
 ///
 /// # Errors
 /// The reason as the system gives it.
-pub fn signal_one(pid: i32, signal: i32) -> io::Result<()> {
+pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
         // Those numbers would mean groups, everybody, and init.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -97,13 +97,13 @@ pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
 
 /// The process groups of this host that have at least one process that is not a zombie, sorted.
 /// Only processes that this one may see are counted.
-pub fn living_groups() -> Vec<i32> {
+pub fn live_process_groups() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut groups: Vec<i32> = entries
         .filter_map(|entry| {
             let path = entry.ok()?.path();
             path.file_name()?.to_str()?.parse::<u32>().ok()?;
-            living_group(&std::fs::read_to_string(path.join("stat")).ok()?)
+            live_group_of(&std::fs::read_to_string(path.join("stat")).ok()?)
         })
         .collect();
     groups.sort_unstable();
@@ -113,7 +113,7 @@ pub fn living_groups() -> Vec<i32> {
 
 /// The group in one line of /proc/PID/stat, unless the process is dead. The name, in parentheses,
 /// may contain anything; after it come state, parent and group.
-fn living_group(stat: &str) -> Option<i32> {
+fn live_group_of(stat: &str) -> Option<i32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let group = fields.nth(1)?.parse().ok()?;
@@ -281,24 +281,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_is_found_behind_any_name() {
-        assert_eq!(living_group("12 (a) b) S 1 77 77 0"), Some(77));
-        assert_eq!(living_group("12 (sh) Z 1 77 77 0"), None);
-        assert_eq!(living_group("nonsense"), None);
+    fn group_is_parsed_after_any_program_name() {
+        assert_eq!(live_group_of("12 (a) b) S 1 77 77 0"), Some(77));
+        assert_eq!(live_group_of("12 (sh) Z 1 77 77 0"), None);
+        assert_eq!(live_group_of("nonsense"), None);
     }
 
     #[test]
-    fn our_own_group_lives_and_the_special_ones_are_refused() {
+    fn own_group_is_live_and_special_groups_are_refused() {
         // SAFETY: cannot fail and touches no memory.
         let own = unsafe { libc::getpgrp() };
-        assert!(living_groups().contains(&own));
+        assert!(live_process_groups().contains(&own));
         for group in [-5, -1, 0, 1] {
             assert!(signal_group(group, 0).is_err());
         }
     }
 
     #[test]
-    fn messages_cross_a_pipe_and_its_end_is_seen() {
+    fn pipe_messages_and_pipe_end_are_read() {
         use std::os::fd::AsRawFd as _;
         let (reader, writer) = io::pipe().unwrap();
         write_message(writer.as_raw_fd(), -7).unwrap();

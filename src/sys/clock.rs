@@ -1,16 +1,16 @@
 //! The clocks of the kernel, as numbers that processes can compare, and which processes can.
 
-use crate::base::processor::{has_steady_ticks, ticks};
+use crate::base::processor::{has_invariant_tsc, read_tsc};
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
 /// How often the clocks are read to find a moment in which they are read close together.
-const TRIES: u32 = 8;
+const SNAPSHOT_TRIES: u32 = 8;
 
 /// One moment on several clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct ClockSnapshot {
     /// On the standard library's clock.
     pub instant: Instant,
     /// On the kernel's monotonic clock, in nanoseconds.
@@ -20,15 +20,15 @@ pub struct Moment {
 }
 
 /// Now.
-pub fn now() -> Moment {
+pub fn snapshot() -> ClockSnapshot {
     let read = || {
         let before = Instant::now();
         let (monotonic_ns, wall_ns) = (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_REALTIME));
-        (before.elapsed(), Moment { instant: before, monotonic_ns, wall_ns })
+        (before.elapsed(), ClockSnapshot { instant: before, monotonic_ns, wall_ns })
     };
     // The one in which this thread was not interrupted.
     let mut best = read();
-    for _ in 1..TRIES {
+    for _ in 1..SNAPSHOT_TRIES {
         let next = read();
         if next.0 < best.0 {
             best = next;
@@ -39,24 +39,24 @@ pub fn now() -> Moment {
 
 /// How many ticks after it was read this clock is told by ticks, and of how many of them their pace
 /// is.
-const TOLD: u64 = 1 << 20;
-const PACED: std::ops::RangeInclusive<u64> = 1 << 18..=1 << 36;
+const EXTRAPOLATION_TICKS: u64 = 1 << 20;
+const CALIBRATION_TICKS: std::ops::RangeInclusive<u64> = 1 << 18..=1 << 36;
 /// A look at the clock that took more ticks than this was interrupted.
-const AT_ONCE: u64 = 1 << 10;
+const UNINTERRUPTED_TICKS: u64 = 1 << 10;
 /// Of a pace, in nanoseconds a tick, as a whole number.
-const FRACTION: u32 = 32;
+const RATE_FRACTION_BITS: u32 = 32;
 
 /// When a thread has read the clock last.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct ClockSample {
     ticks: u64,
     ns: u64,
     /// 0 where it is not known.
-    pace: u64,
+    ns_per_tick: u64,
 }
 
 thread_local! {
-    static SEEN: Cell<Seen> = const { Cell::new(Seen { ticks: 0, ns: 0, pace: 0 }) };
+    static LAST_SAMPLE: Cell<ClockSample> = const { Cell::new(ClockSample { ticks: 0, ns: 0, ns_per_tick: 0 }) };
 }
 
 /// Now, on the kernel's monotonic clock alone, in nanoseconds, give or take a few dozen of them:
@@ -64,47 +64,51 @@ thread_local! {
 /// processor's ticks, which costs half of that.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    let seen = SEEN.try_with(Cell::get).ok();
-    match seen.and_then(|seen| seen.told(ticks())) {
+    let seen = LAST_SAMPLE.try_with(Cell::get).ok();
+    match seen.and_then(|seen| seen.extrapolate(read_tsc())) {
         Some(ns) => ns,
-        None => look(),
+        None => read_and_store(),
     }
 }
 
-impl Seen {
+impl ClockSample {
     /// What the clock says so many ticks later; `None` where it has to be read.
     #[inline]
-    fn told(self, ticks: u64) -> Option<u64> {
-        let passed = ticks.wrapping_sub(self.ticks);
-        (passed < TOLD && self.pace != 0).then(|| self.ns + ((passed * self.pace) >> FRACTION))
+    fn extrapolate(self, ticks: u64) -> Option<u64> {
+        let elapsed_ticks = ticks.wrapping_sub(self.ticks);
+        (elapsed_ticks < EXTRAPOLATION_TICKS && self.ns_per_tick != 0)
+            .then(|| self.ns + ((elapsed_ticks * self.ns_per_tick) >> RATE_FRACTION_BITS))
     }
 
     /// The same after the clock was read, at these ticks, and said `ns`. Of a short time nobody
     /// knows the pace yet, nor after one in which it went backwards.
-    fn then(self, ticks: u64, ns: u64) -> Self {
-        let (passed, lasted) = (ticks.wrapping_sub(self.ticks), ns.saturating_sub(self.ns));
-        if self.ns == 0 || passed > *PACED.end() {
-            return Self { ticks, ns, pace: 0 };
+    fn updated(self, ticks: u64, ns: u64) -> Self {
+        let (elapsed_ticks, elapsed_ns) =
+            (ticks.wrapping_sub(self.ticks), ns.saturating_sub(self.ns));
+        if self.ns == 0 || elapsed_ticks > *CALIBRATION_TICKS.end() {
+            return Self { ticks, ns, ns_per_tick: 0 };
         }
-        if !PACED.contains(&passed) {
+        if !CALIBRATION_TICKS.contains(&elapsed_ticks) {
             return self;
         }
-        let pace = (u128::from(lasted) << FRACTION) / u128::from(passed);
+        let ns_per_tick =
+            (u128::from(elapsed_ns) << RATE_FRACTION_BITS) / u128::from(elapsed_ticks);
         // No processor ticks but once in eight nanoseconds.
-        let pace = u64::try_from(pace).ok().filter(|pace| pace >> (FRACTION + 3) == 0);
-        Self { ticks, ns, pace: pace.unwrap_or(0) }
+        let ns_per_tick =
+            u64::try_from(ns_per_tick).ok().filter(|pace| pace >> (RATE_FRACTION_BITS + 3) == 0);
+        Self { ticks, ns, ns_per_tick: ns_per_tick.unwrap_or(0) }
     }
 }
 
 /// Reads the clock, and remembers it.
 #[cold]
-fn look() -> u64 {
-    static ARE_STEADY: LazyLock<bool> = LazyLock::new(has_steady_ticks);
-    let before = ticks();
+fn read_and_store() -> u64 {
+    static ARE_STEADY: LazyLock<bool> = LazyLock::new(has_invariant_tsc);
+    let before = read_tsc();
     let ns = read(libc::CLOCK_MONOTONIC);
-    if *ARE_STEADY && ticks().wrapping_sub(before) < AT_ONCE {
+    if *ARE_STEADY && read_tsc().wrapping_sub(before) < UNINTERRUPTED_TICKS {
         // A thread that ends reads it each time.
-        let _kept = SEEN.try_with(|place| place.set(place.get().then(before, ns)));
+        let _stored = LAST_SAMPLE.try_with(|place| place.set(place.get().updated(before, ns)));
     }
     ns
 }
@@ -137,9 +141,9 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn clocks_go_on_together() {
-        let first = now();
-        let second = now();
+    fn clocks_advance_together() {
+        let first = snapshot();
+        let second = snapshot();
         assert!(second.monotonic_ns >= first.monotonic_ns);
         let apart = second.instant.duration_since(first.instant);
         let by_number = Duration::from_nanos(second.monotonic_ns - first.monotonic_ns);
@@ -151,35 +155,37 @@ mod tests {
     }
 
     #[test]
-    fn ticks_tell_the_clock_for_a_while_once_their_pace_is_known() {
-        let never = Seen { ticks: 0, ns: 0, pace: 0 };
-        assert_eq!(never.told(5), None);
-        let first = never.then(1_000_000, 5_000_000);
-        assert_eq!(first.told(1_000_001), None);
+    fn clock_is_extrapolated_from_ticks_after_calibration() {
+        let unread = ClockSample { ticks: 0, ns: 0, ns_per_tick: 0 };
+        assert_eq!(unread.extrapolate(5), None);
+        let first = unread.updated(1_000_000, 5_000_000);
+        assert_eq!(first.extrapolate(1_000_001), None);
         // Too soon to know, so that the older one stays.
-        assert_eq!(first.then(1_001_000, 5_000_400).ns, 5_000_000);
+        assert_eq!(first.updated(1_001_000, 5_000_400).ns, 5_000_000);
         // Two ticks and a half a nanosecond.
-        let second = first.then(6_000_000, 7_000_000);
-        assert_eq!(second.told(6_000_000), Some(7_000_000));
-        assert!(second.told(6_500_000).unwrap().abs_diff(7_200_000) <= 1);
+        let second = first.updated(6_000_000, 7_000_000);
+        assert_eq!(second.extrapolate(6_000_000), Some(7_000_000));
+        assert!(second.extrapolate(6_500_000).unwrap().abs_diff(7_200_000) <= 1);
         // Later, or on a core whose counter is behind, nobody trusts them.
-        assert_eq!(second.told(6_000_000 + TOLD), None);
-        assert_eq!(second.told(5_999_999), None);
+        assert_eq!(second.extrapolate(6_000_000 + EXTRAPOLATION_TICKS), None);
+        assert_eq!(second.extrapolate(5_999_999), None);
         // Time that stands still, or jumps, gives no pace.
-        assert_eq!(second.then(7_000_000, 7_000_000).told(7_000_001), None);
-        assert_eq!(second.then(7_000_000, 70_000_000_000).told(7_000_001), None);
+        assert_eq!(second.updated(7_000_000, 7_000_000).extrapolate(7_000_001), None);
+        assert_eq!(second.updated(7_000_000, 70_000_000_000).extrapolate(7_000_001), None);
     }
 
     #[test]
-    fn the_time_that_ticks_tell_is_the_kernels() {
+    fn extrapolated_time_matches_the_kernel() {
         let began = Instant::now();
         let mut most = 0;
         while began.elapsed() < Duration::from_millis(50) {
             let before = read(libc::CLOCK_MONOTONIC);
-            let told = monotonic_ns();
+            let extrapolated = monotonic_ns();
             let after = read(libc::CLOCK_MONOTONIC);
             // How far outside of what the kernel says.
-            most = most.max(before.saturating_sub(told)).max(told.saturating_sub(after));
+            most = most
+                .max(before.saturating_sub(extrapolated))
+                .max(extrapolated.saturating_sub(after));
         }
         assert!(most < 100_000, "{most} ns away");
     }

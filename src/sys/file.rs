@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// What a lock excludes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub enum FileLock {
     /// Others may hold it shared as well.
     Shared,
     /// Nobody else holds any.
@@ -23,7 +23,7 @@ pub enum Lock {
 ///
 /// # Errors
 /// The reason as the system gives it.
-pub fn make_pipe(path: &Path) -> io::Result<()> {
+pub fn create_fifo(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: reads a C string, which lives until the call returns.
     let status = unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
@@ -39,10 +39,10 @@ pub fn make_pipe(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The reason as the system gives it; a file system may know no locks.
-pub fn try_lock(file: &File, lock: Lock) -> io::Result<bool> {
+pub fn try_lock(file: &File, lock: FileLock) -> io::Result<bool> {
     let kind = match lock {
-        Lock::Shared => libc::F_RDLCK,
-        Lock::Exclusive => libc::F_WRLCK,
+        FileLock::Shared => libc::F_RDLCK,
+        FileLock::Exclusive => libc::F_WRLCK,
     };
     match set_lock(file, kind) {
         Ok(()) => Ok(true),
@@ -81,14 +81,14 @@ fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
 /// # Errors
 /// The reason as the system gives it.
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    let size_signal = set_of(libc::SIGXFSZ);
-    let before = block(&size_signal)?;
+    let size_signal = signal_set(libc::SIGXFSZ);
+    let before = block_signals(&size_signal)?;
     let was_pending = is_pending(libc::SIGXFSZ);
     let outcome = file.write_all_at(bytes, offset);
     if is_too_large(&outcome) && !was_pending {
-        take(&size_signal);
+        take_pending_signal(&size_signal);
     }
-    restore(&before);
+    restore_signals(&before);
     outcome
 }
 
@@ -96,7 +96,7 @@ fn is_too_large(outcome: &io::Result<()>) -> bool {
     outcome.as_ref().is_err_and(|cause| cause.raw_os_error() == Some(libc::EFBIG))
 }
 
-fn set_of(signal: libc::c_int) -> libc::sigset_t {
+fn signal_set(signal: libc::c_int) -> libc::sigset_t {
     let mut set = empty_set();
     // SAFETY: changes the set on this stack.
     unsafe { libc::sigaddset(&raw mut set, signal) };
@@ -109,14 +109,14 @@ fn empty_set() -> libc::sigset_t {
 }
 
 /// Blocks signals in this thread; returns what it blocked before.
-fn block(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+fn block_signals(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut before = empty_set();
     // SAFETY: reads one set and writes the other, which lives on this stack.
     let status = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) };
     if status == 0 { Ok(before) } else { Err(io::Error::from_raw_os_error(status)) }
 }
 
-fn restore(before: &libc::sigset_t) {
+fn restore_signals(before: &libc::sigset_t) {
     // SAFETY: reads the set; a null third argument asks for nothing back. It cannot fail: the first
     // argument is valid.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
@@ -131,7 +131,7 @@ fn is_pending(signal: libc::c_int) -> bool {
 }
 
 /// Takes a blocked signal that has arrived for this thread, if one has.
-fn take(set: &libc::sigset_t) {
+fn take_pending_signal(set: &libc::sigset_t) {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: reads the set and the time; a null second argument asks for nothing back.
     unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), &raw const at_once) };
@@ -150,28 +150,28 @@ mod tests {
     }
 
     #[test]
-    fn locks_exclude_whoever_has_opened_the_file_separately() {
+    fn locks_exclude_separately_opened_files() {
         let (a, b) = opened_twice();
         // The first was opened for writing alone, which a shared lock needs more than.
-        assert!(try_lock(&a, Lock::Exclusive).unwrap());
-        assert!(!try_lock(&b, Lock::Exclusive).unwrap());
-        assert!(!try_lock(&b, Lock::Shared).unwrap());
+        assert!(try_lock(&a, FileLock::Exclusive).unwrap());
+        assert!(!try_lock(&b, FileLock::Exclusive).unwrap());
+        assert!(!try_lock(&b, FileLock::Shared).unwrap());
         unlock(&a).unwrap();
-        assert!(try_lock(&b, Lock::Shared).unwrap());
-        assert!(!try_lock(&a, Lock::Exclusive).unwrap());
+        assert!(try_lock(&b, FileLock::Shared).unwrap());
+        assert!(!try_lock(&a, FileLock::Exclusive).unwrap());
         drop(b);
-        assert!(try_lock(&a, Lock::Exclusive).unwrap());
+        assert!(try_lock(&a, FileLock::Exclusive).unwrap());
     }
 
     #[test]
-    fn a_write_leaves_the_threads_signals_as_they_were() {
+    fn write_restores_the_signal_mask() {
         let (file, _) = opened_twice();
-        let before = block(&empty_set()).unwrap();
+        let before = block_signals(&empty_set()).unwrap();
         // SAFETY: reads the set on this stack.
         let is_blocked =
             |set: &libc::sigset_t| unsafe { libc::sigismember(set, libc::SIGXFSZ) == 1 };
         write_all_at(&file, b"abc", 5).unwrap();
-        assert_eq!(is_blocked(&before), is_blocked(&block(&empty_set()).unwrap()));
+        assert_eq!(is_blocked(&before), is_blocked(&block_signals(&empty_set()).unwrap()));
         assert_eq!(file.metadata().unwrap().len(), 8);
     }
 }

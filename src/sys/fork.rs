@@ -8,19 +8,19 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The address of the page, as an integer, so that the cell can be shared between threads.
-static PAGE: OnceLock<usize> = OnceLock::new();
+static GUARD_PAGE: OnceLock<usize> = OnceLock::new();
 
 /// Marks this process as one that uses the library. Later calls cost one load.
 ///
 /// # Errors
 /// `OutOfMemory` or `System` where the page cannot be made.
 pub fn mark_used() -> Result<()> {
-    if PAGE.get().is_some() {
+    if GUARD_PAGE.get().is_some() {
         return Ok(());
     }
-    let address = new_page()?;
-    flag(address).store(1, Ordering::Relaxed);
-    if PAGE.set(address).is_err() {
+    let address = map_guard_page()?;
+    guard_flag(address).store(1, Ordering::Relaxed);
+    if GUARD_PAGE.set(address).is_err() {
         unmap(address);
     }
     Ok(())
@@ -28,12 +28,12 @@ pub fn mark_used() -> Result<()> {
 
 /// True once this process, or one that it was forked from, has called [`mark_used`].
 pub fn is_used() -> bool {
-    PAGE.get().is_some()
+    GUARD_PAGE.get().is_some()
 }
 
 /// True in a process forked, without exec, from one that had called [`mark_used`].
 pub fn is_forked_child() -> bool {
-    PAGE.get().is_some_and(|&address| flag(address).load(Ordering::Relaxed) == 0)
+    GUARD_PAGE.get().is_some_and(|&address| guard_flag(address).load(Ordering::Relaxed) == 0)
 }
 
 fn page_size() -> usize {
@@ -42,7 +42,7 @@ fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4096)
 }
 
-fn new_page() -> Result<usize> {
+fn map_guard_page() -> Result<usize> {
     let len = page_size();
     // SAFETY: a fresh anonymous private mapping; no existing memory is touched.
     let page = unsafe {
@@ -68,11 +68,11 @@ fn new_page() -> Result<usize> {
 }
 
 fn unmap(address: usize) {
-    // SAFETY: called only with a page that `new_page` made and nobody else has seen.
+    // SAFETY: called only with a page that `map_guard_page` made and nobody else has seen.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), page_size()) };
 }
 
-fn flag(address: usize) -> &'static AtomicU8 {
+fn guard_flag(address: usize) -> &'static AtomicU8 {
     // SAFETY: the page stays mapped for the life of the process and is only used through this
     // atomic.
     unsafe { AtomicU8::from_ptr(std::ptr::with_exposed_provenance_mut(address)) }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_marking_process_is_no_child() {
+    fn marking_process_is_not_a_forked_child() {
         mark_used().unwrap();
         assert!(!is_forked_child());
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// Who may wake the sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum FutexScope {
     /// Threads of this process: cheaper.
     Process,
     /// Any process that maps the word.
     Host,
 }
 
-impl Scope {
+impl FutexScope {
     const fn flag(self) -> libc::c_int {
         match self {
             Self::Process => libc::FUTEX_PRIVATE_FLAG,
@@ -23,7 +23,7 @@ impl Scope {
 
 /// Sleeps while `word` holds `expected`, until woken or for `limit`. May return early for no
 /// reason: the caller looks again.
-pub fn wait(word: &AtomicU32, expected: u32, limit: Duration, scope: Scope) {
+pub fn wait(word: &AtomicU32, expected: u32, limit: Duration, scope: FutexScope) {
     let limit = libc::timespec {
         tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(limit.subsec_nanos()),
@@ -41,7 +41,7 @@ pub fn wait(word: &AtomicU32, expected: u32, limit: Duration, scope: Scope) {
 }
 
 /// Wakes every sleeper on `word`.
-pub fn wake_all(word: &AtomicU32, scope: Scope) {
+pub fn wake_all(word: &AtomicU32, scope: FutexScope) {
     // SAFETY: FUTEX_WAKE uses only the address of the word.
     let _count = unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | scope.flag(), i32::MAX)

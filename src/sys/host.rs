@@ -27,14 +27,14 @@ pub fn name() -> String {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
         Some(name.trim().to_owned())
     };
-    known(&NAME, read).unwrap_or_else(|| "unknown-host".to_owned())
+    read_once(&NAME, read).unwrap_or_else(|| "unknown-host".to_owned())
 }
 
 /// What is read once: later there may be no descriptor left to read it with.
-fn known(place: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> Option<String> {
-    match place.get() {
+fn read_once(cell: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> Option<String> {
+    match cell.get() {
         Some(text) => Some(text.clone()),
-        None => read().map(|text| place.get_or_init(|| text).clone()),
+        None => read().map(|text| cell.get_or_init(|| text).clone()),
     }
 }
 
@@ -45,14 +45,14 @@ pub fn identity() -> String {
     let boot = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let ipc = || std::fs::read_link("/proc/self/ns/ipc").map(|l| l.to_string_lossy().into_owned());
     let both = || Some(format!("{}/{}", boot().ok()?.trim(), ipc().ok()?));
-    known(&IDENTITY, both).unwrap_or_else(|| {
+    read_once(&IDENTITY, both).unwrap_or_else(|| {
         format!("{}/{}", boot().unwrap_or_default().trim(), ipc().unwrap_or_default())
     })
 }
 
 /// What two processes must have in common for a process id to mean the same process to both: the
 /// boot id of the kernel and the name space of process ids. Empty where the system does not tell.
-pub fn pid_space() -> String {
+pub fn pid_namespace() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/pid");
     match (boot, space) {
@@ -63,7 +63,7 @@ pub fn pid_space() -> String {
 
 /// What two processes must have in common for a loopback address to mean the same to both: the boot
 /// id of the kernel and the name space of the network. Empty where the system does not tell.
-pub fn network_space() -> String {
+pub fn network_namespace() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/net");
     match (boot, space) {
@@ -80,8 +80,8 @@ pub fn cores() -> usize {
 /// The memory in bytes that can still be had: what the kernel says is available, or what the memory
 /// limit of this process's control group leaves, whichever is less. `None` where neither is told.
 pub fn memory_available() -> Option<u64> {
-    let system = memory_information("MemAvailable:");
-    match (system, control_group_headroom()) {
+    let system = meminfo_bytes("MemAvailable:");
+    match (system, cgroup_headroom()) {
         (Some(system), Some(group)) => Some(system.min(group)),
         (system, group) => system.or(group),
     }
@@ -89,11 +89,11 @@ pub fn memory_available() -> Option<u64> {
 
 /// The memory of this host in bytes, where the kernel tells.
 pub fn memory_total() -> Option<u64> {
-    memory_information("MemTotal:")
+    meminfo_bytes("MemTotal:")
 }
 
 /// One line of /proc/meminfo, in bytes.
-fn memory_information(name: &str) -> Option<u64> {
+fn meminfo_bytes(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -102,18 +102,18 @@ fn memory_information(name: &str) -> Option<u64> {
 
 /// What the control group that this process is in, and those around it, leave below their memory
 /// limits.
-fn control_group_headroom() -> Option<u64> {
+fn cgroup_headroom() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let two = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let one = groups.lines().find_map(memory_group_of_version_one);
-    let two = two.and_then(|path| headroom("/sys/fs/cgroup", path, "memory.max", "memory.current"));
+    let v2 = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let v1 = groups.lines().find_map(cgroup_v1_memory_path);
+    let v2 = v2.and_then(|path| headroom("/sys/fs/cgroup", path, "memory.max", "memory.current"));
     let files = ("memory.limit_in_bytes", "memory.usage_in_bytes");
-    let one = one.and_then(|path| headroom("/sys/fs/cgroup/memory", path, files.0, files.1));
-    two.into_iter().chain(one).min()
+    let v1 = v1.and_then(|path| headroom("/sys/fs/cgroup/memory", path, files.0, files.1));
+    v2.into_iter().chain(v1).min()
 }
 
 /// The path in a line such as `4:cpu,memory:/path`.
-fn memory_group_of_version_one(line: &str) -> Option<&str> {
+fn cgroup_v1_memory_path(line: &str) -> Option<&str> {
     let (controllers, path) = line.split_once(':')?.1.split_once(":/")?;
     controllers.split(',').any(|name| name == "memory").then_some(path)
 }
@@ -125,14 +125,14 @@ fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let left = |folder: &std::path::Path| -> Option<u64> {
         let read = |name: &str| std::fs::read_to_string(root.join(folder).join(name)).ok();
         let number = |name: &str| -> Option<u64> { read(name)?.trim().parse().ok() };
-        let used = number(usage)?.saturating_sub(cache(&read("memory.stat")?));
+        let used = number(usage)?.saturating_sub(page_cache_bytes(&read("memory.stat")?));
         Some(number(limit)?.saturating_sub(used))
     };
     path.ancestors().filter_map(left).min()
 }
 
 /// The cached files in the text of memory.stat, in bytes; memory that is shared is not among them.
-fn cache(stat: &str) -> u64 {
+fn page_cache_bytes(stat: &str) -> u64 {
     let of = |name: &str| -> Option<u64> {
         stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     };
@@ -171,11 +171,11 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// # Errors
 /// `System` where the kernel has no random bytes to give.
 pub fn process_nonce() -> Result<Nonce> {
-    let (maker, nonce) = match PROCESS_NONCE.get() {
+    let (owner_pid, nonce) = match PROCESS_NONCE.get() {
         Some(&known) => known,
         None => *PROCESS_NONCE.get_or_init(|| (pid(), random_nonce().unwrap_or_default())),
     };
-    if maker == pid() && nonce != Nonce::default() { Ok(nonce) } else { random_nonce() }
+    if owner_pid == pid() && nonce != Nonce::default() { Ok(nonce) } else { random_nonce() }
 }
 
 static PROCESS_NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
@@ -183,8 +183,8 @@ static PROCESS_NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
 /// Where it lies in the memory of this process, for others that want to know whether they can read
 /// that; `None` where it lies nowhere, as in a forked child.
 pub fn process_nonce_address() -> Option<u64> {
-    let (maker, nonce) = PROCESS_NONCE.get()?;
-    (*maker == pid()).then(|| nonce.0.as_ptr().addr() as u64)
+    let (owner_pid, nonce) = PROCESS_NONCE.get()?;
+    (*owner_pid == pid()).then(|| nonce.0.as_ptr().addr() as u64)
 }
 
 #[cfg(test)]
@@ -192,17 +192,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_groups_are_read_as_the_kernel_writes_them() {
-        assert_eq!(memory_group_of_version_one("4:cpu,memory:/a/b"), Some("a/b"));
-        assert_eq!(memory_group_of_version_one("4:cpuset:/a"), None);
-        assert_eq!(memory_group_of_version_one("0::/a"), None);
-        assert_eq!(cache("anon 5\ninactive_file 7\nactive_file 30\nshmem 9\n"), 37);
-        assert_eq!(cache("inactive_file 7\nactive_file 1\ntotal_inactive_file 50\n"), 51);
+    fn cgroup_files_are_parsed() {
+        assert_eq!(cgroup_v1_memory_path("4:cpu,memory:/a/b"), Some("a/b"));
+        assert_eq!(cgroup_v1_memory_path("4:cpuset:/a"), None);
+        assert_eq!(cgroup_v1_memory_path("0::/a"), None);
+        assert_eq!(page_cache_bytes("anon 5\ninactive_file 7\nactive_file 30\nshmem 9\n"), 37);
+        assert_eq!(
+            page_cache_bytes("inactive_file 7\nactive_file 1\ntotal_inactive_file 50\n"),
+            51
+        );
         assert!(memory_available().is_some_and(|bytes| bytes > 0));
     }
 
     #[test]
-    fn nonces_differ_and_the_process_nonce_does_not() {
+    fn nonces_differ_but_process_nonce_is_stable() {
         assert_ne!(random_nonce().unwrap(), random_nonce().unwrap());
         assert_ne!(random_bytes::<256>().unwrap(), [0; 256]);
         assert_eq!(process_nonce().unwrap(), process_nonce().unwrap());

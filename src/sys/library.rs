@@ -39,7 +39,7 @@ impl Library {
 
     /// One that this process has already, by the name that [`loaded`] gives; `None` where it has
     /// none of that name.
-    pub fn loaded(path: &Path) -> Option<Self> {
+    pub fn open_loaded(path: &Path) -> Option<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).ok()?;
         // SAFETY: a terminated string; nothing is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
@@ -54,7 +54,7 @@ impl Library {
 }
 
 /// The file that something with this address was loaded from, for messages.
-pub fn file_of(address: NonNull<c_void>) -> Option<String> {
+pub fn file_of_address(address: NonNull<c_void>) -> Option<String> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -131,8 +131,8 @@ macro_rules! function_table {
 pub(crate) use function_table;
 
 /// The paths of all objects that this process has loaded.
-pub fn loaded() -> Vec<PathBuf> {
-    unsafe extern "C" fn note(
+pub fn loaded_paths() -> Vec<PathBuf> {
+    unsafe extern "C" fn collect_path(
         object: *mut libc::dl_phdr_info,
         _: libc::size_t,
         paths: *mut c_void,
@@ -150,15 +150,15 @@ pub fn loaded() -> Vec<PathBuf> {
     }
     let mut paths: Vec<PathBuf> = Vec::new();
     // SAFETY: a function for the loader, with what it wants, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut paths).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(collect_path), (&raw mut paths).cast()) };
     paths
 }
 
 /// The folder of the object that this code is in: of the library, or of a program that has it
 /// inside.
-pub fn own_folder() -> Option<PathBuf> {
-    let here: fn() -> Option<PathBuf> = own_folder;
-    let file = PathBuf::from(file_of(NonNull::new(here as *mut c_void)?)?);
+pub fn own_directory() -> Option<PathBuf> {
+    let here: fn() -> Option<PathBuf> = own_directory;
+    let file = PathBuf::from(file_of_address(NonNull::new(here as *mut c_void)?)?);
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
 }
 
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_loaded_is_told_with_its_path() {
+    fn load_error_names_the_path() {
         let missing = Library::open("/nonexistent/lib.so").unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         assert!(missing.message().contains("/nonexistent/lib.so"));
@@ -190,24 +190,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_is_listed_and_found_again() {
-        let libc = loaded().into_iter().find(|path| path.ends_with("libc.so.6")).unwrap();
-        assert!(Library::loaded(&libc).unwrap().symbol(c"malloc").is_some());
-        assert!(Library::loaded(Path::new("/nonexistent/lib.so")).is_none());
-        assert!(own_folder().unwrap().is_dir());
+    fn loaded_library_is_listed_and_reopened() {
+        let libc = loaded_paths().into_iter().find(|path| path.ends_with("libc.so.6")).unwrap();
+        assert!(Library::open_loaded(&libc).unwrap().symbol(c"malloc").is_some());
+        assert!(Library::open_loaded(Path::new("/nonexistent/lib.so")).is_none());
+        assert!(own_directory().unwrap().is_dir());
     }
 
     #[test]
     fn symbols_are_found_by_name() {
         let libc = Library::open("libc.so.6").unwrap();
         assert!(libc.symbol(c"malloc").is_some() && libc.symbol(c"dist_nothing").is_none());
-        let file = file_of(libc.symbol(c"dlopen").unwrap()).unwrap();
+        let file = file_of_address(libc.symbol(c"dlopen").unwrap()).unwrap();
         assert!(file.contains("libc"), "{file}");
     }
 
     #[test]
-    fn what_is_not_in_the_process_is_not_loaded() {
-        assert!(Library::loaded(Path::new("libc.so.6")).is_some());
-        assert!(Library::loaded(Path::new("libdist-nothing.so")).is_none());
+    fn library_not_in_the_process_is_not_opened() {
+        assert!(Library::open_loaded(Path::new("libc.so.6")).is_some());
+        assert!(Library::open_loaded(Path::new("libdist-nothing.so")).is_none());
     }
 }

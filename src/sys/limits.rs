@@ -7,7 +7,7 @@ use std::io;
 ///
 /// # Errors
 /// `System`.
-pub fn open_files() -> Result<u64> {
+pub fn max_open_files() -> Result<u64> {
     Ok(read(libc::RLIMIT_NOFILE)?.rlim_cur)
 }
 
@@ -24,14 +24,14 @@ pub fn free_descriptors() -> Result<usize> {
         .map_err(|cause| Error::system("counting descriptors in /proc/self/fd", &cause))?
         // That of the counting.
         .saturating_sub(1);
-    Ok(usize::try_from(open_files()?).unwrap_or(usize::MAX).saturating_sub(open))
+    Ok(usize::try_from(max_open_files()?).unwrap_or(usize::MAX).saturating_sub(open))
 }
 
 /// How large a file this process may make, in bytes.
 ///
 /// # Errors
 /// `System`.
-pub fn file_bytes() -> Result<u64> {
+pub fn max_file_bytes() -> Result<u64> {
     Ok(read(libc::RLIMIT_FSIZE)?.rlim_cur)
 }
 
@@ -40,7 +40,7 @@ pub fn file_bytes() -> Result<u64> {
 ///
 /// # Errors
 /// `System`.
-pub fn raise_open_files() -> Result<u64> {
+pub fn raise_max_open_files() -> Result<u64> {
     let mut limit = read(libc::RLIMIT_NOFILE)?;
     if limit.rlim_cur < limit.rlim_max {
         limit.rlim_cur = limit.rlim_max;
@@ -49,7 +49,7 @@ pub fn raise_open_files() -> Result<u64> {
             return Err(Error::system("setrlimit(RLIMIT_NOFILE)", &io::Error::last_os_error()));
         }
     }
-    open_files()
+    max_open_files()
 }
 
 fn read(resource: libc::__rlimit_resource_t) -> Result<libc::rlimit> {
@@ -66,18 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_what_the_kernel_shows_and_is_never_lowered() {
+    fn open_file_limit_matches_proc_and_is_not_lowered() {
         let text = std::fs::read_to_string("/proc/self/limits").unwrap();
         let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
         let shown = line.split_whitespace().nth(3).unwrap();
-        let before = open_files().unwrap();
+        let before = max_open_files().unwrap();
         assert!(shown == "unlimited" || shown == before.to_string(), "{shown}, {before}");
-        assert!(raise_open_files().unwrap() >= before);
+        assert!(raise_max_open_files().unwrap() >= before);
     }
 
     #[test]
-    fn some_descriptors_are_taken_and_some_are_free() {
-        let limit = usize::try_from(open_files().unwrap()).unwrap_or(usize::MAX);
+    fn free_descriptor_count_is_below_the_limit() {
+        let limit = usize::try_from(max_open_files().unwrap()).unwrap_or(usize::MAX);
         let free = free_descriptors().unwrap();
         assert!(free > 0 && free < limit, "{free} of {limit}");
     }

@@ -2,10 +2,10 @@
 //! longer than it is told to.
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
-pub mod attach;
 pub mod child;
 pub mod clock;
-pub mod event;
+pub mod cma;
+pub mod eventfd;
 pub mod file;
 pub mod fork;
 pub mod futex;
@@ -13,15 +13,15 @@ pub mod host;
 pub mod library;
 pub mod limits;
 pub mod netif;
+pub mod peer_mapping;
 pub mod pidfd;
 pub mod poll;
-pub mod presence;
+pub mod process_status;
 pub mod shm;
 pub mod signal;
 pub mod small_file;
 pub mod socket;
-pub mod sparse;
+pub mod sparse_mapping;
 pub mod stream;
 pub mod thread;
 pub mod unix;
-pub mod window;

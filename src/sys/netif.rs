@@ -8,7 +8,7 @@ use std::ptr;
 
 /// One address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct NetworkInterface {
     /// The interface's name.
     pub name: String,
     /// The address.
@@ -17,16 +17,16 @@ pub struct Interface {
     /// for others.
     pub scope: u32,
     /// It is switched on.
-    pub up: bool,
+    pub is_up: bool,
     /// It leads back to this host only.
-    pub loopback: bool,
+    pub is_loopback: bool,
 }
 
 /// All addresses of all interfaces, in the kernel's order.
 ///
 /// # Errors
 /// `System`.
-pub fn interfaces() -> Result<Vec<Interface>> {
+pub fn interfaces() -> Result<Vec<NetworkInterface>> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: writes one pointer, to a list that `freeifaddrs` below takes back.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
@@ -46,7 +46,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
 }
 
 /// The entry in our own words; `None` where it has no address of a family that we know.
-fn read(entry: &libc::ifaddrs) -> Option<Interface> {
+fn read(entry: &libc::ifaddrs) -> Option<NetworkInterface> {
     // SAFETY: the address is null or points to a structure that begins with its family.
     let family = i32::from(unsafe { entry.ifa_addr.as_ref() }?.sa_family);
     let (address, scope): (IpAddr, u32) = match family {
@@ -65,12 +65,12 @@ fn read(entry: &libc::ifaddrs) -> Option<Interface> {
     // SAFETY: the name is a C string of the same list.
     let name = unsafe { CStr::from_ptr(entry.ifa_name) };
     let has = |flag: libc::c_int| entry.ifa_flags & flag.cast_unsigned() != 0;
-    Some(Interface {
+    Some(NetworkInterface {
         name: name.to_string_lossy().into_owned(),
         address,
         scope,
-        up: has(libc::IFF_UP),
-        loopback: has(libc::IFF_LOOPBACK),
+        is_up: has(libc::IFF_UP),
+        is_loopback: has(libc::IFF_LOOPBACK),
     })
 }
 
@@ -79,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_among_them() {
+    fn loopback_interface_is_listed() {
         let found = interfaces().unwrap();
         let loopback = found.iter().find(|it| it.address == IpAddr::from(Ipv4Addr::LOCALHOST));
         let loopback = loopback.unwrap();
-        assert!(loopback.loopback && loopback.up && loopback.scope == 0, "{loopback:?}");
+        assert!(loopback.is_loopback && loopback.is_up && loopback.scope == 0, "{loopback:?}");
         assert_eq!(loopback.name, "lo");
     }
 }

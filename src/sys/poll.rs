@@ -36,10 +36,10 @@ pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -
         events |= libc::POLLOUT;
     }
     loop {
-        let left = deadline.left();
+        let left = deadline.remaining();
         let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
         // SAFETY: one structure, which lives on this stack, is read and written.
-        let ready = unsafe { libc::poll(&raw mut watched, 1, milliseconds(left)) };
+        let ready = unsafe { libc::poll(&raw mut watched, 1, timeout_ms(left)) };
         if ready > 0 {
             return Ok(true);
         }
@@ -64,7 +64,7 @@ pub fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Rounds up, so that a wait never ends early; at most some 24 days.
-fn milliseconds(time: Duration) -> libc::c_int {
+fn timeout_ms(time: Duration) -> libc::c_int {
     let up = time.as_nanos().div_ceil(1_000_000);
     libc::c_int::try_from(up).unwrap_or(libc::c_int::MAX)
 }
@@ -77,7 +77,7 @@ pub struct Poller {
 
 /// What one watched descriptor is ready for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct PollEvent {
     /// The token that the descriptor was added with.
     pub token: u64,
     /// Reading will not block.
@@ -87,22 +87,22 @@ pub struct Event {
 }
 
 /// Room for what one [`Poller::wait`] reports.
-pub struct Events {
-    room: Vec<libc::epoll_event>,
+pub struct PollEvents {
+    buffer: Vec<libc::epoll_event>,
     filled: usize,
 }
 
-impl std::fmt::Debug for Events {
+impl std::fmt::Debug for PollEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-impl Events {
-    /// Room for `count` events a turn; what finds no room is reported by the next turn.
-    pub fn with_room(count: u16) -> Self {
+impl PollEvents {
+    /// Room for `thread_count` events a turn; what finds no room is reported by the next turn.
+    pub fn with_capacity(count: u16) -> Self {
         let empty = libc::epoll_event { events: 0, u64: 0 };
-        Self { room: vec![empty; usize::from(count.max(1))], filled: 0 }
+        Self { buffer: vec![empty; usize::from(count.max(1))], filled: 0 }
     }
 
     /// True where the last wait reported nothing.
@@ -111,14 +111,14 @@ impl Events {
     }
 
     /// What the last wait reported.
-    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
-        self.room[..self.filled].iter().map(|raw| {
+    pub fn iter(&self) -> impl Iterator<Item = PollEvent> + '_ {
+        self.buffer[..self.filled].iter().map(|raw| {
             let (bits, token) = (raw.events, raw.u64);
-            let broken = has(bits, libc::EPOLLERR | libc::EPOLLHUP);
-            Event {
+            let broken = has_bits(bits, libc::EPOLLERR | libc::EPOLLHUP);
+            PollEvent {
                 token,
-                readable: broken || has(bits, libc::EPOLLIN | libc::EPOLLRDHUP),
-                writable: broken || has(bits, libc::EPOLLOUT),
+                readable: broken || has_bits(bits, libc::EPOLLIN | libc::EPOLLRDHUP),
+                writable: broken || has_bits(bits, libc::EPOLLOUT),
             }
         })
     }
@@ -144,7 +144,7 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, bits_of(interest))
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, token, epoll_bits(interest))
     }
 
     /// Starts watching for changes: what is ready is reported once, and again when more becomes
@@ -152,14 +152,14 @@ impl Poller {
     ///
     /// # Errors
     /// The reason as the system gives it.
-    pub fn add_changes(
+    pub fn add_edge_triggered(
         &self,
         fd: BorrowedFd<'_>,
         token: u64,
         interest: Interest,
     ) -> io::Result<()> {
-        let bits = bits_of(interest) | (libc::EPOLLET | libc::EPOLLRDHUP).cast_unsigned();
-        self.control(libc::EPOLL_CTL_ADD, fd, token, bits)
+        let bits = epoll_bits(interest) | (libc::EPOLLET | libc::EPOLLRDHUP).cast_unsigned();
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, token, bits)
     }
 
     /// Starts watching a connection for its end alone: the other side sends no more, or it broke.
@@ -167,8 +167,8 @@ impl Poller {
     ///
     /// # Errors
     /// The reason as the system gives it.
-    pub fn add_end(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLRDHUP.cast_unsigned())
+    pub fn add_hang_up(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLRDHUP.cast_unsigned())
     }
 
     /// Changes what a watched descriptor is watched for.
@@ -176,7 +176,7 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, bits_of(interest))
+        self.epoll_ctl(libc::EPOLL_CTL_MOD, fd, token, epoll_bits(interest))
     }
 
     /// Ends watching a descriptor that stays open.
@@ -184,7 +184,7 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+        self.epoll_ctl(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
     /// What is ready now, without waiting.
@@ -192,7 +192,7 @@ impl Poller {
     /// # Errors
     /// The reason as the system gives it.
     #[allow(clippy::disallowed_methods, reason = "with no time to wait")]
-    pub fn look(&self, events: &mut Events) -> io::Result<()> {
+    pub fn poll_now(&self, events: &mut PollEvents) -> io::Result<()> {
         self.wait(events, Some(Duration::ZERO))
     }
 
@@ -201,16 +201,16 @@ impl Poller {
     ///
     /// # Errors
     /// The reason as the system gives it.
-    pub fn wait(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&self, events: &mut PollEvents, limit: Option<Duration>) -> io::Result<()> {
         events.filled = 0;
-        let room = libc::c_int::try_from(events.room.len()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: at most `room` events are written to the vector, which has that many.
+        let room = libc::c_int::try_from(events.buffer.len()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: at most `buffer` events are written to the vector, which has that many.
         let got = unsafe {
             libc::epoll_wait(
                 self.fd.as_raw_fd(),
-                events.room.as_mut_ptr(),
+                events.buffer.as_mut_ptr(),
                 room,
-                limit.map_or(-1, milliseconds),
+                limit.map_or(-1, timeout_ms),
             )
         };
         match usize::try_from(got) {
@@ -225,7 +225,7 @@ impl Poller {
         }
     }
 
-    fn control(
+    fn epoll_ctl(
         &self,
         what: libc::c_int,
         fd: BorrowedFd<'_>,
@@ -272,7 +272,7 @@ impl PollSet {
     }
 
     /// Whether the last wait ended with the one ready that was added first.
-    pub fn first_is_ready(&self) -> bool {
+    pub fn is_first_ready(&self) -> bool {
         self.entries.first().is_some_and(|entry| entry.revents != 0)
     }
 
@@ -286,8 +286,8 @@ impl PollSet {
         let seconds = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
         let limit = libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let entries = self.entries.as_mut_ptr();
-        // SAFETY: reads and writes `count` structures, which the vector has, and reads one on this
-        // stack.
+        // SAFETY: reads and writes `thread_count` structures, which the vector has, and reads one
+        // on this stack.
         let ready = unsafe { libc::ppoll(entries, count, &raw const limit, std::ptr::null()) };
         if ready >= 0 {
             return Ok(());
@@ -299,13 +299,13 @@ impl PollSet {
     }
 }
 
-fn bits_of(interest: Interest) -> u32 {
+fn epoll_bits(interest: Interest) -> u32 {
     let read = if interest.read { libc::EPOLLIN } else { 0 };
     let write = if interest.write { libc::EPOLLOUT } else { 0 };
     (read | write).cast_unsigned()
 }
 
-fn has(bits: u32, wanted: libc::c_int) -> bool {
+fn has_bits(bits: u32, wanted: libc::c_int) -> bool {
     bits & wanted.cast_unsigned() != 0
 }
 
@@ -317,7 +317,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_single_wait_ends_with_bytes_or_with_the_deadline() {
+    fn wait_ends_with_bytes_or_deadline() {
         let (a, mut b) = unix::pair().unwrap();
         let soon = Deadline::after_ms(20);
         assert!(!wait_ready(a.as_fd(), Interest::READ, &soon).unwrap());
@@ -331,28 +331,28 @@ mod tests {
     fn a_poller_reports_tokens_and_hang_ups() {
         let (a, mut b) = unix::pair().unwrap();
         let poller = Poller::new().unwrap();
-        let mut events = Events::with_room(4);
+        let mut events = PollEvents::with_capacity(4);
         poller.add(a.as_fd(), 77, Interest::READ).unwrap();
         poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
         assert_eq!(events.iter().count(), 0);
         b.write_all(b"x").unwrap();
         poller.wait(&mut events, None).unwrap();
-        let expected = Event { token: 77, readable: true, writable: false };
+        let expected = PollEvent { token: 77, readable: true, writable: false };
         assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
         poller.change(a.as_fd(), 78, Interest::WRITE).unwrap();
         drop(b);
         poller.wait(&mut events, None).unwrap();
-        let expected = Event { token: 78, readable: true, writable: true };
+        let expected = PollEvent { token: 78, readable: true, writable: true };
         assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
-    fn changes_are_reported_once_and_ends_without_bytes() {
+    fn edge_triggered_and_hang_up_events_are_reported_once() {
         let (a, mut b) = unix::pair().unwrap();
         let (changes, ends) = (Poller::new().unwrap(), Poller::new().unwrap());
-        changes.add_changes(a.as_fd(), 1, Interest::READ).unwrap();
-        ends.add_end(a.as_fd(), 2).unwrap();
-        let mut events = Events::with_room(4);
+        changes.add_edge_triggered(a.as_fd(), 1, Interest::READ).unwrap();
+        ends.add_hang_up(a.as_fd(), 2).unwrap();
+        let mut events = PollEvents::with_capacity(4);
         let mut tokens = |poller: &Poller| {
             poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
             events.iter().map(|event| event.token).collect::<Vec<_>>()
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_waits_for_any_of_its_members() {
+    fn poll_set_waits_for_any_descriptor() {
         let ((a, mut b), (c, d)) = (unix::pair().unwrap(), unix::pair().unwrap());
         let mut set = PollSet::default();
         set.push(a.as_fd(), Interest::READ);
@@ -377,7 +377,7 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_millis(20));
         b.write_all(b"x").unwrap();
         set.wait(Duration::from_secs(60)).unwrap();
-        assert!(set.first_is_ready());
+        assert!(set.is_first_ready());
         set.clear();
         set.push(c.as_fd(), Interest { read: false, write: false });
         drop(d);
@@ -386,9 +386,9 @@ mod tests {
     }
 
     #[test]
-    fn waits_round_up() {
-        assert_eq!(milliseconds(Duration::ZERO), 0);
-        assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
-        assert_eq!(milliseconds(Duration::from_secs(1 << 40)), libc::c_int::MAX);
+    fn timeouts_round_up() {
+        assert_eq!(timeout_ms(Duration::ZERO), 0);
+        assert_eq!(timeout_ms(Duration::from_nanos(1)), 1);
+        assert_eq!(timeout_ms(Duration::from_secs(1 << 40)), libc::c_int::MAX);
     }
 }

@@ -21,25 +21,25 @@ impl Segment {
     /// A new segment of `len` zero bytes whose size can never change, with all its pages.
     ///
     /// # Errors
-    /// As [`Segment::sparse`].
+    /// As [`Segment::create_sparse`].
     pub fn create(len: usize) -> Result<Self> {
-        Self::sparse(len, len)
+        Self::create_sparse(len, len)
     }
 
     /// A new segment of `len` zero bytes whose size can never change. The pages of the first
-    /// `at_once` are reserved now, so that a full memory limit is an error here and not a SIGBUS
+    /// `reserved` are reserved now, so that a full memory limit is an error here and not a SIGBUS
     /// later; others by [`Segment::reserve`], before they are used.
     ///
     /// # Errors
     /// `OutOfMemory` with the size wanted, also where there is not enough for all of it; or
     /// `System`.
-    pub fn sparse(len: usize, at_once: usize) -> Result<Self> {
+    pub fn create_sparse(len: usize, reserved: usize) -> Result<Self> {
         check_length(len)?;
-        let file = anonymous(c"libdist")?;
+        let file = create_memfd(c"libdist")?;
         check_available(len, REMEDY)?;
         let size = u64::try_from(len).unwrap_or(u64::MAX);
         file.set_len(size).map_err(|cause| Error::system("ftruncate of a segment", &cause))?;
-        allocate(&file, 0, at_once, REMEDY)?;
+        allocate(&file, 0, reserved, REMEDY)?;
         seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         Self::map(file, len)
     }
@@ -116,9 +116,9 @@ impl Segment {
 ///
 /// # Errors
 /// `OutOfMemory` or `System`.
-pub fn sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
+pub fn create_sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
     check_length(bytes.len())?;
-    let file = anonymous(c"libdist-sealed")?;
+    let file = create_memfd(c"libdist-sealed")?;
     file.write_all_at(bytes, 0)
         .map_err(|cause| Error::system("filling a file in memory", &cause))?;
     seal(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)?;
@@ -127,7 +127,7 @@ pub fn sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
 
 /// Refuses a file in memory that this process may not make: the kernel would end it by SIGXFSZ.
 pub(super) fn check_length(len: usize) -> Result<()> {
-    let limit = limits::file_bytes()?;
+    let limit = limits::max_file_bytes()?;
     if u64::try_from(len).is_ok_and(|len| len <= limit) {
         return Ok(());
     }
@@ -136,7 +136,7 @@ pub(super) fn check_length(len: usize) -> Result<()> {
 }
 
 /// An empty file in memory, without a name that anybody could open.
-pub(super) fn anonymous(name: &CStr) -> Result<File> {
+pub(super) fn create_memfd(name: &CStr) -> Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string; the call makes a new descriptor.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
@@ -161,7 +161,7 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
 const REMEDY: &str = "lower DIST_SHM_SLOT_BYTES or raise the memory limit";
 
 /// The most that is reserved in one system call, and the least, a page.
-const STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
+const RESERVE_STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
 
 /// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do
 /// where there are none. Where it fails, some may have theirs.
@@ -191,7 +191,7 @@ fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> 
     let part = libc::off_t::try_from(offset).ok().zip(end);
     let (mut done, end) =
         part.ok_or_else(|| Error::invalid(format!("{len} bytes of shared memory are too many")))?;
-    let (most, least) = STEPS;
+    let (most, least) = RESERVE_STEPS;
     let mut step = most;
     while done < end {
         let size = step.min(end - done);
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_second_mapping_sees_the_same_bytes() {
-        let first = Segment::sparse(8192, 4096).unwrap();
+        let first = Segment::create_sparse(8192, 4096).unwrap();
         let fd = first.as_fd().try_clone_to_owned().unwrap();
         let second = Segment::open(fd, 8192).unwrap();
         // SAFETY: both maps are 8192 bytes long and only this thread uses them.
@@ -242,8 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_file_has_its_bytes_and_keeps_them() {
-        let file = File::from(sealed_file(b"kept").unwrap());
+    fn sealed_file_cannot_be_changed() {
+        let file = File::from(create_sealed_file(b"kept").unwrap());
         assert!(file.write_all_at(b"lost", 0).is_err());
         assert!(file.set_len(0).is_err());
         let mut bytes = [0; 4];
@@ -252,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_range_is_reserved_whatever_the_steps() {
-        let file = anonymous(c"libdist-test").unwrap();
+    fn range_is_reserved_completely_in_steps() {
+        let file = create_memfd(c"libdist-test").unwrap();
         let (start, len) = (3 * 4096, (2 << 20) + 5 * 4096);
         reserve(&file, start, len, "").unwrap();
         let found = file.metadata().unwrap();
@@ -263,8 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reserved_takes_nothing() {
-        let segment = Segment::sparse(1 << 20, 8192).unwrap();
+    fn unreserved_pages_take_no_memory() {
+        let segment = Segment::create_sparse(1 << 20, 8192).unwrap();
         let taken = || segment.file.metadata().unwrap().blocks() * 512;
         assert_eq!(taken(), 8192);
         segment.reserve(256 << 10, 64 << 10).unwrap();
@@ -275,8 +275,8 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_there_is_is_an_error_with_numbers() {
-        let error = Segment::sparse(1 << 50, 4096).unwrap_err();
+    fn oversized_segment_error_names_the_size() {
+        let error = Segment::create_sparse(1 << 50, 4096).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
         assert!(error.message().contains("1125899906842624"), "{error}");
     }

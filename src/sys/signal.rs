@@ -17,9 +17,9 @@ pub const CHILD: i32 = libc::SIGCHLD;
 
 /// The signals that a thread blocks.
 #[derive(Clone, Copy)]
-pub struct Mask(libc::sigset_t);
+pub struct SignalMask(libc::sigset_t);
 
-impl Mask {
+impl SignalMask {
     /// Makes this the calling thread's mask. Async-signal-safe: a forked child may call it.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Mask {
     }
 }
 
-impl fmt::Debug for Mask {
+impl fmt::Debug for SignalMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Mask")
     }
@@ -41,12 +41,12 @@ impl fmt::Debug for Mask {
 
 /// Signals taken from their ordinary delivery. Dropping it gives them back.
 #[derive(Debug)]
-pub struct Signals {
+pub struct SignalFd {
     fd: OwnedFd,
-    before: Mask,
+    before: SignalMask,
 }
 
-impl Signals {
+impl SignalFd {
     /// Blocks `wanted` in the calling thread, and so in every thread and process that it starts
     /// from now on, and makes them readable here. A signal that this process ignores (as under
     /// `nohup`) stays ignored.
@@ -71,11 +71,11 @@ impl Signals {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: reads one set and writes the other; both live on this stack.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
-        Ok(Self { fd, before: Mask(before) })
+        Ok(Self { fd, before: SignalMask(before) })
     }
 
     /// The number of the next signal that has arrived, if one has. Does not wait.
-    pub fn take(&self) -> Option<i32> {
+    pub fn next_signal(&self) -> Option<i32> {
         // SAFETY: all fields are integers, for which zero is a value.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of::<libc::signalfd_siginfo>();
@@ -85,18 +85,18 @@ impl Signals {
     }
 
     /// The mask from before, which programs started from here should have.
-    pub fn mask_before(&self) -> Mask {
+    pub fn mask_before(&self) -> SignalMask {
         self.before
     }
 }
 
-impl AsFd for Signals {
+impl AsFd for SignalFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalFd {
     fn drop(&mut self) {
         // What was read must not be delivered a second time; what was not read still is.
         drop(self.before.apply());
@@ -106,11 +106,11 @@ impl Drop for Signals {
 /// A signal that the calling thread does not take while this exists. What comes meanwhile is
 /// delivered afterwards.
 #[derive(Debug)]
-pub struct Blocked {
-    before: Mask,
+pub struct BlockedSignal {
+    before: SignalMask,
 }
 
-impl Blocked {
+impl BlockedSignal {
     /// Blocks a signal in the calling thread, and so in the threads and processes that it starts
     /// from now on.
     pub fn new(signal: i32) -> Self {
@@ -121,16 +121,16 @@ impl Blocked {
         unsafe { libc::sigaddset(&raw mut set, signal) };
         // SAFETY: reads one set and writes the other; both live on this stack.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
-        Self { before: Mask(before) }
+        Self { before: SignalMask(before) }
     }
 
     /// The mask from before.
-    pub fn mask_before(&self) -> Mask {
+    pub fn mask_before(&self) -> SignalMask {
         self.before
     }
 }
 
-impl Drop for Blocked {
+impl Drop for BlockedSignal {
     fn drop(&mut self) {
         // It was the thread's mask before.
         drop(self.before.apply());
@@ -139,8 +139,8 @@ impl Drop for Blocked {
 
 /// Whether the system forgets how children end, because this process ignores [`CHILD`] or has asked
 /// for it.
-pub fn forgets_children() -> bool {
-    is_ignored(CHILD) || flags(CHILD) & libc::SA_NOCLDWAIT != 0
+pub fn discards_child_status() -> bool {
+    is_ignored(CHILD) || action_flags(CHILD) & libc::SA_NOCLDWAIT != 0
 }
 
 /// Gives a signal its default effect on this process, whatever the process was started with.
@@ -150,14 +150,14 @@ pub fn set_default(signal: i32) {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN)
+    current_action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN)
 }
 
-fn flags(signal: i32) -> i32 {
-    action(signal).map_or(0, |action| action.sa_flags)
+fn action_flags(signal: i32) -> i32 {
+    current_action(signal).map_or(0, |action| action.sa_flags)
 }
 
-fn action(signal: i32) -> Option<libc::sigaction> {
+fn current_action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all fields are integers and pointers, for which zero is a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: a null second argument changes nothing; the third is written.
@@ -171,27 +171,27 @@ mod tests {
 
     #[test]
     fn a_blocked_signal_is_read_and_not_delivered() {
-        let signals = Signals::intercept(&[libc::SIGWINCH]).unwrap();
-        assert_eq!(signals.take(), None);
+        let signals = SignalFd::intercept(&[libc::SIGWINCH]).unwrap();
+        assert_eq!(signals.next_signal(), None);
         // SAFETY: sends a signal to this thread, which has it blocked.
         unsafe { libc::raise(libc::SIGWINCH) };
-        assert_eq!(signals.take(), Some(libc::SIGWINCH));
-        assert_eq!(signals.take(), None);
+        assert_eq!(signals.next_signal(), Some(libc::SIGWINCH));
+        assert_eq!(signals.next_signal(), None);
     }
 
     #[test]
-    fn a_mask_comes_back() {
-        let outer = Blocked::new(libc::SIGWINCH);
-        let inner = Blocked::new(libc::SIGURG);
-        let has = |mask: &Mask, signal| {
+    fn signal_mask_is_restored() {
+        let outer = BlockedSignal::new(libc::SIGWINCH);
+        let inner = BlockedSignal::new(libc::SIGURG);
+        let has = |mask: &SignalMask, signal| {
             // SAFETY: reads the set that it is given.
             unsafe { libc::sigismember(&raw const mask.0, signal) == 1 }
         };
         assert!(!has(&outer.mask_before(), libc::SIGWINCH));
         assert!(has(&inner.mask_before(), libc::SIGWINCH));
         drop(inner);
-        let now = Blocked::new(libc::SIGURG).mask_before();
+        let now = BlockedSignal::new(libc::SIGURG).mask_before();
         assert!(has(&now, libc::SIGWINCH) && !has(&now, libc::SIGURG));
-        assert!(!forgets_children());
+        assert!(!discards_child_status());
     }
 }

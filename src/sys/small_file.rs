@@ -23,7 +23,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// The reason as the system gives it, for instance that there is no such descriptor.
-pub fn behind(fd: RawFd) -> io::Result<File> {
+pub fn from_inherited_fd(fd: RawFd) -> io::Result<File> {
     // SAFETY: takes integers and touches no memory; the number need not be that of an open
     // descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -56,11 +56,11 @@ pub fn read_from_start(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
 ///
 /// # Errors
 /// The reason as the system gives it; then there is nothing new.
-pub fn create_whole(path: &Path, content: &[u8]) -> io::Result<bool> {
+pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<bool> {
     if path.symlink_metadata().is_ok() {
         return Ok(false);
     }
-    let draft = draft_of(path);
+    let draft = draft_path(path);
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -95,7 +95,7 @@ pub fn remove_if_same(path: &Path, content: &[u8]) -> io::Result<bool> {
 }
 
 /// Where a file is written before it gets its name: beside it, and of no other process.
-fn draft_of(path: &Path) -> PathBuf {
+fn draft_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.draft", std::process::id()));
     PathBuf::from(name)
@@ -109,9 +109,9 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     #[test]
-    fn reading_from_the_start_moves_nobodys_position() {
-        let mut original = File::from(shm::sealed_file(b"0123456789").unwrap());
-        let copy = behind(original.as_raw_fd()).unwrap();
+    fn read_from_start_keeps_the_file_position() {
+        let mut original = File::from(shm::create_sealed_file(b"0123456789").unwrap());
+        let copy = from_inherited_fd(original.as_raw_fd()).unwrap();
         let mut bytes = [0; 4];
         original.read_exact(&mut bytes).unwrap();
         let mut all = [0; 20];
@@ -123,21 +123,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
-        assert!(behind(-1).is_err());
+    fn missing_file_or_descriptor_is_an_error() {
+        assert!(from_inherited_fd(-1).is_err());
         assert!(open(Path::new("/no/such/file")).is_err());
         let (reader, _writer) = io::pipe().unwrap();
-        let file = behind(reader.as_raw_fd()).unwrap();
+        let file = from_inherited_fd(reader.as_raw_fd()).unwrap();
         assert!(read_from_start(&file, &mut [0; 4]).is_err());
     }
 
     #[test]
-    fn a_file_is_made_whole_and_never_in_the_place_of_another() {
+    fn file_is_created_atomically_without_replacing() {
         let folder = std::env::temp_dir().join(format!("dist-whole-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("file");
-        assert!(create_whole(&path, b"first").unwrap());
-        assert!(!create_whole(&path, b"second").unwrap());
+        assert!(create_atomically(&path, b"first").unwrap());
+        assert!(!create_atomically(&path, b"second").unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"first");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         for other in [&b"firs"[..], b"first and more", b"other"] {
@@ -145,7 +145,7 @@ mod tests {
         }
         assert!(remove_if_same(&path, b"first").unwrap());
         assert!(!remove_if_same(&path, b"first").unwrap());
-        assert!(create_whole(&folder.join("no/such/folder"), b"").is_err());
+        assert!(create_atomically(&folder.join("no/such/folder"), b"").is_err());
         fs::remove_dir(&folder).unwrap();
     }
 }

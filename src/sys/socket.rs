@@ -33,13 +33,13 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     }
     let (answer, inbox) = mpsc::channel();
     let name = bare.to_owned();
-    let looker = thread::spawn("dist-resolve", move || {
+    let resolver = thread::spawn("dist-resolve", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         // Nobody listens any more once the deadline has passed.
         drop(answer.send(found));
     })?;
-    drop(looker);
-    match inbox.recv_timeout(deadline.left()) {
+    drop(resolver);
+    match inbox.recv_timeout(deadline.remaining()) {
         Ok(Ok(found)) if !found.is_empty() => Ok(found),
         Ok(Ok(_)) => {
             let message = format!("the host name \"{host}\" has no address");
@@ -118,7 +118,7 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    tune(&stream)?;
+    set_stream_options(&stream)?;
     Ok(stream)
 }
 
@@ -134,7 +134,7 @@ pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Res
     if let Some(source) = source {
         socket.bind(&source.into())?;
     }
-    if is_own(address.ip()) {
+    if is_own_address(address.ip()) {
         // Within a host nothing is lost, and what paces itself by delays is several times slower.
         // Where neither is permitted, the system's choice stays.
         drop(socket.set_tcp_congestion(b"reno").or_else(|_| socket.set_tcp_congestion(b"cubic")));
@@ -164,19 +164,19 @@ pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Has the kernel notice within `patience` that the peer's host is gone. Only for a connection
-/// whose other end always reads: the kernel cuts off one that is full for that long, too.
+/// Has the kernel notice within `timeout` that the peer's host is gone. Only for a connection whose
+/// other end always reads: the kernel cuts off one that is full for that long, too.
 ///
 /// # Errors
 /// The reason as the system gives it.
-pub fn set_user_timeout(stream: &impl AsFd, patience: Duration) -> io::Result<()> {
+pub fn set_user_timeout(stream: &impl AsFd, timeout: Duration) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
     // In whole seconds, of which the system wants one at least.
-    let probe = |time: Duration| time.max(Duration::from_secs(1));
-    let (time, interval) = (probe(patience / 3), probe(patience / 6));
+    let at_least_one_second = |time: Duration| time.max(Duration::from_secs(1));
+    let (time, interval) = (at_least_one_second(timeout / 3), at_least_one_second(timeout / 6));
     let probes = TcpKeepalive::new().with_time(time).with_interval(interval);
     socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(Some(patience))
+    socket.set_tcp_user_timeout(Some(timeout))
 }
 
 /// The congestion control that a connection has, by the kernel's name.
@@ -190,7 +190,7 @@ pub fn congestion_control(stream: &impl AsFd) -> String {
 ///
 /// # Errors
 /// The reason as the system gives it, for instance that there is no way there.
-pub fn source_towards(ip: IpAddr) -> io::Result<IpAddr> {
+pub fn source_address_for(ip: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -204,7 +204,7 @@ pub fn source_towards(ip: IpAddr) -> io::Result<IpAddr> {
 ///
 /// # Errors
 /// The reason as the system gives it.
-pub fn tune(stream: &TcpStream) -> io::Result<()> {
+pub fn set_stream_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let probes = TcpKeepalive::new()
@@ -215,14 +215,14 @@ pub fn tune(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Whether an address is of this host: loopback, or one that this host would send from to itself.
-pub fn is_own(ip: IpAddr) -> bool {
+pub fn is_own_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
-    ip.is_loopback() || source_towards(ip).is_ok_and(|own| own.to_canonical() == ip)
+    ip.is_loopback() || source_address_for(ip).is_ok_and(|own| own.to_canonical() == ip)
 }
 
 /// True for the errors of accept that say that this process or host has no descriptor or memory
 /// left for another connection: those last, so that trying again at once is no use.
-pub fn is_shortage(cause: &io::Error) -> bool {
+pub fn is_resource_shortage(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
@@ -232,7 +232,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
 
     #[test]
-    fn literals_need_no_look_up() {
+    fn address_literals_are_not_resolved() {
         let passed = Deadline::after_ms(0);
         let of = |host| resolve(host, 7, &passed).unwrap();
         assert_eq!(of("127.0.0.1"), ["127.0.0.1:7".parse().unwrap()]);
@@ -241,20 +241,20 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_nothing_are_named() {
+    fn unknown_host_error_names_the_host() {
         let error = resolve("no-such-host.invalid", 7, &Deadline::after_ms(60_000)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.message().contains("no-such-host.invalid"), "{error}");
     }
 
     #[test]
-    fn a_connection_carries_bytes_and_tells_its_end() {
+    fn connection_carries_bytes_and_end() {
         let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let deadline = Deadline::after_ms(10_000);
         let mut client = connect(listener.local_addr().unwrap(), &deadline).unwrap();
         assert!(poll::wait_ready(listener.as_fd(), Interest::READ, &deadline).unwrap());
         let (mut server, _) = listener.accept().unwrap();
-        tune(&server).unwrap();
+        set_stream_options(&server).unwrap();
         client.write_all(b"hi").unwrap();
         assert!(poll::wait_ready(server.as_fd(), Interest::READ, &deadline).unwrap());
         let mut bytes = [0; 8];
@@ -265,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_host_knows_its_own_addresses() {
+    fn own_addresses_are_recognised() {
         for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert!(is_own(own.parse().unwrap()), "{own}");
+            assert!(is_own_address(own.parse().unwrap()), "{own}");
         }
         // Reserved for documentation.
-        assert!(!is_own("192.0.2.1".parse().unwrap()));
-        assert!(!is_own("2001:db8::1".parse().unwrap()));
+        assert!(!is_own_address("192.0.2.1".parse().unwrap()));
+        assert!(!is_own_address("2001:db8::1".parse().unwrap()));
     }
 
     #[test]

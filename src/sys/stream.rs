@@ -9,28 +9,28 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The longest that [`Stream::receive_patiently`] blocks.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest that [`SocketStream::receive_blocking`] blocks.
+pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many parts one system call sends.
-const PARTS_AT_ONCE: usize = 16;
+const MAX_PARTS_PER_CALL: usize = 16;
 
 /// One end of a connection. Writing never raises SIGPIPE.
 #[derive(Debug)]
-pub struct Stream {
+pub struct SocketStream {
     fd: OwnedFd,
 }
 
-impl Stream {
+impl SocketStream {
     /// Takes over a TCP connection; it sends small writes at once, and notices within minutes that
     /// the peer's host is gone.
     ///
     /// # Errors
     /// The reason as the system gives it.
     pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
-        socket::tune(&stream)?;
+        socket::set_stream_options(&stream)?;
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
         Ok(Self { fd: stream.into() })
     }
 
@@ -40,17 +40,17 @@ impl Stream {
     /// The reason as the system gives it.
     pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
         Ok(Self { fd: stream.into() })
     }
 
     /// Takes over a TCP connection as it is, for those who wait elsewhere.
-    pub fn from_connection(stream: TcpStream) -> Self {
+    pub fn from_nonblocking_tcp(stream: TcpStream) -> Self {
         Self { fd: stream.into() }
     }
 
     /// Takes over a Unix connection as it is, for those who wait elsewhere.
-    pub fn from_local(stream: UnixStream) -> Self {
+    pub fn from_nonblocking_unix(stream: UnixStream) -> Self {
         Self { fd: stream.into() }
     }
 
@@ -60,7 +60,7 @@ impl Stream {
     /// The reason as the system gives it; `WouldBlock` where there is no room at all.
     pub fn send_parts(&self, parts: &[Src<'_>]) -> io::Result<usize> {
         let mut sent = 0;
-        for parts in parts.chunks(PARTS_AT_ONCE) {
+        for parts in parts.chunks(MAX_PARTS_PER_CALL) {
             let wanted: usize = parts.iter().map(|part| part.len()).sum();
             if wanted == 0 {
                 continue;
@@ -82,7 +82,7 @@ impl Stream {
 
     fn send_some(&self, parts: &[Src<'_>]) -> io::Result<usize> {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut vector = [empty; PARTS_AT_ONCE];
+        let mut vector = [empty; MAX_PARTS_PER_CALL];
         for (entry, part) in vector.iter_mut().zip(parts) {
             entry.iov_base = part.as_ptr().cast_mut().cast();
             entry.iov_len = part.len();
@@ -113,13 +113,13 @@ impl Stream {
 
     /// Sends what is still to go, and then the end. What the other side sends can still be
     /// received.
-    pub fn end_sending(&self) {
+    pub fn shutdown_write(&self) {
         // Fails only where the connection has ended already.
         drop(socket2::SockRef::from(self).shutdown(std::net::Shutdown::Write));
     }
 
     /// Whether closing the connection, or dying, resets it, so that the other side can tell that
-    /// from [`Stream::end_sending`].
+    /// from [`SocketStream::shutdown_write`].
     ///
     /// # Errors
     /// The reason as the system gives it.
@@ -164,11 +164,11 @@ impl Stream {
         self.receive_with(bytes, libc::MSG_DONTWAIT)
     }
 
-    /// The same, but waits for something to come, for [`PATIENCE`] at most.
+    /// The same, but waits for something to come, for [`RECEIVE_TIMEOUT`] at most.
     ///
     /// # Errors
     /// The reason as the system gives it; `WouldBlock` where nothing has come.
-    pub fn receive_patiently(&self, bytes: &mut [u8]) -> io::Result<usize> {
+    pub fn receive_blocking(&self, bytes: &mut [u8]) -> io::Result<usize> {
         self.receive_with(bytes, 0)
     }
 
@@ -186,7 +186,7 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for SocketStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -198,9 +198,9 @@ mod tests {
     use crate::sys::unix;
 
     #[test]
-    fn many_parts_go_in_order_and_a_full_connection_takes_a_part_of_them() {
+    fn parts_are_sent_in_order_until_the_socket_is_full() {
         let (a, b) = unix::pair().unwrap();
-        let (a, b) = (Stream::from_unix(a).unwrap(), Stream::from_unix(b).unwrap());
+        let (a, b) = (SocketStream::from_unix(a).unwrap(), SocketStream::from_unix(b).unwrap());
         let bytes: Vec<u8> = (0..40).collect();
         let parts: Vec<Src<'_>> = bytes.chunks(1).map(Src::from).collect();
         assert_eq!(a.send_parts(&parts).unwrap(), 40);
@@ -212,23 +212,23 @@ mod tests {
         assert_eq!(got[..40], bytes);
         let much = vec![7; 16 << 20];
         assert!(a.send_parts(&[Src::empty(), Src::from(much.as_slice())]).unwrap() < much.len());
-        a.end_sending();
+        a.shutdown_write();
         while b.receive_into(Dst::from(&mut got[..])).unwrap() > 0 {}
     }
 
     #[test]
-    fn both_ends_of_a_pair() {
+    fn socket_pair_sends_receives_and_reports_end() {
         let (a, b) = unix::pair().unwrap();
-        let (a, b) = (Stream::from_unix(a).unwrap(), Stream::from_unix(b).unwrap());
+        let (a, b) = (SocketStream::from_unix(a).unwrap(), SocketStream::from_unix(b).unwrap());
         let mut bytes = [0; 8];
         assert_eq!(a.receive(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(a.is_open_and_silent());
         assert_eq!(b.send(b"hi").unwrap(), 2);
         assert!(!a.is_open_and_silent());
-        assert_eq!(a.receive_patiently(&mut bytes).unwrap(), 2);
+        assert_eq!(a.receive_blocking(&mut bytes).unwrap(), 2);
         drop(b);
         assert!(!a.is_open_and_silent());
-        assert_eq!(a.receive_patiently(&mut bytes).unwrap(), 0);
+        assert_eq!(a.receive_blocking(&mut bytes).unwrap(), 0);
         assert_eq!(a.send(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

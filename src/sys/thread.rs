@@ -20,24 +20,24 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHan
 ///
 /// # Errors
 /// `System` where /proc does not tell.
-pub fn count() -> Result<usize> {
+pub fn thread_count() -> Result<usize> {
     let tasks = std::fs::read_dir("/proc/self/task");
     let counted = tasks.and_then(|tasks| tasks.map(|task| task.map(|_| 1)).sum());
     counted.map_err(|cause| Error::system("counting threads in /proc/self/task", &cause))
 }
 
 /// A set of cores, as the kernel has it; larger than any machine's.
-type CoreSet = [u64; 128];
+type CpuSet = [u64; 128];
 
 /// The cores that the calling thread may run on, in ascending order.
 ///
 /// # Errors
 /// `System`.
 pub fn allowed_cores() -> Result<Vec<usize>> {
-    let mut set: CoreSet = [0; 128];
+    let mut set: CpuSet = [0; 128];
     // SAFETY: writes at most as many bytes as the set has.
     let status =
-        unsafe { libc::sched_getaffinity(0, size_of::<CoreSet>(), set.as_mut_ptr().cast()) };
+        unsafe { libc::sched_getaffinity(0, size_of::<CpuSet>(), set.as_mut_ptr().cast()) };
     if status != 0 {
         return Err(Error::system("sched_getaffinity", &std::io::Error::last_os_error()));
     }
@@ -50,15 +50,15 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
 ///
 /// # Errors
 /// `System`.
-pub fn pin_to(number: usize) -> Result<()> {
+pub fn pin_to_core(number: usize) -> Result<()> {
     let cores = allowed_cores()?;
     let Some(core) = cores.get(number % cores.len().max(1)) else {
         return Err(Error::internal("there is no core to run on"));
     };
-    let mut one: CoreSet = [0; 128];
+    let mut one: CpuSet = [0; 128];
     one[core / 64] = 1 << (core % 64);
     // SAFETY: reads the set.
-    if unsafe { libc::sched_setaffinity(0, size_of::<CoreSet>(), one.as_ptr().cast()) } != 0 {
+    if unsafe { libc::sched_setaffinity(0, size_of::<CpuSet>(), one.as_ptr().cast()) } != 0 {
         return Err(Error::system("sched_setaffinity", &std::io::Error::last_os_error()));
     }
     Ok(())
@@ -66,7 +66,7 @@ pub fn pin_to(number: usize) -> Result<()> {
 
 /// The core that the calling thread is on, and may have left when this returns; none where the
 /// kernel does not tell.
-pub fn core() -> Option<usize> {
+pub fn current_core() -> Option<usize> {
     // SAFETY: takes nothing.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
@@ -98,20 +98,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_kept_on_one_core() {
+    fn pinned_thread_has_one_core() {
         let pinned = std::thread::spawn(|| {
-            pin_to(usize::MAX).unwrap();
+            pin_to_core(usize::MAX).unwrap();
             crate::sys::host::cores()
         });
         assert_eq!(pinned.join().unwrap(), 1);
     }
 
     #[test]
-    fn a_thread_that_is_kept_on_a_core_finds_itself_there() {
+    fn pinned_thread_runs_on_its_core() {
         for number in 0..2 {
             let found = std::thread::spawn(move || {
-                pin_to(number).unwrap();
-                (core(), allowed_cores().unwrap())
+                pin_to_core(number).unwrap();
+                (current_core(), allowed_cores().unwrap())
             });
             let (core, allowed) = found.join().unwrap();
             assert_eq!(allowed, [core.unwrap()]);
@@ -119,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_counts() {
+    fn thread_count_includes_all_threads() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let thread = spawn("dist-counted", move || assert!(held.recv().is_err())).unwrap();
-        assert!(count().unwrap() >= 2);
+        assert!(thread_count().unwrap() >= 2);
         drop(release);
         thread.join().unwrap();
     }

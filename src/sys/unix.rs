@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 /// Room for the control message of one descriptor, with the alignment that the kernel wants.
 #[repr(C, align(8))]
-struct ControlSpace([u8; 64]);
+struct ControlMessageBuffer([u8; 64]);
 
 /// Listens under an abstract name.
 ///
@@ -77,13 +77,13 @@ pub fn send(
 }
 
 fn send_with(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> std::io::Result<usize> {
-    let mut space = ControlSpace([0; 64]);
+    let mut space = ControlMessageBuffer([0; 64]);
     let parts = [IoSlice::new(bytes)];
     let mut message = empty_message();
     message.msg_iov = parts.as_ptr().cast_mut().cast();
     message.msg_iovlen = 1;
     if !fds.is_empty() {
-        attach(&mut message, &mut space, fds);
+        attach_descriptors(&mut message, &mut space, fds);
     }
     // SAFETY: the message points at `parts` and `space`, which outlive the call.
     let sent = unsafe {
@@ -101,7 +101,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> std::io::Resul
 /// # Errors
 /// The reason as the system gives it, `WouldBlock` included.
 pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = ControlSpace([0; 64]);
+    let mut space = ControlMessageBuffer([0; 64]);
     let mut parts = [IoSliceMut::new(bytes)];
     let mut message = empty_message();
     message.msg_iov = parts.as_mut_ptr().cast();
@@ -142,7 +142,7 @@ fn control_len(bytes: usize) -> usize {
 }
 
 /// Attaches descriptors; there is room for a dozen.
-fn attach(message: &mut libc::msghdr, space: &mut ControlSpace, fds: &[RawFd]) {
+fn attach_descriptors(message: &mut libc::msghdr, space: &mut ControlMessageBuffer, fds: &[RawFd]) {
     let size = libc::c_uint::try_from(size_of_val(fds)).unwrap_or_default();
     message.msg_control = std::ptr::from_mut(space).cast();
     // SAFETY: CMSG_SPACE only computes.
@@ -157,9 +157,9 @@ fn attach(message: &mut libc::msghdr, space: &mut ControlSpace, fds: &[RawFd]) {
     // SAFETY: the data follows the header inside `space`.
     let data = unsafe { libc::CMSG_DATA(header) };
     for (place, &fd) in fds.iter().enumerate() {
-        let place = data.cast::<libc::c_int>().wrapping_add(place);
+        let target = data.cast::<libc::c_int>().wrapping_add(place);
         // SAFETY: there is room for each of them; its alignment is not assumed.
-        unsafe { place.write_unaligned(fd) };
+        unsafe { target.write_unaligned(fd) };
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_descriptor_arrives_and_names_its_sender() {
+    fn passed_descriptor_and_peer_credentials_arrive() {
         let (a, b) = pair().unwrap();
         let file = File::open("/proc/self/comm").unwrap();
         assert_eq!(send(&a, b"hi", Some(file.as_fd())).unwrap(), 2);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_descriptor_is_taken() {
+    fn only_one_descriptor_is_received() {
         let (a, b) = pair().unwrap();
         let (sent, kept) = pair().unwrap();
         assert_eq!(send_with(&a, b"x", &[sent.as_raw_fd(); 2]).unwrap(), 1);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_reads_as_zero_bytes_and_nothing_as_would_block() {
+    fn closed_peer_reads_zero_and_no_data_is_would_block() {
         let (a, b) = pair().unwrap();
         let mut bytes = [0; 8];
         let nothing = receive(&b, &mut bytes).unwrap_err();

@@ -16,12 +16,12 @@ pub const TEXT_BYTES: usize = 1024;
 const TEXT_WORDS: usize = TEXT_BYTES / 8;
 
 /// How many yields a reader grants a writer that is in the middle of its text.
-const PATIENCE: u32 = 1000;
+const MAX_READ_YIELDS: u32 = 1000;
 
 /// The record. All zero bytes are a clear one.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct Failure {
+pub struct AbortRecord {
     state: AtomicU32,
     /// The code of the error's kind in bits 0 to 7, that of the fault in bits 8 to 15.
     kind: AtomicU32,
@@ -31,7 +31,7 @@ pub struct Failure {
     text: [AtomicU64; TEXT_WORDS],
 }
 
-impl Default for Failure {
+impl Default for AbortRecord {
     fn default() -> Self {
         Self {
             state: AtomicU32::new(CLEAR),
@@ -43,7 +43,7 @@ impl Default for Failure {
     }
 }
 
-impl Failure {
+impl AbortRecord {
     /// Writes the reason if there is none yet; true if it was.
     pub fn set(&self, error: &Error) -> bool {
         let claim =
@@ -51,7 +51,7 @@ impl Failure {
         if claim.is_err() {
             return false;
         }
-        let text = clip(error.message(), TEXT_BYTES).as_bytes();
+        let text = truncate_utf8(error.message(), TEXT_BYTES).as_bytes();
         let codes = u16::from_le_bytes([error.kind().code(), error.fault_code()]);
         self.kind.store(u32::from(codes), Ordering::Relaxed);
         let culprit = error.culprit().and_then(|rank| u32::try_from(rank + 1).ok());
@@ -76,7 +76,7 @@ impl Failure {
         if !self.is_set() {
             return None;
         }
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_READ_YIELDS {
             if self.state.load(Ordering::Acquire) == COMPLETE {
                 return Some(self.read());
             }
@@ -104,7 +104,7 @@ impl Failure {
 }
 
 /// The longest prefix of `text` of at most `limit` bytes that ends between characters.
-pub(in crate::transport) fn clip(text: &str, limit: usize) -> &str {
+pub(in crate::transport) fn truncate_utf8(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -115,29 +115,29 @@ pub(in crate::transport) fn clip(text: &str, limit: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::error::Fault;
+    use crate::base::error::RankFault;
 
     #[test]
-    fn the_first_reason_stays() {
-        let record = Failure::default();
+    fn first_abort_reason_is_kept() {
+        let record = AbortRecord::default();
         assert_eq!(record.get(), None);
         let first = Error::new(ErrorKind::PeerFailed, "rank 2 died").with_culprit(2);
-        let first = first.with_fault(Fault::Died);
+        let first = first.with_fault(RankFault::Died);
         assert!(record.set(&first));
         assert!(!record.set(&Error::new(ErrorKind::Timeout, "late")));
         assert_eq!(record.get(), Some(first));
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
-        let record = Failure::default();
+    fn long_abort_reason_is_cut_at_a_char_boundary() {
+        let record = AbortRecord::default();
         record.set(&Error::new(ErrorKind::Aborted, format!("{}é", "x".repeat(TEXT_BYTES - 1))));
         assert_eq!(record.get().unwrap().message(), "x".repeat(TEXT_BYTES - 1));
     }
 
     #[test]
-    fn a_writer_that_died_leaves_an_error_all_the_same() {
-        let record = Failure::default();
+    fn incomplete_abort_record_still_yields_an_error() {
+        let record = AbortRecord::default();
         record.state.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(record.get().unwrap().kind(), ErrorKind::Aborted);
     }

@@ -77,7 +77,7 @@ impl OpKind {
     }
 
     /// Whether it folds.
-    pub const fn reduces(self) -> bool {
+    pub const fn is_reduction(self) -> bool {
         matches!(
             self,
             Self::AllReduce
@@ -120,7 +120,7 @@ impl OpKind {
     }
 
     /// Whether it is one of the `_v` forms, with a block of its own length and place for each rank.
-    pub const fn has_blocks(self) -> bool {
+    pub const fn has_per_rank_counts(self) -> bool {
         matches!(
             self,
             Self::AllGatherV
@@ -147,16 +147,16 @@ impl OpKind {
 
 /// How much of it, as far as all ranks must agree on that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum CountSpec {
     /// The count argument of the call, in elements.
     Count(u64),
     /// Several counts, the same on all ranks: of one call, one for each rank, or of the calls of a
     /// batch that became one. Few enough bits of their sum and of their fingerprint travel; see
-    /// [`Extent::of_counts`].
+    /// [`CountSpec::of_counts`].
     Counts {
-        /// Their sum, or [`Extent::MOST`] where it is greater.
+        /// Their sum, or [`CountSpec::MAX_TOTAL`] where it is greater.
         total: u64,
-        /// [`Extent::FINGERPRINT_BITS`] bits that depend on each of them and on their order.
+        /// [`CountSpec::FINGERPRINT_BITS`] bits that depend on each of them and on their order.
         fingerprint: u64,
     },
     /// Nothing: every two ranks compare what they exchange.
@@ -168,12 +168,12 @@ pub enum Extent {
     Operator,
 }
 
-impl Extent {
+impl CountSpec {
     const TOTAL_BITS: u32 = 28;
     /// The bits of a fingerprint.
     pub const FINGERPRINT_BITS: u32 = 64 - Self::TOTAL_BITS;
     /// The largest sum that is told.
-    pub const MOST: u64 = (1 << Self::TOTAL_BITS) - 1;
+    pub const MAX_TOTAL: u64 = (1 << Self::TOTAL_BITS) - 1;
 
     /// What stands for these counts, in this order.
     pub fn of_counts(counts: impl IntoIterator<Item = usize>) -> Self {
@@ -187,7 +187,7 @@ impl Extent {
             hash ^= hash >> 33;
         }
         let fingerprint = hash >> Self::TOTAL_BITS;
-        Self::Counts { total: total.min(Self::MOST), fingerprint }
+        Self::Counts { total: total.min(Self::MAX_TOTAL), fingerprint }
     }
 
     /// A number that tells the kinds of extent apart, and its word.
@@ -205,7 +205,7 @@ impl Extent {
         match (tag, word) {
             (0, count) => Some(Self::Count(count)),
             (1, _) => {
-                let (total, fingerprint) = (word & Self::MOST, word >> Self::TOTAL_BITS);
+                let (total, fingerprint) = (word & Self::MAX_TOTAL, word >> Self::TOTAL_BITS);
                 Some(Self::Counts { total, fingerprint })
             }
             (2, 0) => Some(Self::Pairwise),
@@ -228,7 +228,7 @@ pub struct Descriptor {
     /// The root, for rooted operations.
     pub root: Option<Rank>,
     /// How much of it.
-    pub extent: Extent,
+    pub count_spec: CountSpec,
     /// The number of the operation in its group, from 1.
     pub sequence: u64,
     /// The number of the algorithm among those of the operation, from 1; 0 where none has been
@@ -242,16 +242,16 @@ pub struct Descriptor {
     pub label: Label,
 }
 
-const NONE: u64 = 0xff;
+const NO_VALUE_CODE: u64 = 0xff;
 
 /// Set in the first word if the call has a label.
-const LABELLED: u64 = 1 << 7;
+const LABEL_BIT: u64 = 1 << 7;
 
 /// The bits of the kind of extent, above the lowest bit.
-const EXTENT_MASK: u64 = 0x3f;
+const COUNT_SPEC_MASK: u64 = 0x3f;
 
 /// Where the algorithm is in the first word: above all else.
-const ALGORITHM_AT: u32 = u64::BITS - u8::BITS;
+const ALGORITHM_SHIFT: u32 = u64::BITS - u8::BITS;
 
 /// The bits of a part, which are the highest in the word that has the sequence number too.
 const PART_BITS: u32 = u16::BITS;
@@ -264,58 +264,58 @@ impl Descriptor {
 
     /// The words of the same with another algorithm.
     pub fn encode_with(&self, algorithm: u8) -> [u64; 3] {
-        let dtype = self.dtype.map_or(NONE, |dtype| dtype as u64);
-        let op = self.op.map_or(NONE, |op| op as u64);
+        let dtype = self.dtype.map_or(NO_VALUE_CODE, |dtype| dtype as u64);
+        let op = self.op.map_or(NO_VALUE_CODE, |op| op as u64);
         let root = self.root.map_or(0, |root| root as u64 + 1);
-        let (extent, count) = self.extent.encode();
+        let (extent, count) = self.count_spec.encode();
         let first = 1 | extent << 1 | (self.kind as u64) << 8 | dtype << 16 | op << 24 | root << 32;
-        let first = first | u64::from(algorithm) << ALGORITHM_AT | labelled(&self.label);
-        [first, count, self.moment().rotate_right(PART_BITS)]
+        let first = first | u64::from(algorithm) << ALGORITHM_SHIFT | label_bit(&self.label);
+        [first, count, self.order_key().rotate_right(PART_BITS)]
     }
 
-    /// The words of a later call that differs only in its label; `words` are those of a call
+    /// The words of a later call that differs only in its label; `activity` are those of a call
     /// without one. Not for an operation in parts.
     #[inline]
-    pub fn repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
-        [words[0] | labelled(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
+    pub fn encode_repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
+        [words[0] | label_bit(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
     }
 
     /// Whether words with this first one belong to a call with a label.
     #[inline]
     pub fn is_labelled(first: u64) -> bool {
-        first & LABELLED != 0
+        first & LABEL_BIT != 0
     }
 
     /// The same without the text of its label, as other ranks decode it from its words.
     #[must_use]
-    pub fn without_text(&self) -> Self {
+    pub fn without_label_text(&self) -> Self {
         Self { label: self.label.without_text(), ..*self }
     }
 
     /// The same with the text of its label, if that is known now.
     #[must_use]
-    pub fn with_text(self, label: Option<Label>) -> Self {
+    pub fn with_label_text(self, label: Option<Label>) -> Self {
         Self { label: label.unwrap_or(self.label), ..self }
     }
 
     /// The words of the same without an algorithm.
     #[inline]
-    pub fn before_choice(words: &[u64; 3]) -> [u64; 3] {
-        [words[0] & !(0xff << ALGORITHM_AT), words[1], words[2]]
+    pub fn without_algorithm(words: &[u64; 3]) -> [u64; 3] {
+        [words[0] & !(0xff << ALGORITHM_SHIFT), words[1], words[2]]
     }
 
     /// A number that grows with the sequence, and within one operation with the part.
-    pub fn moment(&self) -> u64 {
+    pub fn order_key(&self) -> u64 {
         self.sequence << PART_BITS | u64::from(self.part)
     }
 
     /// The sequence number that such a number has grown from.
-    pub fn sequence_at(moment: u64) -> u64 {
-        moment >> PART_BITS
+    pub fn sequence_from_order_key(order_key: u64) -> u64 {
+        order_key >> PART_BITS
     }
 
     /// That number, by the last of the three words.
-    pub fn moment_of(word: u64) -> u64 {
+    pub fn order_key_from_word(word: u64) -> u64 {
         word.rotate_left(PART_BITS)
     }
 
@@ -336,9 +336,9 @@ impl Descriptor {
             dtype: DataType::ALL.get(byte(16)).copied(),
             op: ReduceOp::ALL.get(byte(24)).copied(),
             root: root.checked_sub(1),
-            extent: Extent::decode(words[0] >> 1 & EXTENT_MASK, words[1])?,
-            sequence: Self::sequence_at(Self::moment_of(words[2])),
-            algorithm: u8::try_from(byte(ALGORITHM_AT)).ok()?,
+            count_spec: CountSpec::decode(words[0] >> 1 & COUNT_SPEC_MASK, words[1])?,
+            sequence: Self::sequence_from_order_key(Self::order_key_from_word(words[2])),
+            algorithm: u8::try_from(byte(ALGORITHM_SHIFT)).ok()?,
             part: u16::try_from(words[2] >> (u64::BITS - PART_BITS)).ok()?,
             label: if Self::is_labelled(words[0]) { Label::UNKNOWN } else { Label::NONE },
         })
@@ -347,8 +347,8 @@ impl Descriptor {
 
 /// The bit of the first word that says whether there is a label.
 #[inline]
-fn labelled(label: &Label) -> u64 {
-    if label.is_none() { 0 } else { LABELLED }
+fn label_bit(label: &Label) -> u64 {
+    if label.is_none() { 0 } else { LABEL_BIT }
 }
 
 impl fmt::Display for Descriptor {
@@ -359,15 +359,15 @@ impl fmt::Display for Descriptor {
         parts.extend(self.dtype.map(|dtype| dtype.to_string()));
         parts.extend(self.op.map(|op| op.to_string()));
         parts.extend(self.root.map(|root| format!("root {root}")));
-        match self.extent {
-            Extent::Count(count) if self.dtype.is_some() => parts.push(format!("count {count}")),
-            Extent::Counts { total, fingerprint } => {
-                let more = if total == Extent::MOST { " or more" } else { "" };
+        match self.count_spec {
+            CountSpec::Count(count) if self.dtype.is_some() => parts.push(format!("count {count}")),
+            CountSpec::Counts { total, fingerprint } => {
+                let more = if total == CountSpec::MAX_TOTAL { " or more" } else { "" };
                 parts.push(format!("counts #{fingerprint:09x}, in all {total}{more}"));
             }
-            Extent::Lengths => parts.push("lengths of byte strings".to_owned()),
-            Extent::Operator => parts.push("of a reduction with a caller's operator".to_owned()),
-            Extent::Count(_) | Extent::Pairwise => {}
+            CountSpec::Lengths => parts.push("lengths of byte strings".to_owned()),
+            CountSpec::Operator => parts.push("of a reduction with a caller's operator".to_owned()),
+            CountSpec::Count(_) | CountSpec::Pairwise => {}
         }
         if self.part > 0 {
             parts.push(format!("part {}", self.part));
@@ -380,32 +380,33 @@ impl fmt::Display for Descriptor {
 mod tests {
     use super::*;
 
-    fn extents() -> [Extent; 7] {
+    fn sample_count_specs() -> [CountSpec; 7] {
         [
-            Extent::Count(u64::MAX),
-            Extent::Count(0),
-            Extent::of_counts([3, 0, 5]),
-            Extent::of_counts([usize::MAX, 1]),
-            Extent::Pairwise,
-            Extent::Lengths,
-            Extent::Operator,
+            CountSpec::Count(u64::MAX),
+            CountSpec::Count(0),
+            CountSpec::of_counts([3, 0, 5]),
+            CountSpec::of_counts([usize::MAX, 1]),
+            CountSpec::Pairwise,
+            CountSpec::Lengths,
+            CountSpec::Operator,
         ]
     }
 
     #[test]
-    fn a_descriptor_survives_its_words() {
+    fn descriptor_round_trips_through_words() {
         let mut all = Vec::new();
         for kind in OpKind::ALL {
             assert_eq!(OpKind::ALL[kind as usize], kind);
-            for (root, extent) in
-                [None, Some(0), Some(65_535)].into_iter().flat_map(|r| extents().map(|e| (r, e)))
+            for (root, extent) in [None, Some(0), Some(65_535)]
+                .into_iter()
+                .flat_map(|r| sample_count_specs().map(|e| (r, e)))
             {
                 let whole = Descriptor {
                     kind,
                     dtype: Some(DataType::F8E5M2),
                     op: Some(ReduceOp::PremulSum),
                     root,
-                    extent,
+                    count_spec: extent,
                     sequence: 1 << 47,
                     algorithm: 255,
                     part: u16::MAX,
@@ -420,11 +421,11 @@ mod tests {
         for descriptor in all {
             assert_eq!(Descriptor::decode(descriptor.encode()), Some(descriptor));
         }
-        for extent in extents() {
-            let mut others = extents().into_iter().filter(|&other| other != extent);
+        for extent in sample_count_specs() {
+            let mut others = sample_count_specs().into_iter().filter(|&other| other != extent);
             assert!(others.all(|other| other.encode() != extent.encode()));
         }
-        assert_eq!(Extent::decode(3, 1), None);
+        assert_eq!(CountSpec::decode(3, 1), None);
         assert_eq!(Descriptor::decode([0; 3]), None);
         assert_eq!(Descriptor::decode([u64::MAX; 3]), None);
     }
@@ -436,7 +437,7 @@ mod tests {
             dtype: None,
             op: None,
             root: None,
-            extent: Extent::Count(0),
+            count_spec: CountSpec::Count(0),
             sequence: 7,
             algorithm: 0,
             part: 0,
@@ -448,38 +449,38 @@ mod tests {
         assert_eq!(Descriptor { label: b, ..unlabelled }.encode(), words);
         assert_ne!(unlabelled.encode(), words);
         assert!(Descriptor::is_labelled(words[0]));
-        assert_eq!(Descriptor::repeat(&unlabelled.encode(), 7, &a), words);
+        assert_eq!(Descriptor::encode_repeat(&unlabelled.encode(), 7, &a), words);
         let known = Descriptor::decode(words).unwrap();
         assert_eq!(
             (known, known.to_string().as_str()),
-            (labelled.without_text(), "barrier #7 \"?\"")
+            (labelled.without_label_text(), "barrier #7 \"?\"")
         );
-        assert_eq!(known.with_text(Some(a)), labelled);
+        assert_eq!(known.with_label_text(Some(a)), labelled);
         assert_eq!(
-            (known.with_text(None), labelled.to_string().as_str()),
+            (known.with_label_text(None), labelled.to_string().as_str()),
             (known, "barrier #7 \"a\"")
         );
     }
 
     #[test]
-    fn counts_are_told_apart_by_value_place_and_number() {
+    fn count_fingerprint_covers_values_order_and_length() {
         let lists: [&[usize]; 7] = [&[3, 5], &[5, 3], &[8, 0], &[8], &[0, 8], &[3, 5, 0], &[4, 4]];
         for (i, one) in lists.iter().enumerate() {
             for other in &lists[..i] {
-                let of = |list: &[usize]| Extent::of_counts(list.iter().copied());
+                let of = |list: &[usize]| CountSpec::of_counts(list.iter().copied());
                 assert_ne!(of(one), of(other), "{one:?} {other:?}");
             }
         }
     }
 
     #[test]
-    fn it_reads_well() {
+    fn descriptor_display_text_is_readable() {
         let descriptor = Descriptor {
             kind: OpKind::AllGatherV,
             dtype: Some(DataType::F32),
             op: None,
             root: None,
-            extent: Extent::of_counts([3, 5]),
+            count_spec: CountSpec::of_counts([3, 5]),
             sequence: 7,
             algorithm: 0,
             part: 0,
@@ -491,11 +492,11 @@ mod tests {
         let plain = Descriptor {
             kind: OpKind::GatherV,
             root: Some(2),
-            extent: Extent::Pairwise,
+            count_spec: CountSpec::Pairwise,
             ..descriptor
         };
         assert_eq!(plain.to_string(), "gather_v #7 (f32, root 2)");
-        let lengths = Descriptor { extent: Extent::Lengths, ..plain };
+        let lengths = Descriptor { count_spec: CountSpec::Lengths, ..plain };
         assert_eq!(lengths.to_string(), "gather_v #7 (f32, root 2, lengths of byte strings)");
     }
 }

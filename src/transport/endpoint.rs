@@ -5,14 +5,14 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::label::Label;
-use crate::wait::Pace;
+use crate::wait::WaitPolicy;
 use serde_json::Value;
 use std::fmt::Debug;
 use std::sync::Weak;
 use std::time::Duration;
 
 /// The most parallel streams for collectives from one rank to another.
-pub const MAX_LANES: usize = 8;
+pub const MAX_COLLECTIVE_STREAMS: usize = 8;
 
 /// Which of the streams from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,7 +25,7 @@ pub enum Channel {
 
 /// Which way bytes go, seen from this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum StreamDirection {
     /// To the peer.
     Out,
     /// From the peer.
@@ -34,20 +34,20 @@ pub enum Direction {
 
 /// Something that is waited for: that a stream may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct StreamInterest {
     /// The other end.
     pub peer: Rank,
     /// The stream.
     pub channel: Channel,
     /// Which way.
-    pub direction: Direction,
+    pub direction: StreamDirection,
 }
 
 /// Who goes on with point-to-point streams when nobody waits for them.
-pub trait Attendant: Send + Sync + Debug {
-    /// Called on the service thread when a stream may go on ([`Endpoint::ready`] says which). Must
-    /// not block.
-    fn attend(&self);
+pub trait ProgressHandler: Send + Sync + Debug {
+    /// Called on the service thread when a stream may go on ([`Endpoint::collect_ready_peers`] says
+    /// which). Must not block.
+    fn on_streams_ready(&self);
 }
 
 /// Ordered, reliable streams of bytes from this rank to every other and back: one per direction and
@@ -60,9 +60,9 @@ pub trait Attendant: Send + Sync + Debug {
 /// * a peer that died or left ends its streams: bytes that it sent before can still be received,
 ///   then [`Endpoint::try_receive`] (and [`Endpoint::try_send`] at once) is `PeerFailed` with the
 ///   peer as the culprit, and says which of the two it was;
-/// * when a rank of another node dies, [`Endpoint::failure`] becomes `Some` and every rest ends,
-///   without anybody asking, also where no stream to it was made; the failure of one rank's node
-///   reaches all nodes;
+/// * when a rank of another node dies, [`Endpoint::abort_record`] becomes `Some` and every rest
+///   ends, without anybody asking, also where no stream to it was made; the failure of one rank's
+///   node reaches all nodes;
 /// * dropping the endpoint is leaving in order.
 ///
 /// Collective streams are used by one thread at a time, point-to-point ones too, but both at once.
@@ -77,11 +77,11 @@ pub trait Endpoint: Send + Sync + Debug {
     fn peer(&self, rank: Rank) -> &PeerName;
 
     /// How many parallel collective streams there are to each peer; the same on all ranks, 1 to
-    /// [`MAX_LANES`].
-    fn lanes(&self) -> u8;
+    /// [`MAX_COLLECTIVE_STREAMS`].
+    fn collective_streams(&self) -> u8;
 
     /// How long to look before resting pays.
-    fn pace(&self) -> Pace;
+    fn wait_policy(&self) -> WaitPolicy;
 
     /// Puts the parts, one after another, into a stream as far as goes without waiting; how many
     /// bytes that was.
@@ -98,24 +98,24 @@ pub trait Endpoint: Send + Sync + Debug {
 
     /// Sleeps until one of the wishes may have come true, somebody has failed, or the limit has
     /// passed; may end early. For collective streams.
-    fn rest(&self, wishes: &[Wish], limit: Duration);
+    fn wait_for_streams(&self, interests: &[StreamInterest], limit: Duration);
 
     /// Adds the peers whose point-to-point streams may go on: bytes have come, or there is room
     /// again where the last [`Endpoint::try_send`] took less than it was given, or the stream has
     /// ended.
-    fn ready(&self, peers: &mut Vec<Rank>);
+    fn collect_ready_peers(&self, peers: &mut Vec<Rank>);
 
     /// Says who attends to the point-to-point streams when nobody waits.
-    fn set_attendant(&self, attendant: Weak<dyn Attendant>);
+    fn set_progress_handler(&self, handler: Weak<dyn ProgressHandler>);
 
-    /// While paused, the attendant is not called: somebody looks at [`Endpoint::ready`] without
-    /// end.
-    fn pause_attendant(&self, paused: bool);
+    /// While paused, the attendant is not called: somebody looks at
+    /// [`Endpoint::collect_ready_peers`] without end.
+    fn pause_progress_handler(&self, paused: bool);
 
     /// What the processes of ranks do beside the collectives of this group, for messages: asks
     /// them, and waits for [`PATIENCE`](super::pulse::PATIENCE) at most. `None` for those that have
     /// not answered, nothing for those that cannot be asked.
-    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
         vec![Some(String::new()); ranks.len()]
     }
 

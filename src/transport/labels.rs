@@ -3,30 +3,30 @@
 //! The owner stores the label when it enters a labelled operation, and nothing for an operation
 //! without a label. Others load it only to explain a mismatch, or to describe what the owner does.
 //! An entry is valid if it has the sequence number of the operation before and after it was read:
-//! it is reused after [`LINES`] operations.
+//! it is reused after [`CTRL_SLOT_COUNT`] operations.
 //!
 //! An operation that was made of several calls of a batch has the labels of all of them, in a list.
 
-use super::region::LINES;
+use super::region::CTRL_SLOT_COUNT;
 use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::sync::{AtomicU64, Ordering, fence};
 
 /// The most labels of a list that are stored; the hash that ranks compare covers all.
-pub const MOST_LISTED: usize = 30;
+pub const MAX_LISTED_LABELS: usize = 30;
 
 /// How many lists are stored.
-const LISTS: usize = 4;
+const LIST_COUNT: usize = 4;
 
 /// How many operations have an entry.
 #[allow(clippy::cast_possible_truncation, reason = "64")]
-const ENTRIES: usize = LINES as usize;
+const ENTRY_COUNT: usize = CTRL_SLOT_COUNT as usize;
 
 /// The labels of one rank. All zero bytes are a table without labels. One writer, many readers.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct LabelTable {
-    entries: [LabelEntry; ENTRIES],
-    lists: [LabelList; LISTS],
+    entries: [LabelEntry; ENTRY_COUNT],
+    lists: [LabelList; LIST_COUNT],
 }
 
 /// The label of one operation.
@@ -45,14 +45,14 @@ struct LabelList {
     /// As in [`LabelEntry`].
     sequence: AtomicU64,
     count: AtomicU64,
-    words: [[AtomicU64; LABEL_WORDS]; MOST_LISTED],
+    words: [[AtomicU64; LABEL_WORDS]; MAX_LISTED_LABELS],
 }
 
 impl LabelTable {
     /// The owner enters an operation with a label.
     #[inline]
-    pub fn put(&self, sequence: u64, label: &Label) {
-        let entry = &self.entries[index(sequence, ENTRIES)];
+    pub fn publish(&self, sequence: u64, label: &Label) {
+        let entry = &self.entries[index(sequence, ENTRY_COUNT)];
         entry.sequence.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         store(&entry.words, label);
@@ -60,11 +60,11 @@ impl LabelTable {
     }
 
     /// The owner enters an operation that was made of several calls, which have these labels.
-    pub fn put_list(&self, sequence: u64, labels: &[Label]) {
-        let list = &self.lists[index(sequence, LISTS)];
+    pub fn publish_list(&self, sequence: u64, labels: &[Label]) {
+        let list = &self.lists[index(sequence, LIST_COUNT)];
         list.sequence.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        list.count.store(labels.len().min(MOST_LISTED) as u64, Ordering::Relaxed);
+        list.count.store(labels.len().min(MAX_LISTED_LABELS) as u64, Ordering::Relaxed);
         for (words, label) in list.words.iter().zip(labels) {
             store(words, label);
         }
@@ -73,7 +73,7 @@ impl LabelTable {
 
     /// The label of an operation; `None` if it has none, or if the entry is in use for a later one.
     pub fn get(&self, sequence: u64) -> Option<Label> {
-        let entry = &self.entries[index(sequence, ENTRIES)];
+        let entry = &self.entries[index(sequence, ENTRY_COUNT)];
         if sequence == 0 || entry.sequence.load(Ordering::Acquire) != sequence {
             return None;
         }
@@ -84,22 +84,23 @@ impl LabelTable {
 
     /// The label of an operation and, if it was made of several calls, those of the calls; empty if
     /// it has none.
-    pub fn all(&self, sequence: u64) -> Vec<Label> {
+    pub fn labels_of(&self, sequence: u64) -> Vec<Label> {
         self.get(sequence).into_iter().chain(self.list(sequence)).collect()
     }
 
-    /// The labels of the calls that an operation was made of, the first [`MOST_LISTED`] of them;
-    /// empty as in [`LabelTable::get`].
+    /// The labels of the calls that an operation was made of, the first [`MAX_LISTED_LABELS`] of
+    /// them; empty as in [`LabelTable::get`].
     pub fn list(&self, sequence: u64) -> Vec<Label> {
-        let list = &self.lists[index(sequence, LISTS)];
+        let list = &self.lists[index(sequence, LIST_COUNT)];
         if sequence == 0 || list.sequence.load(Ordering::Acquire) != sequence {
             return Vec::new();
         }
-        let count = usize::try_from(list.count.load(Ordering::Relaxed)).unwrap_or(MOST_LISTED);
+        let count =
+            usize::try_from(list.count.load(Ordering::Relaxed)).unwrap_or(MAX_LISTED_LABELS);
         let labels: Option<Vec<Label>> = list.words.iter().take(count).map(load).collect();
         fence(Ordering::Acquire);
-        let is_whole = list.sequence.load(Ordering::Relaxed) == sequence;
-        labels.filter(|_| is_whole).unwrap_or_default()
+        let is_consistent = list.sequence.load(Ordering::Relaxed) == sequence;
+        labels.filter(|_| is_consistent).unwrap_or_default()
     }
 }
 
@@ -145,7 +146,7 @@ mod tests {
     fn the_last_64_operations_have_labels() {
         let table = table();
         assert_eq!((table.get(0), table.get(1)), (None, None));
-        (1..=100).filter(|it| it % 2 == 0).for_each(|it| table.put(it, &label(it)));
+        (1..=100).filter(|it| it % 2 == 0).for_each(|it| table.publish(it, &label(it)));
         for sequence in 1..=200 {
             let expected = (37..=100).contains(&sequence) && sequence % 2 == 0;
             assert_eq!(table.get(sequence), expected.then(|| label(sequence)), "{sequence}");
@@ -153,30 +154,30 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_cut_and_reused() {
+    fn label_lists_are_truncated_and_reused() {
         let table = table();
         assert_eq!((table.list(0), table.list(1)), (vec![], vec![]));
         let labels: Vec<Label> = (0..40).map(label).collect();
         for sequence in 1..=5 {
-            table.put_list(sequence, &labels[usize::try_from(sequence).unwrap()..]);
+            table.publish_list(sequence, &labels[usize::try_from(sequence).unwrap()..]);
         }
         assert!(table.list(1).is_empty());
-        assert_eq!(table.list(5), labels[5..5 + MOST_LISTED]);
-        table.put_list(6, &labels[..2]);
+        assert_eq!(table.list(5), labels[5..5 + MAX_LISTED_LABELS]);
+        table.publish_list(6, &labels[..2]);
         assert_eq!(table.list(6), labels[..2]);
     }
 
     #[test]
-    fn bytes_that_are_no_labels_are_ignored() {
+    fn invalid_label_bytes_are_ignored() {
         let table = table();
-        table.put(1, &label(1));
-        table.put_list(1, &[label(1), label(2)]);
+        table.publish(1, &label(1));
+        table.publish_list(1, &[label(1), label(2)]);
         table.entries[1].words[0].store(u64::MAX, Ordering::Relaxed);
         table.lists[1].words[1][0].store(u64::MAX, Ordering::Relaxed);
         assert_eq!((table.get(1), table.list(1)), (None, vec![]));
         table.lists[1].words[1][0].store(0x61, Ordering::Relaxed);
         table.lists[1].words[1][1].store(0, Ordering::Relaxed);
         table.lists[1].count.store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(table.list(1).len(), MOST_LISTED);
+        assert_eq!(table.list(1).len(), MAX_LISTED_LABELS);
     }
 }

@@ -7,49 +7,51 @@
 //! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and
 //! tag.
 //!
-//! Everything that several ranks write is described in [`region`]; it is the same for both domains.
-//! How ranks show that they live is described in [`pulse`].
+//! Everything that several ranks write is described in [`region_address`]; it is the same for both
+//! domains. How ranks show that they live is described in [`heartbeat`].
 //!
 //! Must not know: algorithms, stores, back ends.
 
 pub mod abort;
 pub mod arena;
-pub mod attach;
+pub mod cma;
+pub mod collective_header;
+pub mod ctrl_slot;
 pub mod descriptor;
 pub mod endpoint;
-pub mod frame;
+pub mod heartbeat;
 pub mod inproc;
 pub mod labels;
 mod layout;
-pub mod line;
 pub mod matching;
 #[cfg(all(test, loom))]
 mod models;
 pub mod point_to_point;
-pub mod progress;
-pub mod pulse;
+pub mod rank_progress;
 pub mod region;
-pub mod reunion;
-pub mod reuse;
+pub mod reuse_policy;
 pub mod ring;
 pub mod shm;
+pub mod survivor_rendezvous;
 pub mod tcp;
 
-pub use abort::Failure;
-pub use descriptor::{Descriptor, Extent, OpKind};
-pub use endpoint::{Attendant, Channel, Direction, Endpoint, MAX_LANES, Wish};
-pub use line::Line;
-pub use point_to_point::{
-    Completion, Delivery, Envelope, Incoming, LARGEST_TAG, Outgoing, PointToPoint, ProbeRequest,
-    ProbedMessage, Room, Small,
+pub use abort::AbortRecord;
+pub use ctrl_slot::CtrlSlot;
+pub use descriptor::{CountSpec, Descriptor, OpKind};
+pub use endpoint::{
+    Channel, Endpoint, MAX_COLLECTIVE_STREAMS, ProgressHandler, StreamDirection, StreamInterest,
 };
-pub use pulse::{Rhythm, Vitals};
-pub use region::{Geometry, Region};
-pub use reuse::Reuse;
+pub use heartbeat::{HeartbeatConfig, HeartbeatTiming};
+pub use point_to_point::{
+    Completion, Delivery, ImmediateMessage, LARGEST_TAG, MessageEnvelope, PointToPoint,
+    ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, SendRequest,
+};
+pub use region::{Region, RegionGeometry};
+pub use reuse_policy::ReusePolicy;
 
 use crate::base::error::Error;
 use crate::base::ids::{Rank, WorldSize};
-use crate::wait::Pace;
+use crate::wait::WaitPolicy;
 use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -73,17 +75,17 @@ impl std::fmt::Display for PeerName {
 
 /// Who is told that another rank of the domain has rung while this one listens
 /// ([`Bell::listen`](crate::wait::bell::Bell::listen)).
-pub trait Listener: Send + Sync + Debug {
+pub trait DoorbellListener: Send + Sync + Debug {
     /// Called by any thread, perhaps within a call of the listener's own: it raises a flag and
     /// returns.
-    fn on_knock(&self);
+    fn on_doorbell(&self);
 }
 
 /// The ranks of one host and the memory they share.
 ///
 /// Obligations of an implementation:
 /// * the region is zeroed when the domain begins, and is never reused for another;
-/// * when a rank dies, every other member's `failure` becomes `Some` and its doorbell rings,
+/// * when a rank dies, every other member's `abort_record` becomes `Some` and its doorbell rings,
 ///   without anybody asking;
 /// * when a rank's process does nothing for longer than the agreed limit, the same; ranks that are
 ///   threads of one process need no watch;
@@ -104,7 +106,7 @@ pub trait SharedDomain: Send + Sync + Debug {
     }
 
     /// How this rank waits.
-    fn pace(&self) -> Pace;
+    fn wait_policy(&self) -> WaitPolicy;
 
     /// Who a rank is.
     fn peer(&self, rank: Rank) -> &PeerName;
@@ -118,77 +120,77 @@ pub trait SharedDomain: Send + Sync + Debug {
 
     /// Why the domain has failed, if it has.
     fn failure(&self) -> Option<Error> {
-        self.region().failure().get()
+        self.region().abort_record().get()
     }
 
     /// Fails the domain for all its ranks; the first reason stays. Listeners are told of it also
     /// where they do not listen just now.
     fn fail(&self, error: &Error) {
-        self.region().failure().set(error);
-        self.ring_all();
-        (0..self.size()).for_each(|rank| self.knock(rank));
+        self.region().abort_record().set(error);
+        self.wake_all();
+        (0..self.size()).for_each(|rank| self.notify_listeners(rank));
     }
 
     /// Calls the listeners of a rank, in its process.
-    fn knock(&self, rank: Rank);
+    fn notify_listeners(&self, rank: Rank);
 
     /// What the process of a rank last said that it does beside the collectives of this group.
-    fn said(&self, rank: Rank) -> String;
+    fn last_activity(&self, rank: Rank) -> String;
 
-    /// The same after asking these ranks, for messages; waits for [`pulse::PATIENCE`] at most.
+    /// The same after asking these ranks, for messages; waits for [`heartbeat::PATIENCE`] at most.
     /// `None` for those that have not answered.
-    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>>;
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>>;
 
     /// Adds somebody to call when this rank is knocked for; it is forgotten when it is gone.
-    fn add_listener(&self, listener: Weak<dyn Listener>);
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>);
 
     /// Wakes a rank that waits for what this one has just stored. The caller has put a
     /// `fence(SeqCst)` between the store and this.
-    fn ring_fenced(&self, rank: Rank) {
-        let bell = self.region().bell(rank);
-        bell.ring_fenced();
+    fn wake_rank_fenced(&self, rank: Rank) {
+        let bell = self.region().doorbell(rank);
+        bell.notify_fenced();
         if bell.has_listeners() {
-            self.knock(rank);
+            self.notify_listeners(rank);
         }
     }
 
-    /// [`SharedDomain::ring_fenced`] for whoever attends to a rank's messages. They have a bell of
-    /// their own, so that listening for them costs collectives nothing.
-    fn ring_for_messages_fenced(&self, rank: Rank) {
-        let bell = self.region().message_bell(rank);
-        bell.ring_fenced();
+    /// [`SharedDomain::wake_rank_fenced`] for whoever attends to a rank's messages. They have a
+    /// bell of their own, so that listening for them costs collectives nothing.
+    fn wake_message_waiter_fenced(&self, rank: Rank) {
+        let bell = self.region().message_doorbell(rank);
+        bell.notify_fenced();
         if bell.has_listeners() {
-            self.knock(rank);
+            self.notify_listeners(rank);
         }
     }
 
     /// Wakes every rank, this one included.
-    fn ring_all(&self) {
+    fn wake_all(&self) {
         fence(Ordering::SeqCst);
         for rank in 0..self.size() {
-            self.ring_fenced(rank);
-            self.ring_for_messages_fenced(rank);
+            self.wake_rank_fenced(rank);
+            self.wake_message_waiter_fenced(rank);
         }
     }
 }
 
 /// The listeners of one rank.
 #[derive(Debug, Default)]
-pub struct Listeners {
-    list: Mutex<Vec<Weak<dyn Listener>>>,
+pub struct DoorbellListeners {
+    listeners: Mutex<Vec<Weak<dyn DoorbellListener>>>,
 }
 
-impl Listeners {
+impl DoorbellListeners {
     /// Adds one; those that are gone are forgotten.
-    pub fn add(&self, listener: Weak<dyn Listener>) {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn add(&self, listener: Weak<dyn DoorbellListener>) {
+        let mut list = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|known| known.strong_count() > 0);
         list.push(listener);
     }
 
     /// Calls all that are there.
-    pub fn call(&self) {
-        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        list.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_knock());
+    pub fn notify_all(&self) {
+        let list = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        list.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_doorbell());
     }
 }

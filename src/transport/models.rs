@@ -1,82 +1,82 @@
-//! Models of what `algo/shared/steps/mod.rs` does with lines, slots and progress, run through all
-//! interleavings.
+//! Models of what `algo/shared/sequencer/mod.rs` does with lines, slots and progress, run through
+//! all interleavings.
 //!
-//! The rule that is checked: a line is published only when every reader has finished the step that
-//! it held before, which its `done` word or its own later line proves; a slot is read only between
-//! the two.
+//! The rule that is checked: a slot is published only when every reader has finished the step that
+//! it held before, which its `finished_step` word or its own later slot proves; a slot is read only
+//! between the two.
 
-use super::line::Line;
-use super::progress::Progress;
+use super::ctrl_slot::CtrlSlot;
+use super::rank_progress::RankProgress;
 use crate::base::sync::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
 /// How many lines and slots there are, of which a real region has more.
-const LINES: u64 = 2;
+const SLOTS: u64 = 2;
 const STEPS: u64 = 4;
 
 #[derive(Default)]
 struct Writer {
-    lines: [Line; 2],
+    ctrl_slots: [CtrlSlot; 2],
     /// Relaxed: whatever no happens-before rules out may be read, so that a race shows in the
     /// value.
     slots: [AtomicU64; 2],
-    progress: Progress,
+    progress: RankProgress,
 }
 
 fn index(step: u64) -> usize {
-    usize::try_from(step % LINES).unwrap()
+    usize::try_from(step % SLOTS).unwrap()
 }
 
-/// One of the ways of a line.
-type Way = fn(&Line, u64, u64, &[u64; 3], &[u8]);
+/// One of the ways of a slot.
+type PublishFn = fn(&CtrlSlot, u64, u64, &[u64; 3], &[u8]);
 
-fn publish(writer: &Writer, step: u64, way: Way) {
+fn publish(writer: &Writer, step: u64, way: PublishFn) {
     writer.slots[index(step)].store(step * 10, Ordering::Relaxed);
-    way(&writer.lines[index(step)], step, step * 3, &[1, 2, step], &step.to_le_bytes());
+    way(&writer.ctrl_slots[index(step)], step, step * 3, &[1, 2, step], &step.to_le_bytes());
 }
 
 fn read(writer: &Writer, step: u64) {
-    let line = &writer.lines[index(step)];
-    while line.step() < step {
+    let slot = &writer.ctrl_slots[index(step)];
+    while slot.step() < step {
         thread::yield_now();
     }
     // It cannot have been overwritten before this reader has said that it is done.
-    assert_eq!((line.step(), line.chain()), (step, step * 3));
+    assert_eq!((slot.step(), slot.call_fingerprint()), (step, step * 3));
     let mut payload = [0; 8];
-    line.read_payload(&mut payload);
+    slot.read_payload(&mut payload);
     assert_eq!(u64::from_le_bytes(payload), step);
-    let slot = writer.slots[index(step)].load(Ordering::Relaxed);
-    assert_eq!(slot, step * 10);
+    let data = writer.slots[index(step)].load(Ordering::Relaxed);
+    assert_eq!(data, step * 10);
 }
 
 /// A root that runs ahead of its reader as far as its lines reach.
 #[test]
-fn loom_a_root_overwrites_only_what_was_read() {
+fn loom_root_overwrites_only_slots_already_read() {
     loom::model(|| {
         let root = Arc::new(Writer::default());
-        let reader = Arc::new(Progress::default());
+        let reader = Arc::new(RankProgress::default());
         let (seen, done) = (Arc::clone(&root), Arc::clone(&reader));
         let reading = thread::spawn(move || {
             for step in 1..=STEPS {
                 read(&seen, step);
-                done.pass(step);
+                done.finish_step(step);
             }
         });
         for step in 1..=STEPS {
-            while reader.done() < step.saturating_sub(LINES) {
+            while reader.finished_step() < step.saturating_sub(SLOTS) {
                 thread::yield_now();
             }
-            publish(&root, step, Line::publish);
+            publish(&root, step, CtrlSlot::publish);
         }
         reading.join().unwrap();
     });
 }
 
-/// Two ranks that wait for each other in every step need no other proof than the peer's next line,
+/// Two ranks that wait for each other in every step need no other proof than the peer's next slot,
 /// in whichever way it was published.
 #[test]
-fn loom_a_later_line_proves_that_the_step_before_was_read() {
+fn loom_next_ctrl_slot_proves_previous_step_was_read() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -84,10 +84,10 @@ fn loom_a_later_line_proves_that_the_step_before_was_read() {
         let other = Arc::clone(&ranks);
         let run = |ranks: &[Writer; 2], me: usize| {
             for step in 1..=3 {
-                let way = if me == 0 { Line::put } else { Line::publish };
+                let way = if me == 0 { CtrlSlot::publish_unfenced } else { CtrlSlot::publish };
                 publish(&ranks[me], step, way);
                 read(&ranks[1 - me], step);
-                ranks[me].progress.pass(step);
+                ranks[me].progress.finish_step(step);
             }
         };
         let running = thread::spawn(move || run(&other, 1));

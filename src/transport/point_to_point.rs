@@ -4,7 +4,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::Gpu;
+use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
 /// For engines of host memory.
-fn refuse_memory_of(gpu: Option<Gpu>) -> Result<()> {
-    let Some(Gpu { device, .. }) = gpu else { return Ok(()) };
+fn reject_gpu_memory(gpu: Option<GpuTarget>) -> Result<()> {
+    let Some(GpuTarget { device, .. }) = gpu else { return Ok(()) };
     let message = format!("a message in memory of device {device}: the engine is for host memory");
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 /// A message to send. Its bytes are lent until the completion is called.
 #[derive(Clone, Copy, Debug)]
-pub struct Outgoing {
+pub struct SendRequest {
     /// Who gets it; this rank itself is possible.
     pub to: Rank,
     /// What it is matched by, beside its sender.
@@ -34,41 +34,41 @@ pub struct Outgoing {
     /// When it must have been taken over or delivered.
     pub deadline: Deadline,
     /// The send completes only once a receive has matched the message.
-    pub synchronous: bool,
+    pub is_synchronous: bool,
 }
 
 /// The memory of a receive.
 #[derive(Clone, Copy, Debug)]
-pub enum Room {
+pub enum ReceiveBuffer {
     /// The caller's, which may be longer than the message. Lent until the completion is called.
-    Lent(Dst<'static>),
+    Borrowed(Dst<'static>),
     /// As much as the message needs, made once there is one, and handed to
-    /// [`Completion::complete_grown`].
-    Grows {
+    /// [`Completion::complete_allocated`].
+    Allocated {
         /// The longest message that is taken.
-        most: usize,
+        max_bytes: usize,
     },
 }
 
-impl Room {
+impl ReceiveBuffer {
     /// The longest message that there is room for.
-    pub fn most(&self) -> usize {
+    pub fn max_bytes(&self) -> usize {
         match self {
-            Self::Lent(bytes) => bytes.len(),
-            Self::Grows { most } => *most,
+            Self::Borrowed(bytes) => bytes.len(),
+            Self::Allocated { max_bytes: most } => *most,
         }
     }
 }
 
-impl From<Dst<'static>> for Room {
+impl From<Dst<'static>> for ReceiveBuffer {
     fn from(bytes: Dst<'static>) -> Self {
-        Self::Lent(bytes)
+        Self::Borrowed(bytes)
     }
 }
 
 /// A place for a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Incoming {
+pub struct ReceiveRequest {
     /// From whom; `None` for anybody.
     pub from: Option<Rank>,
     /// Under which tag; `None` for any up to [`LARGEST_TAG`].
@@ -76,15 +76,15 @@ pub struct Incoming {
     /// The type of its elements, which must be the sender's.
     pub dtype: DataType,
     /// Where it goes.
-    pub into: Room,
+    pub buffer: ReceiveBuffer,
     /// When it must have arrived.
     pub deadline: Deadline,
 }
 
 /// A message, or a place for one, that may be done with at once; whose deadline has not begun then.
-/// `None` as in [`Incoming`].
+/// `None` as in [`ReceiveRequest`].
 #[derive(Clone, Copy, Debug)]
-pub struct Small<T> {
+pub struct ImmediateMessage<T> {
     /// To or from whom.
     pub peer: Option<Rank>,
     /// Under which tag.
@@ -106,7 +106,7 @@ pub struct Delivery {
     pub bytes: usize,
 }
 
-/// The messages that a probe looks for. `None` as in [`Incoming`].
+/// The messages that a probe looks for. `None` as in [`ReceiveRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRequest {
     /// The sender.
@@ -114,12 +114,12 @@ pub struct ProbeRequest {
     /// The tag.
     pub tag: Option<u32>,
     /// Whether the probe takes the message out of matching, or only looks.
-    pub takes: bool,
+    pub is_matched_probe: bool,
 }
 
 /// What a probe learns of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Envelope {
+pub struct MessageEnvelope {
     /// The sender.
     pub from: Rank,
     /// The tag.
@@ -134,12 +134,12 @@ pub struct Envelope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbedMessage {
     /// What the probe has learnt of it.
-    pub envelope: Envelope,
+    pub envelope: MessageEnvelope,
     /// The engine's number of the message, if the probe took it out of matching.
-    pub matched: Option<u64>,
+    pub match_id: Option<u64>,
 }
 
-fn lacks_probe() -> Error {
+fn probe_unsupported_error() -> Error {
     Error::new(ErrorKind::Unsupported, "the back end of the group cannot probe for messages")
 }
 
@@ -155,7 +155,7 @@ pub trait Completion: Send + Sync + Debug {
     }
 
     /// Called instead of it for a message whose memory the engine has made.
-    fn complete_grown(&self, delivery: Delivery, bytes: Vec<u8>) {
+    fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
         drop(bytes);
         self.complete(Ok(delivery));
     }
@@ -182,42 +182,42 @@ pub trait PointToPoint: Send + Sync + Debug {
     ///
     /// # Errors
     /// `InvalidArgument` for a rank that does not exist, `OutOfMemory` where too many are
-    /// outstanding, the group's failure; then `done` is never called.
-    fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()>;
+    /// outstanding, the group's failure; then `completion` is never called.
+    fn send(&self, message: SendRequest, completion: Arc<dyn Completion>) -> Result<()>;
 
     /// Posts a place for a message.
     ///
     /// # Errors
     /// As [`PointToPoint::send`].
-    fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()>;
+    fn receive(&self, message: ReceiveRequest, completion: Arc<dyn Completion>) -> Result<()>;
 
     /// Posts a message in the memory of a GPU, by an engine that takes that as it is; what is in
     /// the stream before it must have been done.
     ///
     /// # Errors
     /// As [`PointToPoint::send`]; `Unsupported`.
-    fn send_from(
+    fn send_from_gpu(
         &self,
-        gpu: Option<Gpu>,
-        message: Outgoing,
-        done: Arc<dyn Completion>,
+        gpu: Option<GpuTarget>,
+        message: SendRequest,
+        completion: Arc<dyn Completion>,
     ) -> Result<()> {
-        refuse_memory_of(gpu)?;
-        self.send(message, done)
+        reject_gpu_memory(gpu)?;
+        self.send(message, completion)
     }
 
     /// Posts a place for a message there.
     ///
     /// # Errors
-    /// As [`PointToPoint::send_from`].
-    fn receive_to(
+    /// As [`PointToPoint::send_from_gpu`].
+    fn receive_to_gpu(
         &self,
-        gpu: Option<Gpu>,
-        message: Incoming,
-        done: Arc<dyn Completion>,
+        gpu: Option<GpuTarget>,
+        message: ReceiveRequest,
+        completion: Arc<dyn Completion>,
     ) -> Result<()> {
-        refuse_memory_of(gpu)?;
-        self.receive(message, done)
+        reject_gpu_memory(gpu)?;
+        self.receive(message, completion)
     }
 
     /// Posts a place for a message and a message to send, in this order. If the second cannot be
@@ -227,8 +227,8 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// As [`PointToPoint::send`]; then neither completion is ever called.
     fn exchange(
         &self,
-        (incoming, received): (Incoming, Arc<dyn Completion>),
-        (outgoing, sent): (Outgoing, Arc<dyn Completion>),
+        (incoming, received): (ReceiveRequest, Arc<dyn Completion>),
+        (outgoing, sent): (SendRequest, Arc<dyn Completion>),
     ) -> Result<()> {
         self.receive(incoming, received)?;
         if let Err(error) = self.send(outgoing, Arc::clone(&sent)) {
@@ -248,7 +248,7 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// `Unsupported`.
     fn probe(&self, request: &ProbeRequest, limit: &Deadline) -> Result<Option<ProbedMessage>> {
         let _ = (request, limit);
-        Err(lacks_probe())
+        Err(probe_unsupported_error())
     }
 
     /// Posts a place for a message that a probe took out of matching; `message` names its sender
@@ -262,49 +262,49 @@ pub trait PointToPoint: Send + Sync + Debug {
     /// As [`PointToPoint::receive`].
     fn receive_matched(
         &self,
-        matched: u64,
-        message: Incoming,
-        done: Arc<dyn Completion>,
+        match_id: u64,
+        message: ReceiveRequest,
+        completion: Arc<dyn Completion>,
     ) -> Result<()> {
-        let _ = (matched, message);
-        drop(done);
-        Err(lacks_probe())
+        let _ = (match_id, message);
+        drop(completion);
+        Err(probe_unsupported_error())
     }
 
     /// Returns a message that a probe took to matching, in its old place. Without effect if it has
     /// been withdrawn.
-    fn release_matched(&self, matched: u64) {
-        let _ = matched;
+    fn release_matched(&self, match_id: u64) {
+        let _ = match_id;
     }
 
     /// Sends a message if that needs no wait, as if it had been posted and completed; false where
     /// nothing has been done.
-    fn send_at_once(&self, message: &Small<Src<'static>>) -> bool {
+    fn try_send_immediate(&self, message: &ImmediateMessage<Src<'static>>) -> bool {
         let _ = message;
         false
     }
 
     /// Receives a message that is there, or comes within a moment; `None` where nothing has been
     /// done.
-    fn receive_at_once(&self, message: &Small<Dst<'static>>) -> Option<Delivery> {
+    fn try_receive_immediate(&self, message: &ImmediateMessage<Dst<'static>>) -> Option<Delivery> {
         let _ = message;
         None
     }
 
-    /// Makes progress on the calling thread, sleeping while there is nothing to do, until `over`
+    /// Makes progress on the calling thread, sleeping while there is nothing to do, until `is_done`
     /// holds or the limit has passed.
-    fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline);
+    fn progress_until(&self, is_done: &dyn Fn() -> bool, limit: &Deadline);
 
     /// Whether another thread is about to tell the end of what has been taken already, so that
     /// looking for more finds nothing although something has come.
-    fn is_telling(&self) -> bool {
+    fn is_completing(&self) -> bool {
         false
     }
 
     /// Has those who attend ask once more whether it is over, for whom that depends on more than
     /// messages.
-    fn rouse(&self) {}
+    fn wake_waiters(&self) {}
 
     /// Why nothing can come from a rank any more, if so: it has left.
-    fn departed(&self, peer: Rank) -> Option<Error>;
+    fn departure_error(&self, peer: Rank) -> Option<Error>;
 }

@@ -3,57 +3,57 @@
 //! What a group that does nothing needs has its pages at once. All else has them once it is used:
 //! slots and rings when their owner asks for them, the rest when it is touched.
 //!
-//! The layout ([`super::layout`]) follows from a [`Geometry`] that every member computes from the
-//! agreed configuration; no offset, index or length is ever taken from the shared bytes. Control
-//! structures are made of atomics; slots are reached only as [`Src`] and [`Dst`].
+//! The layout ([`super::layout`]) follows from a [`RegionGeometry`] that every member computes from
+//! the agreed configuration; no offset, index or length is ever taken from the shared bytes.
+//! Control structures are made of atomics; slots are reached only as [`Src`] and [`Dst`].
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
-use super::abort::Failure;
+use super::abort::AbortRecord;
+use super::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use super::descriptor::Descriptor;
+use super::heartbeat::HeartbeatState;
 use super::labels::LabelTable;
-use super::layout::{BELL_STRIDE, Layout, PAGE, PRESENCE};
-use super::line::{INLINE_BYTES, Line};
-use super::matching::{Desk, Lent, Mark};
-use super::progress::{Progress, Purpose};
-use super::pulse::Pulse;
-use super::ring::{Cursor, Ring, Turn};
+use super::layout::{DOORBELL_STRIDE, PAGE, PRESENCE_OFFSET, RegionLayout};
+use super::matching::{ExposureTable, ExposureWords, ProcessCookie};
+use super::rank_progress::{RankProgress, RemoteWritePurpose};
+use super::ring::{ByteRing, RewindPolicy, RingCursor};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::wait::bell::Bell;
+use crate::wait::doorbell::Doorbell;
 use std::fmt::Debug;
 use std::sync::atomic::AtomicPtr;
 
-pub use super::layout::{Geometry, LINES, SLOTS};
+pub use super::layout::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, RegionGeometry};
 
 /// In which steps a ring is given its memory.
-const RING_GRAIN: usize = 16 << 10;
+const RING_RESERVE_STEP: usize = 16 << 10;
 
 /// What each rank writes on the region when it maps it, and every other reads: proof that both see
 /// the same memory. Whether it has left, and its mark for messages.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(super) struct Presence {
+pub(super) struct RankPresence {
     nonce: [AtomicU64; 2],
     /// Not zero once the rank has left in order.
-    left: AtomicU64,
+    left_flag: AtomicU64,
     /// Where it was last seen: the number of the core, and 1 more. Seldom written.
-    core: AtomicU64,
-    mark: Mark,
+    last_core: AtomicU64,
+    cookie: ProcessCookie,
 }
 
 /// Whether a rank has knocked for another, which has not answered yet.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub(super) struct Knock(AtomicU64);
+pub(super) struct WakeRequest(AtomicU64);
 
 /// Memory that stays mapped, at one address, for as long as the value lives.
 ///
 /// # Safety
 /// `base` must point to at least `bytes` bytes, aligned to 4096, readable and writable, that were
 /// zero when the domain began; they must stay so until the value is dropped.
-pub unsafe trait Backing: Send + Sync + Debug {
+pub unsafe trait RegionBacking: Send + Sync + Debug {
     /// The first byte.
     fn base(&self) -> *mut u8;
     /// How many bytes there are.
@@ -70,13 +70,13 @@ pub unsafe trait Backing: Send + Sync + Debug {
 /// The region of one domain, as one member sees it.
 #[derive(Debug)]
 pub struct Region {
-    geometry: Geometry,
-    layout: Layout,
-    memory: Box<dyn Backing>,
+    geometry: RegionGeometry,
+    layout: RegionLayout,
+    backing: Box<dyn RegionBacking>,
     /// Where that begins, as it says itself, which would be a call through a table each time.
     base: AtomicPtr<u8>,
     /// Which slots were reserved here.
-    reserved: Box<[AtomicBool]>,
+    reserved_slots: Box<[AtomicBool]>,
 }
 
 impl Region {
@@ -85,19 +85,19 @@ impl Region {
     /// # Errors
     /// `InvalidArgument` where the geometry is impossible, `Internal` where the memory is too
     /// small.
-    pub fn new(geometry: Geometry, memory: Box<dyn Backing>) -> Result<Self> {
+    pub fn new(geometry: RegionGeometry, memory: Box<dyn RegionBacking>) -> Result<Self> {
         let layout = geometry.layout()?;
         if memory.bytes() < layout.len || !geometry.slot_bytes.is_multiple_of(PAGE) {
             return Err(Error::internal(format!("{memory:?} does not fit {geometry:?}")));
         }
-        let slots = geometry.ranks * usize::try_from(SLOTS).unwrap_or(0);
+        let slots = geometry.ranks * usize::try_from(DATA_SLOT_COUNT).unwrap_or(0);
         let reserved = (0..slots).map(|_| AtomicBool::new(false)).collect();
         let base = AtomicPtr::new(memory.base());
-        Ok(Self { geometry, layout, memory, base, reserved })
+        Ok(Self { geometry, layout, backing: memory, base, reserved_slots: reserved })
     }
 
     /// The sizes.
-    pub fn geometry(&self) -> Geometry {
+    pub fn geometry(&self) -> RegionGeometry {
         self.geometry
     }
 
@@ -107,36 +107,38 @@ impl Region {
     }
 
     /// How far from there the word lies that is not 0 while a rank writes to memory of others.
-    pub fn reaching_at(&self, rank: Rank, purpose: Purpose) -> u64 {
-        (self.progress(rank).reaching_address(purpose) - self.base().addr()) as u64
+    pub fn remote_write_offset(&self, rank: Rank, purpose: RemoteWritePurpose) -> u64 {
+        (self.progress(rank).remote_write_address(purpose) - self.base().addr()) as u64
     }
 
     /// The abort record.
-    pub fn failure(&self) -> &Failure {
-        self.at(0)
+    pub fn abort_record(&self) -> &AbortRecord {
+        self.struct_at(0)
     }
 
     /// A rank's doorbell.
-    pub fn bell(&self, rank: Rank) -> &Bell {
-        self.at(self.layout.bells + self.checked(rank) * BELL_STRIDE)
+    pub fn doorbell(&self, rank: Rank) -> &Doorbell {
+        self.struct_at(self.layout.doorbells + self.checked_rank(rank) * DOORBELL_STRIDE)
     }
 
     /// The doorbell of whoever attends to a rank's messages.
-    pub fn message_bell(&self, rank: Rank) -> &Bell {
-        self.at(self.layout.message_bells + self.checked(rank) * BELL_STRIDE)
+    pub fn message_doorbell(&self, rank: Rank) -> &Doorbell {
+        self.struct_at(self.layout.message_doorbells + self.checked_rank(rank) * DOORBELL_STRIDE)
     }
 
     /// What a rank tells the others about its messages.
-    pub fn desk(&self, rank: Rank) -> Desk<'_> {
-        Desk {
-            mark: &self.presence(rank).mark,
-            lent: self.at(self.layout.desks + self.checked(rank) * size_of::<Lent>()),
+    pub fn exposure_table(&self, rank: Rank) -> ExposureTable<'_> {
+        ExposureTable {
+            cookie: &self.presence(rank).cookie,
+            words: self.struct_at(
+                self.layout.exposure_tables + self.checked_rank(rank) * size_of::<ExposureWords>(),
+            ),
         }
     }
 
     /// The longest message that goes into a ring and not into a lane.
-    pub fn longest_in_ring(&self) -> usize {
-        self.layout.longest_in_ring
+    pub fn max_ring_message(&self) -> usize {
+        self.layout.max_ring_message
     }
 
     /// What the ring from one rank to another holds.
@@ -148,62 +150,74 @@ impl Region {
     ///
     /// # Panics
     /// If the two are the same.
-    pub fn ring(&self, from: Rank, to: Rank) -> Ring<'_> {
-        assert!(self.checked(from) != self.checked(to), "no ring from rank {from} to itself");
+    pub fn ring(&self, from: Rank, to: Rank) -> ByteRing<'_> {
+        assert!(
+            self.checked_rank(from) != self.checked_rank(to),
+            "no ring from rank {from} to itself"
+        );
         let index = self.ring_index(from, to);
         let len = self.layout.ring_bytes;
         let start = self.layout.rings + index * len;
-        self.ring_at(4 * index, (start, len), &self.layout.ring_turn)
+        self.ring_at(4 * index, (start, len), &self.layout.ring_rewind)
     }
 
     /// The lane of a rank, as the ring from it to another that it is while no third one uses it.
     ///
     /// # Panics
     /// As [`Region::ring`].
-    pub fn lane(&self, from: Rank, to: Rank) -> Ring<'_> {
-        assert!(self.checked(from) != self.checked(to), "no lane from rank {from} to itself");
-        let len = self.layout.lane_bytes;
-        let (index, start) = (self.ring_index(from, to), self.layout.lanes + from * len);
-        self.ring_at(4 * index + 2, (start, len), &self.layout.lane_turn)
+    pub fn bulk_ring(&self, from: Rank, to: Rank) -> ByteRing<'_> {
+        assert!(
+            self.checked_rank(from) != self.checked_rank(to),
+            "no lane from rank {from} to itself"
+        );
+        let len = self.layout.bulk_ring_bytes;
+        let (index, start) = (self.ring_index(from, to), self.layout.bulk_rings + from * len);
+        self.ring_at(4 * index + 2, (start, len), &self.layout.bulk_ring_rewind)
     }
 
     fn ring_at<'a>(
         &'a self,
         cursor: usize,
         (start, len): (usize, usize),
-        turn: &'a Turn,
-    ) -> Ring<'a> {
-        let cursors = self.layout.cursors + cursor * size_of::<Cursor>();
+        rewind: &'a RewindPolicy,
+    ) -> ByteRing<'a> {
+        let cursors = self.layout.cursors + cursor * size_of::<RingCursor>();
         let start = self.base().wrapping_add(start);
         // SAFETY: the layout places the whole ring inside the backing, which outlives `self`. No
         // reference to its bytes is ever made.
         let bytes = unsafe { Dst::new(start, len) };
-        let (written, read) = (self.at(cursors), self.at(cursors + size_of::<Cursor>()));
-        Ring { written, read, bytes, turn }
+        let (written, read) =
+            (self.struct_at(cursors), self.struct_at(cursors + size_of::<RingCursor>()));
+        ByteRing { writer_cursor: written, reader_cursor: read, bytes, rewind }
     }
 
     /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which
-    /// `had` were asked for before; for how many there is.
+    /// `reserved_before` were asked for before; for how many there is.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
-    pub fn reserve_ring(&self, ring: &Ring<'_>, had: usize, len: usize) -> Result<usize> {
-        let end = len.next_multiple_of(RING_GRAIN).min(ring.bytes.len());
-        if end > had {
+    pub fn reserve_ring(
+        &self,
+        ring: &ByteRing<'_>,
+        reserved_before: usize,
+        len: usize,
+    ) -> Result<usize> {
+        let end = len.next_multiple_of(RING_RESERVE_STEP).min(ring.bytes.len());
+        if end > reserved_before {
             let start = ring.bytes.as_mut_ptr().addr() - self.base().addr();
-            self.memory.reserve(start + had, end - had)?;
+            self.backing.reserve(start + reserved_before, end - reserved_before)?;
         }
-        Ok(end.max(had))
+        Ok(end.max(reserved_before))
     }
 
     /// A rank's progress.
-    pub fn progress(&self, rank: Rank) -> &Progress {
-        self.at(self.layout.progress + self.checked(rank) * size_of::<Progress>())
+    pub fn progress(&self, rank: Rank) -> &RankProgress {
+        self.struct_at(self.layout.progress + self.checked_rank(rank) * size_of::<RankProgress>())
     }
 
     /// The labels of a rank's last operations.
     pub fn labels(&self, rank: Rank) -> &LabelTable {
-        self.at(self.layout.labels + self.checked(rank) * size_of::<LabelTable>())
+        self.struct_at(self.layout.labels + self.checked_rank(rank) * size_of::<LabelTable>())
     }
 
     /// The descriptor of an operation of a rank, with the text of its label if the rank still
@@ -212,23 +226,25 @@ impl Region {
         if descriptor.label.is_none() {
             return descriptor;
         }
-        descriptor.with_text(self.labels(rank).get(descriptor.sequence))
+        descriptor.with_label_text(self.labels(rank).get(descriptor.sequence))
     }
 
     /// What a rank was last seen doing, for messages.
-    pub fn doing(&self, rank: Rank) -> String {
+    pub fn describe_progress(&self, rank: Rank) -> String {
         self.progress(rank).describe(|entered| self.with_label(rank, entered))
     }
 
     /// A rank's pulse, and what it says.
-    pub fn pulse(&self, rank: Rank) -> &Pulse {
-        self.at(self.layout.pulses + self.checked(rank) * size_of::<Pulse>())
+    pub fn heartbeat(&self, rank: Rank) -> &HeartbeatState {
+        self.struct_at(
+            self.layout.heartbeats + self.checked_rank(rank) * size_of::<HeartbeatState>(),
+        )
     }
 
     /// The line of a rank that is used for a step.
-    pub fn line(&self, rank: Rank, step: u64) -> &Line {
-        let index = self.index(rank, step, LINES);
-        self.at(self.layout.lines + index * size_of::<Line>())
+    pub fn ctrl_slot(&self, rank: Rank, step: u64) -> &CtrlSlot {
+        let index = self.per_rank_index(rank, step, CTRL_SLOT_COUNT);
+        self.struct_at(self.layout.ctrl_slots + index * size_of::<CtrlSlot>())
     }
 
     /// The first bytes of the payload in the line of a rank that is used for a step, where they
@@ -236,9 +252,9 @@ impl Region {
     ///
     /// # Panics
     /// If a payload cannot be as long.
-    pub fn payload(&self, rank: Rank, step: u64, len: usize) -> Src<'_> {
+    pub fn inline_payload(&self, rank: Rank, step: u64, len: usize) -> Src<'_> {
         assert!(len <= INLINE_BYTES, "an inline payload has at most {INLINE_BYTES} bytes");
-        let start = self.line(rank, step).payload_address();
+        let start = self.ctrl_slot(rank, step).payload_address();
         // SAFETY: inside the line, and thereby the backing, which outlives `self`. No reference to
         // the bytes is made.
         unsafe { Src::new(start, len) }
@@ -248,129 +264,133 @@ impl Region {
     ///
     /// # Errors
     /// `OutOfMemory` or `System` where it has no memory yet, and there is none.
-    pub fn own_slot(&self, rank: Rank, step: u64) -> Result<Dst<'_>> {
-        let index = self.index(rank, step, SLOTS);
-        if !self.reserved[index].load(Ordering::Relaxed) {
+    pub fn own_data_slot(&self, rank: Rank, step: u64) -> Result<Dst<'_>> {
+        let index = self.per_rank_index(rank, step, DATA_SLOT_COUNT);
+        if !self.reserved_slots[index].load(Ordering::Relaxed) {
             let bytes = self.geometry.slot_bytes;
-            self.memory.reserve(self.layout.slots + index * bytes, bytes)?;
-            self.reserved[index].store(true, Ordering::Relaxed);
+            self.backing.reserve(self.layout.data_slots + index * bytes, bytes)?;
+            self.reserved_slots[index].store(true, Ordering::Relaxed);
         }
-        Ok(self.slot_at(index))
+        Ok(self.data_slot_at(index))
     }
 
     /// All slots of a rank, one after the other, for their owner.
     ///
     /// # Errors
-    /// As [`Region::own_slot`].
-    pub fn own_slots(&self, rank: Rank) -> Result<Dst<'_>> {
-        for step in 0..SLOTS {
-            self.own_slot(rank, step)?;
+    /// As [`Region::own_data_slot`].
+    pub fn own_data_slots(&self, rank: Rank) -> Result<Dst<'_>> {
+        for step in 0..DATA_SLOT_COUNT {
+            self.own_data_slot(rank, step)?;
         }
-        let len = self.geometry.slot_bytes * usize::try_from(SLOTS).unwrap_or(0);
-        Ok(self.slots_at(self.index(rank, 0, SLOTS), len))
+        let len = self.geometry.slot_bytes * usize::try_from(DATA_SLOT_COUNT).unwrap_or(0);
+        Ok(self.data_slots_at(self.per_rank_index(rank, 0, DATA_SLOT_COUNT), len))
     }
 
     /// The slot of a rank that is used for a step, for its readers.
-    pub fn slot(&self, rank: Rank, step: u64) -> Src<'_> {
-        self.slot_at(self.index(rank, step, SLOTS)).as_src()
+    pub fn data_slot(&self, rank: Rank, step: u64) -> Src<'_> {
+        self.data_slot_at(self.per_rank_index(rank, step, DATA_SLOT_COUNT)).as_src()
     }
 
-    /// The part of its slot, of `room` bytes, that is used for a step, for its owner. It is another
-    /// one each time that a slot is used, as far as there is room for several.
+    /// The part of its slot, of `max_bytes` bytes, that is used for a step, for its owner. It is
+    /// another one each time that a slot is used, as far as there is room for several.
     ///
     /// # Errors
-    /// As [`Region::own_slot`].
+    /// As [`Region::own_data_slot`].
     ///
     /// # Panics
     /// If a slot has not so much room.
-    pub fn own_part(&self, rank: Rank, step: u64, room: usize) -> Result<Dst<'_>> {
-        Ok(self.own_slot(rank, step)?.slice(self.geometry.part_at(step, room), room))
+    pub fn own_slot_part(&self, rank: Rank, step: u64, max_bytes: usize) -> Result<Dst<'_>> {
+        Ok(self
+            .own_data_slot(rank, step)?
+            .slice(self.geometry.slot_part_offset(step, max_bytes), max_bytes))
     }
 
     /// The same for its readers, of which all name the same room as the owner.
     ///
     /// # Panics
-    /// As [`Region::own_part`].
-    pub fn part(&self, rank: Rank, step: u64, room: usize) -> Src<'_> {
-        self.slot(rank, step).slice(self.geometry.part_at(step, room), room)
+    /// As [`Region::own_slot_part`].
+    pub fn slot_part(&self, rank: Rank, step: u64, max_bytes: usize) -> Src<'_> {
+        self.data_slot(rank, step).slice(self.geometry.slot_part_offset(step, max_bytes), max_bytes)
     }
 
     /// Writes a rank's mark of presence.
-    pub fn mark_presence(&self, rank: Rank, mark: [u64; 2]) {
+    pub fn write_presence_nonce(&self, rank: Rank, nonce: [u64; 2]) {
         let presence = self.presence(rank);
-        for (cell, word) in presence.nonce.iter().zip(mark) {
+        for (cell, word) in presence.nonce.iter().zip(nonce) {
             cell.store(word, Ordering::Release);
         }
     }
 
     /// Reads a rank's mark of presence.
-    pub fn read_presence(&self, rank: Rank) -> [u64; 2] {
+    pub fn read_presence_nonce(&self, rank: Rank) -> [u64; 2] {
         let presence = self.presence(rank);
         std::array::from_fn(|i| presence.nonce[i].load(Ordering::Acquire))
     }
 
     /// A rank leaves in order: what it has stored before can be read by whoever sees this.
     pub fn mark_left(&self, rank: Rank) {
-        self.presence(rank).left.store(1, Ordering::Release);
+        self.presence(rank).left_flag.store(1, Ordering::Release);
     }
 
     /// True once a rank has left in order.
     pub fn has_left(&self, rank: Rank) -> bool {
-        self.presence(rank).left.load(Ordering::Acquire) != 0
+        self.presence(rank).left_flag.load(Ordering::Acquire) != 0
     }
 
     /// Notes the core that a rank is on.
-    pub fn note_core(&self, rank: Rank, core: usize) {
-        let (noted, core) = (&self.presence(rank).core, core as u64 + 1);
-        if noted.load(Ordering::Relaxed) != core {
-            noted.store(core, Ordering::Relaxed);
+    pub fn record_core(&self, rank: Rank, core: usize) {
+        let (stored, core) = (&self.presence(rank).last_core, core as u64 + 1);
+        if stored.load(Ordering::Relaxed) != core {
+            stored.store(core, Ordering::Relaxed);
         }
     }
 
     /// Whether a rank may be on a core: it was when it was last seen, or was not seen yet.
-    pub fn may_be_on(&self, rank: Rank, core: usize) -> bool {
-        [0, core as u64 + 1].contains(&self.presence(rank).core.load(Ordering::Relaxed))
+    pub fn may_run_on_core(&self, rank: Rank, core: usize) -> bool {
+        [0, core as u64 + 1].contains(&self.presence(rank).last_core.load(Ordering::Relaxed))
     }
 
     /// Notes that `from` knocks for `to`; false where an earlier knock has not been answered, so
     /// that one more says nothing new.
-    pub fn begin_knock(&self, from: Rank, to: Rank) -> bool {
-        self.knock(from, to).swap(1, Ordering::AcqRel) == 0
+    pub fn begin_wake_request(&self, from: Rank, to: Rank) -> bool {
+        self.wake_request(from, to).swap(1, Ordering::AcqRel) == 0
     }
 
     /// `to` answers: what `from` had stored before it knocked can be read after this.
-    pub fn answer_knock(&self, from: Rank, to: Rank) {
-        self.knock(from, to).swap(0, Ordering::AcqRel);
+    pub fn finish_wake_request(&self, from: Rank, to: Rank) {
+        self.wake_request(from, to).swap(0, Ordering::AcqRel);
     }
 
-    fn knock(&self, from: Rank, to: Rank) -> &AtomicU64 {
-        let index = self.checked(from) * self.geometry.ranks + self.checked(to);
-        &self.at::<Knock>(self.layout.knocks + index * size_of::<Knock>()).0
+    fn wake_request(&self, from: Rank, to: Rank) -> &AtomicU64 {
+        let index = self.checked_rank(from) * self.geometry.ranks + self.checked_rank(to);
+        &self
+            .struct_at::<WakeRequest>(self.layout.wake_requests + index * size_of::<WakeRequest>())
+            .0
     }
 
-    fn presence(&self, rank: Rank) -> &Presence {
-        self.at(PRESENCE + self.checked(rank) * size_of::<Presence>())
+    fn presence(&self, rank: Rank) -> &RankPresence {
+        self.struct_at(PRESENCE_OFFSET + self.checked_rank(rank) * size_of::<RankPresence>())
     }
 
-    fn checked(&self, rank: Rank) -> usize {
+    fn checked_rank(&self, rank: Rank) -> usize {
         assert!(rank < self.geometry.ranks, "rank {rank} of {} in a region", self.geometry.ranks);
         rank
     }
 
-    fn index(&self, rank: Rank, step: u64, each: u64) -> usize {
-        // `each` is small and `step % each` smaller.
-        let within = usize::try_from(step % each).unwrap_or(0);
-        self.checked(rank) * usize::try_from(each).unwrap_or(0) + within
+    fn per_rank_index(&self, rank: Rank, step: u64, per_rank: u64) -> usize {
+        // `per_rank` is small and `step % per_rank` smaller.
+        let within = usize::try_from(step % per_rank).unwrap_or(0);
+        self.checked_rank(rank) * usize::try_from(per_rank).unwrap_or(0) + within
     }
 
-    fn slot_at(&self, index: usize) -> Dst<'_> {
-        self.slots_at(index, self.geometry.slot_bytes)
+    fn data_slot_at(&self, index: usize) -> Dst<'_> {
+        self.data_slots_at(index, self.geometry.slot_bytes)
     }
 
     /// So many bytes of slots from one on.
-    fn slots_at(&self, index: usize, len: usize) -> Dst<'_> {
-        let offset = self.layout.slots + index * self.geometry.slot_bytes;
-        debug_assert!(offset + len <= self.layout.lanes);
+    fn data_slots_at(&self, index: usize, len: usize) -> Dst<'_> {
+        let offset = self.layout.data_slots + index * self.geometry.slot_bytes;
+        debug_assert!(offset + len <= self.layout.bulk_rings);
         let start = self.base().wrapping_add(offset);
         // SAFETY: the layout places all slots one after the other inside the backing, which
         // outlives `self`. No reference to slots is ever made.
@@ -386,7 +406,7 @@ impl Region {
     }
 
     /// A control structure at an offset that the layout gives.
-    fn at<T: Control>(&self, offset: usize) -> &T {
+    fn struct_at<T: SharedAtomics>(&self, offset: usize) -> &T {
         debug_assert!(offset + size_of::<T>() <= self.layout.len);
         debug_assert_eq!(offset % align_of::<T>(), 0);
         let address = self.base().wrapping_add(offset).cast::<T>();
@@ -398,75 +418,86 @@ impl Region {
 }
 
 /// Structures made of atomic integers only, which may lie in shared memory.
-trait Control {}
-impl Control for Failure {}
-impl Control for Presence {}
-impl Control for Knock {}
-impl Control for Bell {}
-impl Control for Progress {}
-impl Control for Line {}
-impl Control for Lent {}
-impl Control for Cursor {}
-impl Control for Pulse {}
-impl Control for LabelTable {}
+trait SharedAtomics {}
+impl SharedAtomics for AbortRecord {}
+impl SharedAtomics for RankPresence {}
+impl SharedAtomics for WakeRequest {}
+impl SharedAtomics for Doorbell {}
+impl SharedAtomics for RankProgress {}
+impl SharedAtomics for CtrlSlot {}
+impl SharedAtomics for ExposureWords {}
+impl SharedAtomics for RingCursor {}
+impl SharedAtomics for HeartbeatState {}
+impl SharedAtomics for LabelTable {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Reuse;
-    use crate::transport::inproc::Heap;
+    use crate::transport::ReusePolicy;
+    use crate::transport::inproc::HeapRegion;
 
     #[test]
-    fn a_rank_is_where_it_was_last_seen() {
-        let geometry = Geometry { ranks: 2, slot_bytes: 8192, reuse: Reuse::Soon };
-        let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
+    fn last_core_is_recorded() {
+        let geometry =
+            RegionGeometry { ranks: 2, slot_bytes: 8192, reuse_policy: ReusePolicy::WhileCached };
+        let heap = HeapRegion::zeroed(geometry.bytes().unwrap()).unwrap();
         let region = Region::new(geometry, Box::new(heap)).unwrap();
-        assert!(region.may_be_on(1, 0) && region.may_be_on(1, 7));
+        assert!(region.may_run_on_core(1, 0) && region.may_run_on_core(1, 7));
         for core in [7, 0] {
-            region.note_core(1, core);
-            assert!(region.may_be_on(1, core) && !region.may_be_on(1, 7 - core));
+            region.record_core(1, core);
+            assert!(region.may_run_on_core(1, core) && !region.may_run_on_core(1, 7 - core));
         }
-        assert!(region.may_be_on(0, 3));
+        assert!(region.may_run_on_core(0, 3));
     }
 
     #[test]
-    fn nothing_overlaps() {
-        let all = [1, 2, 3, 8, 64].map(|ranks| [(ranks, Reuse::Soon), (ranks, Reuse::Late)]);
+    fn region_structures_do_not_overlap() {
+        let all = [1, 2, 3, 8, 64]
+            .map(|ranks| [(ranks, ReusePolicy::WhileCached), (ranks, ReusePolicy::AfterEviction)]);
         for (ranks, reuse) in all.concat() {
-            let geometry = Geometry { ranks, slot_bytes: 8192, reuse };
-            let heap = Heap::zeroed(geometry.bytes().unwrap()).unwrap();
+            let geometry = RegionGeometry { ranks, slot_bytes: 8192, reuse_policy: reuse };
+            let heap = HeapRegion::zeroed(geometry.bytes().unwrap()).unwrap();
             let region = Region::new(geometry, Box::new(heap)).unwrap();
-            let mut spans = vec![(0, size_of::<Failure>())];
+            let mut spans = vec![(0, size_of::<AbortRecord>())];
             let base = region.base().addr();
             let mut add = |address: usize, len| spans.push((address - base, len));
             for rank in 0..ranks {
-                add(std::ptr::from_ref(region.bell(rank)).addr(), size_of::<Bell>());
-                add(std::ptr::from_ref(region.progress(rank)).addr(), size_of::<Progress>());
-                add(std::ptr::from_ref(region.presence(rank)).addr(), size_of::<Presence>());
-                add(std::ptr::from_ref(region.message_bell(rank)).addr(), size_of::<Bell>());
-                add(std::ptr::from_ref(region.desk(rank).lent).addr(), size_of::<Lent>());
-                add(std::ptr::from_ref(region.pulse(rank)).addr(), size_of::<Pulse>());
+                add(std::ptr::from_ref(region.doorbell(rank)).addr(), size_of::<Doorbell>());
+                add(std::ptr::from_ref(region.progress(rank)).addr(), size_of::<RankProgress>());
+                add(std::ptr::from_ref(region.presence(rank)).addr(), size_of::<RankPresence>());
+                add(
+                    std::ptr::from_ref(region.message_doorbell(rank)).addr(),
+                    size_of::<Doorbell>(),
+                );
+                add(
+                    std::ptr::from_ref(region.exposure_table(rank).words).addr(),
+                    size_of::<ExposureWords>(),
+                );
+                add(std::ptr::from_ref(region.heartbeat(rank)).addr(), size_of::<HeartbeatState>());
                 add(std::ptr::from_ref(region.labels(rank)).addr(), size_of::<LabelTable>());
                 for peer in (0..ranks).filter(|&peer| peer != rank) {
                     let ring = region.ring(rank, peer);
-                    add(std::ptr::from_ref(ring.written).addr(), size_of::<Cursor>());
-                    add(std::ptr::from_ref(ring.read).addr(), size_of::<Cursor>());
+                    add(std::ptr::from_ref(ring.writer_cursor).addr(), size_of::<RingCursor>());
+                    add(std::ptr::from_ref(ring.reader_cursor).addr(), size_of::<RingCursor>());
                     add(ring.bytes.as_mut_ptr().addr(), ring.bytes.len());
-                    let lane = region.lane(rank, peer);
-                    add(std::ptr::from_ref(lane.written).addr(), size_of::<Cursor>());
-                    add(std::ptr::from_ref(lane.read).addr(), size_of::<Cursor>());
+                    let lane = region.bulk_ring(rank, peer);
+                    add(std::ptr::from_ref(lane.writer_cursor).addr(), size_of::<RingCursor>());
+                    add(std::ptr::from_ref(lane.reader_cursor).addr(), size_of::<RingCursor>());
                     // One for all its peers.
                     if peer == usize::from(rank == 0) {
                         add(lane.bytes.as_mut_ptr().addr(), lane.bytes.len());
                     }
-                    let knock = std::ptr::from_ref(region.knock(rank, peer)).addr();
-                    add(knock, size_of::<Knock>());
+                    let knock = std::ptr::from_ref(region.wake_request(rank, peer)).addr();
+                    add(knock, size_of::<WakeRequest>());
                 }
-                for step in 0..LINES {
-                    add(std::ptr::from_ref(region.line(rank, step)).addr(), size_of::<Line>());
+                for step in 0..CTRL_SLOT_COUNT {
+                    add(
+                        std::ptr::from_ref(region.ctrl_slot(rank, step)).addr(),
+                        size_of::<CtrlSlot>(),
+                    );
                 }
-                for step in 0..SLOTS {
-                    add(region.slot(rank, step).as_ptr().addr(), 8192);
+                for step in 0..DATA_SLOT_COUNT {
+                    add(region.data_slot(rank, step).as_ptr().addr(), 8192);
                 }
             }
             spans.sort_unstable();

@@ -2,7 +2,7 @@
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::sys::poll::{self, Events, Interest, PollSet, Poller};
+use crate::sys::poll::{self, Interest, PollEvents, PollSet, Poller};
 use crate::sys::unix;
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,9 +29,9 @@ pub fn ready_within(
 /// # Errors
 /// The reason as the system gives it.
 #[allow(clippy::disallowed_methods, reason = "this is the one way")]
-pub fn events(
+pub fn wait_for_events(
     poller: &Poller,
-    events: &mut Events,
+    events: &mut PollEvents,
     limit: Option<Duration>,
 ) -> std::io::Result<()> {
     poller.wait(events, limit)
@@ -42,12 +42,12 @@ pub fn events(
 /// # Errors
 /// The reason as the system gives it.
 #[allow(clippy::disallowed_methods, reason = "this is the one way")]
-pub fn any(set: &mut PollSet, limit: Duration) -> std::io::Result<()> {
+pub fn wait_for_any(set: &mut PollSet, limit: Duration) -> std::io::Result<()> {
     set.wait(limit)
 }
 
 /// Waits until the descriptor is ready.
-fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<()> {
+fn wait_until_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<()> {
     match ready_within(fd, interest, deadline) {
         Ok(true) => Ok(()),
         Ok(false) => {
@@ -62,20 +62,20 @@ fn ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> Result<
 ///
 /// # Errors
 /// `System`.
-pub fn any_readable<'a>(
+pub fn wait_for_any_readable<'a>(
     fds: impl IntoIterator<Item = BorrowedFd<'a>>,
     deadline: &Deadline,
 ) -> Result<()> {
     let mut set = PollSet::default();
     fds.into_iter().for_each(|fd| set.push(fd, Interest::READ));
-    any(&mut set, deadline.left()).map_err(|cause| Error::system("poll", &cause))
+    wait_for_any(&mut set, deadline.remaining()).map_err(|cause| Error::system("poll", &cause))
 }
 
-fn failed(cause: &std::io::Error) -> Error {
+fn broken_error(cause: &std::io::Error) -> Error {
     Error::connection("the connection broke", cause)
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::new(ErrorKind::Connection, "the other end closed the connection")
 }
 
@@ -87,7 +87,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                stream.set_nonblocking(true).map_err(|cause| failed(&cause))?;
+                stream.set_nonblocking(true).map_err(|cause| broken_error(&cause))?;
                 return Ok(stream);
             }
             // Ready for ever, and nobody comes.
@@ -96,7 +96,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
                 return Err(Error::new(ErrorKind::Connection, message));
             }
             Err(cause) if cause.kind() == Io::WouldBlock => {
-                ready(listener.as_fd(), Interest::READ, deadline)?;
+                wait_until_ready(listener.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
             Err(cause) => return Err(Error::connection("accepting a connection", &cause)),
@@ -121,10 +121,10 @@ pub fn write_all(
                 descriptor = None;
             }
             Err(cause) if cause.kind() == Io::WouldBlock => {
-                ready(stream.as_fd(), Interest::WRITE, deadline)?;
+                wait_until_ready(stream.as_fd(), Interest::WRITE, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(failed(&cause)),
+            Err(cause) => return Err(broken_error(&cause)),
         }
     }
     Ok(())
@@ -138,7 +138,7 @@ pub fn read_exact(stream: &UnixStream, bytes: &mut [u8], deadline: &Deadline) ->
     let mut filled = 0;
     while filled < bytes.len() {
         match receive(stream, &mut bytes[filled..], deadline)? {
-            (0, _) => return Err(closed()),
+            (0, _) => return Err(closed_error()),
             (got, _) => filled += got,
         }
     }
@@ -152,7 +152,7 @@ pub fn read_exact(stream: &UnixStream, bytes: &mut [u8], deadline: &Deadline) ->
 pub fn read_descriptor(stream: &UnixStream, tag: u8, deadline: &Deadline) -> Result<OwnedFd> {
     let mut byte = [0];
     match receive(stream, &mut byte, deadline)? {
-        (0, _) => Err(closed()),
+        (0, _) => Err(closed_error()),
         (_, Some(descriptor)) if byte[0] == tag => Ok(descriptor),
         (_, None) if byte[0] == tag => {
             let message = "the other end passed a descriptor, and it was lost on the way: this process may have as \
@@ -172,10 +172,10 @@ fn receive(
         match unix::receive(stream, bytes) {
             Ok(got) => return Ok(got),
             Err(cause) if cause.kind() == Io::WouldBlock => {
-                ready(stream.as_fd(), Interest::READ, deadline)?;
+                wait_until_ready(stream.as_fd(), Interest::READ, deadline)?;
             }
             Err(cause) if cause.kind() == Io::Interrupted => {}
-            Err(cause) => return Err(failed(&cause)),
+            Err(cause) => return Err(broken_error(&cause)),
         }
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_awaited_on_a_socket_that_was_shut_down() {
+    fn accept_fails_on_a_shut_down_socket() {
         let listener = unix::listen(&format!("libdist-{}", host::random_nonce().unwrap())).unwrap();
         let error = accept(&listener, &Deadline::after_ms(1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_has_hung_up_once_it_was_shut_down() {
+    fn shut_down_listener_reports_hang_up() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!poll::has_hung_up(listener.as_fd()));
         shut_down(&listener);

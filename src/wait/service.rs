@@ -5,8 +5,8 @@
 //! time and must not block; a panic in one is caught and ends only that registration.
 
 use crate::base::error::{Error, Result};
-use crate::base::log::Level;
-use crate::sys::poll::{Event, Events, Interest, Poller};
+use crate::base::log::LogLevel;
+use crate::sys::poll::{Interest, PollEvent, PollEvents, Poller};
 use crate::sys::{host, thread, unix};
 use crate::wait::io;
 use std::cell::Cell;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// What a watcher wants after it was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum WatchAction {
     /// Call again when more happens.
     Keep,
     /// Forget the registration.
@@ -28,29 +28,29 @@ pub enum Next {
 }
 
 /// Something with a descriptor to watch.
-pub trait Watched: Send + Sync + Debug {
+pub trait DescriptorHandler: Send + Sync + Debug {
     /// The descriptor; it must stay open while the registration lasts.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Called on the service thread when the descriptor can be read or was closed by its peer.
-    fn on_readable(&self) -> Next;
+    fn on_readable(&self) -> WatchAction;
 
     /// Called on the service thread when bytes can be written, for a watch that asked for that with
-    /// [`Watch::want`].
-    fn on_writable(&self) -> Next {
-        Next::Keep
+    /// [`DescriptorWatch::set_interest`].
+    fn on_writable(&self) -> WatchAction {
+        WatchAction::Keep
     }
 }
 
 /// Something to do at a certain time.
-pub trait Alarmed: Send + Sync + Debug {
+pub trait AlarmHandler: Send + Sync + Debug {
     /// Called on the service thread once the time has come; the alarm is not set any more then.
     fn on_alarm(&self);
 }
 
 /// A registration; dropping it ends the watch (a callback that is already running finishes).
 #[derive(Debug)]
-pub struct Watch {
+pub struct DescriptorWatch {
     id: u64,
 }
 
@@ -61,33 +61,33 @@ pub struct Alarm {
 }
 
 #[derive(Debug)]
-struct Service {
+struct ServiceState {
     next_id: u64,
-    watched: BTreeMap<u64, Arc<dyn Watched>>,
-    alarms: BTreeMap<u64, Clock>,
+    handlers: BTreeMap<u64, Arc<dyn DescriptorHandler>>,
+    alarms: BTreeMap<u64, AlarmEntry>,
     /// Present while the thread runs.
-    thread: Option<Running>,
+    thread: Option<ServiceThread>,
 }
 
 /// An alarm, and for when it is set.
 #[derive(Debug)]
-struct Clock {
-    alarmed: Arc<dyn Alarmed>,
+struct AlarmEntry {
+    handler: Arc<dyn AlarmHandler>,
     due: Option<Instant>,
 }
 
 /// What the registering threads and the running one share.
 #[derive(Clone, Debug)]
-struct Running {
+struct ServiceThread {
     poller: Arc<Poller>,
     /// A byte here makes the thread look whether anything is left to watch.
-    wake: Arc<UnixStream>,
+    wake_socket: Arc<UnixStream>,
     /// The process that started it: a forked child has the table but no thread.
     pid: u32,
 }
 
 /// The token of the wake-up socket; registrations count up from 1 and never get here.
-const WAKE: u64 = u64::MAX;
+const WAKE_TOKEN: u64 = u64::MAX;
 
 thread_local! {
     /// Whether this is the service thread, which looks for the next alarm whenever it has called
@@ -96,11 +96,11 @@ thread_local! {
 }
 
 /// How many events one turn takes.
-const EVENTS: u16 = 64;
+const EVENTS_PER_POLL: u16 = 64;
 
-static SERVICE: Mutex<Service> = Mutex::new(Service {
+static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
     next_id: 0,
-    watched: BTreeMap::new(),
+    handlers: BTreeMap::new(),
     alarms: BTreeMap::new(),
     thread: None,
 });
@@ -110,91 +110,91 @@ static SERVICE: Mutex<Service> = Mutex::new(Service {
 /// # Errors
 /// `System` where the thread or its wake-up socket cannot be made, or the descriptor not be
 /// watched.
-pub fn watch(watched: Arc<dyn Watched>) -> Result<Watch> {
+pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     let mut service = lock();
-    let running = service.running()?;
-    let id = service.fresh_id();
-    let added = running.poller.add(watched.descriptor(), id, Interest::READ);
+    let thread = service.ensure_thread()?;
+    let id = service.new_id();
+    let added = thread.poller.add(handler.descriptor(), id, Interest::READ);
     added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
-    service.watched.insert(id, watched);
-    Ok(Watch { id })
+    service.handlers.insert(id, handler);
+    Ok(DescriptorWatch { id })
 }
 
 /// An alarm clock that is not set yet, starting the service thread if none runs.
 ///
 /// # Errors
 /// `System` where the thread or its wake-up socket cannot be made.
-pub fn alarm(alarmed: Arc<dyn Alarmed>) -> Result<Alarm> {
+pub fn alarm(handler: Arc<dyn AlarmHandler>) -> Result<Alarm> {
     let mut service = lock();
-    service.running()?;
-    let id = service.fresh_id();
-    service.alarms.insert(id, Clock { alarmed, due: None });
+    service.ensure_thread()?;
+    let id = service.new_id();
+    service.alarms.insert(id, AlarmEntry { handler, due: None });
     Ok(Alarm { id })
 }
 
-impl Service {
+impl ServiceState {
     /// The thread, started if it does not run in this process.
-    fn running(&mut self) -> Result<Running> {
+    fn ensure_thread(&mut self) -> Result<ServiceThread> {
         match self.thread.clone().filter(|running| running.pid == host::pid()) {
             Some(running) => Ok(running),
             None => {
-                self.watched.clear();
+                self.handlers.clear();
                 self.alarms.clear();
-                Ok(self.thread.insert(start()?).clone())
+                Ok(self.thread.insert(start_thread()?).clone())
             }
         }
     }
 
-    fn fresh_id(&mut self) -> u64 {
+    fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
     fn is_idle(&self) -> bool {
-        self.watched.is_empty() && self.alarms.is_empty()
+        self.handlers.is_empty() && self.alarms.is_empty()
     }
 
     /// Makes the thread look around.
     fn wake(&self) {
         if let Some(running) = &self.thread {
             // A full socket means that a wake-up is pending already.
-            drop(unix::send(&running.wake, &[1], None));
+            drop(unix::send(&running.wake_socket, &[1], None));
         }
     }
 
     /// The time until the next alarm.
-    fn next_alarm(&self) -> Option<Duration> {
+    fn time_to_next_alarm(&self) -> Option<Duration> {
         let next = self.alarms.values().filter_map(|clock| clock.due).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
     /// Those whose time has come.
-    fn take_due(&mut self) -> Vec<Arc<dyn Alarmed>> {
+    fn take_due_alarms(&mut self) -> Vec<Arc<dyn AlarmHandler>> {
         let now = Instant::now();
         let due = self.alarms.values_mut().filter(|clock| clock.due.is_some_and(|due| due <= now));
         due.map(|clock| {
             clock.due = None;
-            Arc::clone(&clock.alarmed)
+            Arc::clone(&clock.handler)
         })
         .collect()
     }
 }
 
-impl Watch {
-    /// Calls no more until [`Watch::want`]. A caller that does this in one thread and the other in
-    /// another holds a lock of its own, so that the last one counts.
-    pub fn rest(&self) {
+impl DescriptorWatch {
+    /// Calls no more until [`DescriptorWatch::set_interest`]. A caller that does this in one thread
+    /// and the other in another holds a lock of its own, so that the last one counts.
+    pub fn pause(&self) {
         let service = lock();
-        if let (Some(watched), Some(running)) = (service.watched.get(&self.id), &service.thread) {
+        if let (Some(watched), Some(running)) = (service.handlers.get(&self.id), &service.thread) {
             // Fails only where it rests already.
             drop(running.poller.remove(watched.descriptor()));
         }
     }
 
     /// Changes what the descriptor is watched for; what has happened meanwhile is told at once.
-    pub fn want(&self, interest: Interest) {
+    pub fn set_interest(&self, interest: Interest) {
         let service = lock();
-        let (Some(watched), Some(running)) = (service.watched.get(&self.id), &service.thread)
+        let (Some(watched), Some(running)) = (service.handlers.get(&self.id), &service.thread)
         else {
             return;
         };
@@ -233,17 +233,17 @@ impl Drop for Alarm {
     }
 }
 
-impl Drop for Watch {
+impl Drop for DescriptorWatch {
     fn drop(&mut self) {
         // Outside the lock: the watched object may own further registrations.
-        drop(forget(self.id));
+        drop(unregister(self.id));
     }
 }
 
 /// Ends a registration, and with the last one the thread.
-fn forget(id: u64) -> Option<Arc<dyn Watched>> {
+fn unregister(id: u64) -> Option<Arc<dyn DescriptorHandler>> {
     let mut service = lock();
-    let watched = service.watched.remove(&id)?;
+    let watched = service.handlers.remove(&id)?;
     if let Some(running) = &service.thread {
         // Fails only where the descriptor was closed, which ends the watch too, or rests.
         drop(running.poller.remove(watched.descriptor()));
@@ -254,46 +254,49 @@ fn forget(id: u64) -> Option<Arc<dyn Watched>> {
     Some(watched)
 }
 
-fn lock() -> MutexGuard<'static, Service> {
+fn lock() -> MutexGuard<'static, ServiceState> {
     SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start() -> Result<Running> {
+fn start_thread() -> Result<ServiceThread> {
     let (ours, theirs) = unix::pair()?;
     let poller = Arc::new(Poller::new()?);
-    let added = poller.add(theirs.as_fd(), WAKE, Interest::READ);
+    let added = poller.add(theirs.as_fd(), WAKE_TOKEN, Interest::READ);
     added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
-    let running = Running { poller, wake: Arc::new(ours), pid: host::pid() };
+    let running = ServiceThread { poller, wake_socket: Arc::new(ours), pid: host::pid() };
     let poller = Arc::clone(&running.poller);
     // Detached: it ends by itself when the last registration goes.
-    drop(thread::spawn("dist-service", move || run(&poller, &theirs))?);
+    drop(thread::spawn("dist-service", move || run_thread(&poller, &theirs))?);
     Ok(running)
 }
 
 /// The thread: waits for any descriptor, an alarm or a wake-up, calls those concerned, until
 /// nothing is left.
-fn run(poller: &Arc<Poller>, wake: &UnixStream) {
+fn run_thread(poller: &Arc<Poller>, wake: &UnixStream) {
     IS_SERVICE.set(true);
-    let mut events = Events::with_room(EVENTS);
+    let mut events = PollEvents::with_capacity(EVENTS_PER_POLL);
     loop {
-        let limit = lock().next_alarm();
-        if let Err(cause) = io::events(poller, &mut events, limit) {
-            crate::log!(Level::Error, "the service thread cannot wait: {cause}");
+        let limit = lock().time_to_next_alarm();
+        if let Err(cause) = io::wait_for_events(poller, &mut events, limit) {
+            crate::log!(LogLevel::Error, "the service thread cannot wait: {cause}");
             lock().thread = None;
             return;
         }
         for event in events.iter() {
-            if event.token == WAKE {
+            if event.token == WAKE_TOKEN {
                 let mut bytes = [0; 64];
                 while unix::receive(wake, &mut bytes).is_ok_and(|(got, _)| got == bytes.len()) {}
             } else {
-                call(event);
+                dispatch_event(event);
             }
         }
-        let due = lock().take_due();
+        let due = lock().take_due_alarms();
         for alarmed in due {
             if catch_unwind(AssertUnwindSafe(|| alarmed.on_alarm())).is_err() {
-                crate::log!(Level::Error, "a callback of the service thread panicked: {alarmed:?}");
+                crate::log!(
+                    LogLevel::Error,
+                    "a callback of the service thread panicked: {alarmed:?}"
+                );
             }
         }
         let mut service = lock();
@@ -304,21 +307,21 @@ fn run(poller: &Arc<Poller>, wake: &UnixStream) {
     }
 }
 
-fn call(event: Event) {
-    let Some(watched) = lock().watched.get(&event.token).cloned() else { return };
+fn dispatch_event(event: PollEvent) {
+    let Some(watched) = lock().handlers.get(&event.token).cloned() else { return };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let next = if event.readable { watched.on_readable() } else { Next::Keep };
+        let next = if event.readable { watched.on_readable() } else { WatchAction::Keep };
         match next {
-            Next::Keep if event.writable => watched.on_writable(),
+            WatchAction::Keep if event.writable => watched.on_writable(),
             next => next,
         }
     }));
     match outcome {
-        Ok(Next::Keep) => {}
-        Ok(Next::Done) => drop(forget(event.token)),
+        Ok(WatchAction::Keep) => {}
+        Ok(WatchAction::Done) => drop(unregister(event.token)),
         Err(_) => {
-            crate::log!(Level::Error, "a callback of the service thread panicked: {watched:?}");
-            drop(forget(event.token));
+            crate::log!(LogLevel::Error, "a callback of the service thread panicked: {watched:?}");
+            drop(unregister(event.token));
         }
     }
 }
@@ -327,39 +330,42 @@ fn call(event: Event) {
 mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
-    use crate::wait::bell::Bell;
-    use crate::wait::{Pace, until};
+    use crate::wait::doorbell::Doorbell;
+    use crate::wait::{WaitPolicy, wait_until};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Debug)]
     struct Flag {
         stream: UnixStream,
         seen: AtomicBool,
-        bell: Bell,
+        bell: Doorbell,
     }
 
-    impl Watched for Flag {
+    impl DescriptorHandler for Flag {
         fn descriptor(&self) -> BorrowedFd<'_> {
             self.stream.as_fd()
         }
 
-        fn on_readable(&self) -> Next {
+        fn on_readable(&self) -> WatchAction {
             self.seen.store(true, Ordering::Release);
-            self.bell.ring();
-            Next::Done
+            self.bell.notify();
+            WatchAction::Done
         }
     }
 
     #[test]
-    fn a_closed_peer_is_noticed() {
+    fn closed_peer_calls_the_handler() {
         let (near, far) = unix::pair().unwrap();
-        let flag =
-            Arc::new(Flag { stream: near, seen: AtomicBool::new(false), bell: Bell::default() });
+        let flag = Arc::new(Flag {
+            stream: near,
+            seen: AtomicBool::new(false),
+            bell: Doorbell::default(),
+        });
         let watch = watch(flag.clone()).unwrap();
         drop(far);
-        let pace = Pace { spin: Duration::ZERO, crowded: true };
+        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
         let seen = || flag.seen.load(Ordering::Acquire).then_some(());
-        until(&flag.bell, pace, &Deadline::after_ms(10_000), || None, seen).unwrap();
+        wait_until(&flag.bell, pace, &Deadline::after_ms(10_000), || None, seen).unwrap();
         drop(watch);
     }
 }

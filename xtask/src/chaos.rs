@@ -6,61 +6,68 @@
 //! build.
 
 use crate::workspace::cargo;
-use crate::{Arguments, Outcome, run};
+use crate::{Arguments, CommandResult, run};
 use std::time::Duration;
 
-const SEEDS: u64 = 2000;
-const TIMES: u64 = 200;
-const ROUNDS: u64 = 1000;
+const DEFAULT_SEEDS: u64 = 2000;
+const DEFAULT_INJECTIONS: u64 = 200;
+const DEFAULT_ROUNDS: u64 = 1000;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What one seed, injection or round may take on average, on a busy machine.
-const EACH: Duration = Duration::from_secs(10);
+const LIMIT_PER_SEED: Duration = Duration::from_secs(10);
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let mut test = cargo();
     test.arg("test");
     let (name, times) = if arguments.flag("--latency") {
-        let times = number(&mut arguments, "--times")?.unwrap_or(TIMES);
+        let times = number_option(&mut arguments, "--times")?.unwrap_or(DEFAULT_INJECTIONS);
         test.arg("--release").env("CHAOS_TIMES", times.to_string());
-        if let Some(limit) = number(&mut arguments, "--limit-ms")? {
+        if let Some(limit) = number_option(&mut arguments, "--limit-ms")? {
             test.env("CHAOS_LIMIT_MS", limit.to_string());
         }
         // There are four kinds of injections.
         ("latency::latencies", times.saturating_mul(4))
     } else if arguments.flag("--rounds") {
-        let rounds = number(&mut arguments, "--times")?.unwrap_or(ROUNDS);
+        let rounds = number_option(&mut arguments, "--times")?.unwrap_or(DEFAULT_ROUNDS);
         test.env("CHAOS_ROUNDS", rounds.to_string());
         ("rounds::rounds_of_kill_leave_nothing", rounds)
     } else {
-        ("chaos", seeds(&mut arguments, &mut test)?)
+        ("chaos", set_seed_range(&mut arguments, &mut test)?)
     };
     if let Some(only) = arguments.value("--only")? {
         test.env("CHAOS_ONLY", only);
     }
     arguments.finish()?;
     test.args(["--test", "chaos", "--", name, "--exact", "--nocapture"]);
-    let limit = BUILD_LIMIT + EACH * u32::try_from(times).unwrap_or(u32::MAX / 16);
-    Ok(run::shown(&mut test, limit)?.success())
+    let limit = BUILD_LIMIT + LIMIT_PER_SEED * u32::try_from(times).unwrap_or(u32::MAX / 16);
+    Ok(run::run_visibly(&mut test, limit)?.success())
 }
 
 /// Which seeds, for how long, and how many at once; returns how many at most.
-fn seeds(arguments: &mut Arguments, test: &mut std::process::Command) -> Result<u64, String> {
-    let one = number(arguments, "--seed")?;
-    let first = one.or(number(arguments, "--first")?).unwrap_or(1);
-    let count = number(arguments, "--seeds")?.unwrap_or(if one.is_some() { 1 } else { SEEDS });
+fn set_seed_range(
+    arguments: &mut Arguments,
+    test: &mut std::process::Command,
+) -> Result<u64, String> {
+    let one = number_option(arguments, "--seed")?;
+    let first = one.or(number_option(arguments, "--first")?).unwrap_or(1);
+    let count = number_option(arguments, "--seeds")?.unwrap_or(if one.is_some() {
+        1
+    } else {
+        DEFAULT_SEEDS
+    });
     let end = first.checked_add(count).ok_or("there are no seeds that large")?;
     test.env("CHAOS_SEEDS", format!("{first}..{end}"));
     for (option, variable) in [("--minutes", "CHAOS_MINUTES"), ("--jobs", "CHAOS_JOBS")] {
-        if let Some(value) = number(arguments, option)? {
+        if let Some(value) = number_option(arguments, option)? {
             test.env(variable, value.to_string());
         }
     }
     Ok(count)
 }
 
-fn number(arguments: &mut Arguments, name: &str) -> Result<Option<u64>, String> {
+fn number_option(arguments: &mut Arguments, name: &str) -> Result<Option<u64>, String> {
     let parse = |text: String| text.parse().map_err(|_| format!("{name} {text} is not a number"));
     arguments.value(name)?.map(parse).transpose()
 }
@@ -72,7 +79,7 @@ mod tests {
     fn seeds_of(words: &[&str]) -> (u64, String) {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
         let mut test = std::process::Command::new("true");
-        let count = seeds(&mut Arguments::new(&words), &mut test).unwrap();
+        let count = set_seed_range(&mut Arguments::new(&words), &mut test).unwrap();
         let value = test.get_envs().find(|(name, _)| *name == "CHAOS_SEEDS").unwrap().1.unwrap();
         (count, value.to_string_lossy().into_owned())
     }

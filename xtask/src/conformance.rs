@@ -3,75 +3,80 @@
 //! `cargo xtask test` runs a covering part of it; here it is built with optimisation and run from
 //! end to end, or the part of it that is asked for.
 
-use crate::mpi::Mpi;
-use crate::workspace::{cargo, json_string, scratch};
-use crate::{Arguments, Outcome, run, tools};
+use crate::mpi::MpiLibrary;
+use crate::workspace::{cargo, json_string, scratch_folder};
+use crate::{Arguments, CommandResult, run, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 /// What the whole may take.
-const MINUTES: u64 = 60;
+const DEFAULT_MINUTES: u64 = 60;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// The suite stops by itself when its time is up, and then has to say what it found.
-const GRACE: Duration = Duration::from_secs(180);
+const REPORT_TIME: Duration = Duration::from_secs(180);
 
 /// What is passed on, by the name of the option.
-const WISHES: [&str; 4] = ["part", "transport", "kind", "only"];
+const NATIVE_OPTIONS: [&str; 4] = ["part", "transport", "kind", "only"];
 
 /// The same for another back end than the native one.
-const WISHES_OF_BACKENDS: [&str; 5] = ["plugin", "options", "ranks", "calls", "kind"];
+const BACKEND_OPTIONS: [&str; 5] = ["plugin", "options", "ranks", "calls", "kind"];
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let minutes = match arguments.value("--minutes")? {
-        None => MINUTES,
+        None => DEFAULT_MINUTES,
         Some(text) => text.parse().map_err(|_| format!("\"{text}\" is not a number"))?,
     };
     let backend = arguments.value("--backend")?;
     if let (Some(name), Some(launcher)) = (&backend, arguments.value("--launcher")?) {
-        return by_processes(name, &launcher, minutes, arguments);
+        return run_under_launcher(name, &launcher, minutes, arguments);
     }
-    let (name, wishes) = match backend {
-        None => ("whole::whole_matrix", &WISHES[..]),
-        Some(_) => ("backends::a_back_end_by_name", &WISHES_OF_BACKENDS[..]),
+    let (name, options) = match backend {
+        None => ("whole::whole_matrix", &NATIVE_OPTIONS[..]),
+        Some(_) => ("backends::a_back_end_by_name", &BACKEND_OPTIONS[..]),
     };
     let mut test = cargo();
     test.args(["test", "--release", "--test", "conformance", "--"]);
     test.args([name, "--exact", "--ignored", "--nocapture"]);
     test.env("CONFORMANCE_MINUTES", minutes.to_string());
     test.envs(backend.map(|name| ("CONFORMANCE_BACKEND", name)));
-    for wish in wishes {
-        if let Some(value) = arguments.value(&format!("--{wish}"))? {
-            if *wish == "part" {
+    for option in options {
+        if let Some(value) = arguments.value(&format!("--{option}"))? {
+            if *option == "part" {
                 check_part(&value)?;
             }
-            test.env(format!("CONFORMANCE_{}", wish.to_uppercase()), value);
+            test.env(format!("CONFORMANCE_{}", option.to_uppercase()), value);
         }
     }
     arguments.finish()?;
-    let limit = BUILD_LIMIT + GRACE + Duration::from_secs(minutes.saturating_mul(60));
-    Ok(run::shown(&mut test, limit)?.success())
+    let limit = BUILD_LIMIT + REPORT_TIME + Duration::from_secs(minutes.saturating_mul(60));
+    Ok(run::run_visibly(&mut test, limit)?.success())
 }
 
 /// One rank in each process, started by the launcher of an MPI.
-fn by_processes(name: &str, launcher: &str, minutes: u64, mut arguments: Arguments) -> Outcome {
-    let mpi = Mpi::ALL.into_iter().find(|mpi| mpi.name() == launcher);
+fn run_under_launcher(
+    name: &str,
+    launcher: &str,
+    minutes: u64,
+    mut arguments: Arguments,
+) -> CommandResult {
+    let mpi = MpiLibrary::ALL.into_iter().find(|mpi| mpi.name() == launcher);
     let mpi = mpi.ok_or("--launcher takes openmpi or mpich")?;
     let ranks = arguments.value("--ranks")?.unwrap_or_else(|| "1,2,3,4".into());
     let mut settings = vec![("BACKEND", name.to_owned()), ("MINUTES", minutes.to_string())];
-    for wish in ["plugin", "options", "calls", "kind"] {
-        if let Some(value) = arguments.value(&format!("--{wish}"))? {
-            settings.push((name_of(wish), value));
+    for option in ["plugin", "options", "calls", "kind"] {
+        if let Some(value) = arguments.value(&format!("--{option}"))? {
+            settings.push((variable_suffix(option), value));
         }
     }
     arguments.finish()?;
-    let program = program(true)?;
-    let limit = GRACE + Duration::from_secs(minutes.saturating_mul(60));
+    let program = build_suite(true)?;
+    let limit = REPORT_TIME + Duration::from_secs(minutes.saturating_mul(60));
     for text in ranks.split(',') {
         let ranks = text.parse().map_err(|_| format!("\"{text}\" is not a number"))?;
-        let job = Job { launcher: mpi.launcher(ranks)?, settings: settings.clone() };
+        let job = ConformanceJob { launcher: mpi.launcher(ranks)?, settings: settings.clone() };
         if !job.run(&program, limit)?.success() {
             return Ok(false);
         }
@@ -79,8 +84,8 @@ fn by_processes(name: &str, launcher: &str, minutes: u64, mut arguments: Argumen
     Ok(true)
 }
 
-fn name_of(wish: &str) -> &'static str {
-    match wish {
+fn variable_suffix(option: &str) -> &'static str {
+    match option {
         "plugin" => "PLUGIN",
         "options" => "OPTIONS",
         "calls" => "CALLS",
@@ -89,32 +94,36 @@ fn name_of(wish: &str) -> &'static str {
 }
 
 /// Ranks that a launcher starts, and what is wanted of them.
-pub(crate) struct Job {
+pub(crate) struct ConformanceJob {
     pub(crate) launcher: Command,
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
-impl Job {
+impl ConformanceJob {
     /// Runs the suite to its end, showing what it says.
-    pub(crate) fn run(self, program: &Path, limit: Duration) -> Result<run::Finished, String> {
-        let folder = scratch("conformance")?;
-        tools::fresh_folder(&folder)?;
+    pub(crate) fn run(
+        self,
+        program: &Path,
+        limit: Duration,
+    ) -> Result<run::FinishedProcess, String> {
+        let folder = scratch_folder("conformance")?;
+        tools::recreate_folder(&folder)?;
         let Self { mut launcher, settings } = self;
         launcher.arg(program);
         launcher.args(["processes::a_rank_of_a_back_end", "--exact", "--ignored", "--nocapture"]);
         launcher.env("CONFORMANCE_STORE", folder.join("store"));
         launcher
             .envs(settings.into_iter().map(|(name, text)| (format!("CONFORMANCE_{name}"), text)));
-        run::shown(&mut launcher, limit)
+        run::run_visibly(&mut launcher, limit)
     }
 }
 
 /// Builds the suite, and says where its program is.
-pub(crate) fn program(optimised: bool) -> Result<PathBuf, String> {
+pub(crate) fn build_suite(optimised: bool) -> Result<PathBuf, String> {
     let mut build = cargo();
     build.args(["test", "--test", "conformance", "--no-run", "--message-format", "json"]);
     build.args(optimised.then_some("--release"));
-    let built = run::must(&mut build, BUILD_LIMIT)?.text;
+    let built = run::run_checked(&mut build, BUILD_LIMIT)?.text;
     let lines = built.lines().filter(|line| line.contains("\"name\":\"conformance\""));
     let program = lines.filter_map(|line| json_string(line, "executable")).next_back();
     program.map(PathBuf::from).ok_or_else(|| "cargo names no program of the suite".into())

@@ -8,11 +8,11 @@
 //! is done, so that the call never waits.
 //!
 //! The figure of a tree is the smallest count that at least a twentieth of its calls have
-//! ([`FREQUENT`]), over [`RUNS`] runs, which take turns with those of the other tree. Calls that
-//! grow a table, meet a full ring or wait have other counts and do not change it.
+//! ([`FREQUENT_SHARE`]), over [`RUNS`] runs, which take turns with those of the other tree. Calls
+//! that grow a table, meet a full ring or wait have other counts and do not change it.
 
-use crate::workspace::{cargo, root, scratch, target};
-use crate::{Arguments, Outcome, run, tools};
+use crate::workspace::{cargo, repository_root, scratch_folder, target_folder};
+use crate::{Arguments, CommandResult, run, tools};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -30,12 +30,12 @@ const RUNS: usize = 3;
 /// Number of calls of each kind in one run.
 const CALLS: u64 = 60;
 /// Smallest share of calls for a count to be frequent.
-const FREQUENT: f64 = 0.05;
+const FREQUENT_SHARE: f64 = 0.05;
 /// Smallest share of calls that must have a frequent count.
-const SHARE: f64 = 0.5;
+const MIN_FREQUENT_SHARE: f64 = 0.5;
 
 /// Largest allowed growth against the other tree.
-const GROWTH: f64 = 0.02;
+const MAX_GROWTH: f64 = 0.02;
 
 /// One kind of call that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,24 +62,24 @@ const LABELLED: CallKind = CallKind {
 const KINDS: [CallKind; 3] = [ALL_REDUCE, SEND, RECV];
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let against = arguments.value("--against")?.map(PathBuf::from);
     arguments.finish()?;
-    if !tools::has("valgrind") {
+    if !tools::has_program("valgrind") {
         return Err(
             "valgrind not found: install it (Debian, Ubuntu: `apt-get install valgrind`)".into()
         );
     }
-    let mut trees = vec![Tree::this()?];
+    let mut trees = vec![MeasuredTree::build_this()?];
     if let Some(path) = against {
-        trees.push(Tree::other(&path)?);
+        trees.push(MeasuredTree::open_other(&path)?);
     }
-    let mut samples: Vec<Samples> = vec![Samples::new(); trees.len()];
+    let mut samples: Vec<CallSamples> = vec![CallSamples::new(); trees.len()];
     for number in 0..RUNS {
         for (tree, samples) in trees.iter().zip(&mut samples) {
             println!("run {} of {RUNS}: {}", number + 1, tree.title);
-            tree.count(samples)?;
+            tree.count_run(samples)?;
         }
     }
     let mut figures = Vec::new();
@@ -88,33 +88,37 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
             tree.figures(samples).map_err(|problem| format!("{}: {problem}", tree.title))?;
         figures.push(counts);
     }
-    let report = Report::of(&figures[0], figures.get(1));
+    let report = CostReport::of(&figures[0], figures.get(1));
     print!("\n{}", report.text);
     Ok(report.exceeded.is_empty())
 }
 
 /// A tree whose library is measured.
 #[derive(Debug)]
-struct Tree {
+struct MeasuredTree {
     title: String,
     /// Folder with the compiled program, the link to the library and the files of a run.
     folder: PathBuf,
     has_labels: bool,
 }
 
-impl Tree {
+impl MeasuredTree {
     /// Builds this tree's library.
-    fn this() -> Result<Self, String> {
+    fn build_this() -> Result<Self, String> {
         let mut build = cargo();
         build.args(["build", "--release", "--package", "dist", "--lib"]);
-        if !run::shown(&mut build, BUILD_LIMIT)?.success() {
+        if !run::run_visibly(&mut build, BUILD_LIMIT)?.success() {
             return Err("the release build failed".into());
         }
-        Self::compile("this tree", &root().join("include"), &target()?.join("release/libdist.so"))
+        Self::compile(
+            "this tree",
+            &repository_root().join("include"),
+            &target_folder()?.join("release/libdist.so"),
+        )
     }
 
     /// Another tree, which must be built already.
-    fn other(path: &Path) -> Result<Self, String> {
+    fn open_other(path: &Path) -> Result<Self, String> {
         let path = fs::canonicalize(path)
             .map_err(|cause| format!("--against {}: {cause}", path.display()))?;
         let library = path.join("target/release/libdist.so");
@@ -130,8 +134,8 @@ impl Tree {
 
     /// Compiles the program against a header and a library.
     fn compile(title: &str, include: &Path, library: &Path) -> Result<Self, String> {
-        let folder = scratch("cost")?.join(title.replace(' ', "-"));
-        tools::fresh_folder(&folder)?;
+        let folder = scratch_folder("cost")?.join(title.replace(' ', "-"));
+        tools::recreate_folder(&folder)?;
         // The link has the soname, by which the program asks for the library.
         let link = folder.join("libdist.so.0");
         symlink(library, &link).map_err(|cause| format!("linking {}: {cause}", link.display()))?;
@@ -146,10 +150,14 @@ impl Tree {
         if has_labels {
             compiler.arg("-DHAS_LABELS");
         }
-        compiler.arg("-I").arg(include).arg(root().join("ffi-tests/perf/call_cost.c")).arg(&link);
+        compiler
+            .arg("-I")
+            .arg(include)
+            .arg(repository_root().join("ffi-tests/perf/call_cost.c"))
+            .arg(&link);
         compiler.arg(format!("-Wl,-rpath,{}", folder.display()));
         compiler.arg("-o").arg(folder.join("call_cost"));
-        run::must(&mut compiler, COMPILE_LIMIT)?;
+        run::run_checked(&mut compiler, COMPILE_LIMIT)?;
         Ok(Self { title: title.to_owned(), folder, has_labels })
     }
 
@@ -159,28 +167,28 @@ impl Tree {
     }
 
     /// Runs both ranks once, and adds the counts of their calls.
-    fn count(&self, samples: &mut Samples) -> Result<(), String> {
-        let place = self.folder.join("run");
-        tools::fresh_folder(&place)?;
+    fn count_run(&self, samples: &mut CallSamples) -> Result<(), String> {
+        let run_folder = self.folder.join("run");
+        tools::recreate_folder(&run_folder)?;
         let program = self.folder.join("call_cost");
         let mut counted = without_settings("valgrind");
         counted.args(["--tool=callgrind", "--quiet"]);
-        counted.arg(format!("--callgrind-out-file={}", place.join("counts").display()));
+        counted.arg(format!("--callgrind-out-file={}", run_folder.join("counts").display()));
         for kind in self.kinds() {
             counted.arg(format!("--toggle-collect={}", kind.function));
             counted.arg(format!("--dump-after={}", kind.step));
         }
-        counted.arg(&program).arg("0").arg(&place).arg(CALLS.to_string());
+        counted.arg(&program).arg("0").arg(&run_folder).arg(CALLS.to_string());
         let mut peer = without_settings(&program);
         // It spins for as long as the counted rank, which is fifty times slower, lets it wait.
         peer.env("DIST_SPIN_US", "1000000");
-        peer.arg("1").arg(&place).arg(CALLS.to_string());
-        run::together(vec![counted, peer], RUN_LIMIT)?;
-        read_samples(&place, samples)
+        peer.arg("1").arg(&run_folder).arg(CALLS.to_string());
+        run::run_all(vec![counted, peer], RUN_LIMIT)?;
+        read_samples(&run_folder, samples)
     }
 
     /// The figure of each kind of call.
-    fn figures(&self, samples: &Samples) -> Result<Counts, String> {
+    fn figures(&self, samples: &CallSamples) -> Result<InstructionCounts, String> {
         let figures = self.kinds().map(|kind| {
             let counts = samples.get(kind.step).map_or(&[][..], Vec::as_slice);
             let figure =
@@ -203,15 +211,15 @@ fn without_settings(program: impl AsRef<std::ffi::OsStr>) -> Command {
 }
 
 /// Instructions per call, by the title of the kind of call.
-type Counts = BTreeMap<&'static str, u64>;
+type InstructionCounts = BTreeMap<&'static str, u64>;
 
 /// The instructions of single calls, by the function of the program that made them.
-type Samples = BTreeMap<String, Vec<u64>>;
+type CallSamples = BTreeMap<String, Vec<u64>>;
 
 /// Adds the counts in all files of a run, by the function whose return ended the file.
-fn read_samples(place: &Path, samples: &mut Samples) -> Result<(), String> {
-    let failed = |cause: std::io::Error| format!("reading {}: {cause}", place.display());
-    for entry in fs::read_dir(place).map_err(failed)? {
+fn read_samples(run_folder: &Path, samples: &mut CallSamples) -> Result<(), String> {
+    let failed = |cause: std::io::Error| format!("reading {}: {cause}", run_folder.display());
+    for entry in fs::read_dir(run_folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let is_counts = path.file_stem().is_some_and(|stem| stem == "counts");
         // The file without a number has the instructions after the last call.
@@ -243,11 +251,11 @@ fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     }
     #[allow(clippy::cast_precision_loss, reason = "a small number of calls")]
     let share = |calls: usize| calls as f64 / counts.len() as f64;
-    times.retain(|_, &mut calls| share(calls) >= FREQUENT);
+    times.retain(|_, &mut calls| share(calls) >= FREQUENT_SHARE);
     let covered = share(times.values().sum());
     match times.first_key_value() {
         None if counts.iter().all(|&count| count == 0) => Err("callgrind counted no call".into()),
-        Some((&count, _)) if covered >= SHARE => Ok(count),
+        Some((&count, _)) if covered >= MIN_FREQUENT_SHARE => Ok(count),
         _ => Err(format!(
             "only {:.0} % of the calls have a count that is frequent; \
              other processes use the cores; run it again when they are free",
@@ -264,20 +272,20 @@ fn growth(before: u64, after: u64) -> f64 {
 
 /// The table, and the calls whose count grew too much.
 #[derive(Debug)]
-struct Report {
+struct CostReport {
     text: String,
     exceeded: Vec<&'static str>,
 }
 
-impl Report {
-    fn of(this: &Counts, other: Option<&Counts>) -> Self {
+impl CostReport {
+    fn of(this: &InstructionCounts, other: Option<&InstructionCounts>) -> Self {
         let mut report = Self { text: String::new(), exceeded: Vec::new() };
         let columns = if other.is_some() { " other tree   growth" } else { "" };
         report.text = format!("instructions of a 4-byte call\n{:<22}this tree{columns}\n", "");
         for kind in KINDS {
             let Some(&count) = this.get(kind.title) else { continue };
             match other.and_then(|other| other.get(kind.title)) {
-                Some(&before) => report.row(kind.title, count, before, Some(GROWTH)),
+                Some(&before) => report.row(kind.title, count, before, Some(MAX_GROWTH)),
                 None => report.text.push_str(&format!("{:<22}{count:>9}\n", kind.title)),
             }
         }
@@ -315,8 +323,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn counts(all_reduce: u64, send: u64) -> Counts {
-        Counts::from([("all_reduce", all_reduce), ("send", send)])
+    fn counts(all_reduce: u64, send: u64) -> InstructionCounts {
+        InstructionCounts::from([("all_reduce", all_reduce), ("send", send)])
     }
 
     #[test]
@@ -341,13 +349,13 @@ mod tests {
 
     #[test]
     fn growth_above_two_percent_is_reported() {
-        let allowed = Report::of(&counts(1020, 400), Some(&counts(1000, 500)));
+        let allowed = CostReport::of(&counts(1020, 400), Some(&counts(1000, 500)));
         assert!(allowed.exceeded.is_empty(), "{}", allowed.text);
         assert!(allowed.text.contains("+2.00 %") && allowed.text.contains("-20.00 %"));
-        let report = Report::of(&counts(1021, 500), Some(&counts(1000, 500)));
+        let report = CostReport::of(&counts(1021, 500), Some(&counts(1000, 500)));
         assert_eq!(report.exceeded, ["all_reduce"]);
         assert!(report.text.ends_with("Too many instructions: all_reduce.\n"), "{}", report.text);
-        let alone = Report::of(&counts(1021, 500), None);
+        let alone = CostReport::of(&counts(1021, 500), None);
         assert!(alone.exceeded.is_empty() && !alone.text.contains('%'), "{}", alone.text);
     }
 
@@ -355,7 +363,7 @@ mod tests {
     fn a_labelled_call_is_reported_without_a_limit() {
         let mut with_label = counts(1000, 500);
         with_label.insert(LABELLED.title, 1200);
-        let report = Report::of(&with_label, None);
+        let report = CostReport::of(&with_label, None);
         assert!(report.exceeded.is_empty() && report.text.contains("+20.00 %"), "{}", report.text);
     }
 }

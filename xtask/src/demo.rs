@@ -1,13 +1,13 @@
 //! `cargo xtask demo`: builds everything, and trains the digit classifier on several processes.
 
 use crate::examples::{TRAIN_DIGITS, distrun, is_result, without_rank};
-use crate::{Arguments, Outcome, run, workspace};
+use crate::{Arguments, CommandResult, run, workspace};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the command. Its last line is the trainer's result.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let ranks = match arguments.value("--ranks")? {
         None => 4,
@@ -20,12 +20,12 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     arguments.finish()?;
 
     println!("Building libdist and its launcher, distrun");
-    let stage = workspace::release()?;
+    let stage = workspace::stage_release_build()?;
     println!("Compiling c-examples/train_digits.c");
     let program = TRAIN_DIGITS.compile(&stage)?;
     println!("Training on {ranks} processes");
     let mut result = None;
-    let finished = run::watched(&mut distrun(&stage, ranks, &program), LIMIT, |line| {
+    let finished = run::run_with_lines(&mut distrun(&stage, ranks, &program), LIMIT, |line| {
         let line = without_rank(line);
         if is_result(line) {
             result = Some(line.to_string());
@@ -38,6 +38,6 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
             println!("{line}");
             Ok(true)
         }
-        _ => Err(format!("the training failed: {}", finished.ending())),
+        _ => Err(format!("the training failed: {}", finished.exit_description())),
     }
 }

@@ -1,7 +1,7 @@
 //! The C programs of `c-examples`: compiled with the system's compiler, run (most through a
 //! launcher), their results read.
 
-use crate::workspace::{Stage, root, scratch};
+use crate::workspace::{StagedBuild, repository_root, scratch_folder};
 use crate::{run, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,18 +11,18 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 
 /// A C program and its sources, as paths below `c-examples`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Example {
+pub(crate) struct CExample {
     pub(crate) name: &'static str,
     sources: &'static [&'static str],
 }
 
-pub(crate) const HELLO: Example = Example { name: "hello", sources: &["hello.c"] };
-pub(crate) const ALL_REDUCE: Example = Example { name: "all_reduce", sources: &["all_reduce.c"] };
-pub(crate) const OVERLAP: Example = Example { name: "overlap", sources: &["overlap.c"] };
-pub(crate) const SEND_RECV: Example = Example { name: "send_recv", sources: &["send_recv.c"] };
-pub(crate) const RING: Example = Example { name: "ring", sources: &["ring.c"] };
-pub(crate) const SPAWN: Example = Example { name: "spawn", sources: &["spawn.c"] };
-pub(crate) const STORE_DIRECTORY: Example = Example {
+pub(crate) const HELLO: CExample = CExample { name: "hello", sources: &["hello.c"] };
+pub(crate) const ALL_REDUCE: CExample = CExample { name: "all_reduce", sources: &["all_reduce.c"] };
+pub(crate) const OVERLAP: CExample = CExample { name: "overlap", sources: &["overlap.c"] };
+pub(crate) const SEND_RECV: CExample = CExample { name: "send_recv", sources: &["send_recv.c"] };
+pub(crate) const RING: CExample = CExample { name: "ring", sources: &["ring.c"] };
+pub(crate) const SPAWN: CExample = CExample { name: "spawn", sources: &["spawn.c"] };
+pub(crate) const STORE_DIRECTORY: CExample = CExample {
     name: "store_directory",
     sources: &[
         "store_directory/store_directory.c",
@@ -31,7 +31,7 @@ pub(crate) const STORE_DIRECTORY: Example = Example {
         "store_directory/directory_files.c",
     ],
 };
-pub(crate) const TRAIN_DIGITS: Example = Example {
+pub(crate) const TRAIN_DIGITS: CExample = CExample {
     name: "train_digits",
     sources: &[
         "train_digits.c",
@@ -41,7 +41,7 @@ pub(crate) const TRAIN_DIGITS: Example = Example {
     ],
 };
 
-pub(crate) const SURVIVE: Example = Example {
+pub(crate) const SURVIVE: CExample = CExample {
     name: "survive",
     sources: &[
         "survive/survive.c",
@@ -52,27 +52,31 @@ pub(crate) const SURVIVE: Example = Example {
     ],
 };
 
-impl Example {
+impl CExample {
     /// Compiles it against the staged library; a warning is an error.
-    pub(crate) fn compile(self, stage: &Stage) -> Result<PathBuf, String> {
-        let folder = root().join("c-examples");
+    pub(crate) fn compile(self, stage: &StagedBuild) -> Result<PathBuf, String> {
+        let folder = repository_root().join("c-examples");
         let sources: Vec<PathBuf> = self.sources.iter().map(|name| folder.join(name)).collect();
         compile(stage, self.name, &sources)
     }
 }
 
 /// Where programs are compiled to.
-pub(crate) fn folder() -> Result<PathBuf, String> {
-    let folder = scratch("examples")?;
+pub(crate) fn program_folder() -> Result<PathBuf, String> {
+    let folder = scratch_folder("examples")?;
     std::fs::create_dir_all(&folder)
         .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
     Ok(folder)
 }
 
 /// Compiles a C program against the staged library.
-pub(crate) fn compile(stage: &Stage, name: &str, sources: &[PathBuf]) -> Result<PathBuf, String> {
-    let program = folder()?.join(name);
-    let data = root().join("c-examples/digits_training/data/digits.csv");
+pub(crate) fn compile(
+    stage: &StagedBuild,
+    name: &str,
+    sources: &[PathBuf],
+) -> Result<PathBuf, String> {
+    let program = program_folder()?.join(name);
+    let data = repository_root().join("c-examples/digits_training/data/digits.csv");
     // CC may carry arguments, as in make.
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();
@@ -89,12 +93,12 @@ pub(crate) fn compile(stage: &Stage, name: &str, sources: &[PathBuf]) -> Result<
         .arg(&stage.lib)
         .arg(format!("-Wl,-rpath,{}", stage.lib.display()))
         .args(["-ldist", "-lm"]);
-    run::must(&mut cc, COMPILE_LIMIT)?;
+    run::run_checked(&mut cc, COMPILE_LIMIT)?;
     Ok(program)
 }
 
 /// `distrun` with that many ranks of a program.
-pub(crate) fn distrun(stage: &Stage, ranks: usize, program: &Path) -> Command {
+pub(crate) fn distrun(stage: &StagedBuild, ranks: usize, program: &Path) -> Command {
     let mut command = run::command(&stage.distrun);
     command.args(["--nproc-per-node", &ranks.to_string()]).arg(program);
     command
@@ -111,18 +115,18 @@ pub(crate) fn without_rank(line: &str) -> &str {
 
 /// What a run of `train_digits` said of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Training {
+pub(crate) struct TrainingResult {
     /// The loss of each epoch.
     pub(crate) losses: Vec<f64>,
     /// The last line, `held-out accuracy: …`.
     pub(crate) result: String,
 }
 
-const RESULT: &str = "held-out accuracy: ";
+const RESULT_PREFIX: &str = "held-out accuracy: ";
 
-impl Training {
+impl TrainingResult {
     /// Reads it from the output of all ranks.
-    pub(crate) fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse_output(text: &str) -> Result<Self, String> {
         let mut training = Self::default();
         for line in text.lines().map(without_rank) {
             if is_result(line) {
@@ -142,11 +146,11 @@ impl Training {
 
     /// The accuracy on the held-out digits, in percent.
     pub(crate) fn accuracy(&self) -> Option<f64> {
-        self.result.strip_prefix(RESULT)?.split(' ').next()?.parse().ok()
+        self.result.strip_prefix(RESULT_PREFIX)?.split(' ').next()?.parse().ok()
     }
 
     /// The largest difference between the losses of two runs; infinite where one has more epochs.
-    pub(crate) fn distance(&self, other: &Self) -> f64 {
+    pub(crate) fn max_loss_difference(&self, other: &Self) -> f64 {
         if self.losses.len() != other.losses.len() {
             return f64::INFINITY;
         }
@@ -157,7 +161,7 @@ impl Training {
 
 /// Whether this line is the result of a training.
 pub(crate) fn is_result(line: &str) -> bool {
-    line.starts_with(RESULT)
+    line.starts_with(RESULT_PREFIX)
 }
 
 #[cfg(test)]
@@ -165,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_stripped_and_nothing_else() {
+    fn only_rank_prefix_is_stripped() {
         assert_eq!(without_rank("[0] epoch  1/2"), "epoch  1/2");
         assert_eq!(without_rank("[12]   x"), "  x");
         assert_eq!(without_rank("[warning] x"), "[warning] x");
@@ -176,12 +180,12 @@ mod tests {
     fn a_training_is_read_from_its_lines() {
         let text = "[0] epoch  1/2  loss 1.500000\n[0] epoch  2/2  loss 0.500000\n[1] noise\n\
                     [0] held-out accuracy: 96.1 %, weights identical on 4 ranks\n";
-        let training = Training::read(text).unwrap();
+        let training = TrainingResult::parse_output(text).unwrap();
         assert_eq!(training.losses, [1.5, 0.5]);
         assert_eq!(training.accuracy(), Some(96.1));
-        assert!(training.distance(&training) == 0.0);
-        let shorter = Training { losses: vec![1.5], ..training.clone() };
-        assert!(training.distance(&shorter).is_infinite());
-        assert!(Training::read("nothing").is_err());
+        assert!(training.max_loss_difference(&training) == 0.0);
+        let shorter = TrainingResult { losses: vec![1.5], ..training.clone() };
+        assert!(training.max_loss_difference(&shorter).is_infinite());
+        assert!(TrainingResult::parse_output("nothing").is_err());
     }
 }

@@ -4,23 +4,23 @@
 //! Works with a stable compiler: the instrumentation is LLVM's, asked for by flags, and libFuzzer
 //! comes with the crate `libfuzzer-sys`, which compiles it with a C++ compiler.
 
-use crate::workspace::{cargo, root, scratch};
-use crate::{Arguments, Outcome, run, tools};
+use crate::workspace::{cargo, repository_root, scratch_folder};
+use crate::{Arguments, CommandResult, run, tools};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const SECONDS: u64 = 60;
+const DEFAULT_SECONDS: u64 = 60;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What a run may take beyond the time it was given: to read the corpus, and to end.
-const SLACK: Duration = Duration::from_secs(300);
+const EXTRA_TIME: Duration = Duration::from_secs(300);
 /// How often progress is shown.
-const SHOW_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A counter for each place that a branch leads to, a table of these places, and a look at each
 /// comparison.
-const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
+const INSTRUMENTATION_FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -28,23 +28,23 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
 
 /// The longest input, how long and how much memory one may take (in seconds and MiB), and figures
 /// at the end.
-const OPTIONS: [&str; 4] =
+const LIBFUZZER_OPTIONS: [&str; 4] =
     ["-max_len=4096", "-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1"];
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let seconds = match arguments.value("--seconds")? {
         Some(text) => text.parse().map_err(|_| format!("--seconds {text} is not a number"))?,
-        None => SECONDS,
+        None => DEFAULT_SECONDS,
     };
     let merges = arguments.flag("--merge");
-    let targets = chosen(&arguments.rest)?;
+    let targets = chosen_targets(&arguments.rest)?;
     let programs = build()?;
     let mut lines = Vec::new();
     let mut clean = true;
     for name in &targets {
-        let target = Target::new(name, &programs)?;
+        let target = FuzzTarget::new(name, &programs)?;
         let result = target.run(seconds)?;
         clean &= result.finding.is_none();
         if merges {
@@ -58,8 +58,8 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
 }
 
 /// The targets that were named, or all.
-fn chosen(names: &[String]) -> Result<Vec<String>, String> {
-    let folder = root().join("fuzz/targets");
+fn chosen_targets(names: &[String]) -> Result<Vec<String>, String> {
+    let folder = repository_root().join("fuzz/targets");
     let files = fs::read_dir(&folder).map_err(|cause| format!("{}: {cause}", folder.display()))?;
     let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
     let mut all: Vec<String> = files.flatten().filter_map(|file| stem(file.path())).collect();
@@ -73,45 +73,48 @@ fn chosen(names: &[String]) -> Result<Vec<String>, String> {
 
 /// Builds all targets; returns the folder with the programs.
 fn build() -> Result<PathBuf, String> {
-    if std::env::var_os("CXX").is_none() && !tools::has("c++") {
+    if std::env::var_os("CXX").is_none() && !tools::has_program("c++") {
         return Err("no C++ compiler found, and libFuzzer needs one: install g++ or clang \
                     (Debian, Ubuntu: `apt-get install g++`), or set CXX"
             .into());
     }
-    let host = tools::host()?;
+    let host = tools::host_target()?;
     let mut build = cargo();
     // With a target, the flags are not used for what runs while building.
     build.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
-    build.args(["--target", &host]).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    build
+        .args(["--target", &host])
+        .env("RUSTFLAGS", INSTRUMENTATION_FLAGS)
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
     build.args(["--target-dir", "fuzz/target"]);
-    let built = run::shown(&mut build, BUILD_LIMIT)?;
+    let built = run::run_visibly(&mut build, BUILD_LIMIT)?;
     if !built.success() {
-        return Err(format!("building the fuzz targets: {}", built.ending()));
+        return Err(format!("building the fuzz targets: {}", built.exit_description()));
     }
-    Ok(root().join("fuzz/target").join(host).join("release"))
+    Ok(repository_root().join("fuzz/target").join(host).join("release"))
 }
 
-struct Target {
+struct FuzzTarget {
     name: String,
     program: PathBuf,
     /// What is in the repository.
     corpus: PathBuf,
     /// What runs on this machine have found so far.
-    found: PathBuf,
+    found_corpus: PathBuf,
     /// Inputs that are findings.
     artifacts: PathBuf,
 }
 
-impl Target {
+impl FuzzTarget {
     fn new(name: &str, programs: &Path) -> Result<Self, String> {
         let target = Self {
             name: name.to_owned(),
             program: programs.join(name),
-            corpus: root().join("fuzz/corpus").join(name),
-            found: scratch("fuzz")?.join(name),
-            artifacts: root().join("fuzz/artifacts").join(name),
+            corpus: repository_root().join("fuzz/corpus").join(name),
+            found_corpus: scratch_folder("fuzz")?.join(name),
+            artifacts: repository_root().join("fuzz/artifacts").join(name),
         };
-        for folder in [&target.corpus, &target.found, &target.artifacts] {
+        for folder in [&target.corpus, &target.found_corpus, &target.artifacts] {
             fs::create_dir_all(folder)
                 .map_err(|cause| format!("creating {}: {cause}", folder.display()))?;
         }
@@ -120,26 +123,31 @@ impl Target {
 
     fn command(&self) -> Command {
         let mut command = run::command(&self.program);
-        command.args(OPTIONS).arg(format!("-artifact_prefix={}/", self.artifacts.display()));
+        command
+            .args(LIBFUZZER_OPTIONS)
+            .arg(format!("-artifact_prefix={}/", self.artifacts.display()));
         command
     }
 
-    fn run(&self, seconds: u64) -> Result<Figures, String> {
+    fn run(&self, seconds: u64) -> Result<FuzzResult, String> {
         println!("{}: for {seconds} s", self.name);
         let mut command = self.command();
-        command.arg(format!("-max_total_time={seconds}")).args([&self.found, &self.corpus]);
+        command.arg(format!("-max_total_time={seconds}")).args([&self.found_corpus, &self.corpus]);
         let (started, mut shown, mut failed) = (Instant::now(), Instant::now(), false);
-        let finished = run::watched(&mut command, Duration::from_secs(seconds) + SLACK, |line| {
-            failed |= line.contains("panicked at") || line.contains("ERROR: libFuzzer");
-            if failed || line.starts_with('#') && shown.elapsed() >= SHOW_EVERY {
-                shown = Instant::now();
-                println!("{line}");
-            }
-        })?;
-        let mut figures = Figures::read(&finished.text, started.elapsed())
-            .ok_or_else(|| format!("{}: no coverage was measured{}", self.name, finished.tail()))?;
+        let finished =
+            run::run_with_lines(&mut command, Duration::from_secs(seconds) + EXTRA_TIME, |line| {
+                failed |= line.contains("panicked at") || line.contains("ERROR: libFuzzer");
+                if failed || line.starts_with('#') && shown.elapsed() >= PROGRESS_INTERVAL {
+                    shown = Instant::now();
+                    println!("{line}");
+                }
+            })?;
+        let mut figures =
+            FuzzResult::parse_output(&finished.text, started.elapsed()).ok_or_else(|| {
+                format!("{}: no coverage was measured{}", self.name, finished.output_tail())
+            })?;
         if !finished.success() {
-            let ending = finished.ending();
+            let ending = finished.exit_description();
             figures.finding.get_or_insert_with(|| format!("it ended with {ending}"));
         }
         Ok(figures)
@@ -150,38 +158,39 @@ impl Target {
     /// nothing is removed.
     fn merge(&self) -> Result<(), String> {
         let mut command = self.command();
-        command.args(["-merge=1", "-use_counters=0"]).args([&self.corpus, &self.found]);
-        run::must(&mut command, BUILD_LIMIT).map(|_| ())
+        command.args(["-merge=1", "-use_counters=0"]).args([&self.corpus, &self.found_corpus]);
+        run::run_checked(&mut command, BUILD_LIMIT).map(|_| ())
     }
 }
 
 /// What libFuzzer says of a run.
 #[derive(Debug, PartialEq, Eq)]
-struct Figures {
+struct FuzzResult {
     executions: u64,
     seconds: u64,
-    reached: u64,
-    places: u64,
+    covered_places: u64,
+    total_places: u64,
     /// The input that is one, or another reason why the run failed.
     finding: Option<String>,
 }
 
-impl Figures {
+impl FuzzResult {
     /// `None` where the program was not built to measure coverage.
-    fn read(text: &str, took: Duration) -> Option<Self> {
+    fn parse_output(text: &str, took: Duration) -> Option<Self> {
         let places = number_after(text, "inline 8-bit counters): ")?;
         let written = text.split("Test unit written to ").nth(1);
         Some(Self {
             executions: number_after(text, "stat::number_of_executed_units: ").unwrap_or(0),
             seconds: took.as_secs(),
-            reached: number_after(text.rsplit(" cov: ").next()?, "").unwrap_or(0),
-            places,
+            covered_places: number_after(text.rsplit(" cov: ").next()?, "").unwrap_or(0),
+            total_places: places,
             finding: written.and_then(|rest| rest.lines().next()).map(str::to_owned),
         })
     }
 
-    fn describe(&self, target: &Target) -> String {
-        let Self { executions, seconds, reached, places, finding } = self;
+    fn describe(&self, target: &FuzzTarget) -> String {
+        let Self { executions, seconds, covered_places: reached, total_places: places, finding } =
+            self;
         let verdict = match finding {
             None => "no finding".to_owned(),
             Some(input) => format!(
@@ -213,35 +222,35 @@ mod tests {
                          #9\tNEW    cov: 1033 ft: 3903 corp: 634/97Kb\n";
 
     #[test]
-    fn a_clean_run() {
+    fn run_without_finding_is_parsed() {
         let text = format!("{START}stat::number_of_executed_units: 105518\n");
-        let figures = Figures::read(&text, Duration::from_secs(40));
-        let expected = Figures {
+        let figures = FuzzResult::parse_output(&text, Duration::from_secs(40));
+        let expected = FuzzResult {
             executions: 105_518,
             seconds: 40,
-            reached: 1033,
-            places: 2859,
+            covered_places: 1033,
+            total_places: 2859,
             finding: None,
         };
         assert_eq!(figures, Some(expected));
     }
 
     #[test]
-    fn a_finding_is_the_input_that_was_written() {
+    fn finding_is_the_written_input() {
         let text =
             format!("{START}artifact_prefix='a/'; Test unit written to a/crash-1f\nBase64: A\n");
-        let figures = Figures::read(&text, Duration::ZERO).unwrap();
+        let figures = FuzzResult::parse_output(&text, Duration::ZERO).unwrap();
         assert_eq!(figures.finding.as_deref(), Some("a/crash-1f"));
     }
 
     #[test]
-    fn a_program_without_counters_is_not_taken_for_a_fuzzer() {
-        assert_eq!(Figures::read("#9\tDONE   cov: 1\n", Duration::ZERO), None);
+    fn program_without_coverage_counters_is_rejected() {
+        assert_eq!(FuzzResult::parse_output("#9\tDONE   cov: 1\n", Duration::ZERO), None);
     }
 
     #[test]
-    fn targets_are_those_in_the_folder() {
-        assert!(chosen(&[]).unwrap().contains(&"store_server".to_owned()));
-        assert!(chosen(&["nothing".to_owned()]).unwrap_err().contains("store_client"));
+    fn targets_are_the_files_of_the_folder() {
+        assert!(chosen_targets(&[]).unwrap().contains(&"store_server".to_owned()));
+        assert!(chosen_targets(&["nothing".to_owned()]).unwrap_err().contains("store_client"));
     }
 }

@@ -4,7 +4,7 @@
 //! copies them into the tree. A test compares the two, so that a change of the interface is a
 //! visible change of the file.
 
-use crate::{Arguments, Outcome, run, workspace};
+use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use std::time::Duration;
 const HEADERS: [&str; 2] = ["dist.h", "dist_backend.h"];
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
     let generated = generated_headers()?;
     for name in HEADERS {
         let (generated, committed) =
-            (generated.join(name), workspace::root().join("include").join(name));
+            (generated.join(name), workspace::repository_root().join("include").join(name));
         let text = fs::read(&generated)
             .map_err(|cause| format!("reading {}: {cause}", generated.display()))?;
         if fs::read(&committed).is_ok_and(|present| present == text) {
@@ -35,7 +35,7 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
 fn generated_headers() -> Result<PathBuf, String> {
     let mut build = workspace::cargo();
     build.args(["check", "--package", "dist", "--lib", "--message-format", "json"]);
-    let text = run::must(&mut build, Duration::from_secs(1800))?.text;
+    let text = run::run_checked(&mut build, Duration::from_secs(1800))?.text;
     text.lines()
         .filter(|line| line.contains("\"reason\":\"build-script-executed\""))
         .filter_map(|line| workspace::json_string(line, "out_dir"))

@@ -94,7 +94,7 @@ cargo xtask <command>
 ";
 
 /// What a command returns: whether all was well, or why it could not be done.
-type Outcome = Result<bool, String>;
+type CommandResult = Result<bool, String>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: &[String]) -> Outcome {
+fn dispatch(arguments: &[String]) -> CommandResult {
     let (command, rest) = match arguments.split_first() {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("help", arguments),

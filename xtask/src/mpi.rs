@@ -1,23 +1,23 @@
 //! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put
 //! beside libdist.so, or into the folder that `--into` names.
 
-use crate::workspace::{root, target};
-use crate::{Arguments, Outcome, run, tools};
+use crate::workspace::{repository_root, target_folder};
+use crate::{Arguments, CommandResult, run, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-const QUICK: Duration = Duration::from_secs(60);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An implementation of MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mpi {
+pub(crate) enum MpiLibrary {
     OpenMpi,
     Mpich,
 }
 
-impl Mpi {
+impl MpiLibrary {
     pub(crate) const ALL: [Self; 2] = [Self::OpenMpi, Self::Mpich];
 
     /// As in the name of the plug-in.
@@ -44,7 +44,7 @@ impl Mpi {
     }
 
     /// What its launcher is called, and how it tells itself from others.
-    fn launchers(self) -> ([&'static str; 2], &'static [&'static str]) {
+    fn launcher_names(self) -> ([&'static str; 2], &'static [&'static str]) {
         match self {
             Self::OpenMpi => (["mpirun.openmpi", "mpirun"], &["Open MPI", "OpenRTE", "PRRTE"]),
             Self::Mpich => (["mpiexec.mpich", "mpiexec"], &["HYDRA"]),
@@ -56,8 +56,8 @@ impl Mpi {
     /// # Errors
     /// What to install.
     pub(crate) fn compiler(self) -> Result<PathBuf, String> {
-        let by_name = tools::find(&format!("mpicc.{}", self.name()));
-        by_name.or_else(|| tools::find("mpicc").filter(|mpicc| self.made(mpicc))).ok_or_else(|| {
+        let by_name = tools::find_program(&format!("mpicc.{}", self.name()));
+        by_name.or_else(|| tools::find_program("mpicc").filter(|mpicc| self.is_compiler_for(mpicc))).ok_or_else(|| {
             format!(
                 "{} has no compiler here; on Debian or Ubuntu: `apt-get install {} libclang-dev`",
                 self.title(),
@@ -67,8 +67,8 @@ impl Mpi {
     }
 
     /// Whether a compiler that any MPI may have is this one's.
-    fn made(self, mpicc: &Path) -> bool {
-        let shown = run::quiet(run::command(mpicc).arg("-show"), QUICK);
+    fn is_compiler_for(self, mpicc: &Path) -> bool {
+        let shown = run::run_quietly(run::command(mpicc).arg("-show"), QUERY_TIMEOUT);
         shown.is_ok_and(|shown| shown.text.to_lowercase().contains(self.name()))
     }
 
@@ -77,15 +77,16 @@ impl Mpi {
     /// # Errors
     /// What to install.
     pub(crate) fn launcher(self, ranks: usize) -> Result<Command, String> {
-        let (names, words) = self.launchers();
-        let found = names.iter().find(|name| tools::version_mentions(name, words));
-        let program = found.and_then(|name| tools::find(name)).ok_or_else(|| {
-            format!(
-                "{} has no launcher here; on Debian or Ubuntu: `apt-get install {}`",
-                self.title(),
-                self.packages()
-            )
-        })?;
+        let (names, words) = self.launcher_names();
+        let launcher_name = names.iter().find(|name| tools::version_mentions(name, words));
+        let program =
+            launcher_name.and_then(|name| tools::find_program(name)).ok_or_else(|| {
+                format!(
+                    "{} has no launcher here; on Debian or Ubuntu: `apt-get install {}`",
+                    self.title(),
+                    self.packages()
+                )
+            })?;
         let mut command = run::command(program);
         if self == Self::OpenMpi {
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
@@ -96,29 +97,29 @@ impl Mpi {
 }
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let only = arguments.value("--only")?;
     let into = arguments.value("--into")?;
     arguments.finish()?;
-    let wanted: Vec<Mpi> = Mpi::ALL
+    let selected: Vec<MpiLibrary> = MpiLibrary::ALL
         .into_iter()
         .filter(|mpi| only.as_deref().is_none_or(|only| only == mpi.name()))
         .collect();
-    if wanted.is_empty() {
+    if selected.is_empty() {
         return Err("--only takes openmpi or mpich".into());
     }
     let folder = match into {
         Some(folder) => PathBuf::from(folder),
-        None => target()?.join("release"),
+        None => target_folder()?.join("release"),
     };
     let mut built = 0;
-    for mpi in wanted {
+    for mpi in selected {
         match (mpi.compiler(), &only) {
             (Err(reason), None) => println!("left out: {reason}"),
             (Err(reason), Some(_)) => return Err(reason),
             (Ok(_), _) => {
-                println!("built: {}", build(mpi, &folder)?.display());
+                println!("built: {}", build_plugin(mpi, &folder)?.display());
                 built += 1;
             }
         }
@@ -127,14 +128,14 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
 }
 
 /// Builds the plug-in for an MPI, and puts it into a folder.
-pub(crate) fn build(mpi: Mpi, folder: &Path) -> Result<PathBuf, String> {
+pub(crate) fn build_plugin(mpi: MpiLibrary, folder: &Path) -> Result<PathBuf, String> {
     // Each has a folder of its own: what is built for one is of no use for the other.
-    let out = target()?.join("mpi").join(mpi.name());
+    let out = target_folder()?.join("mpi").join(mpi.name());
     let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root().join("plugins/mpi"));
+    cargo.current_dir(repository_root().join("plugins/mpi"));
     cargo.args(["build", "--release", "--locked"]);
     cargo.env("CARGO_TARGET_DIR", &out).env("MPICC", mpi.compiler()?);
-    let finished = run::shown(&mut cargo, BUILD_LIMIT)?;
+    let finished = run::run_visibly(&mut cargo, BUILD_LIMIT)?;
     if !finished.success() {
         return Err(format!(
             "the plug-in for {} cannot be built: it needs {} and libclang (Debian, Ubuntu: `apt-get install {} libclang-dev`)",

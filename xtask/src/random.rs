@@ -5,32 +5,33 @@
 //! messages, and trainings with a reducer.
 
 use crate::workspace::cargo;
-use crate::{Arguments, Outcome, run};
+use crate::{Arguments, CommandResult, run};
 use std::time::Duration;
 
-const SEEDS: u64 = 1000;
+const DEFAULT_SEEDS: u64 = 1000;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What one program may take on average, on a busy machine.
-const EACH: Duration = Duration::from_secs(10);
+const LIMIT_PER_PROGRAM: Duration = Duration::from_secs(10);
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let number = |text: Option<String>, default| match text {
         None => Ok(default),
         Some(text) => text.parse::<u64>().map_err(|_| format!("\"{text}\" is not a number")),
     };
-    let seeds = number(arguments.value("--seeds")?, SEEDS)?;
+    let seeds = number(arguments.value("--seeds")?, DEFAULT_SEEDS)?;
     let first = number(arguments.value("--first")?, 1)?;
     arguments.finish()?;
     let end = first.checked_add(seeds).ok_or("there are no seeds that large")?;
     let mut test = cargo();
     test.args(["test", "--release", "--test", "random", "--", "--nocapture"]);
     test.env("RANDOM_SEEDS", format!("{first}..{end}"));
-    let limit = BUILD_LIMIT + EACH * u32::try_from(seeds).unwrap_or(u32::MAX);
+    let limit = BUILD_LIMIT + LIMIT_PER_PROGRAM * u32::try_from(seeds).unwrap_or(u32::MAX);
     let mut trainings = cargo();
     trainings.args(["test", "--release", "--test", "ctests", "--"]);
     trainings.args(["--ignored", "--exact", "many_reducer_random", "--nocapture"]);
     trainings.env("REDUCER_FIRST", first.to_string()).env("REDUCER_SEEDS", seeds.to_string());
-    Ok(run::shown(&mut test, limit)?.success() && run::shown(&mut trainings, limit)?.success())
+    Ok(run::run_visibly(&mut test, limit)?.success()
+        && run::run_visibly(&mut trainings, limit)?.success())
 }

@@ -9,20 +9,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a child that says nothing is looked at.
-const TICK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What a child that is told to end may still take.
-const GRACE: Duration = Duration::from_secs(5);
+const KILL_DELAY: Duration = Duration::from_secs(5);
 
 /// What a child process left behind.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedProcess {
     status: Option<ExitStatus>,
     limit: Duration,
     /// Standard output and standard error, as they came.
     pub(crate) text: String,
 }
 
-impl Finished {
+impl FinishedProcess {
     pub(crate) fn success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
@@ -32,7 +32,7 @@ impl Finished {
     }
 
     /// How it ended, for a message.
-    pub(crate) fn ending(&self) -> String {
+    pub(crate) fn exit_description(&self) -> String {
         match self.status {
             Some(status) => status.to_string(),
             None => format!("not done after {} s, and ended", self.limit.as_secs()),
@@ -40,7 +40,7 @@ impl Finished {
     }
 
     /// The last lines of the output, indented, for a message.
-    pub(crate) fn tail(&self) -> String {
+    pub(crate) fn output_tail(&self) -> String {
         let lines: Vec<&str> = self.text.lines().collect();
         let from = lines.len().saturating_sub(15);
         lines[from..].iter().map(|line| format!("\n    {line}")).collect()
@@ -52,10 +52,10 @@ impl Finished {
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
-        let kept: Vec<_> =
+        let kept_entries: Vec<_> =
             std::env::split_paths(&path).filter(|entry| !is_build_folder(entry)).collect();
-        match std::env::join_paths(&kept) {
-            Ok(path) if !kept.is_empty() => command.env("LD_LIBRARY_PATH", path),
+        match std::env::join_paths(&kept_entries) {
+            Ok(path) if !kept_entries.is_empty() => command.env("LD_LIBRARY_PATH", path),
             _ => command.env_remove("LD_LIBRARY_PATH"),
         };
     }
@@ -68,33 +68,42 @@ fn is_build_folder(path: &Path) -> bool {
 }
 
 /// Runs to the end, showing all output.
-pub(crate) fn shown(command: &mut Command, limit: Duration) -> Result<Finished, String> {
-    watched(command, limit, |line| println!("{line}"))
+pub(crate) fn run_visibly(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<FinishedProcess, String> {
+    run_with_lines(command, limit, |line| println!("{line}"))
 }
 
 /// Runs to the end, showing nothing.
-pub(crate) fn quiet(command: &mut Command, limit: Duration) -> Result<Finished, String> {
-    watched(command, limit, |_| ())
+pub(crate) fn run_quietly(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<FinishedProcess, String> {
+    run_with_lines(command, limit, |_| ())
 }
 
 /// Runs quietly, and makes an error of any end but success.
-pub(crate) fn must(command: &mut Command, limit: Duration) -> Result<Finished, String> {
-    let finished = quiet(command, limit)?;
+pub(crate) fn run_checked(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<FinishedProcess, String> {
+    let finished = run_quietly(command, limit)?;
     if finished.success() {
         return Ok(finished);
     }
     let name = command.get_program().to_string_lossy().into_owned();
-    Err(format!("{name}: {}{}", finished.ending(), finished.tail()))
+    Err(format!("{name}: {}{}", finished.exit_description(), finished.output_tail()))
 }
 
 /// Runs several at once, quietly and each to its end, and gives what they said; an error names all
 /// that failed.
-pub(crate) fn together(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
-    let outcomes: Vec<Result<Finished, String>> = thread::scope(|scope| {
-        let run = |mut command| scope.spawn(move || must(&mut command, limit));
+pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
+    let outcomes: Vec<Result<FinishedProcess, String>> = thread::scope(|scope| {
+        let run = |mut command| scope.spawn(move || run_checked(&mut command, limit));
         let threads: Vec<_> = commands.into_iter().map(run).collect();
-        let died = |_| Err("a thread that watched a process died".to_string());
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+        let thread_panicked = |_| Err("a thread that watched a process died".to_string());
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(thread_panicked)).collect()
     });
     let mut problems = Vec::new();
     let mut texts = Vec::new();
@@ -110,22 +119,22 @@ pub(crate) fn together(commands: Vec<Command>, limit: Duration) -> Result<Vec<St
 /// A child process that runs beside others, and ends when its standard input does: when this is
 /// dropped.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundProcess {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    said: String,
+    other_output: String,
 }
 
-impl Background {
+impl BackgroundProcess {
     pub(crate) fn start(command: &mut Command) -> Result<Self, String> {
         let mut child = spawn(command.stdin(Stdio::piped()))?;
-        let lines = output(&mut child);
-        Ok(Self { stdin: child.stdin.take(), child, lines, said: String::new() })
+        let lines = output_lines(&mut child);
+        Ok(Self { stdin: child.stdin.take(), child, lines, other_output: String::new() })
     }
 
     /// Waits for a line that begins like this, and gives its rest.
-    pub(crate) fn line(&mut self, start: &str, limit: Duration) -> Result<String, String> {
+    pub(crate) fn await_line(&mut self, start: &str, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -133,39 +142,44 @@ impl Background {
                     if let Some(rest) = line.strip_prefix(start) {
                         return Ok(rest.to_string());
                     }
-                    self.keep(&line);
+                    self.store_line(&line);
                 }
-                Err(_) => return Err(format!("a process has not said \"{start}\": {}", self.said)),
+                Err(_) => {
+                    return Err(format!(
+                        "a process has not said \"{start}\": {}",
+                        self.other_output
+                    ));
+                }
             }
         }
     }
 
     /// What it has said so far, but for the lines that were waited for.
-    pub(crate) fn said(&mut self) -> &str {
+    pub(crate) fn other_output(&mut self) -> &str {
         while let Ok(line) = self.lines.try_recv() {
-            self.keep(&line);
+            self.store_line(&line);
         }
-        &self.said
+        &self.other_output
     }
 
-    fn keep(&mut self, line: &str) {
-        self.said.push_str(line);
-        self.said.push('\n');
+    fn store_line(&mut self, line: &str) {
+        self.other_output.push_str(line);
+        self.other_output.push('\n');
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundProcess {
     fn drop(&mut self) {
         drop(self.stdin.take());
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + KILL_DELAY;
         while Instant::now() < deadline {
             // Where it cannot be asked, there is nothing to end.
             if poll(&mut self.child).map_or(true, |status| status.is_some()) {
                 return;
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
-        drop(end(&mut self.child));
+        drop(terminate(&mut self.child));
     }
 }
 
@@ -175,30 +189,30 @@ fn spawn(command: &mut Command) -> Result<Child, String> {
 }
 
 /// The lines of both streams, as they come.
-fn output(child: &mut Child) -> Receiver<String> {
+fn output_lines(child: &mut Child) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     if let Some(out) = child.stdout.take() {
-        forward(out, sender.clone());
+        forward_lines(out, sender.clone());
     }
     if let Some(err) = child.stderr.take() {
-        forward(err, sender);
+        forward_lines(err, sender);
     }
     lines
 }
 
 /// Runs to the end or to the limit, and hands each line of output to `show` at once.
-pub(crate) fn watched(
+pub(crate) fn run_with_lines(
     command: &mut Command,
     limit: Duration,
     mut show: impl FnMut(&str),
-) -> Result<Finished, String> {
+) -> Result<FinishedProcess, String> {
     let mut child = spawn(command.stdin(Stdio::null()))?;
-    let lines = output(&mut child);
+    let lines = output_lines(&mut child);
     let deadline = Instant::now() + limit;
     let mut text = String::new();
     let mut status = None;
     loop {
-        match lines.recv_timeout(TICK) {
+        match lines.recv_timeout(POLL_INTERVAL) {
             Ok(line) => {
                 show(&line);
                 text.push_str(&line);
@@ -207,7 +221,7 @@ pub(crate) fn watched(
             // The pipes are empty. Something that the child left behind may hold them; the child
             // alone counts.
             Err(_) if status.is_some() => break,
-            Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK / 10),
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(POLL_INTERVAL / 10),
             Err(RecvTimeoutError::Timeout) => (),
         }
         if status.is_none() {
@@ -215,15 +229,15 @@ pub(crate) fn watched(
         }
         if Instant::now() > deadline {
             if status.is_none() {
-                end(&mut child)?;
+                terminate(&mut child)?;
             }
             break;
         }
     }
-    Ok(Finished { status, limit, text })
+    Ok(FinishedProcess { status, limit, text })
 }
 
-fn forward(pipe: impl Read + Send + 'static, lines: Sender<String>) {
+fn forward_lines(pipe: impl Read + Send + 'static, lines: Sender<String>) {
     thread::spawn(move || {
         let mut reader = BufReader::new(pipe);
         let mut bytes = Vec::new();
@@ -242,15 +256,15 @@ fn poll(child: &mut Child) -> Result<Option<ExitStatus>, String> {
 }
 
 /// Asks first, so that a launcher can end its ranks; then insists.
-fn end(child: &mut Child) -> Result<(), String> {
-    let ask = format!("kill -TERM {}", child.id());
-    let asked = Command::new("sh").args(["-c", &ask]).status();
-    let deadline = Instant::now() + GRACE;
-    while asked.is_ok() && Instant::now() < deadline {
+fn terminate(child: &mut Child) -> Result<(), String> {
+    let term_command = format!("kill -TERM {}", child.id());
+    let term_result = Command::new("sh").args(["-c", &term_command]).status();
+    let deadline = Instant::now() + KILL_DELAY;
+    while term_result.is_ok() && Instant::now() < deadline {
         if poll(child)?.is_some() {
             return Ok(());
         }
-        thread::sleep(TICK);
+        thread::sleep(POLL_INTERVAL);
     }
     let killed = child.kill().and_then(|()| child.wait());
     killed.map(|_| ()).map_err(|cause| format!("ending a child process: {cause}"))
@@ -267,30 +281,33 @@ mod tests {
     }
 
     #[test]
-    fn output_of_both_streams_and_the_code_are_kept() {
+    fn output_of_both_streams_and_exit_code_are_kept() {
         let finished =
-            quiet(&mut shell("echo one; echo two >&2; exit 3"), Duration::from_secs(20)).unwrap();
+            run_quietly(&mut shell("echo one; echo two >&2; exit 3"), Duration::from_secs(20))
+                .unwrap();
         assert_eq!(finished.code(), Some(3));
         assert!(finished.text.contains("one\n") && finished.text.contains("two\n"));
         assert!(!finished.success());
     }
 
     #[test]
-    fn a_child_that_does_not_end_is_ended() {
-        let finished = quiet(&mut shell("exec sleep 600"), Duration::from_millis(100)).unwrap();
+    fn child_over_the_time_limit_is_terminated() {
+        let finished =
+            run_quietly(&mut shell("exec sleep 600"), Duration::from_millis(100)).unwrap();
         assert!(!finished.success());
-        assert!(finished.ending().starts_with("not done"));
+        assert!(finished.exit_description().starts_with("not done"));
     }
 
     #[test]
-    fn a_heir_of_the_pipes_delays_nothing() {
-        let finished = quiet(&mut shell("sleep 30 & echo $!"), Duration::from_secs(20)).unwrap();
+    fn grandchild_holding_the_pipes_does_not_delay() {
+        let finished =
+            run_quietly(&mut shell("sleep 30 & echo $!"), Duration::from_secs(20)).unwrap();
         assert!(finished.success());
         let _ended = shell(&format!("kill {}", finished.text.trim())).status();
     }
 
     #[test]
-    fn all_run_at_once_and_all_failures_are_told() {
+    fn commands_run_at_once_and_all_failures_are_reported() {
         let folder = std::env::temp_dir().join(format!("xtask-together-{}", std::process::id()));
         let (one, other) = (folder.join("one"), folder.join("other"));
         std::fs::create_dir_all(&folder).unwrap();
@@ -299,30 +316,31 @@ mod tests {
         assert!(shell(&pipes).status().unwrap().success());
         let ask = format!("echo ask > {}; cat {}", one.display(), other.display());
         let answer = format!("cat {}; echo answer > {}", one.display(), other.display());
-        let said = together(vec![shell(&ask), shell(&answer)], Duration::from_secs(20));
+        let outputs = run_all(vec![shell(&ask), shell(&answer)], Duration::from_secs(20));
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(said.unwrap(), ["answer\n", "ask\n"]);
+        assert_eq!(outputs.unwrap(), ["answer\n", "ask\n"]);
 
         let commands =
             vec![shell("echo first; exit 1"), shell("true"), shell("echo third; exit 3")];
-        let problem = together(commands, Duration::from_secs(20)).unwrap_err();
+        let problem = run_all(commands, Duration::from_secs(20)).unwrap_err();
         assert!(problem.contains("first") && problem.contains("third"));
     }
 
     #[test]
-    fn what_runs_beside_ends_with_its_input() {
+    fn background_process_ends_with_its_standard_input() {
         let script = "echo hello; echo port 12; read line; echo $line end >&2";
-        let mut server = Background::start(&mut shell(script)).unwrap();
-        assert_eq!(server.line("port ", Duration::from_secs(20)).unwrap(), "12");
-        assert_eq!(server.said(), "hello\n");
+        let mut server = BackgroundProcess::start(&mut shell(script)).unwrap();
+        assert_eq!(server.await_line("port ", Duration::from_secs(20)).unwrap(), "12");
+        assert_eq!(server.other_output(), "hello\n");
         drop(server.stdin.take());
-        assert_eq!(server.line("end", Duration::from_secs(20)).unwrap(), "");
-        assert!(server.line("more", Duration::from_secs(20)).unwrap_err().contains("hello"));
+        assert_eq!(server.await_line("end", Duration::from_secs(20)).unwrap(), "");
+        assert!(server.await_line("more", Duration::from_secs(20)).unwrap_err().contains("hello"));
     }
 
     #[test]
     fn a_missing_program_is_named() {
-        let problem = quiet(&mut command("no-such-program"), Duration::from_secs(1)).unwrap_err();
+        let problem =
+            run_quietly(&mut command("no-such-program"), Duration::from_secs(1)).unwrap_err();
         assert!(problem.contains("no-such-program"));
     }
 }

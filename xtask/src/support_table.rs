@@ -3,7 +3,7 @@
 //! The table is made by a test, which asks the back ends; another test of the same file compares
 //! the page with it.
 
-use crate::{Arguments, Outcome, run, workspace};
+use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ const BEGIN: &str = "<!-- support:begin -->\n";
 const END: &str = "<!-- support:end -->";
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     Arguments::new(rest).finish()?;
     let mut test = workspace::cargo();
     test.args(["test", "--package", "dist", "--test", "support_table", "--"]);
     test.args(["--ignored", "--exact", "print", "--nocapture"]);
-    let text = run::must(&mut test, Duration::from_secs(1800))?.text;
-    let table = between(&text).ok_or("the test has printed no table")?;
-    let file = workspace::root().join("docs/backends.md");
+    let text = run::run_checked(&mut test, Duration::from_secs(1800))?.text;
+    let table = between_markers(&text).ok_or("the test has printed no table")?;
+    let file = workspace::repository_root().join("docs/backends.md");
     let page = fs::read_to_string(&file).map_err(|cause| format!("{}: {cause}", file.display()))?;
-    let present = between(&page).ok_or("docs/backends.md has no place for the table")?;
+    let present = between_markers(&page).ok_or("docs/backends.md has no place for the table")?;
     if present == table {
         println!("docs/backends.md is up to date");
         return Ok(true);
@@ -33,7 +33,7 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
 }
 
 /// What stands between the marks.
-fn between(text: &str) -> Option<&str> {
+fn between_markers(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once(BEGIN)?;
     Some(rest.split_once(END)?.0)
 }

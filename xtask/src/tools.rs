@@ -5,7 +5,7 @@ use crate::run;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const QUICK: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 const DOWNLOAD: Duration = Duration::from_secs(900);
 
 /// A program that some checks need, and the Debian package that has it.
@@ -18,13 +18,13 @@ pub(crate) struct Tool {
 }
 
 /// Where a program lies on the search path.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-pub(crate) fn has(program: &str) -> bool {
-    if program == LIBCLANG { has_libclang() } else { find(program).is_some() }
+pub(crate) fn has_program(program: &str) -> bool {
+    if program == LIBCLANG { has_libclang() } else { find_program(program).is_some() }
 }
 
 /// What bindgen reads headers with; a library, and no program.
@@ -33,15 +33,19 @@ pub(crate) const LIBCLANG: &str = "libclang.so";
 fn has_libclang() -> bool {
     let has_it = |folder: PathBuf| folder.join("lib").join(LIBCLANG).exists();
     std::env::var_os("LIBCLANG_PATH").is_some()
-        || find("clang").is_some()
+        || find_program("clang").is_some()
         || std::fs::read_dir("/usr/lib")
             .is_ok_and(|entries| entries.flatten().any(|entry| has_it(entry.path())))
 }
 
 /// What the Rust compiler calls this machine.
-pub(crate) fn host() -> Result<String, String> {
+pub(crate) fn host_target() -> Result<String, String> {
     let mut rustc = run::command("rustc");
-    let text = run::must(rustc.arg("-vV").current_dir(crate::workspace::root()), QUICK)?.text;
+    let text = run::run_checked(
+        rustc.arg("-vV").current_dir(crate::workspace::repository_root()),
+        QUERY_TIMEOUT,
+    )?
+    .text;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
 }
@@ -53,7 +57,7 @@ pub(crate) fn c_compiler() -> Result<String, String> {
     {
         return Ok(chosen);
     }
-    let usual = ["cc", "gcc", "clang"].into_iter().find(|name| has(name));
+    let usual = ["cc", "gcc", "clang"].into_iter().find(|name| has_program(name));
     usual.map(String::from).ok_or_else(|| {
         "no C compiler found: install gcc or clang (Debian, Ubuntu: `apt-get install gcc libc6-dev`), or set CC"
             .to_string()
@@ -67,7 +71,7 @@ pub(crate) fn cxx_compiler() -> Result<String, String> {
     {
         return Ok(chosen);
     }
-    let usual = ["c++", "g++", "clang++"].into_iter().find(|name| has(name));
+    let usual = ["c++", "g++", "clang++"].into_iter().find(|name| has_program(name));
     usual.map(String::from).ok_or_else(|| {
         "no C++ compiler found: install g++ or clang (Debian, Ubuntu: `apt-get install g++`), or set CXX".to_string()
     })
@@ -75,8 +79,9 @@ pub(crate) fn cxx_compiler() -> Result<String, String> {
 
 /// Installs through apt those tools that are missing, where that is allowed without asking anybody;
 /// else says what to install. What is missing afterwards is for the checks themselves to report.
-pub(crate) fn provide(tools: &[Tool], may_install: bool) {
-    let missing: Vec<Tool> = tools.iter().filter(|tool| !has(tool.program)).copied().collect();
+pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
+    let missing: Vec<Tool> =
+        tools.iter().filter(|tool| !has_program(tool.program)).copied().collect();
     if missing.is_empty() {
         return;
     }
@@ -107,7 +112,7 @@ fn apt_refusal() -> Option<String> {
     if !debian {
         return Some("this is not Debian or Ubuntu".into());
     }
-    if !has("apt-get") {
+    if !has_program("apt-get") {
         return Some("there is no apt-get".into());
     }
     if is_root() || sudo_works() {
@@ -117,12 +122,13 @@ fn apt_refusal() -> Option<String> {
 }
 
 fn is_root() -> bool {
-    run::quiet(run::command("id").arg("-u"), QUICK).is_ok_and(|done| done.text.trim() == "0")
+    run::run_quietly(run::command("id").arg("-u"), QUERY_TIMEOUT)
+        .is_ok_and(|done| done.text.trim() == "0")
 }
 
 fn sudo_works() -> bool {
-    has("sudo")
-        && run::quiet(run::command("sudo").args(["-n", "true"]), QUICK)
+    has_program("sudo")
+        && run::run_quietly(run::command("sudo").args(["-n", "true"]), QUERY_TIMEOUT)
             .is_ok_and(|done| done.success())
 }
 
@@ -143,18 +149,19 @@ fn apt_get(arguments: &[&str]) -> Result<(), String> {
         command.args(["-n", "env"]);
     }
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]).args(arguments);
-    run::must(&mut command, DOWNLOAD).map(|_| ())
+    run::run_checked(&mut command, DOWNLOAD).map(|_| ())
 }
 
-/// Whether `program --version` has one of the words: tells implementations of one command apart.
+/// Whether `build_suite --version` has one of the words: tells implementations of one command
+/// apart.
 pub(crate) fn version_mentions(program: &str, words: &[&str]) -> bool {
-    has(program)
-        && run::quiet(run::command(program).arg("--version"), QUICK)
+    has_program(program)
+        && run::run_quietly(run::command(program).arg("--version"), QUERY_TIMEOUT)
             .is_ok_and(|done| words.iter().any(|word| done.text.contains(word)))
 }
 
 /// Removes a folder that a run before left, and makes it anew.
-pub(crate) fn fresh_folder(path: &Path) -> Result<(), String> {
+pub(crate) fn recreate_folder(path: &Path) -> Result<(), String> {
     if path.exists() {
         std::fs::remove_dir_all(path)
             .map_err(|cause| format!("removing {}: {cause}", path.display()))?;
@@ -168,7 +175,7 @@ mod tests {
 
     #[test]
     fn programs_are_found_on_the_search_path() {
-        assert!(has("sh"));
-        assert!(!has("no-such-program"));
+        assert!(has_program("sh"));
+        assert!(!has_program("no-such-program"));
     }
 }

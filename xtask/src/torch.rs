@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const QUICK: Duration = Duration::from_secs(60);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Says where torch is and which one, without the seconds that importing it takes.
-const LOOK: &str = "import importlib.metadata, importlib.util
+const FIND_TORCH_SCRIPT: &str = "import importlib.metadata, importlib.util
 print(importlib.util.find_spec('torch').submodule_search_locations[0])
 print(importlib.metadata.version('torch'))";
 
 /// A Python environment with torch in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Torch {
+pub(crate) struct TorchEnvironment {
     /// The environment's folder.
     environment: PathBuf,
     /// Where torch's headers and libraries are.
@@ -24,17 +24,17 @@ pub(crate) struct Torch {
     pub(crate) version: String,
 }
 
-impl Torch {
-    /// The environment in `folder`; without one, our own, which is made if it is not there.
-    pub(crate) fn find(folder: Option<&Path>) -> Result<Self, String> {
+impl TorchEnvironment {
+    /// The environment in `program_folder`; without one, our own, which is made if it is not there.
+    pub(crate) fn find_torch(folder: Option<&Path>) -> Result<Self, String> {
         let environment = match folder {
             // Programs are run in other folders than this one.
             Some(folder) => std::path::absolute(folder)
                 .map_err(|cause| format!("{}: {cause}", folder.display()))?,
             None => private_environment()?,
         };
-        let mut look = run::command(environment.join("bin/python"));
-        let text = run::must(look.args(["-c", LOOK]), QUICK)
+        let mut find_torch = run::command(environment.join("bin/python"));
+        let text = run::run_checked(find_torch.args(["-c", FIND_TORCH_SCRIPT]), QUERY_TIMEOUT)
             .map_err(|problem| format!("no torch in {}: {problem}", environment.display()))?
             .text;
         let lines: Vec<&str> = text.lines().collect();
@@ -47,7 +47,7 @@ impl Torch {
     /// A Python script of this repository.
     pub(crate) fn script(&self, script: &str) -> Command {
         let mut command = run::command(self.environment.join("bin/python"));
-        command.arg(workspace::root().join(script));
+        command.arg(workspace::repository_root().join(script));
         command
     }
 
@@ -61,14 +61,14 @@ impl Torch {
 
 /// Makes a virtual environment with torch, unless it is there already.
 fn private_environment() -> Result<PathBuf, String> {
-    let folder = workspace::root().join(".interop");
+    let folder = workspace::repository_root().join(".interop");
     if folder.join("bin/torchrun").is_file() {
         return Ok(folder);
     }
     println!("downloading torch into {} (large)", folder.display());
-    run::must(run::command("python3").args(["-m", "venv"]).arg(&folder), DOWNLOAD_LIMIT)?;
+    run::run_checked(run::command("python3").args(["-m", "venv"]).arg(&folder), DOWNLOAD_LIMIT)?;
     let mut pip = run::command(folder.join("bin/pip"));
     // Without NumPy torch cannot gather objects.
-    run::must(pip.args(["install", "--quiet", "torch==2.15.*", "numpy"]), DOWNLOAD_LIMIT)?;
+    run::run_checked(pip.args(["install", "--quiet", "torch==2.15.*", "numpy"]), DOWNLOAD_LIMIT)?;
     Ok(folder)
 }

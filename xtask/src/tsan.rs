@@ -4,32 +4,32 @@
 //! it. A stable compiler can do that where the library's sources are installed, if it is told to
 //! behave like a nightly one.
 
-use crate::workspace::{cargo, root, target};
-use crate::{Arguments, Outcome, run, tools};
+use crate::workspace::{cargo, repository_root, target_folder};
+use crate::{Arguments, CommandResult, run, tools};
 use std::path::Path;
 use std::time::Duration;
 
-const SEEDS: u64 = 100;
+const DEFAULT_SEEDS: u64 = 100;
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
-const QUICK: Duration = Duration::from_secs(60);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let seeds = match arguments.value("--seeds")? {
         Some(text) => text.parse().map_err(|_| format!("--seeds {text} is not a number"))?,
-        None => SEEDS,
+        None => DEFAULT_SEEDS,
     };
     arguments.finish()?;
     check_sources()?;
-    let host = tools::host()?;
+    let host = tools::host_target()?;
     let mut test = cargo();
     test.args(["test", "-Zbuild-std", "--target", &host, "--test", "random"]);
-    test.arg("--target-dir").arg(target()?.join("tsan")).args(["--", "--nocapture"]);
+    test.arg("--target-dir").arg(target_folder()?.join("tsan")).args(["--", "--nocapture"]);
     test.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=thread");
     test.env_remove("CARGO_ENCODED_RUSTFLAGS").env("TSAN_OPTIONS", "exitcode=66");
     test.env("RANDOM_SEEDS", format!("1..{}", seeds + 1));
-    let finished = run::shown(&mut test, BUILD_LIMIT)?;
+    let finished = run::run_visibly(&mut test, BUILD_LIMIT)?;
     let reports = finished.text.matches("WARNING: ThreadSanitizer").count();
     println!("{reports} reports of ThreadSanitizer");
     Ok(finished.success() && reports == 0)
@@ -37,8 +37,8 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
 
 fn check_sources() -> Result<(), String> {
     let mut rustc = run::command("rustc");
-    rustc.args(["--print", "sysroot"]).current_dir(root());
-    let sysroot = run::must(&mut rustc, QUICK)?.text;
+    rustc.args(["--print", "sysroot"]).current_dir(repository_root());
+    let sysroot = run::run_checked(&mut rustc, QUERY_TIMEOUT)?.text;
     let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
     if sources.is_file() {
         return Ok(());

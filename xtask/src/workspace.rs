@@ -12,7 +12,7 @@ use std::time::Duration;
 const BUILD_LIMIT: Duration = Duration::from_secs(2700);
 
 /// The root of the repository.
-pub(crate) fn root() -> PathBuf {
+pub(crate) fn repository_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
@@ -20,15 +20,15 @@ pub(crate) fn root() -> PathBuf {
 /// The cargo that runs this command, to be called in the repository's root.
 pub(crate) fn cargo() -> Command {
     let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root());
+    cargo.current_dir(repository_root());
     cargo
 }
 
 /// Cargo's target folder, wherever the user has put it.
-pub(crate) fn target() -> Result<PathBuf, String> {
+pub(crate) fn target_folder() -> Result<PathBuf, String> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
-    let text = run::must(&mut metadata, Duration::from_secs(120))?.text;
+    let text = run::run_checked(&mut metadata, Duration::from_secs(120))?.text;
     let path =
         json_string(&text, "target_directory").ok_or("cargo metadata names no target folder")?;
     Ok(PathBuf::from(path))
@@ -42,32 +42,32 @@ pub(crate) fn json_string<'a>(json: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// A folder for what the named command leaves.
-pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
-    Ok(target()?.join("xtask").join(name))
+pub(crate) fn scratch_folder(name: &str) -> Result<PathBuf, String> {
+    Ok(target_folder()?.join("xtask").join(name))
 }
 
 /// The library, its header and its launcher, laid out as if they were installed.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct StagedBuild {
     pub(crate) include: PathBuf,
     pub(crate) lib: PathBuf,
     pub(crate) distrun: PathBuf,
 }
 
 /// Builds the library and the programs in release mode, showing cargo's progress, and stages them.
-pub(crate) fn release() -> Result<Stage, String> {
+pub(crate) fn stage_release_build() -> Result<StagedBuild, String> {
     let mut build = cargo();
     build.args(["build", "--release", "--package", "dist", "--lib", "--bins"]);
     let status = build.status().map_err(|cause| format!("cargo: {cause}"))?;
     if !status.success() {
         return Err("the release build failed".into());
     }
-    let built = target()?.join("release");
-    let stage = scratch("stage")?;
+    let built = target_folder()?.join("release");
+    let stage = scratch_folder("stage")?;
     stage_files(&built, &stage)
         .map_err(|cause| format!("staging in {}: {cause}", stage.display()))?;
-    Ok(Stage {
-        include: root().join("include"),
+    Ok(StagedBuild {
+        include: repository_root().join("include"),
         lib: stage.clone(),
         distrun: stage.join("distrun"),
     })
@@ -78,9 +78,9 @@ fn stage_files(built: &Path, stage: &Path) -> std::io::Result<()> {
     fs::create_dir_all(stage)?;
     for name in ["libdist.so", "libdist.a", "distrun", "dist-store", "dist-doctor", "dist-bench"] {
         // A running program's file cannot be written, but it can be replaced.
-        let fresh = stage.join(format!("{name}.new"));
-        fs::copy(built.join(name), &fresh)?;
-        fs::rename(&fresh, stage.join(name))?;
+        let temporary_path = stage.join(format!("{name}.new"));
+        fs::copy(built.join(name), &temporary_path)?;
+        fs::rename(&temporary_path, stage.join(name))?;
     }
     let link = stage.join("libdist.so.0");
     if fs::symlink_metadata(&link).is_err() {
@@ -90,8 +90,8 @@ fn stage_files(built: &Path, stage: &Path) -> std::io::Result<()> {
 }
 
 /// A cargo command that a check runs, with its limit.
-pub(crate) fn checked(cargo: &mut Command) -> Result<run::Finished, String> {
-    run::shown(cargo, BUILD_LIMIT)
+pub(crate) fn run_cargo_checked(cargo: &mut Command) -> Result<run::FinishedProcess, String> {
+    run::run_visibly(cargo, BUILD_LIMIT)
 }
 
 #[cfg(test)]
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_found_in_cargos_json() {
+    fn string_is_found_in_json_of_cargo() {
         let json = r#"{"reason":"build-script-executed","out_dir":"/a/b/out"}"#;
         assert_eq!(json_string(json, "out_dir"), Some("/a/b/out"));
         assert_eq!(json_string(json, "target"), None);
@@ -107,6 +107,6 @@ mod tests {
 
     #[test]
     fn the_root_is_this_repository() {
-        assert!(root().join("xtask").is_dir());
+        assert!(repository_root().join("xtask").is_dir());
     }
 }

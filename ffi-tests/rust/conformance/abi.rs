@@ -167,7 +167,7 @@ fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
     let sizes = [SIZES[0], SIZES[3], SIZES[6]];
     let is_wanted = |scene: &Scene| {
         let turn = scene.pair + scene.kind as usize + ranks;
-        let of = if scene.kind.reduces() { 11 } else { 3 };
+        let of = if scene.kind.is_reduction() { 11 } else { 3 };
         sizes.contains(&scene.size) && (scene.kind == OpKind::Barrier || turn.is_multiple_of(of))
     };
     let places = |scene: Scene| {
@@ -266,13 +266,13 @@ fn issued(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case])
 }
 
 #[test]
-fn every_function_through_the_c_interface() {
+fn every_collective_through_the_c_api() {
     for (layout, ranks) in LAYOUTS.iter().zip([2, 3, 4, 5, 3, 7]) {
         through_the_c_interface(layout, ranks);
     }
 }
 
 #[test]
-fn a_rank_alone_through_the_c_interface() {
+fn single_rank_through_the_c_api() {
     through_the_c_interface(&LAYOUTS[0], 1);
 }

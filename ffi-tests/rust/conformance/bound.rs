@@ -5,7 +5,7 @@
 use crate::matrix::{Choice, Scene, Variant};
 use crate::model::{Block, elements};
 use crate::values::{decode, part_of};
-use dist::algo::{Body, algorithms};
+use dist::algo::{AlgorithmBody, algorithms};
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
@@ -19,7 +19,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Of the first `count` elements of these blocks.
+    /// Of the first `node_count` elements of these blocks.
     pub(crate) fn new(scene: &Scene, count: usize, blocks: &[(usize, &Block)]) -> Self {
         let part = part_of(scene.dtype);
         let number = |bytes: &[Vec<u8>], at: usize| {
@@ -78,11 +78,11 @@ fn unit(part: DataType, size: f64) -> f64 {
 
 /// How many units are allowed.
 pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
-    let nodes = variant.layout.nodes(scene.ranks).count();
+    let nodes = variant.layout.nodes(scene.ranks).node_count();
     let is_narrow = part_of(scene.dtype).size() < 4;
     let by_messages = |name| {
         let row = algorithms(scene.kind).find(|row| row.name == name);
-        row.is_some_and(|row| matches!(row.body, Body::Message(_)))
+        row.is_some_and(|row| matches!(row.body, AlgorithmBody::Message(_)))
     };
     let rounded = match variant.choice {
         // Such an algorithm, asked for by name, takes each rank for a host.

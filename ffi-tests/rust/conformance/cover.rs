@@ -148,7 +148,7 @@ pub(crate) fn run(transport: Transport) {
 }
 
 #[test]
-fn the_selection_has_every_two_values_that_the_matrix_has_together() {
+fn selection_covers_every_pair_of_values() {
     for transport in Transport::ALL {
         let matrix = Matrix::over(transport);
         let selection = matrix.selection();

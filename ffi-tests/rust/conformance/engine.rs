@@ -139,7 +139,7 @@ impl Run<'_> {
 
 /// With which numbers a case is run.
 fn inputs_of(scene: &Scene, variant: &Variant) -> &'static [Inputs] {
-    let between = variant.layout.nodes(scene.ranks).count() > 1;
+    let between = variant.layout.nodes(scene.ranks).node_count() > 1;
     match variant.choice {
         Choice::Own | Choice::Named(_) if between && !is_ordered(scene, variant) => {
             if depends_on_order(scene.dtype, scene.op) {

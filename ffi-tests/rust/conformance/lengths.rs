@@ -71,7 +71,7 @@ fn conflicts(transport: &str, layout: &str) {
 }
 
 #[test]
-fn who_disagrees_about_a_length_is_named_with_both_lengths() {
+fn length_conflict_names_both_ranks_and_lengths() {
     let layouts = [
         ("inproc", "aa"),
         ("inproc", "aaaaa"),

@@ -5,12 +5,12 @@
 //! two sizes that cost most: of these each combination of everything else meets every
 //! [`Size::deal`]th pair of type and operator, in turn.
 
-use dist::algo::{Shape, algorithms};
+use dist::algo::{GroupShape, algorithms};
 use dist::base::dtype::DataType;
-use dist::base::nodes::Nodes;
+use dist::base::nodes::NodeMap;
 use dist::base::op::ReduceOp;
 use dist::sys::host;
-use dist::transport::{OpKind, attach};
+use dist::transport::{OpKind, cma};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -88,7 +88,7 @@ impl Size {
     }
 
     pub(crate) fn applies(self, layout: &Layout, ranks: usize) -> bool {
-        let between = layout.nodes(ranks).count() > 1;
+        let between = layout.nodes(ranks).node_count() > 1;
         match self {
             Self::Slots(_) => !between,
             Self::Segment(_) => between,
@@ -126,7 +126,7 @@ fn has_blocks(kind: OpKind) -> bool {
 pub(crate) fn pairs(kind: OpKind) -> Vec<(DataType, Option<ReduceOp>)> {
     match kind {
         OpKind::Barrier => vec![(DataType::U8, None)],
-        _ if !kind.reduces() => DataType::ALL.map(|dtype| (dtype, None)).to_vec(),
+        _ if !kind.is_reduction() => DataType::ALL.map(|dtype| (dtype, None)).to_vec(),
         _ => {
             let ops = |dtype| defined(dtype).filter(|&op| kind.check_op(op).is_ok());
             DataType::ALL.into_iter().flat_map(|d| ops(d).map(move |o| (d, Some(o)))).collect()
@@ -187,8 +187,8 @@ impl Layout {
         self.letters.chars().cycle().take(ranks).collect()
     }
 
-    pub(crate) fn nodes(&self, ranks: usize) -> Nodes {
-        Nodes::by_label(&self.labels(ranks))
+    pub(crate) fn nodes(&self, ranks: usize) -> NodeMap {
+        NodeMap::by_label(&self.labels(ranks))
     }
 
     /// What one rank asks the back end for.
@@ -329,12 +329,12 @@ fn product(scene: &Scene) -> Vec<Variant> {
 
 /// The shape of groups with these nodes, as their ranks find it: whether the system lets processes
 /// read and write each other's memory is seen by trying.
-pub(crate) fn shape_of(nodes: &Nodes) -> Shape {
+pub(crate) fn shape_of(nodes: &NodeMap) -> GroupShape {
     let nonce = host::process_nonce().unwrap();
     let address = host::process_nonce_address().unwrap();
-    let attached = attach::recognises(std::process::id(), address, &nonce);
-    let reached = attached && attach::may_write();
-    Shape { attached, reached, ..Shape::of(nodes, false) }
+    let attached = cma::has_process_cookie(std::process::id(), address, &nonce);
+    let reached = attached && cma::can_cma_write();
+    GroupShape { has_cma: attached, has_cma_write: reached, ..GroupShape::of(nodes, false) }
 }
 
 fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
@@ -346,14 +346,14 @@ fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
         _ => size.elements(kind, dtype, ranks) * dtype.size(),
     };
     let mut all = vec![Choice::Own];
-    all.extend(kind.reduces().then_some(Choice::Canonical));
-    let rows = algorithms(kind).filter(|row| row.can(bytes, &shape));
+    all.extend(kind.is_reduction().then_some(Choice::Canonical));
+    let rows = algorithms(kind).filter(|row| row.can_run(bytes, &shape));
     all.extend(rows.map(|row| Choice::Named(row.name)));
     all
 }
 
 #[test]
-fn what_is_dealt_out_leaves_out_no_pair_and_no_combination() {
+fn pair_strides_cover_all_pairs_and_combinations() {
     for size in SIZES {
         for kind in OpKind::ALL.into_iter().filter(|&kind| kind != OpKind::Barrier) {
             let scenes =

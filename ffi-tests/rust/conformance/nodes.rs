@@ -2,9 +2,9 @@
 
 use crate::matrix::shape_of;
 use crate::ranks;
-use dist::algo::Shape;
+use dist::algo::GroupShape;
 use dist::base::dtype::DataType;
-use dist::base::nodes::Nodes;
+use dist::base::nodes::NodeMap;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
@@ -28,12 +28,12 @@ fn run(
     ranks::run_with(options, letters.len(), &body);
 }
 
-fn shape(layout: &str) -> Shape {
-    shape_of(&Nodes::by_label(&layout.chars().collect::<Vec<_>>()))
+fn shape(layout: &str) -> GroupShape {
+    shape_of(&NodeMap::by_label(&layout.chars().collect::<Vec<_>>()))
 }
 
 #[test]
-fn averages_of_narrow_floats_fit_where_their_sums_do_not() {
+fn averages_of_narrow_floats_do_not_overflow() {
     use dist::api::{Call, CallOptions};
     use dist::base::buffer::{Dst, Src};
     // 40 000, 288 and 40 960.
@@ -47,7 +47,7 @@ fn averages_of_narrow_floats_fit_where_their_sums_do_not() {
                 let input = element.repeat(size * 3001);
                 let part = &input[..element.len() * 3001];
                 for kind in [OpKind::AllReduce, OpKind::Reduce, OpKind::ReduceScatter] {
-                    let able = |row: &&dist::algo::Algorithm| row.can(part.len(), &shape);
+                    let able = |row: &&dist::algo::Algorithm| row.can_run(part.len(), &shape);
                     for algorithm in dist::algo::algorithms(kind).filter(able) {
                         let mut output = vec![0x77; part.len()];
                         let recv = Dst::from(output.as_mut_slice());

@@ -110,7 +110,7 @@ fn input(rank: usize, bytes: usize) -> Vec<u8> {
 
 /// The fold of the vectors of the ranks below `number`.
 fn expected(case: &Case, number: usize, input: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
-    let element = case.operator.element();
+    let element = case.operator.element_bytes();
     let mut all = (0..number).map(input);
     let first = all.next().unwrap_or_default();
     all.fold(first, |lower, mut higher| {
@@ -132,7 +132,8 @@ fn fold(
     kind: OpKind,
     (count, in_place): (usize, bool),
 ) -> (Vec<u8>, Vec<u8>) {
-    let (me, size, element) = (rank.group().rank(), rank.group().size(), case.operator.element());
+    let (me, size, element) =
+        (rank.group().rank(), rank.group().size(), case.operator.element_bytes());
     let bytes = count * element;
     let root = count % size;
     let (byte, any) = (DataType::U8, ReduceOp::Sum);
@@ -190,7 +191,7 @@ fn operators_fold_in_rank_order_over_every_transport() {
                 ranks,
                 |rank| {
                     for case in &cases {
-                        let element = case.operator.element();
+                        let element = case.operator.element_bytes();
                         // Nothing, one, a few, and so much that slices go round.
                         for count in [0, 1, 7, 70_000 / element + 3] {
                             for (kind, in_place) in
@@ -212,7 +213,7 @@ fn operators_fold_in_rank_order_over_every_transport() {
 }
 
 #[test]
-fn vectors_longer_than_a_chunk_go_in_several() {
+fn long_vectors_are_split_into_chunks() {
     let case = Case { operator: operator("long", 12, false, compose), fold: compose, dtype: None };
     run_with(
         |_| "transport=inproc".to_owned(),
@@ -257,7 +258,7 @@ fn odd_call(rank: &RankUnderTest, odd: Option<Odd>) -> Result<()> {
 }
 
 #[test]
-fn ranks_with_different_operators_are_told_both() {
+fn operator_mismatch_names_both_operators() {
     for (transport, layout) in [("inproc", "aaa"), ("shm", "aaa"), ("tcp", "abc"), ("auto", "aab")]
     {
         let hosts: Vec<char> = layout.chars().collect();
@@ -286,7 +287,7 @@ fn ranks_with_different_operators_are_told_both() {
 }
 
 #[test]
-fn calls_that_an_operator_cannot_take_are_refused() {
+fn calls_unsupported_by_an_operator_are_refused() {
     run_with(
         |_| "transport=inproc".to_owned(),
         2,

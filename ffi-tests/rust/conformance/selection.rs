@@ -7,7 +7,7 @@ use dist::algo::algorithms;
 use dist::api::{Call, CallOptions};
 use dist::base::buffer::{Dst, Src};
 use dist::base::dtype::DataType;
-use dist::base::nodes::Nodes;
+use dist::base::nodes::NodeMap;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 use std::collections::HashMap;
@@ -95,7 +95,7 @@ fn fold(
 }
 
 #[test]
-fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm() {
+fn canonical_results_do_not_depend_on_placement() {
     let first: Mutex<HashMap<_, Vec<u8>>> = Mutex::default();
     for (transport, layout) in [
         ("inproc", "aaaa"),
@@ -107,14 +107,15 @@ fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm
         ("inproc", "abbb"),
     ] {
         let hosts: Vec<char> = layout.chars().collect();
-        let nodes = if transport == "tcp" { Nodes::apart(4) } else { Nodes::by_label(&hosts) };
+        let nodes =
+            if transport == "tcp" { NodeMap::one_per_rank(4) } else { NodeMap::by_label(&hosts) };
         let shape = shape_of(&nodes);
         run(transport, layout, "", |rank| {
             let all = KINDS.into_iter().flat_map(|kind| FOLDS.map(|with| (kind, with)));
             for (kind, with) in all.filter(|(kind, (_, op))| kind.check_op(*op).is_ok()) {
                 for count in [1, 12, 1001, 20_011] {
                     let able = |row: &&dist::algo::Algorithm| {
-                        row.ordered && row.can(count * with.0.size(), &shape)
+                        row.ordered && row.can_run(count * with.0.size(), &shape)
                     };
                     let names = algorithms(kind).filter(able).map(|row| Some(row.name));
                     for name in names.chain([None]) {
@@ -132,7 +133,7 @@ fn canonical_results_are_the_same_bits_wherever_ranks_are_and_by_every_algorithm
 }
 
 #[test]
-fn overrides_of_rank_0_count_for_all_and_those_of_the_call_for_more() {
+fn call_overrides_precede_overrides_of_rank_0() {
     let file = std::env::temp_dir().join(format!("dist-tuning-{}.json", std::process::id()));
     let rows = r#"{"rows": [{"operation": "all_reduce", "algorithm": "recursive_doubling", "max_bytes": 999},
         {"operation": "reduce", "algorithm": "ordered"}]}"#;
@@ -168,7 +169,7 @@ fn overrides_of_rank_0_count_for_all_and_those_of_the_call_for_more() {
 
 /// A rounding after each of them would stop at 16, where the next number is 18.
 #[test]
-fn many_narrow_vectors_are_summed_without_losing_small_ones() {
+fn narrow_sums_of_many_ranks_keep_small_values() {
     let cases = [
         (DataType::F8E4M3, ReduceOp::Sum, vec![0x38], vec![0x5a]),
         (DataType::F8E4M3, ReduceOp::PremulSum, vec![0x38], vec![0x52]),

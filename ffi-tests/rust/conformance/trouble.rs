@@ -86,7 +86,7 @@ fn all_hear(layout: &str, body: Calls<'_>, texts: [&str; 2]) {
 const LAYOUTS: [&str; 4] = ["ab", "abcde", "aabb", "abaacc"];
 
 #[test]
-fn another_operation_is_named_on_all_sides() {
+fn different_operation_is_reported_on_all_ranks() {
     let other: Body = |rank| all_reduce(rank, 10, ReduceOp::Sum);
     for layout in LAYOUTS {
         for odd in [0, layout.len() - 1] {
@@ -97,7 +97,7 @@ fn another_operation_is_named_on_all_sides() {
 }
 
 #[test]
-fn another_count_or_operator_is_named_on_all_sides() {
+fn different_count_or_operator_is_reported_on_all_ranks() {
     let usual: Body = |rank| all_reduce(rank, 10, ReduceOp::Sum);
     for layout in LAYOUTS {
         let other: Body = |rank| all_reduce(rank, 100_000, ReduceOp::Sum);
@@ -108,7 +108,7 @@ fn another_count_or_operator_is_named_on_all_sides() {
 }
 
 #[test]
-fn another_root_or_order_is_named_on_all_sides() {
+fn different_root_or_order_is_reported_on_all_ranks() {
     for layout in LAYOUTS {
         mismatch(
             layout,
@@ -124,7 +124,7 @@ fn another_root_or_order_is_named_on_all_sides() {
 }
 
 #[test]
-fn another_algorithm_is_named_on_all_sides() {
+fn different_algorithm_is_reported_on_all_ranks() {
     let cases = [("aa", ["inline", "one_shot"]), ("ab", ["linear", "ring"])];
     for (layout, names) in cases {
         let name = move |rank: &RankUnderTest| names[rank.group().rank()].to_owned();
@@ -141,7 +141,7 @@ fn another_algorithm_is_named_on_all_sides() {
 }
 
 #[test]
-fn nodes_whose_ranks_talk_to_other_ones_find_out() {
+fn mismatched_peers_across_nodes_are_detected() {
     // Those of the one node wait for none of those that wait for them.
     let body: Body = |rank| {
         if rank.group().rank() < 2 {
@@ -158,7 +158,7 @@ fn nodes_whose_ranks_talk_to_other_ones_find_out() {
 }
 
 #[test]
-fn a_rank_that_finished_long_ago_is_not_blamed() {
+fn finished_rank_is_not_blamed() {
     for transport in TRANSPORTS {
         let options = |rank: usize| format!("transport={transport};host_id=h{rank}");
         let done = std::sync::Barrier::new(8);
@@ -187,7 +187,7 @@ fn a_rank_that_finished_long_ago_is_not_blamed() {
 }
 
 #[test]
-fn at_the_deadline_the_late_rank_is_named() {
+fn late_rank_is_named_at_the_deadline() {
     let cases = [("ab", 1), ("abcde", 3), ("abcde", 0), ("aabb", 3), ("aabb", 0), ("abaacc", 1)];
     for transport in TRANSPORTS {
         for (layout, late) in cases {

@@ -112,7 +112,7 @@ fn encode(part: DataType, value: f64) -> Vec<u8> {
 
 /// The number that a part of an element is.
 pub(crate) fn decode(part: DataType, bytes: &[u8]) -> f64 {
-    let code = oracle::bits(bytes);
+    let code = oracle::element_bits(bytes);
     if part == DataType::F64 { f64::from_bits(code) } else { oracle::decode(part, code).into() }
 }
 

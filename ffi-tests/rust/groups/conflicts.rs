@@ -24,7 +24,7 @@ fn refused(world: &Arc<Group>, made: Result<Option<Group>>, parts: &[&str]) {
 }
 
 #[test]
-fn different_lists_are_told_to_all_ranks() {
+fn different_rank_lists_are_reported_to_all_ranks() {
     everywhere(|world| {
         let list: &[usize] = if world.rank() == 2 { &[0, 3] } else { &[0, 1] };
         let named = SubgroupOptions { name: Some("g".into()), ..options() };
@@ -34,7 +34,7 @@ fn different_lists_are_told_to_all_ranks() {
 }
 
 #[test]
-fn different_names_and_calls_are_told_too() {
+fn different_names_and_calls_are_reported() {
     run("inproc", "aaaa", |world| {
         let me = world.rank();
         let named = SubgroupOptions { name: Some(format!("g{}", me / 2)), ..options() };
@@ -54,7 +54,7 @@ fn different_names_and_calls_are_told_too() {
 }
 
 #[test]
-fn an_operation_of_the_parent_in_place_of_the_call_fails_it() {
+fn parent_operation_instead_of_group_creation_fails() {
     run("inproc", "aa", |world| {
         let error = if world.rank() == 0 {
             world.new_group(&[0, 1], &options()).unwrap_err()
@@ -89,7 +89,7 @@ fn by_themselves(transport: &str, layout: &str, lists: &[&[usize]], parts: &[&st
 }
 
 #[test]
-fn members_with_one_first_member_hear_of_each_others_lists() {
+fn conflict_is_reported_with_the_same_first_member() {
     for (transport, layout) in [("inproc", "aaa"), ("shm", "aaa"), ("tcp", "aaa"), ("auto", "aab")]
     {
         let parts = ["[0, 1, 2]", "[0, 2, 1]", "rank 1 says"];
@@ -98,7 +98,7 @@ fn members_with_one_first_member_hear_of_each_others_lists() {
 }
 
 #[test]
-fn members_with_different_first_members_hear_of_each_other_too() {
+fn conflict_is_reported_with_different_first_members() {
     // Rank 1 is in both lists, rank 0 in one, rank 2 in the other, with any of them as the first
     // member. Rank 2 comes once the others know, since with rank 1 alone it would agree.
     for (transport, layout) in [("inproc", "aab"), ("shm", "aaa")] {
@@ -121,7 +121,7 @@ fn members_with_different_first_members_hear_of_each_other_too() {
 }
 
 #[test]
-fn whoever_comes_late_hears_of_a_conflict_that_others_found() {
+fn late_member_gets_an_earlier_conflict() {
     run("inproc", "aaa", |world| {
         let me = world.rank();
         if me == 2 {
@@ -140,7 +140,7 @@ fn whoever_comes_late_hears_of_a_conflict_that_others_found() {
 }
 
 #[test]
-fn a_group_that_exists_is_a_definition_too() {
+fn existing_group_conflicts_with_new_definition() {
     let ready = Barrier::new(3);
     run("inproc", "aab", |world| {
         let me = world.rank();

@@ -98,16 +98,16 @@ fn settled() -> Resources {
 }
 
 #[test]
-fn a_thousand_groups_leave_nothing_in_queues() {
+fn thousand_groups_leak_nothing_over_inproc() {
     leave_nothing("inproc", "aabb");
 }
 
 #[test]
-fn a_thousand_groups_leave_nothing_in_shared_memory() {
+fn thousand_groups_leak_nothing_over_shared_memory() {
     leave_nothing("shm", "aaaa");
 }
 
 #[test]
-fn a_thousand_groups_leave_nothing_between_hosts() {
+fn thousand_groups_leak_nothing_over_tcp() {
     leave_nothing("auto", "ab");
 }

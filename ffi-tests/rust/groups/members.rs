@@ -6,7 +6,7 @@ use dist::base::error::ErrorKind;
 use std::sync::Arc;
 
 #[test]
-fn members_find_each_other_by_a_name_and_nobody_else_calls() {
+fn named_group_needs_calls_of_its_members_only() {
     everywhere(|world| {
         let me = world.rank();
         let (name, pair): (_, &[usize]) =
@@ -21,7 +21,7 @@ fn members_find_each_other_by_a_name_and_nobody_else_calls() {
 }
 
 #[test]
-fn unnamed_ones_are_told_apart_by_a_count() {
+fn unnamed_groups_are_numbered() {
     run("inproc", "aaab", |world| {
         let me = world.rank();
         let unnamed = SubgroupOptions { members_only: true, ..options() };
@@ -57,7 +57,7 @@ fn an_attempt_that_failed_is_not_counted() {
 }
 
 #[test]
-fn a_rank_alone_keeps_its_groups_name_too() {
+fn group_of_one_keeps_its_name() {
     run("inproc", "aa", |world| {
         let alone = [world.rank()];
         let group = world.new_group(&alone, &by_members("alone")).unwrap().unwrap();
@@ -89,7 +89,7 @@ fn a_name_is_free_again_once_its_group_is_released() {
 }
 
 #[test]
-fn several_are_made_at_once_from_several_threads() {
+fn members_only_groups_are_created_concurrently() {
     everywhere(|world| {
         let me = world.rank();
         let lists: [&[usize]; 4] = [&[0, 1, 2], &[3, 2, 1], &[0, 3], &[1, 0, 2, 3]];

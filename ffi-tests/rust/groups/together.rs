@@ -50,7 +50,7 @@ fn a_split_is_ordered_by_key_and_rank() {
 }
 
 #[test]
-fn groups_of_groups_know_who_is_who() {
+fn nested_groups_map_ranks_to_the_world() {
     run("inproc", "aabb", |world| {
         let me = world.rank();
         let Some(outer) = world.new_group(&[3, 1, 2], &options()).unwrap() else { return };
@@ -71,7 +71,7 @@ fn groups_of_groups_know_who_is_who() {
 }
 
 #[test]
-fn names_are_the_same_on_all_ranks_and_new_each_time() {
+fn generated_names_are_equal_on_all_ranks_and_unique() {
     run("inproc", "aaaa", |world| {
         let names = |group: &Group| {
             let mut mine = group.name().as_bytes().to_vec();
@@ -126,7 +126,7 @@ fn overlapping_groups_are_used_at_once_from_several_threads() {
 }
 
 #[test]
-fn groups_are_made_while_the_parent_is_busy_on_other_threads() {
+fn groups_are_created_while_other_threads_use_the_parent() {
     run("shm", "aaa", |world| {
         let me = world.rank();
         // The order of the two on the parent is the same on all ranks, since each waits for the one
@@ -147,7 +147,7 @@ fn groups_are_made_while_the_parent_is_busy_on_other_threads() {
 }
 
 #[test]
-fn a_receive_of_anything_does_not_see_what_is_said_to_make_a_group() {
+fn any_source_receive_ignores_group_creation_messages() {
     for (transport, layout) in [("inproc", "aa"), ("shm", "aa"), ("tcp", "aa")] {
         run(transport, layout, |world| {
             let (me, dtype) = (world.rank(), DataType::U8);
@@ -174,7 +174,7 @@ fn a_receive_of_anything_does_not_see_what_is_said_to_make_a_group() {
 }
 
 #[test]
-fn a_group_of_one_makes_groups_too() {
+fn group_of_one_can_create_groups() {
     run("auto", "a", |world| {
         for _ in 0..3 {
             check(&world.new_group(&[], &options()).unwrap().unwrap(), 0, &[0]);
@@ -194,7 +194,7 @@ fn chosen(group: &Group, kind: &str) -> (String, String) {
 }
 
 #[test]
-fn what_rank_0_was_told_about_algorithms_holds_in_groups_without_it() {
+fn subgroups_inherit_algorithm_options_of_rank_0() {
     let file = std::env::temp_dir().join(format!("dist-inherited-{}.json", std::process::id()));
     let rows = r#"{"rows": [{"operation": "all_reduce", "algorithm": "two_shot"}]}"#;
     std::fs::write(&file, rows).unwrap();

@@ -12,7 +12,7 @@ fn soon(name: &str) -> SubgroupOptions {
 }
 
 #[test]
-fn members_that_do_not_come_are_named_at_the_deadline() {
+fn absent_members_are_named_at_the_deadline() {
     for (transport, layout) in [("inproc", "aaaa"), ("tcp", "aaaa"), ("auto", "aabb")] {
         run(transport, layout, |world| {
             let me = world.rank();
@@ -33,7 +33,7 @@ fn members_that_do_not_come_are_named_at_the_deadline() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_to_a_call_of_all_fails_the_parent() {
+fn absent_rank_in_collective_creation_fails_the_parent() {
     run("inproc", "aab", |world| {
         if world.rank() == 1 {
             return while world.failure().is_none() {
@@ -49,7 +49,7 @@ fn a_rank_that_does_not_come_to_a_call_of_all_fails_the_parent() {
 }
 
 #[test]
-fn a_rank_that_cannot_join_tells_the_others_why() {
+fn rank_that_cannot_join_reports_the_reason() {
     everywhere(|world| {
         let (me, start) = (world.rank(), Instant::now());
         for culprit in [0, 2] {
@@ -69,7 +69,7 @@ fn a_rank_that_cannot_join_tells_the_others_why() {
 }
 
 #[test]
-fn a_member_that_leaves_the_parent_is_not_waited_for() {
+fn released_parent_member_is_not_waited_for() {
     for (transport, layout) in [("inproc", "aaa"), ("shm", "aaa"), ("tcp", "aaa")] {
         let gone = Barrier::new(3);
         run(transport, layout, |world| {
@@ -128,7 +128,7 @@ fn parent_and_child_are_released_in_any_order() {
 }
 
 #[test]
-fn wrong_arguments_are_refused_alone() {
+fn invalid_arguments_do_not_fail_the_group() {
     run("inproc", "aa", |world| {
         let refused = |ranks: &[usize], options: &SubgroupOptions, part: &str| {
             let error = world.new_group(ranks, options).unwrap_err();

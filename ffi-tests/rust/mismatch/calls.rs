@@ -49,7 +49,7 @@ impl What {
         if self.kind != OpKind::Barrier {
             parts.push(self.dtype.to_string());
         }
-        if self.kind.reduces() {
+        if self.kind.is_reduction() {
             parts.push(self.op.to_string());
         }
         if self.has_root() {

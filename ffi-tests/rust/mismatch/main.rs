@@ -39,7 +39,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         }
         add("dtype", usual, What { dtype: DataType::F64, ..usual });
         add("dtype of the same size", usual, What { dtype: DataType::I32, ..usual });
-        if kind.reduces() {
+        if kind.is_reduction() {
             add("op", usual, What { op: ReduceOp::Max, ..usual });
         }
         if usual.has_root() {
@@ -155,27 +155,27 @@ fn matrix(layouts: &[Layout]) {
 }
 
 #[test]
-fn over_memory_of_one_process() {
+fn mismatch_over_inproc() {
     matrix(&[("inproc", "a")]);
 }
 
 #[test]
-fn over_shared_memory() {
+fn mismatch_over_shared_memory() {
     matrix(&[("shm", "a")]);
 }
 
 #[test]
-fn over_tcp() {
+fn mismatch_over_tcp() {
     matrix(&[("tcp", "abcd")]);
 }
 
 #[test]
-fn over_shared_memory_and_tcp() {
+fn mismatch_over_shared_memory_and_tcp() {
     matrix(&[("shm", "aab")]);
 }
 
 #[test]
-fn another_algorithm_is_a_difference() {
+fn different_algorithm_is_a_mismatch() {
     let cases = [(("shm", "a"), ["inline", "one_shot"]), (("tcp", "abcd"), ["linear", "ring"])];
     for (layout, names) in cases {
         let by = |name| What { algorithm: Some(name), ..What::usual(OpKind::AllReduce, 10) };

@@ -38,22 +38,22 @@ fn collectives_are_right(counts: &[usize]) {
 }
 
 #[test]
-fn collectives_are_right_on_two_hosts_of_one_rank() {
+fn collectives_on_two_hosts_with_one_rank_each() {
     collectives_are_right(&[1, 1]);
 }
 
 #[test]
-fn collectives_are_right_on_two_hosts_of_two_ranks() {
+fn collectives_on_two_hosts_with_two_ranks_each() {
     collectives_are_right(&[2, 2]);
 }
 
 #[test]
-fn collectives_are_right_on_four_hosts_of_different_sizes() {
+fn collectives_on_four_hosts_of_different_sizes() {
     collectives_are_right(&[1, 2, 1, 3]);
 }
 
 #[test]
-fn collectives_are_right_where_neighbours_are_on_different_hosts() {
+fn collectives_with_round_robin_placement() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let places: Vec<Place> = [0, 1, 0, 1, 1].map(|host| hosts.place(host)).to_vec();
     let program = every_collective(places.len(), &[1, 17, 3000, 200_003]);
@@ -80,12 +80,12 @@ fn collectives_issued_ahead_are_right(counts: &[usize]) {
 }
 
 #[test]
-fn collectives_issued_ahead_are_right_on_two_hosts_of_two_ranks() {
+fn collectives_issued_ahead_on_two_hosts() {
     collectives_issued_ahead_are_right(&[2, 2]);
 }
 
 #[test]
-fn collectives_issued_ahead_are_right_on_four_hosts_of_different_sizes() {
+fn collectives_issued_ahead_on_four_hosts() {
     collectives_issued_ahead_are_right(&[1, 2, 1, 3]);
 }
 
@@ -102,12 +102,12 @@ fn all_is_right_over_a_line(program: &str) {
 }
 
 #[test]
-fn collectives_are_right_over_a_line_that_delays_and_loses() {
+fn collectives_over_a_slow_lossy_link() {
     all_is_right_over_a_line(&every_collective(4, &[1, 50_000]));
 }
 
 #[test]
-fn collectives_issued_ahead_are_right_over_a_line_that_delays_and_loses() {
+fn collectives_issued_ahead_over_a_slow_lossy_link() {
     all_is_right_over_a_line(&issued_ahead(&every_collective(4, &[1, 50_000])));
 }
 
@@ -154,7 +154,7 @@ fn train(places: &[Place], master: &str, program: &str) -> Vec<f64> {
 }
 
 #[test]
-fn training_on_two_hosts_goes_as_on_one() {
+fn training_on_two_hosts_matches_one_host() {
     /// What another order of additions may change, as in `cargo xtask test`.
     const TOLERANCE: f64 = 1e-4;
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };

@@ -61,22 +61,22 @@ fn kill_each(operation: &str) {
 }
 
 #[test]
-fn a_death_on_one_host_is_told_on_the_other_in_small_all_reduces() {
+fn death_is_reported_across_hosts_in_small_all_reduces() {
     kill_each("all_reduce f32 SUM 1");
 }
 
 #[test]
-fn a_death_on_one_host_is_told_on_the_other_in_large_all_reduces() {
+fn death_is_reported_across_hosts_in_large_all_reduces() {
     kill_each("all_reduce f32 SUM 262144");
 }
 
 #[test]
-fn a_death_on_one_host_is_told_on_the_other_in_barriers() {
+fn death_is_reported_across_hosts_in_barriers() {
     kill_each("barrier");
 }
 
 #[test]
-fn a_death_on_one_host_is_told_on_the_other_in_broadcasts() {
+fn death_is_reported_across_hosts_in_broadcasts() {
     kill_each("broadcast f32 5000 0");
 }
 
@@ -93,7 +93,7 @@ fn busy_with(victim: usize, rank: usize) -> String {
 }
 
 #[test]
-fn a_death_is_told_to_those_who_exchange_messages_with_it() {
+fn death_is_reported_to_message_partners() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let places = block(&hosts, &[2, 2]);
     let names = names(places.len());

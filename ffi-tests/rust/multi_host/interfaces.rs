@@ -104,7 +104,7 @@ fn ranks_use_the_interfaces_that_are_asked_for() {
 }
 
 #[test]
-fn an_interface_that_does_not_exist_is_an_error_that_names_those_that_do() {
+fn unknown_interface_error_lists_existing_interfaces() {
     let Some(hosts) = Hosts::find(2, INTERFACES) else { return };
     let places = block(&hosts, &[1, 1]);
     let name = |rank| if rank == 1 { "eth7" } else { "eth" };
@@ -143,7 +143,7 @@ fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
 }
 
 #[test]
-fn a_range_without_a_free_port_is_an_error_that_says_so() {
+fn full_port_range_is_reported() {
     let Some(hosts) = Hosts::find(2, &["eth0"]) else { return };
     let places = block(&hosts, &[1, 2]);
     let variables = |_| vec![("DIST_PORT_RANGE", "23000".to_owned())];
@@ -195,6 +195,6 @@ fn a_host_with_one_network_down_is_reached_by_the_other() {
 }
 
 #[test]
-fn hosts_with_different_networks_down_use_the_one_that_both_have() {
+fn hosts_use_a_network_that_both_have() {
     all_goes_well_with_networks_down(INTERFACES, [Some(2), Some(0)]);
 }

@@ -53,7 +53,7 @@ fn messages_are_right(places: &[Place], master: &str, sizes: &[usize]) {
 const SIZES: &[usize] = &[0, 1, 48, 5000, 70_001, 1 << 22];
 
 #[test]
-fn messages_are_right_between_two_hosts_of_two_ranks() {
+fn messages_between_two_hosts() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let places = block(&hosts, &[2, 2]);
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
@@ -77,7 +77,7 @@ fn around_the_ring(ranks: usize, me: usize, sizes: &[usize]) -> String {
 }
 
 #[test]
-fn probes_and_exchanges_go_around_a_ring() {
+fn probe_and_sendrecv_around_a_ring() {
     let sizes = [0, 1, 48, 5000, 70_001, 1 << 22];
     // Shared memory, sockets, and both.
     for hosts in [vec!["a", "a"], vec!["a", "b", "c"], vec!["a", "a", "b", "a", "b"]] {
@@ -123,13 +123,13 @@ fn a_probe_ends_when_its_sender_dies() {
 }
 
 #[test]
-fn messages_are_right_between_hosts_that_differ_in_name_alone() {
+fn messages_between_hosts_that_differ_only_in_name() {
     let places = ["a", "b", "a", "c", "b"].map(Place::named);
     messages_are_right(&places, "127.0.0.1", SIZES);
 }
 
 #[test]
-fn messages_are_right_over_a_line_that_delays_and_loses() {
+fn messages_over_a_slow_lossy_link() {
     let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
     let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
     let places = block(&hosts, &[2, 2]);
@@ -140,7 +140,7 @@ fn messages_are_right_over_a_line_that_delays_and_loses() {
 }
 
 #[test]
-fn a_message_that_nobody_sends_or_receives_is_given_up_and_harms_nobody() {
+fn unmatched_message_times_out_without_side_effects() {
     let places = ["a", "b"].map(Place::named);
     let late = [
         ("recv 16 1 5 timeout_ms=300", ["no message of rank 1 (pid ", "with tag 5 came", "300 ms"]),

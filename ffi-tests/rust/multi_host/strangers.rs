@@ -5,7 +5,7 @@ use crate::harness::Job;
 use crate::hosts::{ETHERNET, Hosts};
 
 #[test]
-fn connections_that_mean_nothing_disturb_nothing() {
+fn garbage_connections_do_not_disturb_a_job() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let places = block(&hosts, &[1, 1]);
     let names = names(places.len());

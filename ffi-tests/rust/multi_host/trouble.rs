@@ -40,7 +40,7 @@ const ODD: &[Odd] = &[
 ];
 
 #[test]
-fn different_calls_are_told_to_the_ranks_of_all_hosts() {
+fn mismatch_is_reported_on_all_hosts() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let places = block(&hosts, &[2, 2]);
     for [most, odd, described @ ..] in ODD {
@@ -96,7 +96,7 @@ fn an_abort_on_one_host_ends_the_calls_on_the_other() {
 }
 
 #[test]
-fn ranks_of_hosts_that_cannot_reach_each_other_give_up_at_their_deadline() {
+fn unreachable_hosts_time_out_at_init() {
     /// What each call may take, and how much longer it may take until it is over on a busy machine.
     const ALLOWED_MS: u64 = 3000;
     const BEYOND_MS: u64 = 1500;
@@ -124,7 +124,7 @@ fn ranks_of_hosts_that_cannot_reach_each_other_give_up_at_their_deadline() {
 }
 
 #[test]
-fn a_network_that_parts_is_told_on_both_sides() {
+fn network_partition_is_reported_on_both_sides() {
     /// The limit of silence, and by how much it may be exceeded.
     const LIMIT_MS: u64 = 1000;
     const BEYOND_MS: u64 = 500;

@@ -8,7 +8,7 @@ const GROUPS: &str = "new child 0,1,2\nnew grand 0,1 on=child\n";
 const LEAVE: &str = "release grand\nrelease child\nfinalize\nleaks\n";
 
 #[test]
-fn an_abort_reaches_those_who_wait_in_a_child_or_its_child() {
+fn abort_reaches_child_and_grandchild_groups() {
     for hosts in ["aaaa", "aabb", "abca"] {
         let (mut job, names) = start(hosts, |rank| {
             let (made, released) = match rank {
@@ -41,7 +41,7 @@ fn an_abort_reaches_those_who_wait_in_a_child_or_its_child() {
 }
 
 #[test]
-fn an_abort_reaches_groups_that_their_members_made_alone() {
+fn abort_reaches_members_only_groups() {
     for hosts in ["aaa", "aba"] {
         let (mut job, names) = start(hosts, |rank| match rank {
             2 => "init\ngate go\nabort enough\nfinalize\nleaks\n".to_owned(),
@@ -67,7 +67,7 @@ fn an_abort_reaches_groups_that_their_members_made_alone() {
 }
 
 #[test]
-fn a_death_does_not_reach_a_group_that_has_nothing_to_do_with_it() {
+fn death_does_not_fail_groups_without_the_dead_rank() {
     for hosts in ["aaa", "aab"] {
         let (mut job, names) = start(hosts, |rank| match rank {
             2 => "init\nnew pair 0,1\nbarrier\ngate never\n".to_owned(),
@@ -96,7 +96,7 @@ fn a_death_does_not_reach_a_group_that_has_nothing_to_do_with_it() {
 }
 
 #[test]
-fn a_group_whose_parent_was_released_goes_on() {
+fn group_survives_release_of_its_parent() {
     let (mut job, names) = start("aaa", |rank| {
         match rank {
         2 => "init\nnew mid 0,1,2\nnew child 0,1 on=mid\nbarrier\ngate go\nabort enough on=mid\nbarrier\nrelease mid\nfinalize\nleaks\n".to_owned(),

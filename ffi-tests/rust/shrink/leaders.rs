@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Others wait for rank 3, and their leader dies meanwhile.
 #[test]
-fn a_leader_that_dies_while_it_waits_is_succeeded() {
+fn dead_coordinator_is_replaced() {
     for hosts in ["aaaa", "abab"] {
         let (mut job, names) = start(hosts, |rank| {
             let late = if rank == 3 { "gate late\n" } else { "" };
@@ -54,14 +54,14 @@ fn kill_after(hosts: &str, delay: Duration) {
 }
 
 #[test]
-fn a_leader_may_die_at_any_moment() {
+fn coordinator_may_die_at_any_time() {
     for step in 0..12 {
         kill_after("aaaa", Duration::from_micros(step * 1500));
     }
 }
 
 #[test]
-fn a_leader_on_another_host_may_die_at_any_moment() {
+fn coordinator_on_another_host_may_die_at_any_time() {
     for step in 0..8 {
         kill_after("abab", Duration::from_micros(step * 4000));
     }

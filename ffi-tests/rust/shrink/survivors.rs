@@ -23,21 +23,21 @@ fn kill(hosts: &str, victims: &[usize]) {
 }
 
 #[test]
-fn two_of_three_go_on_whichever_is_killed() {
+fn two_of_three_shrink_after_any_death() {
     for victim in 0..3 {
         kill("aaa", &[victim]);
     }
 }
 
 #[test]
-fn the_rest_goes_on_when_several_are_killed_at_once() {
+fn survivors_shrink_after_simultaneous_deaths() {
     for victims in [&[0, 1][..], &[0, 3], &[2, 3], &[0, 1, 2], &[1, 2, 4], &[0, 2, 3, 4]] {
         kill("aaaaa", victims);
     }
 }
 
 #[test]
-fn ranks_on_several_hosts_go_on() {
+fn survivors_on_several_hosts_shrink() {
     for victims in [&[0][..], &[3], &[1, 2], &[2, 3], &[0, 1]] {
         kill("aabb", victims);
     }
@@ -46,7 +46,7 @@ fn ranks_on_several_hosts_go_on() {
 }
 
 #[test]
-fn eight_become_five_and_then_three() {
+fn shrink_twice_from_eight_to_five_to_three() {
     let once = "loop all_reduce f32 SUM 1000\nshrink rest\nloop all_reduce f32 SUM 500 on=rest\n";
     let twice = "shrink last on=rest\nall_reduce f32 SUM 1000 on=last\nbarrier on=last\n";
     let program = format!("init\n{once}{twice}release rest\nrelease last\nfinalize\nleaks\n");
@@ -65,7 +65,7 @@ fn eight_become_five_and_then_three() {
 }
 
 #[test]
-fn a_stopped_rank_is_excluded_and_told_so_when_it_goes_on() {
+fn stopped_rank_is_excluded_and_gets_an_error() {
     for (hosts, stopped) in [("aaa", 0), ("aaa", 1), ("aab", 0), ("aab", 2)] {
         let others = "gate stopped\nabort enough\nshrink rest timeout_ms=500\n";
         let (mut job, names) = start(hosts, |rank| match rank == stopped {
@@ -97,7 +97,7 @@ fn a_stopped_rank_is_excluded_and_told_so_when_it_goes_on() {
 }
 
 #[test]
-fn a_rank_that_never_calls_is_waited_for_as_long_as_was_asked() {
+fn absent_rank_is_waited_for_until_the_timeout() {
     for absent in 0..3 {
         let (mut job, names) = start("aaa", |rank| match rank == absent {
             true => "init\nbarrier\ngate end\nfinalize\nleaks\n".to_owned(),
@@ -120,7 +120,7 @@ fn a_rank_that_never_calls_is_waited_for_as_long_as_was_asked() {
 }
 
 #[test]
-fn a_rank_that_dies_while_it_is_waited_for_is_not_waited_for_any_longer() {
+fn death_ends_the_wait_for_an_absent_rank() {
     for hosts in ["aaa", "aab"] {
         let (mut job, names) = start(hosts, |rank| match rank {
             2 => "init\nbarrier\ngate never\n".to_owned(),
@@ -139,7 +139,7 @@ fn a_rank_that_dies_while_it_is_waited_for_is_not_waited_for_any_longer() {
 }
 
 #[test]
-fn a_minority_is_told_who_else_there_is() {
+fn minority_error_lists_the_other_ranks() {
     let shrink = "shrink rest timeout_ms=300";
     let (mut job, names) = start("aaaaa", |rank| match rank {
         1 | 2 => format!("init\nbarrier\nabort enough\n{shrink}\ngate end\nfinalize\nleaks\n"),
@@ -157,7 +157,7 @@ fn a_minority_is_told_who_else_there_is() {
 }
 
 #[test]
-fn works_that_were_under_way_end_and_do_not_hinder() {
+fn pending_works_end_and_do_not_block_shrink() {
     let load = "all_reduce f32 SUM 20000 async=yes\nrecv 100 any 7 async=yes\n".repeat(20);
     for hosts in ["aaaa", "aabb"] {
         for victim in [0, 2] {

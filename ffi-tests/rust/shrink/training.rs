@@ -28,7 +28,7 @@ fn train(program: &str, kills: &[&str]) -> Trained {
 }
 
 #[test]
-fn a_training_that_loses_five_of_eight_ranks_is_as_good() {
+fn training_after_losing_5_of_8_ranks_is_as_accurate() {
     let Some(compiler) = Compiler::find() else { return };
     let files = [
         "survive/survive.c",

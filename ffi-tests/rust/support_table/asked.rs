@@ -3,10 +3,10 @@
 use crate::abilities;
 use dist::api::{Group, GroupOptions};
 use dist::backend::plugin::{
-    self, Awaited, Communicator, Kinds, Made, Plugin, Ran, Received, Request, State, Submitted,
-    Task,
+    self, Communicator, CreatedCommunicator, OperationKinds, Plugin, PluginFailureState,
+    PluginMessageStatus, PluginRequest, PluginTask, ReleaseReport, RunOutcome, SubmitOutcome,
 };
-use dist::backend::{Context, Exchange, Memory, OpKind, Query, nccl};
+use dist::backend::{BackendMemory, BootstrapExchange, GroupContext, OpKind, SupportQuery, nccl};
 use dist::base::dtype::DataType;
 use dist::base::error::{Error, ErrorKind, Result};
 use dist::base::op::ReduceOp;
@@ -32,7 +32,7 @@ impl Kind {
     }
 
     pub(crate) fn reduces(self) -> bool {
-        self.collective.is_some_and(OpKind::reduces)
+        self.collective.is_some_and(OpKind::is_reduction)
     }
 
     pub(crate) fn has_elements(self) -> bool {
@@ -48,7 +48,7 @@ pub(crate) enum Device {
 }
 
 /// Asks one back end.
-pub(crate) type Ask = Box<dyn Fn(&Query) -> bool>;
+pub(crate) type Ask = Box<dyn Fn(&SupportQuery) -> bool>;
 
 /// The back ends, by the names of their columns.
 pub(crate) fn backends() -> Vec<(&'static str, Ask)> {
@@ -64,7 +64,7 @@ pub(crate) fn backends() -> Vec<(&'static str, Ask)> {
 const NEWEST: i32 = i32::MAX;
 
 /// The versions of NCCL from which on it does a call, the oldest that is taken first.
-pub(crate) fn nccl_since(query: &Query) -> Option<i32> {
+pub(crate) fn nccl_since(query: &SupportQuery) -> Option<i32> {
     let versions = (OLDEST_MINOR..=NEWEST_MINOR).map(|minor| 20_000 + minor * 100);
     versions.into_iter().find(|&version| nccl_does(query, version))
 }
@@ -74,10 +74,10 @@ pub(crate) fn nccl_since(query: &Query) -> Option<i32> {
 pub(crate) const OLDEST_MINOR: i32 = 14;
 const NEWEST_MINOR: i32 = 99;
 
-fn nccl_does(query: &Query, version: i32) -> bool {
+fn nccl_does(query: &SupportQuery, version: i32) -> bool {
     match query.gpu {
-        Some(_) => nccl::is_known(query, version, 2).is_ok(),
-        None => nccl::is_for_host(query).is_ok(),
+        Some(_) => nccl::check_support(query, version, 2).is_ok(),
+        None => nccl::check_host_support(query).is_ok(),
     }
 }
 
@@ -125,9 +125,14 @@ fn over(backend: &'static str, size: usize) -> Ask {
 struct Declared;
 
 impl Plugin for Declared {
-    fn create(&self, _: &Context<'_>, _: &dyn Exchange, _: &Arc<State>) -> Result<Made> {
-        let kinds = Kinds::from_bits(abilities::KINDS)?;
-        Ok(Made { communicator: Arc::new(Self), kinds, serves_device: false })
+    fn create(
+        &self,
+        _: &GroupContext<'_>,
+        _: &dyn BootstrapExchange,
+        _: &Arc<PluginFailureState>,
+    ) -> Result<CreatedCommunicator> {
+        let kinds = OperationKinds::from_bits(abilities::KINDS)?;
+        Ok(CreatedCommunicator { communicator: Arc::new(Self), kinds, serves_device: false })
     }
 }
 
@@ -137,7 +142,7 @@ fn nothing<T>() -> Result<T> {
 
 impl Communicator for Declared {
     /// The plug-in's table has no such function, so that it does all; its operators are the limit.
-    fn supports(&self, query: &Query) -> Result<()> {
+    fn supports(&self, query: &SupportQuery) -> Result<()> {
         let folds = |(dtype, op): (DataType, ReduceOp)| abilities::folds(dtype, op).is_some();
         match (query.gpu, query.dtype.zip(query.op)) {
             (None, reduction) if reduction.is_none_or(folds) => Ok(()),
@@ -145,27 +150,27 @@ impl Communicator for Declared {
         }
     }
 
-    fn submit(&self, _: &Task<'_>) -> Result<Submitted> {
+    fn submit(&self, _: &PluginTask<'_>) -> Result<SubmitOutcome> {
         nothing()
     }
 
-    fn is_prompt(&self) -> bool {
+    fn has_fast_path(&self) -> bool {
         false
     }
 
-    fn run(&self, _: &Task<'_>, _: Duration) -> Option<Result<Ran>> {
+    fn run(&self, _: &PluginTask<'_>, _: Duration) -> Option<Result<RunOutcome>> {
         None
     }
 
-    fn test(&self, _: Request) -> Result<Option<Received>> {
+    fn test(&self, _: PluginRequest) -> Result<Option<PluginMessageStatus>> {
         nothing()
     }
 
-    fn wait(&self, _: Request, _: Duration) -> Result<Option<Received>> {
+    fn wait(&self, _: PluginRequest, _: Duration) -> Result<Option<PluginMessageStatus>> {
         nothing()
     }
 
-    fn release(&self, _: Request) -> Result<Awaited> {
+    fn release(&self, _: PluginRequest) -> Result<ReleaseReport> {
         nothing()
     }
 
@@ -175,7 +180,7 @@ impl Communicator for Declared {
         None
     }
 
-    fn allocate(&self, _: usize) -> Result<Option<Box<dyn Memory>>> {
+    fn allocate(&self, _: usize) -> Result<Option<Box<dyn BackendMemory>>> {
         Ok(None)
     }
 
@@ -190,7 +195,7 @@ pub(crate) fn query(
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
     on: Device,
-) -> Query {
+) -> SupportQuery {
     let gpu = (on == Device::Gpu).then_some(0);
-    Query { name: kind.name, kind: kind.collective, dtype, op, gpu }
+    SupportQuery { name: kind.name, kind: kind.collective, dtype, op, gpu }
 }

@@ -23,22 +23,22 @@
 //! Posted views belong to the exchange, which lives no longer than they do; the transport keeps
 //! nothing. Any failure fails the group on all nodes, the first reason stays.
 
-use super::lane::{Lane, Mark};
-use super::{SEGMENT, Team};
+use super::peer_history::{PeerHistory, PresenceMessage};
+use super::{SEGMENT_BYTES, Team};
 use crate::algo::Operation;
-use crate::algo::lateness::Lateness;
-use crate::algo::pattern::slices::owned;
+use crate::algo::arrival_skew::ArrivalSkew;
+use crate::algo::pattern::slices::owned_slice;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::frame::{HEADER_BYTES, Header, Kind};
-use crate::transport::pulse::PARTING;
-use crate::transport::{Channel, Direction, Endpoint, Wish};
-use crate::wait::watch::Watch;
+use crate::transport::collective_header::{CollectiveHeader, CollectiveMessageKind, HEADER_BYTES};
+use crate::transport::heartbeat::DEPARTURE_GRACE;
+use crate::transport::{Channel, Endpoint, StreamDirection, StreamInterest};
+use crate::wait::slow_wait::SlowWaitWatch;
 use std::time::{Duration, Instant};
 
 /// Messages from this size on are cut into stripes: whole segments of large vectors are.
-const STRIPED: usize = SEGMENT;
+const STRIPE_MIN_BYTES: usize = SEGMENT_BYTES;
 
 /// The incarnation of the group.
 const EPOCH: u32 = 0;
@@ -51,29 +51,35 @@ const YIELD_FOR: Duration = Duration::from_micros(1000);
 const ROUNDS_PER_CHECK: u32 = 1000;
 
 /// The longest rest before a look at the deadline and at who else is there.
-const REST: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// One operation of the group, as far as it goes over messages.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct MessageOperation<'a> {
     pub(super) endpoint: &'a dyn Endpoint,
-    lane: &'a mut Lane,
+    history: &'a mut PeerHistory,
     pub(super) operation: &'a Operation<'a>,
     /// Some ranks share memory with others, and wait for those too.
-    nodes: bool,
-    lateness: Lateness<'a>,
+    has_shared_nodes: bool,
+    arrival_skew: ArrivalSkew<'a>,
 }
 
-impl<'a> Call<'a> {
-    /// Enters an operation; `nodes` says that ranks share memory inside of nodes.
+impl<'a> MessageOperation<'a> {
+    /// Enters an operation; `has_shared_nodes` says that ranks share memory inside of nodes.
     pub fn begin(
         endpoint: &'a dyn Endpoint,
-        lane: &'a mut Lane,
+        history: &'a mut PeerHistory,
         operation: &'a Operation<'a>,
-        nodes: bool,
+        has_shared_nodes: bool,
     ) -> Self {
-        lane.enter(operation.descriptor);
-        Self { endpoint, lane, operation, nodes, lateness: Lateness::of(operation) }
+        history.enter(operation.descriptor);
+        Self {
+            endpoint,
+            history,
+            operation,
+            has_shared_nodes,
+            arrival_skew: ArrivalSkew::of(operation),
+        }
     }
 
     /// This rank in the group.
@@ -86,198 +92,216 @@ impl<'a> Call<'a> {
     /// # Errors
     /// `OutOfMemory`.
     pub fn scratch(&mut self, bytes: usize) -> Result<Vec<u8>> {
-        self.lane.take_scratch(bytes)
+        self.history.take_scratch(bytes)
     }
 
     /// Gives scratch memory back, for the next who needs some.
-    pub fn keep(&mut self, scratch: Vec<u8>) {
-        self.lane.keep_scratch(scratch);
+    pub fn return_scratch(&mut self, scratch: Vec<u8>) {
+        self.history.keep_scratch(scratch);
     }
 
     /// Begins to exchange messages within a team.
-    pub fn exchange<'x>(&'x mut self, team: Team<'x>) -> Exchange<'x> {
-        Exchange {
+    pub fn exchange<'x>(&'x mut self, team: Team<'x>) -> MessageExchange<'x> {
+        MessageExchange {
             endpoint: self.endpoint,
-            lane: self.lane,
+            history: self.history,
             operation: self.operation,
-            nodes: self.nodes,
+            has_shared_nodes: self.has_shared_nodes,
             team,
             pending: Vec::new(),
-            tokens: 0,
-            idle: None,
-            lateness: &self.lateness,
-            last: self.endpoint.rank(),
-            watch: Watch::default(),
-            is_noted: false,
+            last_token: 0,
+            idle_since: None,
+            arrival_skew: &self.arrival_skew,
+            last_completed_peer: self.endpoint.rank(),
+            idle_watch: SlowWaitWatch::default(),
+            has_recorded_missing: false,
         }
     }
 }
 
 /// A message that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token(u64);
+pub struct MessageToken(u64);
 
 /// Messages on their way. What is posted must have been waited for before the exchange ends.
 #[derive(Debug)]
-pub struct Exchange<'x> {
+pub struct MessageExchange<'x> {
     pub(super) endpoint: &'x dyn Endpoint,
-    pub(super) lane: &'x mut Lane,
+    pub(super) history: &'x mut PeerHistory,
     pub(super) operation: &'x Operation<'x>,
-    pub(super) nodes: bool,
+    pub(super) has_shared_nodes: bool,
     pub(super) team: Team<'x>,
     /// In the order of posting. Algorithms keep this short.
-    pub(super) pending: Vec<Parcel<'x>>,
-    tokens: u64,
+    pub(super) pending: Vec<PendingStripe<'x>>,
+    last_token: u64,
     /// Since when nothing has moved.
-    idle: Option<Instant>,
-    pub(super) lateness: &'x Lateness<'x>,
+    idle_since: Option<Instant>,
+    pub(super) arrival_skew: &'x ArrivalSkew<'x>,
     /// Whose message was the last to be over.
-    last: Rank,
+    last_completed_peer: Rank,
     /// Of a wait in which nothing moves.
-    watch: Watch,
+    idle_watch: SlowWaitWatch,
     /// Who is missing in this wait has been noted.
-    is_noted: bool,
+    has_recorded_missing: bool,
 }
 
 /// One stripe of one message.
 #[derive(Debug)]
-pub(super) struct Parcel<'x> {
+pub(super) struct PendingStripe<'x> {
     token: u64,
     pub(super) peer: Rank,
-    pub(super) lane: u8,
-    pub(super) body: Body<'x>,
+    pub(super) stream: u8,
+    pub(super) transfer: StripeTransfer<'x>,
 }
 
 #[derive(Debug)]
-pub(super) enum Body<'x> {
+pub(super) enum StripeTransfer<'x> {
     /// Header and payload; the first `done` bytes of both have gone.
     Out { header: [u8; HEADER_BYTES], payload: Src<'x>, done: usize },
     /// The header that must come and, once it has, the bytes of payload that are there.
-    In { expected: Header, payload: Dst<'x>, done: Option<usize> },
+    In { expected: CollectiveHeader, payload: Dst<'x>, done: Option<usize> },
 }
 
-impl Parcel<'_> {
+impl PendingStripe<'_> {
     fn is_same_stream(&self, other: &Self) -> bool {
-        (self.peer, self.lane, self.direction()) == (other.peer, other.lane, other.direction())
+        (self.peer, self.stream, self.direction()) == (other.peer, other.stream, other.direction())
     }
 
-    pub(super) fn direction(&self) -> Direction {
-        match self.body {
-            Body::Out { .. } => Direction::Out,
-            Body::In { .. } => Direction::In,
+    pub(super) fn direction(&self) -> StreamDirection {
+        match self.transfer {
+            StripeTransfer::Out { .. } => StreamDirection::Out,
+            StripeTransfer::In { .. } => StreamDirection::In,
         }
     }
 
     /// A part of the message has gone on the stream of a mark, which must wait for the rest.
-    pub(super) fn is_before(&self, mark: &Mark) -> bool {
-        (self.peer, self.lane) == (mark.peer, 0) && matches!(self.body, Body::Out { done: 1.., .. })
+    pub(super) fn is_blocking(&self, mark: &PresenceMessage) -> bool {
+        (self.peer, self.stream) == (mark.peer, 0)
+            && matches!(self.transfer, StripeTransfer::Out { done: 1.., .. })
     }
 }
 
-impl<'x> Exchange<'x> {
+impl<'x> MessageExchange<'x> {
     /// Posts a message to the member at a position.
-    pub fn send(&mut self, to: usize, payload: Src<'x>) -> Token {
-        let peer = self.team.rank(to);
-        self.lane.peers[peer].sent += 1;
-        let number = self.lane.peers[peer].sent;
-        self.tokens += 1;
-        let stripes = self.stripes(payload.len());
+    pub fn send(&mut self, position: usize, payload: Src<'x>) -> MessageToken {
+        let peer = self.team.rank(position);
+        self.history.peers[peer].sent += 1;
+        let number = self.history.peers[peer].sent;
+        self.last_token += 1;
+        let stripes = self.stripe_count(payload.len());
         for stripe in 0..stripes {
-            let part = owned(payload.len(), stripes.into(), stripe.into());
+            let part = owned_slice(payload.len(), stripes.into(), stripe.into());
             let header = self.header(stripe, stripes, number, payload.len());
-            let header = Header { excuse: self.excuse(), ..header }.encode();
+            let header = CollectiveHeader { blame: self.own_blame(), ..header }.encode();
             let payload = payload.slice(part.start, part.len());
-            let body = Body::Out { header, payload, done: 0 };
-            self.pending.push(Parcel { token: self.tokens, peer, lane: stripe, body });
+            let transfer = StripeTransfer::Out { header, payload, done: 0 };
+            self.pending.push(PendingStripe {
+                token: self.last_token,
+                peer,
+                stream: stripe,
+                transfer,
+            });
         }
-        Token(self.tokens)
+        MessageToken(self.last_token)
     }
 
     /// Posts the end of a message from the member at a position.
-    pub fn receive(&mut self, from: usize, payload: Dst<'x>) -> Token {
-        let peer = self.team.rank(from);
-        self.lane.peers[peer].received += 1;
-        let number = self.lane.peers[peer].received;
-        self.tokens += 1;
-        let stripes = self.stripes(payload.len());
+    pub fn receive(&mut self, position: usize, payload: Dst<'x>) -> MessageToken {
+        let peer = self.team.rank(position);
+        self.history.peers[peer].received += 1;
+        let number = self.history.peers[peer].received;
+        self.last_token += 1;
+        let stripes = self.stripe_count(payload.len());
         for stripe in 0..stripes {
-            let part = owned(payload.len(), stripes.into(), stripe.into());
+            let part = owned_slice(payload.len(), stripes.into(), stripe.into());
             let expected = self.header(stripe, stripes, number, payload.len());
             let payload = payload.slice(part.start, part.len());
-            let body = Body::In { expected, payload, done: None };
-            self.pending.push(Parcel { token: self.tokens, peer, lane: stripe, body });
+            let transfer = StripeTransfer::In { expected, payload, done: None };
+            self.pending.push(PendingStripe {
+                token: self.last_token,
+                peer,
+                stream: stripe,
+                transfer,
+            });
         }
-        Token(self.tokens)
+        MessageToken(self.last_token)
     }
 
     /// Waits until a message has gone or come.
     ///
     /// # Errors
     /// What ended the wait: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`, `Connection`.
-    pub fn wait(&mut self, token: Token) -> Result<()> {
+    pub fn wait(&mut self, token: MessageToken) -> Result<()> {
         self.wait_until(|pending| pending.iter().all(|parcel| parcel.token != token.0))
     }
 
-    /// Waits until no more than `most` posted stripes are on their way.
+    /// Waits until no more than `max_pending` posted stripes are on their way.
     ///
     /// # Errors
-    /// As [`Exchange::wait`].
-    pub fn wait_few(&mut self, most: usize) -> Result<()> {
-        self.wait_until(|pending| pending.len() <= most)
+    /// As [`MessageExchange::wait`].
+    pub fn wait_until_at_most(&mut self, max_pending: usize) -> Result<()> {
+        self.wait_until(|pending| pending.len() <= max_pending)
     }
 
     /// Waits until everything posted has gone or come.
     ///
     /// # Errors
-    /// As [`Exchange::wait`].
+    /// As [`MessageExchange::wait`].
     pub fn finish(mut self) -> Result<()> {
         self.wait_until(|pending| pending.is_empty())
     }
 
-    fn stripes(&self, bytes: usize) -> u8 {
-        if bytes >= STRIPED { self.endpoint.lanes() } else { 1 }
+    fn stripe_count(&self, bytes: usize) -> u8 {
+        if bytes >= STRIPE_MIN_BYTES { self.endpoint.collective_streams() } else { 1 }
     }
 
-    pub(super) fn header(&self, stripe: u8, stripes: u8, number: u64, len: usize) -> Header {
-        Header {
-            kind: Kind::Data,
+    pub(super) fn header(
+        &self,
+        stripe: u8,
+        stripes: u8,
+        number: u64,
+        len: usize,
+    ) -> CollectiveHeader {
+        CollectiveHeader {
+            kind: CollectiveMessageKind::Data,
             stripe,
             stripes,
             epoch: EPOCH,
-            number,
-            chain: self.lane.chain(),
-            descriptor: self.operation.descriptor.without_text(),
+            message_number: number,
+            call_fingerprint: self.history.call_fingerprint(),
+            descriptor: self.operation.descriptor.without_label_text(),
             len: len as u64,
-            excuse: None,
+            blame: None,
         }
     }
 
-    fn wait_until(&mut self, done: impl Fn(&[Parcel<'_>]) -> bool) -> Result<()> {
+    fn wait_until(&mut self, done: impl Fn(&[PendingStripe<'_>]) -> bool) -> Result<()> {
         if done(&self.pending) {
             return Ok(());
         }
-        let began = self.lateness.wait_begins();
-        self.is_noted = false;
+        let wait_start = self.arrival_skew.start_wait();
+        self.has_recorded_missing = false;
         let mut rounds = 0_u32;
         while !done(&self.pending) {
             rounds = rounds.wrapping_add(1);
-            self.step(rounds.is_multiple_of(ROUNDS_PER_CHECK)).map_err(|error| self.fail(error))?;
+            self.run_round(rounds.is_multiple_of(ROUNDS_PER_CHECK))
+                .map_err(|error| self.fail(error))?;
         }
-        if self.lateness.is_long() {
-            self.look_around(Vec::new());
+        if self.arrival_skew.has_long_wait() {
+            self.observe_awaited(Vec::new());
         }
-        self.lateness.wait_ends(began, self.last);
+        self.arrival_skew.end_wait(wait_start, self.last_completed_peer);
         Ok(())
     }
 
-    /// One round over everything posted; where nothing moves, or `looks`, with a look at what ends
-    /// the wait.
-    fn step(&mut self, looks: bool) -> Result<()> {
-        if !self.pump()? {
-            return self.pause();
+    /// One round over everything posted; where nothing moves, or `is_check_due`, with a look at
+    /// what ends the wait.
+    fn run_round(&mut self, is_check_due: bool) -> Result<()> {
+        if !self.progress()? {
+            return self.back_off();
         }
-        self.idle = None;
-        if looks {
+        self.idle_since = None;
+        if is_check_due {
             self.check_failure()?;
             self.check_deadline()?;
         }
@@ -285,18 +309,18 @@ impl<'x> Exchange<'x> {
     }
 
     /// Tries everything that is posted; true if anything moved.
-    fn pump(&mut self) -> Result<bool> {
-        let mut moved = !self.lane.marks.is_empty() && self.send_marks();
+    fn progress(&mut self) -> Result<bool> {
+        let mut moved = !self.history.presence_queue.is_empty() && self.send_presence();
         let mut i = 0;
         while let Some(parcel) = self.pending.get(i) {
             if self.pending[..i].iter().any(|earlier| earlier.is_same_stream(parcel)) {
                 i += 1;
                 continue;
             }
-            let (bytes, over) = self.advance(i)?;
+            let (bytes, over) = self.advance_stripe(i)?;
             moved |= bytes > 0;
             if over {
-                self.last = self.pending.remove(i).peer;
+                self.last_completed_peer = self.pending.remove(i).peer;
             } else {
                 i += 1;
             }
@@ -305,46 +329,47 @@ impl<'x> Exchange<'x> {
     }
 
     /// Moves one stripe on: how many bytes, and whether that was all.
-    fn advance(&mut self, i: usize) -> Result<(usize, bool)> {
-        let Parcel { peer, lane, ref mut body, .. } = self.pending[i];
+    fn advance_stripe(&mut self, i: usize) -> Result<(usize, bool)> {
+        let PendingStripe { peer, stream, transfer: ref mut body, .. } = self.pending[i];
         match body {
-            Body::Out { header, payload, done } => {
-                if lane == 0 && self.lane.has_begun_mark(peer) {
+            StripeTransfer::Out { header, payload, done } => {
+                if stream == 0 && self.history.has_partial_presence(peer) {
                     return Ok((0, false));
                 }
-                let sent = send_rest(self.endpoint, peer, lane, header, *payload, *done)?;
+                let sent = send_remaining(self.endpoint, peer, stream, header, *payload, *done)?;
                 *done += sent;
                 let over = *done == HEADER_BYTES + payload.len();
-                if over && lane == 0 {
+                if over && stream == 0 {
                     // It reads the message past the marks before it.
-                    self.lane.peers[peer].marks = 0;
+                    self.history.peers[peer].unread_presence = 0;
                 }
                 Ok((sent, over))
             }
-            Body::In { expected, payload, done } => {
+            StripeTransfer::In { expected, payload, done } => {
                 let (expected, payload, begun) = (*expected, *payload, *done);
                 let mut moved = 0;
-                let mut have = match begun {
+                let mut received = match begun {
                     Some(have) => have,
                     None => {
-                        let found = self.open(peer, lane, &expected, &mut moved)?;
+                        let found = self.match_header(peer, stream, &expected, &mut moved)?;
                         if !found {
                             return Ok((moved, false));
                         }
-                        let ahead = self.lane.ahead(peer, lane);
-                        ahead.take(payload)
+                        let ahead = self.history.read_ahead(peer, stream);
+                        ahead.copy_out(payload)
                     }
                 };
-                if have < payload.len() {
-                    let rest = payload.slice(have, payload.len() - have);
-                    let count = self.endpoint.try_receive(peer, Channel::Collective(lane), rest)?;
-                    have += count;
+                if received < payload.len() {
+                    let rest = payload.slice(received, payload.len() - received);
+                    let count =
+                        self.endpoint.try_receive(peer, Channel::Collective(stream), rest)?;
+                    received += count;
                     moved += count;
                 }
-                if let Body::In { done, .. } = &mut self.pending[i].body {
-                    *done = Some(have);
+                if let StripeTransfer::In { done, .. } = &mut self.pending[i].transfer {
+                    *done = Some(received);
                 }
-                Ok((moved, have == payload.len()))
+                Ok((moved, received == payload.len()))
             }
         }
     }
@@ -352,22 +377,28 @@ impl<'x> Exchange<'x> {
     /// Looks for the header that must come next; true once it has, and is the right one. One mark
     /// of presence is passed at a look, so that no number of them keeps this rank from looking at
     /// the time.
-    fn open(&mut self, peer: Rank, lane: u8, expected: &Header, moved: &mut usize) -> Result<bool> {
-        let Some(header) = self.next_header(peer, lane, moved)? else { return Ok(false) };
+    fn match_header(
+        &mut self,
+        peer: Rank,
+        stream: u8,
+        expected: &CollectiveHeader,
+        moved: &mut usize,
+    ) -> Result<bool> {
+        let Some(header) = self.next_header(peer, stream, moved)? else { return Ok(false) };
         *moved += 1;
-        if (Header { excuse: None, ..header }) == *expected {
-            self.lane.ahead(peer, lane).skip_header();
-            let peer = &mut self.lane.peers[peer];
-            if peer.heard < header.descriptor.moment() {
-                peer.excuse = header.excuse;
+        if (CollectiveHeader { blame: None, ..header }) == *expected {
+            self.history.read_ahead(peer, stream).skip_header();
+            let peer = &mut self.history.peers[peer];
+            if peer.last_seen_moment < header.descriptor.order_key() {
+                peer.blame = header.blame;
             }
-            peer.heard = header.descriptor.moment();
-            peer.waits_for = None;
+            peer.last_seen_moment = header.descriptor.order_key();
+            peer.awaited_rank = None;
             return Ok(true);
         }
-        match self.pass_presence(peer, lane, &header)? {
+        match self.consume_presence(peer, stream, &header)? {
             true => Ok(false),
-            false => Err(self.unexpected(peer, &header, expected)),
+            false => Err(self.unexpected_header_error(peer, &header, expected)),
         }
     }
 
@@ -375,72 +406,83 @@ impl<'x> Exchange<'x> {
     pub(super) fn next_header(
         &mut self,
         peer: Rank,
-        lane: u8,
+        stream: u8,
         moved: &mut usize,
-    ) -> Result<Option<Header>> {
+    ) -> Result<Option<CollectiveHeader>> {
         let name = |error: Error| error.context(self.endpoint.peer(peer)).with_culprit(peer);
-        let ahead = self.lane.ahead(peer, lane);
+        let ahead = self.history.read_ahead(peer, stream);
         if ahead.header().map_err(name)?.is_none() {
-            *moved += ahead.fill(self.endpoint, peer, lane)?;
+            *moved += ahead.fill(self.endpoint, peer, stream)?;
         }
-        self.lane.ahead(peer, lane).header().map_err(name)
+        self.history.read_ahead(peer, stream).header().map_err(name)
     }
 
     /// Takes a mark of presence of this operation, or of one before it, off the stream; false for
     /// any other header.
-    pub(super) fn pass_presence(&mut self, peer: Rank, lane: u8, header: &Header) -> Result<bool> {
-        let moment = header.descriptor.moment();
-        if header.kind != Kind::Presence || moment > self.operation.descriptor.moment() {
+    pub(super) fn consume_presence(
+        &mut self,
+        peer: Rank,
+        stream: u8,
+        header: &CollectiveHeader,
+    ) -> Result<bool> {
+        let moment = header.descriptor.order_key();
+        if header.kind != CollectiveMessageKind::ArrivalNotice
+            || moment > self.operation.descriptor.order_key()
+        {
             return Ok(false);
         }
-        self.agree(peer, header)?;
-        self.lane.ahead(peer, lane).skip_header();
-        let peer = &mut self.lane.peers[peer];
-        if peer.heard < moment {
-            peer.excuse = None;
+        self.check_agreement(peer, header)?;
+        self.history.read_ahead(peer, stream).skip_header();
+        let peer = &mut self.history.peers[peer];
+        if peer.last_seen_moment < moment {
+            peer.blame = None;
         }
-        peer.heard = moment;
-        peer.waits_for = header.excuse.map(|excuse| excuse.rank);
+        peer.last_seen_moment = moment;
+        peer.awaited_rank = header.blame.map(|excuse| excuse.rank);
         // Who calls the roll reads what has come.
-        peer.marks = 0;
+        peer.unread_presence = 0;
         Ok(true)
     }
 
-    pub(super) fn me(&self) -> String {
+    pub(super) fn own_name(&self) -> String {
         self.endpoint.peer(self.endpoint.rank()).to_string()
     }
 
     /// Nothing moves: spins, yields or rests, and looks why there is nothing to wait for any more.
-    fn pause(&mut self) -> Result<()> {
+    fn back_off(&mut self) -> Result<()> {
         self.check_failure()?;
         let deadline = self.operation.deadline();
-        let pace = self.endpoint.pace();
-        let spin = if pace.crowded { Duration::ZERO } else { pace.spin };
-        if self.idle.is_none() {
-            self.watch.reset();
+        let pace = self.endpoint.wait_policy();
+        let spin = if pace.is_oversubscribed { Duration::ZERO } else { pace.spin_time };
+        if self.idle_since.is_none() {
+            self.idle_watch.reset();
         }
-        let idle = self.idle.get_or_insert_with(Instant::now).elapsed();
+        let idle = self.idle_since.get_or_insert_with(Instant::now).elapsed();
         if idle < spin {
             std::hint::spin_loop();
             return Ok(());
         }
-        let is_news = !std::mem::replace(&mut self.is_noted, true);
-        self.look_around(if is_news { self.awaited(Direction::In) } else { Vec::new() });
-        let left = deadline.left();
+        let is_first_look = !std::mem::replace(&mut self.has_recorded_missing, true);
+        self.observe_awaited(if is_first_look {
+            self.awaited_peers(StreamDirection::In)
+        } else {
+            Vec::new()
+        });
+        let left = deadline.remaining();
         if idle < spin + YIELD_FOR && !left.is_zero() {
             std::thread::yield_now();
             return Ok(());
         }
-        let moved = deadline.elapsed() >= self.roll_call() && self.call_roll()?;
+        let moved = deadline.elapsed() >= self.presence_delay() && self.exchange_presence()?;
         self.check_deadline()?;
         if moved {
             return Ok(());
         }
-        let mut watch = std::mem::take(&mut self.watch);
-        watch.look(|lasted| self.tell(lasted));
-        self.watch = watch;
-        let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(REST) };
-        self.endpoint.rest(&self.wishes(), limit);
+        let mut watch = std::mem::take(&mut self.idle_watch);
+        watch.check(|lasted| self.log_long_wait(lasted));
+        self.idle_watch = watch;
+        let limit = if left.is_zero() { Duration::from_millis(10) } else { left.min(MAX_SLEEP) };
+        self.endpoint.wait_for_streams(&self.awaited_events(), limit);
         Ok(())
     }
 
@@ -450,23 +492,24 @@ impl<'x> Exchange<'x> {
 
     fn check_deadline(&self) -> Result<()> {
         let deadline = self.operation.deadline();
-        let is_over = || deadline.elapsed().saturating_sub(deadline.allowed()) >= self.grace();
-        if deadline.has_passed() && is_over() { Err(self.late()) } else { Ok(()) }
+        let is_over =
+            || deadline.elapsed().saturating_sub(deadline.timeout()) >= self.report_grace();
+        if deadline.has_passed() && is_over() { Err(self.timeout_error()) } else { Ok(()) }
     }
 
     /// What the stripes at the heads of their streams wait for.
-    pub(super) fn wishes(&self) -> Vec<Wish> {
-        let mut wishes: Vec<Wish> = Vec::new();
+    pub(super) fn awaited_events(&self) -> Vec<StreamInterest> {
+        let mut wishes: Vec<StreamInterest> = Vec::new();
         for parcel in &self.pending {
-            let channel = Channel::Collective(parcel.lane);
-            let wish = Wish { peer: parcel.peer, channel, direction: parcel.direction() };
+            let channel = Channel::Collective(parcel.stream);
+            let wish = StreamInterest { peer: parcel.peer, channel, direction: parcel.direction() };
             if !wishes.contains(&wish) {
                 wishes.push(wish);
             }
         }
-        let (channel, direction) = (Channel::Collective(0), Direction::Out);
-        for mark in &self.lane.marks {
-            let wish = Wish { peer: mark.peer, channel, direction };
+        let (channel, direction) = (Channel::Collective(0), StreamDirection::Out);
+        for mark in &self.history.presence_queue {
+            let wish = StreamInterest { peer: mark.peer, channel, direction };
             if !wishes.contains(&wish) {
                 wishes.push(wish);
             }
@@ -480,9 +523,9 @@ impl<'x> Exchange<'x> {
         let found = Instant::now();
         while error.kind() == ErrorKind::PeerFailed
             && self.endpoint.failure().is_none()
-            && found.elapsed() < PARTING
+            && found.elapsed() < DEPARTURE_GRACE
         {
-            self.endpoint.rest(&[], PARTING.saturating_sub(found.elapsed()));
+            self.endpoint.wait_for_streams(&[], DEPARTURE_GRACE.saturating_sub(found.elapsed()));
         }
         self.endpoint.fail(&error);
         self.endpoint.failure().unwrap_or(error)
@@ -490,15 +533,15 @@ impl<'x> Exchange<'x> {
 }
 
 /// Sends what is left of a stripe, as far as goes.
-pub(super) fn send_rest(
+pub(super) fn send_remaining(
     endpoint: &dyn Endpoint,
     peer: Rank,
-    lane: u8,
+    stream: u8,
     header: &[u8; HEADER_BYTES],
     payload: Src<'_>,
     done: usize,
 ) -> Result<usize> {
-    let channel = Channel::Collective(lane);
+    let channel = Channel::Collective(stream);
     if let Some(rest) = header.get(done..).filter(|rest| !rest.is_empty()) {
         return endpoint.try_send(peer, channel, &[Src::from(rest), payload]);
     }

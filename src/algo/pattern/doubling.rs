@@ -4,43 +4,43 @@
 
 /// What a member does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum DoublingRole {
     /// It gives its part to the next member and waits for the result.
-    Gives,
-    /// It is one of the power of two, under this number; `takes`: after the part of the member
+    Extra,
+    /// It is one of the power of two, under this number; `has_extra`: after the part of the member
     /// before it.
-    Works {
+    Worker {
         /// The number among those who work.
-        number: usize,
+        worker_index: usize,
         /// It takes the part of the member before it.
-        takes: bool,
+        has_extra: bool,
     },
 }
 
 /// How many members work: the largest power of two that is not more than all.
-pub fn workers(size: usize) -> usize {
+pub fn worker_count(size: usize) -> usize {
     1 << size.ilog2()
 }
 
 /// What a member does.
-pub fn role(size: usize, me: usize) -> Role {
-    let extra = size - workers(size);
+pub fn role_of(size: usize, me: usize) -> DoublingRole {
+    let extra = size - worker_count(size);
     match me {
-        _ if me >= 2 * extra => Role::Works { number: me - extra, takes: false },
-        _ if me.is_multiple_of(2) => Role::Gives,
-        _ => Role::Works { number: me / 2, takes: true },
+        _ if me >= 2 * extra => DoublingRole::Worker { worker_index: me - extra, has_extra: false },
+        _ if me.is_multiple_of(2) => DoublingRole::Extra,
+        _ => DoublingRole::Worker { worker_index: me / 2, has_extra: true },
     }
 }
 
 /// The member that works under a number.
-pub fn member(size: usize, number: usize) -> usize {
-    let extra = size - workers(size);
+pub fn worker_member(size: usize, number: usize) -> usize {
+    let extra = size - worker_count(size);
     if number < extra { 2 * number + 1 } else { number + extra }
 }
 
 /// With whom a worker exchanges, by number, round after round: first the nearest.
-pub fn partners(size: usize, number: usize) -> impl Iterator<Item = usize> {
-    (0..workers(size).ilog2()).map(move |round| number ^ (1 << round))
+pub fn worker_partners(size: usize, number: usize) -> impl Iterator<Item = usize> {
+    (0..worker_count(size).ilog2()).map(move |round| number ^ (1 << round))
 }
 
 #[cfg(test)]
@@ -48,34 +48,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_ends_with_the_parts_of_all() {
+    fn every_rank_ends_with_the_parts_of_all_ranks() {
         for size in 1..=64usize {
             let mut parts: Vec<u64> = (0..size).map(|me| 1 << me).collect();
             for me in 0..size {
-                match role(size, me) {
-                    Role::Gives => {
-                        assert!(matches!(role(size, me + 1), Role::Works { takes: true, .. }))
+                match role_of(size, me) {
+                    DoublingRole::Extra => {
+                        assert!(matches!(
+                            role_of(size, me + 1),
+                            DoublingRole::Worker { has_extra: true, .. }
+                        ))
                     }
-                    Role::Works { number, takes } => {
-                        assert_eq!(member(size, number), me);
+                    DoublingRole::Worker { worker_index: number, has_extra: takes } => {
+                        assert_eq!(worker_member(size, number), me);
                         if takes {
-                            assert_eq!(role(size, me - 1), Role::Gives);
+                            assert_eq!(role_of(size, me - 1), DoublingRole::Extra);
                             parts[me] |= parts[me - 1];
                         }
                     }
                 }
             }
-            for round in 0..workers(size).ilog2() as usize {
+            for round in 0..worker_count(size).ilog2() as usize {
                 let before = parts.clone();
-                for number in 0..workers(size) {
-                    let partner = partners(size, number).nth(round).unwrap();
-                    assert_eq!(partners(size, partner).nth(round), Some(number));
-                    parts[member(size, number)] |= before[member(size, partner)];
+                for number in 0..worker_count(size) {
+                    let partner = worker_partners(size, number).nth(round).unwrap();
+                    assert_eq!(worker_partners(size, partner).nth(round), Some(number));
+                    parts[worker_member(size, number)] |= before[worker_member(size, partner)];
                 }
             }
             let all = if size == 64 { u64::MAX } else { (1 << size) - 1 };
-            for number in 0..workers(size) {
-                assert_eq!(parts[member(size, number)], all);
+            for number in 0..worker_count(size) {
+                assert_eq!(parts[worker_member(size, number)], all);
             }
         }
     }

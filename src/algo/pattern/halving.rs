@@ -5,27 +5,27 @@ use std::ops::Range;
 
 /// One round of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Round {
+pub struct HalvingRound {
     /// With whom.
     pub partner: usize,
     /// The blocks that it goes on with.
-    pub keeps: Range<usize>,
+    pub kept_blocks: Range<usize>,
     /// The blocks that the partner goes on with.
-    pub gives: Range<usize>,
+    pub sent_blocks: Range<usize>,
 }
 
-/// The rounds of worker `number` of `workers`, a power of two, over as many blocks; at the end it
-/// has block `number`.
-pub fn rounds(workers: usize, number: usize) -> Vec<Round> {
+/// The rounds of worker `worker_index` of `worker_count`, a power of two, over as many blocks; at
+/// the end it has block `worker_index`.
+pub fn rounds(workers: usize, number: usize) -> Vec<HalvingRound> {
     let mut all = Vec::new();
-    let mut have = 0..workers;
-    while have.len() > 1 {
-        let middle = have.start + have.len() / 2;
-        let (low, high) = (have.start..middle, middle..have.end);
+    let mut blocks = 0..workers;
+    while blocks.len() > 1 {
+        let middle = blocks.start + blocks.len() / 2;
+        let (low, high) = (blocks.start..middle, middle..blocks.end);
         let partner = number ^ low.len();
-        let (keeps, gives) = if number < middle { (low, high) } else { (high, low) };
-        have = keeps.clone();
-        all.push(Round { partner, keeps, gives });
+        let (kept_blocks, sent_blocks) = if number < middle { (low, high) } else { (high, low) };
+        blocks = kept_blocks.clone();
+        all.push(HalvingRound { partner, kept_blocks, sent_blocks });
     }
     all
 }
@@ -35,20 +35,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partners_agree_and_everybody_ends_with_its_own_block() {
+    fn partners_agree_and_each_worker_ends_with_its_block() {
         for workers in [1, 2, 4, 8, 16, 32, 64] {
             for number in 0..workers {
                 let mine = rounds(workers, number);
                 assert_eq!(mine.len(), workers.ilog2() as usize);
                 for (i, round) in mine.iter().enumerate() {
                     let theirs = &rounds(workers, round.partner)[i];
-                    assert_eq!((theirs.partner, &theirs.keeps), (number, &round.gives));
+                    assert_eq!((theirs.partner, &theirs.kept_blocks), (number, &round.sent_blocks));
                     assert_eq!(
-                        (&theirs.gives, round.keeps.len()),
-                        (&round.keeps, round.gives.len())
+                        (&theirs.sent_blocks, round.kept_blocks.len()),
+                        (&round.kept_blocks, round.sent_blocks.len())
                     );
                 }
-                let last = mine.last().map_or(0..1, |round| round.keeps.clone());
+                let last = mine.last().map_or(0..1, |round| round.kept_blocks.clone());
                 assert_eq!(last, number..number + 1);
             }
         }

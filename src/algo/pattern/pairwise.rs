@@ -2,12 +2,12 @@
 //! behind.
 
 /// Whom `me` sends to in a round.
-pub fn to(size: usize, me: usize, distance: usize) -> usize {
+pub fn send_peer(size: usize, me: usize, distance: usize) -> usize {
     (me + distance) % size
 }
 
 /// Whom `me` hears from in a round.
-pub fn from(size: usize, me: usize, distance: usize) -> usize {
+pub fn receive_peer(size: usize, me: usize, distance: usize) -> usize {
     (me + size - distance) % size
 }
 
@@ -16,17 +16,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_meets_everybody_once() {
+    fn every_pair_exchanges_once() {
         for size in 1..=64 {
             for me in 0..size {
-                let mut met: Vec<usize> =
-                    (1..size).map(|distance| to(size, me, distance)).collect();
+                let mut send_peers: Vec<usize> =
+                    (1..size).map(|distance| send_peer(size, me, distance)).collect();
                 for distance in 1..size {
-                    assert_eq!(from(size, to(size, me, distance), distance), me);
+                    assert_eq!(receive_peer(size, send_peer(size, me, distance), distance), me);
                 }
-                met.sort_unstable();
+                send_peers.sort_unstable();
                 let others: Vec<usize> = (0..size).filter(|&other| other != me).collect();
-                assert_eq!(met, others);
+                assert_eq!(send_peers, others);
             }
         }
     }

@@ -8,7 +8,7 @@ const CACHE_LINE: usize = 64;
 /// The slice, in bytes, that rank `rank` of `ranks` owns of a vector of `bytes` bytes. Slices are
 /// disjoint, cover the vector in rank order, and begin on cache lines; late ones may be empty. An
 /// element never straddles two, since sizes of elements divide a cache line.
-pub fn owned(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
+pub fn owned_slice(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     let lines = bytes.div_ceil(CACHE_LINE);
     let cut = |rank: usize| {
         let whole = lines / ranks * rank;
@@ -19,39 +19,39 @@ pub fn owned(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
 }
 
 /// What no slice of such a vector is longer than.
-pub fn longest(bytes: usize, ranks: usize) -> usize {
+pub fn max_slice_bytes(bytes: usize, ranks: usize) -> usize {
     bytes.div_ceil(CACHE_LINE).div_ceil(ranks) * CACHE_LINE
 }
 
 /// The chunks, in bytes, of at most `most` bytes each, that a vector of `bytes` bytes is worked
 /// through in. A vector of nothing has one empty chunk, so that every call exchanges at least one
 /// step.
-pub fn chunks(bytes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = bytes.div_ceil(most).max(1);
-    (0..count).map(move |i| i * most..((i + 1) * most).min(bytes))
+pub fn chunks(bytes: usize, max_chunk: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = bytes.div_ceil(max_chunk).max(1);
+    (0..count).map(move |i| i * max_chunk..((i + 1) * max_chunk).min(bytes))
 }
 
 /// What a chunk of the longest of several blocks is in one of them: it may be shorter, or nothing.
-pub fn clipped(chunk: &Range<usize>, bytes: usize) -> Range<usize> {
+pub fn clip_to_block(chunk: &Range<usize>, bytes: usize) -> Range<usize> {
     chunk.start.min(bytes)..chunk.end.min(bytes)
 }
 
 /// How much of each of so many blocks fits `bytes` bytes: whole cache lines, where there is room
 /// for one.
-pub fn share(bytes: usize, blocks: usize) -> usize {
+pub fn bytes_per_block(bytes: usize, blocks: usize) -> usize {
     let most = bytes / blocks;
     if most < CACHE_LINE { most.max(1) } else { most / CACHE_LINE * CACHE_LINE }
 }
 
 /// How far from each other parts of `bytes` bytes begin, where no more than `most` is left to each:
 /// on cache lines, if that allows it.
-pub fn spread(bytes: usize, most: usize) -> usize {
-    bytes.next_multiple_of(CACHE_LINE).min(most)
+pub fn part_stride(bytes: usize, max_stride: usize) -> usize {
+    bytes.next_multiple_of(CACHE_LINE).min(max_stride)
 }
 
 /// Which part is for a rank, where one of `ranks` has a part for each of the others, the next one
 /// first, and its own behind them, if there is one.
-pub fn part_for(rank: usize, owner: usize, ranks: usize) -> usize {
+pub fn part_index(rank: usize, owner: usize, ranks: usize) -> usize {
     (if rank > owner { rank } else { rank + ranks }) - owner - 1
 }
 
@@ -65,15 +65,17 @@ mod tests {
             for bytes in (0..600).chain([4096, 65_536, 1_000_003]) {
                 let mut next = 0;
                 for rank in 0..ranks {
-                    let slice = owned(bytes, ranks, rank);
+                    let slice = owned_slice(bytes, ranks, rank);
                     assert_eq!(slice.start, next);
                     assert!(slice.is_empty() || slice.start.is_multiple_of(CACHE_LINE));
                     next = slice.end;
                 }
                 assert_eq!(next, bytes);
-                let most = (0..ranks).map(|r| owned(bytes, ranks, r).len()).max().unwrap();
-                assert!(most <= longest(bytes, ranks));
-                assert!(longest(bytes, ranks) <= (bytes / ranks / CACHE_LINE + 2) * CACHE_LINE);
+                let most = (0..ranks).map(|r| owned_slice(bytes, ranks, r).len()).max().unwrap();
+                assert!(most <= max_slice_bytes(bytes, ranks));
+                assert!(
+                    max_slice_bytes(bytes, ranks) <= (bytes / ranks / CACHE_LINE + 2) * CACHE_LINE
+                );
             }
         }
     }
@@ -81,27 +83,27 @@ mod tests {
     #[test]
     fn chunks_of_the_longest_block_cover_shorter_ones_once() {
         for bytes in [0, 1, 63, 64, 100, 1000] {
-            let parts = chunks(1000, 64).map(|chunk| clipped(&chunk, bytes));
+            let parts = chunks(1000, 64).map(|chunk| clip_to_block(&chunk, bytes));
             let all: Vec<usize> = parts.flatten().collect();
             assert_eq!(all, (0..bytes).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn parts_are_spread_on_lines_where_there_is_room() {
+    fn part_stride_is_cache_aligned_if_there_is_room() {
         assert_eq!(
-            [spread(0, 64), spread(1, 64), spread(64, 1000), spread(65, 1000)],
+            [part_stride(0, 64), part_stride(1, 64), part_stride(64, 1000), part_stride(65, 1000)],
             [0, 64, 64, 128]
         );
-        assert_eq!(spread(99, 100), 100);
+        assert_eq!(part_stride(99, 100), 100);
     }
 
     #[test]
-    fn every_rank_has_a_part_of_its_own_and_the_owner_the_last() {
+    fn part_indices_are_unique_and_the_owner_is_last() {
         for ranks in 1..10 {
             for owner in 0..ranks {
                 let mut parts: Vec<_> =
-                    (0..ranks).map(|rank| part_for(rank, owner, ranks)).collect();
+                    (0..ranks).map(|rank| part_index(rank, owner, ranks)).collect();
                 assert_eq!(parts[owner], ranks - 1);
                 assert_eq!(parts[(owner + 1) % ranks], 0);
                 parts.sort_unstable();
@@ -111,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn shares_fit() {
+    fn bytes_per_block_fit_the_total() {
         for bytes in [16, 64, 100, 4096, 65_536] {
             for blocks in (1..=64).filter(|&blocks| blocks <= bytes) {
-                let share = share(bytes, blocks);
+                let share = bytes_per_block(bytes, blocks);
                 assert!(share > 0 && share * blocks <= bytes);
                 assert!(share < 64 || share.is_multiple_of(64));
             }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Where a member stands in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TreePosition {
     /// Nearer to the root; `None` for the root.
     pub parent: Option<usize>,
     /// Farther from it, the one with the largest part of the tree first.
@@ -13,7 +13,7 @@ pub struct Place {
 }
 
 /// The place of `me` in the binomial tree of `size` members under `root`.
-pub fn binomial(size: usize, root: usize, me: usize) -> Place {
+pub fn binomial_position(size: usize, root: usize, me: usize) -> TreePosition {
     let relative = (me + size - root) % size;
     let absolute = |relative: usize| (relative + root) % size;
     // The lowest bit of a number says how large its part is; the root has all.
@@ -24,30 +24,30 @@ pub fn binomial(size: usize, root: usize, me: usize) -> Place {
     let parent = (relative > 0).then(|| absolute(relative - part));
     let steps = std::iter::successors(Some(part / 2), |step| Some(step / 2));
     let steps = steps.take_while(|&step| step > 0).filter(|step| relative + step < size);
-    Place { parent, children: steps.map(|step| absolute(relative + step)).collect() }
+    TreePosition { parent, children: steps.map(|step| absolute(relative + step)).collect() }
 }
 
 /// Who is in the part of the binomial tree that begins with `me`, by distance from the root: itself
 /// first, then the parts of its children.
-pub fn span(size: usize, root: usize, me: usize) -> Range<usize> {
+pub fn subtree_span(size: usize, root: usize, me: usize) -> Range<usize> {
     let relative = (me + size - root) % size;
     let part = if relative == 0 { size } else { 1 << relative.trailing_zeros() };
     relative..size.min(relative + part)
 }
 
 /// The place of `me` in the chain of `size` members that begins with `root`.
-pub fn chain(size: usize, root: usize, me: usize) -> Place {
+pub fn chain_position(size: usize, root: usize, me: usize) -> TreePosition {
     let relative = (me + size - root) % size;
     let parent = (relative > 0).then(|| (me + size - 1) % size);
     let children = if relative + 1 < size { vec![(me + 1) % size] } else { Vec::new() };
-    Place { parent, children }
+    TreePosition { parent, children }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(place: fn(usize, usize, usize) -> Place, depth: impl Fn(usize) -> usize) {
+    fn check_tree(place: fn(usize, usize, usize) -> TreePosition, depth: impl Fn(usize) -> usize) {
         for size in 1..=64 {
             for root in 0..size {
                 assert_eq!(place(size, root, root).parent, None);
@@ -68,25 +68,30 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_its_first_and_the_parts_of_its_children() {
+    fn subtree_span_is_the_member_and_its_children() {
         for size in 1..=64 {
             for root in 0..size {
-                assert_eq!(span(size, root, root), 0..size);
+                assert_eq!(subtree_span(size, root, root), 0..size);
                 for me in 0..size {
-                    let children = binomial(size, root, me).children;
-                    let mut parts: Vec<usize> =
-                        children.iter().flat_map(|&child| span(size, root, child)).collect();
+                    let children = binomial_position(size, root, me).children;
+                    let mut parts: Vec<usize> = children
+                        .iter()
+                        .flat_map(|&child| subtree_span(size, root, child))
+                        .collect();
                     parts.push((me + size - root) % size);
                     parts.sort_unstable();
-                    assert!(parts.into_iter().eq(span(size, root, me)), "{size} {root} {me}");
+                    assert!(
+                        parts.into_iter().eq(subtree_span(size, root, me)),
+                        "{size} {root} {me}"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn parents_and_children_agree_and_all_ways_lead_to_the_root() {
-        check(binomial, |size| size.next_power_of_two().trailing_zeros() as usize);
-        check(chain, |size| size - 1);
+    fn parents_match_children_and_all_paths_reach_the_root() {
+        check_tree(binomial_position, |size| size.next_power_of_two().trailing_zeros() as usize);
+        check_tree(chain_position, |size| size - 1);
     }
 }

@@ -13,41 +13,41 @@
 //! * Whether the ranks of a group can read each other's memory, and write it, was tried when they
 //!   met, and is the same for all ([`Shape::attached`](crate::algo::select::Shape)).
 //! * What a rank writes to another's memory, nobody else writes or reads before all have closed.
-//!   How a rank that gives up gets its memory back is in [`super::withdrawal`].
+//!   How a rank that gives up gets its memory back is in [`super::revocation`].
 //! * What was read counts only once the reader has seen the owner's closing step, or knows
 //!   otherwise that the owner had not returned before: a rank that gives up fails the group before
 //!   it returns.
 
-use super::direct::NOTHING;
-use super::steps::Steps;
+use super::arena_access::NO_ARENA_OFFER;
+use super::sequencer::ShmSequencer;
 use crate::algo::Operation;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::base::log::Level;
-use crate::transport::attach;
-use crate::transport::progress::Purpose;
-use crate::wait::{Interrupt, Pace, until};
+use crate::base::log::LogLevel;
+use crate::transport::cma;
+use crate::transport::rank_progress::RemoteWritePurpose;
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::time::Duration;
 
 /// How long a rank whose memory cannot be read has to be known as dead, or to have failed the
 /// group.
-const HEARING: Duration = Duration::from_secs(2);
+const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// In place of an address: nobody can read there.
-const NOWHERE: u64 = 0;
+const UNREADABLE_ADDRESS: u64 = 0;
 
 /// The buffers of another rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exposed {
+pub(super) struct ExposedBuffers {
     rank: Rank,
-    sent: u64,
+    send_address: u64,
     /// What the elements of that are to be multiplied by, where the operator wants that.
     pub(super) factor: f64,
-    received: u64,
+    recv_address: u64,
     /// Where its process has the region.
-    region: u64,
+    region_address: u64,
 }
 
 /// Where a buffer lies.
@@ -55,42 +55,46 @@ fn address(buffer: Src<'_>) -> u64 {
     buffer.as_ptr().addr() as u64
 }
 
-impl Exposed {
-    fn target(&self, offset: usize) -> attach::Target {
-        let Self { rank, received, region, .. } = *self;
-        attach::Target { rank, address: received.wrapping_add(offset as u64), region }
+impl ExposedBuffers {
+    fn cma_target(&self, offset: usize) -> cma::CmaTarget {
+        let Self { rank, recv_address, region_address: region, .. } = *self;
+        cma::CmaTarget {
+            rank,
+            address: recv_address.wrapping_add(offset as u64),
+            region_address: region,
+        }
     }
 }
 
 /// Whether memory was read or written; false where it cannot be.
-fn was_reached(outcome: Result<()>) -> Result<bool> {
+fn check_reachable(outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::System => {
-            crate::log!(Level::Debug, "what is sent goes through slots: {error}");
+            crate::log!(LogLevel::Debug, "what is sent goes through slots: {error}");
             Ok(false)
         }
         outcome => outcome.map(|()| true),
     }
 }
 
-impl Steps<'_> {
+impl ShmSequencer<'_> {
     /// Publishes the coming step with the place of what this rank sends, and its factor, and waits
     /// for those of all; false where one of them cannot be read, here or elsewhere. Another buffer,
     /// that will be exposed later, is looked at too.
     ///
     /// # Errors
-    /// As [`Steps::await_all`].
+    /// As [`ShmSequencer::await_all`].
     pub(super) fn expose_all(&mut self, operation: &Operation<'_>, later: Src<'_>) -> Result<bool> {
-        let is_readable = attach::are_readable(operation.send, later);
-        let place = if is_readable { address(operation.send) } else { NOWHERE };
-        self.say_place(place, operation)?;
-        if self.is_asked(operation)? {
+        let is_readable = cma::are_readable(operation.send, later);
+        let send_address = if is_readable { address(operation.send) } else { UNREADABLE_ADDRESS };
+        self.publish_addresses(send_address, operation)?;
+        if self.has_arena_offers(operation)? {
             return self.expose_all(operation, later);
         }
         self.await_all()?;
-        let mut all = place != NOWHERE;
+        let mut all = send_address != UNREADABLE_ADDRESS;
         for rank in self.others() {
-            all &= self.exposed(rank)?.sent != NOWHERE;
+            all &= self.await_exposed(rank)?.send_address != UNREADABLE_ADDRESS;
         }
         Ok(all)
     }
@@ -99,38 +103,51 @@ impl Steps<'_> {
     /// to before the step in which all [close with what they read](Steps::close_tried).
     ///
     /// # Errors
-    /// As [`Steps::await_all`].
+    /// As [`ShmSequencer::await_all`].
     pub(super) fn expose_sent(&mut self, operation: &Operation<'_>) -> Result<()> {
-        self.say_place(address(operation.send), operation)?;
-        if self.is_asked(operation)? { self.expose_sent(operation) } else { Ok(()) }
+        self.publish_addresses(address(operation.send), operation)?;
+        if self.has_arena_offers(operation)? { self.expose_sent(operation) } else { Ok(()) }
     }
 
     /// Publishes the coming step with the place of what this rank has of the result, which can be
     /// read.
     ///
     /// # Errors
-    /// As [`Steps::publish`].
+    /// As [`ShmSequencer::publish`].
     pub(super) fn expose_result(&mut self, operation: &Operation<'_>) -> Result<()> {
-        self.say_place(address(operation.recv.as_src()), operation)
+        self.publish_addresses(address(operation.recv.as_src()), operation)
     }
 
-    fn say_place(&mut self, sent: u64, operation: &Operation<'_>) -> Result<()> {
-        let received = address(operation.recv.as_src());
-        let words = [sent, operation.factor.to_bits(), received, self.domain().region().address()];
-        let [sent, factor, received, region] = words.map(u64::to_le_bytes);
-        self.publish([NOTHING, sent, factor, received, region].as_flattened())
+    fn publish_addresses(&mut self, send_address: u64, operation: &Operation<'_>) -> Result<()> {
+        let recv_address = address(operation.recv.as_src());
+        let words = [
+            send_address,
+            operation.factor.to_bits(),
+            recv_address,
+            self.domain().region().address(),
+        ];
+        let [send_address, factor, recv_address, region_address] = words.map(u64::to_le_bytes);
+        self.publish(
+            [NO_ARENA_OFFER, send_address, factor, recv_address, region_address].as_flattened(),
+        )
     }
 
     /// What a rank exposed with the current step.
     ///
     /// # Errors
-    /// As [`Steps::await_rank`].
-    pub(super) fn exposed(&mut self, rank: Rank) -> Result<Exposed> {
+    /// As [`ShmSequencer::await_rank`].
+    pub(super) fn await_exposed(&mut self, rank: Rank) -> Result<ExposedBuffers> {
         self.await_rank(rank)?;
-        let mut words = [NOTHING; 5];
+        let mut words = [NO_ARENA_OFFER; 5];
         self.payload(rank, words.as_flattened_mut());
-        let [_, sent, factor, received, region] = words.map(u64::from_le_bytes);
-        Ok(Exposed { rank, sent, factor: f64::from_bits(factor), received, region })
+        let [_, send_address, factor, recv_address, region_address] = words.map(u64::from_le_bytes);
+        Ok(ExposedBuffers {
+            rank,
+            send_address,
+            factor: f64::from_bits(factor),
+            recv_address,
+            region_address,
+        })
     }
 
     /// Copies what lies at `offset` in what a rank has exposed as sent.
@@ -138,9 +155,14 @@ impl Steps<'_> {
     /// # Errors
     /// Why the group has failed; `System` where the memory cannot be read for another reason, which
     /// fails it.
-    pub(super) fn pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<()> {
-        attach::read(self.domain(), from.rank, from.sent.wrapping_add(offset as u64), into)
-            .map_err(|error| self.out_of_reach(from.rank, error))
+    pub(super) fn cma_read(
+        &self,
+        from: ExposedBuffers,
+        offset: usize,
+        into: Dst<'_>,
+    ) -> Result<()> {
+        cma::cma_read(self.domain(), from.rank, from.send_address.wrapping_add(offset as u64), into)
+            .map_err(|error| self.unreachable_memory_error(from.rank, error))
     }
 
     /// Copies to `offset` in what a rank receives.
@@ -148,45 +170,60 @@ impl Steps<'_> {
     /// # Errors
     /// Why the group has failed; `System` where the memory cannot be written for another reason,
     /// which fails it.
-    pub(super) fn push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<()> {
-        attach::write(self.domain(), Purpose::Collective, to.target(offset), what)
-            .map_err(|error| self.out_of_reach(to.rank, error))
+    pub(super) fn cma_write(&self, src: Src<'_>, to: ExposedBuffers, offset: usize) -> Result<()> {
+        cma::cma_write(self.domain(), RemoteWritePurpose::Collective, to.cma_target(offset), src)
+            .map_err(|error| self.unreachable_memory_error(to.rank, error))
     }
 
     /// The same; false where the memory cannot be read.
     ///
     /// # Errors
     /// Why the group has failed.
-    pub(super) fn try_pull(&self, from: Exposed, offset: usize, into: Dst<'_>) -> Result<bool> {
-        was_reached(attach::read(
+    pub(super) fn try_cma_read(
+        &self,
+        from: ExposedBuffers,
+        offset: usize,
+        into: Dst<'_>,
+    ) -> Result<bool> {
+        check_reachable(cma::cma_read(
             self.domain(),
             from.rank,
-            from.sent.wrapping_add(offset as u64),
+            from.send_address.wrapping_add(offset as u64),
             into,
         ))
     }
 
-    /// As [`Steps::push`]; false where the memory cannot be written.
+    /// As [`ShmSequencer::cma_write`]; false where the memory cannot be written.
     ///
     /// # Errors
     /// Why the group has failed.
-    pub(super) fn try_push(&self, what: Src<'_>, to: Exposed, offset: usize) -> Result<bool> {
-        was_reached(attach::write(self.domain(), Purpose::Collective, to.target(offset), what))
+    pub(super) fn try_cma_write(
+        &self,
+        src: Src<'_>,
+        to: ExposedBuffers,
+        offset: usize,
+    ) -> Result<bool> {
+        check_reachable(cma::cma_write(
+            self.domain(),
+            RemoteWritePurpose::Collective,
+            to.cma_target(offset),
+            src,
+        ))
     }
 
     /// The same to several ranks, once each has exposed its buffers.
     ///
     /// # Errors
-    /// As [`Steps::exposed`].
-    pub(super) fn try_push_to_all(
+    /// As [`ShmSequencer::await_exposed`].
+    pub(super) fn try_cma_write_all(
         &mut self,
         ranks: impl Iterator<Item = Rank>,
-        what: Src<'_>,
+        src: Src<'_>,
         offset: usize,
     ) -> Result<bool> {
         for rank in ranks {
-            let theirs = self.exposed(rank)?;
-            if !self.try_push(what, theirs, offset)? {
+            let peer_buffers = self.await_exposed(rank)?;
+            if !self.try_cma_write(src, peer_buffers, offset)? {
                 return Ok(false);
             }
         }
@@ -197,15 +234,15 @@ impl Steps<'_> {
     /// where it goes, everything or not; whether all could.
     ///
     /// # Errors
-    /// As [`Steps::await_all`].
-    pub(super) fn close_tried(&mut self, everything: bool) -> Result<bool> {
-        self.publish([NOTHING, u64::from(everything).to_le_bytes()].as_flattened())?;
+    /// As [`ShmSequencer::await_all`].
+    pub(super) fn close_exposure_if_all(&mut self, is_complete: bool) -> Result<bool> {
+        self.publish([NO_ARENA_OFFER, u64::from(is_complete).to_le_bytes()].as_flattened())?;
         self.await_all()?;
-        Ok(everything
+        Ok(is_complete
             && self.others().all(|rank| {
-                let mut words = [NOTHING; 2];
+                let mut words = [NO_ARENA_OFFER; 2];
                 self.payload(rank, words.as_flattened_mut());
-                words[1] != NOTHING
+                words[1] != NO_ARENA_OFFER
             }))
     }
 
@@ -213,8 +250,8 @@ impl Steps<'_> {
     /// exposed any more.
     ///
     /// # Errors
-    /// As [`Steps::await_all`].
-    pub(super) fn close(&mut self) -> Result<()> {
+    /// As [`ShmSequencer::await_all`].
+    pub(super) fn close_exposure(&mut self) -> Result<()> {
         self.publish(&[])?;
         self.await_all()
     }
@@ -222,17 +259,23 @@ impl Steps<'_> {
     /// Why memory cannot be read or written, if the group has not failed: mostly because of a death
     /// that is known in a moment.
     #[cold]
-    fn out_of_reach(&self, rank: Rank, error: Error) -> Error {
+    fn unreachable_memory_error(&self, rank: Rank, error: Error) -> Error {
         if error.kind() != ErrorKind::System {
             return error;
         }
         let domain = self.domain();
-        let bell = domain.region().bell(self.rank());
+        let bell = domain.region().doorbell(self.rank());
         let never = || None::<()>;
         let halted = || domain.failure();
-        match until(bell, Pace::PATIENT, &Deadline::after(HEARING), halted, never) {
-            Err(Interrupt::Halted(reason)) => reason,
-            Ok(()) | Err(Interrupt::Deadline) => {
+        match wait_until(
+            bell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::after(FAILURE_REPORT_TIMEOUT),
+            halted,
+            never,
+        ) {
+            Err(WaitInterrupt::Aborted(reason)) => reason,
+            Ok(()) | Err(WaitInterrupt::Deadline) => {
                 self.fail(error.with_culprit(self.peer(rank).rank))
             }
         }

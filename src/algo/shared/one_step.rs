@@ -2,37 +2,37 @@
 //! number, so that one cache line goes from each to each, or in its slot, and goes from each to
 //! each in one hop.
 //!
-//! The rows say what a rank has to say ([`OneStep::say`]) and what comes of what all have said
-//! ([`OneStep::hear`]); the way between is the same for all, and there is a short one for calls
-//! that block ([`super::steps::prompt`]).
+//! The rows say what a rank has to say ([`OneStepAlgorithm::pack`]) and what comes of what all have
+//! said ([`OneStepAlgorithm::reduce`]); the way between is the same for all, and there is a short
+//! one for calls that block ([`super::sequencer::prompt`]).
 
-use super::steps::Steps;
-use crate::algo::fold::{contribute_by, with_all};
-use crate::algo::{Operation, Plain};
+use super::sequencer::ShmSequencer;
+use crate::algo::fold::{copy_contribution_with, with_vectors};
+use crate::algo::{CallArguments, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
-use crate::kernel::{self, Folding};
-use crate::transport::line::INLINE_BYTES;
+use crate::kernel::{self, ResolvedFold};
+use crate::transport::ctrl_slot::INLINE_BYTES;
 use crate::transport::region::Region;
 
 /// Such an operation.
 #[derive(Clone, Copy, Debug)]
-pub struct OneStep {
+pub struct OneStepAlgorithm {
     /// Who has something to say, and to whom.
-    pub speakers: Speakers,
+    pub senders: OneStepSenders,
     /// Where it is said.
-    pub place: Place,
+    pub location: PayloadLocation,
     /// Writes what this rank has to say, if it is a speaker: as many bytes as it sends.
-    pub say: fn(&Plain<'_>, Dst<'_>) -> Result<()>,
+    pub pack: fn(&CallArguments<'_>, Dst<'_>) -> Result<()>,
     /// Makes the result, where this rank is one of those that are spoken to.
-    pub hear: fn(&Plain<'_>, &Heard<'_>) -> Result<()>,
+    pub reduce: fn(&CallArguments<'_>, &Contributions<'_>) -> Result<()>,
 }
 
 /// Who speaks to whom.
 #[derive(Clone, Copy, Debug)]
-pub enum Speakers {
+pub enum OneStepSenders {
     /// All to all.
     All,
     /// The root to the others.
@@ -43,120 +43,125 @@ pub enum Speakers {
 
 /// Where a rank says what it has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PayloadLocation {
     /// Beside the step number, at most [`INLINE_BYTES`].
-    Line,
+    CtrlSlot,
     /// In its slot.
-    Slot,
+    DataSlot,
 }
 
 /// What this rank does in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum OneStepRole {
     /// It speaks, and waits for all others.
-    Exchanges,
+    Exchange,
     /// It speaks, and waits for nobody.
-    Gives,
+    Send,
     /// It has nothing to say, and waits for one, or for all others.
-    Takes(Option<Rank>),
+    Receive(Option<Rank>),
 }
 
-impl Part {
+impl OneStepRole {
     /// Whether others wait for what it says.
-    pub(super) fn is_heard(self) -> bool {
-        !matches!(self, Self::Takes(_))
+    pub(super) fn is_sender(self) -> bool {
+        !matches!(self, Self::Receive(_))
     }
 }
 
-impl OneStep {
+impl OneStepAlgorithm {
     /// What a rank does.
     ///
     /// # Errors
     /// `Internal` for an operation without the root that it needs.
-    pub(super) fn part_of(&self, rank: Rank, plain: &Plain<'_>) -> Result<Part> {
-        let root = match self.speakers {
-            Speakers::All => return Ok(Part::Exchanges),
-            Speakers::Root | Speakers::Others => plain.root()?,
+    pub(super) fn role_of(&self, rank: Rank, arguments: &CallArguments<'_>) -> Result<OneStepRole> {
+        let root = match self.senders {
+            OneStepSenders::All => return Ok(OneStepRole::Exchange),
+            OneStepSenders::Root | OneStepSenders::Others => arguments.root()?,
         };
-        Ok(match (self.speakers, rank == root) {
-            (Speakers::Root, true) | (Speakers::Others, false) => Part::Gives,
-            (Speakers::Root, false) => Part::Takes(Some(root)),
-            (_, _) => Part::Takes(None),
+        Ok(match (self.senders, rank == root) {
+            (OneStepSenders::Root, true) | (OneStepSenders::Others, false) => OneStepRole::Send,
+            (OneStepSenders::Root, false) => OneStepRole::Receive(Some(root)),
+            (_, _) => OneStepRole::Receive(None),
         })
     }
 
     /// How much of its slot each rank uses: the same for all, none where it is said elsewhere.
-    pub(super) fn room(&self, plain: &Plain<'_>, size: WorldSize) -> usize {
-        match self.place {
-            Place::Line => 0,
-            Place::Slot => plain.bytes_in_all(size),
+    pub(super) fn slot_bytes_used(&self, arguments: &CallArguments<'_>, size: WorldSize) -> usize {
+        match self.location {
+            PayloadLocation::CtrlSlot => 0,
+            PayloadLocation::DataSlot => arguments.total_bytes(size),
         }
     }
 
     /// Whether this rank writes to its slot: to be read by others, or by itself, where that is not
     /// what the caller has.
-    pub(super) fn fills_slot(&self, plain: &Plain<'_>, part: Part) -> bool {
-        self.place == Place::Slot && (part.is_heard() || !is_said_as_it_is(plain))
+    pub(super) fn has_slot_payload(
+        &self,
+        arguments: &CallArguments<'_>,
+        role: OneStepRole,
+    ) -> bool {
+        self.location == PayloadLocation::DataSlot
+            && (role.is_sender() || !is_sent_unchanged(arguments))
     }
 
-    /// Says what this rank has to say at its place, which is the `line` or the `slot`; how much of
-    /// the line others are to have.
+    /// Says what this rank has to say at its place, which is the `ctrl_slot` or the `slot`; how
+    /// much of the line others are to have.
     ///
     /// # Errors
-    /// What [`OneStep::say`] returns.
+    /// What [`OneStepAlgorithm::pack`] returns.
     #[inline(always)]
-    pub(super) fn speak(
+    pub(super) fn pack_payload(
         &self,
-        (plain, part): (&Plain<'_>, Part),
+        (arguments, role): (&CallArguments<'_>, OneStepRole),
         line: &mut [u8; INLINE_BYTES],
         slot: Dst<'_>,
     ) -> Result<usize> {
-        let len = plain.send.len();
-        if self.place == Place::Line {
-            (self.say)(plain, Dst::from(&mut line[..len]))?;
-        } else if self.fills_slot(plain, part) {
-            (self.say)(plain, slot.slice(0, len))?;
+        let len = arguments.send.len();
+        if self.location == PayloadLocation::CtrlSlot {
+            (self.pack)(arguments, Dst::from(&mut line[..len]))?;
+        } else if self.has_slot_payload(arguments, role) {
+            (self.pack)(arguments, slot.slice(0, len))?;
         }
-        Ok(if self.place == Place::Line && part.is_heard() { len } else { 0 })
+        Ok(if self.location == PayloadLocation::CtrlSlot && role.is_sender() { len } else { 0 })
     }
 
     /// What this rank has said, or would have, for itself. What others take away from its slot lies
     /// with the caller too, if it is the same.
     #[inline(always)]
-    pub(super) fn own<'a>(
+    pub(super) fn own_payload<'a>(
         &self,
-        plain: &Plain<'a>,
+        arguments: &CallArguments<'a>,
         line: &'a [u8; INLINE_BYTES],
         slot: Src<'a>,
     ) -> Src<'a> {
-        match self.place {
-            Place::Line => Src::from(&line[..plain.send.len()]),
-            Place::Slot if is_said_as_it_is(plain) => plain.send,
-            Place::Slot => slot.slice(0, plain.send.len()),
+        match self.location {
+            PayloadLocation::CtrlSlot => Src::from(&line[..arguments.send.len()]),
+            PayloadLocation::DataSlot if is_sent_unchanged(arguments) => arguments.send,
+            PayloadLocation::DataSlot => slot.slice(0, arguments.send.len()),
         }
     }
 }
 
 /// Whether what a rank says is what it sends.
-fn is_said_as_it_is(plain: &Plain<'_>) -> bool {
-    plain.op != Some(ReduceOp::PremulSum)
+fn is_sent_unchanged(arguments: &CallArguments<'_>) -> bool {
+    arguments.op != Some(ReduceOp::PremulSum)
 }
 
 /// What all speakers have said, where it lies until this rank goes on.
 #[derive(Debug)]
-pub struct Heard<'a> {
+pub struct Contributions<'a> {
     pub(super) region: &'a Region,
     pub(super) rank: Rank,
     pub(super) step: u64,
     /// How much of a slot it was said in, if it was in one.
-    pub(super) room: usize,
+    pub(super) slot_bytes_used: usize,
     /// What this rank has said, or would have.
-    pub(super) own: Src<'a>,
+    pub(super) own_payload: Src<'a>,
     /// How it is folded, in a reduction.
-    pub(super) folding: Option<Folding>,
+    pub(super) resolved_fold: Option<ResolvedFold>,
 }
 
-impl<'a> Heard<'a> {
+impl<'a> Contributions<'a> {
     /// The one who has heard it.
     pub fn rank(&self) -> Rank {
         self.rank
@@ -173,33 +178,34 @@ impl<'a> Heard<'a> {
     /// `Internal` for an operation that does not reduce.
     #[inline]
     pub fn fold(&self, dst: Dst<'_>, part: impl Fn(Rank) -> Src<'a>) -> Result<()> {
-        self.fold_first(self.size(), dst, part)
+        self.fold_prefix(self.size(), dst, part)
     }
 
-    /// [`Heard::fold`] of what the ranks from 0 to `vectors - 1` have said.
+    /// [`Contributions::fold`] of what the ranks from 0 to `vectors - 1` have said.
     ///
     /// # Errors
-    /// As [`Heard::fold`].
+    /// As [`Contributions::fold`].
     #[inline]
-    pub fn fold_first(
+    pub fn fold_prefix(
         &self,
         vectors: usize,
         dst: Dst<'_>,
         part: impl Fn(Rank) -> Src<'a>,
     ) -> Result<()> {
-        let folding = self.folding.ok_or_else(|| Error::internal("a fold without an operator"))?;
-        with_all(vectors, part, |vectors| folding.fold(dst, vectors));
+        let resolved_fold =
+            self.resolved_fold.ok_or_else(|| Error::internal("a fold without an operator"))?;
+        with_vectors(vectors, part, |vectors| resolved_fold.fold(dst, vectors));
         Ok(())
     }
 
     /// The first bytes of what a rank has said.
-    pub fn of(&self, rank: Rank, len: usize) -> Src<'a> {
+    pub fn payload_of(&self, rank: Rank, len: usize) -> Src<'a> {
         if rank == self.rank {
-            self.own.slice(0, len)
-        } else if self.room == 0 {
-            self.region.payload(rank, self.step, len)
+            self.own_payload.slice(0, len)
+        } else if self.slot_bytes_used == 0 {
+            self.region.inline_payload(rank, self.step, len)
         } else {
-            self.region.part(rank, self.step, self.room).slice(0, len)
+            self.region.slot_part(rank, self.step, self.slot_bytes_used).slice(0, len)
         }
     }
 }
@@ -207,44 +213,57 @@ impl<'a> Heard<'a> {
 /// One step.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>, row: &OneStep) -> Result<()> {
-    let plain = &Plain::of(operation);
-    let (part, room) = (row.part_of(steps.rank(), plain)?, row.room(plain, steps.size()));
-    let slot = match row.fills_slot(plain, part) {
-        true => steps.part_to_fill(room)?,
+/// As [`ShmSequencer::await_all`].
+pub fn run(
+    steps: &mut ShmSequencer<'_>,
+    operation: &Operation<'_>,
+    row: &OneStepAlgorithm,
+) -> Result<()> {
+    let arguments = &CallArguments::of(operation);
+    let (role, slot_bytes_used) =
+        (row.role_of(steps.rank(), arguments)?, row.slot_bytes_used(arguments, steps.size()));
+    let slot = match row.has_slot_payload(arguments, role) {
+        true => steps.unpublished_part(slot_bytes_used)?,
         false => Some(Dst::empty()),
     };
     let mut line = [0; INLINE_BYTES];
     let len = match slot {
-        Some(slot) => row.speak((plain, part), &mut line, slot)?,
+        Some(slot) => row.pack_payload((arguments, role), &mut line, slot)?,
         None => 0,
     };
-    match part {
-        Part::Exchanges => steps.exchange(&line[..len])?,
-        Part::Gives => return steps.give(&line[..len]),
-        Part::Takes(Some(rank)) => {
-            steps.note()?;
-            steps.look_for(rank);
+    match role {
+        OneStepRole::Exchange => steps.publish_and_await_all(&line[..len])?,
+        OneStepRole::Send => return steps.publish_finished(&line[..len]),
+        OneStepRole::Receive(Some(rank)) => {
+            steps.publish_unnotified()?;
+            steps.poll_first(rank);
             steps.await_rank(rank)?;
         }
-        Part::Takes(None) => {
-            steps.note()?;
+        OneStepRole::Receive(None) => {
+            steps.publish_unnotified()?;
             steps.await_all()?;
         }
     }
-    let own = row.own(plain, &line, steps.part(steps.rank(), room));
-    (row.hear)(plain, &steps.heard((own, room), plain.folding()))
+    let own_payload = row.own_payload(arguments, &line, steps.part(steps.rank(), slot_bytes_used));
+    (row.reduce)(
+        arguments,
+        &steps.contributions((own_payload, slot_bytes_used), arguments.resolved_fold()),
+    )
 }
 
 /// Says this rank's vector.
-pub(super) fn say_vector(plain: &Plain<'_>, into: Dst<'_>) -> Result<()> {
-    kernel::copy(into, plain.send);
+pub(super) fn pack_vector(arguments: &CallArguments<'_>, into: Dst<'_>) -> Result<()> {
+    kernel::copy(into, arguments.send);
     Ok(())
 }
 
 /// Says what this rank contributes to a reduction.
-pub(super) fn say_contribution(plain: &Plain<'_>, into: Dst<'_>) -> Result<()> {
-    contribute_by(plain.op()?, (plain.dtype(), plain.factor), into, plain.send);
+pub(super) fn pack_contribution(arguments: &CallArguments<'_>, into: Dst<'_>) -> Result<()> {
+    copy_contribution_with(
+        arguments.op()?,
+        (arguments.dtype(), arguments.factor),
+        into,
+        arguments.send,
+    );
     Ok(())
 }

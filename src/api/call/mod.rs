@@ -3,21 +3,21 @@
 //!
 //! Must not know: groups, the order of calls, back ends.
 
-mod buffers;
+mod buffer_checks;
 
-pub use super::call_options::{CallOptions, Where};
+pub use super::call_options::{BufferLocation, CallOptions};
 
-use crate::algo::{Operation, Plain};
+use crate::algo::{CallArguments, Operation};
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::LateDeadline;
+use crate::base::deadline::LazyDeadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
-use crate::base::gpu::{FlightSlot, Gpu, Launch, Mark};
+use crate::base::gpu::{EnqueueRequest, EnqueuedOperationSlot, GpuTarget, StreamMarker};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
-use crate::base::probe::Probe;
-use crate::transport::{Descriptor, Extent, OpKind};
+use crate::base::progress_observer::ProgressObserver;
+use crate::transport::{CountSpec, Descriptor, OpKind};
 
 /// One collective, before it has a sequence number.
 #[derive(Clone, Debug)]
@@ -26,14 +26,14 @@ pub struct Call<'a> {
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
     root: Option<Rank>,
-    extent: Extent,
+    extent: CountSpec,
     count: usize,
     send: Src<'a>,
     recv: Dst<'a>,
     sends: Option<Box<[Src<'a>]>>,
     recvs: Option<Box<[Dst<'a>]>>,
     /// Where its buffers lie, if on a device.
-    gpu: Option<Gpu>,
+    gpu: Option<GpuTarget>,
     /// It was looked at where they lie, and there is nothing in them.
     is_empty: bool,
 }
@@ -47,17 +47,17 @@ pub fn buffer_bytes(count: usize, dtype: DataType, blocks: usize) -> Result<usiz
     let bytes = count.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_mul(blocks));
     bytes
         .filter(|&bytes| isize::try_from(bytes).is_ok())
-        .ok_or_else(|| too_many(count, dtype, blocks))
+        .ok_or_else(|| too_many_elements_error(count, dtype, blocks))
 }
 
 #[cold]
-fn too_many(count: usize, dtype: DataType, blocks: usize) -> Error {
+fn too_many_elements_error(count: usize, dtype: DataType, blocks: usize) -> Error {
     Error::invalid(format!("{blocks} x {count} elements of {dtype} do not fit the address space"))
 }
 
 impl<'a> Call<'a> {
     fn new(kind: OpKind, dtype: Option<DataType>, count: usize) -> Self {
-        let extent = Extent::Count(count as u64);
+        let extent = CountSpec::Count(count as u64);
         let (send, recv) = (Src::empty(), Dst::empty());
         let (op, root, sends, recvs, gpu) = (None, None, None, None, None);
         let is_empty = false;
@@ -135,7 +135,7 @@ impl<'a> Call<'a> {
     }
 
     /// An [`Call::all_gather_v`] of so many elements per rank without buffers, for its descriptor.
-    pub(super) fn all_gather_v_of(counts: &[usize], dtype: DataType) -> Self {
+    pub(super) fn all_gather_v_without_buffers(counts: &[usize], dtype: DataType) -> Self {
         Self::new(OpKind::AllGatherV, Some(dtype), 0).with_counts(counts)
     }
 
@@ -190,12 +190,12 @@ impl<'a> Call<'a> {
     }
 
     fn pairwise(kind: OpKind, dtype: DataType) -> Self {
-        let (extent, count) = (Extent::Pairwise, usize::MAX);
+        let (extent, count) = (CountSpec::Pairwise, usize::MAX);
         Self { extent, count, ..Self::new(kind, Some(dtype), 0) }
     }
 
     fn with_counts(self, counts: &[usize]) -> Self {
-        let extent = Extent::of_counts(counts.iter().copied());
+        let extent = CountSpec::of_counts(counts.iter().copied());
         Self { extent, count: counts.iter().copied().max().unwrap_or(0), ..self }
     }
 
@@ -232,7 +232,7 @@ impl<'a> Call<'a> {
     }
 
     /// Where its buffers lie, if on a device.
-    pub(super) fn gpu(&self) -> Option<Gpu> {
+    pub(super) fn gpu(&self) -> Option<GpuTarget> {
         self.gpu
     }
 
@@ -241,18 +241,22 @@ impl<'a> Call<'a> {
         self.is_empty
     }
 
-    pub(super) fn set_place(&mut self, gpu: Option<Gpu>, is_empty: bool) {
+    pub(super) fn set_location(&mut self, gpu: Option<GpuTarget>, is_empty: bool) {
         self.gpu = gpu;
         self.is_empty = is_empty;
     }
 
     /// How it is enqueued, if its buffers lie on a device.
-    pub(super) fn launch<'s>(
+    pub(super) fn device_launch<'s>(
         &self,
-        flight: &'s FlightSlot,
-        ready: Option<&'s dyn Mark>,
-    ) -> Option<Launch<'s>> {
-        self.gpu.map(|gpu| Launch { gpu, flight, ready })
+        completion: &'s EnqueuedOperationSlot,
+        ready_event: Option<&'s dyn StreamMarker>,
+    ) -> Option<EnqueueRequest<'s>> {
+        self.gpu.map(|gpu| EnqueueRequest {
+            gpu,
+            operation_slot: completion,
+            buffers_ready: ready_event,
+        })
     }
 
     /// What this rank contributes, in one piece.
@@ -267,11 +271,11 @@ impl<'a> Call<'a> {
 
     /// Tells of all memory of the call, and whether it is written; that of a broadcast is, on the
     /// root too.
-    pub(super) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
-        note(self.send, self.kind == OpKind::Broadcast);
-        note(self.recv.as_src(), true);
-        self.sends.iter().flatten().for_each(|&block| note(block, false));
-        self.recvs.iter().flatten().for_each(|block| note(block.as_src(), true));
+    pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
+        visit(self.send, self.kind == OpKind::Broadcast);
+        visit(self.recv.as_src(), true);
+        self.sends.iter().flatten().for_each(|&block| visit(block, false));
+        self.recvs.iter().flatten().for_each(|block| visit(block.as_src(), true));
     }
 
     /// The same operation on other buffers, of other lengths, in a group of `size`. Not for the
@@ -295,19 +299,30 @@ impl<'a> Call<'a> {
     /// What the ranks must agree on.
     pub(super) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;
-        Descriptor { kind, dtype, op, root, extent, sequence, algorithm: 0, part: 0, label }
+        Descriptor {
+            kind,
+            dtype,
+            op,
+            root,
+            count_spec: extent,
+            sequence,
+            algorithm: 0,
+            part: 0,
+            label,
+        }
     }
 
     /// Its arguments, where there is nothing else to it.
     #[inline]
-    pub(super) fn plain<'p>(&self, label: &'p Label) -> Option<Plain<'p>>
+    pub(super) fn fast_path_arguments<'p>(&self, label: &'p Label) -> Option<CallArguments<'p>>
     where
         'a: 'p,
     {
         let Self { kind, dtype, op, root, count, send, recv, .. } = *self;
         let (recvs, factor) = (None, 0.0);
-        let plain = Plain { kind, dtype, op, root, count, send, recv, recvs, factor, label };
-        (!kind.has_blocks() && self.gpu.is_none()).then_some(plain)
+        let plain =
+            CallArguments { kind, dtype, op, root, count, send, recv, recvs, factor, label };
+        (!kind.has_per_rank_counts() && self.gpu.is_none()).then_some(plain)
     }
 
     /// The call as a back end sees it.
@@ -315,8 +330,8 @@ impl<'a> Call<'a> {
         &'o self,
         descriptor: Descriptor,
         options: &'o CallOptions,
-        (group, deadline): (&'o str, &'o LateDeadline),
-        probe: &'o dyn Probe,
+        (group, deadline): (&'o str, &'o LazyDeadline),
+        probe: &'o dyn ProgressObserver,
     ) -> Operation<'o> {
         Operation {
             descriptor,
@@ -329,11 +344,11 @@ impl<'a> Call<'a> {
             canonical: options.canonical,
             algorithm: options.algorithm.as_deref(),
             deadline,
-            is_fresh: false,
+            has_new_deadline: false,
             is_published: false,
-            launch: None,
+            enqueue_request: None,
             labels: &[],
-            probe,
+            observer: probe,
             group,
         }
     }

@@ -1,22 +1,22 @@
 //! A collective with a caller's operator: its checks, its turn, and its place in the queue.
 
 use super::Operator;
-use super::run::Run;
+use super::reduction::OperatorReduction;
 use crate::api::call::{Call, CallOptions};
 use crate::api::callbacks;
-use crate::api::debug::loans;
+use crate::api::debug::in_flight_buffers;
 use crate::api::group::Group;
-use crate::api::issue::{Prepared, Task};
+use crate::api::issue::{OperationTask, PreparedCall};
 use crate::api::work::{Work, WorkKind};
-use crate::backend::Query;
+use crate::backend::SupportQuery;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::{Deadline, LateDeadline};
-use crate::base::debug::{self, Values};
+use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::debug::{self, NanCheck};
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelSuffix};
-use crate::transport::{Descriptor, Extent, OpKind};
+use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::sync::Arc;
 
 /// A collective that reduces with a caller's operator, before it has a number.
@@ -36,12 +36,12 @@ impl<'a> OperatorCall<'a> {
     /// `InvalidArgument` where the type has another size than the operator's elements.
     pub fn new(call: Call<'a>, operator: Arc<Operator>, dtype: Option<DataType>) -> Result<Self> {
         if let Some(dtype) = dtype
-            && dtype.size() != operator.element()
+            && dtype.size() != operator.element_bytes()
         {
             let message = format!(
                 "operator \"{}\" is for elements of {} bytes, and {dtype} has {}",
                 operator.name(),
-                operator.element(),
+                operator.element_bytes(),
                 dtype.size()
             );
             return Err(Error::invalid(message));
@@ -68,17 +68,17 @@ impl<'a> OperatorCall<'a> {
 
     /// The count argument in elements, of forms that have one.
     pub(super) fn count(&self) -> usize {
-        self.call.count() / self.operator.element()
+        self.call.count() / self.operator.element_bytes()
     }
 
     /// How much, in elements.
-    pub(super) fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> CountSpec {
         match self.call.sends() {
             Some(blocks) => {
-                let count = |block: &Src<'_>| block.len() / self.operator.element();
-                Extent::of_counts(blocks.iter().map(count))
+                let count = |block: &Src<'_>| block.len() / self.operator.element_bytes();
+                CountSpec::of_counts(blocks.iter().map(count))
             }
-            None => Extent::Count(self.count() as u64),
+            None => CountSpec::Count(self.count() as u64),
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> OperatorCall<'a> {
     }
 
     /// What this rank has for a rank, in reductions with a block for each.
-    pub(super) fn send_block(&self, rank: Rank) -> Src<'a> {
+    pub(super) fn send_block_for(&self, rank: Rank) -> Src<'a> {
         match self.call.sends() {
             Some(blocks) => blocks[rank],
             None => self.call.send().slice(rank * self.call.count(), self.call.count()),
@@ -99,14 +99,14 @@ impl<'a> OperatorCall<'a> {
     }
 
     /// Reports each buffer of the call, and whether the call writes it.
-    pub(in crate::api) fn each_buffer(&self, note: &mut dyn FnMut(Src<'_>, bool)) {
-        self.call.each_buffer(note);
+    pub(in crate::api) fn each_buffer(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
+        self.call.visit_buffers(visit);
     }
 
     /// What the recorder notes of it.
     fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (dtype, extent) = (self.dtype, self.extent());
-        Descriptor { dtype, extent, ..self.call.descriptor(sequence, label) }
+        Descriptor { dtype, count_spec: extent, ..self.call.descriptor(sequence, label) }
     }
 
     fn title(&self, sequence: u64, label: Label) -> String {
@@ -117,39 +117,39 @@ impl<'a> OperatorCall<'a> {
     fn run(
         &self,
         group: &Group,
-        whole: &Descriptor,
-        deadline: &LateDeadline,
-        values: Values,
+        descriptor: &Descriptor,
+        deadline: &LazyDeadline,
+        values: NanCheck,
     ) -> Result<()> {
-        group.await_presence(whole, deadline.begun())?;
-        let values = values.max(debug::values());
-        self.inspect(group, whole, values, false)?;
-        Run::new(group, self, whole, deadline).all_parts()?;
-        self.inspect(group, whole, values, true)
+        group.await_all_arrivals(descriptor, deadline.get_or_start())?;
+        let values = values.max(debug::nan_check());
+        self.check_for_nan(group, descriptor, values, false)?;
+        OperatorReduction::new(group, self, descriptor, deadline).run_all_parts()?;
+        self.check_for_nan(group, descriptor, values, true)
     }
 
     /// Looks for unwanted elements in the inputs, or in the result.
-    fn inspect(
+    fn check_for_nan(
         &self,
         group: &Group,
-        whole: &Descriptor,
-        values: Values,
+        descriptor: &Descriptor,
+        values: NanCheck,
         is_result: bool,
     ) -> Result<()> {
-        let Some(dtype) = self.dtype.filter(|_| values != Values::Any) else { return Ok(()) };
+        let Some(dtype) = self.dtype.filter(|_| values != NanCheck::Off) else { return Ok(()) };
         let buffers = match is_result {
             true => vec![self.recv().as_src()],
             false => [&[self.send()], self.call.sends().unwrap_or_default()].concat(),
         };
         let name = if is_result { "result" } else { "input" };
-        group.inspect(dtype, values, buffers.into_iter(), |_| {
-            format!("{}: its {name}", self.title(whole.sequence, whole.label))
+        group.check_for_nan(dtype, values, buffers.into_iter(), |_| {
+            format!("{}: its {name}", self.title(descriptor.sequence, descriptor.label))
         })
     }
 }
 
 /// The operations on bytes that a reduction is made of.
-fn parts(kind: OpKind) -> &'static [OpKind] {
+fn required_operations(kind: OpKind) -> &'static [OpKind] {
     match kind {
         OpKind::Reduce => &[OpKind::AllGather, OpKind::Gather, OpKind::AllToAllV, OpKind::GatherV],
         OpKind::AllReduce => &[OpKind::AllGather, OpKind::AllToAllV, OpKind::AllGatherV],
@@ -161,20 +161,27 @@ impl Group {
     /// Runs a collective with a caller's operator on the calling thread.
     ///
     /// # Errors
-    /// As [`Group::run`], and `OutOfMemory`, which fails the group.
+    /// As [`Group::reduction`], and `OutOfMemory`, which fails the group.
     pub fn run_operator(&self, mut call: OperatorCall<'_>, options: &CallOptions) -> Result<()> {
-        callbacks::refuse_to_block("a blocking call")?;
+        callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_operator(&mut call, options)?;
-        loans::check(self, &call.kind().name(), |note| call.each_buffer(note));
-        let deadline = LateDeadline::from(self.deadline(options));
+        in_flight_buffers::check_blocking_call(self, &call.kind().name(), |visit| {
+            call.each_buffer(visit)
+        });
+        let deadline = LazyDeadline::from(self.deadline(options));
         let ticket = self.queue.issue();
         let descriptor = call.descriptor(ticket.sequence(), options.label);
         let outcome = self.run_in_turn(&ticket, &descriptor, &deadline, || {
-            call.run(self, &descriptor, &deadline, options.values)
+            call.run(self, &descriptor, &deadline, options.nan_check)
         });
-        let title =
-            || format!("{} on {}", call.title(descriptor.sequence, descriptor.label), self.whom());
-        outcome.context(title).inspect_err(|error| self.hand_out(error))
+        let title = || {
+            format!(
+                "{} on {}",
+                call.title(descriptor.sequence, descriptor.label),
+                self.describe_rank()
+            )
+        };
+        outcome.context(title).inspect_err(|error| self.report_to_caller(error))
     }
 
     /// Checks a collective with a caller's operator that will be issued.
@@ -185,23 +192,23 @@ impl Group {
         self: &Arc<Self>,
         mut call: OperatorCall<'static>,
         options: CallOptions,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedCall> {
         self.check_operator(&mut call, &options)?;
         let work = Work::new(WorkKind::Collective(call.kind()), Arc::clone(&self.queue));
-        Ok(Prepared::operator(Arc::clone(self), call, options, work))
+        Ok(PreparedCall::operator(Arc::clone(self), call, options, work))
     }
 
     fn check_operator(&self, call: &mut OperatorCall<'_>, options: &CallOptions) -> Result<()> {
         let title = format!("{} (operator \"{}\")", call.kind().name(), call.operator.name());
-        self.check_operator_alone(call, options).context(|| title)
+        self.check_operator_call(call, options).context(|| title)
     }
 
-    fn check_operator_alone(
+    fn check_operator_call(
         &self,
         call: &mut OperatorCall<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        if let Some(gpu) = self.place_of_operator(&mut call.call, options)? {
+        if let Some(gpu) = self.operator_call_device(&mut call.call, options)? {
             let message = format!(
                 "the buffers are in the memory of device {gpu}: a caller's operator folds host memory (back end {})",
                 self.backend_name()
@@ -214,17 +221,17 @@ impl Group {
                 format!("algorithm \"{name}\": a call with a caller's operator takes none");
             return Err(Error::invalid(message));
         }
-        self.has_parts(call.kind())
+        self.check_required_operations(call.kind())
     }
 
     /// The device whose memory the buffers are in, if they are in any.
-    fn place_of_operator(
+    fn operator_call_device(
         &self,
         call: &mut Call<'_>,
         options: &CallOptions,
     ) -> Result<Option<usize>> {
-        if self.device.is_some() || options.is_placed() {
-            self.locate(call, options)?;
+        if self.device.is_some() || options.is_for_device() {
+            self.locate_buffers(call, options)?;
         }
         Ok(call.gpu().map(|gpu| gpu.device))
     }
@@ -234,15 +241,21 @@ impl Group {
     ///
     /// # Errors
     /// `Unsupported`, naming the operation and the back end.
-    pub(in crate::api) fn has_parts(&self, kind: OpKind) -> Result<()> {
-        if !self.is_selective {
+    pub(in crate::api) fn check_required_operations(&self, kind: OpKind) -> Result<()> {
+        if !self.has_partial_support {
             return Ok(());
         }
         let query = |&kind: &OpKind| {
             let (name, dtype) = (kind.name(), Some(DataType::U8));
-            self.backend.supports(&Query { name, kind: Some(kind), dtype, op: None, gpu: None })
+            self.backend.supports(&SupportQuery {
+                name,
+                kind: Some(kind),
+                dtype,
+                op: None,
+                gpu: None,
+            })
         };
-        parts(kind).iter().try_for_each(query)
+        required_operations(kind).iter().try_for_each(query)
     }
 }
 
@@ -250,7 +263,7 @@ impl Group {
 #[derive(Debug)]
 pub(in crate::api) struct OperatorTask {
     call: OperatorCall<'static>,
-    values: Values,
+    values: NanCheck,
     label: Label,
     works: [Arc<Work>; 1],
 }
@@ -261,12 +274,12 @@ impl OperatorTask {
         options: &CallOptions,
         work: Arc<Work>,
     ) -> Self {
-        let (values, label) = (options.values, options.label);
+        let (values, label) = (options.nan_check, options.label);
         Self { call, values, label, works: [work] }
     }
 }
 
-impl Task for OperatorTask {
+impl OperationTask for OperatorTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }

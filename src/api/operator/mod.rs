@@ -1,19 +1,19 @@
 //! Operators that the caller defines, and the collectives that reduce with them.
 //!
 //! No back end knows these operators. A call is one turn of the group's queue and several parts
-//! ([`Descriptor::part`]). First the ranks exchange records of their calls ([`terms`]). Then
+//! ([`Descriptor::part`]). First the ranks exchange records of their calls ([`signature`]). Then
 //! collectives on bytes bring the vectors, or a slice of each, into private memory of a rank, which
-//! folds them there in rank order ([`run`]). So every back end for host memory carries these calls,
-//! and elements may have any size. The function never sees memory that another process writes. Each
-//! element is folded once, by one rank, or by all ranks in the same order.
+//! folds them there in rank order ([`reduction`]). So every back end for host memory carries these
+//! calls, and elements may have any size. The function never sees memory that another process
+//! writes. Each element is folded once, by one rank, or by all ranks in the same order.
 //!
 //! Does not depend on C types, or on how operators are numbered.
 //!
 //! [`Descriptor::part`]: crate::transport::Descriptor::part
 
 mod call;
-mod run;
-mod terms;
+mod reduction;
+mod signature;
 
 pub use call::OperatorCall;
 pub(super) use call::OperatorTask;
@@ -41,19 +41,19 @@ pub trait Combine: Send + Sync + Debug {
 #[derive(Debug)]
 pub struct Operator {
     name: String,
-    element: usize,
+    element_bytes: usize,
     is_commutative: bool,
     function: Box<dyn Combine>,
 }
 
 impl Operator {
-    /// An operator on elements of `element` bytes, under a name that ranks compare.
+    /// An operator on elements of `element_bytes` bytes, under a name that ranks compare.
     ///
     /// # Errors
     /// `InvalidArgument` for a name or a size that is not possible.
     pub fn new(
         name: &str,
-        element: usize,
+        element_bytes: usize,
         is_commutative: bool,
         function: Box<dyn Combine>,
     ) -> Result<Self> {
@@ -64,13 +64,13 @@ impl Operator {
             );
             return Err(Error::invalid(message));
         }
-        if element == 0 || element > LARGEST_ELEMENT {
+        if element_bytes == 0 || element_bytes > LARGEST_ELEMENT {
             let message = format!(
-                "operator \"{name}\": elem_bytes is {element}: an element has 1 to {LARGEST_ELEMENT} bytes"
+                "operator \"{name}\": elem_bytes is {element_bytes}: an element has 1 to {LARGEST_ELEMENT} bytes"
             );
             return Err(Error::invalid(message));
         }
-        Ok(Self { name: name.to_owned(), element, is_commutative, function })
+        Ok(Self { name: name.to_owned(), element_bytes, is_commutative, function })
     }
 
     /// The name.
@@ -79,8 +79,8 @@ impl Operator {
     }
 
     /// The size of an element in bytes.
-    pub fn element(&self) -> usize {
-        self.element
+    pub fn element_bytes(&self) -> usize {
+        self.element_bytes
     }
 
     /// The bytes of `blocks` times `count` elements.
@@ -88,11 +88,12 @@ impl Operator {
     /// # Errors
     /// `InvalidArgument` where no memory could hold them.
     pub fn buffer_bytes(&self, count: usize, blocks: usize) -> Result<usize> {
-        let bytes = count.checked_mul(self.element).and_then(|bytes| bytes.checked_mul(blocks));
+        let bytes =
+            count.checked_mul(self.element_bytes).and_then(|bytes| bytes.checked_mul(blocks));
         bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).ok_or_else(|| {
             Error::invalid(format!(
                 "{blocks} x {count} elements of {} bytes do not fit the address space",
-                self.element
+                self.element_bytes
             ))
         })
     }

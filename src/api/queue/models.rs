@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// What all operations of a group write, one after the other: relaxed, so that nothing but the
 /// queue orders it.
 #[derive(Debug, Default)]
-struct Board(AtomicU64);
+struct SequenceLog(AtomicU64);
 
-impl Board {
+impl SequenceLog {
     /// Operation `sequence` finds what the one before has left.
     fn write(&self, sequence: u64) {
         assert_eq!(self.0.load(Ordering::Relaxed), sequence - 1);
@@ -21,15 +21,15 @@ impl Board {
 }
 
 #[derive(Debug)]
-struct Write {
-    board: Arc<Board>,
+struct WriteJob {
+    log: Arc<SequenceLog>,
     sequence: u64,
     deadline: Deadline,
     queue: Arc<RunQueue>,
     done: Arc<AtomicU64>,
 }
 
-impl Job for Write {
+impl QueueJob for WriteJob {
     fn deadline(&self) -> &Deadline {
         &self.deadline
     }
@@ -39,13 +39,13 @@ impl Job for Write {
     }
 
     fn run(self: Box<Self>, turn: Turn<'_>) {
-        self.board.write(self.sequence);
-        turn.end_silently();
+        self.log.write(self.sequence);
+        turn.end_without_wake();
         self.done.fetch_add(1, Ordering::Release);
-        self.queue.work_ends();
+        self.queue.end_work();
     }
 
-    fn overtaken(self: Box<Self>) {
+    fn expire(self: Box<Self>) {
         panic!("nothing is late");
     }
 
@@ -55,24 +55,24 @@ impl Job for Write {
 }
 
 /// A queue whose worker is one of the model's threads, or nobody.
-struct Model {
+struct QueueModel {
     queue: Arc<RunQueue>,
-    board: Arc<Board>,
+    log: Arc<SequenceLog>,
     done: Arc<AtomicU64>,
 }
 
-impl Model {
+impl QueueModel {
     fn new() -> Self {
         let queue = RunQueue::default();
-        queue.lock().has_worker = true;
-        Self { queue: Arc::new(queue), board: Arc::default(), done: Arc::new(AtomicU64::new(0)) }
+        queue.lock_jobs().has_worker = true;
+        Self { queue: Arc::new(queue), log: Arc::default(), done: Arc::new(AtomicU64::new(0)) }
     }
 
     fn enqueue(&self) {
-        self.queue.count_work();
+        self.queue.add_work();
         let made = self.queue.enqueue(|ticket| {
-            Box::new(Write {
-                board: Arc::clone(&self.board),
+            Box::new(WriteJob {
+                log: Arc::clone(&self.log),
                 sequence: ticket.sequence(),
                 deadline: Deadline::never(),
                 queue: Arc::clone(&self.queue),
@@ -83,18 +83,18 @@ impl Model {
     }
 
     fn clone(&self) -> Self {
-        let Self { queue, board, done } = self;
-        Self { queue: Arc::clone(queue), board: Arc::clone(board), done: Arc::clone(done) }
+        let Self { queue, log, done } = self;
+        Self { queue: Arc::clone(queue), log: Arc::clone(log), done: Arc::clone(done) }
     }
 
     /// A blocking call.
     fn call(&self) {
-        let (ticket, turn) = self.queue.issue_at_once().unwrap_or_else(|| {
+        let (ticket, turn) = self.queue.try_issue_with_turn().unwrap_or_else(|| {
             let ticket = self.queue.issue();
             let turn = self.queue.wait_turn(&ticket, &Deadline::never().into(), || None).unwrap();
             (ticket, turn)
         });
-        self.board.write(ticket.sequence());
+        self.log.write(ticket.sequence());
         drop(turn);
     }
 
@@ -113,27 +113,27 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn loom_blocking_calls_take_turns() {
     check(|| {
-        let model = Model::new();
+        let model = QueueModel::new();
         let other = model.clone();
         let calling = thread::spawn(move || other.call());
         model.call();
         calling.join().unwrap();
-        assert_eq!(model.board.0.load(Ordering::Relaxed), 2);
+        assert_eq!(model.log.0.load(Ordering::Relaxed), 2);
     });
 }
 
 /// The worker and somebody who waits both want the job.
 #[test]
-fn loom_a_job_runs_once_whoever_takes_it() {
+fn loom_job_runs_once() {
     check(|| {
-        let model = Model::new();
+        let model = QueueModel::new();
         model.enqueue();
         let worker = model.clone();
-        let working = thread::spawn(move || worker.queue.serve());
+        let working = thread::spawn(move || worker.queue.run_jobs());
         model.wait_for(1);
         working.join().unwrap();
-        assert_eq!(model.board.0.load(Ordering::Relaxed), 1);
-        assert_eq!(model.queue.works(), 0);
+        assert_eq!(model.log.0.load(Ordering::Relaxed), 1);
+        assert_eq!(model.queue.outstanding_works(), 0);
     });
 }
 
@@ -141,12 +141,12 @@ fn loom_a_job_runs_once_whoever_takes_it() {
 #[test]
 fn loom_blocking_and_asynchronous_calls_keep_their_order() {
     check(|| {
-        let model = Model::new();
+        let model = QueueModel::new();
         let other = model.clone();
         let calling = thread::spawn(move || other.call());
         model.enqueue();
         model.wait_for(1);
         calling.join().unwrap();
-        assert_eq!(model.board.0.load(Ordering::Relaxed), 2);
+        assert_eq!(model.log.0.load(Ordering::Relaxed), 2);
     });
 }

@@ -3,22 +3,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// What became of a job.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum JobFate {
     Ran(u64),
-    Overtaken(u64),
+    Expired(u64),
     Failed(u64),
 }
 
 /// A job that says what becomes of it.
 #[derive(Debug)]
-struct Probe {
+struct ReportingJob {
     sequence: u64,
     deadline: Deadline,
     failure: Arc<Mutex<Option<Error>>>,
-    fates: Sender<Fate>,
+    fates: Sender<JobFate>,
 }
 
-impl Job for Probe {
+impl QueueJob for ReportingJob {
     fn deadline(&self) -> &Deadline {
         &self.deadline
     }
@@ -29,43 +29,43 @@ impl Job for Probe {
 
     fn run(self: Box<Self>, turn: Turn<'_>) {
         // Inside of the turn, so that the order of what is said is that of the turns.
-        self.fates.send(Fate::Ran(self.sequence)).unwrap();
+        self.fates.send(JobFate::Ran(self.sequence)).unwrap();
         drop(turn);
     }
 
-    fn overtaken(self: Box<Self>) {
-        self.fates.send(Fate::Overtaken(self.sequence)).unwrap();
+    fn expire(self: Box<Self>) {
+        self.fates.send(JobFate::Expired(self.sequence)).unwrap();
     }
 
     fn fail(self: Box<Self>, _: &Error) {
-        self.fates.send(Fate::Failed(self.sequence)).unwrap();
+        self.fates.send(JobFate::Failed(self.sequence)).unwrap();
     }
 }
 
 /// A queue with jobs of one group.
-struct Bench {
+struct QueueFixture {
     queue: Arc<RunQueue>,
     failure: Arc<Mutex<Option<Error>>>,
-    fates: Sender<Fate>,
-    said: Receiver<Fate>,
+    fates: Sender<JobFate>,
+    reported: Receiver<JobFate>,
 }
 
 const LONG: u64 = 20_000;
 
-fn long() -> Deadline {
+fn long_deadline() -> Deadline {
     Deadline::after_ms(LONG)
 }
 
-impl Bench {
+impl QueueFixture {
     fn new() -> Self {
         let (fates, said) = channel();
-        Self { queue: Arc::default(), failure: Arc::default(), fates, said }
+        Self { queue: Arc::default(), failure: Arc::default(), fates, reported: said }
     }
 
     /// One whose jobs nobody runs unasked.
     fn without_worker() -> Self {
         let bench = Self::new();
-        bench.queue.lock().has_worker = true;
+        bench.queue.lock_jobs().has_worker = true;
         bench
     }
 
@@ -74,35 +74,42 @@ impl Bench {
         let made = self.queue.enqueue(|ticket| {
             number = ticket.sequence();
             let (failure, fates) = (Arc::clone(&self.failure), self.fates.clone());
-            Box::new(Probe { sequence: number, deadline, failure, fates })
+            Box::new(ReportingJob { sequence: number, deadline, failure, fates })
         });
         made.unwrap();
         number
     }
 
-    fn next(&self) -> Fate {
-        self.said.recv_timeout(std::time::Duration::from_millis(LONG)).unwrap()
+    fn next(&self) -> JobFate {
+        self.reported.recv_timeout(std::time::Duration::from_millis(LONG)).unwrap()
     }
 
     fn is_silent(&self) -> bool {
-        self.said.try_recv().is_err()
+        self.reported.try_recv().is_err()
     }
 }
 
 #[test]
-fn the_worker_runs_jobs_that_may_last_for_ever() {
-    let bench = Bench::new();
+fn worker_runs_jobs_without_a_deadline() {
+    let bench = QueueFixture::new();
     // While its turn lasts, the worker has begun to wait for the first job.
     let ticket = bench.queue.issue();
-    let turn = bench.queue.wait_turn(&ticket, &long().into(), || None).unwrap();
+    let turn = bench.queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap();
     let first = bench.enqueue(Deadline::never());
-    let hired = || (!bench.queue.lock().waiting.is_empty()).then_some(());
-    until(&Bell::default(), Pace::PATIENT, &long(), || None, hired).unwrap();
+    let has_queued_job = || (!bench.queue.lock_jobs().waiting.is_empty()).then_some(());
+    wait_until(
+        &Doorbell::default(),
+        WaitPolicy::SLEEP_SOON,
+        &long_deadline(),
+        || None,
+        has_queued_job,
+    )
+    .unwrap();
     // Time for the worker to have begun; with less, the test only proves less.
     std::thread::sleep(std::time::Duration::from_millis(5));
     let second = bench.enqueue(Deadline::never());
     drop(turn);
-    assert_eq!([bench.next(), bench.next()], [Fate::Ran(first), Fate::Ran(second)]);
+    assert_eq!([bench.next(), bench.next()], [JobFate::Ran(first), JobFate::Ran(second)]);
 }
 
 #[test]
@@ -114,7 +121,7 @@ fn turns_come_in_order_of_issue() {
         for ticket in tickets.into_iter().rev() {
             let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
             scope.spawn(move || {
-                let turn = queue.wait_turn(&ticket, &long().into(), || None).unwrap();
+                let turn = queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap();
                 order.lock().unwrap().push(ticket.sequence());
                 drop(turn);
             });
@@ -124,35 +131,35 @@ fn turns_come_in_order_of_issue() {
 }
 
 #[test]
-fn a_turn_that_does_not_come_ends_with_the_deadline_or_the_group() {
+fn turn_wait_ends_with_the_deadline_or_group_failure() {
     let queue = RunQueue::default();
     let (first, second) = (queue.issue(), queue.issue());
     let turn = queue.wait_turn(&first, &Deadline::never().into(), || None).unwrap();
     let late = queue.wait_turn(&second, &Deadline::after_ms(5).into(), || None);
-    assert!(matches!(late, Err(Interrupt::Deadline)));
+    assert!(matches!(late, Err(WaitInterrupt::Deadline)));
     let failed = || Some(Error::new(ErrorKind::Aborted, "stop"));
     let halted = queue.wait_turn(&second, &Deadline::never().into(), failed);
-    assert!(matches!(halted, Err(Interrupt::Halted(_))));
+    assert!(matches!(halted, Err(WaitInterrupt::Aborted(_))));
     drop(turn);
     assert!(queue.wait_turn(&second, &Deadline::never().into(), || None).is_ok());
 }
 
 #[test]
-fn a_place_is_had_at_once_where_nothing_is_before_it() {
+fn immediate_turn_needs_an_idle_queue() {
     let queue = RunQueue::default();
-    let (first, turn) = queue.issue_at_once().unwrap();
-    assert!(queue.issue_at_once().is_none());
+    let (first, turn) = queue.try_issue_with_turn().unwrap();
+    assert!(queue.try_issue_with_turn().is_none());
     drop(turn);
     let second = queue.issue();
-    assert!(queue.issue_at_once().is_none());
-    drop(queue.wait_turn(&second, &long().into(), || None).unwrap());
-    let (third, _turn) = queue.issue_at_once().unwrap();
+    assert!(queue.try_issue_with_turn().is_none());
+    drop(queue.wait_turn(&second, &long_deadline().into(), || None).unwrap());
+    let (third, _turn) = queue.try_issue_with_turn().unwrap();
     assert_eq!([first, second, third].map(|ticket| ticket.sequence()), [1, 2, 3]);
 }
 
 #[test]
-fn jobs_and_blocking_calls_of_many_threads_keep_one_order() {
-    let bench = Bench::new();
+fn jobs_and_blocking_calls_share_one_order() {
+    let bench = QueueFixture::new();
     let (threads, rounds) = (4, 100);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -164,16 +171,22 @@ fn jobs_and_blocking_calls_of_many_threads_keep_one_order() {
                         let (failure, fates) = (Arc::clone(&failure), fates.clone());
                         let made = queue.enqueue(|ticket| {
                             let sequence = ticket.sequence();
-                            Box::new(Probe { sequence, deadline: long(), failure, fates })
+                            Box::new(ReportingJob {
+                                sequence,
+                                deadline: long_deadline(),
+                                failure,
+                                fates,
+                            })
                         });
                         made.unwrap();
                     } else {
-                        let (ticket, turn) = queue.issue_at_once().unwrap_or_else(|| {
+                        let (ticket, turn) = queue.try_issue_with_turn().unwrap_or_else(|| {
                             let ticket = queue.issue();
-                            let turn = queue.wait_turn(&ticket, &long().into(), || None).unwrap();
+                            let turn =
+                                queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap();
                             (ticket, turn)
                         });
-                        fates.send(Fate::Ran(ticket.sequence())).unwrap();
+                        fates.send(JobFate::Ran(ticket.sequence())).unwrap();
                         drop(turn);
                     }
                 }
@@ -182,117 +195,117 @@ fn jobs_and_blocking_calls_of_many_threads_keep_one_order() {
     });
     let all = threads * rounds;
     for number in 1..=all {
-        assert_eq!(bench.next(), Fate::Ran(number));
+        assert_eq!(bench.next(), JobFate::Ran(number));
     }
     assert_eq!(bench.queue.issued(), all);
 }
 
 #[test]
 fn a_caller_runs_the_jobs_before_it() {
-    let bench = Bench::without_worker();
+    let bench = QueueFixture::without_worker();
     (1..=3).for_each(|number| assert_eq!(bench.enqueue(Deadline::after_ms(LONG / 2)), number));
     let ticket = bench.queue.issue();
-    assert_eq!(bench.enqueue(long()), 5);
-    drop(bench.queue.wait_turn(&ticket, &long().into(), || None).unwrap());
-    (1..=3).for_each(|number| assert_eq!(bench.next(), Fate::Ran(number)));
+    assert_eq!(bench.enqueue(long_deadline()), 5);
+    drop(bench.queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap());
+    (1..=3).for_each(|number| assert_eq!(bench.next(), JobFate::Ran(number)));
     // What comes after it is none of its business.
     assert!(bench.is_silent());
     assert!(bench.queue.wait_for(
-        || bench.queue.first.load(Ordering::Relaxed) == NO_JOB,
+        || bench.queue.first_job.load(Ordering::Relaxed) == NO_JOB,
         &Deadline::never(),
         None
     ));
-    assert_eq!(bench.next(), Fate::Ran(5));
+    assert_eq!(bench.next(), JobFate::Ran(5));
 }
 
 #[test]
 fn a_wait_takes_no_job_that_may_last_longer() {
-    let bench = Bench::without_worker();
-    bench.enqueue(long());
+    let bench = QueueFixture::without_worker();
+    bench.enqueue(long_deadline());
     assert!(!bench.queue.wait_for(|| false, &Deadline::after_ms(5), None));
     assert!(bench.is_silent());
     // One that ends with the limit is taken.
     let limit = Deadline::after_ms(LONG);
-    bench.queue.claim(Some(&Deadline::never())).unwrap().run();
-    assert_eq!(bench.next(), Fate::Ran(1));
+    bench.queue.claim_first_job(Some(&Deadline::never())).unwrap().run();
+    assert_eq!(bench.next(), JobFate::Ran(1));
     bench.enqueue(limit);
-    bench.queue.claim(Some(&limit)).unwrap().run();
-    assert_eq!(bench.next(), Fate::Ran(2));
+    bench.queue.claim_first_job(Some(&limit)).unwrap().run();
+    assert_eq!(bench.next(), JobFate::Ran(2));
 }
 
 #[test]
-fn a_waiter_notices_that_its_operation_is_overtaken() {
-    let bench = Bench::without_worker();
+fn waiter_expires_its_own_late_operation() {
+    let bench = QueueFixture::without_worker();
     let _turn = bench.queue.issue();
-    bench.enqueue(long());
+    bench.enqueue(long_deadline());
     let soon = Deadline::after_ms(5);
     let number = bench.enqueue(soon);
     assert!(!bench.queue.wait_for(|| false, &Deadline::after_ms(20), Some((number, soon))));
-    assert_eq!(bench.next(), Fate::Overtaken(number));
+    assert_eq!(bench.next(), JobFate::Expired(number));
     // The one before it stays.
-    assert!(bench.is_silent() && bench.queue.lock().waiting.len() == 1);
+    assert!(bench.is_silent() && bench.queue.lock_jobs().waiting.len() == 1);
 }
 
 #[test]
-fn the_worker_notices_that_the_first_job_is_overtaken() {
-    let bench = Bench::new();
+fn worker_expires_a_late_first_job() {
+    let bench = QueueFixture::new();
     let _turn = bench.queue.issue();
     let number = bench.enqueue(Deadline::after_ms(5));
-    assert_eq!(bench.next(), Fate::Overtaken(number));
+    assert_eq!(bench.next(), JobFate::Expired(number));
 }
 
 #[test]
-fn a_job_that_runs_is_not_overtaken() {
-    let bench = Bench::without_worker();
+fn running_job_does_not_expire() {
+    let bench = QueueFixture::without_worker();
     let number = bench.enqueue(Deadline::after_ms(0));
-    let claim = bench.queue.claim(Some(&Deadline::never())).unwrap();
-    bench.queue.withdraw(number);
+    let claim = bench.queue.claim_first_job(Some(&Deadline::never())).unwrap();
+    bench.queue.expire_job(number);
     assert!(bench.is_silent());
     claim.run();
-    assert_eq!(bench.next(), Fate::Ran(number));
+    assert_eq!(bench.next(), JobFate::Ran(number));
 }
 
 #[test]
 fn jobs_behind_an_abandoned_ticket_end_with_the_group() {
-    let bench = Bench::new();
+    let bench = QueueFixture::new();
     let _abandoned = bench.queue.issue();
-    bench.enqueue(long());
-    bench.enqueue(long());
+    bench.enqueue(long_deadline());
+    bench.enqueue(long_deadline());
     let cause = Error::new(ErrorKind::PeerFailed, "gone");
     *bench.failure.lock().unwrap() = Some(cause);
     // As the end of an operation would ring.
-    bench.queue.bell.ring();
-    assert_eq!((bench.next(), bench.next()), (Fate::Failed(2), Fate::Failed(3)));
+    bench.queue.doorbell.notify();
+    assert_eq!((bench.next(), bench.next()), (JobFate::Failed(2), JobFate::Failed(3)));
     // And one that comes later too, whether or not its turn would come.
-    bench.enqueue(long());
-    assert_eq!(bench.next(), Fate::Failed(4));
+    bench.enqueue(long_deadline());
+    assert_eq!(bench.next(), JobFate::Failed(4));
 }
 
 #[test]
-fn an_idle_worker_ends_and_another_one_comes() {
-    let bench = Bench::new();
+fn idle_worker_ends_and_is_replaced() {
+    let bench = QueueFixture::new();
     for number in 1..=2 {
-        bench.enqueue(long());
-        assert_eq!(bench.next(), Fate::Ran(number));
+        bench.enqueue(long_deadline());
+        assert_eq!(bench.next(), JobFate::Ran(number));
         // The worker is the only other holder of the queue.
-        let limit = long();
+        let limit = long_deadline();
         while Arc::strong_count(&bench.queue) > 1 {
             assert!(!limit.has_passed(), "the worker stays");
             std::thread::yield_now();
         }
-        assert!(!bench.queue.lock().has_worker);
+        assert!(!bench.queue.lock_jobs().has_worker);
     }
 }
 
 #[test]
 fn works_are_bounded() {
     let queue = RunQueue::default();
-    (0..MOST_WORKS).for_each(|_| queue.work_begins().unwrap());
-    assert_eq!(queue.work_begins().unwrap_err().kind(), ErrorKind::OutOfMemory);
-    queue.work_ends();
-    queue.work_begins().unwrap();
-    assert_eq!(queue.works(), MOST_WORKS);
-    assert!(!queue.drain(&Deadline::after_ms(1)));
-    (0..MOST_WORKS).for_each(|_| queue.work_ends());
-    assert!(queue.drain(&Deadline::never()));
+    (0..MAX_WORKS).for_each(|_| queue.begin_work().unwrap());
+    assert_eq!(queue.begin_work().unwrap_err().kind(), ErrorKind::OutOfMemory);
+    queue.end_work();
+    queue.begin_work().unwrap();
+    assert_eq!(queue.outstanding_works(), MAX_WORKS);
+    assert!(!queue.wait_for_works(&Deadline::after_ms(1)));
+    (0..MAX_WORKS).for_each(|_| queue.end_work());
+    assert!(queue.wait_for_works(&Deadline::never()));
 }

@@ -7,21 +7,21 @@ use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::base::sync::Ordering;
 use crate::process::thread;
-use crate::wait::{Interrupt, Pace, until};
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a worker without jobs stays.
-const IDLE: Duration = Duration::from_millis(100);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Starts the worker of a queue that has none.
 ///
 /// # Errors
 /// `System` where there can be no further thread.
-pub(super) fn start(queue: Arc<RunQueue>) -> Result<()> {
+pub(super) fn start_worker(queue: Arc<RunQueue>) -> Result<()> {
     thread::start("dist-worker", move || {
-        while queue.has_jobs_within(IDLE) || !queue.retire() {
-            queue.serve();
+        while queue.has_jobs_within(IDLE_TIMEOUT) || !queue.try_retire() {
+            queue.run_jobs();
         }
     })
 }
@@ -29,42 +29,55 @@ pub(super) fn start(queue: Arc<RunQueue>) -> Result<()> {
 impl RunQueue {
     /// Waits for a job to come, whether or not its turn has.
     fn has_jobs_within(&self, time: Duration) -> bool {
-        let has_jobs = || (self.first.load(Ordering::Relaxed) != NO_JOB).then_some(());
-        until(&self.hire, Pace::PATIENT, &Deadline::after(time), || None, has_jobs).is_ok()
+        let has_jobs = || (self.first_job.load(Ordering::Relaxed) != NO_JOB).then_some(());
+        wait_until(
+            &self.worker_doorbell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::after(time),
+            || None,
+            has_jobs,
+        )
+        .is_ok()
     }
 
     /// Ends the worker's time, unless there is work after all.
-    fn retire(&self) -> bool {
-        let mut jobs = self.lock();
+    fn try_retire(&self) -> bool {
+        let mut jobs = self.lock_jobs();
         jobs.has_worker = !jobs.waiting.is_empty();
         !jobs.has_worker
     }
 
     /// Runs the jobs in the order of their turns until none is left.
-    pub(super) fn serve(&self) {
+    pub(super) fn run_jobs(&self) {
         // Without a limit: even a deadline that never comes is a time, and that of a later job a
         // later one.
-        let ready = || match self.first.load(Ordering::Relaxed) {
+        let ready = || match self.first_job.load(Ordering::Relaxed) {
             NO_JOB => Some(None),
-            _ => self.claim(None).map(Some),
+            _ => self.claim_first_job(None).map(Some),
         };
         while let Some(deadline) = self.first_deadline() {
-            match until(&self.bell, Pace::PATIENT, &deadline, || self.failure(), ready) {
+            match wait_until(
+                &self.doorbell,
+                WaitPolicy::SLEEP_SOON,
+                &deadline,
+                || self.first_job_failure(),
+                ready,
+            ) {
                 Ok(None) => return,
                 Ok(Some(claim)) => claim.run(),
-                Err(Interrupt::Halted(cause)) => self.fail_all(&cause),
-                Err(Interrupt::Deadline) => self.withdraw_late(),
+                Err(WaitInterrupt::Aborted(cause)) => self.fail_waiting_jobs(&cause),
+                Err(WaitInterrupt::Deadline) => self.expire_first_job(),
             }
         }
     }
 
     fn first_deadline(&self) -> Option<Deadline> {
-        self.lock().waiting.front().map(|(_, job)| *job.deadline())
+        self.lock_jobs().waiting.front().map(|(_, job)| *job.deadline())
     }
 
     /// Takes out the first job if its deadline has passed: those before it took too long.
-    fn withdraw_late(&self) {
-        let mut jobs = self.lock();
+    fn expire_first_job(&self) {
+        let mut jobs = self.lock_jobs();
         if jobs.waiting.front().is_none_or(|(_, job)| !job.deadline().has_passed()) {
             return;
         }
@@ -72,7 +85,7 @@ impl RunQueue {
         self.publish_first(&jobs);
         drop(jobs);
         if let Some((_, job)) = taken {
-            job.overtaken();
+            job.expire();
         }
     }
 }

@@ -1,44 +1,45 @@
 //! An entry of the flight recorder, as JSON.
 
-use super::glance::Glance;
-use super::{DONE, ENTRIES, RECORDER, RUNNING, WAITING, short};
-use crate::api::point_to_point::Message;
+use super::snapshot::EntrySnapshot;
+use super::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, short_group_id};
+use crate::api::point_to_point::MessageDescriptor;
 use crate::base::dtype::DataType;
 use crate::base::ids::GroupId;
 use crate::base::label::Label;
-use crate::transport::{Descriptor, Extent};
+use crate::transport::{CountSpec, Descriptor};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
 /// What the lowest byte of a message's first word is; a descriptor's is odd.
-pub(super) const MESSAGE: u64 = 2;
+pub(super) const MESSAGE_KIND: u64 = 2;
 
 /// Set in a message's first word if it has a label.
-const LABELLED: u64 = 1 << 24;
+const LABEL_FLAG: u64 = 1 << 24;
 
 /// Whether the words are those of an operation with a label.
 pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
     match words[0] & 0xff {
-        MESSAGE => words[0] & LABELLED != 0,
+        MESSAGE_KIND => words[0] & LABEL_FLAG != 0,
         _ => Descriptor::is_labelled(words[0]),
     }
 }
 
 /// A message in an entry's words, without the text of its label; the inverse of [`decode_message`].
-pub(super) fn encode_message(message: &Message, sequence: u64) -> [u64; 4] {
+pub(super) fn encode_message(message: &MessageDescriptor, sequence: u64) -> [u64; 4] {
     let direction = u64::from(message.is_outgoing);
     let peer = message.peer.map_or(0, |peer| peer as u64 + 1);
     let tag = message.tag.map_or(0, |tag| u64::from(tag) + 1);
-    let labelled = if message.label.is_none() { 0 } else { LABELLED };
-    let first = MESSAGE | direction << 8 | (message.dtype as u64) << 16 | labelled | peer << 32;
+    let labelled = if message.label.is_none() { 0 } else { LABEL_FLAG };
+    let first =
+        MESSAGE_KIND | direction << 8 | (message.dtype as u64) << 16 | labelled | peer << 32;
     [first, message.count as u64, sequence, tag]
 }
 
-pub(super) fn decode_message(words: [u64; 4]) -> Option<Message> {
+pub(super) fn decode_message(words: [u64; 4]) -> Option<MessageDescriptor> {
     let dtype = usize::try_from((words[0] >> 16) & 0xff).ok()?;
     let peer = (words[0] >> 32).checked_sub(1);
     let tag = words[3].checked_sub(1);
-    Some(Message {
+    Some(MessageDescriptor {
         is_outgoing: words[0] >> 8 & 1 == 1,
         peer: peer.and_then(|peer| usize::try_from(peer).ok()),
         tag: tag.and_then(|tag| u32::try_from(tag).ok()),
@@ -49,12 +50,12 @@ pub(super) fn decode_message(words: [u64; 4]) -> Option<Message> {
 }
 
 /// What the words and the label say; `None` for words that nothing has.
-fn describe(words: [u64; 4], label: Label) -> Option<Value> {
-    if words[0] & 0xff != MESSAGE {
+fn describe_words(words: [u64; 4], label: Label) -> Option<Value> {
+    if words[0] & 0xff != MESSAGE_KIND {
         return Descriptor::decode([words[0], words[1], words[2]])
-            .map(|it| describe_collective(&it.with_text(Some(label))));
+            .map(|it| describe_collective(&it.with_label_text(Some(label))));
     }
-    let message = Message { label, ..decode_message(words)? };
+    let message = MessageDescriptor { label, ..decode_message(words)? };
     // A receive of any length has no count.
     let count = (message.count != usize::MAX).then_some(message.count);
     Some(json!({
@@ -71,11 +72,11 @@ fn describe(words: [u64; 4], label: Label) -> Option<Value> {
 }
 
 fn describe_collective(descriptor: &Descriptor) -> Value {
-    let count = match descriptor.extent {
-        Extent::Count(count) => Some(count),
-        Extent::Counts { total, .. } => Some(total),
-        Extent::Lengths => Some(1),
-        Extent::Pairwise | Extent::Operator => None,
+    let count = match descriptor.count_spec {
+        CountSpec::Count(count) => Some(count),
+        CountSpec::Counts { total, .. } => Some(total),
+        CountSpec::Lengths => Some(1),
+        CountSpec::Pairwise | CountSpec::Operator => None,
     };
     let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
     json!({
@@ -92,41 +93,42 @@ fn describe_collective(descriptor: &Descriptor) -> Value {
 }
 
 /// The entries of one group, or of all, oldest first.
-pub(super) fn all(group: Option<GroupId>) -> Vec<Value> {
-    let next = RECORDER.next.load(Ordering::Acquire);
-    let first = next.saturating_sub(ENTRIES as u64);
-    let wanted = group.map(short);
-    (first..next).filter_map(|number| read(number, wanted)).collect()
+pub(super) fn describe_entries(group: Option<GroupId>) -> Vec<Value> {
+    let next = RECORDER.next_number.load(Ordering::Acquire);
+    let first = next.saturating_sub(MAX_ENTRIES as u64);
+    let wanted = group.map(short_group_id);
+    (first..next).filter_map(|number| describe_entry(number, wanted)).collect()
 }
 
-fn read(number: u64, wanted: Option<u64>) -> Option<Value> {
-    let glance = Glance::at(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
-    let mut found = describe(glance.words, glance.label)?;
-    if !glance.label.is_none() {
-        found["label"] = json!(glance.label.text());
+fn describe_entry(number: u64, wanted: Option<u64>) -> Option<Value> {
+    let snapshot =
+        EntrySnapshot::read(number).filter(|it| wanted.is_none_or(|wanted| wanted == it.group))?;
+    let mut json_entry = describe_words(snapshot.words, snapshot.label)?;
+    if !snapshot.label.is_none() {
+        json_entry["label"] = json!(snapshot.label.text());
     }
-    let state = match glance.state {
+    let state = match snapshot.state {
         WAITING => "waiting",
         RUNNING => "running",
         DONE => "done",
         _ => "failed",
     };
-    let started = Some(glance.started_ns).filter(|&ns| ns != 0 && state != "waiting");
+    let started = Some(snapshot.started_ns).filter(|&ns| ns != 0 && state != "waiting");
     let fields = [
         ("record", json!(number)),
-        ("group", json!(format!("{:016x}", glance.group))),
-        ("rank", json!(glance.rank)),
-        ("issued_ns", json!(glance.issued_ns)),
+        ("group", json!(format!("{:016x}", snapshot.group))),
+        ("rank", json!(snapshot.rank)),
+        ("issued_ns", json!(snapshot.issued_ns)),
         ("started_ns", json!(started)),
-        ("ended_ns", json!((!glance.is_under_way()).then_some(glance.ended_ns))),
+        ("ended_ns", json!((!snapshot.is_under_way()).then_some(snapshot.ended_ns))),
         ("state", json!(state)),
-        ("error", json!(glance.failure().map(|kind| format!("{kind:?}")))),
-        ("culprit", json!(glance.culprit())),
+        ("error", json!(snapshot.failure().map(|kind| format!("{kind:?}")))),
+        ("culprit", json!(snapshot.culprit())),
     ];
     for (name, value) in fields {
-        found[name] = value;
+        json_entry[name] = value;
     }
-    Some(found)
+    Some(json_entry)
 }
 
 #[cfg(test)]
@@ -134,17 +136,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_survives_its_words() {
+    fn message_words_round_trip() {
         for (peer, tag, count) in [(Some(65_535), Some(u32::MAX >> 1), 9), (None, None, usize::MAX)]
         {
             let (is_outgoing, dtype) = (peer.is_some(), DataType::F64);
-            let message = Message { is_outgoing, peer, tag, dtype, count, label: Label::NONE };
+            let message =
+                MessageDescriptor { is_outgoing, peer, tag, dtype, count, label: Label::NONE };
             let words = encode_message(&message, 3);
             assert_eq!(decode_message(words), Some(message));
             assert!(!is_labelled(&words));
             let label = Label::new("x").unwrap();
-            assert!(is_labelled(&encode_message(&Message { label, ..message }, 3)));
-            let found = describe(words, Label::NONE).unwrap();
+            assert!(is_labelled(&encode_message(&MessageDescriptor { label, ..message }, 3)));
+            let found = describe_words(words, Label::NONE).unwrap();
             assert_eq!((&found["kind"], &found["sequence"]), (&"message".into(), &3.into()));
             assert_eq!(found["bytes"], peer.map_or(Value::Null, |_| 72.into()));
         }

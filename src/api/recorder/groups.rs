@@ -8,8 +8,8 @@
 //!
 //! Must not know: where dumps go.
 
-use super::{files, short};
-use crate::backend::{Backend, Place};
+use super::{dump_files, short_group_id};
+use crate::backend::{Backend, RankLocation};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank, WorldSize};
 use serde_json::{Value, json};
@@ -17,14 +17,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How many groups are listed; where there are more, those go first that the process has left.
-const MOST_GROUPS: usize = 1024;
+const MAX_LISTED_GROUPS: usize = 1024;
 
 /// How many members a dump names, of all groups together.
-const MOST_MEMBERS: usize = 1 << 14;
+const MAX_DUMPED_MEMBERS: usize = 1 << 14;
 
 /// A group that is new.
 #[derive(Debug)]
-pub(in crate::api) struct New<'a> {
+pub(in crate::api) struct NewGroup<'a> {
     pub(in crate::api) id: GroupId,
     pub(in crate::api) name: &'a str,
     pub(in crate::api) rank: Rank,
@@ -37,12 +37,12 @@ pub(in crate::api) struct New<'a> {
 
 /// A group's place in the list; it counts as left when this is dropped.
 #[derive(Debug)]
-pub(in crate::api) struct Membership {
+pub(in crate::api) struct RecorderMembership {
     number: u64,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct ListedGroup {
     number: u64,
     id: u64,
     name: String,
@@ -57,40 +57,41 @@ struct Listed {
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
     /// Its failure is no news any more.
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Debug)]
-struct List {
-    next: u64,
-    groups: VecDeque<Listed>,
+struct GroupList {
+    next_number: u64,
+    groups: VecDeque<ListedGroup>,
     /// How many are not listed any more, or never were.
-    left_out: u64,
+    unlisted: u64,
 }
 
-static LIST: Mutex<List> = Mutex::new(List { next: 0, groups: VecDeque::new(), left_out: 0 });
+static LIST: Mutex<GroupList> =
+    Mutex::new(GroupList { next_number: 0, groups: VecDeque::new(), unlisted: 0 });
 
-fn list() -> MutexGuard<'static, List> {
+fn lock_list() -> MutexGuard<'static, GroupList> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Membership {
+impl RecorderMembership {
     /// Lists a group.
-    pub(in crate::api) fn of(new: &New<'_>) -> Self {
-        let mut list = list();
-        let number = list.next;
-        list.next += 1;
-        if list.groups.len() >= MOST_GROUPS {
-            list.left_out += 1;
+    pub(in crate::api) fn register(new: &NewGroup<'_>) -> Self {
+        let mut list = lock_list();
+        let number = list.next_number;
+        list.next_number += 1;
+        if list.groups.len() >= MAX_LISTED_GROUPS {
+            list.unlisted += 1;
             let left = list.groups.iter().position(|group| group.backend.is_none());
             match left {
                 Some(at) => drop(list.groups.remove(at)),
                 None => return Self { number },
             }
         }
-        list.groups.push_back(Listed {
+        list.groups.push_back(ListedGroup {
             number,
-            id: short(new.id),
+            id: short_group_id(new.id),
             name: new.name.to_owned(),
             rank: new.rank,
             size: new.global_ranks.len(),
@@ -99,33 +100,33 @@ impl Membership {
             global_ranks: new.global_ranks.to_vec(),
             backend: Some(Arc::downgrade(new.backend)),
             failure: None,
-            is_told: false,
+            is_reported: false,
         });
         drop(list);
-        files::group_begins();
+        dump_files::add_group();
         Self { number }
     }
 }
 
-impl Drop for Membership {
+impl Drop for RecorderMembership {
     fn drop(&mut self) {
         // A failure that nobody has been told of is dumped while it is known who was in the group.
-        files::dump_failures();
-        let mut list = list();
+        dump_files::dump_failures_and_wait();
+        let mut list = lock_list();
         let found = list.groups.iter_mut().find(|group| group.number == self.number);
         if let Some(group) = found {
-            group.look();
+            group.refresh_failure();
             group.backend = None;
             group.global_ranks = Vec::new();
             drop(list);
-            files::group_ends();
+            dump_files::remove_group();
         }
     }
 }
 
-impl Listed {
+impl ListedGroup {
     /// Asks the back end why the group has failed.
-    fn look(&mut self) {
+    fn refresh_failure(&mut self) {
         if self.failure.is_none() {
             let backend = self.backend.as_ref().and_then(Weak::upgrade);
             self.failure = backend.and_then(|backend| backend.failure());
@@ -133,19 +134,19 @@ impl Listed {
     }
 
     /// Whether it has failed, and nobody has asked that before.
-    fn is_news(&mut self) -> bool {
-        self.look();
-        let is_news = self.failure.is_some() && !self.is_told;
-        self.is_told |= is_news;
+    fn take_new_failure(&mut self) -> bool {
+        self.refresh_failure();
+        let is_news = self.failure.is_some() && !self.is_reported;
+        self.is_reported |= is_news;
         is_news
     }
 
-    fn describe(&self, room: &mut usize) -> Value {
+    fn describe(&self, member_budget: &mut usize) -> Value {
         let backend = self.backend.as_ref().and_then(Weak::upgrade);
-        let places = backend.as_ref().map(|backend| backend.places());
-        let places = places.filter(|places| places.len() <= *room);
-        *room -= places.map_or(0, <[Place]>::len);
-        let member = |(place, global_rank): (&Place, &Rank)| {
+        let places = backend.as_ref().map(|backend| backend.rank_locations());
+        let places = places.filter(|places| places.len() <= *member_budget);
+        *member_budget -= places.map_or(0, <[RankLocation]>::len);
+        let member = |(place, global_rank): (&RankLocation, &Rank)| {
             json!({
                 "rank": place.name.rank,
                 "pid": place.name.pid,
@@ -173,34 +174,34 @@ impl Listed {
 }
 
 /// Whether a group has failed that had not when this was last asked.
-pub(super) fn has_any_failed() -> bool {
+pub(super) fn has_new_failure() -> bool {
     // All of them: each is news once.
-    list().groups.iter_mut().fold(false, |any, group| group.is_news() | any)
+    lock_list().groups.iter_mut().fold(false, |any, group| group.take_new_failure() | any)
 }
 
 /// What a dump says about one group or all, and how many it does not know.
-pub(super) fn describe(wanted: Option<GroupId>) -> (Vec<Value>, u64) {
-    let wanted = wanted.map(short);
-    let mut list = list();
-    let mut room = MOST_MEMBERS;
+pub(super) fn describe_groups(wanted: Option<GroupId>) -> (Vec<Value>, u64) {
+    let wanted = wanted.map(short_group_id);
+    let mut list = lock_list();
+    let mut member_budget = MAX_DUMPED_MEMBERS;
     let groups = list.groups.iter_mut().filter(|group| wanted.is_none_or(|id| id == group.id));
     let described = groups.map(|group| {
-        group.look();
-        group.describe(&mut room)
+        group.refresh_failure();
+        group.describe(&mut member_budget)
     });
-    (described.collect(), list.left_out)
+    (described.collect(), list.unlisted)
 }
 
 /// The name of the group with this part of its id, where it is listed.
-pub(in crate::api) fn name_of(id: u64) -> Option<String> {
-    let list = list();
+pub(in crate::api) fn group_name(id: u64) -> Option<String> {
+    let list = lock_list();
     list.groups.iter().rev().find(|group| group.id == id).map(|group| group.name.clone())
 }
 
 /// The process's rank in its job and the size of that, as its oldest group has them that was made
 /// from no other; one that it is in counts before those that it has left.
-pub(super) fn identity() -> Option<(Rank, WorldSize)> {
-    let list = list();
+pub(super) fn job_rank_and_size() -> Option<(Rank, WorldSize)> {
+    let list = lock_list();
     let mut outermost = list.groups.iter().filter(|group| group.parent.is_none());
     let open = outermost.clone().find(|group| group.backend.is_some());
     let group = open.or_else(|| outermost.next_back())?;

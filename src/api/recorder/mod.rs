@@ -3,37 +3,37 @@
 //! Recording is a handful of relaxed stores to one entry that nobody else writes. Looks at the
 //! clock cost more than that: an operation is issued when its deadline began; one that has its turn
 //! at once begins when it is issued; and one that was over at once ends when it began (see
-//! [`Record::end_at_once`]). Each entry carries the number it was written under, before and after,
-//! so that a reader can tell an entry that was overwritten while it was being read; such a one is
-//! left out.
+//! [`OperationRecord::end_without_clock`]). Each entry carries the number it was written under,
+//! before and after, so that a reader can tell an entry that was overwritten while it was being
+//! read; such a one is left out.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | this | the entries, and what is noted in them |
 //! | `entries` | an entry, as JSON |
-//! | `glance` | an entry as it was when somebody looked |
+//! | `snapshot` | an entry as it was when somebody looked |
 //! | `groups` | the groups that entries belong to, by the part of their id that an entry has |
 //! | `dump` | everything, as JSON |
-//! | `files` | which files dumps go to, and when: at a failure, and when a file appears |
+//! | `dump_files` | which files dumps go to, and when: at a failure, and when a file appears |
 
 mod dump;
+mod dump_files;
 mod entries;
-mod files;
-mod glance;
 mod groups;
+mod snapshot;
 
-pub use dump::{Why, dump};
-pub(super) use files::{dump_failures, look_at_environment, look_for_failures};
-pub(super) use glance::{Glance, newest};
-pub(super) use groups::{Membership, New, name_of};
+pub use dump::{DumpReason, dump};
+pub(super) use dump_files::{dump_failures_and_wait, read_dump_environment, request_failure_dump};
+pub(super) use groups::{NewGroup, RecorderMembership, group_name};
+pub(super) use snapshot::{EntrySnapshot, newest_entries};
 
-use super::point_to_point::Message;
-use super::trace::Span;
+use super::point_to_point::MessageDescriptor;
+use super::trace::OperationSpan;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::processor;
-use crate::process::this;
+use crate::process::this_process;
 use crate::transport::Descriptor;
 use std::mem::offset_of;
 use std::sync::LazyLock;
@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// How many operations are kept.
-pub const ENTRIES: usize = 2000;
+pub const MAX_ENTRIES: usize = 2000;
 
 const WAITING: u64 = u64::MAX;
 const RUNNING: u64 = u64::MAX - 1;
@@ -52,7 +52,7 @@ const DONE: u64 = u64::MAX - 2;
 /// It has two cache lines, in this order of fields: a call without a label writes all but the last.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct Entry {
+struct RecorderEntry {
     stamp: AtomicU64,
     group: AtomicU64,
     rank: AtomicU64,
@@ -70,14 +70,14 @@ struct Entry {
 }
 
 const _: () = {
-    let lines = [offset_of!(Entry, stamp) / 64, offset_of!(Entry, state) / 64];
+    let lines = [offset_of!(RecorderEntry, stamp) / 64, offset_of!(RecorderEntry, state) / 64];
     assert!(
-        lines[0] == 0 && lines[1] == 1 && size_of::<Entry>() == 128,
+        lines[0] == 0 && lines[1] == 1 && size_of::<RecorderEntry>() == 128,
         "prefetch asks for both lines"
     );
 };
 
-impl Entry {
+impl RecorderEntry {
     /// Asks for its memory, which is soon written.
     #[inline]
     fn prefetch(&self) {
@@ -88,121 +88,134 @@ impl Entry {
     }
 }
 
-struct Recorder {
+struct FlightRecorder {
     origin: Instant,
     /// The same on the kernel's clock, of which a number costs less than an `Instant`.
     origin_monotonic_ns: u64,
     /// What the clock on the wall said then, in nanoseconds since 1970.
     origin_unix_ns: u64,
-    next: AtomicU64,
-    entries: Vec<Entry>,
+    next_number: AtomicU64,
+    entries: Vec<RecorderEntry>,
 }
 
-static RECORDER: LazyLock<Recorder> = LazyLock::new(|| {
-    let now = this::moment();
-    Recorder {
+static RECORDER: LazyLock<FlightRecorder> = LazyLock::new(|| {
+    let now = this_process::clock_snapshot();
+    FlightRecorder {
         origin: now.instant,
         origin_monotonic_ns: now.monotonic_ns,
         origin_unix_ns: now.wall_ns,
-        next: AtomicU64::new(0),
-        entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
+        next_number: AtomicU64::new(0),
+        entries: (0..MAX_ENTRIES).map(|_| RecorderEntry::default()).collect(),
     }
 });
 
 /// An operation that is under way.
 #[derive(Debug)]
-pub struct Record {
+pub struct OperationRecord {
     number: u64,
-    entry: &'static Entry,
+    entry: &'static RecorderEntry,
     /// Its turn had not come when it was noted.
-    waits: bool,
+    is_waiting: bool,
     /// The same operation in the trace, where one is written.
-    span: Option<Box<Span>>,
+    span: Option<Box<OperationSpan>>,
 }
 
-fn in_ns(time: Duration) -> u64 {
+fn duration_ns(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
 /// From 1, so that 0 means never.
-pub(super) fn at_ns(at: Instant) -> u64 {
-    in_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
+pub(super) fn recorder_ns(at: Instant) -> u64 {
+    duration_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
 }
 
 /// The same on the wall clock as it was when the recorder began, in nanoseconds since 1970.
-pub(super) fn unix_ns(at: Instant) -> u64 {
-    RECORDER.origin_unix_ns.saturating_add(at_ns(at))
+pub(super) fn recorder_unix_ns(at: Instant) -> u64 {
+    RECORDER.origin_unix_ns.saturating_add(recorder_ns(at))
 }
 
-pub(super) fn now_ns() -> u64 {
-    this::monotonic_ns().saturating_sub(RECORDER.origin_monotonic_ns).max(1)
+pub(super) fn recorder_now_ns() -> u64 {
+    this_process::monotonic_ns().saturating_sub(RECORDER.origin_monotonic_ns).max(1)
 }
 
-fn entry(number: u64) -> &'static Entry {
-    let index = usize::try_from(number % (ENTRIES as u64)).unwrap_or(0);
+fn entry(number: u64) -> &'static RecorderEntry {
+    let index = usize::try_from(number % (MAX_ENTRIES as u64)).unwrap_or(0);
     &RECORDER.entries[index]
 }
 
 /// The part of a group's id that the recorder keeps.
-pub(super) fn short(group: GroupId) -> u64 {
+pub(super) fn short_group_id(group: GroupId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = group.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Whose operation it is, and when it was issued.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct OperationOrigin {
     /// The group.
     pub group: GroupId,
     /// This process's rank in it.
     pub rank: Rank,
     /// When, in nanoseconds since the recorder began.
-    pub at_ns: u64,
+    pub issued_ns: u64,
 }
 
 /// The place of an operation among all. It must be noted: until then whatever had the place before
 /// is in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(u64);
+pub struct RecorderSlot(u64);
 
-impl Place {
+impl RecorderSlot {
     /// The next one. No core goes on from this before its stores are through, so that it comes
     /// before a store that takes long.
     #[inline]
-    pub fn take() -> Self {
-        Self(RECORDER.next.fetch_add(1, Ordering::Relaxed))
+    pub fn reserve() -> Self {
+        Self(RECORDER.next_number.fetch_add(1, Ordering::Relaxed))
     }
 }
 
 /// Notes that a collective is issued. It runs from then on, or it waits for its turn.
-pub fn begin(place: Place, origin: Origin, descriptor: &Descriptor, runs: bool) -> Record {
-    begin_words(place, origin, (&descriptor.encode(), &descriptor.label), runs)
+pub fn begin_collective(
+    slot: RecorderSlot,
+    origin: OperationOrigin,
+    descriptor: &Descriptor,
+    is_running: bool,
+) -> OperationRecord {
+    begin_encoded(slot, origin, (&descriptor.encode(), &descriptor.label), is_running)
 }
 
 /// Notes that a collective with these words of a descriptor and this label is issued, and runs.
 #[inline]
-pub fn begin_at_once(place: Place, origin: Origin, called: (&[u64; 3], &Label)) -> Record {
-    begin_words(place, origin, called, true)
+pub fn begin_running_collective(
+    slot: RecorderSlot,
+    origin: OperationOrigin,
+    words_and_label: (&[u64; 3], &Label),
+) -> OperationRecord {
+    begin_encoded(slot, origin, words_and_label, true)
 }
 
 /// Notes that a message is posted.
-pub fn begin_message(origin: Origin, message: &Message, sequence: u64) -> Record {
+pub fn begin_message(
+    origin: OperationOrigin,
+    message: &MessageDescriptor,
+    sequence: u64,
+) -> OperationRecord {
     let words = entries::encode_message(message, sequence);
-    begin_words(Place::take(), origin, (&words, &message.label), true)
+    begin_encoded(RecorderSlot::reserve(), origin, (&words, &message.label), true)
 }
 
 #[inline]
-fn begin_words<const N: usize>(
-    Place(number): Place,
-    origin: Origin,
+fn begin_encoded<const N: usize>(
+    RecorderSlot(number): RecorderSlot,
+    origin: OperationOrigin,
     (words, label): (&[u64; N], &Label),
-    runs: bool,
-) -> Record {
-    let Origin { group, rank, at_ns } = origin;
+    is_running: bool,
+) -> OperationRecord {
+    let OperationOrigin { group, rank, issued_ns: at_ns } = origin;
     let entry = entry(number);
     entry.stamp.store(0, Ordering::Relaxed);
     fence(Ordering::Release);
-    entry.group.store(short(group), Ordering::Relaxed);
+    entry.group.store(short_group_id(group), Ordering::Relaxed);
     entry.rank.store(rank as u64, Ordering::Relaxed);
     for (cell, word) in entry.words.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
@@ -212,61 +225,61 @@ fn begin_words<const N: usize>(
             cell.store(*word, Ordering::Relaxed);
         }
     }
-    let state = if runs { RUNNING } else { WAITING };
+    let state = if is_running { RUNNING } else { WAITING };
     entry.issued_ns.store(at_ns, Ordering::Relaxed);
-    entry.started_ns.store(if runs { at_ns } else { 0 }, Ordering::Relaxed);
+    entry.started_ns.store(if is_running { at_ns } else { 0 }, Ordering::Relaxed);
     entry.ended_ns.store(0, Ordering::Relaxed);
     entry.state.store(state, Ordering::Relaxed);
     entry.stamp.store(number + 1, Ordering::Release);
-    Record { number, entry, waits: !runs, span: None }
+    OperationRecord { number, entry, is_waiting: !is_running, span: None }
 }
 
-impl Record {
+impl OperationRecord {
     /// The operation will be in the trace, too.
     #[must_use]
-    pub(super) fn with_span(self, span: Span) -> Self {
+    pub(super) fn with_span(self, span: OperationSpan) -> Self {
         Self { span: Some(Box::new(span)), ..self }
     }
 
     /// Its entry, unless that has become another's: a later operation's, while this one took its
     /// time.
-    fn entry(&self) -> Option<&'static Entry> {
+    fn entry(&self) -> Option<&'static RecorderEntry> {
         (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
     }
 
     /// Notes that its turn has come, unless it has run since it was issued.
     #[inline]
-    pub fn runs(&self) {
-        if self.waits || self.span.is_some() {
-            self.takes_turn();
+    pub fn mark_running(&self) {
+        if self.is_waiting || self.span.is_some() {
+            self.store_turn();
         }
     }
 
-    fn takes_turn(&self) {
+    fn store_turn(&self) {
         if let Some(span) = &self.span {
             span.take_turn();
         }
-        let waits = |entry: &&Entry| entry.state.load(Ordering::Relaxed) == WAITING;
-        if let Some(entry) = self.entry().filter(waits) {
-            entry.started_ns.store(now_ns(), Ordering::Relaxed);
+        let is_waiting = |entry: &&RecorderEntry| entry.state.load(Ordering::Relaxed) == WAITING;
+        if let Some(entry) = self.entry().filter(is_waiting) {
+            entry.started_ns.store(recorder_now_ns(), Ordering::Relaxed);
             entry.state.store(RUNNING, Ordering::Release);
         }
     }
 
     /// Notes how the operation ended.
     pub fn end(self, outcome: &Result<()>) {
-        self.end_at(outcome, |_| now_ns());
+        self.end_at(outcome, |_| recorder_now_ns());
     }
 
     /// Notes the end of a small operation that has run since it was issued and has waited for some
     /// ten microseconds at most: less than the clocks of several ranks can be compared to, so that
     /// it may as well have ended when it began.
-    pub fn end_at_once(self, outcome: &Result<()>) {
+    pub fn end_without_clock(self, outcome: &Result<()>) {
         self.end_at(outcome, |entry| entry.started_ns.load(Ordering::Relaxed));
     }
 
     #[inline]
-    fn end_at(mut self, outcome: &Result<()>, at: impl FnOnce(&Entry) -> u64) {
+    fn end_at(mut self, outcome: &Result<()>, end_ns: impl FnOnce(&RecorderEntry) -> u64) {
         if let Some(span) = self.span.take() {
             span.end(outcome);
         }
@@ -278,7 +291,7 @@ impl Record {
                 u64::from(error.kind().code()) | culprit << 8
             }
         };
-        entry.ended_ns.store(at(entry), Ordering::Relaxed);
+        entry.ended_ns.store(end_ns(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
         // There are more entries than the nearest cache holds.
         self::entry(self.number + 1).prefetch();
@@ -290,7 +303,7 @@ mod tests {
     use super::*;
     use crate::base::error::{Error, ErrorKind};
     use crate::base::ids::Nonce;
-    use crate::transport::{Extent, OpKind};
+    use crate::transport::{CountSpec, OpKind};
 
     fn barrier(sequence: u64) -> Descriptor {
         Descriptor {
@@ -298,7 +311,7 @@ mod tests {
             dtype: None,
             op: None,
             root: None,
-            extent: Extent::Count(0),
+            count_spec: CountSpec::Count(0),
             sequence,
             algorithm: 0,
             part: 0,
@@ -307,27 +320,27 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_the_label_of_its_call_alone() {
+    fn entry_has_only_the_label_of_its_own_call() {
         let group = Nonce(*b"recorder-label-i");
         let label = Label::new("layer3.weight").unwrap();
         // Also entries that had a label before.
-        for sequence in 1..=u64::try_from(ENTRIES).unwrap() * 2 + 2 {
-            let origin = Origin { group, rank: 1, at_ns: now_ns() };
+        for sequence in 1..=u64::try_from(MAX_ENTRIES).unwrap() * 2 + 2 {
+            let origin = OperationOrigin { group, rank: 1, issued_ns: recorder_now_ns() };
             let label = if sequence % 3 == 0 { label } else { Label::NONE };
             let descriptor = Descriptor { label, ..barrier(sequence) };
-            begin(Place::take(), origin, &descriptor, true).end(&Ok(()));
+            begin_collective(RecorderSlot::reserve(), origin, &descriptor, true).end(&Ok(()));
         }
-        let dump = dump(Some(group), Why::Asked);
+        let dump = dump(Some(group), DumpReason::Request);
         let entries = dump["entries"].as_array().unwrap();
         assert!(entries.len() > 100);
         for entry in entries {
             let sequence = entry["sequence"].as_u64().unwrap();
-            let (said, key) = (&entry["description"], entry.get("label"));
+            let (description, key) = (&entry["description"], entry.get("label"));
             if sequence % 3 == 0 {
                 assert_eq!(key.unwrap(), "layer3.weight");
-                assert_eq!(*said, format!("barrier #{sequence} \"layer3.weight\""));
+                assert_eq!(*description, format!("barrier #{sequence} \"layer3.weight\""));
             } else {
-                assert_eq!((key, said), (None, &format!("barrier #{sequence}").into()));
+                assert_eq!((key, description), (None, &format!("barrier #{sequence}").into()));
             }
         }
     }
@@ -336,18 +349,23 @@ mod tests {
     fn the_last_entries_are_kept_with_their_outcome() {
         let group = Nonce(*b"recorder-test-id");
         for sequence in 1..=5 {
-            let origin = Origin { group, rank: 1, at_ns: now_ns() };
-            let record = begin(Place::take(), origin, &barrier(sequence), sequence != 3);
+            let origin = OperationOrigin { group, rank: 1, issued_ns: recorder_now_ns() };
+            let record = begin_collective(
+                RecorderSlot::reserve(),
+                origin,
+                &barrier(sequence),
+                sequence != 3,
+            );
             match sequence {
                 1 => record.end(&Ok(())),
                 2 => record.end(&Err(Error::new(ErrorKind::Timeout, "late").with_culprit(7))),
-                3 => record.runs(),
+                3 => record.mark_running(),
                 _ => {}
             }
         }
-        let origin = Origin { group, rank: 1, at_ns: now_ns() };
-        let _waiting = begin(Place::take(), origin, &barrier(6), false);
-        let dump = dump(Some(group), Why::Asked);
+        let origin = OperationOrigin { group, rank: 1, issued_ns: recorder_now_ns() };
+        let _waiting = begin_collective(RecorderSlot::reserve(), origin, &barrier(6), false);
+        let dump = dump(Some(group), DumpReason::Request);
         let entries = dump["entries"].as_array().unwrap();
         let states: Vec<_> = entries.iter().map(|e| e["state"].as_str().unwrap()).collect();
         assert_eq!(states, ["done", "failed", "running", "running", "running", "waiting"]);

@@ -41,13 +41,13 @@ impl BallotShape {
     }
 
     /// Where the bits begin of ranks that did not mark every parameter.
-    fn forgetful_at(self) -> usize {
+    fn incomplete_at(self) -> usize {
         self.voters_at() + self.ranks.div_ceil(8)
     }
 
     /// Where the bits begin of parameters that were used.
     fn used_at(self) -> usize {
-        self.forgetful_at() + self.ranks.div_ceil(8)
+        self.incomplete_at() + self.ranks.div_ceil(8)
     }
 
     /// Where the bits begin of parameters that were not marked.
@@ -110,7 +110,7 @@ impl Ballot {
 
     /// Enters that a rank did not mark a parameter.
     pub(super) fn add_missing(&mut self, rank: usize, param: usize) {
-        self.set(self.shape.forgetful_at(), rank);
+        self.set(self.shape.incomplete_at(), rank);
         self.set(self.shape.missing_at(), param);
     }
 
@@ -138,8 +138,8 @@ impl Ballot {
     }
 
     /// The ranks that did not mark every parameter.
-    pub(super) fn forgetful_ranks(&self) -> Vec<usize> {
-        self.members(self.shape.forgetful_at(), self.shape.ranks)
+    pub(super) fn ranks_with_missing(&self) -> Vec<usize> {
+        self.members(self.shape.incomplete_at(), self.shape.ranks)
     }
 
     /// The parameters that a rank did not mark.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_or_of_all_ballots_has_what_each_rank_entered() {
+    fn combined_ballot_has_the_entries_of_all_ranks() {
         for (ranks, params) in [(1, 0), (1, 1), (3, 9), (9, 8), (64, 1000)] {
             let shape = BallotShape { ranks, params, has_order: true };
             let mut ballots = vec![Ballot::new(shape); ranks];
@@ -199,7 +199,7 @@ mod tests {
             assert!((0..params).all(|param| sum.is_used(param) == (param % 3 == 0)));
             if params > 1 {
                 assert_eq!(sum.missing(), [params - 1]);
-                assert_eq!(sum.forgetful_ranks(), [ranks / 2]);
+                assert_eq!(sum.ranks_with_missing(), [ranks / 2]);
             }
             let again = Ballot::from_bytes(shape, sum.bytes().to_vec());
             assert_eq!(again, Some(sum));

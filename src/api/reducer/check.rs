@@ -4,8 +4,8 @@
 //! for each parameter.
 
 use super::sparse::SparseResult;
-use super::values::Values;
-use super::{Phase, Reducer};
+use super::values::ParamSelection;
+use super::{Reducer, ReducerPhase};
 use crate::api::bytes::BytesCall;
 use crate::api::call::CallOptions;
 use crate::api::callbacks;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const CHUNK: usize = 64 << 10;
 
 /// Values with their name.
-type Named<'p> = (String, Src<'p>);
+type NamedValues<'p> = (String, Src<'p>);
 
 impl Reducer {
     /// What differs between the ranks, one line for each parameter: empty if nothing does. The same
@@ -26,11 +26,11 @@ impl Reducer {
     ///
     /// # Errors
     /// `InvalidArgument` inside a step; those of a gather of byte strings.
-    pub fn check(&self, values: Values) -> Result<Vec<String>> {
-        callbacks::refuse_to_block("dist_reducer_check")?;
+    pub fn check(&self, values: ParamSelection) -> Result<Vec<String>> {
+        callbacks::reject_blocking_in_callback("dist_reducer_check")?;
         let (group, memory, rows) = {
             let state = self.settled();
-            if !matches!(state.phase, Phase::Idle) {
+            if !matches!(state.phase, ReducerPhase::Idle) {
                 return Err(state.refuse("values are compared between steps"));
             }
             let view = |(&param, result): (&usize, &SparseResult)| (param, result.values.view());
@@ -49,8 +49,8 @@ impl Reducer {
                 "with DIST_REDUCER_SHARDED each rank has other gradients: compare the parameters";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let mut all: Vec<Named<'static>> = values
-            .of(&self.params)
+        let mut all: Vec<NamedValues<'static>> = values
+            .select(&self.params)
             .map(|param| (format!("parameter \"{}\"", param.name), param.data.as_src()))
             .collect();
         if values.grads {
@@ -64,7 +64,7 @@ impl Reducer {
         }
         let hashes: Vec<u8> =
             all.iter().flat_map(|(_, values)| *hash(*values).as_bytes()).collect();
-        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN };
+        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
         if group.all_equal(&hashes, &options)?.is_none() {
             return Ok(Vec::new());
         }
@@ -89,7 +89,7 @@ fn hash(values: Src<'_>) -> blake3::Hash {
 }
 
 /// Which values differ from those of rank 0, and on which ranks.
-fn differences(all: &[Named<'_>], gathered: &[Vec<u8>]) -> Vec<String> {
+fn differences(all: &[NamedValues<'_>], gathered: &[Vec<u8>]) -> Vec<String> {
     let of = |rank: usize, index: usize| {
         let (hashes, _) = gathered[rank].as_chunks::<{ blake3::OUT_LEN }>();
         hashes.get(index).copied()

@@ -4,14 +4,14 @@
 //! in f64, and the ranks add up one number. So the norm costs a rank 1/N of the work, and has the
 //! same bits on all ranks.
 
-use super::{Phase, Reducer};
+use super::{Reducer, ReducerPhase};
 use crate::api::call::{Call, CallOptions};
 use crate::api::callbacks;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
-use crate::kernel::{self, Power};
+use crate::kernel::{self, NormPower};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -42,19 +42,19 @@ impl NormType {
         }
     }
 
-    fn power(self) -> Power {
+    fn power(self) -> NormPower {
         match self {
-            Self::Infinity => Power::Largest,
-            Self::P(1.0) => Power::One,
-            Self::P(2.0) => Power::Two,
-            Self::P(p) => Power::Any(p),
+            Self::Infinity => NormPower::Largest,
+            Self::P(1.0) => NormPower::One,
+            Self::P(2.0) => NormPower::Two,
+            Self::P(p) => NormPower::Any(p),
         }
     }
 }
 
 /// The reduced gradient of a parameter.
 #[derive(Clone, Copy, Debug)]
-struct Reduced {
+struct ReducedGrad {
     view: Dst<'static>,
     dtype: DataType,
 }
@@ -68,18 +68,18 @@ impl Reducer {
     /// `InvalidArgument` inside a step and before the first one, and if `max_norm` is negative or
     /// no number; `Unsupported` for integers; those of an all_reduce.
     pub fn clip(&self, max_norm: f64, norm: NormType) -> Result<f64> {
-        callbacks::refuse_to_block("dist_reducer_clip")?;
+        callbacks::reject_blocking_in_callback("dist_reducer_clip")?;
         if max_norm.is_nan() || max_norm < 0.0 {
             return Err(Error::invalid(format!("max_norm is {max_norm}: pass a number from 0 on")));
         }
         let (group, grads) = {
             let state = self.settled();
-            if !matches!(state.phase, Phase::Idle) || state.last.is_none() {
+            if !matches!(state.phase, ReducerPhase::Idle) || state.last.is_none() {
                 return Err(state.refuse("gradients are clipped after the end of a step"));
             }
             (state.group()?, self.reduced(&state)?)
         };
-        let total: usize = grads.iter().map(Reduced::count).sum();
+        let total: usize = grads.iter().map(ReducedGrad::count).sum();
         // Scattered results are on one rank each.
         let share = match self.options.is_sharded {
             true => 0..total,
@@ -106,7 +106,7 @@ impl Reducer {
     }
 
     /// The reduced gradients of the parameters that a rank used in the last step.
-    fn reduced(&self, state: &super::State) -> Result<Vec<Reduced>> {
+    fn reduced(&self, state: &super::ReducerState) -> Result<Vec<ReducedGrad>> {
         let mut grads = Vec::new();
         let mut own: HashMap<usize, Vec<Dst<'static>>> = HashMap::new();
         for (param, grad) in state.own_grads() {
@@ -136,18 +136,18 @@ impl Reducer {
             let rows = state.sparse.get(&index).map(|result| result.values.view());
             if self.options.is_sharded {
                 let views = own.remove(&index).unwrap_or_default();
-                grads.extend(views.into_iter().map(|view| Reduced { view, dtype }));
+                grads.extend(views.into_iter().map(|view| ReducedGrad { view, dtype }));
                 continue;
             }
             let place = rows.or(param.grad).or_else(|| state.memory.result(index));
             let place = place.or_else(|| state.memory.place(index));
-            grads.extend(place.map(|view| Reduced { view, dtype }));
+            grads.extend(place.map(|view| ReducedGrad { view, dtype }));
         }
         Ok(grads)
     }
 }
 
-impl Reduced {
+impl ReducedGrad {
     fn count(&self) -> usize {
         self.dtype.elements_in(self.view.len())
     }
@@ -160,7 +160,7 @@ fn share(total: usize, rank: usize, size: usize) -> Range<usize> {
 }
 
 /// Sums over a range of the elements of all gradients, one behind the other.
-fn fold(grads: &[Reduced], range: Range<usize>, power: Power) -> f64 {
+fn fold(grads: &[ReducedGrad], range: Range<usize>, power: NormPower) -> f64 {
     let mut begin = 0;
     let mut sum = 0.0;
     for grad in grads {
@@ -172,7 +172,7 @@ fn fold(grads: &[Reduced], range: Range<usize>, power: Power) -> f64 {
             let part: Src<'_> = grad.view.as_src().slice(from * size, (to - from) * size);
             let of_part = kernel::sum_of_powers(grad.dtype, power, part);
             sum = match power {
-                Power::Largest => larger(sum, of_part),
+                NormPower::Largest => larger(sum, of_part),
                 _ => sum + of_part,
             };
         }
@@ -221,13 +221,13 @@ mod tests {
         // SAFETY: the vectors outlive the views, and nothing else uses them.
         let view = |bytes: &mut Vec<u8>| unsafe { Dst::new(bytes.as_mut_ptr(), bytes.len()) };
         let grads = [
-            Reduced { view: view(&mut first), dtype: DataType::F32 },
-            Reduced { view: view(&mut second), dtype: DataType::F64 },
+            ReducedGrad { view: view(&mut first), dtype: DataType::F32 },
+            ReducedGrad { view: view(&mut second), dtype: DataType::F64 },
         ];
-        assert_eq!(fold(&grads, 0..5, Power::Two), 9.0 + 16.0 + 1.0 + 4.0 + 49.0);
-        assert_eq!(fold(&grads, 1..4, Power::One), 4.0 + 1.0 + 2.0);
-        assert_eq!(fold(&grads, 0..5, Power::Largest), 7.0);
-        assert_eq!(fold(&grads, 2..2, Power::Two), 0.0);
-        assert!((fold(&grads, 0..2, Power::Any(3.0)) - 91.0).abs() < 1e-9);
+        assert_eq!(fold(&grads, 0..5, NormPower::Two), 9.0 + 16.0 + 1.0 + 4.0 + 49.0);
+        assert_eq!(fold(&grads, 1..4, NormPower::One), 4.0 + 1.0 + 2.0);
+        assert_eq!(fold(&grads, 0..5, NormPower::Largest), 7.0);
+        assert_eq!(fold(&grads, 2..2, NormPower::Two), 0.0);
+        assert!((fold(&grads, 0..2, NormPower::Any(3.0)) - 91.0).abs() < 1e-9);
     }
 }

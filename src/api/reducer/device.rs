@@ -8,31 +8,31 @@
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::Gpu;
+use crate::base::gpu::GpuTarget;
 use crate::device::stream::{self, DEFAULT_STREAM};
-use crate::device::{Context, Event};
+use crate::device::{CudaContext, CudaEvent};
 use crate::wait::pause;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The pause between two looks at the device.
-const NAP: Duration = Duration::from_micros(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A device and the stream of the gradients.
 #[derive(Clone, Debug)]
 pub(super) struct GradStream {
-    context: Arc<Context>,
-    gpu: Gpu,
+    context: Arc<CudaContext>,
+    gpu: GpuTarget,
 }
 
 impl GradStream {
     /// # Errors
     /// `Backend` if there is no such device.
-    pub(super) fn new(gpu: Gpu) -> Result<Self> {
-        Ok(Self { context: Context::of(gpu.device)?, gpu })
+    pub(super) fn new(gpu: GpuTarget) -> Result<Self> {
+        Ok(Self { context: CudaContext::primary(gpu.device)?, gpu })
     }
 
-    pub(super) fn gpu(&self) -> Gpu {
+    pub(super) fn gpu(&self) -> GpuTarget {
         self.gpu
     }
 
@@ -70,18 +70,18 @@ impl GradStream {
     /// # Errors
     /// `Backend`; `Timeout`.
     pub(super) fn drain(&self, limit: &Deadline) -> Result<()> {
-        let event = Event::new(&self.context)?;
+        let event = CudaEvent::new(&self.context)?;
         event.record(self.handle())?;
         while !event.is_over()? {
             if limit.has_passed() {
                 let message = format!(
                     "device {} has not copied gradients in {} ms",
                     self.gpu.device,
-                    limit.allowed().as_millis()
+                    limit.timeout().as_millis()
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
-            pause(NAP, limit);
+            pause(POLL_INTERVAL, limit);
         }
         Ok(())
     }

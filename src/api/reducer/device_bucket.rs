@@ -7,18 +7,18 @@
 
 use super::device::GradStream;
 use super::launch::new_work;
-use super::memory::Block;
+use super::memory::GradBlock;
 use super::options::ReducerOptions;
-use super::step::{Mark, Step};
-use super::task::{Deferred, DeferredIf};
-use super::weights::Factor;
-use super::{Phase, Reducer, State};
-use crate::api::call::{Call, CallOptions, Where};
+use super::step::{GradMark, ReducerStep};
+use super::task::{DeferredCondition, DeferredCopy};
+use super::weights::ReduceFactor;
+use super::{Reducer, ReducerPhase, ReducerState};
+use crate::api::call::{BufferLocation, Call, CallOptions};
+use crate::api::device_launch;
 use crate::api::group::Group;
-use crate::api::issue::Prepared;
-use crate::api::launch;
+use crate::api::issue::PreparedCall;
 use crate::api::work::Work;
-use crate::backend::Query;
+use crate::backend::SupportQuery;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -53,7 +53,7 @@ pub(super) fn check(
     op.check_defined_for(dtype, || group.backend_name())?;
     let kind = OpKind::AllReduce;
     let (name, dtype, op) = (kind.name(), Some(dtype), Some(op));
-    group.backend.supports(&Query { name, kind: Some(kind), dtype, op, gpu: Some(device) })
+    group.backend.supports(&SupportQuery { name, kind: Some(kind), dtype, op, gpu: Some(device) })
 }
 
 /// A gradient, or the places of a bucket, and where the result goes.
@@ -67,7 +67,7 @@ impl Reducer {
     /// The options of an operation on a device, in the stream of the gradients.
     pub(super) fn device_options(&self, device: usize) -> CallOptions {
         CallOptions {
-            place: Where::Device(device),
+            location: BufferLocation::Device(device),
             stream: self.options.stream,
             ..self.call_options()
         }
@@ -75,7 +75,7 @@ impl Reducer {
 
     /// Whether buckets on a device cannot be sent yet, since the weights of the step are on their
     /// way.
-    pub(super) fn waits_for_weights(&self, step: &Step) -> bool {
+    pub(super) fn waits_for_weights(&self, step: &ReducerStep) -> bool {
         let is_unknown = step.sums.as_ref().is_none_or(|sums| sums.active().is_none());
         self.device.is_some() && self.options.exchanges_weights() && is_unknown
     }
@@ -86,10 +86,10 @@ impl Reducer {
     /// `Backend`, `OutOfMemory`, `System`; the failure of the group.
     pub(super) fn send_device_bucket(
         &self,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         group: &Arc<Group>,
-        factor: &Factor,
+        factor: &ReduceFactor,
     ) -> Result<()> {
         let stream = self.stream()?;
         let bucket = &state.memory.layout.buckets[step.sent];
@@ -127,8 +127,8 @@ impl Reducer {
     /// end of the step.
     fn prepare_grad(
         &self,
-        state: &State,
-        step: &Step,
+        state: &ReducerState,
+        step: &ReducerStep,
         (group, stream): (&Group, &GradStream),
         (position, factor): (usize, f64),
     ) -> Result<()> {
@@ -138,31 +138,31 @@ impl Reducer {
         let owned = self.params[param].grad;
         let grad = owned.or_else(|| state.memory.place(param)).unwrap_or(Dst::empty());
         let result = state.memory.result(param);
-        let keeps = !step.is_joined && mark != Mark::Ready && self.options.keeps_unused(mark);
+        let keeps = !step.is_joined && mark != GradMark::Ready && self.options.keeps_unused(mark);
         if keeps && !grad.is_empty() {
-            let aside = Arc::new(Block::new(group, grad.len(), Some(stream))?);
+            let aside = Arc::new(GradBlock::new(group, grad.len(), Some(stream))?);
             stream.copy(grad.as_src(), aside.view())?;
             for to in [Some(grad), result].into_iter().flatten() {
                 let held = Some(Arc::clone(&aside));
-                let when = (param, DeferredIf::Unused);
-                let copy = Deferred::on_device(when, aside.view().as_src(), held, to);
+                let when = (param, DeferredCondition::Unused);
+                let copy = DeferredCopy::on_device(when, aside.view().as_src(), held, to);
                 step.notes.lock().deferred.push(copy);
             }
             step.notes.lock().bytes_copied += grad.len() as u64;
         }
-        if mark != Mark::Ready || factor == 0.0 {
+        if mark != GradMark::Ready || factor == 0.0 {
             stream.fill_zero(grad)?;
         }
         if let (Some(grad), Some(result), false) = (owned, result, step.is_joined) {
-            let when = if keeps { DeferredIf::Used } else { DeferredIf::Always };
-            let copy = Deferred::on_device((param, when), result.as_src(), None, grad);
+            let when = if keeps { DeferredCondition::Used } else { DeferredCondition::Always };
+            let copy = DeferredCopy::on_device((param, when), result.as_src(), None, grad);
             step.notes.lock().deferred.push(copy);
         }
         Ok(())
     }
 
     /// The operations of a bucket: one for places, one for each of the caller's gradients.
-    fn device_reductions(&self, state: &State, index: usize) -> Vec<DeviceReduction> {
+    fn device_reductions(&self, state: &ReducerState, index: usize) -> Vec<DeviceReduction> {
         let bucket = &state.memory.layout.buckets[index];
         let result = state.memory.bucket_result(index);
         if let Some(places) = state.memory.bucket_places(index) {
@@ -179,8 +179,8 @@ impl Reducer {
 
     fn call_back_device(
         &self,
-        state: &State,
-        step: &Step,
+        state: &ReducerState,
+        step: &ReducerStep,
         group: &Group,
         works: &[Arc<Work>],
     ) -> Result<()> {
@@ -206,10 +206,12 @@ impl Reducer {
             let (works, limit) = {
                 let mut state = self.settled();
                 let state = &mut *state;
-                if !matches!(state.phase, Phase::Open(_)) {
+                if !matches!(state.phase, ReducerPhase::Open(_)) {
                     return Ok(());
                 }
-                let Phase::Open(mut step) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+                let ReducerPhase::Open(mut step) =
+                    std::mem::replace(&mut state.phase, ReducerPhase::Idle)
+                else {
                     return Err(Error::internal("a step vanished"));
                 };
                 let group = state.group();
@@ -217,7 +219,7 @@ impl Reducer {
                     self.send_buckets(state, &mut step, vote, group);
                 }
                 let works = step.works.clone();
-                state.phase = Phase::Open(step);
+                state.phase = ReducerPhase::Open(step);
                 (works, group?.deadline(&self.call_options()))
             };
             self.await_device(&works, &limit);
@@ -235,7 +237,7 @@ impl Reducer {
             failure = failure.or(ended.err());
         }
         if let Some(error) = failure
-            && let Phase::Open(step) = &mut self.lock().phase
+            && let ReducerPhase::Open(step) = &mut self.lock().phase
         {
             step.failure.get_or_insert(error);
         }
@@ -243,12 +245,12 @@ impl Reducer {
 }
 
 /// Issues the calls of a bucket, together if they are enqueued.
-fn launch_all(calls: Vec<Prepared>) -> Result<()> {
-    let (enqueued, others): (Vec<Prepared>, Vec<Prepared>) =
-        calls.into_iter().partition(Prepared::is_enqueued);
-    others.into_iter().try_for_each(Prepared::issue)?;
+fn launch_all(calls: Vec<PreparedCall>) -> Result<()> {
+    let (enqueued, others): (Vec<PreparedCall>, Vec<PreparedCall>) =
+        calls.into_iter().partition(PreparedCall::is_device_enqueued);
+    others.into_iter().try_for_each(PreparedCall::issue)?;
     if !enqueued.is_empty() {
-        launch::issue(enqueued, false);
+        device_launch::issue_on_devices(enqueued, false);
     }
     Ok(())
 }

@@ -3,50 +3,50 @@
 
 use super::ballot::{Ballot, BallotShape};
 use super::launch::{fail, failed_before, new_work};
-use super::layout::Layout;
+use super::layout::BucketLayout;
 use super::memory::GradMemory;
-use super::options::Missing;
-use super::step::{Mark, Step};
+use super::options::MissingPolicy;
+use super::step::{GradMark, ReducerStep};
 use super::task::BallotTask;
-use super::{Phase, Reducer, State};
+use super::{Reducer, ReducerPhase, ReducerState};
 use crate::api::callbacks;
 use crate::api::group::Group;
-use crate::api::issue::enqueue;
+use crate::api::issue::enqueue_task;
 use crate::api::work::Work;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
-use crate::base::log::Level;
-use crate::wait::{Pace, until};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::log::LogLevel;
+use crate::wait::{WaitPolicy, wait_until};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// How many names an error gives.
-const NAMES: usize = 5;
+const MAX_NAMES_LISTED: usize = 5;
 
 /// What takes the votes of all ranks.
-pub struct Deliver(Box<dyn FnOnce(u64) + Send>);
+pub struct VoteDelivery(Box<dyn FnOnce(u64) + Send>);
 
-impl Deliver {
+impl VoteDelivery {
     /// It must not block.
     pub fn new(take: impl FnOnce(u64) + Send + 'static) -> Self {
         Self(Box::new(take))
     }
 }
 
-impl fmt::Debug for Deliver {
+impl fmt::Debug for VoteDelivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Deliver")
     }
 }
 
 /// How the end of a step goes on after it was begun.
-pub(super) enum Ended {
+pub(super) enum StepEnd {
     /// It is over.
-    Now(Result<()>),
+    Completed(Result<()>),
     /// With this work.
-    With(Arc<Work>),
+    Pending(Arc<Work>),
 }
 
 impl Reducer {
@@ -65,15 +65,15 @@ impl Reducer {
     /// # Errors
     /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; those of the
     /// operations of the step.
-    pub fn end(self: &Arc<Self>, vote: u64, deliver: Deliver) -> Result<()> {
-        callbacks::refuse_to_block("dist_reducer_end")?;
+    pub fn end(self: &Arc<Self>, vote: u64, deliver: VoteDelivery) -> Result<()> {
+        callbacks::reject_blocking_in_callback("dist_reducer_end")?;
         let begun = Instant::now();
         let ended = self.begin_end(vote, deliver, None)?;
-        let communicates = matches!(ended, Ended::With(_));
+        let communicates = matches!(ended, StepEnd::Pending(_));
         let outcome = match ended {
-            Ended::Now(outcome) => outcome,
-            Ended::With(work) => {
-                work.will_be_awaited();
+            StepEnd::Completed(outcome) => outcome,
+            StepEnd::Pending(work) => {
+                work.set_awaited();
                 work.wait(&Deadline::never()).map(drop)
             }
         };
@@ -91,10 +91,15 @@ impl Reducer {
     ///
     /// # Errors
     /// As [`Self::end`], but those of operations are the work's.
-    pub fn end_with(self: &Arc<Self>, vote: u64, deliver: Deliver, work: &Arc<Work>) -> Result<()> {
+    pub fn end_with(
+        self: &Arc<Self>,
+        vote: u64,
+        deliver: VoteDelivery,
+        work: &Arc<Work>,
+    ) -> Result<()> {
         match self.begin_end(vote, deliver, Some(work))? {
-            Ended::Now(outcome) => work.end(outcome.map(|()| None)),
-            Ended::With(_) => {}
+            StepEnd::Completed(outcome) => work.end(outcome.map(|()| None)),
+            StepEnd::Pending(_) => {}
         }
         Ok(())
     }
@@ -109,30 +114,30 @@ impl Reducer {
     fn begin_end(
         self: &Arc<Self>,
         vote: u64,
-        deliver: Deliver,
+        deliver: VoteDelivery,
         work: Option<&Arc<Work>>,
-    ) -> Result<Ended> {
+    ) -> Result<StepEnd> {
         self.complete_gather()?;
         self.flush_device(vote)?;
         let mut state = self.settled();
         let state = &mut *state;
-        match std::mem::replace(&mut state.phase, Phase::Idle) {
-            Phase::Local(used) => {
+        match std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
+            ReducerPhase::Local(used) => {
                 state.used_before.iter_mut().zip(used).for_each(|(before, now)| *before |= now);
                 (deliver.0)(vote);
-                Ok(Ended::Now(Ok(())))
+                Ok(StepEnd::Completed(Ok(())))
             }
-            Phase::Adopted(votes, outcome) => {
+            ReducerPhase::Adopted(votes, outcome) => {
                 (deliver.0)(votes);
-                Ok(Ended::Now(outcome))
+                Ok(StepEnd::Completed(outcome))
             }
-            Phase::Open(step) => Ok(self.end_step(state, step, vote, (deliver, work))),
-            Phase::Failed(step, error) => {
+            ReducerPhase::Open(step) => Ok(self.end_step(state, step, vote, (deliver, work))),
+            ReducerPhase::Failed(step, error) => {
                 let again = failed_before(&error);
-                state.phase = Phase::Failed(step, error);
+                state.phase = ReducerPhase::Failed(step, error);
                 Err(again)
             }
-            phase @ (Phase::Idle | Phase::Ending(..)) => {
+            phase @ (ReducerPhase::Idle | ReducerPhase::Ending(..)) => {
                 state.phase = phase;
                 Err(state.refuse("a step that is open can end"))
             }
@@ -142,28 +147,28 @@ impl Reducer {
     /// Sends the rest of the buckets of a step, and the ballot.
     pub(super) fn end_step(
         self: &Arc<Self>,
-        state: &mut State,
-        mut step: Box<Step>,
+        state: &mut ReducerState,
+        mut step: Box<ReducerStep>,
         vote: u64,
-        (deliver, work): (Deliver, Option<&Arc<Work>>),
-    ) -> Ended {
+        (deliver, work): (VoteDelivery, Option<&Arc<Work>>),
+    ) -> StepEnd {
         let sent = self.send_rest(state, &mut step, vote, work);
         match sent {
             Ok(work) => {
-                state.phase = Phase::Ending(step, Arc::clone(&work), Some(deliver));
-                Ended::With(work)
+                state.phase = ReducerPhase::Ending(step, Arc::clone(&work), Some(deliver));
+                StepEnd::Pending(work)
             }
             Err(error) => {
-                state.phase = Phase::Failed(step, error.clone());
-                Ended::Now(Err(error))
+                state.phase = ReducerPhase::Failed(step, error.clone());
+                StepEnd::Completed(Err(error))
             }
         }
     }
 
     fn send_rest(
         self: &Arc<Self>,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         vote: u64,
         work: Option<&Arc<Work>>,
     ) -> Result<Arc<Work>> {
@@ -188,15 +193,15 @@ impl Reducer {
         let works = [Arc::clone(&work)];
         let reducer = Arc::clone(self);
         let task = BallotTask { reducer, ballot, step: step.number, options, works };
-        enqueue(Arc::clone(&group), deadline, task).map_err(|error| fail(&group, error))?;
+        enqueue_task(Arc::clone(&group), deadline, task).map_err(|error| fail(&group, error))?;
         Ok(work)
     }
 
     /// Sends the rest of the buckets and no ballot.
     pub(super) fn send_buckets(
         self: &Arc<Self>,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         vote: u64,
         group: &Arc<Group>,
     ) -> Vec<usize> {
@@ -211,26 +216,32 @@ impl Reducer {
 
     /// Decides on the parameters that were not marked. Returns the parameters whose absence is an
     /// error.
-    fn resolve_rest(&self, state: &State, step: &mut Step, vote: u64) -> Vec<usize> {
+    fn resolve_rest(&self, state: &ReducerState, step: &mut ReducerStep, vote: u64) -> Vec<usize> {
         let open: Vec<usize> = step.unmarked(&self.params).collect();
         for param in open {
             // Its gradient was computed in a step without communication.
             let is_there = state.used_before[param] && !step.is_joined;
-            let mark = if is_there { Mark::Ready } else { Mark::Missing };
+            let mark = if is_there { GradMark::Ready } else { GradMark::Missing };
             step.resolve(&state.memory, param, mark);
         }
-        if self.options.missing != Missing::Error || vote != 0 || step.is_joined {
+        if self.options.missing != MissingPolicy::Error || vote != 0 || step.is_joined {
             return Vec::new();
         }
-        let is_missing = |&param: &usize| step.marks[param] == Mark::Missing;
+        let is_missing = |&param: &usize| step.marks[param] == GradMark::Missing;
         (0..self.params.len()).filter(is_missing).collect()
     }
 
-    pub(super) fn ballot(&self, state: &State, step: &Step, group: &Group, vote: u64) -> Ballot {
+    pub(super) fn ballot(
+        &self,
+        state: &ReducerState,
+        step: &ReducerStep,
+        group: &Group,
+        vote: u64,
+    ) -> Ballot {
         let (ranks, params) = (group.size(), self.params.len());
         let mut ballot = Ballot::new(BallotShape { ranks, params, has_order: state.wants_order });
         ballot.vote(group.rank(), vote);
-        let used = step.marks.iter().enumerate().filter(|&(_, &mark)| mark == Mark::Ready);
+        let used = step.marks.iter().enumerate().filter(|&(_, &mark)| mark == GradMark::Ready);
         used.for_each(|(param, _)| ballot.add_used(param));
         if group.rank() == 0 && !step.is_joined {
             ballot.set_order(&self.whole_order(step));
@@ -239,10 +250,10 @@ impl Reducer {
     }
 
     /// The order in which gradients became ready, followed by the other gradients.
-    fn whole_order(&self, step: &Step) -> Vec<usize> {
-        let rest = (0..self.params.len())
-            .rev()
-            .filter(|&param| self.params[param].is_trained() && step.marks[param] != Mark::Ready);
+    fn whole_order(&self, step: &ReducerStep) -> Vec<usize> {
+        let rest = (0..self.params.len()).rev().filter(|&param| {
+            self.params[param].is_trained() && step.marks[param] != GradMark::Ready
+        });
         step.order.iter().copied().chain(rest).collect()
     }
 
@@ -254,8 +265,8 @@ impl Reducer {
     pub(super) fn conclude(&self, group: &Group, ballot: &Ballot) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
-        match std::mem::replace(&mut state.phase, Phase::Idle) {
-            Phase::Ending(step, _, deliver) => {
+        match std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
+            ReducerPhase::Ending(step, _, deliver) => {
                 let outcome = self.finish(state, *step, ballot, group);
                 if let Some(deliver) = deliver {
                     (deliver.0)(ballot.votes());
@@ -272,8 +283,8 @@ impl Reducer {
     /// What follows from an agreement.
     pub(super) fn finish(
         &self,
-        state: &mut State,
-        mut step: Step,
+        state: &mut ReducerState,
+        mut step: ReducerStep,
         ballot: &Ballot,
         group: &Group,
     ) -> Result<()> {
@@ -298,16 +309,16 @@ impl Reducer {
         }
         state.last = Some(ballot.clone());
         let rebuilt = self.rebuild(state, ballot, group).inspect_err(|error| {
-            group.fail_here(error.clone());
+            group.fail_with_local_blame(error.clone());
         });
         state.totals.add(&step, state.memory.layout.buckets.len());
-        self.tell_step(state, &step, ballot, group);
+        self.log_step(state, &step, ballot, group);
         settled.and(rebuilt).and_then(|()| self.missing_error(ballot))
     }
 
     /// Makes the copies that waited for the agreement. Without a stream of the caller's, a device
     /// has made them after this.
-    fn settle(&self, step: &Step, ballot: &Ballot, group: &Group) -> Result<()> {
+    fn settle(&self, step: &ReducerStep, ballot: &Ballot, group: &Group) -> Result<()> {
         let device = self.device.as_ref();
         let held = step.notes.lock().settle(ballot, device)?;
         match device {
@@ -320,13 +331,14 @@ impl Reducer {
 
     /// Changes the layout to the order of rank 0, once. A rank that votes against a step may not
     /// have marked its gradients.
-    fn rebuild(&self, state: &mut State, ballot: &Ballot, group: &Group) -> Result<()> {
+    fn rebuild(&self, state: &mut ReducerState, ballot: &Ballot, group: &Group) -> Result<()> {
         let order = ballot.order();
         if !state.wants_order || order.is_empty() || ballot.votes() != 0 {
             return Ok(());
         }
         state.wants_order = false;
-        let layout = Layout::in_order(&self.params, &order, self.options.limits(&self.params));
+        let layout =
+            BucketLayout::in_order(&self.params, &order, self.options.limits(&self.params));
         if layout == state.memory.layout {
             return Ok(());
         }
@@ -336,16 +348,21 @@ impl Reducer {
         state.memory = Arc::new(memory);
         state.totals.rebuilds += 1;
         crate::log!(
-            Level::Info,
+            LogLevel::Info,
             "{}: the reducer has {} buckets in the order in which gradients became ready on rank 0",
-            group.whom(),
+            group.describe_rank(),
             state.memory.layout.buckets.len()
         );
         Ok(())
     }
 
     /// The memory of a new layout, with the gradients of the former one.
-    fn memory_of(&self, group: &Group, layout: Layout, former: &GradMemory) -> Result<GradMemory> {
+    fn memory_of(
+        &self,
+        group: &Group,
+        layout: BucketLayout,
+        former: &GradMemory,
+    ) -> Result<GradMemory> {
         let device = self.device.as_ref();
         let memory = GradMemory::new(group, layout, self.options.apart(), device)?;
         memory.take_values(former, device)?;
@@ -363,15 +380,16 @@ impl Reducer {
         }
         let named: Vec<String> = missing
             .iter()
-            .take(NAMES)
+            .take(MAX_NAMES_LISTED)
             .filter_map(|&param| self.params.get(param))
             .map(|param| format!("\"{}\"", param.name))
             .collect();
-        let more = match missing.len().saturating_sub(NAMES) {
+        let more = match missing.len().saturating_sub(MAX_NAMES_LISTED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let ranks: Vec<String> = ballot.forgetful_ranks().iter().map(ToString::to_string).collect();
+        let ranks: Vec<String> =
+            ballot.ranks_with_missing().iter().map(ToString::to_string).collect();
         let message = format!(
             "the gradients of {}{more} were not marked on rank {}: mark them with dist_reducer_ready or \
              dist_reducer_unused, or set `missing` in the options",
@@ -384,13 +402,19 @@ impl Reducer {
     /// Waits until the caller's functions have returned, however long it takes. A completion
     /// callback cannot wait for others on its own thread.
     pub(super) fn await_last_callback(&self) {
-        if callbacks::refuse_to_block("dist_reducer_release").is_err() {
+        if callbacks::reject_blocking_in_callback("dist_reducer_release").is_err() {
             return;
         }
         let count = &self.callbacks;
         let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
         // Without a deadline the wait has no error.
-        drop(until(&count.bell, Pace::PATIENT, &Deadline::never(), || None, returned));
+        drop(wait_until(
+            &count.bell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::never(),
+            || None,
+            returned,
+        ));
     }
 
     /// Waits until the caller's functions have returned.
@@ -404,13 +428,17 @@ impl Reducer {
             0 => self.lock().group()?.timeout_ms(),
             ms => ms,
         };
-        until(&count.bell, Pace::PATIENT, &Deadline::after_ms(limit), || None, returned).map_err(
-            |_| {
-                let message = format!(
-                    "the functions of dist_reducer_on_bucket have not returned in {limit} ms"
-                );
-                Error::new(ErrorKind::Timeout, message)
-            },
+        wait_until(
+            &count.bell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::after_ms(limit),
+            || None,
+            returned,
         )
+        .map_err(|_| {
+            let message =
+                format!("the functions of dist_reducer_on_bucket have not returned in {limit} ms");
+            Error::new(ErrorKind::Timeout, message)
+        })
     }
 }

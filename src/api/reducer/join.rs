@@ -1,8 +1,8 @@
 //! Uneven inputs: a rank that is out of data takes part in the steps of the others with zeros,
 //! until all are out of data.
 
-use super::end::{Deliver, Ended};
-use super::{Phase, Reducer, Values};
+use super::end::{StepEnd, VoteDelivery};
+use super::{ParamSelection, Reducer, ReducerPhase};
 use crate::api::callbacks;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -16,7 +16,7 @@ impl Reducer {
     /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; those of the
     /// operations of a step.
     pub fn join(self: &Arc<Self>) -> Result<u64> {
-        callbacks::refuse_to_block("dist_reducer_join")?;
+        callbacks::reject_blocking_in_callback("dist_reducer_join")?;
         if !self.options.is_uneven {
             let message = "the reducer was created without DIST_REDUCER_UNEVEN: all ranks make the same number of steps";
             return Err(Error::invalid(message));
@@ -25,18 +25,18 @@ impl Reducer {
         loop {
             let group = {
                 let state = self.settled();
-                if !matches!(state.phase, Phase::Idle) {
+                if !matches!(state.phase, ReducerPhase::Idle) {
                     return Err(state.refuse("a rank joins the steps of others between its own"));
                 }
                 state.group()?
             };
             if self.options.broadcasts_buffers {
                 let lowest = self.lowest_rank_with_data();
-                self.broadcast_in(&group, lowest, Values::BUFFERS)?;
+                self.broadcast_in(&group, lowest, ParamSelection::BUFFERS)?;
             }
             if !self.shadow_step()? {
                 let last = self.lowest_rank_with_data();
-                self.broadcast_in(&group, last, Values::ALL)?;
+                self.broadcast_in(&group, last, ParamSelection::ALL)?;
                 return Ok(steps);
             }
             steps += 1;
@@ -53,20 +53,22 @@ impl Reducer {
             state.step_sums()
         };
         let (work, sums) = sums?;
-        work.will_be_awaited();
+        work.set_awaited();
         if let Err(error) = work.wait(&Deadline::never()) {
             self.give_up(&error);
             return Err(error);
         }
         if sums.active().is_none_or(|active| active == 0.0) {
-            self.lock().phase = Phase::Idle;
+            self.lock().phase = ReducerPhase::Idle;
             return Ok(false);
         }
         let ended = {
             let mut state = self.lock();
             let state = &mut *state;
-            match std::mem::replace(&mut state.phase, Phase::Idle) {
-                Phase::Open(step) => self.end_step(state, step, 0, (Deliver::new(|_| ()), None)),
+            match std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
+                ReducerPhase::Open(step) => {
+                    self.end_step(state, step, 0, (VoteDelivery::new(|_| ()), None))
+                }
                 phase => {
                     state.phase = phase;
                     return Err(Error::internal("a step of other ranks vanished"));
@@ -74,9 +76,9 @@ impl Reducer {
             }
         };
         match ended {
-            Ended::Now(outcome) => outcome?,
-            Ended::With(work) => {
-                work.will_be_awaited();
+            StepEnd::Completed(outcome) => outcome?,
+            StepEnd::Pending(work) => {
+                work.set_awaited();
                 if let Err(error) = work.wait(&Deadline::never()) {
                     self.await_step();
                     return self.settle_shadow(error);
@@ -90,7 +92,7 @@ impl Reducer {
     /// same.
     fn settle_shadow(&self, error: Error) -> Result<bool> {
         match self.settled().phase {
-            Phase::Idle => Ok(true),
+            ReducerPhase::Idle => Ok(true),
             _ => Err(error),
         }
     }
@@ -98,8 +100,8 @@ impl Reducer {
     /// A step of others could not begin.
     fn give_up(&self, error: &Error) {
         let mut state = self.lock();
-        if let Phase::Open(step) = std::mem::replace(&mut state.phase, Phase::Idle) {
-            state.phase = Phase::Failed(step, error.clone());
+        if let ReducerPhase::Open(step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle) {
+            state.phase = ReducerPhase::Failed(step, error.clone());
         }
     }
 }

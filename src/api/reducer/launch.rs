@@ -1,22 +1,22 @@
 //! The beginning of a step, and the buckets that are sent while it goes on.
 
 use super::memory::GradMemory;
-use super::options::Divide;
+use super::options::DividePolicy;
 use super::param::Param;
 use super::sparse::SparseInput;
-use super::step::{JobContext, Mark, Step};
+use super::step::{GradMark, JobContext, ReducerStep};
 use super::task::BucketTask;
-use super::weights::{Factor, StepWeights, WeightsTask};
-use super::{CallbackCount, Phase, Reducer, State, Values};
+use super::weights::{ReduceFactor, StepWeights, WeightsTask};
+use super::{CallbackCount, ParamSelection, Reducer, ReducerPhase, ReducerState};
 use crate::api::callbacks::{self, CallbackKey};
 use crate::api::group::Group;
-use crate::api::issue::enqueue;
+use crate::api::issue::enqueue_task;
 use crate::api::work::{Work, WorkKind};
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::transport::OpKind;
 use std::fmt;
 use std::ops::Range;
@@ -60,19 +60,19 @@ impl fmt::Debug for OnBucket {
 
 /// A function that is to be called and has not returned.
 #[derive(Debug)]
-struct Pending(Arc<CallbackCount>);
+struct PendingCallback(Arc<CallbackCount>);
 
-impl Pending {
+impl PendingCallback {
     fn new(count: &Arc<CallbackCount>) -> Self {
         count.left.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCallback {
     fn drop(&mut self) {
         self.0.left.fetch_sub(1, Ordering::AcqRel);
-        self.0.bell.ring();
+        self.0.bell.notify();
     }
 }
 
@@ -83,7 +83,7 @@ impl Reducer {
     /// `InvalidArgument` inside a step.
     pub fn on_bucket(&self, function: Option<OnBucket>) -> Result<()> {
         let mut state = self.settled();
-        if !matches!(state.phase, Phase::Idle) {
+        if !matches!(state.phase, ReducerPhase::Idle) {
             return Err(state.refuse("a function for buckets is set between steps"));
         }
         state.on_bucket = function;
@@ -105,8 +105,8 @@ impl Reducer {
         let group = {
             let mut state = self.settled();
             match &state.phase {
-                Phase::Idle => {}
-                Phase::Failed(_, error) => return Err(failed_before(error)),
+                ReducerPhase::Idle => {}
+                ReducerPhase::Failed(_, error) => return Err(failed_before(error)),
                 _ => return Err(state.refuse("a step begins after the last one has ended")),
             }
             if !syncs && self.options.shares_grads {
@@ -114,13 +114,14 @@ impl Reducer {
                 return Err(Error::invalid(message));
             }
             if !syncs {
-                state.phase = Phase::Local(vec![false; self.params.len()]);
+                state.phase = ReducerPhase::Local(vec![false; self.params.len()]);
                 return Ok(());
             }
             state.group()?
         };
         if self.options.broadcasts_buffers {
-            let outcome = self.broadcast_in(&group, self.lowest_rank_with_data(), Values::BUFFERS);
+            let outcome =
+                self.broadcast_in(&group, self.lowest_rank_with_data(), ParamSelection::BUFFERS);
             self.unless_retryable(outcome)?;
         }
         let mut state = self.lock();
@@ -141,12 +142,12 @@ impl Reducer {
     /// Opens a step that communicates.
     pub(super) fn open(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ReducerState,
         group: &Arc<Group>,
         weight: f64,
         is_joined: bool,
     ) -> Result<()> {
-        let mut step = Box::new(Step::new(state.steps, &state.memory, weight));
+        let mut step = Box::new(ReducerStep::new(state.steps, &state.memory, weight));
         step.is_joined = is_joined;
         match &state.expected_marks {
             // The first step tells how often parameters are marked.
@@ -155,7 +156,7 @@ impl Reducer {
                 let memory = Arc::clone(&state.memory);
                 for (param, _) in expected.iter().enumerate().filter(|&(_, &marks)| marks == 0) {
                     if self.params[param].is_trained() && !is_joined {
-                        step.resolve(&memory, param, Mark::Unused);
+                        step.resolve(&memory, param, GradMark::Unused);
                     }
                 }
             }
@@ -168,7 +169,7 @@ impl Reducer {
         if outcome.is_err() && !self.options.is_retryable {
             return outcome;
         }
-        state.phase = Phase::Open(step);
+        state.phase = ReducerPhase::Open(step);
         Ok(())
     }
 
@@ -178,7 +179,7 @@ impl Reducer {
         let mut at_once = false;
         loop {
             let state = self.lock();
-            let Phase::Open(step) = &state.phase else {
+            let ReducerPhase::Open(step) = &state.phase else {
                 return Err(state.refuse(
                     "with DIST_REDUCER_SHARE_GRADS a gradient has a place inside a step (dist_reducer_begin)",
                 ));
@@ -189,7 +190,7 @@ impl Reducer {
             else {
                 return Err(Error::internal("a gradient without a place"));
             };
-            if step.marks[param] != Mark::Open {
+            if step.marks[param] != GradMark::Open {
                 return Err(marked_twice(&self.params[param].name, step.number));
             }
             let spec = &memory.layout.buckets[bucket];
@@ -202,8 +203,8 @@ impl Reducer {
                 continue;
             };
             drop(state);
-            callbacks::refuse_to_block("dist_reducer_grad")?;
-            running.will_be_awaited();
+            callbacks::reject_blocking_in_callback("dist_reducer_grad")?;
+            running.set_awaited();
             running.wait(&Deadline::never())?;
         }
     }
@@ -215,12 +216,12 @@ impl Reducer {
     /// that was marked before. Then the parameters before it in the list are marked. The errors of
     /// operations that are issued.
     pub fn ready(self: &Arc<Self>, params: &[usize]) -> Result<()> {
-        self.mark(params, Mark::Ready, None)
+        self.mark(params, GradMark::Ready, None)
     }
 
     /// Marks a sparse gradient.
     pub(super) fn mark_sparse(self: &Arc<Self>, param: usize, input: SparseInput) -> Result<()> {
-        self.mark(&[param], Mark::Ready, Some(input))
+        self.mark(&[param], GradMark::Ready, Some(input))
     }
 
     /// Marks a parameter that this rank does not use in the step.
@@ -228,28 +229,29 @@ impl Reducer {
     /// # Errors
     /// As [`Self::ready`].
     pub fn unused(self: &Arc<Self>, param: usize) -> Result<()> {
-        self.mark(&[param], Mark::Unused, None)
+        self.mark(&[param], GradMark::Unused, None)
     }
 
     fn mark(
         self: &Arc<Self>,
         params: &[usize],
-        mark: Mark,
+        mark: GradMark,
         rows: Option<SparseInput>,
     ) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
-        if let Phase::Local(used) = &mut state.phase {
+        if let ReducerPhase::Local(used) = &mut state.phase {
             for &param in params {
                 self.check_form(param, mark, rows)?;
-                used[param] |= mark == Mark::Ready;
+                used[param] |= mark == GradMark::Ready;
             }
             return Ok(());
         }
-        if !matches!(state.phase, Phase::Open(_)) {
+        if !matches!(state.phase, ReducerPhase::Open(_)) {
             return Err(state.refuse("gradients are marked inside a step (dist_reducer_begin)"));
         }
-        let Phase::Open(mut step) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+        let ReducerPhase::Open(mut step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle)
+        else {
             return Err(Error::internal("a step vanished"));
         };
         let marked = params
@@ -260,37 +262,42 @@ impl Reducer {
             false => Ok(()),
         };
         let failure = step.failure.clone().map_or(Ok(()), Err);
-        state.phase = Phase::Open(step);
+        state.phase = ReducerPhase::Open(step);
         marked?;
         sent?;
         self.unless_retryable(failure)
     }
 
     /// Whether a mark has the form of the gradient: sparse gradients come with rows.
-    fn check_form(&self, param: usize, mark: Mark, rows: Option<SparseInput>) -> Result<&Param> {
+    fn check_form(
+        &self,
+        param: usize,
+        mark: GradMark,
+        rows: Option<SparseInput>,
+    ) -> Result<&Param> {
         match (mark, rows) {
-            (Mark::Ready, None) => self.dense(param),
+            (GradMark::Ready, None) => self.dense(param),
             _ => self.trained(param),
         }
     }
 
     fn mark_one(
         &self,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         param: usize,
-        (mark, rows): (Mark, Option<SparseInput>),
+        (mark, rows): (GradMark, Option<SparseInput>),
     ) -> Result<()> {
         let name = &self.check_form(param, mark, rows)?.name;
         let expected = state.expected_marks.as_ref().map(|marks| marks[param]);
         let known = step.marks[param];
-        if mark == Mark::Unused {
+        if mark == GradMark::Unused {
             return match known {
-                Mark::Open => {
+                GradMark::Open => {
                     step.resolve(&state.memory, param, mark);
                     Ok(())
                 }
-                Mark::Unused if expected == Some(0) => Ok(()),
+                GradMark::Unused if expected == Some(0) => Ok(()),
                 _ => Err(marked_twice(name, step.number)),
             };
         }
@@ -301,9 +308,9 @@ impl Reducer {
             _ => {}
         }
         match known {
-            Mark::Open => step.resolve(&state.memory, param, mark),
+            GradMark::Open => step.resolve(&state.memory, param, mark),
             // The first step of a static graph counts the marks. Rows are passed once.
-            Mark::Ready if step.is_held_back && rows.is_none() => {}
+            GradMark::Ready if step.is_held_back && rows.is_none() => {}
             _ => return Err(marked_twice(name, step.number)),
         }
         // Only rows of an accepted mark: a repeated step sends them again.
@@ -312,7 +319,7 @@ impl Reducer {
     }
 
     /// Exchanges the weights of a step, if its buckets need them.
-    pub(super) fn send_weights(&self, step: &mut Step, group: &Arc<Group>) {
+    pub(super) fn send_weights(&self, step: &mut ReducerStep, group: &Arc<Group>) {
         if !self.options.exchanges_weights() || step.sums.is_some() || step.failure.is_some() {
             return;
         }
@@ -326,7 +333,7 @@ impl Reducer {
         let deadline = group.deadline(&options);
         let task = WeightsTask::new(group, weights, options, Arc::clone(&work));
         let sums = task.sums();
-        match enqueue(Arc::clone(group), deadline, task) {
+        match enqueue_task(Arc::clone(group), deadline, task) {
             Ok(()) => {
                 step.sums = Some(sums);
                 step.works.push(work);
@@ -338,8 +345,8 @@ impl Reducer {
     /// Sends the buckets whose gradients are all there, in the order of the layout.
     pub(super) fn send_full_buckets(
         self: &Arc<Self>,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         group: &Arc<Group>,
     ) {
         while step.has_full_bucket() {
@@ -351,8 +358,8 @@ impl Reducer {
 
     fn send_bucket(
         self: &Arc<Self>,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         group: &Arc<Group>,
     ) -> Result<()> {
         if state.memory.layout.buckets[step.sent].is_sparse {
@@ -382,28 +389,35 @@ impl Reducer {
         let notes = Arc::clone(&step.notes);
         let works = [Arc::clone(&work)];
         let hook = self.hook.clone();
-        enqueue(Arc::clone(group), deadline, BucketTask { job, hook, notes, options, works })?;
+        enqueue_task(Arc::clone(group), deadline, BucketTask { job, hook, notes, options, works })?;
         step.times.first_sent.get_or_insert_with(Instant::now);
         step.works.push(work);
         step.sent += 1;
         Ok(())
     }
 
-    fn factor(&self, state: &State, step: &Step, group: &Group) -> Result<Factor> {
+    fn factor(
+        &self,
+        state: &ReducerState,
+        step: &ReducerStep,
+        group: &Group,
+    ) -> Result<ReduceFactor> {
         let sums = || {
             let none = || Error::internal("a step has no weights");
             step.sums.as_ref().map(Arc::clone).ok_or_else(none)
         };
         Ok(match self.options.divide {
-            Divide::None => Factor::Sum,
-            Divide::Weighted => {
-                Factor::ByWeight(sums()?, if step.is_joined { 0.0 } else { step.weight })
+            DividePolicy::None => ReduceFactor::Sum,
+            DividePolicy::Weighted => {
+                ReduceFactor::ByWeight(sums()?, if step.is_joined { 0.0 } else { step.weight })
             }
-            Divide::World if self.options.is_uneven => Factor::ByActive(sums()?),
-            Divide::Initial if self.options.is_uneven || group.size() != state.initial_ranks => {
-                Factor::Scale(1.0 / state.initial_ranks as f64)
+            DividePolicy::World if self.options.is_uneven => ReduceFactor::ByActive(sums()?),
+            DividePolicy::Initial
+                if self.options.is_uneven || group.size() != state.initial_ranks =>
+            {
+                ReduceFactor::Scale(1.0 / state.initial_ranks as f64)
             }
-            Divide::World | Divide::Initial => Factor::Average,
+            DividePolicy::World | DividePolicy::Initial => ReduceFactor::Average,
         })
     }
 
@@ -411,7 +425,7 @@ impl Reducer {
     /// voted against it.
     pub(super) fn call_back_now(
         &self,
-        state: &State,
+        state: &ReducerState,
         group: &Group,
         (memory, votes): (&Arc<GradMemory>, Arc<OnceLock<u64>>),
         step: u64,
@@ -432,7 +446,7 @@ impl Reducer {
         on_bucket: &OnBucket,
         (buckets, step): (Range<usize>, u64),
     ) -> Result<()> {
-        let pending = Pending::new(&self.callbacks);
+        let pending = PendingCallback::new(&self.callbacks);
         let is_sharded = self.options.is_sharded;
         let memory = Arc::clone(memory);
         let function = Arc::clone(&on_bucket.function);
@@ -481,8 +495,8 @@ pub(super) fn new_work(group: &Group) -> Arc<Work> {
 /// Other ranks count on an operation that this rank cannot issue: the group fails.
 pub(super) fn fail(group: &Group, error: Error) -> Error {
     if group.failure().is_none() {
-        crate::log!(Level::Error, "{}: a reducer cannot go on: {error}", group.whom());
-        group.fail_here(error.clone());
+        crate::log!(LogLevel::Error, "{}: a reducer cannot go on: {error}", group.describe_rank());
+        group.fail_with_local_blame(error.clone());
     }
     group.failure().unwrap_or(error)
 }

@@ -11,7 +11,7 @@
 
 use super::param::Param;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -53,7 +53,7 @@ pub(super) struct BucketSpec {
 
 /// The buckets, in the order in which they are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct BucketLayout {
     /// The buckets.
     pub buckets: Vec<BucketSpec>,
     /// The bucket of each parameter and its position there; `None` for those without a gradient.
@@ -93,7 +93,7 @@ struct OpenBucket {
     follows: bool,
 }
 
-impl Layout {
+impl BucketLayout {
     /// The layout for gradients that become ready in an order.
     pub(super) fn in_order(params: &[Param], order: &[usize], limits: BucketLimits) -> Self {
         let mut open: HashMap<BucketKey, OpenBucket> = HashMap::new();
@@ -248,7 +248,7 @@ mod tests {
 
     const LIMITS: BucketLimits = BucketLimits { first: 40, rest: 100 };
 
-    fn groups(layout: &Layout) -> Vec<Vec<usize>> {
+    fn groups(layout: &BucketLayout) -> Vec<Vec<usize>> {
         layout.buckets.iter().map(|bucket| bucket.params.clone()).collect()
     }
 
@@ -256,7 +256,7 @@ mod tests {
     fn buckets_close_at_their_limits_in_reverse_order() {
         let params: Vec<Param> = (0..7).map(|index| param(&format!("p{index}"), 10)).collect();
         // 40 bytes each: the first bucket takes one, the next three, and two are left.
-        let layout = Layout::reversed(&params, LIMITS);
+        let layout = BucketLayout::reversed(&params, LIMITS);
         assert_eq!(groups(&layout), [vec![6], vec![5, 4, 3], vec![2, 1, 0]]);
         assert_eq!(layout.buckets[1].offsets, [0, 64, 128]);
         assert_eq!(layout.buckets[1].bytes, 168);
@@ -270,7 +270,7 @@ mod tests {
         params[3].tag = 9;
         params[1].grad = Some(Dst::empty());
         params[0].role = ParamRole::Frozen;
-        let layout = Layout::reversed(&params, LIMITS);
+        let layout = BucketLayout::reversed(&params, LIMITS);
         assert_eq!(groups(&layout), [vec![5], vec![3], vec![4, 2], vec![1]]);
         assert_eq!(layout.places[0], None);
         assert!(layout.buckets[3].is_owned && !layout.buckets[3].is_collected());
@@ -280,20 +280,21 @@ mod tests {
     fn an_export_is_read_back_for_parameters_in_any_order() {
         let params: Vec<Param> = (0..9).map(|index| param(&format!("p{index}"), index)).collect();
         let order = [3, 1, 4, 0, 5, 8, 2, 6, 7];
-        let layout = Layout::in_order(&params, &order, LIMITS);
+        let layout = BucketLayout::in_order(&params, &order, LIMITS);
         let bytes = layout.export(&params).to_string().into_bytes();
-        assert_eq!(Layout::import(&params, &bytes).unwrap(), layout);
+        assert_eq!(BucketLayout::import(&params, &bytes).unwrap(), layout);
         let mut moved = params.clone();
         moved.reverse();
-        let there = Layout::import(&moved, &bytes).unwrap();
+        let there = BucketLayout::import(&moved, &bytes).unwrap();
         assert_eq!(there.export(&moved), layout.export(&params));
     }
 
     #[test]
     fn layouts_of_other_models_are_refused() {
         let params = [param("a", 1), param("b", 1)];
-        let refused =
-            |text: &str| Layout::import(&params, text.as_bytes()).unwrap_err().message().to_owned();
+        let refused = |text: &str| {
+            BucketLayout::import(&params, text.as_bytes()).unwrap_err().message().to_owned()
+        };
         assert!(refused("x").contains("no output of dist_reducer_layout"));
         assert!(refused("{}").contains("version is none"));
         assert!(refused(r#"{"version":2,"buckets":[]}"#).contains("version is 2"));
@@ -305,16 +306,16 @@ mod tests {
         assert!(refused(r#"{"version":1,"buckets":[[]]}"#).contains("no list of names"));
         let mixed = [param("a", 1), Param { tag: 1, ..param("b", 1) }];
         let text = r#"{"version":1,"buckets":[["a","b"]]}"#;
-        let error = Layout::import(&mixed, text.as_bytes()).unwrap_err();
+        let error = BucketLayout::import(&mixed, text.as_bytes()).unwrap_err();
         assert!(error.message().contains("in one bucket"), "{error}");
     }
 
     #[test]
     fn gradients_without_elements_have_a_bucket() {
         let params = [param("a", 0), param("b", 0)];
-        let layout = Layout::reversed(&params, LIMITS);
+        let layout = BucketLayout::reversed(&params, LIMITS);
         assert_eq!(groups(&layout), [vec![1, 0]]);
         assert_eq!(layout.buckets[0].bytes, 0);
-        assert!(groups(&Layout::reversed(&[], LIMITS)).is_empty());
+        assert!(groups(&BucketLayout::reversed(&[], LIMITS)).is_empty());
     }
 }

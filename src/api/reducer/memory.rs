@@ -8,26 +8,26 @@
 #![allow(unsafe_code, reason = "views of memory that this file owns")]
 
 use super::device::GradStream;
-use super::layout::{BucketSpec, Layout};
-use super::pool::Pool;
+use super::layout::{BucketLayout, BucketSpec};
+use super::pool::GradBlockPool;
 use crate::api::group::Group;
-use crate::backend::Memory;
+use crate::backend::BackendMemory;
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory of a back end, filled with zeros at first.
 #[derive(Debug)]
-pub(super) struct Block {
-    memory: Option<Box<dyn Memory>>,
+pub(super) struct GradBlock {
+    memory: Option<Box<dyn BackendMemory>>,
     view: Dst<'static>,
 }
 
 // SAFETY: shared threads use only `view`, which is `Sync`; `memory` is touched when the block is
 // dropped, by one thread.
-unsafe impl Sync for Block {}
+unsafe impl Sync for GradBlock {}
 
-impl Block {
+impl GradBlock {
     pub(super) fn new(group: &Group, bytes: usize, device: Option<&GradStream>) -> Result<Self> {
         if bytes == 0 {
             return Ok(Self { memory: None, view: Dst::empty() });
@@ -59,16 +59,16 @@ impl Block {
 /// A layout and the memory of its buckets.
 #[derive(Debug)]
 pub(super) struct GradMemory {
-    pub(super) layout: Layout,
+    pub(super) layout: BucketLayout,
     /// For each bucket of places, the places.
-    places: Vec<Option<Block>>,
+    places: Vec<Option<GradBlock>>,
     /// For each bucket, where its result goes if that is not where its gradients are.
-    results: Vec<Option<Block>>,
+    results: Vec<Option<GradBlock>>,
     /// Where the caller's gradients are collected: the operations of a group run one at a time, and
     /// share it.
-    scratch: Mutex<Option<Arc<Block>>>,
+    scratch: Mutex<Option<Arc<GradBlock>>>,
     /// Buckets of places share memory.
-    pub(super) pool: Option<Pool>,
+    pub(super) pool: Option<GradBlockPool>,
 }
 
 impl GradMemory {
@@ -79,7 +79,7 @@ impl GradMemory {
     /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
     pub(super) fn new(
         group: &Group,
-        layout: Layout,
+        layout: BucketLayout,
         (is_apart, is_shared): (bool, bool),
         device: Option<&GradStream>,
     ) -> Result<Self> {
@@ -87,17 +87,17 @@ impl GradMemory {
         let mut results = Vec::with_capacity(layout.buckets.len());
         for bucket in &layout.buckets {
             let device = device.filter(|_| bucket.device.is_some());
-            let block = || Block::new(group, bucket.bytes, device);
+            let block = || GradBlock::new(group, bucket.bytes, device);
             places.push(if bucket.is_owned || is_shared { None } else { Some(block()?) });
             results.push(if is_apart { Some(block()?) } else { None });
         }
         let scratch = match layout.largest_collected() {
-            bytes if bytes > 0 && !is_apart => Some(Arc::new(Block::new(group, bytes, None)?)),
+            bytes if bytes > 0 && !is_apart => Some(Arc::new(GradBlock::new(group, bytes, None)?)),
             _ => None,
         };
         let largest = layout.buckets.iter().filter(|bucket| !bucket.is_owned);
         let largest = largest.map(|bucket| bucket.bytes).max().unwrap_or(0);
-        let pool = is_shared.then(|| Pool::new(largest));
+        let pool = is_shared.then(|| GradBlockPool::new(largest));
         Ok(Self { layout, places, results, scratch: Mutex::new(scratch), pool })
     }
 
@@ -110,12 +110,12 @@ impl GradMemory {
 
     /// The places of a bucket.
     pub(super) fn bucket_places(&self, bucket: usize) -> Option<Dst<'static>> {
-        self.places[bucket].as_ref().map(Block::view)
+        self.places[bucket].as_ref().map(GradBlock::view)
     }
 
     /// Where the result of a bucket goes, if that is not where its gradients are.
     pub(super) fn bucket_result(&self, bucket: usize) -> Option<Dst<'static>> {
-        self.results[bucket].as_ref().map(Block::view)
+        self.results[bucket].as_ref().map(GradBlock::view)
     }
 
     /// Where the reduced gradient of a parameter is, if that is not where the gradient is.
@@ -129,21 +129,21 @@ impl GradMemory {
     pub(super) fn bytes(&self) -> usize {
         let blocks = self.places.iter().chain(&self.results).flatten();
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let pool = self.pool.as_ref().map_or(0, Pool::bytes);
+        let pool = self.pool.as_ref().map_or(0, GradBlockPool::bytes);
         let scratch = scratch.as_ref().map_or(0, |block| block.len());
-        blocks.map(Block::len).sum::<usize>() + scratch + pool
+        blocks.map(GradBlock::len).sum::<usize>() + scratch + pool
     }
 
     /// Room to collect so many bytes.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
-    pub(super) fn scratch(&self, group: &Group, bytes: usize) -> Result<Arc<Block>> {
+    pub(super) fn scratch(&self, group: &Group, bytes: usize) -> Result<Arc<GradBlock>> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(block) = scratch.as_ref().filter(|block| block.len() >= bytes) {
             return Ok(Arc::clone(block));
         }
-        let block = Arc::new(Block::new(group, bytes, None)?);
+        let block = Arc::new(GradBlock::new(group, bytes, None)?);
         *scratch = Some(Arc::clone(&block));
         Ok(block)
     }

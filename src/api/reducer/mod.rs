@@ -10,7 +10,7 @@
 //! A rank contributes to the agreement only after all its buckets are reduced, since the operations
 //! of a group run in order. So if one rank has seen the agreement on a step, every other rank has
 //! all results of the step. After a failure, a rank that has not seen it takes it from one that has
-//! ([`meeting`]); if no rank has seen it, all reduce the same gradients again.
+//! ([`state_agreement`]); if no rank has seen it, all reduce the same gradients again.
 //!
 //! Does not depend on: C types, back ends, how operations run.
 
@@ -25,7 +25,6 @@ mod hook;
 mod join;
 mod launch;
 mod layout;
-mod meeting;
 mod memory;
 mod options;
 mod outer;
@@ -35,6 +34,7 @@ mod report;
 pub mod sampler;
 mod shard;
 mod sparse;
+mod state_agreement;
 mod step;
 mod task;
 #[cfg(test)]
@@ -44,38 +44,38 @@ mod values;
 mod weights;
 
 pub use clip::NormType;
-pub use end::Deliver;
+pub use end::VoteDelivery;
 pub use hook::{HookBody, HookCall, HookChoice, HookFunction};
 pub use launch::{BucketView, OnBucket};
-pub use options::{Divide, Missing, ReducerOptions};
+pub use options::{DividePolicy, MissingPolicy, ReducerOptions};
 pub use outer::{Outer, OuterOptimizer, OuterOptions, OuterStats, OuterUpdate};
 pub use param::{MOST_PARAMS, Param, ParamRole};
 pub use report::ReducerStats;
 pub use shard::{Shard, ShardOptions, ShardRange};
-pub use values::Values;
+pub use values::ParamSelection;
 
 use super::call::{Call, CallOptions};
 use super::callbacks;
 use super::group::Group;
 use super::work::Work;
 use crate::base::buffer::{Dst, Src};
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
-use crate::base::gpu::Gpu;
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::gpu::GpuTarget;
 use crate::base::op::ReduceOp;
-use crate::wait::bell::Bell;
+use crate::wait::doorbell::Doorbell;
 use ballot::Ballot;
 use device::GradStream;
 use hook::Hook;
-use layout::Layout;
-use meeting::Newcomer;
+use layout::BucketLayout;
 use memory::GradMemory;
-use report::Totals;
+use report::ReducerTotals;
 use shard::OwnGrads;
 use sparse::SparseResult;
+use state_agreement::NewReducer;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use step::Step;
+use step::ReducerStep;
 
 /// Averages the gradients of a model over the ranks of a group.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub struct Reducer {
     device: Option<GradStream>,
     /// How buckets are reduced, if not by one all_reduce each.
     hook: Option<Arc<Hook>>,
-    state: Mutex<State>,
+    state: Mutex<ReducerState>,
     /// Functions of [`Reducer::on_bucket`] that are to be called and have not returned.
     callbacks: Arc<CallbackCount>,
 }
@@ -95,11 +95,11 @@ pub struct Reducer {
 #[derive(Debug, Default)]
 struct CallbackCount {
     left: AtomicUsize,
-    bell: Bell,
+    bell: Doorbell,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReducerState {
     /// Not kept: who leaves the group need not release the reducer before.
     group: Weak<Group>,
     memory: Arc<GradMemory>,
@@ -109,7 +109,7 @@ struct State {
     shard: Weak<Shard>,
     /// How often the shard has given its parameters to all ranks.
     gathers: u64,
-    phase: Phase,
+    phase: ReducerPhase,
     /// How many synchronised steps have ended.
     steps: u64,
     /// The number of ranks when the reducer was created.
@@ -127,27 +127,27 @@ struct State {
     on_bucket: Option<OnBucket>,
     /// The reduced rows of sparse gradients, of the last step that ended.
     sparse: HashMap<usize, SparseResult>,
-    totals: Totals,
+    totals: ReducerTotals,
 }
 
 /// Where a reducer is between steps.
 #[derive(Debug)]
-enum Phase {
+enum ReducerPhase {
     /// No step has begun.
     Idle,
     /// A step without communication, with the parameters that were marked.
     Local(Vec<bool>),
     /// A step whose end was not called, or is to be called again after [`Reducer::regroup`].
-    Open(Box<Step>),
+    Open(Box<ReducerStep>),
     /// The ranks agree on a step. The work is that of the agreement.
-    Ending(Box<Step>, Arc<Work>, Option<Deliver>),
+    Ending(Box<ReducerStep>, Arc<Work>, Option<VoteDelivery>),
     /// The step could not end.
-    Failed(Box<Step>, Error),
+    Failed(Box<ReducerStep>, Error),
     /// Another rank has told that the step has ended; the end was not called again yet.
     Adopted(u64, Result<()>),
 }
 
-impl Phase {
+impl ReducerPhase {
     fn name(&self) -> &'static str {
         match self {
             Self::Idle => "no step has begun",
@@ -172,38 +172,39 @@ impl Reducer {
         params: Vec<Param>,
         options: ReducerOptions,
     ) -> Result<Arc<Self>> {
-        callbacks::refuse_to_block("dist_reducer_create")?;
+        callbacks::reject_blocking_in_callback("dist_reducer_create")?;
         param::check_params(&params)?;
         options.check()?;
         check_supported(group, &params, &options)?;
         let device = params.iter().find_map(|param| param.device.filter(|_| param.is_trained()));
-        let device = device.map(|device| GradStream::new(Gpu { device, stream: options.stream }));
+        let device =
+            device.map(|device| GradStream::new(GpuTarget { device, stream: options.stream }));
         let device = device.transpose()?;
-        let given = options.layout.as_deref().map(|bytes| Layout::import(&params, bytes));
+        let given = options.layout.as_deref().map(|bytes| BucketLayout::import(&params, bytes));
         let (own, is_given) = match given {
             Some(layout) => (layout?, true),
-            None => (Layout::reversed(&params, options.limits(&params)), false),
+            None => (BucketLayout::reversed(&params, options.limits(&params)), false),
         };
         let has_places = params.iter().any(|param| param.is_trained() && param.grad.is_none());
         let follows_order = !options.has_fixed_layout
             && !options.is_sharded
             && !is_given
             && (!has_places || options.moves_grads);
-        let newcomer = Newcomer { layout: own, is_given, wants_order: follows_order };
-        let met = meeting::create(group, &params, &options, newcomer)?;
+        let newcomer = NewReducer { layout: own, is_given, wants_order: follows_order };
+        let met = state_agreement::create(group, &params, &options, newcomer)?;
         let hook = Hook::new(&options.hook, group, &params, met.steps)?.map(Arc::new);
         let own = match options.is_sharded {
             true => Some(OwnGrads::new(group, &met.layout)?),
             false => None,
         };
         let memory = GradMemory::new(group, met.layout, options.apart(), device.as_ref())?;
-        let state = State {
+        let state = ReducerState {
             group: Arc::downgrade(group),
             memory: Arc::new(memory),
             own,
             shard: Weak::new(),
             gathers: met.gathers,
-            phase: Phase::Idle,
+            phase: ReducerPhase::Idle,
             steps: met.steps,
             initial_ranks: met.initial_ranks,
             used_before: vec![false; params.len()],
@@ -213,24 +214,24 @@ impl Reducer {
             last_active: 0,
             on_bucket: None,
             sparse: HashMap::new(),
-            totals: Totals::default(),
+            totals: ReducerTotals::default(),
         };
         let state = Mutex::new(state);
         let reducer =
             Arc::new(Self { params, options, device, hook, state, callbacks: Arc::default() });
         if reducer.options.broadcasts_values {
-            reducer.broadcast_in(group, met.lead, Values::ALL)?;
+            reducer.broadcast_in(group, met.source_rank, ParamSelection::ALL)?;
         }
-        reducer.tell_birth(group);
+        reducer.log_creation(group);
         Ok(reducer)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReducerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state, with the outcome of the last agreement noted.
-    fn settled(&self) -> MutexGuard<'_, State> {
+    fn settled(&self) -> MutexGuard<'_, ReducerState> {
         let mut state = self.lock();
         state.settle();
         state
@@ -241,7 +242,7 @@ impl Reducer {
         CallOptions {
             timeout_ms: self.options.timeout_ms,
             canonical: self.options.is_canonical,
-            ..CallOptions::PLAIN
+            ..CallOptions::DEFAULT
         }
     }
 
@@ -318,7 +319,7 @@ impl Reducer {
     }
 }
 
-impl State {
+impl ReducerState {
     /// The group, while there is one.
     fn group(&self) -> Result<Arc<Group>> {
         self.group.upgrade().ok_or_else(|| {
@@ -330,10 +331,12 @@ impl State {
 
     /// Notes that the agreement on a step has failed.
     fn settle(&mut self) {
-        let Phase::Ending(_, work, _) = &self.phase else { return };
+        let ReducerPhase::Ending(_, work, _) = &self.phase else { return };
         let Some(Err(error)) = work.outcome() else { return };
-        if let Phase::Ending(step, ..) = std::mem::replace(&mut self.phase, Phase::Idle) {
-            self.phase = Phase::Failed(step, error);
+        if let ReducerPhase::Ending(step, ..) =
+            std::mem::replace(&mut self.phase, ReducerPhase::Idle)
+        {
+            self.phase = ReducerPhase::Failed(step, error);
         }
     }
 
@@ -347,10 +350,10 @@ impl State {
 /// Refuses gradients that the group or its back end cannot reduce.
 fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOptions) -> Result<()> {
     let op = match options.divide {
-        Divide::None => ReduceOp::Sum,
-        Divide::World if !options.is_uneven => ReduceOp::Avg,
+        DividePolicy::None => ReduceOp::Sum,
+        DividePolicy::World if !options.is_uneven => ReduceOp::Avg,
         // Its divisor may be another number than that of the ranks.
-        Divide::World | Divide::Initial | Divide::Weighted => ReduceOp::PremulSum,
+        DividePolicy::World | DividePolicy::Initial | DividePolicy::Weighted => ReduceOp::PremulSum,
     };
     for param in params.iter().filter(|param| param.is_trained()) {
         let title = || format!("the gradient of parameter \"{}\"", param.name);
@@ -368,7 +371,7 @@ fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOption
         let call_options = CallOptions {
             premul_scale: 1.0,
             canonical: options.is_canonical,
-            ..CallOptions::PLAIN
+            ..CallOptions::DEFAULT
         };
         group.check_call(&mut call, &call_options).context(title)?;
     }

@@ -3,7 +3,7 @@
 use super::hook::HookChoice;
 use super::layout::BucketLimits;
 use super::param::Param;
-use super::step::Mark;
+use super::step::GradMark;
 use crate::base::error::{Error, Result};
 
 /// The bucket of PyTorch, which suits NCCL: its calls cost tens of microseconds.
@@ -19,7 +19,7 @@ const FIRST_BUCKET: usize = 1 << 20;
 
 /// What the sum of gradients is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Divide {
+pub enum DividePolicy {
     /// The number of ranks that have data in the step.
     World,
     /// Nothing.
@@ -32,7 +32,7 @@ pub enum Divide {
 
 /// What happens if the caller did not mark a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingPolicy {
     /// The step fails on all ranks.
     Error,
     /// The rank contributes zeros, and gets the result.
@@ -50,9 +50,9 @@ pub struct ReducerOptions {
     /// 0 for the smaller of `bucket_bytes` and 1 MiB.
     pub first_bucket_bytes: usize,
     /// What the sum of gradients is divided by.
-    pub divide: Divide,
+    pub divide: DividePolicy,
     /// What happens if the caller did not mark a parameter.
-    pub missing: Missing,
+    pub missing: MissingPolicy,
     /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
     pub timeout_ms: u64,
     /// Results do not overwrite gradients, so that a step can be repeated.
@@ -90,8 +90,8 @@ impl Default for ReducerOptions {
         Self {
             bucket_bytes: 0,
             first_bucket_bytes: 0,
-            divide: Divide::World,
-            missing: Missing::Error,
+            divide: DividePolicy::World,
+            missing: MissingPolicy::Error,
             timeout_ms: 0,
             is_retryable: false,
             is_canonical: false,
@@ -157,13 +157,13 @@ impl ReducerOptions {
     }
 
     /// Whether a parameter with this mark keeps its gradient if no rank used it.
-    pub(super) fn keeps_unused(&self, mark: Mark) -> bool {
-        mark == Mark::Unused || self.missing == Missing::Skip
+    pub(super) fn keeps_unused(&self, mark: GradMark) -> bool {
+        mark == GradMark::Unused || self.missing == MissingPolicy::Skip
     }
 
     /// Whether steps begin with an exchange of weights.
     pub(super) fn exchanges_weights(&self) -> bool {
-        self.is_uneven || self.divide == Divide::Weighted
+        self.is_uneven || self.divide == DividePolicy::Weighted
     }
 
     /// What all ranks must choose alike, as text.

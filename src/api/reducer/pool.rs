@@ -1,7 +1,7 @@
 //! Places for gradients that few buckets share (ZeRO-2): a bucket has memory from the first request
 //! for one of its places until its gradients are reduced.
 
-use super::memory::Block;
+use super::memory::GradBlock;
 use crate::api::group::Group;
 use crate::base::error::Result;
 use std::collections::HashMap;
@@ -13,19 +13,19 @@ const MOST_BLOCKS: usize = 4;
 
 /// The memory of the buckets of places.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct GradBlockPool {
     block_bytes: usize,
     blocks: Mutex<PoolBlocks>,
 }
 
 #[derive(Debug, Default)]
 struct PoolBlocks {
-    free: Vec<Arc<Block>>,
-    assigned: HashMap<usize, Arc<Block>>,
+    free: Vec<Arc<GradBlock>>,
+    assigned: HashMap<usize, Arc<GradBlock>>,
     made: usize,
 }
 
-impl Pool {
+impl GradBlockPool {
     pub(super) fn new(block_bytes: usize) -> Self {
         Self { block_bytes, blocks: Mutex::default() }
     }
@@ -44,7 +44,7 @@ impl Pool {
         group: &Group,
         bucket: usize,
         at_once: bool,
-    ) -> Result<Option<Arc<Block>>> {
+    ) -> Result<Option<Arc<GradBlock>>> {
         let mut blocks = self.lock();
         if let Some(block) = blocks.assigned.get(&bucket) {
             return Ok(Some(Arc::clone(block)));
@@ -53,7 +53,7 @@ impl Pool {
             Some(block) => block,
             None if blocks.made >= MOST_BLOCKS && !at_once => return Ok(None),
             None => {
-                let block = Arc::new(Block::new(group, self.block_bytes, None)?);
+                let block = Arc::new(GradBlock::new(group, self.block_bytes, None)?);
                 blocks.made += 1;
                 block
             }
@@ -68,7 +68,7 @@ impl Pool {
     }
 
     /// The memory of a bucket that was reduced.
-    pub(super) fn give_back(&self, block: Arc<Block>) {
+    pub(super) fn give_back(&self, block: Arc<GradBlock>) {
         self.lock().free.push(block);
     }
 

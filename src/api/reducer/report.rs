@@ -5,20 +5,20 @@
 //! The names of the fields are those of c10d.
 
 use super::ballot::Ballot;
-use super::step::Step;
-use super::{Reducer, State};
+use super::step::ReducerStep;
+use super::{Reducer, ReducerState};
 use crate::api::group::Group;
-use crate::base::debug::{self, Level};
+use crate::base::debug::{self, DebugLevel};
 use crate::base::log;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Each of so many steps has a line.
-const FIRST_STEPS: u64 = 10;
+const ALWAYS_LOGGED_STEPS: u64 = 10;
 
 /// After them, one of so many has a line.
-const EVERY: u64 = 100;
+const LOG_INTERVAL_STEPS: u64 = 100;
 
 /// Figures of the last step that ended; see `dist_reducer_stats_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct ReducerStats {
 
 /// The figures of the last step, and sums over all steps.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct ReducerTotals {
     last: ReducerStats,
     bytes_reduced: u64,
     bytes_saved: u64,
@@ -51,7 +51,7 @@ pub(super) struct Totals {
     pub(super) retries: u64,
 }
 
-fn ns(duration: Duration) -> u64 {
+fn saturating_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -60,9 +60,9 @@ fn between(from: Option<Instant>, to: Option<Instant>) -> Duration {
     from.zip(to).map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from))
 }
 
-impl Totals {
+impl ReducerTotals {
     /// Adds a step that has ended.
-    pub(super) fn add(&mut self, step: &Step, n_buckets: usize) {
+    pub(super) fn add(&mut self, step: &ReducerStep, n_buckets: usize) {
         let notes = step.notes.lock();
         let times = &step.times;
         let whole = between(Some(times.begun), times.ended);
@@ -72,9 +72,12 @@ impl Totals {
             bytes_reduced: notes.bytes_reduced,
             bytes_saved,
             bytes_copied: notes.bytes_copied,
-            first_ready_to_last_ready_ns: ns(between(times.first_ready, times.last_ready)),
-            communication_ns: ns(notes.communication),
-            step_ns: ns(whole),
+            first_ready_to_last_ready_ns: saturating_ns(between(
+                times.first_ready,
+                times.last_ready,
+            )),
+            communication_ns: saturating_ns(notes.communication),
+            step_ns: saturating_ns(whole),
             ..ReducerStats::default()
         };
         self.bytes_reduced += notes.bytes_reduced;
@@ -86,7 +89,7 @@ impl Totals {
 
     /// How long the end of the last step was waited for.
     pub(super) fn exposed(&mut self, time: Duration) {
-        self.last.exposed_ns = ns(time);
+        self.last.exposed_ns = saturating_ns(time);
         self.exposed += time;
     }
 }
@@ -95,7 +98,7 @@ impl Reducer {
     /// Figures of the last step that ended.
     pub fn stats(&self) -> ReducerStats {
         let state = self.settled();
-        let Totals { last, rebuilds, retries, .. } = state.totals;
+        let ReducerTotals { last, rebuilds, retries, .. } = state.totals;
         ReducerStats { steps: state.steps, rebuilds, retries, ..last }
     }
 
@@ -126,9 +129,9 @@ impl Reducer {
             "bytes_reduced": totals.bytes_reduced,
             "bytes_saved": totals.bytes_saved,
             "bytes_copied": totals.bytes_copied,
-            "communication_ns": ns(totals.communication),
-            "exposed_ns": ns(totals.exposed),
-            "step_ns": ns(totals.time),
+            "communication_ns": saturating_ns(totals.communication),
+            "exposed_ns": saturating_ns(totals.exposed),
+            "step_ns": saturating_ns(totals.time),
             "rebuilds": totals.rebuilds,
             "retries": totals.retries,
         })
@@ -144,8 +147,8 @@ impl Reducer {
     }
 
     /// The reducer was created.
-    pub(super) fn tell_birth(&self, group: &Group) {
-        if debug::level() < Level::Info || !log::enabled(log::Level::Info) {
+    pub(super) fn log_creation(&self, group: &Group) {
+        if debug::level() < DebugLevel::Info || !log::enabled(log::LogLevel::Info) {
             return;
         }
         let memory = std::sync::Arc::clone(&self.lock().memory);
@@ -160,17 +163,17 @@ impl Reducer {
         let limits = self.options.limits(&self.params);
         let places = self.params.iter().any(|param| param.is_trained() && param.grad.is_none());
         crate::log!(
-            log::Level::Info,
+            log::LogLevel::Info,
             "reducer on {}: world_size: {}, module_name: {}, backend_name: {}, broadcast_buffers: {}, bucket_cap_bytes: \
              {}, find_unused_parameters: {}, gradient_as_bucket_view: {places}, static_graph: {}, join_uneven_inputs: {}, \
              num_parameter_tensors: {}, total_parameter_size_bytes: {}, dtypes: {}, bucket_sizes: {}",
-            group.whom(),
+            group.describe_rank(),
             group.size(),
             if self.options.name.is_empty() { "unnamed" } else { &self.options.name },
             group.backend_name(),
             self.options.broadcasts_buffers,
             limits.rest,
-            self.options.missing != super::Missing::Error,
+            self.options.missing != super::MissingPolicy::Error,
             self.options.is_static,
             self.options.is_uneven,
             self.trained_params(),
@@ -181,9 +184,16 @@ impl Reducer {
     }
 
     /// A step has ended.
-    pub(super) fn tell_step(&self, state: &State, step: &Step, ballot: &Ballot, group: &Group) {
-        let is_due = step.number < FIRST_STEPS || step.number.is_multiple_of(EVERY);
-        if debug::level() < Level::Detail || !is_due || !log::enabled(log::Level::Info) {
+    pub(super) fn log_step(
+        &self,
+        state: &ReducerState,
+        step: &ReducerStep,
+        ballot: &Ballot,
+        group: &Group,
+    ) {
+        let is_due =
+            step.number < ALWAYS_LOGGED_STEPS || step.number.is_multiple_of(LOG_INTERVAL_STEPS);
+        if debug::level() < DebugLevel::Detail || !is_due || !log::enabled(log::LogLevel::Info) {
             return;
         }
         let times = &step.times;
@@ -206,19 +216,19 @@ impl Reducer {
         let communication = between(times.first_sent, notes.last_end);
         let overlap = between(times.first_sent, times.last_ready).min(communication);
         crate::log!(
-            log::Level::Info,
+            log::LogLevel::Info,
             "reducer on {}: iteration: {}, unused_parameter_size: {unused_bytes}, unused_parameters: {}, \
              has_rebuilt_buckets: {}, num_buckets_reduced: {}, forward_compute_time: {}, backward_compute_time: {}, \
              backward_comm_time: {}, backward_compute_comm_overlap_time: {}, votes: {:#x} of ranks {:?} (times in ns)",
-            group.whom(),
+            group.describe_rank(),
             step.number,
             if unused.is_empty() { "none".to_owned() } else { unused.join(", ") },
             state.totals.rebuilds > 0,
             step.sent,
-            ns(between(Some(times.begun), times.first_ready)),
-            ns(compute),
-            ns(communication),
-            ns(overlap),
+            saturating_ns(between(Some(times.begun), times.first_ready)),
+            saturating_ns(compute),
+            saturating_ns(communication),
+            saturating_ns(overlap),
             ballot.votes(),
             ballot.voters()
         );

@@ -114,7 +114,7 @@ impl Sampler {
                     .and_then(|at| indices.get(at))
                     .copied()
                     .unwrap_or(0),
-                None => self.listed(position),
+                None => self.index_at(position),
             });
         }
         let taken = end - std::mem::replace(&mut state.position, end);
@@ -122,7 +122,7 @@ impl Sampler {
     }
 
     /// Where the index at a position of this rank is in the list of all indices.
-    fn listed(&self, position: u64) -> u64 {
+    fn index_at(&self, position: u64) -> u64 {
         let SamplerOptions { dataset_len, replicas, rank, .. } = self.options;
         (rank + position * replicas) % dataset_len
     }
@@ -144,7 +144,7 @@ impl Sampler {
         let mut own = Vec::new();
         let room = usize::try_from(self.len).ok().filter(|&len| own.try_reserve_exact(len).is_ok());
         room.ok_or_else(|| no_memory(self.len))?;
-        own.extend((0..self.len).map(|position| whole.get(self.listed(position))));
+        own.extend((0..self.len).map(|position| whole.get(self.index_at(position))));
         Ok(own)
     }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_taken_in_order_and_again() {
+    fn seek_repeats_indices_in_order() {
         let options = SamplerOptions {
             dataset_len: 10,
             replicas: 3,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_none_is_refused() {
+    fn rank_outside_the_replicas_is_refused() {
         let options = SamplerOptions {
             dataset_len: 1,
             replicas: 2,

@@ -14,18 +14,18 @@
 
 #![allow(unsafe_code, reason = "a view of a message that its job holds")]
 
-use super::memory::Block;
-use super::options::Divide;
+use super::memory::GradBlock;
+use super::options::DividePolicy;
 use super::param::Param;
-use super::step::Step;
+use super::step::ReducerStep;
 use super::task::StepLog;
-use super::{Reducer, State};
-use crate::api::bytes::{BytesCall, Deliver};
+use super::{Reducer, ReducerState};
+use crate::api::bytes::{BytesCall, BytesHandler};
 use crate::api::call::CallOptions;
 use crate::api::group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::op::ReduceOp;
 use crate::kernel;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) struct SparseInput {
 #[derive(Debug)]
 pub(super) struct SparseResult {
     pub(super) rows: Vec<i64>,
-    pub(super) values: Block,
+    pub(super) values: GradBlock,
 }
 
 /// How the rows of a parameter are added.
@@ -56,7 +56,7 @@ struct SparseSum {
     dtype: DataType,
     row_bytes: usize,
     n_rows: usize,
-    divide: Divide,
+    divide: DividePolicy,
     initial_ranks: usize,
 }
 
@@ -156,21 +156,21 @@ impl SparseSum {
             .collect();
         rows.sort_unstable();
         rows.dedup();
-        let values = Block::new(group, rows.len() * self.row_bytes, None)?;
+        let values = GradBlock::new(group, rows.len() * self.row_bytes, None)?;
         let weights: f64 = decoded.iter().map(|message| message.weight).sum();
         for message in &decoded {
             let factor = match self.divide {
-                Divide::Weighted if weights > 0.0 => Some(message.weight / weights),
-                Divide::Weighted => Some(0.0),
+                DividePolicy::Weighted if weights > 0.0 => Some(message.weight / weights),
+                DividePolicy::Weighted => Some(0.0),
                 _ => None,
             };
             self.add(message, factor, &rows, values.view());
         }
         let active = decoded.iter().filter(|message| message.is_active).count();
         match self.divide {
-            Divide::World => kernel::average(self.dtype, values.view(), active.max(1)),
-            Divide::Initial => kernel::average(self.dtype, values.view(), self.initial_ranks),
-            Divide::None | Divide::Weighted => {}
+            DividePolicy::World => kernel::average(self.dtype, values.view(), active.max(1)),
+            DividePolicy::Initial => kernel::average(self.dtype, values.view(), self.initial_ranks),
+            DividePolicy::None | DividePolicy::Weighted => {}
         }
         Ok(SparseResult { rows, values })
     }
@@ -249,8 +249,8 @@ impl Reducer {
     /// Those of operations that are issued.
     pub(super) fn send_sparse_bucket(
         &self,
-        state: &State,
-        step: &mut Step,
+        state: &ReducerState,
+        step: &mut ReducerStep,
         group: &Arc<Group>,
     ) -> Result<()> {
         let index = state.memory.layout.buckets[step.sent].params[0];
@@ -273,13 +273,13 @@ impl Reducer {
         // SAFETY: the bytes are not changed, and the job holds them until it has ended.
         let bytes = unsafe { Src::new(message.as_ptr(), message.len()) };
         let (notes, weak) = (Arc::clone(&step.notes), Arc::downgrade(group));
-        let deliver = Deliver::new(move |messages| {
+        let deliver = BytesHandler::new(move |messages| {
             let held = message;
             let group = weak.upgrade().ok_or_else(|| Error::internal("a job without a group"))?;
-            note(&notes, index, sum.of(&messages, &group)?, held.len());
+            record_result(&notes, index, sum.of(&messages, &group)?, held.len());
             Ok(())
         });
-        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN };
+        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
         let call = group.prepare_bytes(BytesCall::all_gather(bytes), options, deliver)?;
         let work = Arc::clone(call.work());
         let is_called = !self.options.is_retryable && !step.is_joined;
@@ -294,7 +294,7 @@ impl Reducer {
     }
 }
 
-fn note(notes: &StepLog, param: usize, result: SparseResult, sent: usize) {
+fn record_result(notes: &StepLog, param: usize, result: SparseResult, sent: usize) {
     let mut notes = notes.lock();
     notes.bytes_reduced += sent as u64;
     notes.bytes_sent += sent as u64;

@@ -9,8 +9,8 @@ use super::options::ReducerOptions;
 use super::param::Param;
 use super::shard::OwnGrads;
 use super::sparse::SparseInput;
-use super::task::{BucketJob, Collect, Deliver, StepLog};
-use super::weights::{Factor, StepSums};
+use super::task::{BucketJob, GradCollection, GradDelivery, StepLog};
+use super::weights::{ReduceFactor, StepSums};
 use crate::api::group::Group;
 use crate::api::work::Work;
 use crate::base::buffer::Dst;
@@ -22,7 +22,7 @@ use std::time::Instant;
 
 /// The state of a gradient in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum GradMark {
     /// Nothing yet.
     Open,
     /// It is there.
@@ -45,12 +45,12 @@ pub(super) struct StepTimes {
 
 /// A synchronised step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct ReducerStep {
     pub(super) number: u64,
     pub(super) weight: f64,
     /// This rank is out of data and contributes zeros.
     pub(super) is_joined: bool,
-    pub(super) marks: Vec<Mark>,
+    pub(super) marks: Vec<GradMark>,
     /// How often each parameter was marked.
     pub(super) counts: Vec<u32>,
     /// For each bucket, how many gradients are not there.
@@ -73,7 +73,7 @@ pub(super) struct Step {
     pub(super) times: StepTimes,
 }
 
-impl Step {
+impl ReducerStep {
     pub(super) fn new(number: u64, memory: &GradMemory, weight: f64) -> Self {
         let params = memory.layout.places.len();
         let left = memory.layout.buckets.iter().map(|bucket| bucket.params.len()).collect();
@@ -81,7 +81,7 @@ impl Step {
             number,
             weight,
             is_joined: false,
-            marks: vec![Mark::Open; params],
+            marks: vec![GradMark::Open; params],
             counts: vec![0; params],
             left,
             is_held_back: false,
@@ -104,11 +104,11 @@ impl Step {
     }
 
     /// Notes the state of a gradient.
-    pub(super) fn resolve(&mut self, memory: &GradMemory, param: usize, mark: Mark) {
+    pub(super) fn resolve(&mut self, memory: &GradMemory, param: usize, mark: GradMark) {
         let Some((bucket, _)) = memory.layout.places[param] else { return };
         self.marks[param] = mark;
         self.left[bucket] -= 1;
-        if mark == Mark::Ready {
+        if mark == GradMark::Ready {
             let now = Instant::now();
             self.times.first_ready.get_or_insert(now);
             self.times.last_ready = Some(now);
@@ -126,7 +126,7 @@ impl Step {
     /// The parameters with a gradient that were not marked.
     pub(super) fn unmarked<'s>(&'s self, params: &'s [Param]) -> impl Iterator<Item = usize> + 's {
         let is_open =
-            |&index: &usize| params[index].is_trained() && self.marks[index] == Mark::Open;
+            |&index: &usize| params[index].is_trained() && self.marks[index] == GradMark::Open;
         (0..params.len()).filter(is_open)
     }
 
@@ -151,7 +151,7 @@ pub(super) struct JobContext<'c> {
     pub(super) memory: &'c Arc<GradMemory>,
     pub(super) params: &'c [Param],
     pub(super) options: &'c ReducerOptions,
-    pub(super) factor: &'c Factor,
+    pub(super) factor: &'c ReduceFactor,
     /// Where results go, if buckets are scattered.
     pub(super) own: Option<&'c Arc<OwnGrads>>,
 }
@@ -161,7 +161,7 @@ impl JobContext<'_> {
     ///
     /// # Errors
     /// `OutOfMemory`, `System` if there is no room to collect gradients.
-    pub(super) fn next_job(&self, step: &Step) -> Result<BucketJob> {
+    pub(super) fn next_job(&self, step: &ReducerStep) -> Result<BucketJob> {
         let index = step.sent;
         let mut job = BucketJob {
             index,
@@ -189,30 +189,30 @@ impl JobContext<'_> {
     }
 
     /// Gradients in places are reduced where they are, or from there to their results.
-    fn reduce_places(&self, job: &mut BucketJob, step: &Step, places: Dst<'static>) {
+    fn reduce_places(&self, job: &mut BucketJob, step: &ReducerStep, places: Dst<'static>) {
         let bucket = &self.memory.layout.buckets[job.index];
         let result = self.memory.bucket_result(job.index);
         (job.send, job.recv) = (places, result.unwrap_or(places));
         for (position, &param) in bucket.params.iter().enumerate() {
             let place = bucket.part(places, position);
-            if step.marks[param] == Mark::Ready {
+            if step.marks[param] == GradMark::Ready {
                 continue;
             }
             let keeps = !step.is_joined && self.options.keeps_unused(step.marks[param]);
             job.collect.push(if keeps {
                 let result = result.map(|result| bucket.part(result, position));
-                Collect::ZeroUnlessUnused { param, place, result }
+                GradCollection::ZeroUnlessUnused { param, place, result }
             } else {
-                Collect::Zero(place)
+                GradCollection::Zero(place)
             });
         }
     }
 
     /// The caller's gradients: a single one is reduced where it is, several are collected.
-    fn reduce_owned(&self, job: &mut BucketJob, step: &Step) -> Result<()> {
+    fn reduce_owned(&self, job: &mut BucketJob, step: &ReducerStep) -> Result<()> {
         let bucket = &self.memory.layout.buckets[job.index];
         let result = self.memory.bucket_result(job.index);
-        let is_single = bucket.params.len() == 1 && step.marks[bucket.params[0]] == Mark::Ready;
+        let is_single = bucket.params.len() == 1 && step.marks[bucket.params[0]] == GradMark::Ready;
         if is_single {
             let grad = self.grad(bucket.params[0]);
             (job.send, job.recv) = (grad, result.unwrap_or(grad));
@@ -233,8 +233,8 @@ impl JobContext<'_> {
             let mark = step.marks[param];
             if !is_single {
                 job.collect.push(match mark {
-                    Mark::Ready => Collect::Copy { from: grad.as_src(), to: at },
-                    _ => Collect::Zero(at),
+                    GradMark::Ready => GradCollection::Copy { from: grad.as_src(), to: at },
+                    _ => GradCollection::Zero(at),
                 });
             }
             let is_in_place = is_single && result.is_none();
@@ -246,7 +246,7 @@ impl JobContext<'_> {
     }
 
     /// The own part of the sum goes apart; the gradients stay as they are.
-    fn scatter(&self, job: &mut BucketJob, step: &Step, recv: Dst<'static>) -> Result<()> {
+    fn scatter(&self, job: &mut BucketJob, step: &ReducerStep, recv: Dst<'static>) -> Result<()> {
         let bucket = &self.memory.layout.buckets[job.index];
         job.recv = recv;
         if bucket.is_owned {
@@ -264,17 +264,17 @@ impl JobContext<'_> {
             (None, None) => return Err(Error::internal("a bucket without places")),
         };
         for (position, &param) in bucket.params.iter().enumerate() {
-            if step.marks[param] != Mark::Ready {
-                job.collect.push(Collect::Zero(bucket.part(job.send, position)));
+            if step.marks[param] != GradMark::Ready {
+                job.collect.push(GradCollection::Zero(bucket.part(job.send, position)));
             }
         }
         Ok(())
     }
 
     /// The caller's gradients of a bucket that is scattered.
-    fn collect_owned(&self, job: &mut BucketJob, step: &Step) -> Result<()> {
+    fn collect_owned(&self, job: &mut BucketJob, step: &ReducerStep) -> Result<()> {
         let bucket = &self.memory.layout.buckets[job.index];
-        if bucket.params.len() == 1 && step.marks[bucket.params[0]] == Mark::Ready {
+        if bucket.params.len() == 1 && step.marks[bucket.params[0]] == GradMark::Ready {
             job.send = self.grad(bucket.params[0]);
             return Ok(());
         }
@@ -284,8 +284,8 @@ impl JobContext<'_> {
         for (position, &param) in bucket.params.iter().enumerate() {
             let to = bucket.part(job.send, position);
             job.collect.push(match step.marks[param] {
-                Mark::Ready => Collect::Copy { from: self.grad(param).as_src(), to },
-                _ => Collect::Zero(to),
+                GradMark::Ready => GradCollection::Copy { from: self.grad(param).as_src(), to },
+                _ => GradCollection::Zero(to),
             });
         }
         Ok(())
@@ -294,16 +294,16 @@ impl JobContext<'_> {
     fn delivery(
         &self,
         param: usize,
-        mark: Mark,
+        mark: GradMark,
         is_apart: bool,
         (at, grad): (Dst<'static>, Dst<'static>),
-    ) -> Deliver {
+    ) -> GradDelivery {
         let (from, to) = (at.as_src(), grad);
-        let only_if_used = mark != Mark::Ready && self.options.keeps_unused(mark);
+        let only_if_used = mark != GradMark::Ready && self.options.keeps_unused(mark);
         match (is_apart, only_if_used) {
-            (true, _) => Deliver::AtCommit { param, only_if_used, from, to },
-            (false, true) => Deliver::HeldAside { param, from, to },
-            (false, false) => Deliver::Now { from, to },
+            (true, _) => GradDelivery::AtCommit { param, only_if_used, from, to },
+            (false, true) => GradDelivery::HeldAside { param, from, to },
+            (false, false) => GradDelivery::Now { from, to },
         }
     }
 

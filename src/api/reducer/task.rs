@@ -10,16 +10,16 @@ use super::ballot::Ballot;
 use super::device::GradStream;
 use super::hook::{Hook, HookBucket, HookTurn, PowerUpdate};
 use super::launch::fail;
-use super::memory::{Block, GradMemory};
+use super::memory::{GradBlock, GradMemory};
 use super::shard::OwnGrads;
 use super::sparse::SparseResult;
-use super::weights::Factor;
+use super::weights::ReduceFactor;
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;
-use crate::api::issue::Task;
+use crate::api::issue::OperationTask;
 use crate::api::work::Work;
 use crate::base::buffer::{Dst, Src};
-use crate::base::deadline::{Deadline, LateDeadline};
+use crate::base::deadline::{Deadline, LazyDeadline};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 use crate::base::op::ReduceOp;
@@ -35,15 +35,15 @@ pub(super) fn run_in_turn(
     first: Descriptor,
     deadline: &Deadline,
 ) -> Result<()> {
-    let deadline = LateDeadline::from(*deadline);
+    let deadline = LazyDeadline::from(*deadline);
     let of = (group.name(), &deadline);
     let operation = call.operation(first, options, of, &group.observer);
-    group.carry_out(&operation, options.values)
+    group.carry_out(&operation, options.nan_check)
 }
 
 /// What happens to a gradient before its bucket is reduced.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Collect {
+pub(super) enum GradCollection {
     /// It is copied to where the bucket is reduced.
     Copy { from: Src<'static>, to: Dst<'static> },
     /// This rank contributes zeros.
@@ -54,7 +54,7 @@ pub(super) enum Collect {
 
 /// What happens to a reduced gradient.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Deliver {
+pub(super) enum GradDelivery {
     /// It is copied to the caller's memory.
     Now { from: Src<'static>, to: Dst<'static> },
     /// It is copied once the ranks have agreed on the step: always, or only if a rank used the
@@ -67,16 +67,16 @@ pub(super) enum Deliver {
 
 /// A copy that waits for the agreement at the end of the step.
 #[derive(Debug)]
-pub(super) struct Deferred {
+pub(super) struct DeferredCopy {
     param: usize,
-    when: DeferredIf,
+    when: DeferredCondition,
     bytes: DeferredBytes,
     to: Dst<'static>,
 }
 
 /// When a copy takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeferredIf {
+pub(super) enum DeferredCondition {
     Always,
     Used,
     Unused,
@@ -85,21 +85,21 @@ pub(super) enum DeferredIf {
 /// Where the bytes of a copy are until then.
 #[derive(Debug)]
 pub(super) enum DeferredBytes {
-    Aside(Arc<[u8]>),
+    Owned(Arc<[u8]>),
     InPlace(Src<'static>),
     /// In memory of the device, which is held if the bytes are set aside.
     OnDevice {
         bytes: Src<'static>,
-        _held: Option<Arc<Block>>,
+        _held: Option<Arc<GradBlock>>,
     },
 }
 
-impl Deferred {
+impl DeferredCopy {
     /// A copy in memory of a device. The block has the bytes, if they are set aside.
     pub(super) fn on_device(
-        (param, when): (usize, DeferredIf),
+        (param, when): (usize, DeferredCondition),
         from: Src<'static>,
-        block: Option<Arc<Block>>,
+        block: Option<Arc<GradBlock>>,
         to: Dst<'static>,
     ) -> Self {
         let bytes = DeferredBytes::OnDevice { bytes: from, _held: block };
@@ -108,7 +108,7 @@ impl Deferred {
 
     fn copy(&self, device: Option<&GradStream>) -> Result<()> {
         match (&self.bytes, device) {
-            (DeferredBytes::Aside(bytes), _) => self.to.copy_from(Src::from(&bytes[..])),
+            (DeferredBytes::Owned(bytes), _) => self.to.copy_from(Src::from(&bytes[..])),
             (DeferredBytes::InPlace(bytes), _) => self.to.copy_from(*bytes),
             (DeferredBytes::OnDevice { bytes, .. }, Some(stream)) => {
                 stream.copy(*bytes, self.to)?
@@ -123,9 +123,9 @@ impl Deferred {
     /// Copies, if the agreement says so; the number of bytes.
     fn settle(&self, ballot: &Ballot, device: Option<&GradStream>) -> Result<usize> {
         let applies = match self.when {
-            DeferredIf::Always => true,
-            DeferredIf::Used => ballot.is_used(self.param),
-            DeferredIf::Unused => !ballot.is_used(self.param),
+            DeferredCondition::Always => true,
+            DeferredCondition::Used => ballot.is_used(self.param),
+            DeferredCondition::Unused => !ballot.is_used(self.param),
         };
         if !applies {
             return Ok(0);
@@ -144,7 +144,7 @@ pub(super) struct StepLog {
 /// See [`StepLog`].
 #[derive(Debug, Default)]
 pub(super) struct StepNotes {
-    pub(super) deferred: Vec<Deferred>,
+    pub(super) deferred: Vec<DeferredCopy>,
     /// The reduced rows of sparse gradients, by parameter.
     pub(super) sparse: Vec<(usize, SparseResult)>,
     /// What a hook keeps if the ranks agree on the step.
@@ -174,7 +174,7 @@ impl StepNotes {
         &mut self,
         ballot: &Ballot,
         device: Option<&GradStream>,
-    ) -> Result<Vec<Deferred>> {
+    ) -> Result<Vec<DeferredCopy>> {
         let deferred = std::mem::take(&mut self.deferred);
         for copy in &deferred {
             self.bytes_copied += copy.settle(ballot, device)? as u64;
@@ -186,11 +186,11 @@ impl StepNotes {
     ///
     /// # Errors
     /// `Backend`, of a device.
-    pub(super) fn undo(&mut self, device: Option<&GradStream>) -> Result<Vec<Deferred>> {
+    pub(super) fn undo(&mut self, device: Option<&GradStream>) -> Result<Vec<DeferredCopy>> {
         self.sparse.clear();
         self.hook_updates.clear();
         let deferred = std::mem::take(&mut self.deferred);
-        let overwritten = deferred.iter().filter(|copy| copy.when == DeferredIf::Unused);
+        let overwritten = deferred.iter().filter(|copy| copy.when == DeferredCondition::Unused);
         overwritten.map(|copy| copy.copy(device)).collect::<Result<Vec<()>>>()?;
         Ok(deferred)
     }
@@ -204,16 +204,16 @@ pub(super) struct BucketJob {
     pub(super) dtype: DataType,
     pub(super) send: Dst<'static>,
     pub(super) recv: Dst<'static>,
-    pub(super) collect: Vec<Collect>,
-    pub(super) deliver: Vec<Deliver>,
-    pub(super) factor: Factor,
+    pub(super) collect: Vec<GradCollection>,
+    pub(super) deliver: Vec<GradDelivery>,
+    pub(super) factor: ReduceFactor,
     /// Held, so that the memory is there until the operation has ended.
     /// Where the own part of the result goes, if the bucket is scattered.
     pub(super) own: Option<Arc<OwnGrads>>,
     /// Memory of the pool that has the places.
-    pub(super) pooled: Option<Arc<Block>>,
+    pub(super) pooled: Option<Arc<GradBlock>>,
     pub(super) memory: Arc<GradMemory>,
-    pub(super) _scratch: Option<Arc<Block>>,
+    pub(super) _scratch: Option<Arc<GradBlock>>,
 }
 
 impl BucketJob {
@@ -256,18 +256,18 @@ impl BucketJob {
         let mut copied = 0;
         for collect in &self.collect {
             match *collect {
-                Collect::Copy { from, to } => {
+                GradCollection::Copy { from, to } => {
                     to.copy_from(from);
                     copied += to.len();
                 }
-                Collect::Zero(to) => to.fill_zero(),
-                Collect::ZeroUnlessUnused { param, place, result } => {
-                    let bytes = aside(place.as_src());
+                GradCollection::Zero(to) => to.fill_zero(),
+                GradCollection::ZeroUnlessUnused { param, place, result } => {
+                    let bytes = copy_aside(place.as_src());
                     let mut notes = notes.lock();
                     for to in [Some(place), result].into_iter().flatten() {
-                        let bytes = DeferredBytes::Aside(Arc::clone(&bytes));
-                        let when = DeferredIf::Unused;
-                        notes.deferred.push(Deferred { param, when, bytes, to });
+                        let bytes = DeferredBytes::Owned(Arc::clone(&bytes));
+                        let when = DeferredCondition::Unused;
+                        notes.deferred.push(DeferredCopy { param, when, bytes, to });
                     }
                     drop(notes);
                     copied += place.len();
@@ -283,19 +283,23 @@ impl BucketJob {
         let mut copied = 0;
         for deliver in &self.deliver {
             let deferred = match *deliver {
-                Deliver::Now { from, to } => {
+                GradDelivery::Now { from, to } => {
                     to.copy_from(from);
                     copied += to.len();
                     continue;
                 }
-                Deliver::AtCommit { param, only_if_used, from, to } => {
-                    let when = if only_if_used { DeferredIf::Used } else { DeferredIf::Always };
-                    Deferred { param, when, bytes: DeferredBytes::InPlace(from), to }
+                GradDelivery::AtCommit { param, only_if_used, from, to } => {
+                    let when = if only_if_used {
+                        DeferredCondition::Used
+                    } else {
+                        DeferredCondition::Always
+                    };
+                    DeferredCopy { param, when, bytes: DeferredBytes::InPlace(from), to }
                 }
-                Deliver::HeldAside { param, from, to } => {
+                GradDelivery::HeldAside { param, from, to } => {
                     copied += from.len();
-                    let bytes = DeferredBytes::Aside(aside(from));
-                    Deferred { param, when: DeferredIf::Used, bytes, to }
+                    let bytes = DeferredBytes::Owned(copy_aside(from));
+                    DeferredCopy { param, when: DeferredCondition::Used, bytes, to }
                 }
             };
             notes.lock().deferred.push(deferred);
@@ -305,7 +309,7 @@ impl BucketJob {
 }
 
 /// A copy of bytes.
-fn aside(from: Src<'static>) -> Arc<[u8]> {
+fn copy_aside(from: Src<'static>) -> Arc<[u8]> {
     let mut bytes = vec![0; from.len()];
     Dst::from(bytes.as_mut_slice()).copy_from(from);
     bytes.into()
@@ -321,12 +325,12 @@ pub(super) struct BucketTask {
     pub(super) works: [Arc<Work>; 1],
 }
 
-impl Task for BucketTask {
+impl OperationTask for BucketTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }
 
-    fn operations(&self) -> u64 {
+    fn operation_count(&self) -> u64 {
         self.hook.as_ref().map_or(1, |hook| hook.operations())
     }
 
@@ -375,7 +379,7 @@ impl BallotTask {
     }
 }
 
-impl Task for BallotTask {
+impl OperationTask for BallotTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }

@@ -1,7 +1,10 @@
 //! One rank has seen the end of a step, and another rank has not.
 
-use super::step::Step;
-use super::{Deliver, Divide, Missing, Param, ParamRole, Phase, Reducer, ReducerOptions};
+use super::step::ReducerStep;
+use super::{
+    DividePolicy, MissingPolicy, Param, ParamRole, Reducer, ReducerOptions, ReducerPhase,
+    VoteDelivery,
+};
 use crate::api::call::Call;
 use crate::api::group::Group;
 use crate::api::tests::ranks;
@@ -43,8 +46,8 @@ fn options() -> ReducerOptions {
     ReducerOptions {
         bucket_bytes: 1,
         first_bucket_bytes: 1,
-        divide: Divide::None,
-        missing: Missing::Skip,
+        divide: DividePolicy::None,
+        missing: MissingPolicy::Skip,
         is_retryable: true,
         has_fixed_layout: true,
         ..ReducerOptions::default()
@@ -55,16 +58,17 @@ fn options() -> ReducerOptions {
 fn end(reducer: &Arc<Reducer>, vote: u64) -> Result<u64> {
     let votes = Arc::new(AtomicU64::new(u64::MAX));
     let taken = Arc::clone(&votes);
-    reducer.end(vote, Deliver::new(move |votes| taken.store(votes, Ordering::Release)))?;
+    reducer.end(vote, VoteDelivery::new(move |votes| taken.store(votes, Ordering::Release)))?;
     Ok(votes.load(Ordering::Acquire))
 }
 
 /// Contributes to the agreement on a step, and fails before its outcome is known.
-fn miss_the_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
-    let (mut bytes, step): (Vec<u8>, Box<Step>) = {
+fn skip_step_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
+    let (mut bytes, step): (Vec<u8>, Box<ReducerStep>) = {
         let mut state = reducer.lock();
         let state = &mut *state;
-        let Phase::Open(mut step) = std::mem::replace(&mut state.phase, Phase::Idle) else {
+        let ReducerPhase::Open(mut step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle)
+        else {
             panic!("no step is open");
         };
         reducer.send_buckets(state, &mut step, 0, group);
@@ -74,11 +78,11 @@ fn miss_the_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
     let call = Call::all_reduce(view.as_src(), view, DataType::U8, ReduceOp::BitOr);
     group.run(call, &reducer.call_options()).unwrap();
     let error = Error::new(ErrorKind::PeerFailed, "a test");
-    reducer.lock().phase = Phase::Failed(step, error);
+    reducer.lock().phase = ReducerPhase::Failed(step, error);
 }
 
 /// Rank 1 misses the end of the first step, in which rank 0 casts a vote.
-fn take_the_end_from_another(group: &Arc<Group>, next: &Arc<HashStore>, place: &str, vote: u64) {
+fn recover_step_end_from_peer(group: &Arc<Group>, next: &Arc<HashStore>, place: &str, vote: u64) {
     let rank = group.rank();
     let own = if rank == 0 { 3.0 } else { 4.0 };
     // The last one is used by no rank, and the third one by rank 0 only.
@@ -96,7 +100,7 @@ fn take_the_end_from_another(group: &Arc<Group>, next: &Arc<HashStore>, place: &
     if rank == 0 {
         assert_eq!(end(&reducer, vote).unwrap(), vote);
     } else {
-        miss_the_end(&reducer, group);
+        skip_step_end(&reducer, group);
         assert_eq!(read(owned[0]), 4.0, "nothing is copied before the end");
     }
     let next = ranks::create(Arc::clone(next), place, rank, 2);
@@ -114,17 +118,17 @@ fn take_the_end_from_another(group: &Arc<Group>, next: &Arc<HashStore>, place: &
 }
 
 #[test]
-fn a_rank_takes_the_end_of_a_step_from_another() {
-    for place in ranks::PLACES {
+fn missed_step_end_is_recovered_from_a_peer() {
+    for place in ranks::TRANSPORTS {
         for vote in [0, 5] {
             let next = Arc::new(HashStore::new());
-            ranks::run(place, 2, |group| take_the_end_from_another(group, &next, place, vote));
+            ranks::run(place, 2, |group| recover_step_end_from_peer(group, &next, place, vote));
         }
     }
 }
 
 #[test]
-fn a_rank_two_steps_behind_is_refused() {
+fn rank_two_steps_behind_cannot_regroup() {
     let next = Arc::new(HashStore::new());
     ranks::run("transport=inproc", 2, |group| {
         let reducer = Reducer::create(group, vec![param("a", Some(1.0))], options()).unwrap();

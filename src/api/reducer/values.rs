@@ -1,19 +1,19 @@
 //! The values of parameters and buffers: broadcast from one rank to all.
 
 use super::param::{Param, ParamRole};
-use super::{Phase, Reducer};
+use super::{Reducer, ReducerPhase};
 use crate::api::call::{Call, CallOptions};
 use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::api::work::Work;
 use crate::base::deadline::Deadline;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::Rank;
 use std::sync::Arc;
 
 /// A choice of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Values {
+pub struct ParamSelection {
     /// Parameters, trained and frozen ones.
     pub params: bool,
     /// Buffers.
@@ -22,13 +22,13 @@ pub struct Values {
     pub grads: bool,
 }
 
-impl Values {
+impl ParamSelection {
     /// Parameters and buffers.
     pub const ALL: Self = Self { params: true, buffers: true, grads: false };
     /// Buffers only.
     pub const BUFFERS: Self = Self { params: false, ..Self::ALL };
 
-    fn has(self, param: &Param) -> bool {
+    fn includes(self, param: &Param) -> bool {
         match param.role {
             ParamRole::Trained | ParamRole::Frozen => self.params,
             ParamRole::Buffer => self.buffers,
@@ -36,8 +36,8 @@ impl Values {
     }
 
     /// The parameters and buffers of the choice.
-    pub(super) fn of(self, params: &[Param]) -> impl Iterator<Item = &Param> {
-        params.iter().filter(move |param| self.has(param))
+    pub(super) fn select(self, params: &[Param]) -> impl Iterator<Item = &Param> {
+        params.iter().filter(move |param| self.includes(param))
     }
 }
 
@@ -46,8 +46,8 @@ impl Reducer {
     ///
     /// # Errors
     /// `InvalidArgument` inside a step or for a rank that does not exist; those of a broadcast.
-    pub fn broadcast(&self, root: Rank, values: Values) -> Result<()> {
-        callbacks::refuse_to_block("dist_reducer_broadcast")?;
+    pub fn broadcast(&self, root: Rank, values: ParamSelection) -> Result<()> {
+        callbacks::reject_blocking_in_callback("dist_reducer_broadcast")?;
         if values.grads {
             return Err(Error::invalid(
                 "gradients are not broadcast: they are the same on all ranks",
@@ -55,7 +55,7 @@ impl Reducer {
         }
         let group = {
             let state = self.settled();
-            if !matches!(state.phase, Phase::Idle) {
+            if !matches!(state.phase, ReducerPhase::Idle) {
                 return Err(state.refuse("values are broadcast between steps"));
             }
             state.group()?
@@ -68,12 +68,12 @@ impl Reducer {
         &self,
         group: &Arc<Group>,
         root: Rank,
-        values: Values,
+        values: ParamSelection,
     ) -> Result<()> {
-        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN };
+        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
         let mut works: Vec<Arc<Work>> = Vec::new();
         let mut outcome = Ok(());
-        for param in values.of(&self.params).filter(|param| param.count > 0) {
+        for param in values.select(&self.params).filter(|param| param.count > 0) {
             let call = Call::broadcast(param.data, param.dtype, root, group.rank());
             let options = match param.device {
                 Some(device) => self.device_options(device),
@@ -88,7 +88,7 @@ impl Reducer {
             }
         }
         for work in works {
-            work.will_be_awaited();
+            work.set_awaited();
             // The caller may use the values on the host.
             let ended = work.synchronize(&Deadline::never()).map(drop);
             outcome = outcome.and(ended);

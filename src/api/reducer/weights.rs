@@ -3,7 +3,7 @@
 use super::task::run_in_turn;
 use crate::api::call::{Call, CallOptions};
 use crate::api::group::Group;
-use crate::api::issue::Task;
+use crate::api::issue::OperationTask;
 use crate::api::work::Work;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
@@ -73,7 +73,7 @@ impl WeightsTask {
     }
 }
 
-impl Task for WeightsTask {
+impl OperationTask for WeightsTask {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }
@@ -100,7 +100,7 @@ impl Task for WeightsTask {
 
 /// What the sum of a bucket is divided by.
 #[derive(Clone, Debug)]
-pub(super) enum Factor {
+pub(super) enum ReduceFactor {
     /// The number of ranks.
     Average,
     /// Nothing.
@@ -113,7 +113,7 @@ pub(super) enum Factor {
     ByWeight(Arc<StepSums>, f64),
 }
 
-impl Factor {
+impl ReduceFactor {
     /// The operator of the bucket, the same on all ranks.
     pub(super) fn op(&self) -> ReduceOp {
         match self {

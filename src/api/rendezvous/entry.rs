@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// What a rank publishes under its rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct RendezvousEntry {
     /// Fresh for every process and attempt.
     pub(super) nonce: Nonce,
     /// The world size that it was told.
@@ -14,13 +14,13 @@ pub(super) struct Entry {
     /// Its version of libdist.
     pub(super) version: String,
     /// Process and host, for messages.
-    pub(super) who: String,
+    pub(super) process: String,
 }
 
-impl Entry {
+impl RendezvousEntry {
     /// As it stands in the store.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Self { nonce, size, version, who } = self;
+        let Self { nonce, size, version, process: who } = self;
         json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": who })
             .to_string()
             .into_bytes()
@@ -37,7 +37,7 @@ impl Entry {
                 nonce: Nonce::parse(entry.get("nonce")?.as_str()?)?,
                 size: usize::try_from(entry.get("size")?.as_u64()?).ok()?,
                 version: entry.get("version")?.as_str()?.to_owned(),
-                who: entry.get("who")?.as_str()?.to_owned(),
+                process: entry.get("who")?.as_str()?.to_owned(),
             })
         };
         parse().ok_or_else(|| {
@@ -53,40 +53,40 @@ impl Entry {
 
 /// A rank as rank 0 sees it.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct RendezvousPeer {
     /// What it has published.
-    pub(super) entry: Entry,
+    pub(super) entry: RendezvousEntry,
     /// How many offers its nonce was made before the present one.
-    pub(super) offers: u64,
+    pub(super) prior_offers: u64,
 }
 
-impl Guest {
+impl RendezvousPeer {
     /// Before the first offer.
-    pub(super) fn new(entry: Entry) -> Self {
-        Self { entry, offers: 0 }
+    pub(super) fn new(entry: RendezvousEntry) -> Self {
+        Self { entry, prior_offers: 0 }
     }
 
     /// After an offer that came to nothing: the same process as before, or another.
-    pub(super) fn update(&mut self, entry: Entry) {
+    pub(super) fn update(&mut self, entry: RendezvousEntry) {
         *self = if entry.nonce == self.entry.nonce {
-            Self { entry, offers: self.offers + 1 }
+            Self { entry, prior_offers: self.prior_offers + 1 }
         } else {
             Self::new(entry)
         };
     }
 }
 
-/// The first rank of which `wrong` has something to say.
+/// The first rank of which `find_problem` has something to say.
 ///
 /// # Errors
 /// `Mismatch` with what it said.
-pub(super) fn disagreement(
-    guests: &[Guest],
-    wrong: impl Fn(&Entry) -> Option<String>,
+pub(super) fn check_all_entries(
+    peers: &[RendezvousPeer],
+    find_problem: impl Fn(&RendezvousEntry) -> Option<String>,
 ) -> Result<()> {
-    for (rank, Guest { entry, .. }) in guests.iter().enumerate() {
-        if let Some(what) = wrong(entry) {
-            let message = format!("rank {rank} ({}) {what}", entry.who);
+    for (rank, RendezvousPeer { entry, .. }) in peers.iter().enumerate() {
+        if let Some(problem) = find_problem(entry) {
+            let message = format!("rank {rank} ({}) {problem}", entry.process);
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
         }
     }

@@ -1,12 +1,12 @@
 //! The exchange between ranks that have met through a store: each writes its part of a phase under
 //! the group's id, and reads those of all.
 
-use super::{Awaited, HEARING, Rendezvous, as_bytes};
-use crate::backend::Exchange;
+use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes};
+use crate::backend::BootstrapExchange;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 
 /// The exchange between the members of a group that has an id.
 #[derive(Debug)]
@@ -18,13 +18,13 @@ pub struct StoreExchange<'a> {
 }
 
 impl StoreExchange<'_> {
-    fn key(&self, what: &str) -> String {
-        format!("dist/{}/{}/{what}", self.rendezvous.name, self.id)
+    fn key(&self, suffix: &str) -> String {
+        format!("dist/{}/{}/{suffix}", self.rendezvous.name, self.id)
     }
 }
 
-impl Exchange for StoreExchange<'_> {
-    fn all(
+impl BootstrapExchange for StoreExchange<'_> {
+    fn all_gather(
         &self,
         phase: &str,
         mine: &[u8],
@@ -36,41 +36,41 @@ impl Exchange for StoreExchange<'_> {
         let keys: Vec<String> = (0..*size).map(key).collect();
         let to = format!("finish the phase \"{phase}\" of starting the group");
         let not_yet = format!("finished the phase \"{phase}\" of starting it");
-        let what = Awaited { to: &to, not_yet: &not_yet };
-        self.rendezvous.wait_for_ranks(&keys, what, || {
-            over().or_else(|| self.given_up()).map_or(Ok(false), Err)
+        let wait_for = WaitDescription { action: &to, completed: &not_yet };
+        self.rendezvous.wait_for_ranks(&keys, wait_for, || {
+            over().or_else(|| self.peer_failure()).map_or(Ok(false), Err)
         })?;
         store.multi_get(&as_bytes(&keys), deadline)
     }
 
-    fn give_up(&self, why: &Error) {
-        let Rendezvous { store, rank, size, who, .. } = self.rendezvous;
+    fn publish_failure(&self, why: &Error) {
+        let Rendezvous { store, rank, size, process: who, .. } = self.rendezvous;
         // A moment is granted beyond the deadline, which may be the very reason.
-        let limit = self.rendezvous.afterwards().capped(5 * HEARING);
+        let limit = self.rendezvous.report_deadline().capped(5 * ACK_TIMEOUT);
         let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
-        let tell = || {
+        let publish_failure = || {
             let count = store.add(self.key("failures").as_bytes(), 1, &limit)?;
             if count == 1 {
                 store.set(self.key("failure").as_bytes(), text.as_bytes(), &limit)?;
             }
-            let all = self.key("failures/all");
+            let acks_key = self.key("failures/all");
             if usize::try_from(count) == Ok(*size) {
-                store.set(all.as_bytes(), b"", &limit)
+                store.set(acks_key.as_bytes(), b"", &limit)
             } else if *rank == 0 {
                 // It may host the store, which the others need for hearing why.
-                store.wait(&[all.as_bytes()], &limit.capped(HEARING))
+                store.wait(&[acks_key.as_bytes()], &limit.capped(ACK_TIMEOUT))
             } else {
                 Ok(())
             }
         };
-        if let Err(error) = tell() {
-            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
+        if let Err(error) = publish_failure() {
+            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
         }
     }
 
-    fn given_up(&self) -> Option<Error> {
+    fn peer_failure(&self) -> Option<Error> {
         let store = &self.rendezvous.store;
-        let (key, limit) = (self.key("failure"), Deadline::after(HEARING));
+        let (key, limit) = (self.key("failure"), Deadline::after(ACK_TIMEOUT));
         if !store.check(&[key.as_bytes()], &limit).ok()? {
             return None;
         }

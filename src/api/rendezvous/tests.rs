@@ -1,5 +1,5 @@
 use super::*;
-use crate::backend::Exchange as _;
+use crate::backend::BootstrapExchange as _;
 use crate::store::HashStore;
 
 pub(super) fn rendezvous<'a>(
@@ -10,8 +10,8 @@ pub(super) fn rendezvous<'a>(
     deadline: &'a Deadline,
 ) -> Rendezvous<'a> {
     let store = Arc::clone(store);
-    let who = format!("process {nonce}");
-    Rendezvous { store, name: "t", rank, size, nonce: Nonce([nonce; 16]), who, deadline }
+    let process = format!("process {nonce}");
+    Rendezvous { store, name: "t", rank, size, nonce: Nonce([nonce; 16]), process, deadline }
 }
 
 pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<GroupId>> {
@@ -27,7 +27,7 @@ pub(super) fn meet_all(store: &Arc<dyn Store>, nonces: &[u8]) -> Vec<Result<Grou
 }
 
 #[test]
-fn all_get_one_id_and_each_attempt_another() {
+fn each_attempt_gives_all_ranks_one_new_id() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let first: Vec<_> = meet_all(&store, &[1, 2, 3]).into_iter().map(Result::unwrap).collect();
     // The store now holds the keys of the first attempt, as after a restart.
@@ -38,7 +38,7 @@ fn all_get_one_id_and_each_attempt_another() {
 }
 
 #[test]
-fn a_missing_rank_is_named() {
+fn timeout_names_the_missing_ranks() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(50);
     let error = rendezvous(&store, 0, 3, 1, &deadline).meet().unwrap_err();
@@ -47,7 +47,7 @@ fn a_missing_rank_is_named() {
 }
 
 #[test]
-fn different_world_sizes_are_told_to_everybody() {
+fn world_size_mismatch_fails_every_rank() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(20_000);
     let (zero, one) = std::thread::scope(|scope| {
@@ -65,14 +65,19 @@ fn different_world_sizes_are_told_to_everybody() {
 }
 
 #[test]
-fn a_rank_that_comes_twice_is_told() {
+fn duplicate_rank_is_refused() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(20_000);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| rendezvous(&store, 1, 3, 1, &deadline).meet());
         // The second process publishes over the first one's entry, once that is there.
         store.get(b"dist/t/rank/1", &deadline).unwrap();
-        let entry = Entry { nonce: Nonce([2; 16]), size: 3, version: "1".into(), who: "b".into() };
+        let entry = RendezvousEntry {
+            nonce: Nonce([2; 16]),
+            size: 3,
+            version: "1".into(),
+            process: "b".into(),
+        };
         store.set(b"dist/t/rank/1", &entry.encode(), &deadline).unwrap();
         let error = first.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -81,13 +86,17 @@ fn a_rank_that_comes_twice_is_told() {
 }
 
 #[test]
-fn a_rank_that_comes_after_its_leftover_was_offered_a_place_takes_part() {
+fn late_rank_replaces_its_stale_entry() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(20_000);
     let nonce = Nonce([9; 16]);
     // Of a job of another size, which must not matter either.
-    let leftover =
-        Entry { nonce, size: 7, version: env!("CARGO_PKG_VERSION").into(), who: "gone".into() };
+    let leftover = RendezvousEntry {
+        nonce,
+        size: 7,
+        version: env!("CARGO_PKG_VERSION").into(),
+        process: "gone".into(),
+    };
     store.set(b"dist/t/rank/1", &leftover.encode(), &deadline).unwrap();
     let (zero, one) = std::thread::scope(|scope| {
         let zero = scope.spawn(|| rendezvous(&store, 0, 2, 1, &deadline).meet());
@@ -99,7 +108,7 @@ fn a_rank_that_comes_after_its_leftover_was_offered_a_place_takes_part() {
 }
 
 #[test]
-fn a_rank_that_gives_up_is_not_waited_for() {
+fn exchange_ends_when_a_rank_gives_up() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(60_000);
     let join = |rank: Rank| rendezvous(&store, rank, 2, 1 + u8::try_from(rank).unwrap(), &deadline);
@@ -107,13 +116,15 @@ fn a_rank_that_gives_up_is_not_waited_for() {
         let zero = scope.spawn(|| {
             let rendezvous = join(0);
             let id = rendezvous.meet().unwrap();
-            StoreExchange { rendezvous: &rendezvous, id }.all("phase", b"", &|| None).unwrap_err()
+            StoreExchange { rendezvous: &rendezvous, id }
+                .all_gather("phase", b"", &|| None)
+                .unwrap_err()
         });
         let rendezvous = join(1);
         let id = rendezvous.meet().unwrap();
         let exchange = StoreExchange { rendezvous: &rendezvous, id };
-        exchange.give_up(&Error::new(ErrorKind::OutOfMemory, "no memory"));
-        exchange.give_up(&Error::new(ErrorKind::System, "a later reason"));
+        exchange.publish_failure(&Error::new(ErrorKind::OutOfMemory, "no memory"));
+        exchange.publish_failure(&Error::new(ErrorKind::System, "a later reason"));
         let error = zero.join().unwrap();
         assert_eq!(error.kind(), ErrorKind::PeerFailed);
         let text = "rank 1 (process 2) gave up starting the group: no memory";
@@ -123,12 +134,12 @@ fn a_rank_that_gives_up_is_not_waited_for() {
 }
 
 #[test]
-fn a_wait_in_an_exchange_ends_with_the_callers_reason() {
+fn exchange_wait_ends_with_the_callers_error() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(60_000);
     let rendezvous = rendezvous(&store, 0, 2, 1, &deadline);
     let exchange = StoreExchange { rendezvous: &rendezvous, id: Nonce([7; 16]) };
     let reason = || Some(Error::new(ErrorKind::PeerFailed, "rank 1 died"));
-    let error = exchange.all("phase", b"", &reason).unwrap_err();
+    let error = exchange.all_gather("phase", b"", &reason).unwrap_err();
     assert_eq!(error.message(), "rank 1 died");
 }

@@ -1,38 +1,40 @@
 //! What a rank says that a new group is: what all who make it must agree on, and how a disagreement
 //! is told.
 
-use super::letter::{Reader, Writer};
+use super::message::{WireReader, WireWriter};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::fmt;
 
 /// How many ranks of a list a message shows, and how many different definitions.
-const SHOWN: usize = 64;
-pub(super) const DIFFERENT_SHOWN: usize = 8;
+const MAX_RANKS_SHOWN: usize = 64;
+pub(super) const MAX_DEFINITIONS_SHOWN: usize = 8;
 
 /// By which call a group is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum How {
+pub(super) enum CreationCall {
     /// dist_group_new, by all ranks of the parent.
     New = 0,
     /// dist_group_new, by the members only.
-    Local = 1,
+    MembersOnly = 1,
     /// dist_group_split.
     Split = 2,
 }
 
-impl How {
+impl CreationCall {
     /// The inverse of the cast; `None` for a number that none has.
     pub(super) fn from_code(code: u8) -> Option<Self> {
-        [Self::New, Self::Local, Self::Split].into_iter().find(|&how| how as u8 == code)
+        [Self::New, Self::MembersOnly, Self::Split]
+            .into_iter()
+            .find(|&creation_call| creation_call as u8 == code)
     }
 }
 
 /// What all who make a group must agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Definition {
-    how: How,
+pub(super) struct GroupDefinition {
+    creation_call: CreationCall,
     name: String,
     /// Ranks in the parent, in the order of the new ranks. None for a split, where nobody says
     /// them.
@@ -40,13 +42,23 @@ pub(super) struct Definition {
     backend: String,
 }
 
-impl Definition {
-    pub(super) fn new(how: How, name: &str, ranks: &[Rank], backend: &str) -> Self {
-        Self { how, name: name.to_owned(), ranks: ranks.to_vec(), backend: backend.to_owned() }
+impl GroupDefinition {
+    pub(super) fn new(
+        creation_call: CreationCall,
+        name: &str,
+        ranks: &[Rank],
+        backend: &str,
+    ) -> Self {
+        Self {
+            creation_call,
+            name: name.to_owned(),
+            ranks: ranks.to_vec(),
+            backend: backend.to_owned(),
+        }
     }
 
-    pub(super) fn how(&self) -> How {
-        self.how
+    pub(super) fn creation_call(&self) -> CreationCall {
+        self.creation_call
     }
 
     pub(super) fn name(&self) -> &str {
@@ -58,8 +70,11 @@ impl Definition {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::new());
-        out.byte(self.how as u8).text(&self.name).text(&self.backend).len(self.ranks.len());
+        let mut out = WireWriter(Vec::new());
+        out.byte(self.creation_call as u8)
+            .text(&self.name)
+            .text(&self.backend)
+            .len(self.ranks.len());
         for &rank in &self.ranks {
             out.len(rank);
         }
@@ -68,14 +83,14 @@ impl Definition {
 
     /// The inverse; `None` for bytes that are none.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Reader(bytes);
-        let how = How::from_code(input.byte()?)?;
+        let mut input = WireReader(bytes);
+        let creation_call = CreationCall::from_code(input.byte()?)?;
         let (name, backend, count) = (input.text()?, input.text()?, input.len()?);
         if count > MAX_WORLD_SIZE {
             return None;
         }
         let ranks = (0..count).map(|_| input.len()).collect::<Option<_>>()?;
-        input.0.is_empty().then_some(Self { how, name, ranks, backend })
+        input.0.is_empty().then_some(Self { creation_call, name, ranks, backend })
     }
 
     /// Short, and different for different definitions.
@@ -86,24 +101,30 @@ impl Definition {
     }
 }
 
-impl fmt::Display for Definition {
+impl fmt::Display for GroupDefinition {
     /// For instance `group "a" of ranks [0, 2] (back end native)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.how {
-            How::Split if self.backend.is_empty() => f.write_str("a split without taking part"),
-            How::Split if self.name.is_empty() => {
+        match self.creation_call {
+            CreationCall::Split if self.backend.is_empty() => {
+                f.write_str("a split without taking part")
+            }
+            CreationCall::Split if self.name.is_empty() => {
                 write!(f, "a split into unnamed groups (back end {})", self.backend)
             }
-            How::Split => {
+            CreationCall::Split => {
                 write!(f, "a split into groups \"{}\" (back end {})", self.name, self.backend)
             }
-            How::New | How::Local => {
+            CreationCall::New | CreationCall::MembersOnly => {
                 match self.name.as_str() {
                     "" => f.write_str("an unnamed group")?,
                     name => write!(f, "group \"{name}\"")?,
                 }
-                write!(f, " of ranks {}", list(&self.ranks))?;
-                let by = if self.how == How::Local { ", made by its members only" } else { "" };
+                write!(f, " of ranks {}", format_rank_list(&self.ranks))?;
+                let by = if self.creation_call == CreationCall::MembersOnly {
+                    ", made by its members only"
+                } else {
+                    ""
+                };
                 write!(f, " (back end {}{by})", self.backend)
             }
         }
@@ -111,57 +132,59 @@ impl fmt::Display for Definition {
 }
 
 /// Ranks as text, as many as anybody reads.
-pub(super) fn list(ranks: &[Rank]) -> String {
-    let shown: Vec<String> = ranks.iter().take(SHOWN).map(ToString::to_string).collect();
+pub(super) fn format_rank_list(ranks: &[Rank]) -> String {
+    let shown: Vec<String> = ranks.iter().take(MAX_RANKS_SHOWN).map(ToString::to_string).collect();
     let more = ranks.len() - shown.len();
     let rest = if more == 0 { String::new() } else { format!(", and {more} more") };
     format!("[{}{rest}]", shown.join(", "))
 }
 
 /// "rank 1" or "ranks 1, 2".
-pub(super) fn named(ranks: &[Rank]) -> String {
-    let text = list(ranks);
+pub(super) fn format_ranks(ranks: &[Rank]) -> String {
+    let text = format_rank_list(ranks);
     let text = text.trim_start_matches('[').trim_end_matches(']');
     format!("rank{} {text}", if ranks.len() == 1 { "" } else { "s" })
 }
 
 /// The error that all get who disagree: every definition, and which ranks of the parent say it.
-pub(super) fn conflict(parent: &str, claims: &[(Rank, Definition)]) -> Error {
-    let mut different: Vec<(Vec<Rank>, &Definition)> = Vec::new();
+pub(super) fn conflict_error(parent: &str, claims: &[(Rank, GroupDefinition)]) -> Error {
+    let mut different: Vec<(Vec<Rank>, &GroupDefinition)> = Vec::new();
     for (rank, definition) in claims {
-        match different.iter_mut().find(|(_, known)| *known == definition) {
+        match different.iter_mut().find(|(_, existing)| *existing == definition) {
             Some((ranks, _)) => ranks.push(*rank),
             None => different.push((vec![*rank], definition)),
         }
     }
-    let more = different.len().saturating_sub(DIFFERENT_SHOWN);
-    different.truncate(DIFFERENT_SHOWN);
-    conflict_of(parent, &different, more)
+    let more = different.len().saturating_sub(MAX_DEFINITIONS_SHOWN);
+    different.truncate(MAX_DEFINITIONS_SHOWN);
+    grouped_conflict_error(parent, &different, more)
 }
 
 /// The same from different definitions with those who say them, and how many there are beside.
-pub(super) fn conflict_of(
+pub(super) fn grouped_conflict_error(
     parent: &str,
-    different: &[(Vec<Rank>, &Definition)],
+    different: &[(Vec<Rank>, &GroupDefinition)],
     more: usize,
 ) -> Error {
-    let say = |(ranks, definition): &(Vec<Rank>, &Definition)| {
+    let describe = |(ranks, definition): &(Vec<Rank>, &GroupDefinition)| {
         let verb = if ranks.len() == 1 { "says" } else { "say" };
-        format!("{} {verb} {definition}", named(ranks))
+        format!("{} {verb} {definition}", format_ranks(ranks))
     };
-    let mut said: Vec<String> = different.iter().map(say).collect();
+    let mut statements: Vec<String> = different.iter().map(describe).collect();
     if more > 0 {
-        said.push(format!("and {more} more definitions"));
+        statements.push(format!("and {more} more definitions"));
     }
     let lists: Vec<&[Rank]> = different.iter().map(|(_, known)| known.ranks()).collect();
     if let [one, other, ..] = lists[..]
-        && one.len().max(other.len()) > SHOWN
+        && one.len().max(other.len()) > MAX_RANKS_SHOWN
         && let Some(place) = (0..one.len().max(other.len())).find(|&i| one.get(i) != other.get(i))
     {
-        said.push(format!("the first two lists differ from place {place} on"));
+        statements.push(format!("the first two lists differ from place {place} on"));
     }
-    let message =
-        format!("ranks of group {parent} define a new group differently: {}", said.join("; "));
+    let message = format!(
+        "ranks of group {parent} define a new group differently: {}",
+        statements.join("; ")
+    );
     Error::new(ErrorKind::Mismatch, message)
 }
 
@@ -170,24 +193,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_survives_its_bytes_and_differs_from_others() {
-        let base = Definition::new(How::New, "g", &[0, 5, 65_535], "native");
-        assert_eq!(Definition::decode(&base.encode()), Some(base.clone()));
-        assert_eq!(Definition::decode(&[9, 0, 0]), None);
+    fn definition_round_trips_and_differs_from_others() {
+        let base = GroupDefinition::new(CreationCall::New, "g", &[0, 5, 65_535], "native");
+        assert_eq!(GroupDefinition::decode(&base.encode()), Some(base.clone()));
+        assert_eq!(GroupDefinition::decode(&[9, 0, 0]), None);
         for other in [
-            Definition::new(How::Local, "g", &[0, 5, 65_535], "native"),
-            Definition::new(How::New, "h", &[0, 5, 65_535], "native"),
-            Definition::new(How::New, "g", &[5, 0, 65_535], "native"),
-            Definition::new(How::New, "g", &[0, 5, 65_535], "other"),
+            GroupDefinition::new(CreationCall::MembersOnly, "g", &[0, 5, 65_535], "native"),
+            GroupDefinition::new(CreationCall::New, "h", &[0, 5, 65_535], "native"),
+            GroupDefinition::new(CreationCall::New, "g", &[5, 0, 65_535], "native"),
+            GroupDefinition::new(CreationCall::New, "g", &[0, 5, 65_535], "other"),
         ] {
             assert_ne!(other.fingerprint(), base.fingerprint());
         }
     }
 
     #[test]
-    fn a_conflict_names_every_definition_and_who_says_it() {
-        let say = |rank, ranks: &[Rank]| (rank, Definition::new(How::New, "g", ranks, "native"));
-        let error = conflict("world", &[say(0, &[0, 1]), say(1, &[1, 0]), say(2, &[0, 1])]);
+    fn conflict_error_lists_definitions_and_their_ranks() {
+        let claim = |rank, ranks: &[Rank]| {
+            (rank, GroupDefinition::new(CreationCall::New, "g", ranks, "native"))
+        };
+        let error =
+            conflict_error("world", &[claim(0, &[0, 1]), claim(1, &[1, 0]), claim(2, &[0, 1])]);
         let text = error.message();
         for part in ["ranks 0, 2 say group \"g\" of ranks [0, 1]", "rank 1 says", "[1, 0]"] {
             assert!(text.contains(part), "{text}");
@@ -195,17 +221,17 @@ mod tests {
         let long: Vec<Rank> = (0..100).collect();
         let mut other = long.clone();
         other[90] = 200;
-        let error = conflict("world", &[say(0, &long), say(1, &other)]);
+        let error = conflict_error("world", &[claim(0, &long), claim(1, &other)]);
         assert!(error.message().contains("differ from place 90 on"), "{error}");
         assert!(error.message().contains("63, and 36 more]"), "{error}");
     }
 
     #[test]
-    fn no_more_definitions_are_told_than_anybody_reads() {
-        let claims: Vec<_> = (0..DIFFERENT_SHOWN + 2)
-            .map(|rank| (rank, Definition::new(How::New, "g", &[rank], "native")))
+    fn conflict_error_lists_a_bounded_number_of_definitions() {
+        let claims: Vec<_> = (0..MAX_DEFINITIONS_SHOWN + 2)
+            .map(|rank| (rank, GroupDefinition::new(CreationCall::New, "g", &[rank], "native")))
             .collect();
-        let error = conflict("world", &claims);
+        let error = conflict_error("world", &claims);
         assert!(error.message().contains("rank 7 says group \"g\" of ranks [7]"), "{error}");
         assert!(!error.message().contains("rank 8 says"), "{error}");
         assert!(error.message().contains("and 2 more definitions"), "{error}");

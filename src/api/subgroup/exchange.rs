@@ -6,31 +6,31 @@
 //! missing ones until the deadline and then names them; the others wait a moment longer, to hear
 //! that.
 
-use super::definition::named;
-use super::letter::{Key, Letter};
-use super::mailbox::{Mailbox, engine};
+use super::control_channel::{ControlChannel, message_engine};
+use super::definition::format_ranks;
+use super::message::{ExchangeKey, SubgroupMessage};
 use crate::api::group::Group;
-use crate::backend::Exchange;
+use crate::backend::BootstrapExchange;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
-use crate::base::log::Level;
-use crate::process::this;
-use crate::transport::pulse::PARTING;
-use crate::wait::watch::{Seconds, Watch};
+use crate::base::log::LogLevel;
+use crate::process::this_process;
+use crate::transport::heartbeat::DEPARTURE_GRACE;
+use crate::wait::slow_wait::{DisplaySeconds, SlowWaitWatch};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How much longer than the first member the others wait.
-pub(super) const HEARING: Duration = Duration::from_millis(500);
+pub(super) const MEMBER_GRACE: Duration = Duration::from_millis(500);
 
 /// The exchange between the members of a group that has an id.
 #[derive(Debug)]
 pub(super) struct MemberExchange<'a> {
     parent: &'a Group,
-    mailbox: Arc<Mailbox>,
+    channel: Arc<ControlChannel>,
     /// Ranks in the parent.
     members: &'a [Rank],
     /// Which of them is this one.
@@ -38,33 +38,33 @@ pub(super) struct MemberExchange<'a> {
     id: GroupId,
     name: &'a str,
     deadline: &'a Deadline,
-    heard: RefCell<Heard>,
-    partings: Partings,
+    received: RefCell<MemberContributions>,
+    departures: DepartureCheck,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct MemberContributions {
     /// By phase and member.
-    parts: HashMap<String, HashMap<Rank, Vec<u8>>>,
-    all: HashMap<String, Vec<Vec<u8>>>,
+    by_phase: HashMap<String, HashMap<Rank, Vec<u8>>>,
+    complete: HashMap<String, Vec<Vec<u8>>>,
     failure: Option<Error>,
 }
 
 impl<'a> MemberExchange<'a> {
     pub(super) fn new(
         parent: &'a Group,
-        mailbox: Arc<Mailbox>,
+        channel: Arc<ControlChannel>,
         members: &'a [Rank],
         me: Rank,
         (id, name): (GroupId, &'a str),
         deadline: &'a Deadline,
     ) -> Self {
-        let (heard, partings) = (RefCell::default(), Partings::default());
-        Self { parent, mailbox, members, me, id, name, deadline, heard, partings }
+        let (received, departures) = (RefCell::default(), DepartureCheck::default());
+        Self { parent, channel, members, me, id, name, deadline, received, departures }
     }
 
-    fn key(&self) -> Key {
-        Key::Id(self.id)
+    fn key(&self) -> ExchangeKey {
+        ExchangeKey::Id(self.id)
     }
 
     fn others(&self) -> Vec<Rank> {
@@ -72,49 +72,51 @@ impl<'a> MemberExchange<'a> {
         self.members.iter().copied().filter(|&rank| rank != own).collect()
     }
 
-    fn note(&self, from: Rank, letter: Letter) {
-        let mut heard = self.heard.borrow_mut();
+    fn store_message(&self, from: Rank, message: SubgroupMessage) {
+        let mut received = self.received.borrow_mut();
         let Some(member) = self.members.iter().position(|&rank| rank == from) else { return };
-        match letter {
-            Letter::Part { phase, bytes } if self.me == 0 => {
-                heard.parts.entry(phase).or_default().insert(member, bytes);
+        match message {
+            SubgroupMessage::Contribution { phase, bytes } if self.me == 0 => {
+                received.by_phase.entry(phase).or_default().insert(member, bytes);
             }
-            Letter::All { phase, list } if member == 0 && list.len() == self.members.len() => {
-                heard.all.insert(phase, list);
+            SubgroupMessage::AllContributions { phase, list }
+                if member == 0 && list.len() == self.members.len() =>
+            {
+                received.complete.insert(phase, list);
             }
-            Letter::GaveUp(why) => drop(heard.failure.get_or_insert(why)),
-            _ => crate::log!(Level::Warn, "a letter of rank {from} fits nothing and is dropped"),
+            SubgroupMessage::Abandoned(reason) => drop(received.failure.get_or_insert(reason)),
+            _ => crate::log!(LogLevel::Warn, "a letter of rank {from} fits nothing and is dropped"),
         }
     }
 
     /// Waits until `ready` takes something out of what was heard; `None` where the limit came
-    /// first. Those who are `missing`, in the new group, are waited for.
-    fn hear<T>(
+    /// first. Those who are `missing_ranks`, in the new group, are waited for.
+    fn wait_for<T>(
         &self,
         limit: &Deadline,
-        over: &dyn Fn() -> Option<Error>,
-        missing: &dyn Fn(&Heard) -> Vec<Rank>,
-        ready: &dyn Fn(&mut Heard) -> Option<T>,
+        cancelled: &dyn Fn() -> Option<Error>,
+        missing: &dyn Fn(&MemberContributions) -> Vec<Rank>,
+        ready: &dyn Fn(&mut MemberContributions) -> Option<T>,
     ) -> Result<Option<T>> {
-        let watch = RefCell::new(Watch::default());
+        let watch = RefCell::new(SlowWaitWatch::default());
         loop {
-            if let Some(found) = ready(&mut self.heard.borrow_mut()) {
+            if let Some(found) = ready(&mut self.received.borrow_mut()) {
                 return Ok(Some(found));
             }
-            if let Some(why) = self.heard.borrow().failure.clone() {
-                return Err(why);
+            if let Some(reason) = self.received.borrow().failure.clone() {
+                return Err(reason);
             }
-            let absent = missing(&self.heard.borrow());
+            let absent = missing(&self.received.borrow());
             let absent: Vec<Rank> = absent.into_iter().map(|member| self.members[member]).collect();
-            let look_around = || {
-                watch.borrow_mut().look(|lasted| self.tell_wait(&absent, lasted));
-                match over() {
-                    Some(why) => Err(why),
-                    None => self.partings.check(self.parent, &absent),
+            let on_poll = || {
+                watch.borrow_mut().check(|lasted| self.log_wait(&absent, lasted));
+                match cancelled() {
+                    Some(reason) => Err(reason),
+                    None => self.departures.check(self.parent, &absent),
                 }
             };
-            match self.mailbox.next(self.parent, &self.key(), limit, &look_around)? {
-                Some((from, letter)) => self.note(from, letter),
+            match self.channel.next_message(self.parent, &self.key(), limit, &on_poll)? {
+                Some((from, message)) => self.store_message(from, message),
                 None => return Ok(None),
             }
         }
@@ -122,63 +124,68 @@ impl<'a> MemberExchange<'a> {
 
     /// A long wait for some ranks of the parent, for the log.
     #[cold]
-    fn tell_wait(&self, absent: &[Rank], lasted: Seconds) {
+    fn log_wait(&self, absent: &[Rank], lasted: DisplaySeconds) {
         crate::log!(
-            Level::Warn,
+            LogLevel::Warn,
             "group {}: {} of group {} has waited {lasted} for {} of it to come",
             self.name,
-            self.parent.place().name,
+            self.parent.rank_location().name,
             self.parent.name(),
-            named(absent)
+            format_ranks(absent)
         );
     }
 
     /// The first member's part of a phase.
-    fn gather(
+    fn gather_contributions(
         &self,
         phase: &str,
-        mine: &[u8],
-        over: &dyn Fn() -> Option<Error>,
+        own_bytes: &[u8],
+        cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>> {
         let size = self.members.len();
-        let own = Letter::Part { phase: phase.to_owned(), bytes: mine.to_vec() };
-        self.note(self.members[0], own);
-        let missing = |heard: &Heard| {
-            let here =
-                |member: &Rank| heard.parts.get(phase).is_some_and(|p| p.contains_key(member));
-            (0..size).filter(|member| !here(member)).collect()
+        let own_contribution =
+            SubgroupMessage::Contribution { phase: phase.to_owned(), bytes: own_bytes.to_vec() };
+        self.store_message(self.members[0], own_contribution);
+        let missing = |received: &MemberContributions| {
+            let has_arrived = |member: &Rank| {
+                received.by_phase.get(phase).is_some_and(|p| p.contains_key(member))
+            };
+            (0..size).filter(|member| !has_arrived(member)).collect()
         };
-        let ready = |heard: &mut Heard| {
-            let parts = heard.parts.get(phase).filter(|parts| parts.len() == size)?;
+        let ready = |received: &mut MemberContributions| {
+            let parts = received.by_phase.get(phase).filter(|parts| parts.len() == size)?;
             (0..size).map(|member| parts.get(&member).cloned()).collect::<Option<Vec<_>>>()
         };
-        let Some(list) = self.hear(self.deadline, over, &missing, &ready)? else {
-            return Err(self.late(phase, &missing(&self.heard.borrow())));
+        let Some(list) = self.wait_for(self.deadline, cancelled, &missing, &ready)? else {
+            return Err(self.timeout_error(phase, &missing(&self.received.borrow())));
         };
-        self.heard.borrow_mut().parts.remove(phase);
-        let all = Letter::All { phase: phase.to_owned(), list };
+        self.received.borrow_mut().by_phase.remove(phase);
+        let all = SubgroupMessage::AllContributions { phase: phase.to_owned(), list };
         let sent =
-            self.mailbox.send(self.parent, &self.others(), &self.key(), &all, self.deadline)?;
-        self.mailbox.await_gone(self.parent, &sent, self.deadline)?;
-        let Letter::All { list, .. } = all else { return Ok(Vec::new()) };
+            self.channel.send(self.parent, &self.others(), &self.key(), &all, self.deadline)?;
+        self.channel.await_sent(self.parent, &sent, self.deadline)?;
+        let SubgroupMessage::AllContributions { list, .. } = all else { return Ok(Vec::new()) };
         Ok(list)
     }
 
     /// The part of every other member.
-    fn contribute(
+    fn send_contribution(
         &self,
         phase: &str,
-        mine: &[u8],
-        over: &dyn Fn() -> Option<Error>,
+        own_bytes: &[u8],
+        cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>> {
-        let part = Letter::Part { phase: phase.to_owned(), bytes: mine.to_vec() };
-        let limit = Deadline::after(self.deadline.left() + HEARING);
-        drop(self.mailbox.send(self.parent, &self.members[..1], &self.key(), &part, &limit)?);
-        let found = self.hear(&limit, over, &|_| vec![0], &|heard| heard.all.remove(phase))?;
-        found.ok_or_else(|| self.late(phase, &[0]))
+        let part =
+            SubgroupMessage::Contribution { phase: phase.to_owned(), bytes: own_bytes.to_vec() };
+        let limit = Deadline::after(self.deadline.remaining() + MEMBER_GRACE);
+        drop(self.channel.send(self.parent, &self.members[..1], &self.key(), &part, &limit)?);
+        let found = self.wait_for(&limit, cancelled, &|_| vec![0], &|received| {
+            received.complete.remove(phase)
+        })?;
+        found.ok_or_else(|| self.timeout_error(phase, &[0]))
     }
 
-    fn late(&self, phase: &str, missing: &[Rank]) -> Error {
+    fn timeout_error(&self, phase: &str, missing: &[Rank]) -> Error {
         let in_parent: Vec<Rank> = missing.iter().map(|&member| self.members[member]).collect();
         let message = format!(
             "rank {} of the new group {} waited {} ms for {} ({} of group {}) to finish the phase \"{phase}\" \
@@ -186,102 +193,102 @@ impl<'a> MemberExchange<'a> {
             self.me,
             self.name,
             self.deadline.elapsed().as_millis(),
-            named(missing),
-            named(&in_parent),
+            format_ranks(missing),
+            format_ranks(&in_parent),
             self.parent.name(),
         );
         Error::new(ErrorKind::Timeout, message)
     }
 
     /// Hears what is there already.
-    fn listen(&self) {
-        while let Some((from, letter)) = self.mailbox.take(&self.key()) {
-            self.note(from, letter);
+    fn poll_channel(&self) {
+        while let Some((from, message)) = self.channel.try_take(&self.key()) {
+            self.store_message(from, message);
         }
     }
 }
 
 impl Drop for MemberExchange<'_> {
     fn drop(&mut self) {
-        self.mailbox.end(self.id);
+        self.channel.end_exchange(self.id);
     }
 }
 
-impl Exchange for MemberExchange<'_> {
-    fn all(
+impl BootstrapExchange for MemberExchange<'_> {
+    fn all_gather(
         &self,
         phase: &str,
         mine: &[u8],
-        over: &dyn Fn() -> Option<Error>,
+        cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>> {
         if self.me == 0 {
-            self.gather(phase, mine, over)
+            self.gather_contributions(phase, mine, cancelled)
         } else {
-            self.contribute(phase, mine, over)
+            self.send_contribution(phase, mine, cancelled)
         }
     }
 
-    fn give_up(&self, why: &Error) {
-        self.listen();
-        let heard = self.heard.borrow().failure.clone();
-        if heard.is_some() && self.me != 0 {
+    fn publish_failure(&self, reason: &Error) {
+        self.poll_channel();
+        let known_failure = self.received.borrow().failure.clone();
+        if known_failure.is_some() && self.me != 0 {
             // The first member has said so, or knows.
             return;
         }
-        let own = || {
-            let kind = match why.kind() {
+        let own_error = || {
+            let kind = match reason.kind() {
                 kind @ (ErrorKind::Timeout | ErrorKind::Mismatch) => kind,
                 _ => ErrorKind::PeerFailed,
             };
             let text = format!(
-                "rank {} (pid {}, host {}) gave up starting group {}: {why}",
+                "rank {} (pid {}, host {}) gave up starting group {}: {reason}",
                 self.me,
-                this::pid(),
-                this::host_name(),
+                this_process::pid(),
+                this_process::host_name(),
                 self.name
             );
             Error::new(kind, text)
         };
-        let letter = Letter::GaveUp(heard.unwrap_or_else(own));
+        let message = SubgroupMessage::Abandoned(known_failure.unwrap_or_else(own_error));
         let to = if self.me == 0 { self.others() } else { vec![self.members[0]] };
-        let limit = Deadline::after(HEARING);
-        let told = self.mailbox.send(self.parent, &to, &self.key(), &letter, &limit);
-        let told = told.and_then(|sent| self.mailbox.await_gone(self.parent, &sent, &limit));
-        if let Err(error) = told {
-            crate::log!(Level::Info, "telling the other ranks why this one gave up: {error}");
+        let limit = Deadline::after(MEMBER_GRACE);
+        let outcome = self.channel.send(self.parent, &to, &self.key(), &message, &limit);
+        let outcome = outcome.and_then(|sent| self.channel.await_sent(self.parent, &sent, &limit));
+        if let Err(error) = outcome {
+            crate::log!(LogLevel::Info, "telling the other ranks why this one gave up: {error}");
         }
     }
 
-    fn given_up(&self) -> Option<Error> {
-        self.listen();
-        self.heard.borrow().failure.clone().or_else(|| self.parent.failure())
+    fn peer_failure(&self) -> Option<Error> {
+        self.poll_channel();
+        self.received.borrow().failure.clone().or_else(|| self.parent.failure())
     }
 }
 
 /// Ranks that have left the parent and will not come.
 #[derive(Debug, Default)]
-pub(super) struct Partings {
+pub(super) struct DepartureCheck {
     since: Cell<Option<Deadline>>,
 }
 
-impl Partings {
+impl DepartureCheck {
     /// Whether all who are waited for can still come.
     ///
     /// # Errors
     /// `PeerFailed` naming one that has left.
     pub(super) fn check(&self, parent: &Group, awaited: &[Rank]) -> Result<()> {
-        let engine = engine(parent)?;
-        let gone = awaited.iter().find_map(|&rank| Some((rank, engine.departed(rank)?)));
-        let Some((rank, why)) = gone else {
+        let engine = message_engine(parent)?;
+        let departed = awaited.iter().find_map(|&rank| Some((rank, engine.departure_error(rank)?)));
+        let Some((rank, cause)) = departed else {
             self.since.set(None);
             return Ok(());
         };
-        let since = self.since.get().unwrap_or_else(|| Deadline::after(PARTING));
+        let since = self.since.get().unwrap_or_else(|| Deadline::after(DEPARTURE_GRACE));
         self.since.set(Some(since));
         if !since.has_passed() {
             return Ok(());
         }
-        let message = format!("rank {rank} of group {} did not come: {why}", parent.name());
+        let message = format!("rank {rank} of group {} did not come: {cause}", parent.name());
         Err(Error::new(ErrorKind::PeerFailed, message).with_culprit(rank))
     }
 }

@@ -1,11 +1,11 @@
 //! Letters over an engine that carries a rank's messages to itself, and is full or fails when a
 //! test says so.
 
-use super::dispatch::WINDOW;
-use super::letter::{Key, Letter};
-use super::mailbox::Mailbox;
+use super::control_channel::ControlChannel;
+use super::message::{ExchangeKey, SubgroupMessage};
+use super::send_window::MAX_FRAGMENTS_IN_FLIGHT;
 use crate::api::group::Group;
-use crate::api::tests::Fake;
+use crate::api::tests::FakeBackend;
 use crate::backend::Backend as _;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -13,115 +13,132 @@ use crate::base::ids::{Nonce, Rank};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const ID: Key = Key::Id(Nonce([3; 16]));
+const ID: ExchangeKey = ExchangeKey::Id(Nonce([3; 16]));
 
-fn long() -> Deadline {
+fn long_deadline() -> Deadline {
     Deadline::after_ms(20_000)
 }
 
-fn soon() -> Deadline {
+fn short_deadline() -> Deadline {
     Deadline::after_ms(1)
 }
 
-fn part(len: usize) -> Letter {
-    Letter::Part { phase: "p".into(), bytes: vec![7; len] }
+fn contribution(len: usize) -> SubgroupMessage {
+    SubgroupMessage::Contribution { phase: "p".into(), bytes: vec![7; len] }
 }
 
-fn mailbox() -> (Arc<Mailbox>, Arc<Group>, Arc<Fake>) {
-    let (group, fake) = Fake::group("letters", true);
-    (Mailbox::new(&group), group, fake)
+fn test_channel() -> (Arc<ControlChannel>, Arc<Group>, Arc<FakeBackend>) {
+    let (group, fake) = FakeBackend::group("letters", true);
+    (ControlChannel::new(&group), group, fake)
 }
 
-fn next(mailbox: &Mailbox, group: &Group, limit: &Deadline) -> Result<Option<(Rank, Letter)>> {
-    mailbox.next(group, &ID, limit, &|| Ok(()))
+fn next_message(
+    channel: &ControlChannel,
+    group: &Group,
+    limit: &Deadline,
+) -> Result<Option<(Rank, SubgroupMessage)>> {
+    channel.next_message(group, &ID, limit, &|| Ok(()))
 }
 
-fn receives(fake: &Fake) -> usize {
+fn posted_receive_count(fake: &FakeBackend) -> usize {
     fake.posted.lock().unwrap().receives.len()
 }
 
 /// Ends the receive of the mailbox.
-fn end_receive(fake: &Fake, kind: ErrorKind) {
+fn fail_receive(fake: &FakeBackend, kind: ErrorKind) {
     let (_, done) = fake.posted.lock().unwrap().receives.pop().unwrap();
     done.complete(Err(Error::new(kind, "as asked")));
 }
 
 #[test]
-fn only_so_much_of_a_letter_is_on_its_way() {
-    let (mailbox, group, fake) = mailbox();
-    let letter = part(2 * WINDOW * 4096);
-    let error = mailbox.send(&group, &[1], &ID, &letter, &soon()).unwrap_err();
+fn send_window_bounds_fragments_in_flight() {
+    let (channel, group, fake) = test_channel();
+    let message = contribution(2 * MAX_FRAGMENTS_IN_FLIGHT * 4096);
+    let error = channel.send(&group, &[1], &ID, &message, &short_deadline()).unwrap_err();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::Timeout, Some(1)), "{error}");
     assert!(error.message().contains("rank 1 of group"), "{error}");
     {
         let sends = &fake.posted.lock().unwrap().sends;
-        assert_eq!(sends.len(), WINDOW);
+        assert_eq!(sends.len(), MAX_FRAGMENTS_IN_FLIGHT);
         // They do not expire with the parent's operations.
-        let never = Deadline::never().allowed();
-        assert!(sends.iter().all(|(send, _)| send.deadline.allowed() == never));
+        let never = Deadline::never().timeout();
+        assert!(sends.iter().all(|(send, _)| send.deadline.timeout() == never));
     }
-    mailbox.open();
+    channel.open();
     assert_eq!(fake.posted.lock().unwrap().sends.len(), 0);
     // What lies there of a letter that was given up does not keep others from coming.
-    assert_eq!(mailbox.take(&ID), None);
-    let sent = mailbox.send(&group, &[1], &ID, &letter, &long()).unwrap();
-    mailbox.await_gone(&group, &sent, &long()).unwrap();
-    assert_eq!(mailbox.take(&ID), Some((0, letter)));
+    assert_eq!(channel.try_take(&ID), None);
+    let sent = channel.send(&group, &[1], &ID, &message, &long_deadline()).unwrap();
+    channel.await_sent(&group, &sent, &long_deadline()).unwrap();
+    assert_eq!(channel.try_take(&ID), Some((0, message)));
 }
 
 #[test]
-fn a_writer_waits_while_too_much_is_outstanding() {
-    let (mailbox, group, fake) = mailbox();
-    mailbox.open();
+fn sender_waits_while_too_much_is_outstanding() {
+    let (channel, group, fake) = test_channel();
+    channel.open();
     fake.is_full.store(true, Ordering::Release);
-    let error = mailbox.send(&group, &[1], &ID, &part(1), &soon()).unwrap_err();
+    let error = channel.send(&group, &[1], &ID, &contribution(1), &short_deadline()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| mailbox.send(&group, &[1], &ID, &part(1), &long()));
+        let writer =
+            scope.spawn(|| channel.send(&group, &[1], &ID, &contribution(1), &long_deadline()));
         fake.is_full.store(false, Ordering::Release);
         assert!(writer.join().unwrap().is_ok());
     });
-    assert_eq!(next(&mailbox, &group, &long()).unwrap(), Some((0, part(1))));
+    assert_eq!(
+        next_message(&channel, &group, &long_deadline()).unwrap(),
+        Some((0, contribution(1)))
+    );
 }
 
 #[test]
-fn a_mailbox_that_could_not_listen_tries_again() {
-    let (mailbox, group, fake) = mailbox();
+fn channel_retries_a_receive_that_was_refused() {
+    let (channel, group, fake) = test_channel();
     fake.is_full.store(true, Ordering::Release);
-    mailbox.open();
-    let error = next(&mailbox, &group, &soon()).unwrap_err();
-    assert_eq!((error.kind(), receives(&fake)), (ErrorKind::OutOfMemory, 0));
+    channel.open();
+    let error = next_message(&channel, &group, &short_deadline()).unwrap_err();
+    assert_eq!((error.kind(), posted_receive_count(&fake)), (ErrorKind::OutOfMemory, 0));
     fake.is_full.store(false, Ordering::Release);
-    drop(mailbox.send(&group, &[1], &ID, &part(1), &long()).unwrap());
-    assert_eq!(next(&mailbox, &group, &long()).unwrap(), Some((0, part(1))));
-    assert_eq!(receives(&fake), 1);
+    drop(channel.send(&group, &[1], &ID, &contribution(1), &long_deadline()).unwrap());
+    assert_eq!(
+        next_message(&channel, &group, &long_deadline()).unwrap(),
+        Some((0, contribution(1)))
+    );
+    assert_eq!(posted_receive_count(&fake), 1);
 }
 
 #[test]
-fn a_rank_that_leaves_in_the_middle_of_a_letter_does_not_keep_others_from_writing() {
-    let (mailbox, group, fake) = mailbox();
-    mailbox.open();
+fn departed_sender_does_not_stop_the_channel() {
+    let (channel, group, fake) = test_channel();
+    channel.open();
     for kind in [ErrorKind::PeerFailed, ErrorKind::Connection] {
-        end_receive(&fake, kind);
-        assert_eq!(receives(&fake), 1);
+        fail_receive(&fake, kind);
+        assert_eq!(posted_receive_count(&fake), 1);
     }
     // What is no better the next time is told, and tried again only by whoever makes the next
     // group.
-    end_receive(&fake, ErrorKind::Mismatch);
-    assert_eq!(receives(&fake), 0);
-    assert_eq!(next(&mailbox, &group, &long()).unwrap_err().kind(), ErrorKind::Mismatch);
-    mailbox.open();
-    mailbox.open();
-    assert_eq!(receives(&fake), 1);
-    assert_eq!(next(&mailbox, &group, &soon()).unwrap(), None);
+    fail_receive(&fake, ErrorKind::Mismatch);
+    assert_eq!(posted_receive_count(&fake), 0);
+    assert_eq!(
+        next_message(&channel, &group, &long_deadline()).unwrap_err().kind(),
+        ErrorKind::Mismatch
+    );
+    channel.open();
+    channel.open();
+    assert_eq!(posted_receive_count(&fake), 1);
+    assert_eq!(next_message(&channel, &group, &short_deadline()).unwrap(), None);
 }
 
 #[test]
-fn nothing_is_listened_for_once_the_group_has_failed() {
-    let (mailbox, group, fake) = mailbox();
-    mailbox.open();
+fn failed_group_posts_no_receive() {
+    let (channel, group, fake) = test_channel();
+    channel.open();
     fake.abort(&Error::new(ErrorKind::Aborted, "the end"));
-    end_receive(&fake, ErrorKind::PeerFailed);
-    assert_eq!(receives(&fake), 0);
-    assert_eq!(next(&mailbox, &group, &long()).unwrap_err().kind(), ErrorKind::Aborted);
+    fail_receive(&fake, ErrorKind::PeerFailed);
+    assert_eq!(posted_receive_count(&fake), 0);
+    assert_eq!(
+        next_message(&channel, &group, &long_deadline()).unwrap_err().kind(),
+        ErrorKind::Aborted
+    );
 }

@@ -2,25 +2,25 @@
 
 use super::ranks;
 use crate::api::{Call, CallOptions, Group};
-use crate::backend::Memory;
+use crate::backend::BackendMemory;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use std::sync::Arc;
 
-const PLACES: [&str; 2] = ["transport=inproc", "transport=shm"];
+const TRANSPORTS: [&str; 2] = ["transport=inproc", "transport=shm"];
 
 /// Elements of 4 bytes of vectors that are long enough, of which the last ranks have shorter
 /// slices.
 const COUNT: usize = (64 << 10) / 4 + 5;
 
 /// A buffer somewhere.
-enum Room {
-    Arena(Box<dyn Memory>),
+enum TestBuffer {
+    Arena(Box<dyn BackendMemory>),
     Ordinary(Vec<u8>),
 }
 
-impl Room {
+impl TestBuffer {
     fn new(group: &Group, count: usize, is_arena: bool) -> Self {
         match is_arena {
             true => Self::Arena(group.backend.allocate(4 * count).unwrap()),
@@ -43,7 +43,7 @@ impl Room {
         bytes.copy_from(Src::from(values.as_slice()));
     }
 
-    fn content(&mut self) -> Vec<u8> {
+    fn contents(&mut self) -> Vec<u8> {
         let bytes = self.bytes();
         let mut copy = vec![0; bytes.len()];
         Dst::from(copy.as_mut_slice()).copy_from(bytes.as_src());
@@ -52,65 +52,70 @@ impl Room {
 }
 
 /// How many calls have gone directly.
-fn direct(group: &Arc<Group>) -> u64 {
+fn zero_copy_operations(group: &Arc<Group>) -> u64 {
     group.describe()["native"]["zero_copy_operations"].as_u64().unwrap()
 }
 
-fn integer(rank: usize, index: usize) -> [u8; 4] {
+fn element_value(rank: usize, index: usize) -> [u8; 4] {
     i32::try_from(index % 1000 * (rank + 1)).unwrap().to_le_bytes()
 }
 
-fn sum(size: usize, index: usize) -> [u8; 4] {
+fn expected_sum(size: usize, index: usize) -> [u8; 4] {
     let factor = size * (size + 1) / 2;
     i32::try_from(index % 1000 * factor).unwrap().to_le_bytes()
 }
 
 #[test]
-fn vectors_in_arenas_go_directly_in_place_and_not() {
+fn arena_vectors_are_reduced_without_copies() {
     // Also where nobody may read memory that was not made for others.
-    let closed = "transport=shm;cma=0";
-    for (place, size) in [(PLACES[0], 2), (closed, 2), (PLACES[0], 5), (PLACES[1], 3)] {
+    let no_cma = "transport=shm;cma=0";
+    for (place, size) in [(TRANSPORTS[0], 2), (no_cma, 2), (TRANSPORTS[0], 5), (TRANSPORTS[1], 3)] {
         ranks::run(place, size, |group| {
             for count in [COUNT, 16 << 10, 500_001] {
-                let before = direct(group);
-                let [mut send, mut recv] = [0, 1].map(|_| Room::new(group, count, true));
+                let before = zero_copy_operations(group);
+                let [mut send, mut recv] = [0, 1].map(|_| TestBuffer::new(group, count, true));
                 for in_place in [false, true, false] {
-                    send.fill(|index| integer(group.rank(), index));
+                    send.fill(|index| element_value(group.rank(), index));
                     recv.fill(|_| [0xff; 4]);
                     let from = send.bytes();
                     let into = if in_place { from } else { recv.bytes() };
                     let call = Call::all_reduce(from.as_src(), into, DataType::I32, ReduceOp::Sum);
                     group.run(call, &CallOptions::default()).unwrap();
                     let result = if in_place { &mut send } else { &mut recv };
-                    let expected: Vec<u8> = (0..count).flat_map(|index| sum(size, index)).collect();
-                    assert!(result.content() == expected, "{place}, {count}, {in_place}");
+                    let expected: Vec<u8> =
+                        (0..count).flat_map(|index| expected_sum(size, index)).collect();
+                    assert!(result.contents() == expected, "{place}, {count}, {in_place}");
                 }
-                assert_eq!(direct(group), before + 3, "{place}, {size} ranks, {count}");
+                assert_eq!(
+                    zero_copy_operations(group),
+                    before + 3,
+                    "{place}, {size} ranks, {count}"
+                );
             }
         });
     }
 }
 
 #[test]
-fn all_operators_fold_directly_to_the_same_bits_as_otherwise() {
-    ranks::run(PLACES[1], 3, |group| {
+fn arena_reduction_is_bitwise_equal_for_all_operators() {
+    ranks::run(TRANSPORTS[1], 3, |group| {
         let value = |index: usize| ((index % 97 + group.rank()) as f32 / 7.0).to_le_bytes();
         let ops = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Max, ReduceOp::Avg];
         for (op, scale) in ops.map(|op| (op, 0.0)).into_iter().chain([(ReduceOp::PremulSum, 3.0)]) {
-            let before = direct(group);
+            let before = zero_copy_operations(group);
             let run = |is_arena: bool| {
-                let mut room = Room::new(group, COUNT, is_arena);
-                room.fill(value);
-                let bytes = room.bytes();
+                let mut buffer = TestBuffer::new(group, COUNT, is_arena);
+                buffer.fill(value);
+                let bytes = buffer.bytes();
                 let call = Call::all_reduce(bytes.as_src(), bytes, DataType::F32, op);
                 let options = CallOptions { premul_scale: scale, ..CallOptions::default() };
                 group.run(call, &options).unwrap();
-                room.content()
+                buffer.contents()
             };
             assert!(run(true) == run(false), "{op:?}");
             // Vectors with a factor are not folded as they lie.
-            let goes = u64::from(op != ReduceOp::PremulSum);
-            assert_eq!(direct(group) - before, goes, "{op:?}");
+            let expected_direct = u64::from(op != ReduceOp::PremulSum);
+            assert_eq!(zero_copy_operations(group) - before, expected_direct, "{op:?}");
         }
     });
 }
@@ -129,13 +134,13 @@ fn check_blocks(
     call: impl for<'b> Fn(Src<'b>, Dst<'b>) -> Call<'b>,
     expected: impl Fn(usize) -> [u8; 4],
 ) {
-    let mut send = Room::new(group, blocks.0 * COUNT, are_arenas.0);
-    let mut recv = Room::new(group, blocks.1 * COUNT, are_arenas.1);
+    let mut send = TestBuffer::new(group, blocks.0 * COUNT, are_arenas.0);
+    let mut recv = TestBuffer::new(group, blocks.1 * COUNT, are_arenas.1);
     send.fill(|index| block_value(group.rank(), index));
     recv.fill(|_| [0xff; 4]);
     group.run(call(send.bytes().as_src(), recv.bytes()), &CallOptions::default()).unwrap();
     let wanted: Vec<u8> = (0..blocks.1 * COUNT).flat_map(expected).collect();
-    assert!(recv.content() == wanted);
+    assert!(recv.contents() == wanted);
 }
 
 fn check_all_blocks(group: &Arc<Group>, are_arenas: (bool, bool)) {
@@ -168,54 +173,62 @@ fn check_all_blocks(group: &Arc<Group>, are_arenas: (bool, bool)) {
 }
 
 #[test]
-fn blocks_in_arenas_are_read_where_they_lie() {
-    for (way, slot_bytes) in [("staged", 65_536), ("cma_read", 65_536), ("staged", 8192)] {
-        let rules = ["all_gather", "reduce_scatter", "all_to_all"].map(|op| format!("{op}={way}"));
+fn arena_blocks_are_read_without_copies() {
+    for (algorithm, slot_bytes) in [("staged", 65_536), ("cma_read", 65_536), ("staged", 8192)] {
+        let rules =
+            ["all_gather", "reduce_scatter", "all_to_all"].map(|op| format!("{op}={algorithm}"));
         let place = format!("transport=shm;algorithm={};slot_bytes={slot_bytes}", rules.join(","));
         ranks::run(&place, 3, |group| {
             for (are_arenas, direct_calls) in
                 [((true, true), 3), ((true, false), 3), ((false, true), 0)]
             {
-                let before = direct(group);
+                let before = zero_copy_operations(group);
                 check_all_blocks(group, are_arenas);
-                assert_eq!(direct(group) - before, direct_calls, "{place}, {are_arenas:?}");
+                assert_eq!(
+                    zero_copy_operations(group) - before,
+                    direct_calls,
+                    "{place}, {are_arenas:?}"
+                );
             }
-            let before = direct(group);
+            let before = zero_copy_operations(group);
             // What one rank sends is ordinary memory, or what all but one do.
             for round in 0..6 {
-                let is_it = group.rank() == round % 3;
-                check_all_blocks(group, (is_it == (round >= 3), true));
+                let is_selected = group.rank() == round % 3;
+                check_all_blocks(group, (is_selected == (round >= 3), true));
             }
-            assert_eq!(direct(group), before, "{place}");
+            assert_eq!(zero_copy_operations(group), before, "{place}");
         });
     }
 }
 
 #[test]
-fn where_one_vector_is_ordinary_all_go_the_way_of_ordinary_ones() {
-    let ways = ["one_shot", "two_shot", "cma_read", "two_shot;slot_bytes=8192"];
-    for place in ways.map(|way| format!("transport=shm;algorithm=all_reduce={way}")) {
+fn one_ordinary_vector_disables_zero_copy_for_all() {
+    let algorithms = ["one_shot", "two_shot", "cma_read", "two_shot;slot_bytes=8192"];
+    for place in
+        algorithms.map(|algorithm| format!("transport=shm;algorithm=all_reduce={algorithm}"))
+    {
         ranks::run(&place, 3, |group| {
-            let before = direct(group);
+            let before = zero_copy_operations(group);
             // The vector of each rank in turn, or its result, or those of all but one.
             for round in 0..9 {
-                let is_it = group.rank() == round % 3;
-                let mut send = Room::new(group, COUNT, !(is_it && round < 3));
-                let mut recv = Room::new(group, COUNT, is_it == (round >= 6));
-                send.fill(|index| integer(group.rank(), index));
+                let is_selected = group.rank() == round % 3;
+                let mut send = TestBuffer::new(group, COUNT, !(is_selected && round < 3));
+                let mut recv = TestBuffer::new(group, COUNT, is_selected == (round >= 6));
+                send.fill(|index| element_value(group.rank(), index));
                 let (from, into) = (send.bytes().as_src(), recv.bytes());
                 let call = Call::all_reduce(from, into, DataType::I32, ReduceOp::Sum);
                 group.run(call, &CallOptions::default()).unwrap();
-                let expected: Vec<u8> = (0..COUNT).flat_map(|index| sum(3, index)).collect();
-                assert!(recv.content() == expected, "{place}, round {round}");
+                let expected: Vec<u8> =
+                    (0..COUNT).flat_map(|index| expected_sum(3, index)).collect();
+                assert!(recv.contents() == expected, "{place}, round {round}");
             }
-            assert_eq!(direct(group), before);
-            let mut room = Room::new(group, COUNT, true);
-            room.fill(|index| integer(group.rank(), index));
-            let bytes = room.bytes();
+            assert_eq!(zero_copy_operations(group), before);
+            let mut buffer = TestBuffer::new(group, COUNT, true);
+            buffer.fill(|index| element_value(group.rank(), index));
+            let bytes = buffer.bytes();
             let call = Call::all_reduce(bytes.as_src(), bytes, DataType::I32, ReduceOp::Sum);
             group.run(call, &CallOptions::default()).unwrap();
-            assert_eq!(direct(group), before + 1, "{place}");
+            assert_eq!(zero_copy_operations(group), before + 1, "{place}");
         });
     }
 }

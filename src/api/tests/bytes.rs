@@ -1,9 +1,9 @@
-use super::ranks::{PLACES, run};
+use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::bytes::{BytesCall, Deliver, Strings};
-use crate::api::issue::Prepared;
+use crate::api::bytes::{ByteStrings, BytesCall, BytesHandler};
+use crate::api::issue::PreparedCall;
 use crate::base::label::Label;
-use crate::base::probe::Nobody;
+use crate::base::progress_observer::NoObserver;
 use std::sync::mpsc::{Receiver, channel};
 
 /// The string of a rank in a round: none has the length of another.
@@ -13,29 +13,29 @@ fn string(rank: usize, round: usize) -> Vec<u8> {
 }
 
 fn src(bytes: &[u8]) -> Src<'static> {
-    Src::from(&*lent(bytes))
+    Src::from(&*leak_bytes(bytes))
 }
 
 /// A call that blocks, and the same with a work.
-fn both(group: &Arc<Group>, call: &BytesCall<'static>) -> [Strings; 2] {
+fn run_blocking_and_async(group: &Arc<Group>, call: &BytesCall<'static>) -> [ByteStrings; 2] {
     let options = CallOptions::default;
     let blocking = group.run_bytes(call, &options()).unwrap();
     let (sender, taken) = channel();
-    let deliver = Deliver::new(move |strings| {
+    let deliver = BytesHandler::new(move |strings| {
         sender.send(strings).unwrap();
         Ok(())
     });
     let prepared = group.prepare_bytes(call.clone(), options(), deliver).unwrap();
     let work = Arc::clone(prepared.work());
     prepared.issue().unwrap();
-    assert_eq!(work.wait(&Deadline::never()), Ok(Progress::Done));
+    assert_eq!(work.wait(&Deadline::never()), Ok(WorkProgress::Done));
     // They are there before the work is done.
     [blocking, taken.try_recv().ok()]
 }
 
 #[test]
-fn strings_of_all_lengths_go_where_they_belong() {
-    for place in PLACES {
+fn byte_collectives_handle_strings_of_all_lengths() {
+    for place in TRANSPORTS {
         for size in [1, 2, 4] {
             run(place, size, |group| {
                 let me = group.rank();
@@ -43,19 +43,19 @@ fn strings_of_all_lengths_go_where_they_belong() {
                     let mine = src(&string(me, round));
                     let all: Vec<Vec<u8>> = (0..size).map(|rank| string(rank, round)).collect();
                     let root = round % size;
-                    let told = || format!("{place}, {size} ranks, round {round}, rank {me}");
-                    for got in both(group, &BytesCall::all_gather(mine)) {
-                        assert!(got.unwrap() == all, "{}", told());
+                    let context = || format!("{place}, {size} ranks, round {round}, rank {me}");
+                    for got in run_blocking_and_async(group, &BytesCall::all_gather(mine)) {
+                        assert!(got.unwrap() == all, "{}", context());
                     }
-                    for got in both(group, &BytesCall::broadcast(mine, root)) {
-                        assert!(got.unwrap() == [all[root].clone()], "{}", told());
+                    for got in run_blocking_and_async(group, &BytesCall::broadcast(mine, root)) {
+                        assert!(got.unwrap() == [all[root].clone()], "{}", context());
                     }
-                    for got in both(group, &BytesCall::gather(mine, root)) {
-                        assert!(got == (me == root).then(|| all.clone()), "{}", told());
+                    for got in run_blocking_and_async(group, &BytesCall::gather(mine, root)) {
+                        assert!(got == (me == root).then(|| all.clone()), "{}", context());
                     }
                     let blocks = (me == root).then(|| all.iter().map(|it| src(it)).collect());
-                    for got in both(group, &BytesCall::scatter(blocks, root)) {
-                        assert!(got.unwrap() == [all[me].clone()], "{}", told());
+                    for got in run_blocking_and_async(group, &BytesCall::scatter(blocks, root)) {
+                        assert!(got.unwrap() == [all[me].clone()], "{}", context());
                     }
                 }
                 // Two numbers for each of eight calls in each of six rounds.
@@ -67,30 +67,33 @@ fn strings_of_all_lengths_go_where_they_belong() {
 }
 
 #[test]
-fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
-    for place in PLACES {
+fn impossible_length_fails_all_ranks_with_one_culprit() {
+    for place in TRANSPORTS {
         run(place, 3, |group| {
             let call = BytesCall::gather(src(&[7; 100]), 2);
             let options = CallOptions::default();
             let outcome = if group.rank() == 1 {
                 // Says that it has more than any memory, and goes no further.
                 let ticket = group.queue.issue_several(2);
-                let turn = group.queue.wait_turn(&ticket, &long().into(), || None).unwrap();
+                let turn =
+                    group.queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap();
                 let length = (u64::MAX / 4).to_le_bytes();
-                let lie = Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
-                let deadline = long().into();
-                let descriptor = call.first(ticket.sequence(), Label::NONE);
-                let call = lie.operation(descriptor, &options, ("", &deadline), &Nobody);
-                let said = group.backend.run(&call);
+                let false_length =
+                    Call::gather(Src::from(&length[..]), Dst::empty(), DataType::U64, 2);
+                let deadline = long_deadline().into();
+                let descriptor = call.length_descriptor(ticket.sequence(), Label::NONE);
+                let call =
+                    false_length.operation(descriptor, &options, ("", &deadline), &NoObserver);
+                let run_outcome = group.backend.run(&call);
                 drop(turn);
-                said
+                run_outcome
             } else {
                 group.run_bytes(&call, &options).map(drop)
             };
             // Whoever has nothing to wait for may be through already; then the next call tells.
             // Another call of the rank that has left one out would be a mismatch.
-            let limit = long();
-            let then = || match group.rank() {
+            let limit = long_deadline();
+            let next_outcome = || match group.rank() {
                 1 => loop {
                     match group.failure() {
                         Some(failure) => return Err(failure),
@@ -100,7 +103,7 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
                 },
                 _ => group.run(Call::barrier(), &options),
             };
-            let error = outcome.and_then(|()| then()).unwrap_err();
+            let error = outcome.and_then(|()| next_outcome()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{place}: {error}");
             assert!(error.message().contains("gather_bytes #1 of rank 2"), "{error}");
             assert_eq!(error.culprit(), Some(2));
@@ -109,8 +112,8 @@ fn a_length_that_no_memory_has_fails_all_ranks_with_the_name_of_one() {
 }
 
 #[test]
-fn what_cannot_be_called_is_refused_and_takes_no_number() {
-    let (group, _fake) = Fake::group("bytes-refused", true);
+fn invalid_byte_calls_take_no_sequence_number() {
+    let (group, _fake) = FakeBackend::group("bytes-refused", true);
     let refused = |call: BytesCall<'static>, options: CallOptions| {
         group.run_bytes(&call, &options).unwrap_err().to_string()
     };
@@ -128,9 +131,9 @@ fn receive(
     group: &Arc<Group>,
     most: usize,
     tag: Option<u32>,
-) -> (Prepared, Receiver<Vec<Vec<u8>>>) {
+) -> (PreparedCall, Receiver<Vec<Vec<u8>>>) {
     let (sender, taken) = channel();
-    let deliver = Deliver::new(move |strings| {
+    let deliver = BytesHandler::new(move |strings| {
         sender.send(strings).unwrap();
         Ok(())
     });
@@ -146,8 +149,8 @@ fn send(group: &Arc<Group>, bytes: &[u8], peer: usize, tag: u32) -> Arc<Work> {
 }
 
 #[test]
-fn the_receiver_need_not_know_the_length() {
-    for place in PLACES {
+fn receive_bytes_accepts_any_length() {
+    for place in TRANSPORTS {
         run(place, 2, |group| {
             let peer = 1 - group.rank();
             for round in 0..6 {
@@ -155,7 +158,7 @@ fn the_receiver_need_not_know_the_length() {
                 let received = Arc::clone(call.work());
                 call.issue().unwrap();
                 let sent = send(group, &string(group.rank(), round), peer, 5);
-                assert_eq!(received.wait(&Deadline::never()), Ok(Progress::Done));
+                assert_eq!(received.wait(&Deadline::never()), Ok(WorkProgress::Done));
                 let expected = string(peer, round);
                 assert_eq!(received.source(), Some(peer));
                 assert_eq!(
@@ -163,31 +166,31 @@ fn the_receiver_need_not_know_the_length() {
                     (Some(5), Some(expected.len()))
                 );
                 assert!(taken.try_recv().unwrap() == [expected], "{place}");
-                assert_eq!(sent.wait(&Deadline::never()), Ok(Progress::Done));
+                assert_eq!(sent.wait(&Deadline::never()), Ok(WorkProgress::Done));
             }
         });
     }
 }
 
 #[test]
-fn what_takes_the_message_may_fail_and_then_the_work_does() {
-    let (group, _fake) = Fake::group("bytes-taken", true);
-    let deliver = Deliver::new(|_| Err(Error::new(ErrorKind::OutOfMemory, "no handle")));
+fn failing_delivery_callback_fails_the_work() {
+    let (group, _fake) = FakeBackend::group("bytes-taken", true);
+    let deliver = BytesHandler::new(|_| Err(Error::new(ErrorKind::OutOfMemory, "no handle")));
     let call = group.receive_bytes(9, deliver, None, None, CallOptions::default()).unwrap();
     let work = Arc::clone(call.work());
     call.issue().unwrap();
     send(&group, b"message", 0, 3);
-    let error = work.wait(&long()).unwrap_err();
+    let error = work.wait(&long_deadline()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     let text =
         "receive from any rank, any tag (u8, count 9) on group bytes-taken, rank 0: no handle";
-    assert_eq!((error.message(), group.outstanding()), (text, 0));
+    assert_eq!((error.message(), group.outstanding_works()), (text, 0));
 }
 
 /// Over 4 GiB in all, in memory that three ranks share with everything else: run by hand.
 #[test]
 #[ignore = "needs 12 GiB of memory"]
-fn more_than_four_gibibytes_in_all() {
+fn all_gather_bytes_beyond_4_gib() {
     run("transport=shm", 2, |group| {
         let len = (2_usize << 30) + 300_000_000 + group.rank();
         let mine = vec![u8::try_from(group.rank() + 1).unwrap(); len];

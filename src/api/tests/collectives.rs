@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::callbacks::{self, CallbackKey};
-use crate::api::queue::MOST_WORKS;
+use crate::api::queue::MAX_WORKS;
 use crate::api::runtime::finish_works;
 use crate::api::work::WorkKind;
 use std::sync::mpsc::channel;
@@ -10,14 +10,14 @@ const KEY: CallbackKey = CallbackKey { function: 0, user: 0 };
 
 #[test]
 fn a_work_is_pending_then_done_and_keeps_its_outcome() {
-    let (group, fake) = Fake::group("outcome", false);
-    let work = issue(&group);
-    assert_eq!(work.wait(&Deadline::after_ms(0)), Ok(Progress::Pending));
-    assert_eq!(work.wait(&Deadline::after_ms(5)), Ok(Progress::Pending));
+    let (group, fake) = FakeBackend::group("outcome", false);
+    let work = issue_barrier(&group);
+    assert_eq!(work.wait(&Deadline::after_ms(0)), Ok(WorkProgress::Pending));
+    assert_eq!(work.wait(&Deadline::after_ms(5)), Ok(WorkProgress::Pending));
     assert!(!work.is_done() && work.outcome().is_none());
-    fake.open();
+    fake.open_gate();
     for _ in 0..3 {
-        assert_eq!(work.wait(&Deadline::never()), Ok(Progress::Done));
+        assert_eq!(work.wait(&Deadline::never()), Ok(WorkProgress::Done));
     }
     assert_eq!((work.sequence(), work.source(), work.tag()), (Some(1), None, None));
     let elapsed = work.elapsed();
@@ -26,16 +26,16 @@ fn a_work_is_pending_then_done_and_keeps_its_outcome() {
     work.end(Err(Error::internal("again")));
     assert_eq!(work.outcome(), Some(Ok(())));
     // Whoever has ended it counts it off a moment later.
-    assert!(group.drain(&long()));
+    assert!(group.wait_for_works(&long_deadline()));
 }
 
 #[test]
-fn what_an_operation_wrote_is_there_when_its_work_is_done() {
-    let (group, _fake) = Fake::group("written", true);
-    let (from, to) = (Src::from(&*lent(&[1, 2, 3, 4])), Dst::from(lent(&[0; 4])));
+fn result_is_visible_when_the_work_is_done() {
+    let (group, _fake) = FakeBackend::group("written", true);
+    let (from, to) = (Src::from(&*leak_bytes(&[1, 2, 3, 4])), Dst::from(leak_bytes(&[0; 4])));
     let call = Call::all_gather(from, to, DataType::U8);
     let work = group.issue(call, CallOptions::default()).unwrap();
-    assert_eq!(work.wait(&Deadline::never()), Ok(Progress::Done));
+    assert_eq!(work.wait(&Deadline::never()), Ok(WorkProgress::Done));
     let mut seen = [0; 4];
     Dst::from(&mut seen[..]).copy_from(to.as_src());
     assert_eq!(seen, [1, 2, 3, 4]);
@@ -43,57 +43,57 @@ fn what_an_operation_wrote_is_there_when_its_work_is_done() {
 }
 
 #[test]
-fn hundreds_outstanding_end_in_order() {
-    let (group, fake) = Fake::group("hundreds", false);
-    let works: Vec<_> = (0..500).map(|_| issue(&group)).collect();
-    assert_eq!(group.outstanding(), 500);
-    fake.open();
+fn hundreds_of_works_complete_in_order() {
+    let (group, fake) = FakeBackend::group("hundreds", false);
+    let works: Vec<_> = (0..500).map(|_| issue_barrier(&group)).collect();
+    assert_eq!(group.outstanding_works(), 500);
+    fake.open_gate();
     std::thread::scope(|scope| {
         for works in works.chunks(125) {
             scope.spawn(|| {
                 for work in works.iter().rev() {
-                    assert_eq!(work.wait(&long()), Ok(Progress::Done));
+                    assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
                 }
             });
         }
     });
     let numbers: Vec<_> = works.iter().map(|work| work.sequence().unwrap()).collect();
     assert_eq!(numbers, (1..=500).collect::<Vec<_>>());
-    assert_eq!(fake.ran(), numbers);
+    assert_eq!(fake.executed(), numbers);
 }
 
 #[test]
 fn blocking_and_asynchronous_calls_keep_their_order() {
-    let (group, fake) = Fake::group("mixed", true);
+    let (group, fake) = FakeBackend::group("mixed", true);
     for _ in 0..50 {
-        let work = issue(&group);
+        let work = issue_barrier(&group);
         group.run(Call::barrier(), &CallOptions::default()).unwrap();
         // The blocking call came after it.
-        assert!(work.is_done() || work.wait(&long()) == Ok(Progress::Done));
+        assert!(work.is_done() || work.wait(&long_deadline()) == Ok(WorkProgress::Done));
     }
-    assert_eq!(fake.ran(), (1..=100).collect::<Vec<_>>());
+    assert_eq!(fake.executed(), (1..=100).collect::<Vec<_>>());
 }
 
 #[test]
-fn nobody_needs_to_wait_for_a_work() {
-    let (group, fake) = Fake::group("released", false);
-    drop(issue(&group));
-    drop(issue(&group));
-    fake.open();
-    assert!(group.drain(&long()));
-    assert_eq!(fake.ran(), [1, 2]);
+fn works_complete_without_a_waiter() {
+    let (group, fake) = FakeBackend::group("released", false);
+    drop(issue_barrier(&group));
+    drop(issue_barrier(&group));
+    fake.open_gate();
+    assert!(group.wait_for_works(&long_deadline()));
+    assert_eq!(fake.executed(), [1, 2]);
 }
 
 #[test]
-fn works_keep_their_group_while_they_are_pending_and_outlive_it() {
-    let (group, fake) = Fake::group("outlived", false);
-    let works = [issue(&group), issue(&group)];
+fn pending_works_keep_their_group_alive() {
+    let (group, fake) = FakeBackend::group("outlived", false);
+    let works = [issue_barrier(&group), issue_barrier(&group)];
     let weak = Arc::downgrade(&group);
     drop(group);
     assert!(weak.upgrade().is_some());
-    fake.open();
+    fake.open_gate();
     for work in &works {
-        assert_eq!(work.wait(&long()), Ok(Progress::Done));
+        assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
     }
     // Whoever has seen the last one done finds the group gone.
     assert!(weak.upgrade().is_none());
@@ -101,56 +101,56 @@ fn works_keep_their_group_while_they_are_pending_and_outlive_it() {
 }
 
 #[test]
-fn a_late_operation_times_out_and_those_behind_it_fail() {
-    let (group, _fake) = Fake::group("late", false);
+fn timeout_fails_the_operations_behind_it() {
+    let (group, _fake) = FakeBackend::group("late", false);
     let first = group.issue(Call::barrier(), timeout(20)).unwrap();
-    let second = issue(&group);
+    let second = issue_barrier(&group);
     let error = first.wait(&Deadline::never()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("barrier #1 on group late, rank 0"), "{error}");
     assert_eq!(kind_of(second.wait(&Deadline::never())), ErrorKind::Timeout);
     // Again and again, and for what comes later.
     assert_eq!(kind_of(first.wait(&Deadline::never())), ErrorKind::Timeout);
-    assert_eq!(kind_of(issue(&group).wait(&long())), ErrorKind::Timeout);
-    assert!(group.drain(&long()));
+    assert_eq!(kind_of(issue_barrier(&group).wait(&long_deadline())), ErrorKind::Timeout);
+    assert!(group.wait_for_works(&long_deadline()));
 }
 
 #[test]
-fn a_work_whose_deadline_passes_in_the_queue_fails_the_group() {
-    let (group, _fake) = Fake::group("overtaken", false);
-    let first = issue(&group);
-    let second = issue(&group);
+fn deadline_in_the_queue_fails_the_group() {
+    let (group, _fake) = FakeBackend::group("overtaken", false);
+    let first = issue_barrier(&group);
+    let second = issue_barrier(&group);
     let third = group.issue(Call::barrier(), timeout(20)).unwrap();
     let error = third.wait(&Deadline::never()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("behind earlier operations"), "{error}");
-    assert_eq!(kind_of(first.wait(&long())), ErrorKind::Timeout);
-    assert_eq!(kind_of(second.wait(&long())), ErrorKind::Timeout);
+    assert_eq!(kind_of(first.wait(&long_deadline())), ErrorKind::Timeout);
+    assert_eq!(kind_of(second.wait(&long_deadline())), ErrorKind::Timeout);
 }
 
 #[test]
-fn an_abort_ends_what_runs_and_what_waits() {
-    let (group, _fake) = Fake::group("aborted", false);
-    let works: Vec<_> = (0..4).map(|_| issue(&group)).collect();
+fn abort_ends_running_and_queued_operations() {
+    let (group, _fake) = FakeBackend::group("aborted", false);
+    let works: Vec<_> = (0..4).map(|_| issue_barrier(&group)).collect();
     group.abort("enough");
     for work in works {
-        let error = work.wait(&long()).unwrap_err();
+        let error = work.wait(&long_deadline()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Aborted);
         assert!(error.message().contains("enough"), "{error}");
     }
 }
 
 #[test]
-fn finalize_lets_works_end_and_aborts_what_does_not() {
-    let (group, fake) = Fake::group("finalized", false);
-    let work = issue(&group);
+fn finalize_waits_for_works_then_aborts() {
+    let (group, fake) = FakeBackend::group("finalized", false);
+    let work = issue_barrier(&group);
     std::thread::scope(|scope| {
-        scope.spawn(|| fake.open());
-        finish_works(&group, &long());
+        scope.spawn(|| fake.open_gate());
+        finish_works(&group, &long_deadline());
     });
     assert_eq!(work.outcome(), Some(Ok(())));
-    let (group, _shut) = Fake::group("finalized-shut", false);
-    let works = [issue(&group), issue(&group)];
+    let (group, _shut) = FakeBackend::group("finalized-shut", false);
+    let works = [issue_barrier(&group), issue_barrier(&group)];
     finish_works(&group, &Deadline::after_ms(20));
     for work in works {
         let error = work.outcome().unwrap().unwrap_err();
@@ -160,17 +160,17 @@ fn finalize_lets_works_end_and_aborts_what_does_not() {
 }
 
 #[test]
-fn a_panic_in_an_operation_is_its_error() {
-    let (group, fake) = Fake::group("panic", true);
+fn panic_in_an_operation_becomes_its_error() {
+    let (group, fake) = FakeBackend::group("panic", true);
     fake.panics.store(true, Ordering::Relaxed);
-    let work = issue(&group);
-    assert_eq!(kind_of(work.wait(&long())), ErrorKind::Internal);
-    assert_eq!(kind_of(issue(&group).wait(&long())), ErrorKind::Internal);
+    let work = issue_barrier(&group);
+    assert_eq!(kind_of(work.wait(&long_deadline())), ErrorKind::Internal);
+    assert_eq!(kind_of(issue_barrier(&group).wait(&long_deadline())), ErrorKind::Internal);
 }
 
 #[test]
-fn a_panic_in_a_call_that_blocks_fails_the_group_too() {
-    let (group, fake) = Fake::group("panic", true);
+fn panic_in_a_blocking_call_fails_the_group() {
+    let (group, fake) = FakeBackend::group("panic", true);
     let run = || group.run(Call::barrier(), &CallOptions::default()).unwrap_err();
     fake.panics.store(true, Ordering::Relaxed);
     let error = run();
@@ -181,67 +181,67 @@ fn a_panic_in_a_call_that_blocks_fails_the_group_too() {
 }
 
 #[test]
-fn too_many_outstanding_are_refused() {
-    let (group, fake) = Fake::group("many", false);
-    (0..MOST_WORKS).for_each(|_| drop(issue(&group)));
+fn too_many_outstanding_works_are_refused() {
+    let (group, fake) = FakeBackend::group("many", false);
+    (0..MAX_WORKS).for_each(|_| drop(issue_barrier(&group)));
     let refused = group.issue(Call::barrier(), CallOptions::default());
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::OutOfMemory);
-    fake.open();
-    assert!(group.drain(&long()));
-    assert_eq!(fake.ran().len() as u64, MOST_WORKS);
-    assert_eq!(issue(&group).wait(&long()), Ok(Progress::Done));
+    fake.open_gate();
+    assert!(group.wait_for_works(&long_deadline()));
+    assert_eq!(fake.executed().len() as u64, MAX_WORKS);
+    assert_eq!(issue_barrier(&group).wait(&long_deadline()), Ok(WorkProgress::Done));
 }
 
 #[test]
-fn callbacks_run_elsewhere_in_the_order_of_completion() {
-    let (group, fake) = Fake::group("callbacks", false);
-    let (said, heard) = channel();
+fn callbacks_run_on_another_thread_in_order() {
+    let (group, fake) = FakeBackend::group("callbacks", false);
+    let (sender, receiver) = channel();
     let here = std::thread::current().id();
-    let works: Vec<_> = (0..10).map(|_| issue(&group)).collect();
+    let works: Vec<_> = (0..10).map(|_| issue_barrier(&group)).collect();
     for (number, work) in works.iter().enumerate().rev() {
-        let said = said.clone();
+        let sender = sender.clone();
         let callback = move |outcome: &Result<()>| {
             let elsewhere = std::thread::current().id() != here;
-            said.send((number, outcome.is_ok(), elsewhere)).unwrap();
+            sender.send((number, outcome.is_ok(), elsewhere)).unwrap();
         };
         work.on_complete(KEY, callback).unwrap();
     }
-    fake.open();
+    fake.open_gate();
     for number in 0..10 {
-        let next = heard.recv_timeout(Duration::from_millis(LONG)).unwrap();
+        let next = receiver.recv_timeout(Duration::from_millis(LONG_MS)).unwrap();
         assert_eq!(next, (number, true, true));
     }
     // Of a work that is done already: soon, and not inside the call.
     let callback =
-        move |_: &Result<()>| said.send((10, true, std::thread::current().id() != here)).unwrap();
+        move |_: &Result<()>| sender.send((10, true, std::thread::current().id() != here)).unwrap();
     works[0].on_complete(KEY, callback).unwrap();
-    assert_eq!(heard.recv_timeout(Duration::from_millis(LONG)).unwrap(), (10, true, true));
+    assert_eq!(receiver.recv_timeout(Duration::from_millis(LONG_MS)).unwrap(), (10, true, true));
 }
 
 #[test]
 fn a_callback_may_issue_and_must_not_wait() {
-    let (group, _fake) = Fake::group("inside", true);
-    let (said, heard) = channel();
-    let (shut, gate) = Fake::group("inside-shut", false);
-    let pending = issue(&shut);
+    let (group, _fake) = FakeBackend::group("inside", true);
+    let (sender, receiver) = channel();
+    let (shut, gate) = FakeBackend::group("inside-shut", false);
+    let pending = issue_barrier(&shut);
     let inside = Arc::clone(&group);
     let callback = move |_: &Result<()>| {
         let blocking = inside.run(Call::barrier(), &CallOptions::default()).unwrap_err();
         let looked = pending.wait(&Deadline::after_ms(0));
         let waited = pending.wait(&Deadline::never()).unwrap_err();
         let issued = inside.issue(Call::barrier(), CallOptions::default());
-        said.send((blocking, looked, waited, issued)).unwrap();
+        sender.send((blocking, looked, waited, issued)).unwrap();
     };
-    issue(&group).on_complete(KEY, callback).unwrap();
+    issue_barrier(&group).on_complete(KEY, callback).unwrap();
     let (blocking, looked, waited, issued) =
-        heard.recv_timeout(Duration::from_millis(LONG)).unwrap();
+        receiver.recv_timeout(Duration::from_millis(LONG_MS)).unwrap();
     for error in [blocking, waited] {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().contains("callback"), "{error}");
     }
-    assert_eq!(looked, Ok(Progress::Pending));
-    assert_eq!(issued.unwrap().wait(&long()), Ok(Progress::Done));
-    assert_eq!(callbacks::refuse_to_block("this thread"), Ok(()));
-    gate.open();
-    assert!(shut.drain(&long()));
+    assert_eq!(looked, Ok(WorkProgress::Pending));
+    assert_eq!(issued.unwrap().wait(&long_deadline()), Ok(WorkProgress::Done));
+    assert_eq!(callbacks::reject_blocking_in_callback("this thread"), Ok(()));
+    gate.open_gate();
+    assert!(shut.wait_for_works(&long_deadline()));
 }

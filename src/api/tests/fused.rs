@@ -1,13 +1,13 @@
-use super::ranks::{PLACES, run};
+use super::ranks::{TRANSPORTS, run};
 use super::*;
 use crate::api::batch;
 use crate::base::op::ReduceOp;
 
 /// What was lent, as numbers.
 fn numbers(memory: &[Dst<'static>]) -> Vec<Vec<i32>> {
-    let read = |of: &Dst<'static>| {
-        let mut bytes = vec![0; of.len()];
-        Dst::from(bytes.as_mut_slice()).copy_from(of.as_src());
+    let read = |memory_part: &Dst<'static>| {
+        let mut bytes = vec![0; memory_part.len()];
+        Dst::from(bytes.as_mut_slice()).copy_from(memory_part.as_src());
         let (words, _) = bytes.as_chunks::<4>();
         words.iter().map(|&word| i32::from_le_bytes(word)).collect()
     };
@@ -16,11 +16,14 @@ fn numbers(memory: &[Dst<'static>]) -> Vec<Vec<i32>> {
 
 fn vector(count: usize, value: impl Fn(usize) -> i32) -> Dst<'static> {
     let bytes: Vec<u8> = (0..count).flat_map(|i| value(i).to_le_bytes()).collect();
-    Dst::from(lent(&bytes))
+    Dst::from(leak_bytes(&bytes))
 }
 
 /// Calls in one batch, and its outcome.
-fn together(group: &Arc<Group>, calls: Vec<Call<'static>>) -> (Result<Progress>, Vec<Arc<Work>>) {
+fn run_in_one_batch(
+    group: &Arc<Group>,
+    calls: Vec<Call<'static>>,
+) -> (Result<WorkProgress>, Vec<Arc<Work>>) {
     batch::begin(None).unwrap();
     let add = |call| {
         let call = group.prepare(call, CallOptions::default()).unwrap();
@@ -38,8 +41,8 @@ fn together(group: &Arc<Group>, calls: Vec<Call<'static>>) -> (Result<Progress>,
 const COUNTS: [usize; 5] = [3, 0, 1, 700, 5];
 
 #[test]
-fn fused_calls_give_each_what_it_would_get_alone() {
-    for place in PLACES {
+fn fused_calls_equal_separate_calls() {
+    for place in TRANSPORTS {
         for size in [1, 2, 3, 4] {
             run(place, size, |group| {
                 let (me, dtype, sum) = (group.rank(), DataType::I32, ReduceOp::Sum);
@@ -48,7 +51,7 @@ fn fused_calls_give_each_what_it_would_get_alone() {
                     vector(COUNTS[of] * blocks, |i| word(1000 * me + 10 * of + i))
                 };
                 let room = |of: usize, blocks: usize| vector(COUNTS[of] * blocks, |_| -1);
-                // What rank r has at place i of call `of`, and the sum over all ranks.
+                // What rank r has at place i of call `memory_part`, and the sum over all ranks.
                 let at = |r: usize, of: usize, i: usize| word(1000 * r + 10 * of + i);
                 let sum_at = |of, i| (0..size).map(|r| at(r, of, i)).sum::<i32>();
                 let all = |f: &dyn Fn(usize) -> Dst<'static>| (0..COUNTS.len()).map(f).collect();
@@ -58,8 +61,8 @@ fn fused_calls_give_each_what_it_would_get_alone() {
                 let into = |of: usize| if of == 3 { sends[of] } else { recvs[of] };
                 let calls = (0..COUNTS.len())
                     .map(|of| Call::all_reduce(sends[of].as_src(), into(of), dtype, sum));
-                let (outcome, works) = together(group, calls.collect());
-                assert_eq!(outcome, Ok(Progress::Done), "{place}");
+                let (outcome, works) = run_in_one_batch(group, calls.collect());
+                assert_eq!(outcome, Ok(WorkProgress::Done), "{place}");
                 assert!(works.iter().all(|work| work.sequence() == Some(1)), "not fused");
                 let results: Vec<_> = (0..COUNTS.len()).map(into).collect();
                 let expected = |blocks: usize, f: &dyn Fn(usize, usize) -> i32| -> Vec<Vec<i32>> {
@@ -74,21 +77,21 @@ fn fused_calls_give_each_what_it_would_get_alone() {
                     all(&|of| if me == root { room(of, 1) } else { Dst::empty() });
                 let calls = (0..COUNTS.len())
                     .map(|of| Call::reduce(sends[of].as_src(), recvs[of], dtype, sum, root));
-                assert_eq!(together(group, calls.collect()).0, Ok(Progress::Done));
+                assert_eq!(run_in_one_batch(group, calls.collect()).0, Ok(WorkProgress::Done));
                 if me == root {
                     assert_eq!(numbers(&recvs), expected(1, &sum_at), "{place}, {size} ranks");
                 }
 
                 let calls = sends.iter().map(|&buf| Call::broadcast(buf, dtype, root, me));
-                assert_eq!(together(group, calls.collect()).0, Ok(Progress::Done));
+                assert_eq!(run_in_one_batch(group, calls.collect()).0, Ok(WorkProgress::Done));
                 assert_eq!(numbers(&sends), expected(1, &|of, i| at(root, of, i)), "{place}");
 
                 let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
                 let recvs: Vec<Dst<'static>> = all(&|of| room(of, size));
                 let calls = (0..COUNTS.len())
                     .map(|of| Call::all_gather(sends[of].as_src(), recvs[of], dtype));
-                let (outcome, works) = together(group, calls.collect());
-                assert_eq!((outcome, works[4].sequence()), (Ok(Progress::Done), Some(4)));
+                let (outcome, works) = run_in_one_batch(group, calls.collect());
+                assert_eq!((outcome, works[4].sequence()), (Ok(WorkProgress::Done), Some(4)));
                 let gathered = |of: usize, i: usize| at(i / COUNTS[of], of, i % COUNTS[of]);
                 assert_eq!(numbers(&recvs), expected(size, &gathered), "{place}, {size} ranks");
 
@@ -96,7 +99,7 @@ fn fused_calls_give_each_what_it_would_get_alone() {
                 let recvs: Vec<Dst<'static>> = all(&|of| room(of, 1));
                 let calls = (0..COUNTS.len())
                     .map(|of| Call::reduce_scatter(sends[of].as_src(), recvs[of], dtype, sum));
-                assert_eq!(together(group, calls.collect()).0, Ok(Progress::Done));
+                assert_eq!(run_in_one_batch(group, calls.collect()).0, Ok(WorkProgress::Done));
                 let scattered = |of: usize, i: usize| sum_at(of, me * COUNTS[of] + i);
                 assert_eq!(numbers(&recvs), expected(1, &scattered), "{place}, {size} ranks");
             });
@@ -111,18 +114,18 @@ fn all_reduce(count: usize) -> Call<'static> {
 
 #[test]
 fn ranks_that_batch_differently_get_a_mismatch() {
-    for place in PLACES {
+    for place in TRANSPORTS {
         run(place, 2, |group| {
             // The same elements in all, cut differently; and one of them outside of a batch.
             let counts: &[usize] = if group.rank() == 0 { &[2, 2] } else { &[3, 1] };
             let calls = counts.iter().map(|&count| all_reduce(count)).collect();
-            let (outcome, works) = together(group, calls);
+            let (outcome, works) = run_in_one_batch(group, calls);
             assert_eq!(kind_of(outcome), ErrorKind::Mismatch, "{place}");
             assert!(works.iter().all(|work| work.outcome().unwrap().is_err()));
         });
         run(place, 2, |group| {
             let outcome = match group.rank() {
-                0 => together(group, vec![all_reduce(2), all_reduce(2)]).0.map(drop),
+                0 => run_in_one_batch(group, vec![all_reduce(2), all_reduce(2)]).0.map(drop),
                 _ => group.run(all_reduce(4), &CallOptions::default()),
             };
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Mismatch, "{place}");
@@ -131,14 +134,14 @@ fn ranks_that_batch_differently_get_a_mismatch() {
 }
 
 #[test]
-fn a_failure_of_the_whole_ends_all_its_works_with_its_text() {
-    let (group, fake) = Fake::group("fused-failure", false);
+fn fused_failure_ends_all_its_works() {
+    let (group, fake) = FakeBackend::group("fused-failure", false);
     let (calls, gate) = (vec![all_reduce(2), all_reduce(3)], Arc::clone(&fake));
     let watcher = std::thread::Builder::new().spawn(move || {
         // Before or in the middle of the operation, which waits for its gate.
         gate.abort(&Error::new(ErrorKind::PeerFailed, "rank 1 died"));
     });
-    let (outcome, works) = together(&group, calls);
+    let (outcome, works) = run_in_one_batch(&group, calls);
     watcher.unwrap().join().unwrap();
     assert_eq!(kind_of(outcome), ErrorKind::PeerFailed);
     for work in works {
@@ -146,11 +149,11 @@ fn a_failure_of_the_whole_ends_all_its_works_with_its_text() {
         assert!(error.message().contains("rank 1 died"), "{error}");
         assert_eq!(work.sequence(), Some(1));
     }
-    assert!(group.drain(&long()));
+    assert!(group.wait_for_works(&long_deadline()));
 }
 
 #[test]
-fn calls_that_use_what_another_writes_fail_the_group() {
+fn overlapping_buffers_in_a_batch_fail_the_group() {
     let [a, b, c] = [1, 2, 3].map(|value| vector(4, |_| value));
     let sum =
         |from: Dst<'static>, to| Call::all_reduce(from.as_src(), to, DataType::I32, ReduceOp::Sum);
@@ -163,29 +166,29 @@ fn calls_that_use_what_another_writes_fail_the_group() {
         [sum(a, b), sum(c, b), sum(c, Dst::empty())],
         [sum(a, b), sum(a, Dst::empty()), alone],
     ] {
-        let (group, _fake) = Fake::group("fused-overlap", true);
-        let (outcome, works) = together(&group, calls.to_vec());
+        let (group, _fake) = FakeBackend::group("fused-overlap", true);
+        let (outcome, works) = run_in_one_batch(&group, calls.to_vec());
         assert_eq!(kind_of(outcome), ErrorKind::InvalidArgument);
         for work in works {
             let error = work.outcome().unwrap().unwrap_err();
             assert!(error.message().contains("of 3 collectives"), "{error}");
         }
         assert!(group.failure().is_some());
-        assert!(group.drain(&long()));
+        assert!(group.wait_for_works(&long_deadline()));
     }
     // What is only read may be so by several.
-    let (group, _fake) = Fake::group("fused-apart", true);
+    let (group, _fake) = FakeBackend::group("fused-apart", true);
     let calls = vec![sum(a, b), sum(a, c)];
-    assert_eq!(together(&group, calls).0, Ok(Progress::Done));
+    assert_eq!(run_in_one_batch(&group, calls).0, Ok(WorkProgress::Done));
     assert_eq!(group.queue.issued(), 1);
-    assert!(group.drain(&long()));
+    assert!(group.wait_for_works(&long_deadline()));
 }
 
 #[test]
-fn a_dependence_that_one_rank_sees_is_told_to_all() {
+fn dependence_seen_by_one_rank_fails_all() {
     // Below and above what is fused.
     for count in [4, 8192] {
-        for place in PLACES {
+        for place in TRANSPORTS {
             run(place, 3, |group| {
                 let me = group.rank();
                 let [a, b, c] = [0; 3].map(|value| vector(count, |_| value));
@@ -195,7 +198,7 @@ fn a_dependence_that_one_rank_sees_is_told_to_all() {
                     Call::reduce(a.as_src(), into(b), dtype, sum, 0),
                     Call::reduce(b.as_src(), into(c), dtype, sum, 0),
                 ];
-                let (outcome, _) = together(group, calls);
+                let (outcome, _) = run_in_one_batch(group, calls);
                 if me == 0 {
                     let error = outcome.unwrap_err();
                     assert!(error.message().contains("end the batch"), "{place}: {error}");
@@ -208,15 +211,15 @@ fn a_dependence_that_one_rank_sees_is_told_to_all() {
                 let buf = vector(count, |_| 0);
                 let calls =
                     (0..2).map(|_| Call::broadcast(buf, DataType::I32, 0, group.rank())).collect();
-                assert_eq!(kind_of(together(group, calls).0), ErrorKind::InvalidArgument);
+                assert_eq!(kind_of(run_in_one_batch(group, calls).0), ErrorKind::InvalidArgument);
             });
         }
     }
 }
 
 #[test]
-fn the_shortest_time_of_fused_calls_is_that_of_all() {
-    let (group, _fake) = Fake::group("fused-late", false);
+fn fused_calls_use_the_shortest_timeout() {
+    let (group, _fake) = FakeBackend::group("fused-late", false);
     batch::begin(None).unwrap();
     for timeout_ms in [60_000, 5] {
         let call = group.prepare(all_reduce(1), timeout(timeout_ms)).unwrap();

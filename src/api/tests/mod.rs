@@ -1,182 +1,185 @@
 //! Asynchronous calls over a back end that does what a test tells it.
 
 mod arena;
-mod attached;
 mod batches;
 mod bytes;
+mod cma;
 mod collectives;
+mod fast_path;
 mod fused;
 mod messages;
 mod monitored;
+mod nan_check;
 mod outbox;
-mod prompt;
 pub(super) mod ranks;
 mod recorder;
-mod values;
 mod works;
 
 use super::CallOptions;
 use super::call::Call;
 use super::group::Group;
-use super::work::{Progress, Work};
-use crate::algo::{Operation, Wanted};
-use crate::backend::{Backend, Place};
+use super::work::{Work, WorkProgress};
+use crate::algo::{AlgorithmRequest, Operation};
+use crate::backend::{Backend, RankLocation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
 use crate::transport::{
-    Completion, Delivery, Incoming, OpKind, Outgoing, PeerName, PointToPoint, Room,
+    Completion, Delivery, OpKind, PeerName, PointToPoint, ReceiveBuffer, ReceiveRequest,
+    SendRequest,
 };
-use crate::wait::bell::Bell;
-use crate::wait::{Interrupt, Pace, until};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-const LONG: u64 = 20_000;
+const LONG_MS: u64 = 20_000;
 
-fn long() -> Deadline {
-    Deadline::after_ms(LONG)
+fn long_deadline() -> Deadline {
+    Deadline::after_ms(LONG_MS)
 }
 
 /// Runs operations while its gate is open, and carries messages of this rank to itself.
 #[derive(Debug, Default)]
-pub(super) struct Fake {
-    places: Vec<Place>,
+pub(super) struct FakeBackend {
+    places: Vec<RankLocation>,
     gate: AtomicBool,
     panics: AtomicBool,
-    bell: Bell,
+    doorbell: Doorbell,
     failure: OnceLock<Error>,
-    ran: Mutex<Vec<u64>>,
-    pub(super) posted: Mutex<Posted>,
+    executed: Mutex<Vec<u64>>,
+    pub(super) posted: Mutex<PostedMessages>,
     /// So much is outstanding that no more may be posted.
     pub(super) is_full: AtomicBool,
     /// What was posted, in that order.
-    order: Mutex<Vec<&'static str>>,
+    post_order: Mutex<Vec<&'static str>>,
 }
 
-type Sent = (Outgoing, Arc<dyn Completion>);
-type Awaited = (Incoming, Arc<dyn Completion>);
+type PostedSend = (SendRequest, Arc<dyn Completion>);
+type PostedReceive = (ReceiveRequest, Arc<dyn Completion>);
 
 #[derive(Debug, Default)]
-pub(super) struct Posted {
-    pub(super) sends: Vec<Sent>,
-    pub(super) receives: Vec<Awaited>,
+pub(super) struct PostedMessages {
+    pub(super) sends: Vec<PostedSend>,
+    pub(super) receives: Vec<PostedReceive>,
 }
 
-impl Fake {
+impl FakeBackend {
     /// A group of this rank and one that does not exist, with its back end.
     pub(super) fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
-        let place = |rank| Place {
+        let place = |rank| RankLocation {
             name: PeerName { rank, pid: 1, host: "h".into() },
             host_index: 0,
             local_rank: rank,
         };
         let places = vec![place(0), place(1)];
         let fake = Arc::new(Self { places, gate: AtomicBool::new(gate), ..Self::default() });
-        (Arc::new(Group::over(name, Arc::clone(&fake) as Arc<dyn Backend>)), fake)
+        (Arc::new(Group::with_backend(name, Arc::clone(&fake) as Arc<dyn Backend>)), fake)
     }
 
-    fn open(&self) {
+    fn open_gate(&self) {
         self.gate.store(true, Ordering::Release);
-        self.bell.ring();
+        self.doorbell.notify();
     }
 
-    fn ran(&self) -> Vec<u64> {
-        self.ran.lock().unwrap().clone()
+    fn executed(&self) -> Vec<u64> {
+        self.executed.lock().unwrap().clone()
     }
 
-    fn deliver(&self) {
+    fn match_messages(&self) {
         loop {
             let pair = {
                 let mut posted = self.posted.lock().unwrap();
-                let Posted { sends, receives } = &mut *posted;
+                let PostedMessages { sends, receives } = &mut *posted;
                 let found = receives.iter().enumerate().find_map(|(r, (receive, _))| {
-                    let fits = |(send, _): &Sent| receive.tag.is_none_or(|tag| tag == send.tag);
+                    let fits =
+                        |(send, _): &PostedSend| receive.tag.is_none_or(|tag| tag == send.tag);
                     sends.iter().position(fits).map(|s| (s, r))
                 });
                 found.map(|(s, r)| (sends.remove(s), receives.remove(r)))
             };
             let Some(((send, sent), (receive, received))) = pair else { return };
             let mut grown = vec![0; send.bytes.len()];
-            let into = match receive.into {
-                Room::Lent(into) => into.slice(0, send.bytes.len()),
-                Room::Grows { .. } => Dst::from(grown.as_mut_slice()),
+            let into = match receive.buffer {
+                ReceiveBuffer::Borrowed(into) => into.slice(0, send.bytes.len()),
+                ReceiveBuffer::Allocated { .. } => Dst::from(grown.as_mut_slice()),
             };
             into.copy_from(send.bytes);
             let delivery = Delivery { peer: 0, tag: send.tag, bytes: send.bytes.len() };
             sent.complete(Ok(delivery));
-            match receive.into {
-                Room::Lent(_) => received.complete(Ok(delivery)),
-                Room::Grows { .. } => received.complete_grown(delivery, grown),
+            match receive.buffer {
+                ReceiveBuffer::Borrowed(_) => received.complete(Ok(delivery)),
+                ReceiveBuffer::Allocated { .. } => received.complete_allocated(delivery, grown),
             }
-            self.bell.ring();
+            self.doorbell.notify();
         }
     }
 
-    fn check_room(&self) -> Result<()> {
+    fn check_not_full(&self) -> Result<()> {
         match self.is_full.load(Ordering::Acquire) {
             true => Err(Error::new(ErrorKind::OutOfMemory, "too much is outstanding")),
             false => Ok(()),
         }
     }
 
-    fn end_late(&self) {
-        let late: Vec<_> = {
+    fn expire_overdue(&self) {
+        let overdue: Vec<_> = {
             let mut posted = self.posted.lock().unwrap();
             let sends = posted.sends.extract_if(.., |(send, _)| send.deadline.has_passed());
-            let mut late: Vec<_> = sends.map(|(_, done)| done).collect();
+            let mut overdue: Vec<_> = sends.map(|(_, done)| done).collect();
             let receives = posted.receives.extract_if(.., |(r, _)| r.deadline.has_passed());
-            late.extend(receives.map(|(_, done)| done));
-            late
+            overdue.extend(receives.map(|(_, done)| done));
+            overdue
         };
-        late.iter()
+        overdue
+            .iter()
             .for_each(|done| done.complete(Err(Error::new(ErrorKind::Timeout, "nobody came"))));
     }
 }
 
-impl PointToPoint for Fake {
-    fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
-        self.check_room()?;
-        self.order.lock().unwrap().push("send");
+impl PointToPoint for FakeBackend {
+    fn send(&self, message: SendRequest, done: Arc<dyn Completion>) -> Result<()> {
+        self.check_not_full()?;
+        self.post_order.lock().unwrap().push("send");
         self.posted.lock().unwrap().sends.push((message, done));
-        self.deliver();
+        self.match_messages();
         Ok(())
     }
 
-    fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
+    fn receive(&self, message: ReceiveRequest, done: Arc<dyn Completion>) -> Result<()> {
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        self.check_room()?;
-        self.order.lock().unwrap().push("receive");
+        self.check_not_full()?;
+        self.post_order.lock().unwrap().push("receive");
         self.posted.lock().unwrap().receives.push((message, done));
-        self.deliver();
+        self.match_messages();
         Ok(())
     }
 
-    fn departed(&self, _: Rank) -> Option<Error> {
+    fn departure_error(&self, _: Rank) -> Option<Error> {
         None
     }
 
-    fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
+    fn progress_until(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
         while !over() && !limit.has_passed() {
-            self.end_late();
+            self.expire_overdue();
             let slice = limit.capped(std::time::Duration::from_millis(1));
             let ready = || over().then_some(());
-            drop(until(&self.bell, Pace::PATIENT, &slice, || None, ready));
+            drop(wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, &slice, || None, ready));
         }
     }
 }
 
-impl Backend for Fake {
+impl Backend for FakeBackend {
     fn name(&self) -> &'static str {
         "fake"
     }
 
-    fn check_wanted(&self, _: OpKind, _: usize, _: Wanted<'_>) -> Result<()> {
+    fn check_algorithm_request(&self, _: OpKind, _: usize, _: AlgorithmRequest<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -186,10 +189,16 @@ impl Backend for Fake {
         }
         assert!(!self.panics.load(Ordering::Relaxed), "as asked");
         let ready = || self.gate.load(Ordering::Acquire).then_some(());
-        match until(&self.bell, Pace::PATIENT, operation.deadline(), || self.failure(), ready) {
+        match wait_until(
+            &self.doorbell,
+            WaitPolicy::SLEEP_SOON,
+            operation.deadline(),
+            || self.failure(),
+            ready,
+        ) {
             Ok(()) => {}
-            Err(Interrupt::Halted(error)) => return Err(error),
-            Err(Interrupt::Deadline) => {
+            Err(WaitInterrupt::Aborted(error)) => return Err(error),
+            Err(WaitInterrupt::Deadline) => {
                 let late = Error::new(ErrorKind::Timeout, "the gate stayed shut");
                 self.abort(&late);
                 return Err(late);
@@ -198,24 +207,24 @@ impl Backend for Fake {
         if !operation.recv.is_empty() && !operation.send.is_empty() {
             operation.recv.copy_from(operation.send);
         }
-        self.ran.lock().unwrap().push(operation.descriptor.sequence);
+        self.executed.lock().unwrap().push(operation.descriptor.sequence);
         Ok(())
     }
 
-    fn messages(&self) -> Option<&dyn PointToPoint> {
+    fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         Some(self)
     }
 
     fn abort(&self, reason: &Error) {
         drop(self.failure.set(reason.clone()));
-        self.bell.ring();
+        self.doorbell.notify();
     }
 
     fn failure(&self) -> Option<Error> {
         self.failure.get().cloned()
     }
 
-    fn places(&self) -> &[Place] {
+    fn rank_locations(&self) -> &[RankLocation] {
         &self.places
     }
 
@@ -225,7 +234,7 @@ impl Backend for Fake {
 }
 
 /// Bytes that may be lent for ever.
-fn lent(bytes: &[u8]) -> &'static mut [u8] {
+fn leak_bytes(bytes: &[u8]) -> &'static mut [u8] {
     Box::leak(bytes.to_vec().into_boxed_slice())
 }
 
@@ -233,10 +242,10 @@ fn timeout(timeout_ms: u64) -> CallOptions {
     CallOptions { timeout_ms, ..CallOptions::default() }
 }
 
-fn issue(group: &Arc<Group>) -> Arc<Work> {
+fn issue_barrier(group: &Arc<Group>) -> Arc<Work> {
     group.issue(Call::barrier(), CallOptions::default()).unwrap()
 }
 
-fn kind_of(outcome: Result<Progress>) -> ErrorKind {
+fn kind_of(outcome: Result<WorkProgress>) -> ErrorKind {
     outcome.unwrap_err().kind()
 }

@@ -1,24 +1,24 @@
-use super::ranks::{PLACES, run};
+use super::ranks::{TRANSPORTS, run};
 use super::*;
-use crate::api::monitored::Failed;
-use crate::api::verdict::Word;
+use crate::api::barrier_messages::BarrierNotice;
+use crate::api::monitored_barrier::BarrierFailure;
 use crate::transport::LARGEST_TAG;
 use std::sync::Barrier;
 use std::time::Duration;
 
-const SOON: Option<Duration> = Some(Duration::from_millis(150));
+const SHORT_TIME: Option<Duration> = Some(Duration::from_millis(150));
 const LONG_TIME: Option<Duration> = Some(Duration::from_secs(20));
-const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
 
 /// The kind of error and who was missing.
-fn told(outcome: std::result::Result<(), Failed>) -> (ErrorKind, Vec<usize>, String) {
-    let Failed { error, missing } = outcome.unwrap_err();
+fn failure_of(outcome: std::result::Result<(), BarrierFailure>) -> (ErrorKind, Vec<usize>, String) {
+    let BarrierFailure { error, missing } = outcome.unwrap_err();
     (error.kind(), missing, error.message().to_owned())
 }
 
 #[test]
-fn all_come_again_and_again() {
-    for place in PLACES {
+fn repeated_barriers_succeed() {
+    for place in TRANSPORTS {
         run(place, 4, |group| {
             for round in 0..20 {
                 let outcome = group.monitored_barrier(LONG_TIME, round % 2 == 0);
@@ -28,12 +28,12 @@ fn all_come_again_and_again() {
             assert_eq!(group.queue.issued(), 0);
         });
     }
-    run("transport=inproc", 1, |group| assert!(group.monitored_barrier(AT_ONCE, true).is_ok()));
+    run("transport=inproc", 1, |group| assert!(group.monitored_barrier(NO_WAIT, true).is_ok()));
 }
 
 #[test]
-fn the_missing_are_named_to_all_and_learn_of_it_when_they_come() {
-    for place in PLACES {
+fn missing_ranks_are_reported_to_all_ranks() {
+    for place in TRANSPORTS {
         let (failed, again) = (Barrier::new(4), Barrier::new(4));
         run(place, 4, |group| {
             for wait_all in [true, false] {
@@ -42,7 +42,7 @@ fn the_missing_are_named_to_all_and_learn_of_it_when_they_come() {
                 if is_late {
                     failed.wait();
                 }
-                let (kind, named, text) = told(group.monitored_barrier(SOON, wait_all));
+                let (kind, named, text) = failure_of(group.monitored_barrier(SHORT_TIME, wait_all));
                 assert_eq!((kind, &named), (ErrorKind::Timeout, &missing), "{place}: {text}");
                 assert!(text.contains("rank 1 (pid ") && text.contains("150 ms"), "{text}");
                 assert_eq!(text.contains("rank 3 (pid "), wait_all && text.contains("rank 3 ("));
@@ -60,17 +60,17 @@ fn the_missing_are_named_to_all_and_learn_of_it_when_they_come() {
 }
 
 #[test]
-fn the_first_rank_is_missed_and_does_not_count_on_those_who_gave_up() {
-    for place in PLACES {
+fn late_rank_0_finds_that_the_others_gave_up() {
+    for place in TRANSPORTS {
         let failed = Barrier::new(3);
         run(place, 3, |group| {
             if group.rank() == 0 {
                 failed.wait();
-                let (_, missing, text) = told(group.monitored_barrier(LONG_TIME, true));
+                let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
                 assert_eq!(missing, [1, 2], "{place}: {text}");
                 assert!(text.contains("given up"), "{text}");
             } else {
-                let (kind, missing, text) = told(group.monitored_barrier(SOON, true));
+                let (kind, missing, text) = failure_of(group.monitored_barrier(SHORT_TIME, true));
                 assert_eq!((kind, missing), (ErrorKind::Timeout, vec![0]), "{place}: {text}");
                 assert!(text.contains("rank 0 (pid "), "{text}");
                 failed.wait();
@@ -81,26 +81,26 @@ fn the_first_rank_is_missed_and_does_not_count_on_those_who_gave_up() {
 }
 
 #[test]
-fn without_a_wait_only_those_count_who_are_there_already() {
+fn zero_timeout_counts_only_arrived_ranks() {
     for place in ["transport=inproc", "transport=shm"] {
         let round = Barrier::new(2);
         run(place, 3, |group| {
             if group.rank() == 0 {
                 // Nobody has said anything yet.
-                assert_eq!(told(group.monitored_barrier(AT_ONCE, true)).1, [1, 2]);
+                assert_eq!(failure_of(group.monitored_barrier(NO_WAIT, true)).1, [1, 2]);
             }
             if group.rank() == 2 {
                 return;
             }
             round.wait();
             if group.rank() == 1 {
-                assert_eq!(told(group.monitored_barrier(LONG_TIME, true)).1, [1, 2]);
+                assert_eq!(failure_of(group.monitored_barrier(LONG_TIME, true)).1, [1, 2]);
             }
             // Until rank 1 is there before rank 0 looks; both are told the same each time.
-            let wait = if group.rank() == 0 { AT_ONCE } else { LONG_TIME };
+            let wait = if group.rank() == 0 { NO_WAIT } else { LONG_TIME };
             loop {
                 round.wait();
-                let (_, missing, text) = told(group.monitored_barrier(wait, true));
+                let (_, missing, text) = failure_of(group.monitored_barrier(wait, true));
                 if missing == [2] {
                     return;
                 }
@@ -111,7 +111,7 @@ fn without_a_wait_only_those_count_who_are_there_already() {
 }
 
 #[test]
-fn a_rank_that_hangs_gets_in_step_again_however_many_verdicts_it_was_not_told() {
+fn stalled_rank_resynchronises_after_many_barriers() {
     // More than are held for it.
     const MANY: usize = 8_000;
     let meet = Barrier::new(2);
@@ -121,8 +121,8 @@ fn a_rank_that_hangs_gets_in_step_again_however_many_verdicts_it_was_not_told() 
             meet.wait();
         }
         for _ in 0..MANY {
-            let wait = if is_late { LONG_TIME } else { AT_ONCE };
-            let (kind, missing, text) = told(group.monitored_barrier(wait, true));
+            let wait = if is_late { LONG_TIME } else { NO_WAIT };
+            let (kind, missing, text) = failure_of(group.monitored_barrier(wait, true));
             assert_eq!((kind, missing), (ErrorKind::Timeout, vec![1]), "{text}");
         }
         if !is_late {
@@ -134,13 +134,16 @@ fn a_rank_that_hangs_gets_in_step_again_however_many_verdicts_it_was_not_told() 
 }
 
 #[test]
-fn who_has_come_to_a_later_one_has_given_up_the_earlier() {
-    let (group, fake) = Fake::group("monitored-later", true);
+fn arrival_at_a_later_barrier_abandons_the_earlier() {
+    let (group, fake) = FakeBackend::group("monitored-later", true);
     let (to, tag, dtype, deadline) = (0, LARGEST_TAG + 2, DataType::U8, Deadline::never());
-    let bytes = Src::from(&*lent(&Word::Arrived(2).encode()));
-    fake.send(Outgoing { to, tag, dtype, bytes, deadline, synchronous: false }, Arc::new(Unheard))
-        .unwrap();
-    let (_, missing, text) = told(group.monitored_barrier(LONG_TIME, true));
+    let bytes = Src::from(&*leak_bytes(&BarrierNotice::Arrived(2).encode()));
+    fake.send(
+        SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: false },
+        Arc::new(IgnoredCompletion),
+    )
+    .unwrap();
+    let (_, missing, text) = failure_of(group.monitored_barrier(LONG_TIME, true));
     assert_eq!(missing, [1], "{text}");
     assert!(text.contains("given up"), "{text}");
     assert!(group.monitored_barrier(LONG_TIME, true).is_ok());
@@ -148,15 +151,15 @@ fn who_has_come_to_a_later_one_has_given_up_the_earlier() {
 
 /// Nobody is told.
 #[derive(Debug)]
-struct Unheard;
+struct IgnoredCompletion;
 
-impl Completion for Unheard {
+impl Completion for IgnoredCompletion {
     fn complete(&self, _: Result<Delivery>) {}
 }
 
 #[test]
-fn who_has_left_is_missing_at_once() {
-    for place in PLACES {
+fn departed_rank_is_missing_at_once() {
+    for place in TRANSPORTS {
         let left = Barrier::new(2);
         let store = Arc::new(crate::store::HashStore::new());
         std::thread::scope(|scope| {
@@ -168,7 +171,8 @@ fn who_has_left_is_missing_at_once() {
                         return;
                     }
                     let started = std::time::Instant::now();
-                    let (kind, missing, text) = told(group.monitored_barrier(LONG_TIME, false));
+                    let (kind, missing, text) =
+                        failure_of(group.monitored_barrier(LONG_TIME, false));
                     assert_eq!((kind, missing), (ErrorKind::PeerFailed, vec![2]), "{text}");
                     assert!(text.contains("rank 2 (pid "), "{text}");
                     assert!(started.elapsed() < Duration::from_secs(10));
@@ -180,7 +184,7 @@ fn who_has_left_is_missing_at_once() {
 }
 
 #[test]
-fn threads_wait_on_different_groups_and_not_on_one() {
+fn concurrent_barriers_need_different_groups() {
     let meet = Barrier::new(2);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -194,7 +198,7 @@ fn threads_wait_on_different_groups_and_not_on_one() {
         }
     });
     run("transport=inproc", 2, |group| {
-        let is_refused = |outcome: &std::result::Result<(), Failed>| matches!(outcome, Err(failed) if failed.error.kind() == ErrorKind::InvalidArgument);
+        let is_refused = |outcome: &std::result::Result<(), BarrierFailure>| matches!(outcome, Err(failed) if failed.error.kind() == ErrorKind::InvalidArgument);
         if group.rank() == 1 {
             // Those that the other rank does not wait for fail first.
             meet.wait();
@@ -212,7 +216,7 @@ fn threads_wait_on_different_groups_and_not_on_one() {
                 }
             });
             let refused = loop {
-                let outcome = group.monitored_barrier(AT_ONCE, true);
+                let outcome = group.monitored_barrier(NO_WAIT, true);
                 if is_refused(&outcome) {
                     break outcome;
                 }

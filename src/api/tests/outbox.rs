@@ -1,63 +1,65 @@
 use super::*;
-use crate::api::outbox::Outbox;
+use crate::api::latest_only_sender::LatestOnlySender;
 
 const TAG: u32 = 9;
 
 /// Keeps what has come.
 #[derive(Debug, Default)]
-struct Kept(Mutex<Vec<Vec<u8>>>);
+struct ReceivedMessages(Mutex<Vec<Vec<u8>>>);
 
-impl Completion for Kept {
+impl Completion for ReceivedMessages {
     fn complete(&self, outcome: Result<Delivery>) {
         assert!(outcome.is_err(), "a message without its bytes");
     }
 
-    fn complete_grown(&self, _: Delivery, bytes: Vec<u8>) {
+    fn complete_allocated(&self, _: Delivery, bytes: Vec<u8>) {
         self.0.lock().unwrap().push(bytes);
     }
 }
 
-fn listen(fake: &Fake, kept: &Arc<Kept>) {
-    let (into, deadline) = (Room::Grows { most: 100 }, Deadline::never());
-    let message = Incoming { from: None, tag: Some(TAG), dtype: DataType::U8, into, deadline };
-    fake.receive(message, Arc::clone(kept) as Arc<dyn Completion>).unwrap();
+fn post_receive(fake: &FakeBackend, received: &Arc<ReceivedMessages>) {
+    let (into, deadline) = (ReceiveBuffer::Allocated { max_bytes: 100 }, Deadline::never());
+    let message =
+        ReceiveRequest { from: None, tag: Some(TAG), dtype: DataType::U8, buffer: into, deadline };
+    fake.receive(message, Arc::clone(received) as Arc<dyn Completion>).unwrap();
 }
 
-fn on_their_way(fake: &Fake) -> Vec<usize> {
+fn destinations_in_flight(fake: &FakeBackend) -> Vec<usize> {
     fake.posted.lock().unwrap().sends.iter().map(|(message, _)| message.to).collect()
 }
 
 #[test]
-fn one_is_on_its_way_and_only_the_newest_follows() {
-    let (group, fake) = Fake::group("outbox", true);
-    let (outbox, kept) = (Arc::new(Outbox::new(TAG)), Arc::new(Kept::default()));
-    for word in [&b"first"[..], b"second", b"third"] {
-        outbox.say(&group, 1, word).unwrap();
+fn only_the_newest_queued_message_follows() {
+    let (group, fake) = FakeBackend::group("outbox", true);
+    let (outbox, received) =
+        (Arc::new(LatestOnlySender::new(TAG)), Arc::new(ReceivedMessages::default()));
+    for message in [&b"first"[..], b"second", b"third"] {
+        outbox.send_latest(&group, 1, message).unwrap();
     }
-    assert_eq!(on_their_way(&fake), [1]);
+    assert_eq!(destinations_in_flight(&fake), [1]);
     // Ranks do not wait for each other.
-    outbox.say(&group, 0, b"other").unwrap();
-    assert_eq!(on_their_way(&fake), [1, 0]);
-    assert!(!outbox.has_gone(&[0]) && !outbox.has_gone(&[0, 1]) && outbox.has_gone(&[2]));
+    outbox.send_latest(&group, 0, b"other").unwrap();
+    assert_eq!(destinations_in_flight(&fake), [1, 0]);
+    assert!(!outbox.is_flushed(&[0]) && !outbox.is_flushed(&[0, 1]) && outbox.is_flushed(&[2]));
     for _ in 0..3 {
-        listen(&fake, &kept);
+        post_receive(&fake, &received);
     }
-    assert_eq!(*kept.0.lock().unwrap(), [&b"first"[..], b"other", b"third"]);
-    assert!(outbox.has_gone(&[0, 1]) && on_their_way(&fake).is_empty());
+    assert_eq!(*received.0.lock().unwrap(), [&b"first"[..], b"other", b"third"]);
+    assert!(outbox.is_flushed(&[0, 1]) && destinations_in_flight(&fake).is_empty());
     // And on it goes.
-    listen(&fake, &kept);
-    outbox.say(&group, 1, b"fourth").unwrap();
-    assert!(outbox.has_gone(&[1]));
-    assert_eq!(kept.0.lock().unwrap().last().unwrap(), b"fourth");
+    post_receive(&fake, &received);
+    outbox.send_latest(&group, 1, b"fourth").unwrap();
+    assert!(outbox.is_flushed(&[1]));
+    assert_eq!(received.0.lock().unwrap().last().unwrap(), b"fourth");
 }
 
 #[test]
-fn what_waits_behind_a_message_that_failed_is_dropped() {
-    let (group, fake) = Fake::group("outbox-failed", true);
-    let outbox = Arc::new(Outbox::new(TAG));
-    outbox.say(&group, 1, b"first").unwrap();
-    outbox.say(&group, 1, b"second").unwrap();
+fn failed_send_drops_the_queued_message() {
+    let (group, fake) = FakeBackend::group("outbox-failed", true);
+    let outbox = Arc::new(LatestOnlySender::new(TAG));
+    outbox.send_latest(&group, 1, b"first").unwrap();
+    outbox.send_latest(&group, 1, b"second").unwrap();
     let (_, done) = fake.posted.lock().unwrap().sends.pop().unwrap();
     done.complete(Err(Error::new(ErrorKind::PeerFailed, "rank 1 has left")));
-    assert!(outbox.has_gone(&[1]) && on_their_way(&fake).is_empty());
+    assert!(outbox.is_flushed(&[1]) && destinations_in_flight(&fake).is_empty());
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on
 /// each.
-pub(in crate::api) const PLACES: [&str; 4] =
-    ["transport=inproc", "transport=shm", "transport=tcp", PAIRS];
+pub(in crate::api) const TRANSPORTS: [&str; 4] =
+    ["transport=inproc", "transport=shm", "transport=tcp", TWO_PER_NODE];
 
-const PAIRS: &str = "two on each node";
+const TWO_PER_NODE: &str = "two on each node";
 
 fn options(place: &str, rank: usize) -> String {
     match place {
-        PAIRS => format!("host_id=node{}", rank / 2),
+        TWO_PER_NODE => format!("host_id=node{}", rank / 2),
         other => other.to_owned(),
     }
 }
@@ -42,9 +42,9 @@ pub(in crate::api) fn create(
 }
 
 /// Has been here, whatever became of it.
-struct Came<'a>(&'a AtomicUsize);
+struct ArrivalGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Came<'_> {
+impl Drop for ArrivalGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Release);
     }
@@ -52,19 +52,19 @@ impl Drop for Came<'_> {
 
 /// Runs something on every rank of a group, once all have theirs: what fails on one would else fail
 /// another that is still coming. Nobody leaves before all are through, but a rank that has failed.
-pub(in crate::api) fn run(place: &str, size: usize, act: impl Fn(&Arc<Group>) + Sync) {
-    let (store, come) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
+pub(in crate::api) fn run(place: &str, size: usize, body: impl Fn(&Arc<Group>) + Sync) {
+    let (store, arrived) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let start = |rank: usize| {
-            let (store, come, act) = (Arc::clone(&store), &come, &act);
+            let (store, arrived, body) = (Arc::clone(&store), &arrived, &body);
             scope.spawn(move || {
-                let came = Came(come);
+                let guard = ArrivalGuard(arrived);
                 let group = create(store, place, rank, size);
-                drop(came);
-                while come.load(Ordering::Acquire) < size {
+                drop(guard);
+                while arrived.load(Ordering::Acquire) < size {
                     std::thread::yield_now();
                 }
-                act(&group);
+                body(&group);
                 group
             })
         };

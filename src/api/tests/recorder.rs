@@ -10,18 +10,18 @@ fn group_in(dump: &Value) -> &Value {
 }
 
 #[test]
-fn a_dump_says_who_is_in_a_group_and_why_it_has_failed() {
-    let (group, _fake) = Fake::group("told", true);
+fn dump_has_group_members_and_failure() {
+    let (group, _fake) = FakeBackend::group("told", true);
     let dump = group.flight_record();
-    let told = group_in(&dump);
+    let group_dump = group_in(&dump);
     assert_eq!(
-        (&told["name"], &told["rank"], &told["size"]),
+        (&group_dump["name"], &group_dump["rank"], &group_dump["size"]),
         (&"told".into(), &0.into(), &2.into())
     );
-    assert_eq!((&told["state"], &told["failure"]), (&"open".into(), &Value::Null));
-    let member = &told["members"][1];
+    assert_eq!((&group_dump["state"], &group_dump["failure"]), (&"open".into(), &Value::Null));
+    let member = &group_dump["members"][1];
     assert_eq!((&member["host"], &member["global_rank"]), (&"h".into(), &1.into()));
-    assert!(group.id().to_string().starts_with(told["id"].as_str().unwrap()));
+    assert!(group.id().to_string().starts_with(group_dump["id"].as_str().unwrap()));
 
     group.abort("enough");
     let dump = group.flight_record();
@@ -31,16 +31,16 @@ fn a_dump_says_who_is_in_a_group_and_why_it_has_failed() {
     // Who was in it is forgotten, and not what became of it.
     let id = group.id();
     drop(group);
-    let dump = crate::api::recorder::dump(Some(id), crate::api::recorder::Why::Asked);
-    let told = group_in(&dump);
-    assert_eq!((&told["state"], &told["members"]), (&"left".into(), &Value::Null));
-    assert_eq!(told["failure"]["kind"], "Aborted");
+    let dump = crate::api::recorder::dump(Some(id), crate::api::recorder::DumpReason::Request);
+    let group_dump = group_in(&dump);
+    assert_eq!((&group_dump["state"], &group_dump["members"]), (&"left".into(), &Value::Null));
+    assert_eq!(group_dump["failure"]["kind"], "Aborted");
 }
 
 #[test]
-fn an_operation_waits_runs_and_ends() {
-    let (group, fake) = Fake::group("states", false);
-    let works = [issue(&group), issue(&group)];
+fn dump_shows_waiting_running_and_done() {
+    let (group, fake) = FakeBackend::group("states", false);
+    let works = [issue_barrier(&group), issue_barrier(&group)];
     let states = || {
         let dump = group.flight_record();
         let entries = dump["entries"].as_array().unwrap().clone();
@@ -51,9 +51,9 @@ fn an_operation_waits_runs_and_ends() {
     while running().is_none() {
         std::thread::yield_now();
     }
-    fake.open();
+    fake.open_gate();
     for work in &works {
-        assert_eq!(work.wait(&long()), Ok(Progress::Done));
+        assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
     }
     assert_eq!(states(), ["done", "done"]);
 }

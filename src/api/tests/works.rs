@@ -3,8 +3,8 @@
 use super::*;
 use crate::api::callbacks::CallbackKey;
 use crate::api::runtime::finish_works;
-use crate::api::work_list::{AnyDone, wait_all, wait_any};
-use crate::base::error::{Culprit, Fault};
+use crate::api::work_list::{AnyWorkDone, wait_all, wait_any};
+use crate::base::error::{Culprit, RankFault};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn list(works: &[&Arc<Work>]) -> Vec<Option<Arc<Work>>> {
 }
 
 fn receive(group: &Arc<Group>, tag: u32, timeout_ms: u64) -> Arc<Work> {
-    let into = Dst::from(lent(&[0; 4]));
+    let into = Dst::from(leak_bytes(&[0; 4]));
     let prepared = group.receive(into, DataType::U8, None, Some(tag), timeout(timeout_ms)).unwrap();
     let work = Arc::clone(prepared.work());
     prepared.issue().unwrap();
@@ -22,84 +22,86 @@ fn receive(group: &Arc<Group>, tag: u32, timeout_ms: u64) -> Arc<Work> {
 }
 
 fn send(group: &Arc<Group>, tag: u32) {
-    let bytes = Src::from(&*lent(&[7; 4]));
+    let bytes = Src::from(&*leak_bytes(&[7; 4]));
     group.send(bytes, DataType::U8, 0, tag, CallOptions::default()).unwrap().issue().unwrap();
 }
 
 #[test]
 fn wait_for_any_ends_with_the_first_work_of_each_kind() {
-    let (group, fake) = Fake::group("any", false);
-    let (other, _) = Fake::group("any-other", false);
-    let (first, second) = (issue(&group), issue(&group));
-    let message = receive(&group, 1, LONG);
-    let elsewhere = issue(&other);
+    let (group, fake) = FakeBackend::group("any", false);
+    let (other, _) = FakeBackend::group("any-other", false);
+    let (first, second) = (issue_barrier(&group), issue_barrier(&group));
+    let message = receive(&group, 1, LONG_MS);
+    let elsewhere = issue_barrier(&other);
     // On a bell: four works of two groups.
     let mut works = list(&[&elsewhere, &second, &first, &message]);
-    assert_eq!(wait_any(&works, &Deadline::after_ms(5)), Ok(AnyDone::Pending));
+    assert_eq!(wait_any(&works, &Deadline::after_ms(5)), Ok(AnyWorkDone::Pending));
     send(&group, 1);
-    assert_eq!(wait_any(&works, &long()), Ok(AnyDone::At(3, Ok(()))));
+    assert_eq!(wait_any(&works, &long_deadline()), Ok(AnyWorkDone::Done(3, Ok(()))));
     works[3] = None;
     std::thread::scope(|scope| {
-        scope.spawn(|| fake.open());
-        let Ok(AnyDone::At(place, Ok(()))) = wait_any(&works, &long()) else { panic!("none") };
+        scope.spawn(|| fake.open_gate());
+        let Ok(AnyWorkDone::Done(place, Ok(()))) = wait_any(&works, &long_deadline()) else {
+            panic!("none")
+        };
         assert!(place == 1 || place == 2, "{place}");
     });
     // In the queue: both are of one group.
-    assert_eq!(wait_all(&list(&[&second, &first]), &long()), Ok(Progress::Done));
+    assert_eq!(wait_all(&list(&[&second, &first]), &long_deadline()), Ok(WorkProgress::Done));
     other.abort("enough");
-    let found = wait_any(&works[..1], &long());
+    let found = wait_any(&works[..1], &long_deadline());
     assert!(
-        matches!(&found, Ok(AnyDone::At(0, Err(e))) if e.message().contains("works[0]")),
+        matches!(&found, Ok(AnyWorkDone::Done(0, Err(e))) if e.message().contains("works[0]")),
         "{found:?}"
     );
-    assert_eq!(wait_any(&[None, None], &long()), Ok(AnyDone::NoWorks));
+    assert_eq!(wait_any(&[None, None], &long_deadline()), Ok(AnyWorkDone::NoWorks));
 }
 
 #[test]
 #[cfg(not(loom))]
-fn hooks_of_a_wait_are_removed_with_it() {
-    let (group, fake) = Fake::group("hooks", false);
-    let (other, _) = Fake::group("hooks-other", false);
-    let (one, two) = (issue(&group), issue(&other));
+fn wait_any_removes_its_completion_hooks() {
+    let (group, fake) = FakeBackend::group("hooks", false);
+    let (other, _) = FakeBackend::group("hooks-other", false);
+    let (one, two) = (issue_barrier(&group), issue_barrier(&other));
     for _ in 0..3 {
         let works = list(&[&one, &two]);
-        assert_eq!(wait_any(&works, &Deadline::after_ms(1)), Ok(AnyDone::Pending));
+        assert_eq!(wait_any(&works, &Deadline::after_ms(1)), Ok(AnyWorkDone::Pending));
     }
-    assert_eq!((one.hooks(), two.hooks()), (0, 0));
-    fake.open();
+    assert_eq!((one.hook_count(), two.hook_count()), (0, 0));
+    fake.open_gate();
     other.abort("the end");
-    finish_works(&group, &long());
+    finish_works(&group, &long_deadline());
 }
 
 #[test]
-fn own_deadlines_end_a_wait_for_any() {
+fn work_deadlines_end_wait_any() {
     // Behind an operation that lasts, in one queue and in two.
-    for other in [None, Some(Fake::group("deadlines-other", false).0)] {
-        let (group, fake) = Fake::group("deadlines", false);
-        let lasting = issue(&group);
+    for other in [None, Some(FakeBackend::group("deadlines-other", false).0)] {
+        let (group, fake) = FakeBackend::group("deadlines", false);
+        let lasting = issue_barrier(&group);
         let late = group.issue(Call::barrier(), timeout(30)).unwrap();
-        let elsewhere = other.as_ref().map_or_else(|| issue(&group), issue);
+        let elsewhere = other.as_ref().map_or_else(|| issue_barrier(&group), issue_barrier);
         let works = list(&[&lasting, &elsewhere, &late]);
-        let found = wait_any(&works, &long());
-        assert!(matches!(found, Ok(AnyDone::At(..))), "{found:?}");
-        assert_eq!(kind_of(late.wait(&long())), ErrorKind::Timeout);
-        fake.open();
+        let found = wait_any(&works, &long_deadline());
+        assert!(matches!(found, Ok(AnyWorkDone::Done(..))), "{found:?}");
+        assert_eq!(kind_of(late.wait(&long_deadline())), ErrorKind::Timeout);
+        fake.open_gate();
         other.into_iter().for_each(|other| other.abort("the end"));
-        finish_works(&group, &long());
+        finish_works(&group, &long_deadline());
     }
 }
 
 #[test]
-fn first_error_in_the_order_of_the_list_is_returned_at_the_end() {
-    let (group, _fake) = Fake::group("errors", true);
-    let (bad, _) = Fake::group("errors-bad", false);
+fn wait_all_returns_the_first_error_in_list_order() {
+    let (group, _fake) = FakeBackend::group("errors", true);
+    let (bad, _) = FakeBackend::group("errors-bad", false);
     let late = receive(&bad, 3, 20);
-    let good = issue(&group);
-    let aborted = issue(&bad);
+    let good = issue_barrier(&group);
+    let aborted = issue_barrier(&bad);
     let works = list(&[&good, &late, &aborted]);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| wait_all(&works, &long()));
-        assert_eq!(kind_of(late.wait(&long())), ErrorKind::Timeout);
+        let waiting = scope.spawn(|| wait_all(&works, &long_deadline()));
+        assert_eq!(kind_of(late.wait(&long_deadline())), ErrorKind::Timeout);
         bad.abort("enough");
         let error = waiting.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -111,8 +113,8 @@ const KEY: CallbackKey = CallbackKey { function: 1, user: 2 };
 
 #[test]
 fn withdrawn_callback_is_never_called() {
-    let (group, fake) = Fake::group("withdrawn", false);
-    let work = issue(&group);
+    let (group, fake) = FakeBackend::group("withdrawn", false);
+    let work = issue_barrier(&group);
     let calls = Arc::new(AtomicUsize::new(0));
     let add = || {
         let calls = Arc::clone(&calls);
@@ -128,19 +130,19 @@ fn withdrawn_callback_is_never_called() {
     assert!(work.withdraw_callback(KEY));
     // Its function was dropped with what it holds.
     assert_eq!(Arc::strong_count(&calls), 2);
-    let (said, heard) = channel();
-    work.on_complete(other, move |_| said.send(()).unwrap()).unwrap();
-    fake.open();
-    heard.recv_timeout(Duration::from_millis(LONG)).unwrap();
+    let (sender, receiver) = channel();
+    work.on_complete(other, move |_| sender.send(()).unwrap()).unwrap();
+    fake.open_gate();
+    receiver.recv_timeout(Duration::from_millis(LONG_MS)).unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     assert!(!work.withdraw_callback(KEY) && !work.withdraw_callback(other));
 }
 
 #[test]
 fn done_works_with_handles_are_listed_once() {
-    let (group, fake) = Fake::group("events", false);
+    let (group, fake) = FakeBackend::group("events", false);
     assert!(group.take_done(8).is_empty());
-    let [early, late, nameless, released] = [(); 4].map(|()| issue(&group));
+    let [early, late, nameless, released] = [(); 4].map(|()| issue_barrier(&group));
     for (token, work) in [(5, &early), (6, &late), (7, &released)] {
         work.set_handle(token);
     }
@@ -148,10 +150,10 @@ fn done_works_with_handles_are_listed_once() {
     let descriptor = group.completion_descriptor(known).unwrap();
     assert!(descriptor > 2);
     released.clear_handle();
-    fake.open();
+    fake.open_gate();
     assert_eq!(
-        wait_all(&list(&[&early, &late, &nameless, &released]), &long()),
-        Ok(Progress::Done)
+        wait_all(&list(&[&early, &late, &nameless, &released]), &long_deadline()),
+        Ok(WorkProgress::Done)
     );
     // A work that ends just now may be listed a moment after its wait.
     let mut taken = Vec::new();
@@ -167,38 +169,38 @@ fn done_works_with_handles_are_listed_once() {
 
 #[test]
 fn works_that_are_done_before_the_descriptor_are_listed() {
-    let (group, _fake) = Fake::group("events-early", true);
-    let work = issue(&group);
+    let (group, _fake) = FakeBackend::group("events-early", true);
+    let work = issue_barrier(&group);
     work.set_handle(9);
-    assert_eq!(work.wait(&long()), Ok(Progress::Done));
+    assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
     group.completion_descriptor(|| vec![Arc::clone(&work), Arc::clone(&work)]).unwrap();
     assert_eq!(group.take_done(8), [9]);
 }
 
 #[test]
 fn culprit_of_an_error_has_its_process() {
-    let (group, _fake) = Fake::group("culprit", false);
-    let (alone, _) = Fake::group("culprit-none", true);
-    let (work, message) = (issue(&group), receive(&group, 1, LONG));
+    let (group, _fake) = FakeBackend::group("culprit", false);
+    let (alone, _) = FakeBackend::group("culprit-none", true);
+    let (work, message) = (issue_barrier(&group), receive(&group, 1, LONG_MS));
     assert_eq!((work.culprit(), group.culprit()), (None, None));
     let died = Error::new(ErrorKind::PeerFailed, "rank 1 died").with_culprit(1);
-    group.fail(&died.with_fault(Fault::Died));
-    let wanted = Culprit { rank: 1, fault: Fault::Died, process: Some((1, "h".into())) };
-    assert!(work.wait(&long()).is_err());
+    group.fail(&died.with_fault(RankFault::Died));
+    let wanted = Culprit { rank: 1, fault: RankFault::Died, process: Some((1, "h".into())) };
+    assert!(work.wait(&long_deadline()).is_err());
     assert_eq!((work.culprit(), group.culprit()), (Some(wanted.clone()), Some(wanted)));
     drop(message);
-    let done = issue(&alone);
-    assert_eq!(done.wait(&long()), Ok(Progress::Done));
+    let done = issue_barrier(&alone);
+    assert_eq!(done.wait(&long_deadline()), Ok(WorkProgress::Done));
     assert_eq!((done.culprit(), alone.culprit()), (None, None));
 }
 
 #[test]
 fn closed_queue_takes_no_further_work() {
-    let (group, _fake) = Fake::group("closed", true);
-    assert_eq!(issue(&group).wait(&long()), Ok(Progress::Done));
+    let (group, _fake) = FakeBackend::group("closed", true);
+    assert_eq!(issue_barrier(&group).wait(&long_deadline()), Ok(WorkProgress::Done));
     group.queue.close();
     let refused = group.issue(Call::barrier(), CallOptions::default()).unwrap_err();
-    assert_eq!((refused.kind(), group.outstanding()), (ErrorKind::NotInitialized, 0));
-    assert_eq!(group.sequence(), 1);
+    assert_eq!((refused.kind(), group.outstanding_works()), (ErrorKind::NotInitialized, 0));
+    assert_eq!(group.collectives_issued(), 1);
     assert_eq!(group.run(Call::barrier(), &CallOptions::default()), Ok(()));
 }

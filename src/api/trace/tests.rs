@@ -5,10 +5,10 @@ use crate::base::dtype::DataType;
 use crate::base::ids::Nonce;
 use crate::base::label::Label;
 use crate::base::op::ReduceOp;
-use crate::transport::{Extent, OpKind};
+use crate::transport::{CountSpec, OpKind};
 
-fn track() -> Arc<Track> {
-    Arc::new(Track::new(Nonce(*b"0123456789abcdef"), "data \"0\"", 1, &[6, 4, 2]))
+fn track() -> Arc<GroupTrack> {
+    Arc::new(GroupTrack::new(Nonce(*b"0123456789abcdef"), "data \"0\"", 1, &[6, 4, 2]))
 }
 
 fn all_reduce(sequence: u64) -> Descriptor {
@@ -17,7 +17,7 @@ fn all_reduce(sequence: u64) -> Descriptor {
         dtype: Some(DataType::F32),
         op: Some(ReduceOp::Sum),
         root: None,
-        extent: Extent::Count(100),
+        count_spec: CountSpec::Count(100),
         sequence,
         algorithm: 1,
         part: 0,
@@ -25,21 +25,25 @@ fn all_reduce(sequence: u64) -> Descriptor {
     }
 }
 
-fn collective(track: &Arc<Track>, at: [Instant; 3], failure: Option<Error>) -> Event {
+fn collective_event(
+    track: &Arc<GroupTrack>,
+    at: [Instant; 3],
+    failure: Option<Error>,
+) -> TraceEvent {
     let [began, turn, ended] = at;
-    let what = What::Collective {
+    let kind = TraceEventKind::Collective {
         descriptor: all_reduce(7),
         turn: Some(turn),
         algorithm: Some("one_shot"),
         failure: failure.map(Box::new),
     };
-    Event { track: Arc::clone(track), lane: Some(0), began, ended, what }
+    TraceEvent { track: Arc::clone(track), lane: Some(0), began, ended, kind }
 }
 
 /// What a writer makes of records.
-fn written(events: &[Event], dropped: u64, ends: bool) -> String {
+fn write_to_string(events: &[TraceEvent], dropped: u64, ends: bool) -> String {
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(&mut bytes, this::moment());
+    let mut writer = TraceWriter::new(&mut bytes, this_process::clock_snapshot());
     writer.write(events, dropped).unwrap();
     if ends {
         writer.finish().unwrap();
@@ -49,28 +53,29 @@ fn written(events: &[Event], dropped: u64, ends: bool) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn named<'a>(file: &'a Value, name: &str) -> Vec<&'a Value> {
+fn events_named<'a>(file: &'a Value, name: &str) -> Vec<&'a Value> {
     file.as_array().unwrap().iter().filter(|event| event["name"] == name).collect()
 }
 
 #[test]
-fn labels_are_in_names_and_arguments_where_there_are_any() {
+fn labels_appear_in_span_names_and_arguments() {
     let (track, now) = (track(), Instant::now());
     let label = Label::new("layer3.weight").unwrap();
-    let mut labelled = collective(&track, [now; 3], None);
-    if let What::Collective { descriptor, .. } = &mut labelled.what {
+    let mut labelled = collective_event(&track, [now; 3], None);
+    if let TraceEventKind::Collective { descriptor, .. } = &mut labelled.kind {
         descriptor.label = label;
     }
     let (peer, tag, dtype) = (Some(2), Some(3), DataType::F32);
-    let message = Message { is_outgoing: true, peer, tag, dtype, count: 1, label };
-    let sent = What::Message { message, sequence: 4, failure: None };
-    let sent = Event { what: sent, ..collective(&track, [now; 3], None) };
-    let text = written(&[labelled, sent, collective(&track, [now; 3], None)], 0, true);
+    let message = MessageDescriptor { is_outgoing: true, peer, tag, dtype, count: 1, label };
+    let sent = TraceEventKind::Message { message, sequence: 4, failure: None };
+    let sent = TraceEvent { kind: sent, ..collective_event(&track, [now; 3], None) };
+    let text =
+        write_to_string(&[labelled, sent, collective_event(&track, [now; 3], None)], 0, true);
     let file: Value = serde_json::from_str(&text).unwrap();
     for name in ["all_reduce \"layer3.weight\"", "send \"layer3.weight\" to rank 2"] {
-        assert_eq!(named(&file, name)[0]["args"]["label"], "layer3.weight");
+        assert_eq!(events_named(&file, name)[0]["args"]["label"], "layer3.weight");
     }
-    assert_eq!(named(&file, "all_reduce")[0]["args"].get("label"), None);
+    assert_eq!(events_named(&file, "all_reduce")[0]["args"].get("label"), None);
 }
 
 #[test]
@@ -78,16 +83,17 @@ fn an_operation_is_a_span_with_its_phases_inside() {
     let track = track();
     let now = Instant::now();
     let at = |ms: u64| now + Duration::from_millis(ms);
-    let wait = Event {
+    let wait = TraceEvent {
         track: Arc::clone(&track),
         lane: Some(0),
         began: at(3),
         ended: at(5),
-        what: What::Wait { rank: 2 },
+        kind: TraceEventKind::Wait { rank: 2 },
     };
-    let text = written(&[wait, collective(&track, [at(0), at(2), at(9)], None)], 0, true);
+    let text =
+        write_to_string(&[wait, collective_event(&track, [at(0), at(2), at(9)], None)], 0, true);
     let file: Value = serde_json::from_str(&text).unwrap();
-    let only = |name: &str| named(&file, name)[0].clone();
+    let only = |name: &str| events_named(&file, name)[0].clone();
     let span = only("all_reduce");
     let args = &span["args"];
     assert_eq!((&span["ph"], &span["pid"], &span["dur"]), (&json!("X"), &json!(4), &json!(9000.0)));
@@ -120,60 +126,66 @@ fn an_operation_is_a_span_with_its_phases_inside() {
 }
 
 #[test]
-fn what_was_written_can_be_read_without_the_end() {
+fn unfinished_file_is_readable() {
     let track = track();
     let now = Instant::now();
-    let text = written(&[collective(&track, [now; 3], None)], 0, false);
+    let text = write_to_string(&[collective_event(&track, [now; 3], None)], 0, false);
     assert!(text.starts_with("[\n") && !text.ends_with(']'));
     assert!(text.lines().skip(1).all(|line| {
         serde_json::from_str::<Value>(line.trim_end_matches(',')).is_ok_and(|v| v.is_object())
     }));
     let file: Value = serde_json::from_str(&format!("{text}]")).unwrap();
-    assert_eq!(named(&file, "all_reduce").len(), 1);
+    assert_eq!(events_named(&file, "all_reduce").len(), 1);
 }
 
 #[test]
-fn a_failure_is_told_with_its_reason_at_its_moment() {
+fn failure_event_has_reason_and_time() {
     let track = track();
     let now = Instant::now();
     let error = Error::new(ErrorKind::PeerFailed, "rank 2 died").with_culprit(2);
-    let text = written(&[collective(&track, [now; 3], Some(error))], 3, true);
+    let text = write_to_string(&[collective_event(&track, [now; 3], Some(error))], 3, true);
     let file: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(named(&file, "all_reduce")[0]["args"]["state"], "failed: PeerFailed");
-    let moment = named(&file, "failed: PeerFailed")[0];
+    assert_eq!(events_named(&file, "all_reduce")[0]["args"]["state"], "failed: PeerFailed");
+    let moment = events_named(&file, "failed: PeerFailed")[0];
     assert_eq!((&moment["ph"], &moment["args"]["error"]), (&json!("i"), &json!("rank 2 died")));
-    assert_eq!(named(&file, "records lost")[0]["args"]["events"], 3);
-    assert_eq!(named(&file, "libdist_end")[0]["args"]["dropped"], 3);
+    assert_eq!(events_named(&file, "records lost")[0]["args"]["events"], 3);
+    assert_eq!(events_named(&file, "libdist_end")[0]["args"]["dropped"], 3);
 }
 
 #[test]
-fn what_finds_no_lane_overlaps() {
+fn span_without_a_lane_is_an_async_event_pair() {
     let track = track();
     let now = Instant::now();
-    let event = Event { lane: None, ..collective(&track, [now; 3], None) };
-    let text = written(&[event], 0, true);
+    let event = TraceEvent { lane: None, ..collective_event(&track, [now; 3], None) };
+    let text = write_to_string(&[event], 0, true);
     let file: Value = serde_json::from_str(&text).unwrap();
-    let pair = named(&file, "all_reduce");
+    let pair = events_named(&file, "all_reduce");
     assert_eq!((&pair[0]["ph"], &pair[1]["ph"]), (&json!("b"), &json!("e")));
     assert_eq!(pair[0]["id"], pair[1]["id"]);
 }
 
 #[test]
-fn a_full_buffer_counts_what_it_does_not_take() {
+fn full_buffer_counts_dropped_events() {
     let (track, now) = (track(), Instant::now());
-    let sink = Sink::new("nowhere").unwrap();
+    let sink = TraceBuffer::new("nowhere").unwrap();
     let room = sink.events().capacity();
     for _ in 0..room + 5 {
-        let what = What::Wait { rank: 0 };
-        sink.push(Event { track: Arc::clone(&track), lane: Some(0), began: now, ended: now, what });
+        let what = TraceEventKind::Wait { rank: 0 };
+        sink.push(TraceEvent {
+            track: Arc::clone(&track),
+            lane: Some(0),
+            began: now,
+            ended: now,
+            kind: what,
+        });
     }
     assert_eq!((sink.events().len(), sink.dropped.load(Ordering::Relaxed)), (room, 5));
 }
 
 /// Takes so many bytes, as a disk that is nearly full.
-struct Nearly(usize);
+struct NearlyFullDisk(usize);
 
-impl std::io::Write for Nearly {
+impl std::io::Write for NearlyFullDisk {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.0 == 0 {
             return Err(std::io::ErrorKind::StorageFull.into());
@@ -191,15 +203,15 @@ impl std::io::Write for Nearly {
 #[test]
 fn a_full_disk_is_an_error_of_the_writer() {
     let (track, now) = (track(), Instant::now());
-    let mut writer = Writer::new(Nearly(300), this::moment());
-    let outcome = writer.write(&[collective(&track, [now; 3], None)], 0);
+    let mut writer = TraceWriter::new(NearlyFullDisk(300), this_process::clock_snapshot());
+    let outcome = writer.write(&[collective_event(&track, [now; 3], None)], 0);
     assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }
 
 /// One trace at a time in a process, so all of that is one test.
 #[test]
 fn a_trace_is_started_written_and_stopped() {
-    let path = std::env::temp_dir().join(format!("dist-trace-{}.json", this::pid()));
+    let path = std::env::temp_dir().join(format!("dist-trace-{}.json", this_process::pid()));
     let path = path.to_str().unwrap();
     let folder = std::env::temp_dir();
     let error = start(folder.to_str().unwrap()).unwrap_err();
@@ -210,18 +222,18 @@ fn a_trace_is_started_written_and_stopped() {
     assert!(error.message().contains("dist_trace_stop first"), "{error}");
     assert_eq!(describe()["file"], path);
     let track = track();
-    let span = Span::collective(&track, &all_reduce(1));
+    let span = OperationSpan::collective(&track, &all_reduce(1));
     span.take_turn();
-    track.chosen("ring");
+    track.set_algorithm("ring");
     let now = Instant::now();
-    track.waited(0, now, now + Duration::from_millis(1));
+    track.record_wait(0, now, now + Duration::from_millis(1));
     span.end(&Ok(()));
     flush();
     let soon = std::fs::read_to_string(path).unwrap();
     assert!(soon.contains("\"ring\"") && soon.contains("wait for rank 6"), "{soon}");
     stop().unwrap();
     let file: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert!(!named(&file, "libdist_end").is_empty());
+    assert!(!events_named(&file, "libdist_end").is_empty());
     std::fs::remove_file(path).unwrap();
     assert!(!is_on() && describe().is_null());
 }

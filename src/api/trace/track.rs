@@ -2,11 +2,11 @@
 //!
 //! An operation keeps a lane from its issue to its end, so that whatever it tells in between lies
 //! inside of its span. A group's only blocking caller is always in the first; operations that are
-//! outstanding at once are side by side. There are [`LANES`] for collectives and as many for
-//! messages; what finds none is drawn as a span that may overlap.
+//! outstanding at once are side by side. There are [`LANES_PER_KIND`] for collectives and as many
+//! for messages; what finds none is drawn as a span that may overlap.
 
-use super::{Event, What, push};
-use crate::api::point_to_point::Message;
+use super::{TraceEvent, TraceEventKind, push_event};
+use crate::api::point_to_point::MessageDescriptor;
 use crate::base::error::Result;
 use crate::base::ids::{GroupId, Rank};
 use crate::transport::Descriptor;
@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How many operations of a group are drawn beside each other.
-pub(super) const LANES: u32 = 64;
+pub(super) const LANES_PER_KIND: u32 = 64;
 
 /// Waits that are shorter would be drawn by nobody.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
 /// A group, as a trace has it.
 #[derive(Debug)]
-pub(in crate::api) struct Track {
+pub(in crate::api) struct GroupTrack {
     /// Tells the groups of this process apart.
     pub(super) index: u32,
     pub(super) id: GroupId,
@@ -30,16 +30,16 @@ pub(in crate::api) struct Track {
     /// This rank in the group.
     pub(super) rank: Rank,
     /// The ranks of the outermost group that the group's ranks are.
-    pub(super) ranks: Box<[Rank]>,
+    pub(super) global_ranks: Box<[Rank]>,
     /// Bits: which lanes are taken, by collectives and by messages.
-    taken: [AtomicU64; 2],
+    taken_lanes: [AtomicU64; 2],
     /// The operation that has the turn, of which there is one.
-    turn: Mutex<Option<Turn>>,
+    current_turn: Mutex<Option<TracedTurn>>,
 }
 
 /// What is known of the operation that has the turn.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct TracedTurn {
     lane: Option<u32>,
     began: Instant,
     algorithm: Option<&'static str>,
@@ -47,21 +47,21 @@ struct Turn {
 
 /// An operation that is under way and will be in the trace.
 #[derive(Debug)]
-pub(in crate::api) struct Span {
-    track: Arc<Track>,
+pub(in crate::api) struct OperationSpan {
+    track: Arc<GroupTrack>,
     lane: Option<u32>,
     began: Instant,
-    about: About,
+    subject: SpanSubject,
     has_turn: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum About {
+enum SpanSubject {
     Collective(Descriptor),
-    Message(Message, u64),
+    Message(MessageDescriptor, u64),
 }
 
-impl Track {
+impl GroupTrack {
     /// Of a group with these ranks, of which this process is number `rank`.
     pub(in crate::api) fn new(id: GroupId, name: &str, rank: Rank, ranks: &[Rank]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -70,52 +70,57 @@ impl Track {
             id,
             name: name.to_owned(),
             rank,
-            ranks: ranks.into(),
-            taken: Default::default(),
-            turn: Mutex::new(None),
+            global_ranks: ranks.into(),
+            taken_lanes: Default::default(),
+            current_turn: Mutex::new(None),
         }
     }
 
     /// The rank in the outermost group of one of this group.
-    pub(super) fn global(&self, rank: Rank) -> Rank {
-        self.ranks.get(rank).copied().unwrap_or(rank)
+    pub(super) fn global_rank(&self, rank: Rank) -> Rank {
+        self.global_ranks.get(rank).copied().unwrap_or(rank)
     }
 
     /// The operation that has the turn runs by this algorithm.
-    pub(in crate::api) fn chosen(&self, algorithm: &'static str) {
-        if let Some(turn) = self.turn().as_mut() {
+    pub(in crate::api) fn set_algorithm(&self, algorithm: &'static str) {
+        if let Some(turn) = self.lock_turn().as_mut() {
             turn.algorithm = Some(algorithm);
         }
     }
 
     /// The operation that has the turn has waited for a rank.
-    pub(in crate::api) fn waited(self: &Arc<Self>, rank: Rank, began: Instant, ended: Instant) {
-        let Some(turn) = *self.turn() else { return };
+    pub(in crate::api) fn record_wait(
+        self: &Arc<Self>,
+        rank: Rank,
+        began: Instant,
+        ended: Instant,
+    ) {
+        let Some(turn) = *self.lock_turn() else { return };
         if turn.lane.is_some() && ended.duration_since(began) >= SHORTEST_WAIT {
-            let (track, lane, what) = (Arc::clone(self), turn.lane, What::Wait { rank });
-            push(Event { track, lane, began, ended, what });
+            let (track, lane, kind) = (Arc::clone(self), turn.lane, TraceEventKind::Wait { rank });
+            push_event(TraceEvent { track, lane, began, ended, kind });
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_turn(&self) -> MutexGuard<'_, Option<TracedTurn>> {
+        self.current_turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lowest lane that is free.
-    fn take_lane(&self, about: &About) -> Option<u32> {
-        let taken = &self.taken[about.side()];
+    fn take_lane(&self, about: &SpanSubject) -> Option<u32> {
+        let taken = &self.taken_lanes[about.lane_set()];
         let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
         let before = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lowest).ok()?;
         Some(before.trailing_ones())
     }
 
-    fn leave_lane(&self, about: &About, lane: u32) {
-        self.taken[about.side()].fetch_and(!(1 << lane), Ordering::Relaxed);
+    fn release_lane(&self, about: &SpanSubject, lane: u32) {
+        self.taken_lanes[about.lane_set()].fetch_and(!(1 << lane), Ordering::Relaxed);
     }
 }
 
-impl About {
-    const fn side(&self) -> usize {
+impl SpanSubject {
+    const fn lane_set(&self) -> usize {
         match self {
             Self::Collective(_) => 0,
             Self::Message(..) => 1,
@@ -123,53 +128,62 @@ impl About {
     }
 }
 
-impl Span {
+impl OperationSpan {
     /// A collective is issued.
-    pub(in crate::api) fn collective(track: &Arc<Track>, descriptor: &Descriptor) -> Self {
-        Self::begin(track, About::Collective(*descriptor))
+    pub(in crate::api) fn collective(track: &Arc<GroupTrack>, descriptor: &Descriptor) -> Self {
+        Self::begin(track, SpanSubject::Collective(*descriptor))
     }
 
     /// A message is posted.
-    pub(in crate::api) fn message(track: &Arc<Track>, message: &Message, sequence: u64) -> Self {
-        Self::begin(track, About::Message(*message, sequence))
+    pub(in crate::api) fn message(
+        track: &Arc<GroupTrack>,
+        message: &MessageDescriptor,
+        sequence: u64,
+    ) -> Self {
+        Self::begin(track, SpanSubject::Message(*message, sequence))
     }
 
-    fn begin(track: &Arc<Track>, about: About) -> Self {
+    fn begin(track: &Arc<GroupTrack>, about: SpanSubject) -> Self {
         let lane = track.take_lane(&about);
         let has_turn = AtomicBool::new(false);
-        Self { track: Arc::clone(track), lane, began: Instant::now(), about, has_turn }
+        Self { track: Arc::clone(track), lane, began: Instant::now(), subject: about, has_turn }
     }
 
     /// Its turn has come: until it ends, what the group's operations tell is told of it.
     pub(in crate::api) fn take_turn(&self) {
-        let turn = Turn { lane: self.lane, began: Instant::now(), algorithm: None };
-        *self.track.turn() = Some(turn);
+        let turn = TracedTurn { lane: self.lane, began: Instant::now(), algorithm: None };
+        *self.track.lock_turn() = Some(turn);
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
     /// It has ended.
     pub(in crate::api) fn end(self, outcome: &Result<()>) {
-        let turn =
-            if self.has_turn.load(Ordering::Relaxed) { self.track.turn().take() } else { None };
+        let turn = if self.has_turn.load(Ordering::Relaxed) {
+            self.track.lock_turn().take()
+        } else {
+            None
+        };
         let failure = outcome.as_ref().err().cloned().map(Box::new);
-        let what = match self.about {
-            About::Collective(descriptor) => What::Collective {
+        let kind = match self.subject {
+            SpanSubject::Collective(descriptor) => TraceEventKind::Collective {
                 descriptor,
                 turn: turn.map(|turn| turn.began),
                 algorithm: turn.and_then(|turn| turn.algorithm),
                 failure,
             },
-            About::Message(message, sequence) => What::Message { message, sequence, failure },
+            SpanSubject::Message(message, sequence) => {
+                TraceEventKind::Message { message, sequence, failure }
+            }
         };
         let (track, lane, began) = (Arc::clone(&self.track), self.lane, self.began);
-        push(Event { track, lane, began, ended: Instant::now(), what });
+        push_event(TraceEvent { track, lane, began, ended: Instant::now(), kind });
     }
 }
 
-impl Drop for Span {
+impl Drop for OperationSpan {
     fn drop(&mut self) {
         if let Some(lane) = self.lane {
-            self.track.leave_lane(&self.about, lane);
+            self.track.release_lane(&self.subject, lane);
         }
     }
 }
@@ -183,16 +197,18 @@ mod tests {
     use crate::base::label::Label;
 
     #[test]
-    fn lanes_are_taken_from_below_and_given_back() {
-        let track = Arc::new(Track::new(Nonce::default(), "lanes", 0, &[4, 5]));
+    fn lowest_free_lane_is_taken_and_released_lanes_reused() {
+        let track = Arc::new(GroupTrack::new(Nonce::default(), "lanes", 0, &[4, 5]));
         let (peer, tag, dtype) = (Some(1), Some(0), DataType::U8);
-        let message = Message { is_outgoing: true, peer, tag, dtype, count: 1, label: Label::NONE };
-        let mut spans: Vec<Span> = (0..66).map(|i| Span::message(&track, &message, i)).collect();
+        let message =
+            MessageDescriptor { is_outgoing: true, peer, tag, dtype, count: 1, label: Label::NONE };
+        let mut spans: Vec<OperationSpan> =
+            (0..66).map(|i| OperationSpan::message(&track, &message, i)).collect();
         let lanes: Vec<_> = spans.iter().map(|span| span.lane).collect();
         assert_eq!(lanes[..3], [Some(0), Some(1), Some(2)]);
         assert_eq!(lanes[63..], [Some(63), None, None]);
         drop(spans.remove(1));
-        assert_eq!(Span::message(&track, &message, 67).lane, Some(1));
-        assert_eq!(track.global(1), 5);
+        assert_eq!(OperationSpan::message(&track, &message, 67).lane, Some(1));
+        assert_eq!(track.global_rank(1), 5);
     }
 }

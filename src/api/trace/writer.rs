@@ -9,13 +9,13 @@
 //!
 //! Lines are written in the order in which things ended; viewers and the merge sort them.
 
-use super::track::LANES;
-use super::{Event, Message, Track, What};
+use super::track::LANES_PER_KIND;
+use super::{GroupTrack, MessageDescriptor, TraceEvent, TraceEventKind};
 use crate::base::error::Error;
 use crate::base::ids::Rank;
 use crate::base::label::{Label, LabelledName};
-use crate::process::this::{self, Moment};
-use crate::transport::{Descriptor, Extent};
+use crate::process::this_process::{self, ClockSnapshot};
+use crate::transport::{CountSpec, Descriptor};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
@@ -26,37 +26,37 @@ const VERSION: u32 = 1;
 
 /// Writes one file.
 #[derive(Debug)]
-pub(super) struct Writer<W: Write = std::fs::File> {
+pub(super) struct TraceWriter<W: Write = std::fs::File> {
     out: BufWriter<W>,
-    origin: Moment,
+    origin: ClockSnapshot,
     /// Processes and threads that have a name in the file.
     named: HashSet<(Rank, Option<u32>)>,
     /// How many lost records the file tells of.
-    dropped: u64,
+    reported_drops: u64,
     /// Numbers spans that may overlap.
-    spans: u64,
+    async_spans: u64,
     lines: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> TraceWriter<W> {
     /// Of a trace that begins at `origin`.
-    pub(super) fn new(file: W, origin: Moment) -> Self {
+    pub(super) fn new(file: W, origin: ClockSnapshot) -> Self {
         let (out, named) = (BufWriter::with_capacity(1 << 16, file), HashSet::new());
-        Self { out, origin, named, dropped: 0, spans: 0, lines: 0 }
+        Self { out, origin, named, reported_drops: 0, async_spans: 0, lines: 0 }
     }
 
-    /// Writes what has happened; `dropped` is how much has been lost since the beginning.
-    pub(super) fn write(&mut self, events: &[Event], dropped: u64) -> io::Result<()> {
+    /// Writes what has happened; `reported_drops` is how much has been lost since the beginning.
+    pub(super) fn write(&mut self, events: &[TraceEvent], dropped: u64) -> io::Result<()> {
         for event in events {
-            self.name(&event.track, thread(event))?;
-            self.event(event)?;
+            self.write_names(&event.track, thread_id(event))?;
+            self.write_event(event)?;
         }
-        if dropped > self.dropped {
-            let args = json!({ "events": dropped - self.dropped, "in_all": dropped });
-            self.dropped = dropped;
-            let last = events.last().map_or(0, |event| event.track.global(event.track.rank));
-            let ts = self.us(Instant::now());
-            self.line(&json!({
+        if dropped > self.reported_drops {
+            let args = json!({ "events": dropped - self.reported_drops, "in_all": dropped });
+            self.reported_drops = dropped;
+            let last = events.last().map_or(0, |event| event.track.global_rank(event.track.rank));
+            let ts = self.monotonic_us(Instant::now());
+            self.write_line(&json!({
                 "name": "records lost", "ph": "i", "s": "p", "pid": last, "tid": 0, "ts": ts, "args": args,
             }))?;
         }
@@ -67,58 +67,63 @@ impl<W: Write> Writer<W> {
     pub(super) fn finish(mut self) -> io::Result<()> {
         let origin = self.origin;
         if self.lines == 0 {
-            self.begin(&origin, 0)?;
+            self.write_header(&origin, 0)?;
         }
-        self.line(&json!({
-            "name": "libdist_end", "ph": "M", "pid": 0, "tid": 0, "args": { "dropped": self.dropped },
+        self.write_line(&json!({
+            "name": "libdist_end", "ph": "M", "pid": 0, "tid": 0, "args": { "dropped": self.reported_drops },
         }))?;
         self.out.write_all(b"\n]\n")?;
         self.out.flush()
     }
 
     /// Which clock the times are of.
-    fn begin(&mut self, origin: &Moment, rank: Rank) -> io::Result<()> {
+    fn write_header(&mut self, origin: &ClockSnapshot, rank: Rank) -> io::Result<()> {
         let args = json!({
             "version": VERSION,
-            "host": this::host_name(),
-            "pid": this::pid(),
-            "clock": this::clock_domain(),
+            "host": this_process::host_name(),
+            "pid": this_process::pid(),
+            "clock": this_process::clock_domain(),
             "monotonic_ns": origin.monotonic_ns,
             "wall_ns": origin.wall_ns,
         });
-        self.line(
+        self.write_line(
             &json!({ "name": "libdist_trace", "ph": "M", "pid": rank, "tid": 0, "args": args }),
         )
     }
 
     /// Gives a process and a thread their names, once.
-    fn name(&mut self, track: &Track, thread: Option<u32>) -> io::Result<()> {
-        let pid = track.global(track.rank);
+    fn write_names(&mut self, track: &GroupTrack, thread: Option<u32>) -> io::Result<()> {
+        let pid = track.global_rank(track.rank);
         if self.lines == 0 {
             let origin = self.origin;
-            self.begin(&origin, pid)?;
+            self.write_header(&origin, pid)?;
         }
         if self.named.insert((pid, None)) {
-            let name = format!("rank {pid} on {} (pid {})", this::host_name(), this::pid());
-            self.metadata("process_name", pid, 0, "name", &json!(name))?;
-            self.metadata("process_sort_index", pid, 0, "sort_index", &json!(pid))?;
+            let name = format!(
+                "rank {pid} on {} (pid {})",
+                this_process::host_name(),
+                this_process::pid()
+            );
+            self.write_metadata("process_name", pid, 0, "name", &json!(name))?;
+            self.write_metadata("process_sort_index", pid, 0, "sort_index", &json!(pid))?;
         }
         if let Some(tid) = thread
             && self.named.insert((pid, Some(tid)))
         {
-            let lane = tid % LANES + 1;
-            let messages = if tid % (2 * LANES) < LANES { "" } else { " messages" };
+            let lane = tid % LANES_PER_KIND + 1;
+            let messages =
+                if tid % (2 * LANES_PER_KIND) < LANES_PER_KIND { "" } else { " messages" };
             let name = match lane {
                 1 => format!("{}{messages}", track.name),
                 _ => format!("{}{messages} ({lane})", track.name),
             };
-            self.metadata("thread_name", pid, tid, "name", &json!(name))?;
-            self.metadata("thread_sort_index", pid, tid, "sort_index", &json!(tid))?;
+            self.write_metadata("thread_name", pid, tid, "name", &json!(name))?;
+            self.write_metadata("thread_sort_index", pid, tid, "sort_index", &json!(tid))?;
         }
         Ok(())
     }
 
-    fn metadata(
+    fn write_metadata(
         &mut self,
         name: &str,
         pid: Rank,
@@ -126,40 +131,40 @@ impl<W: Write> Writer<W> {
         key: &str,
         value: &Value,
     ) -> io::Result<()> {
-        self.line(
+        self.write_line(
             &json!({ "name": name, "ph": "M", "pid": pid, "tid": tid, "args": { key: value } }),
         )
     }
 
-    fn event(&mut self, event: &Event) -> io::Result<()> {
-        match &event.what {
-            What::Collective { descriptor, turn, algorithm, failure } => {
-                let mut args = describe(&event.track, descriptor);
+    fn write_event(&mut self, event: &TraceEvent) -> io::Result<()> {
+        match &event.kind {
+            TraceEventKind::Collective { descriptor, turn, algorithm, failure } => {
+                let mut args = collective_args(&event.track, descriptor);
                 args.insert("algorithm".into(), json!(algorithm));
                 if let Some(turn) = turn {
-                    args.insert("started_us".into(), json!(self.us(*turn)));
+                    args.insert("started_us".into(), json!(self.monotonic_us(*turn)));
                 }
                 let (name, label) = (descriptor.kind.name(), descriptor.label);
                 let name = LabelledName { name, label }.to_string();
-                self.span(event, "collective", &name, args, failure.as_deref())?;
-                self.phases(event, *turn, failure.is_some())
+                self.write_span(event, "collective", &name, args, failure.as_deref())?;
+                self.write_phases(event, *turn, failure.is_some())
             }
-            What::Message { message, sequence, failure } => {
-                let (name, args) = describe_message(&event.track, message, *sequence);
-                self.span(event, "message", &name, args, failure.as_deref())
+            TraceEventKind::Message { message, sequence, failure } => {
+                let (name, args) = message_args(&event.track, message, *sequence);
+                self.write_span(event, "message", &name, args, failure.as_deref())
             }
-            What::Wait { rank } => {
-                let name = format!("wait for rank {}", event.track.global(*rank));
+            TraceEventKind::Wait { rank } => {
+                let name = format!("wait for rank {}", event.track.global_rank(*rank));
                 let args = json!({ "rank": rank, "group": event.track.name });
-                self.slice(event, (event.began, event.ended), "wait", &name, args)
+                self.write_slice(event, (event.began, event.ended), "wait", &name, args)
             }
         }
     }
 
     /// A whole operation, and the moment of its failure.
-    fn span(
+    fn write_span(
         &mut self,
-        event: &Event,
+        event: &TraceEvent,
         category: &str,
         name: &str,
         mut args: Map<String, Value>,
@@ -171,28 +176,28 @@ impl<W: Write> Writer<W> {
         if let Some(error) = failure {
             args.insert("error".into(), json!(error.message()));
         }
-        let pid = event.track.global(event.track.rank);
-        let tid = thread(event).unwrap_or(0);
+        let pid = event.track.global_rank(event.track.rank);
+        let tid = thread_id(event).unwrap_or(0);
         if event.lane.is_some() {
             let times = (event.began, event.ended);
-            self.slice(event, times, category, name, Value::Object(args))?;
+            self.write_slice(event, times, category, name, Value::Object(args))?;
         } else {
             // A pair of its own number, which viewers draw apart.
-            self.spans += 1;
-            let id = format!("{pid}.{}", self.spans);
+            self.async_spans += 1;
+            let id = format!("{pid}.{}", self.async_spans);
             for (phase, at, args) in
                 [("b", event.began, Value::Object(args)), ("e", event.ended, json!({}))]
             {
-                let ts = self.us(at);
-                self.line(&json!({
+                let ts = self.monotonic_us(at);
+                self.write_line(&json!({
                     "name": name, "cat": category, "ph": phase, "id": id, "pid": pid, "tid": tid,
                     "ts": ts, "args": args,
                 }))?;
             }
         }
         let Some(error) = failure else { return Ok(()) };
-        let ts = self.us(event.ended);
-        self.line(&json!({
+        let ts = self.monotonic_us(event.ended);
+        self.write_line(&json!({
             "name": state, "cat": "failure", "ph": "i", "s": "p", "pid": pid, "tid": tid, "ts": ts,
             "args": { "operation": name, "error": error.message(), "rank": error.culprit() },
         }))
@@ -200,45 +205,56 @@ impl<W: Write> Writer<W> {
 
     /// Waiting for the turn, and what was done in it. The second operation of a call has that of
     /// the first.
-    fn phases(&mut self, event: &Event, turn: Option<Instant>, has_failed: bool) -> io::Result<()> {
+    fn write_phases(
+        &mut self,
+        event: &TraceEvent,
+        turn: Option<Instant>,
+        has_failed: bool,
+    ) -> io::Result<()> {
         if event.lane.is_none() || (turn.is_none() && !has_failed) {
             return Ok(());
         }
         let turn_at = turn.unwrap_or(event.ended);
-        if turn.is_none() || self.ns(turn_at) > self.ns(event.began) + 1000 {
-            self.slice(event, (event.began, turn_at), "phase", "wait for its turn", json!({}))?;
+        if turn.is_none() || self.monotonic_ns(turn_at) > self.monotonic_ns(event.began) + 1000 {
+            self.write_slice(
+                event,
+                (event.began, turn_at),
+                "phase",
+                "wait for its turn",
+                json!({}),
+            )?;
         }
         if turn.is_some() {
-            self.slice(event, (turn_at, event.ended), "phase", "work", json!({}))?;
+            self.write_slice(event, (turn_at, event.ended), "phase", "work", json!({}))?;
         }
         Ok(())
     }
 
-    fn slice(
+    fn write_slice(
         &mut self,
-        event: &Event,
+        event: &TraceEvent,
         (began, ended): (Instant, Instant),
         category: &str,
         name: &str,
         args: Value,
     ) -> io::Result<()> {
-        let (began, ended) = (self.ns(began), self.ns(ended));
+        let (began, ended) = (self.monotonic_ns(began), self.monotonic_ns(ended));
         let line = json!({
             "name": name, "cat": category, "ph": "X",
-            "pid": event.track.global(event.track.rank), "tid": thread(event),
+            "pid": event.track.global_rank(event.track.rank), "tid": thread_id(event),
             "ts": to_us(began), "dur": to_us(ended.saturating_sub(began)), "args": args,
         });
-        self.line(&line)
+        self.write_line(&line)
     }
 
-    fn line(&mut self, value: &Value) -> io::Result<()> {
+    fn write_line(&mut self, value: &Value) -> io::Result<()> {
         let separator: &[u8] = if self.lines == 0 { b"[\n" } else { b",\n" };
         self.lines += 1;
         self.out.write_all(separator)?;
         serde_json::to_writer(&mut self.out, value).map_err(io::Error::from)
     }
 
-    fn ns(&self, at: Instant) -> u64 {
+    fn monotonic_ns(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.origin.instant);
         // What was under way when the trace began.
         let before = self.origin.instant.saturating_duration_since(at);
@@ -246,8 +262,8 @@ impl<W: Write> Writer<W> {
         self.origin.monotonic_ns.saturating_add(number(since)).saturating_sub(number(before))
     }
 
-    fn us(&self, at: Instant) -> f64 {
-        to_us(self.ns(at))
+    fn monotonic_us(&self, at: Instant) -> f64 {
+        to_us(self.monotonic_ns(at))
     }
 }
 
@@ -258,21 +274,27 @@ fn to_us(ns: u64) -> f64 {
 }
 
 /// The lane as a thread of the process.
-fn thread(event: &Event) -> Option<u32> {
-    let side = u32::from(matches!(event.what, What::Message { .. }));
+fn thread_id(event: &TraceEvent) -> Option<u32> {
+    let side = u32::from(matches!(event.kind, TraceEventKind::Message { .. }));
     let lane = event.lane?;
-    Some(event.track.index.wrapping_mul(2 * LANES).wrapping_add(side * LANES + lane))
+    Some(
+        event
+            .track
+            .index
+            .wrapping_mul(2 * LANES_PER_KIND)
+            .wrapping_add(side * LANES_PER_KIND + lane),
+    )
 }
 
-fn describe(track: &Track, descriptor: &Descriptor) -> Map<String, Value> {
-    let count = match descriptor.extent {
-        Extent::Count(count) => Some(count),
-        Extent::Counts { total, .. } => Some(total),
-        Extent::Lengths => Some(1),
-        Extent::Pairwise | Extent::Operator => None,
+fn collective_args(track: &GroupTrack, descriptor: &Descriptor) -> Map<String, Value> {
+    let count = match descriptor.count_spec {
+        CountSpec::Count(count) => Some(count),
+        CountSpec::Counts { total, .. } => Some(total),
+        CountSpec::Lengths => Some(1),
+        CountSpec::Pairwise | CountSpec::Operator => None,
     };
     let element = descriptor.dtype.map_or(1, |dtype| dtype.size()) as u64;
-    let mut args = identify(track, descriptor.sequence);
+    let mut args = group_args(track, descriptor.sequence);
     args.insert("count".into(), json!(count));
     args.insert("bytes".into(), json!(count.map(|count| count.saturating_mul(element))));
     args.insert("dtype".into(), json!(descriptor.dtype.map(|dtype| dtype.name())));
@@ -283,15 +305,15 @@ fn describe(track: &Track, descriptor: &Descriptor) -> Map<String, Value> {
 }
 
 /// The name of a message's span, and what there is to know.
-fn describe_message(
-    track: &Track,
-    message: &Message,
+fn message_args(
+    track: &GroupTrack,
+    message: &MessageDescriptor,
     sequence: u64,
 ) -> (String, Map<String, Value>) {
-    let Message { is_outgoing, peer, tag, dtype, count, label } = *message;
+    let MessageDescriptor { is_outgoing, peer, tag, dtype, count, label } = *message;
     // A receive of any length says so with the largest count.
     let bytes = (count != usize::MAX).then(|| count.saturating_mul(dtype.size()));
-    let mut args = identify(track, sequence);
+    let mut args = group_args(track, sequence);
     args.insert("peer".into(), json!(peer));
     args.insert("tag".into(), json!(tag));
     args.insert("dtype".into(), json!(dtype.name()));
@@ -300,7 +322,7 @@ fn describe_message(
     let (verb, towards) = if is_outgoing { ("send", "to") } else { ("recv", "from") };
     let verb = LabelledName { name: verb, label };
     let name = match peer {
-        Some(peer) => format!("{verb} {towards} rank {}", track.global(peer)),
+        Some(peer) => format!("{verb} {towards} rank {}", track.global_rank(peer)),
         None => format!("{verb} {towards} any rank"),
     };
     (name, args)
@@ -313,12 +335,12 @@ fn add_label(args: &mut Map<String, Value>, label: &Label) {
     }
 }
 
-fn identify(track: &Track, sequence: u64) -> Map<String, Value> {
+fn group_args(track: &GroupTrack, sequence: u64) -> Map<String, Value> {
     let mut args = Map::new();
     args.insert("group".into(), json!(track.name));
     args.insert("group_id".into(), json!(track.id.to_string()));
     args.insert("rank".into(), json!(track.rank));
-    args.insert("ranks".into(), json!(track.ranks.len()));
+    args.insert("ranks".into(), json!(track.global_ranks.len()));
     args.insert("sequence".into(), json!(sequence));
     args
 }

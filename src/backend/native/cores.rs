@@ -10,23 +10,23 @@ use crate::sys::{host, thread};
 use std::fmt;
 
 /// Beyond this there is no core.
-const MOST_CORES: usize = 8192;
+const MAX_CORES: usize = 8192;
 
 /// What one rank may run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cores {
+pub(super) struct AllowedCores {
     /// The numbers, ascending.
     allowed: Vec<usize>,
     /// How many of them at once.
-    at_once: usize,
+    granted: usize,
 }
 
-impl Cores {
+impl AllowedCores {
     /// Those of the calling thread.
     pub(super) fn of_this_thread() -> Result<Self> {
         let allowed = thread::allowed_cores()?;
         let at_once = host::cores().min(allowed.len());
-        Ok(Self { allowed, at_once })
+        Ok(Self { allowed, granted: at_once })
     }
 
     /// The inverse of its text.
@@ -37,7 +37,7 @@ impl Cores {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
             if last < first
-                || last >= MOST_CORES
+                || last >= MAX_CORES
                 || allowed.last().is_some_and(|&before| before >= first)
             {
                 return None;
@@ -45,17 +45,17 @@ impl Cores {
             allowed.extend(first..=last);
         }
         let at_once = at_once.parse().ok()?;
-        (at_once <= allowed.len()).then_some(Self { allowed, at_once })
+        (at_once <= allowed.len()).then_some(Self { allowed, granted: at_once })
     }
 }
 
-impl fmt::Display for Cores {
+impl fmt::Display for AllowedCores {
     /// How many at once, and the numbers as the kernel lists them: `2 of 0-3,8`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of ", self.at_once)?;
+        write!(f, "{} of ", self.granted)?;
         let runs = self.allowed.chunk_by(|one, next| one + 1 == *next);
-        for (place, run) in runs.enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        for (index, run) in runs.enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             match run {
                 [only] => write!(f, "{comma}{only}")?,
                 [first, .., last] => write!(f, "{comma}{first}-{last}")?,
@@ -67,17 +67,17 @@ impl fmt::Display for Cores {
 }
 
 /// Whether the ranks of one host, which may run on these cores, cannot all run at once.
-pub(super) fn are_crowded(ranks: &[&Cores]) -> bool {
-    let is_granted = |rank: &&Cores| {
-        let is_limited = rank.at_once < rank.allowed.len();
-        !is_limited || ranks.len() <= rank.at_once
+pub(super) fn are_oversubscribed(ranks: &[&AllowedCores]) -> bool {
+    let is_granted = |rank: &&AllowedCores| {
+        let is_limited = rank.granted < rank.allowed.len();
+        !is_limited || ranks.len() <= rank.granted
     };
-    !ranks.iter().all(is_granted) || !have_one_each(ranks)
+    !ranks.iter().all(is_granted) || !has_core_for_each_rank(ranks)
 }
 
 /// Whether each rank can have a core of its own: a matching that leaves no rank out, found by
 /// augmenting paths.
-fn have_one_each(ranks: &[&Cores]) -> bool {
+fn has_core_for_each_rank(ranks: &[&AllowedCores]) -> bool {
     let mut all: Vec<usize> = ranks.iter().flat_map(|rank| rank.allowed.iter().copied()).collect();
     all.sort_unstable();
     all.dedup();
@@ -86,17 +86,17 @@ fn have_one_each(ranks: &[&Cores]) -> bool {
     }
     let mut owners = vec![None; all.last().map_or(0, |last| last + 1)];
     (0..ranks.len()).all(|rank| {
-        let mut asked = vec![false; owners.len()];
-        finds_one(rank, ranks, &mut owners, &mut asked)
+        let mut visited = vec![false; owners.len()];
+        assign_core(rank, ranks, &mut owners, &mut visited)
     })
 }
 
 /// Finds a core for a rank; whoever has it must find another.
-fn finds_one(
+fn assign_core(
     rank: usize,
-    ranks: &[&Cores],
+    ranks: &[&AllowedCores],
     owners: &mut [Option<usize>],
-    asked: &mut [bool],
+    visited: &mut [bool],
 ) -> bool {
     // A free one first: where all may use all, nobody is asked to move.
     let free = ranks[rank].allowed.iter().find(|&&core| owners[core].is_none());
@@ -105,11 +105,11 @@ fn finds_one(
         return true;
     }
     for &core in &ranks[rank].allowed {
-        if std::mem::replace(&mut asked[core], true) {
+        if std::mem::replace(&mut visited[core], true) {
             continue;
         }
-        let moves = owners[core].is_none_or(|owner| finds_one(owner, ranks, owners, asked));
-        if moves {
+        let can_move = owners[core].is_none_or(|owner| assign_core(owner, ranks, owners, visited));
+        if can_move {
             owners[core] = Some(rank);
             return true;
         }
@@ -121,42 +121,42 @@ fn finds_one(
 mod tests {
     use super::*;
 
-    fn cores(texts: &[&str]) -> Vec<Cores> {
-        texts.iter().map(|text| Cores::parse(text).unwrap()).collect()
+    fn cores(texts: &[&str]) -> Vec<AllowedCores> {
+        texts.iter().map(|text| AllowedCores::parse(text).unwrap()).collect()
     }
 
-    fn crowded(texts: &[&str]) -> bool {
-        are_crowded(&cores(texts).iter().collect::<Vec<_>>())
+    fn oversubscribed(texts: &[&str]) -> bool {
+        are_oversubscribed(&cores(texts).iter().collect::<Vec<_>>())
     }
 
     #[test]
-    fn a_list_survives_its_text() {
+    fn core_list_round_trips_through_text() {
         for text in ["2 of 0-1", "1 of 7", "3 of 0-1,3-4,8", "0 of "] {
-            assert_eq!(Cores::parse(text).unwrap().to_string(), text);
+            assert_eq!(AllowedCores::parse(text).unwrap().to_string(), text);
         }
-        let mine = Cores::of_this_thread().unwrap();
-        assert_eq!(Cores::parse(&mine.to_string()), Some(mine));
+        let own = AllowedCores::of_this_thread().unwrap();
+        assert_eq!(AllowedCores::parse(&own.to_string()), Some(own));
         for bad in ["", "2", "0-1", "3 of 0-1", "1 of 3-2", "1 of 0,0", "1 of 0-99999", "x of 1"] {
-            assert_eq!(Cores::parse(bad), None, "{bad}");
+            assert_eq!(AllowedCores::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn ranks_that_are_bound_to_different_cores_have_one_each() {
-        assert!(!crowded(&["1 of 0", "1 of 1"]));
-        assert!(!crowded(&["2 of 0-1", "2 of 0-1"]));
+    fn ranks_on_different_cores_are_not_oversubscribed() {
+        assert!(!oversubscribed(&["1 of 0", "1 of 1"]));
+        assert!(!oversubscribed(&["2 of 0-1", "2 of 0-1"]));
         // The first finds room only if it leaves core 0 to the second.
-        assert!(!crowded(&["2 of 0-1", "1 of 0", "3 of 0-2"]));
-        assert!(!crowded(&["2 of 0-1", "2 of 1-2", "2 of 2-3", "1 of 0"]));
+        assert!(!oversubscribed(&["2 of 0-1", "1 of 0", "3 of 0-2"]));
+        assert!(!oversubscribed(&["2 of 0-1", "2 of 1-2", "2 of 2-3", "1 of 0"]));
     }
 
     #[test]
-    fn ranks_that_share_a_core_are_crowded_whatever_there_is_beside() {
-        assert!(crowded(&["1 of 0", "1 of 0"]));
-        assert!(crowded(&["1 of 0", "8 of 0-7", "1 of 0"]));
-        assert!(crowded(&["2 of 0-1", "2 of 0-1", "2 of 0-1", "8 of 0-7"]));
+    fn ranks_sharing_a_core_are_oversubscribed() {
+        assert!(oversubscribed(&["1 of 0", "1 of 0"]));
+        assert!(oversubscribed(&["1 of 0", "8 of 0-7", "1 of 0"]));
+        assert!(oversubscribed(&["2 of 0-1", "2 of 0-1", "2 of 0-1", "8 of 0-7"]));
         // A control group grants two cores' time on eight.
-        assert!(crowded(&["2 of 0-7", "2 of 0-7", "2 of 0-7"]));
-        assert!(!crowded(&["2 of 0-7", "2 of 0-7"]));
+        assert!(oversubscribed(&["2 of 0-7", "2 of 0-7", "2 of 0-7"]));
+        assert!(!oversubscribed(&["2 of 0-7", "2 of 0-7"]));
     }
 }

@@ -1,35 +1,42 @@
 //! The native back end: shared memory between the ranks of a node, streams between nodes. It picks
 //! an algorithm and runs it.
 
-pub mod card;
-mod choices;
+pub mod bootstrap;
 mod cores;
 #[cfg(test)]
 #[cfg(not(loom))]
-mod leaving_tests;
-pub mod meet;
+mod fast_path_tests;
 #[cfg(test)]
 #[cfg(not(loom))]
-mod prompt_tests;
+mod peer_departure_tests;
+pub mod peer_info;
+mod selection_report;
 mod tuning;
 #[cfg(test)]
 #[cfg(not(loom))]
-mod withdrawal_tests;
+mod write_revocation_tests;
 
-use super::{Backend, Fate, Key, Memory, Place, Plain, Prompt};
-use crate::algo::hierarchical::{self, Levels};
-use crate::algo::message::{self, Call, Team};
-use crate::algo::rules::{Rule, Rules};
-use crate::algo::shared::steps::prompt::{self, Routine};
-use crate::algo::shared::{self, Steps, one_step};
-use crate::algo::{Algorithm, Body, Operation, SHORT_BYTES, Shape, Wanted, select};
-use crate::base::deadline::LateDeadline;
+use super::{
+    Backend, BackendMemory, CallArguments, FastCallKey, FastPathOutcome, GroupFailureState,
+    RankLocation,
+};
+use crate::algo::hierarchical::{self, HierarchicalOperation};
+use crate::algo::message::{self, MessageOperation, Team};
+use crate::algo::rules::{AlgorithmRule, AlgorithmRules};
+use crate::algo::shared::sequencer::fast_path::{self, FastPathPlan};
+use crate::algo::shared::{self, ShmSequencer, one_step};
+use crate::algo::{
+    Algorithm, AlgorithmBody, AlgorithmRequest, EAGER_BYTES, GroupShape, Operation, select,
+};
+use crate::base::deadline::LazyDeadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
-use crate::base::nodes::Nodes;
-use crate::transport::matching::Engine;
-use crate::transport::reunion::Port;
-use crate::transport::{Descriptor, Endpoint, Listener, OpKind, PointToPoint, SharedDomain, arena};
+use crate::base::nodes::NodeMap;
+use crate::transport::matching::MatchingEngine;
+use crate::transport::survivor_rendezvous::SurvivorEndpoint;
+use crate::transport::{
+    Descriptor, DoorbellListener, Endpoint, OpKind, PointToPoint, SharedDomain, arena,
+};
 use serde_json::{Value, json};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,38 +44,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A group of two ranks or more.
 #[derive(Debug)]
-pub struct Native {
+pub struct NativeBackend {
     /// First, so that it leaves before what it builds on.
-    messages: Engine,
+    matching_engine: MatchingEngine,
     /// The ranks of all nodes, where there are several.
     mesh: Option<Arc<dyn Endpoint>>,
     /// Those of this node; left last.
-    domain: Membership,
+    domain: DomainMembership,
     transport: String,
     /// For how long a rank may give no sign of life; 0 for ever.
     heartbeat_ms: u64,
-    shape: Shape,
+    shape: GroupShape,
     /// Rank 0's, as far as they are for this group.
-    rules: Rules,
+    rules: AlgorithmRules,
     /// All of rank 0's.
-    overrides: Vec<Rule>,
-    nodes: Nodes,
-    places: Vec<Place>,
+    algorithm_overrides: Vec<AlgorithmRule>,
+    nodes: NodeMap,
+    rank_locations: Vec<RankLocation>,
     /// All ranks come together before each collective.
-    looks_who_is_there: bool,
+    has_arrival_check: bool,
     /// Also held by a group that is made of what is left of this one.
-    port: Arc<Port>,
+    survivor_endpoint: Arc<SurvivorEndpoint>,
     /// How many operations have gone directly between arenas.
-    direct: Arc<AtomicU64>,
+    zero_copy_calls: Arc<AtomicU64>,
     /// Held by the one operation that runs.
-    lanes: Mutex<Lanes>,
+    scratch: Mutex<NativeScratch>,
 }
 
 /// The domain of a rank that leaves it when the back end goes, whoever else still holds it.
 #[derive(Debug)]
-struct Membership(Arc<dyn SharedDomain>);
+struct DomainMembership(Arc<dyn SharedDomain>);
 
-impl Deref for Membership {
+impl Deref for DomainMembership {
     type Target = dyn SharedDomain;
 
     fn deref(&self) -> &Self::Target {
@@ -76,7 +83,7 @@ impl Deref for Membership {
     }
 }
 
-impl Drop for Membership {
+impl Drop for DomainMembership {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -84,9 +91,9 @@ impl Drop for Membership {
 
 /// The failure of the group is that of its domain.
 #[derive(Debug)]
-struct NodeFate(Arc<dyn SharedDomain>);
+struct NodeFailureState(Arc<dyn SharedDomain>);
 
-impl Fate for NodeFate {
+impl GroupFailureState for NodeFailureState {
     fn failure(&self) -> Option<Error> {
         self.0.failure()
     }
@@ -95,14 +102,14 @@ impl Fate for NodeFate {
         self.0.fail(reason);
     }
 
-    fn add_listener(&self, listener: Weak<dyn Listener>) {
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
         self.0.add_listener(listener);
     }
 }
 
 /// The algorithm for calls of one kind and size.
 #[derive(Clone, Copy, Debug)]
-struct Chosen {
+struct SelectedAlgorithm {
     kind: OpKind,
     bytes: usize,
     algorithm: &'static Algorithm,
@@ -111,103 +118,110 @@ struct Chosen {
 
 /// What a rank remembers between operations.
 #[derive(Debug)]
-struct Lanes {
+struct NativeScratch {
     /// For the last call of each kind that there was which left the choice to the library.
-    chosen: Vec<Chosen>,
+    last_selected: Vec<SelectedAlgorithm>,
     /// Of calls that were rehearsed; empty until there is one.
-    routines: Vec<Option<Routine>>,
-    steps: shared::Lane,
+    fast_path_routines: Vec<Option<FastPathPlan>>,
+    shm_cursor: shared::ShmCursor,
     /// Where there are several nodes.
-    messages: Option<message::Lane>,
+    peer_history: Option<message::PeerHistory>,
     /// All ranks of the group, likewise.
-    everyone: Vec<Rank>,
+    all_ranks: Vec<Rank>,
 }
 
-impl Lanes {
-    fn new(group: GroupId, nodes: &Nodes, rank: Rank) -> Self {
+impl NativeScratch {
+    fn new(group: GroupId, nodes: &NodeMap, rank: Rank) -> Self {
         // A group on one node has no use for the rest.
-        let is_spread = nodes.count() > 1;
+        let spans_nodes = nodes.node_count() > 1;
         Self {
-            chosen: Vec::new(),
-            routines: Vec::new(),
-            steps: shared::Lane::new(group, nodes.members(nodes.node_of(rank)).len()),
-            messages: is_spread.then(|| message::Lane::new(group, rank, nodes.ranks())),
-            everyone: (0..nodes.ranks()).filter(|_| is_spread).collect(),
+            last_selected: Vec::new(),
+            fast_path_routines: Vec::new(),
+            shm_cursor: shared::ShmCursor::new(group, nodes.members(nodes.node_of(rank)).len()),
+            peer_history: spans_nodes
+                .then(|| message::PeerHistory::new(group, rank, nodes.rank_count())),
+            all_ranks: (0..nodes.rank_count()).filter(|_| spans_nodes).collect(),
         }
     }
 }
 
-impl Backend for Native {
+impl Backend for NativeBackend {
     fn name(&self) -> &'static str {
         "native"
     }
 
-    fn check_wanted(&self, kind: OpKind, bytes: usize, wanted: Wanted<'_>) -> Result<()> {
+    fn check_algorithm_request(
+        &self,
+        kind: OpKind,
+        bytes: usize,
+        wanted: AlgorithmRequest<'_>,
+    ) -> Result<()> {
         select(kind, bytes, &self.shape, wanted, &self.rules).map(drop)
     }
 
     fn run(&self, operation: &Operation<'_>) -> Result<()> {
-        let mut lanes = self.lanes();
-        let Chosen { algorithm: chosen, number, .. } = self.choose(operation, &mut lanes.chosen)?;
-        if self.domain.region().failure().is_set()
+        let mut scratch = self.lock_scratch();
+        let SelectedAlgorithm { algorithm: chosen, number, .. } =
+            self.select_algorithm(operation, &mut scratch.last_selected)?;
+        if self.domain.region().abort_record().is_set()
             && let Some(error) = self.domain.failure()
         {
             return Err(error);
         }
         match &self.mesh {
-            None => self.run_inside((chosen, number), operation, &mut lanes),
+            None => self.run_within_node((chosen, number), operation, &mut scratch),
             // Whatever ends an operation early, memory that ran out included: the streams are in
             // the middle of something, so nobody can go on.
             Some(mesh) => self
-                .run_between((chosen, number), operation, &mut lanes, mesh.as_ref())
+                .run_across_nodes((chosen, number), operation, &mut scratch, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),
         }
     }
 
-    fn is_prompt(&self) -> bool {
-        self.mesh.is_none() && !self.looks_who_is_there
+    fn has_fast_path(&self) -> bool {
+        self.mesh.is_none() && !self.has_arrival_check
     }
 
-    fn rehearse(&self, plain: &Plain<'_>, key: Key) -> bool {
-        let wanted = Wanted::default();
+    fn prepare_fast_path(&self, plain: &CallArguments<'_>, key: FastCallKey) -> bool {
+        let wanted = AlgorithmRequest::default();
         let Ok(choice) = select(plain.kind, plain.bytes(), &self.shape, wanted, &self.rules) else {
             return false;
         };
-        let Body::OneStep(row) = choice.algorithm.body else { return false };
+        let AlgorithmBody::OneStep(row) = choice.algorithm.body else { return false };
         let number = choice.algorithm.number(plain.kind);
-        let routine = Routine::of((plain, key), (row, number), &*self.domain);
-        let routines = &mut self.lanes().routines;
-        routines.resize(Key::PLACES, None);
-        routines[key.place()] = routine.ok();
-        routines[key.place()].is_some()
+        let routine = FastPathPlan::of((plain, key), (row, number), &*self.domain);
+        let routines = &mut self.lock_scratch().fast_path_routines;
+        routines.resize(FastCallKey::SLOTS, None);
+        routines[key.slot()] = routine.ok();
+        routines[key.slot()].is_some()
     }
 
-    fn run_promptly(
+    fn run_fast_path(
         &self,
-        (plain, key): (&Plain<'_>, Key),
-        (sequence, _): (u64, &LateDeadline),
+        (plain, key): (&CallArguments<'_>, FastCallKey),
+        (sequence, _): (u64, &LazyDeadline),
         begins: &mut dyn FnMut(&[u64; 3]),
-    ) -> Result<Prompt> {
-        let lanes = &mut *self.lanes();
-        let routine = lanes.routines.get(key.place()).and_then(Option::as_ref);
+    ) -> Result<FastPathOutcome> {
+        let scratch = &mut *self.lock_scratch();
+        let routine = scratch.fast_path_routines.get(key.slot()).and_then(Option::as_ref);
         match routine.filter(|routine| routine.key() == key) {
             // In a group that has failed the long way says why.
-            Some(routine) if !self.domain.region().failure().is_set() => {
-                routine.run(&*self.domain, &mut lanes.steps, (plain, sequence), begins)
+            Some(routine) if !self.domain.region().abort_record().is_set() => {
+                routine.run(&*self.domain, &mut scratch.shm_cursor, (plain, sequence), begins)
             }
-            _ => Ok(Prompt::Untouched),
+            _ => Ok(FastPathOutcome::NotStarted),
         }
     }
 
-    fn ring_fenced(&self) {
-        prompt::ring_fenced(&*self.domain);
+    fn wake_pending_waiters(&self) {
+        fast_path::wake_sleeping_peers(&*self.domain);
     }
 
-    fn messages(&self) -> Option<&dyn PointToPoint> {
-        Some(&self.messages)
+    fn point_to_point(&self) -> Option<&dyn PointToPoint> {
+        Some(&self.matching_engine)
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
         Ok(Box::new(arena::allocate(bytes)?))
     }
 
@@ -219,12 +233,12 @@ impl Backend for Native {
         self.domain.failure()
     }
 
-    fn fate(&self) -> Option<Arc<dyn Fate>> {
-        Some(Arc::new(NodeFate(Arc::clone(&self.domain.0))))
+    fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {
+        Some(Arc::new(NodeFailureState(Arc::clone(&self.domain.0))))
     }
 
-    fn port(&self) -> Option<&Arc<Port>> {
-        Some(&self.port)
+    fn survivor_endpoint(&self) -> Option<&Arc<SurvivorEndpoint>> {
+        Some(&self.survivor_endpoint)
     }
 
     fn has_left(&self, rank: Rank) -> bool {
@@ -232,116 +246,136 @@ impl Backend for Native {
         self.nodes.node_of(rank) == node && self.domain.has_left(self.nodes.local_rank(rank))
     }
 
-    fn places(&self) -> &[Place] {
-        &self.places
+    fn rank_locations(&self) -> &[RankLocation] {
+        &self.rank_locations
     }
 
-    fn last_seen(&self, rank: Rank) -> Option<String> {
+    fn last_activity(&self, rank: Rank) -> Option<String> {
         let own = self.domain.peer(self.domain.rank()).rank;
-        let is_near = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
-        let near = Some(rank).filter(|&rank| rank < self.nodes.ranks()).filter(is_near)?;
-        Some(self.domain.region().doing(self.nodes.local_rank(near)))
+        let is_on_node = |&rank: &Rank| self.nodes.node_of(rank) == self.nodes.node_of(own);
+        let local_rank =
+            Some(rank).filter(|&rank| rank < self.nodes.rank_count()).filter(is_on_node)?;
+        Some(self.domain.region().describe_progress(self.nodes.local_rank(local_rank)))
     }
 
-    fn looks_who_is_there(&self) -> bool {
-        self.looks_who_is_there
+    fn has_arrival_check(&self) -> bool {
+        self.has_arrival_check
     }
 
-    fn overrides(&self) -> &[Rule] {
-        &self.overrides
+    fn algorithm_overrides(&self) -> &[AlgorithmRule] {
+        &self.algorithm_overrides
     }
 
     fn describe(&self) -> Value {
         json!({
             "transport": self.transport,
-            "nodes": (0..self.nodes.count()).map(|node| self.nodes.members(node)).collect::<Vec<_>>(),
+            "nodes": (0..self.nodes.node_count()).map(|node| self.nodes.members(node)).collect::<Vec<_>>(),
             "network": self.mesh.as_ref().map(|mesh| mesh.describe()),
             "slot_bytes": self.domain.region().geometry().slot_bytes,
-            "oversubscribed": self.shape.crowded,
-            "cma_read": self.shape.attached,
-            "cma_preferred": self.shape.pulls,
-            "cma_write": self.shape.reached,
-            "zero_copy_operations": self.direct.load(Ordering::Relaxed),
+            "oversubscribed": self.shape.is_oversubscribed,
+            "cma_read": self.shape.has_cma,
+            "cma_preferred": self.shape.has_cheap_cma_read,
+            "cma_write": self.shape.has_cma_write,
+            "zero_copy_operations": self.zero_copy_calls.load(Ordering::Relaxed),
             "heartbeat_ms": self.heartbeat_ms,
-            "algorithms": choices::describe(&self.shape, &self.rules),
+            "algorithms": selection_report::describe(&self.shape, &self.rules),
         })
     }
 }
 
-impl Native {
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+impl NativeBackend {
+    fn lock_scratch(&self) -> MutexGuard<'_, NativeScratch> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The algorithm for a call, which is most often the one for the call of its kind before.
-    fn choose(&self, operation: &Operation<'_>, last: &mut Vec<Chosen>) -> Result<Chosen> {
+    fn select_algorithm(
+        &self,
+        operation: &Operation<'_>,
+        last: &mut Vec<SelectedAlgorithm>,
+    ) -> Result<SelectedAlgorithm> {
         let (kind, bytes) = (operation.descriptor.kind, operation.bytes());
-        let wanted = operation.wanted();
-        let is_plain = wanted.name.is_none() && !wanted.canonical;
-        let place = last.iter().position(|last| last.kind == kind);
-        let same = place.map(|place| last[place]).filter(|last| last.bytes == bytes);
-        if let Some(same) = same.filter(|_| is_plain) {
+        let wanted = operation.algorithm_request();
+        let is_default_request = wanted.name.is_none() && !wanted.canonical;
+        let position = last.iter().position(|last| last.kind == kind);
+        let same = position.map(|place| last[place]).filter(|last| last.bytes == bytes);
+        if let Some(same) = same.filter(|_| is_default_request) {
             return Ok(same);
         }
         let algorithm = select(kind, bytes, &self.shape, wanted, &self.rules)?.algorithm;
-        let chosen = Chosen { kind, bytes, algorithm, number: algorithm.number(kind) };
-        match place {
-            _ if !is_plain => {}
+        let chosen = SelectedAlgorithm { kind, bytes, algorithm, number: algorithm.number(kind) };
+        match position {
+            _ if !is_default_request => {}
             Some(place) => last[place] = chosen,
             None => last.push(chosen),
         }
         Ok(chosen)
     }
 
-    fn run_inside(
+    fn run_within_node(
         &self,
         (chosen, number): (&Algorithm, u8),
         operation: &Operation<'_>,
-        lanes: &mut Lanes,
+        scratch: &mut NativeScratch,
     ) -> Result<()> {
-        let mut steps =
-            Steps::begin(&*self.domain, &mut lanes.steps, operation, (chosen.name, number));
+        let mut steps = ShmSequencer::begin(
+            &*self.domain,
+            &mut scratch.shm_cursor,
+            operation,
+            (chosen.name, number),
+        );
         match chosen.body {
-            Body::OneStep(row) => one_step::run(&mut steps, operation, row)?,
-            Body::Shared(run) => run(&mut steps, operation)?,
-            Body::Message(_) | Body::Hierarchical(_) => return Err(misplaced(chosen)),
+            AlgorithmBody::OneStep(row) => one_step::run(&mut steps, operation, row)?,
+            AlgorithmBody::Shared(run) => run(&mut steps, operation)?,
+            AlgorithmBody::Message(_) | AlgorithmBody::Hierarchical(_) => {
+                return Err(misplaced_algorithm(chosen));
+            }
         }
-        if operation.bytes() <= SHORT_BYTES && !steps.has_waited_long() {
-            operation.probe.was_short();
+        if operation.bytes() <= EAGER_BYTES && !steps.has_waited_long() {
+            operation.observer.record_short_wait();
         }
         steps.finish();
         Ok(())
     }
 
-    fn run_between(
+    fn run_across_nodes(
         &self,
         (chosen, number): (&Algorithm, u8),
         operation: &Operation<'_>,
-        lanes: &mut Lanes,
+        scratch: &mut NativeScratch,
         mesh: &dyn Endpoint,
     ) -> Result<()> {
-        let Lanes { steps, messages: Some(messages), everyone, .. } = lanes else {
-            return Err(misplaced(chosen));
+        let NativeScratch {
+            shm_cursor: steps,
+            peer_history: Some(messages),
+            all_ranks: everyone,
+            ..
+        } = scratch
+        else {
+            return Err(misplaced_algorithm(chosen));
         };
         let descriptor = Descriptor { algorithm: number, ..operation.descriptor };
         let operation = &Operation { descriptor, ..*operation };
-        let mut steps = Steps::begin(&*self.domain, steps, operation, (chosen.name, number));
-        steps.begins();
-        let is_inside = matches!(chosen.body, Body::Hierarchical(_));
-        let mut call = Call::begin(mesh, messages, operation, is_inside);
+        let mut steps = ShmSequencer::begin(&*self.domain, steps, operation, (chosen.name, number));
+        steps.record_start();
+        let is_hierarchical = matches!(chosen.body, AlgorithmBody::Hierarchical(_));
+        let mut call = MessageOperation::begin(mesh, messages, operation, is_hierarchical);
         match chosen.body {
-            Body::OneStep(_) | Body::Shared(_) => Err(misplaced(chosen)),
-            Body::Message(run) => {
-                steps.give(&[])?;
+            AlgorithmBody::OneStep(_) | AlgorithmBody::Shared(_) => {
+                Err(misplaced_algorithm(chosen))
+            }
+            AlgorithmBody::Message(run) => {
+                steps.publish_finished(&[])?;
                 run(&mut call, Team::of(everyone, mesh.rank())?, operation)?;
                 steps.finish();
                 Ok(())
             }
-            Body::Hierarchical(run) => {
-                let steps = steps.with_grace(hierarchical::GRACE);
-                let mut levels = Levels { steps, call, nodes: &self.nodes };
+            AlgorithmBody::Hierarchical(run) => {
+                let steps = steps.with_report_grace(hierarchical::HIERARCHICAL_REPORT_GRACE);
+                let mut levels =
+                    HierarchicalOperation { sequencer: steps, messages: call, nodes: &self.nodes };
                 run(&mut levels, operation)?;
-                levels.steps.finish();
+                levels.sequencer.finish();
                 Ok(())
             }
         }
@@ -349,11 +383,11 @@ impl Native {
 }
 
 /// An algorithm was chosen that cannot run here.
-fn misplaced(chosen: &Algorithm) -> Error {
+fn misplaced_algorithm(chosen: &Algorithm) -> Error {
     Error::internal(format!("{} does not fit the nodes of the group", chosen.name))
 }
 
 /// A mismatch of what the ranks published about themselves.
-fn malformed(rank: usize) -> Error {
+fn malformed_peer_info(rank: usize) -> Error {
     Error::internal(format!("rank {rank} published a card that cannot be read"))
 }

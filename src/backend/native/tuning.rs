@@ -4,38 +4,38 @@
 //! The format is in `docs/tuning.md`. Whatever is wrong in a file is an error that names file and
 //! row.
 
-use crate::algo::rules::{Rule, Source, algorithm, operation};
-use crate::base::error::{Context as _, Error, Result};
+use crate::algo::rules::{AlgorithmRule, RuleSource, find_algorithm, find_operation};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::sys::small_file;
 use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// The largest file, and how many rows it may have.
-const LARGEST: usize = 64 << 10;
-const MOST_ROWS: usize = 500;
+const MAX_FILE_BYTES: usize = 64 << 10;
+const MAX_ROWS: usize = 500;
 
-const KEYS: [&str; 7] =
+const ROW_KEYS: [&str; 7] =
     ["operation", "algorithm", "min_bytes", "max_bytes", "ranks", "nodes", "comment"];
 
 /// The rules in a tuning file.
-pub(super) fn read(path: &str) -> Result<Vec<Rule>> {
-    load(path).and_then(|text| parse(&text)).context(|| format!("tuning file \"{path}\""))
+pub(super) fn read(path: &str) -> Result<Vec<AlgorithmRule>> {
+    read_text(path).and_then(|text| parse_file(&text)).context(|| format!("tuning file \"{path}\""))
 }
 
-fn load(path: &str) -> Result<String> {
+fn read_text(path: &str) -> Result<String> {
     let unreadable = |cause: std::io::Error| Error::invalid(format!("it cannot be read: {cause}"));
     let file = small_file::open(Path::new(path)).map_err(unreadable)?;
-    let mut bytes = vec![0; LARGEST + 1];
+    let mut bytes = vec![0; MAX_FILE_BYTES + 1];
     let len = small_file::read_from_start(&file, &mut bytes).map_err(unreadable)?;
-    if len > LARGEST {
-        return Err(Error::invalid(format!("it is larger than {LARGEST} bytes")));
+    if len > MAX_FILE_BYTES {
+        return Err(Error::invalid(format!("it is larger than {MAX_FILE_BYTES} bytes")));
     }
     bytes.truncate(len);
     String::from_utf8(bytes).map_err(|_| Error::invalid("it is not valid UTF-8"))
 }
 
-fn parse(text: &str) -> Result<Vec<Rule>> {
+fn parse_file(text: &str) -> Result<Vec<AlgorithmRule>> {
     let file: Value = serde_json::from_str(text)
         .map_err(|cause| Error::invalid(format!("it is not valid JSON: {cause}")))?;
     let rows = file.as_object().filter(|file| {
@@ -46,28 +46,30 @@ fn parse(text: &str) -> Result<Vec<Rule>> {
             "it must be an object with the list \"rows\", and perhaps the text \"comment\"";
         return Err(Error::invalid(message));
     };
-    if rows.len() > MOST_ROWS {
-        return Err(Error::invalid(format!("it has more than {MOST_ROWS} rows")));
+    if rows.len() > MAX_ROWS {
+        return Err(Error::invalid(format!("it has more than {MAX_ROWS} rows")));
     }
     let numbered = rows.iter().zip(1..);
-    numbered.map(|(row, i)| rule(row, Source::File(i)).context(|| format!("row {i}"))).collect()
+    numbered
+        .map(|(row, i)| parse_row(row, RuleSource::File(i)).context(|| format!("row {i}")))
+        .collect()
 }
 
 /// What one row says.
-fn rule(row: &Value, source: Source) -> Result<Rule> {
+fn parse_row(row: &Value, source: RuleSource) -> Result<AlgorithmRule> {
     let row = row.as_object().ok_or_else(|| Error::invalid("it is not an object"))?;
-    if let Some(key) = row.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        let message = format!("there is no key \"{key}\"; there are: {}", KEYS.join(", "));
+    if let Some(key) = row.keys().find(|key| !ROW_KEYS.contains(&key.as_str())) {
+        let message = format!("there is no key \"{key}\"; there are: {}", ROW_KEYS.join(", "));
         return Err(Error::invalid(message));
     }
-    text(row, "comment")?;
+    text_of(row, "comment")?;
     let required = |key: &str| {
-        text(row, key)?.ok_or_else(|| Error::invalid(format!("\"{key}\" is missing, a text")))
+        text_of(row, key)?.ok_or_else(|| Error::invalid(format!("\"{key}\" is missing, a text")))
     };
-    let kind = operation(required("operation")?)?;
-    let algorithm = algorithm(kind, required("algorithm")?)?;
-    let bytes =
-        number(row, "min_bytes")?.unwrap_or(0)..=number(row, "max_bytes")?.unwrap_or(usize::MAX);
+    let kind = find_operation(required("operation")?)?;
+    let algorithm = find_algorithm(kind, required("algorithm")?)?;
+    let bytes = number_of(row, "min_bytes")?.unwrap_or(0)
+        ..=number_of(row, "max_bytes")?.unwrap_or(usize::MAX);
     if kind.is_pairwise() && bytes != (0..=usize::MAX) {
         let message = format!(
             "{} has no min_bytes and no max_bytes: no rank knows the counts of all others, so that they cannot choose \
@@ -76,7 +78,7 @@ fn rule(row: &Value, source: Source) -> Result<Rule> {
         );
         return Err(Error::invalid(message));
     }
-    let (ranks, nodes) = (range(row, "ranks")?, range(row, "nodes")?);
+    let (ranks, nodes) = (range_of(row, "ranks")?, range_of(row, "nodes")?);
     for (what, range) in [("min_bytes and max_bytes", &bytes), ("ranks", &ranks), ("nodes", &nodes)]
     {
         if range.is_empty() {
@@ -90,22 +92,22 @@ fn rule(row: &Value, source: Source) -> Result<Rule> {
             format!("{nodes} nodes or more have no less than that many ranks, not {ranks}");
         return Err(Error::invalid(message));
     }
-    Ok(Rule { kind, algorithm, bytes, ranks, nodes, source })
+    Ok(AlgorithmRule { kind, algorithm, bytes, ranks, nodes, source })
 }
 
-fn text<'r>(row: &'r Map<String, Value>, key: &str) -> Result<Option<&'r str>> {
-    let wrong = |value: &Value| Error::invalid(format!("\"{key}\" is a text, not {value}"));
-    row.get(key).map(|value| value.as_str().ok_or_else(|| wrong(value))).transpose()
+fn text_of<'r>(row: &'r Map<String, Value>, key: &str) -> Result<Option<&'r str>> {
+    let type_error = |value: &Value| Error::invalid(format!("\"{key}\" is a text, not {value}"));
+    row.get(key).map(|value| value.as_str().ok_or_else(|| type_error(value))).transpose()
 }
 
-fn number(row: &Map<String, Value>, key: &str) -> Result<Option<usize>> {
+fn number_of(row: &Map<String, Value>, key: &str) -> Result<Option<usize>> {
     let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let wrong =
+    let type_error =
         |value: &Value| Error::invalid(format!("\"{key}\" is a number from 0, not {value}"));
-    row.get(key).map(|value| number(value).ok_or_else(|| wrong(value))).transpose()
+    row.get(key).map(|value| number(value).ok_or_else(|| type_error(value))).transpose()
 }
 
-fn range(row: &Map<String, Value>, key: &str) -> Result<RangeInclusive<usize>> {
+fn range_of(row: &Map<String, Value>, key: &str) -> Result<RangeInclusive<usize>> {
     let Some(value) = row.get(key) else { return Ok(0..=usize::MAX) };
     let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
     let ends = value.as_array().and_then(|ends| match ends.as_slice() {
@@ -120,13 +122,13 @@ fn range(row: &Map<String, Value>, key: &str) -> Result<RangeInclusive<usize>> {
 }
 
 /// Rules as they travel in a card.
-pub(super) fn encode(rules: &[Rule]) -> Value {
-    let one = |rule: &Rule| {
+pub(super) fn encode(rules: &[AlgorithmRule]) -> Value {
+    let encode_rule = |rule: &AlgorithmRule| {
         let ends = |range: &RangeInclusive<usize>| [*range.start(), *range.end()];
         let source = match rule.source {
-            Source::Options => json!("options"),
-            Source::Environment => json!("environment"),
-            Source::File(row) => json!(row),
+            RuleSource::Options => json!("options"),
+            RuleSource::Environment => json!("environment"),
+            RuleSource::File(row) => json!(row),
         };
         json!({
             "operation": rule.kind.name(),
@@ -138,23 +140,23 @@ pub(super) fn encode(rules: &[Rule]) -> Value {
             "source": source,
         })
     };
-    rules.iter().map(one).collect()
+    rules.iter().map(encode_rule).collect()
 }
 
 /// The inverse of [`encode`].
-pub(super) fn decode(rules: &Value) -> Option<Vec<Rule>> {
-    let one = |row: &Value| {
+pub(super) fn decode(rules: &Value) -> Option<Vec<AlgorithmRule>> {
+    let decode_rule = |row: &Value| {
         let mut row = row.clone();
         let source = row.as_object_mut()?.remove("source")?;
         let source = match source.as_str() {
-            Some("options") => Source::Options,
-            Some("environment") => Source::Environment,
+            Some("options") => RuleSource::Options,
+            Some("environment") => RuleSource::Environment,
             Some(_) => return None,
-            None => Source::File(usize::try_from(source.as_u64()?).ok()?),
+            None => RuleSource::File(usize::try_from(source.as_u64()?).ok()?),
         };
-        rule(&row, source).ok()
+        parse_row(&row, source).ok()
     };
-    rules.as_array()?.iter().map(one).collect()
+    rules.as_array()?.iter().map(decode_rule).collect()
 }
 
 #[cfg(test)]
@@ -163,31 +165,31 @@ mod tests {
     use crate::transport::OpKind;
 
     #[test]
-    fn rows_are_read_and_travel() {
+    fn rows_parse_and_round_trip() {
         let text = r#"{"comment": "of the cluster", "rows": [
             {"operation": "all_reduce", "min_bytes": 100, "max_bytes": 200, "ranks": [2, 4],
              "nodes": [1, 1], "algorithm": "two_shot", "comment": "measured"},
             {"operation": "barrier", "algorithm": "flags"},
             {"operation": "scatter_v", "algorithm": "linear", "ranks": [2, 4]}]}"#;
-        let rules = parse(text).unwrap();
+        let rules = parse_file(text).unwrap();
         assert_eq!((rules[0].kind, rules[0].algorithm.name), (OpKind::AllReduce, "two_shot"));
         assert_eq!(
             (&rules[0].bytes, &rules[0].ranks, &rules[0].nodes),
             (&(100..=200), &(2..=4), &(1..=1))
         );
-        assert_eq!((&rules[1].bytes, rules[1].source), (&(0..=usize::MAX), Source::File(2)));
+        assert_eq!((&rules[1].bytes, rules[1].source), (&(0..=usize::MAX), RuleSource::File(2)));
         let mut all = rules;
-        all.push(Rule { source: Source::Options, ..all[1].clone() });
-        all.push(Rule { source: Source::Environment, ..all[1].clone() });
+        all.push(AlgorithmRule { source: RuleSource::Options, ..all[1].clone() });
+        all.push(AlgorithmRule { source: RuleSource::Environment, ..all[1].clone() });
         assert_eq!(decode(&encode(&all)), Some(all));
         assert_eq!(decode(&json!([{ "operation": "barrier" }])), None);
         assert_eq!(decode(&json!(7)), None);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_file_error_names_the_row() {
         let row = |row: &str| {
-            parse(&format!(
+            parse_file(&format!(
                 r#"{{"rows": [{{"operation": "barrier", "algorithm": "flags"}}, {row}]}}"#
             ))
         };
@@ -221,11 +223,13 @@ mod tests {
             );
         }
         for text in ["[]", "{}", "{", r#"{"rows": [], "row": []}"#] {
-            assert!(parse(text).is_err(), "{text}");
+            assert!(parse_file(text).is_err(), "{text}");
         }
         let many =
-            vec![r#"{"operation": "barrier", "algorithm": "flags"}"#; MOST_ROWS + 1].join(",");
-        assert!(parse(&format!(r#"{{"rows": [{many}]}}"#)).unwrap_err().message().contains("500"));
+            vec![r#"{"operation": "barrier", "algorithm": "flags"}"#; MAX_ROWS + 1].join(",");
+        assert!(
+            parse_file(&format!(r#"{{"rows": [{many}]}}"#)).unwrap_err().message().contains("500")
+        );
         let error = read("/nonexistent/tuning.json").unwrap_err();
         assert!(
             error.message().starts_with("tuning file \"/nonexistent/tuning.json\": it cannot"),

@@ -1,39 +1,39 @@
 //! NCCL's functions and types, as its binary interface has them. Facts of a public interface,
 //! written by hand and held against the stub library's declarations by running.
 
-use crate::device::driver::Handle;
+use crate::device::driver::CudaHandle;
 use crate::sys::library::function_table;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// What its functions return.
-pub(super) type Code = c_int;
-pub(super) const SUCCESS: Code = 0;
-pub(super) const SYSTEM_ERROR: Code = 2;
-pub(super) const REMOTE_ERROR: Code = 6;
-pub(super) const IN_PROGRESS: Code = 7;
+pub(super) type NcclResult = c_int;
+pub(super) const SUCCESS: NcclResult = 0;
+pub(super) const SYSTEM_ERROR: NcclResult = 2;
+pub(super) const REMOTE_ERROR: NcclResult = 6;
+pub(super) const IN_PROGRESS: NcclResult = 7;
 
 /// A communicator, as NCCL calls it: a pointer of its own, which is never followed. 0 is none.
 pub(super) type CommHandle = usize;
 
 /// The scalar of an operator lies in host memory and is read at once.
-pub(super) const SCALAR_AT_ONCE: c_int = 1;
+pub(super) const SCALAR_HOST_IMMEDIATE: c_int = 1;
 
 /// All ranks register a window together, and use it in the same way.
-pub(super) const SYMMETRIC: c_int = 1;
+pub(super) const WINDOW_COLL_SYMMETRIC: c_int = 1;
 
 /// What the ranks of a communicator find each other by.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct UniqueId(pub(super) [u8; Self::BYTES]);
+pub(super) struct NcclUniqueId(pub(super) [u8; Self::BYTES]);
 
-impl UniqueId {
+impl NcclUniqueId {
     pub(super) const BYTES: usize = 128;
 }
 
 /// How a communicator is made. Fields beyond `size` are not there for the library.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Config {
+pub(super) struct NcclConfig {
     size: usize,
     magic: c_uint,
     version: c_uint,
@@ -51,12 +51,12 @@ pub(super) struct Config {
     nvls_ctas: c_int,
 }
 
-const _: () = assert!(size_of::<Config>() == 72);
+const _: () = assert!(size_of::<NcclConfig>() == 72);
 
-const MAGIC: c_uint = 0xcafe_beef;
-const UNDEFINED: c_int = c_int::MIN;
+const CONFIG_MAGIC: c_uint = 0xcafe_beef;
+const CONFIG_UNDEF_INT: c_int = c_int::MIN;
 
-impl Config {
+impl NcclConfig {
     /// For a communicator whose calls may block, or else return at once, in the form that a library
     /// of this version knows.
     pub(super) fn new(library_version: i32, may_block: bool) -> Self {
@@ -67,57 +67,57 @@ impl Config {
         };
         Self {
             size,
-            magic: MAGIC,
+            magic: CONFIG_MAGIC,
             version,
             blocking: c_int::from(may_block),
-            cga_cluster_size: UNDEFINED,
-            min_ctas: UNDEFINED,
-            max_ctas: UNDEFINED,
+            cga_cluster_size: CONFIG_UNDEF_INT,
+            min_ctas: CONFIG_UNDEF_INT,
+            max_ctas: CONFIG_UNDEF_INT,
             net_name: std::ptr::null(),
-            split_share: UNDEFINED,
-            traffic_class: UNDEFINED,
+            split_share: CONFIG_UNDEF_INT,
+            traffic_class: CONFIG_UNDEF_INT,
             comm_name: std::ptr::null(),
-            collnet_enable: UNDEFINED,
-            cta_policy: UNDEFINED,
-            shrink_share: UNDEFINED,
-            nvls_ctas: UNDEFINED,
+            collnet_enable: CONFIG_UNDEF_INT,
+            cta_policy: CONFIG_UNDEF_INT,
+            shrink_share: CONFIG_UNDEF_INT,
+            nvls_ctas: CONFIG_UNDEF_INT,
         }
     }
 }
 
 function_table! {
     /// NCCL's functions.
-    pub(super) struct Functions {
+    pub(super) struct NcclFunctions {
         required {
-            get_version = c"ncclGetVersion": fn(*mut c_int) -> Code;
-            get_error_string = c"ncclGetErrorString": fn(Code) -> *const c_char;
-            get_unique_id = c"ncclGetUniqueId": fn(*mut UniqueId) -> Code;
-            comm_init = c"ncclCommInitRankConfig": fn(*mut CommHandle, c_int, UniqueId, c_int, *mut Config) -> Code;
-            comm_finalize = c"ncclCommFinalize": fn(CommHandle) -> Code;
-            comm_destroy = c"ncclCommDestroy": fn(CommHandle) -> Code;
-            comm_abort = c"ncclCommAbort": fn(CommHandle) -> Code;
-            comm_async_error = c"ncclCommGetAsyncError": fn(CommHandle, *mut Code) -> Code;
-            group_start = c"ncclGroupStart": fn() -> Code;
-            group_end = c"ncclGroupEnd": fn() -> Code;
-            all_reduce = c"ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, CommHandle, Handle) -> Code;
-            reduce = c"ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, CommHandle, Handle) -> Code;
-            broadcast = c"ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, CommHandle, Handle) -> Code;
-            all_gather = c"ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, CommHandle, Handle) -> Code;
-            reduce_scatter = c"ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, CommHandle, Handle) -> Code;
-            send = c"ncclSend": fn(*const c_void, usize, c_int, c_int, CommHandle, Handle) -> Code;
-            recv = c"ncclRecv": fn(*mut c_void, usize, c_int, c_int, CommHandle, Handle) -> Code;
+            get_version = c"ncclGetVersion": fn(*mut c_int) -> NcclResult;
+            get_error_string = c"ncclGetErrorString": fn(NcclResult) -> *const c_char;
+            get_unique_id = c"ncclGetUniqueId": fn(*mut NcclUniqueId) -> NcclResult;
+            comm_init = c"ncclCommInitRankConfig": fn(*mut CommHandle, c_int, NcclUniqueId, c_int, *mut NcclConfig) -> NcclResult;
+            comm_finalize = c"ncclCommFinalize": fn(CommHandle) -> NcclResult;
+            comm_destroy = c"ncclCommDestroy": fn(CommHandle) -> NcclResult;
+            comm_abort = c"ncclCommAbort": fn(CommHandle) -> NcclResult;
+            comm_async_error = c"ncclCommGetAsyncError": fn(CommHandle, *mut NcclResult) -> NcclResult;
+            group_start = c"ncclGroupStart": fn() -> NcclResult;
+            group_end = c"ncclGroupEnd": fn() -> NcclResult;
+            all_reduce = c"ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, CommHandle, CudaHandle) -> NcclResult;
+            reduce = c"ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, CommHandle, CudaHandle) -> NcclResult;
+            broadcast = c"ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, CommHandle, CudaHandle) -> NcclResult;
+            all_gather = c"ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, CommHandle, CudaHandle) -> NcclResult;
+            reduce_scatter = c"ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, CommHandle, CudaHandle) -> NcclResult;
+            send = c"ncclSend": fn(*const c_void, usize, c_int, c_int, CommHandle, CudaHandle) -> NcclResult;
+            recv = c"ncclRecv": fn(*mut c_void, usize, c_int, c_int, CommHandle, CudaHandle) -> NcclResult;
         }
         optional {
-            comm_split = c"ncclCommSplit": fn(CommHandle, c_int, c_int, *mut CommHandle, *mut Config) -> Code;
+            comm_split = c"ncclCommSplit": fn(CommHandle, c_int, c_int, *mut CommHandle, *mut NcclConfig) -> NcclResult;
             get_last_error = c"ncclGetLastError": fn(CommHandle) -> *const c_char;
-            create_premul_sum = c"ncclRedOpCreatePreMulSum": fn(*mut c_int, *mut c_void, c_int, c_int, CommHandle) -> Code;
-            destroy_op = c"ncclRedOpDestroy": fn(c_int, CommHandle) -> Code;
-            mem_alloc = c"ncclMemAlloc": fn(*mut *mut c_void, usize) -> Code;
-            mem_free = c"ncclMemFree": fn(*mut c_void) -> Code;
-            comm_register = c"ncclCommRegister": fn(CommHandle, *mut c_void, usize, *mut usize) -> Code;
-            comm_deregister = c"ncclCommDeregister": fn(CommHandle, usize) -> Code;
-            window_register = c"ncclCommWindowRegister": fn(CommHandle, *mut c_void, usize, *mut usize, c_int) -> Code;
-            window_deregister = c"ncclCommWindowDeregister": fn(CommHandle, usize) -> Code;
+            create_premul_sum = c"ncclRedOpCreatePreMulSum": fn(*mut c_int, *mut c_void, c_int, c_int, CommHandle) -> NcclResult;
+            destroy_op = c"ncclRedOpDestroy": fn(c_int, CommHandle) -> NcclResult;
+            mem_alloc = c"ncclMemAlloc": fn(*mut *mut c_void, usize) -> NcclResult;
+            mem_free = c"ncclMemFree": fn(*mut c_void) -> NcclResult;
+            comm_register = c"ncclCommRegister": fn(CommHandle, *mut c_void, usize, *mut usize) -> NcclResult;
+            comm_deregister = c"ncclCommDeregister": fn(CommHandle, usize) -> NcclResult;
+            window_register = c"ncclCommWindowRegister": fn(CommHandle, *mut c_void, usize, *mut usize, c_int) -> NcclResult;
+            window_deregister = c"ncclCommWindowDeregister": fn(CommHandle, usize) -> NcclResult;
         }
     }
 }

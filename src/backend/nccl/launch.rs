@@ -16,199 +16,217 @@
 //! An error in 3 concerns all groups: NCCL drops everything between start and end, and other ranks
 //! may not have.
 
-use super::Nccl;
-use super::calls::{Caller, Folding};
-use super::comm::Entry;
-use super::flight::{InFlight, Title};
-use super::functions::Code;
-use super::quiet::{self, Pass};
+use super::NcclBackend;
+use super::calls::{NcclCaller, NcclReduceOp};
+use super::comm::CommGuard;
+use super::enqueued::{EnqueuedSummary, NcclEnqueuedOperation};
+use super::functions::NcclResult;
+use super::quiescence::{self, EnqueueGuard};
 use crate::backend::Operation;
-use crate::backend::device_part::{Bundle, Message};
+use crate::backend::device_backend::{DeviceBatch, DeviceMessage};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
-use crate::base::gpu::{Flight, Gpu, Launch};
-use crate::device::driver::Handle;
+use crate::base::gpu::{EnqueueRequest, EnqueuedOperation, GpuTarget};
+use crate::device::driver::CudaHandle;
 use std::sync::Arc;
 
 /// A group's part on a device that takes operations together with those of other groups.
 #[derive(Clone, Copy, Debug)]
-pub struct Enqueuer<'a>(pub(super) &'a Nccl);
+pub struct NcclEnqueuer<'a>(pub(super) &'a NcclBackend);
 
 /// One call.
 #[derive(Clone, Copy)]
-enum What<'a> {
+enum EnqueuedCall<'a> {
     Collective(&'a Operation<'a>),
-    Message(&'a Message<'a>),
+    Message(&'a DeviceMessage<'a>),
 }
 
 /// One call, where it goes, and the operator that was made for it.
-struct Item<'a> {
-    what: What<'a>,
-    launch: Launch<'a>,
-    stream: Handle,
-    folding: Option<Folding>,
+struct PlannedCall<'a> {
+    kind: EnqueuedCall<'a>,
+    launch: EnqueueRequest<'a>,
+    stream: CudaHandle,
+    reduce_op: Option<NcclReduceOp>,
 }
 
 /// A group on its way through the steps; it is inside its communicator.
-struct Member<'a> {
-    nccl: &'a Nccl,
+struct GroupLaunch<'a> {
+    nccl: &'a NcclBackend,
     deadline: &'a Deadline,
-    entry: Entry<'a>,
-    items: Vec<Item<'a>>,
+    comm: CommGuard<'a>,
+    calls: Vec<PlannedCall<'a>>,
     /// Until what it has enqueued is known to be under way.
-    _pass: Pass,
+    _enqueue_guard: EnqueueGuard,
 }
 
 /// Enqueues what the bundles have, as one, and says for each how that went. Where one says
 /// "blocking wait", also waits until the device is done with it.
-pub(in crate::backend) fn together(bundles: &[Bundle<'_>]) -> Vec<Result<()>> {
-    let mut outcomes: Vec<Result<Vec<Arc<InFlight>>>> = Vec::with_capacity(bundles.len());
-    let (mut places, mut members) = (Vec::new(), Vec::new());
-    for (place, bundle) in bundles.iter().enumerate() {
-        outcomes.push(Member::enter(bundle).map(|member| {
-            places.push(place);
-            members.push(member);
+pub(in crate::backend) fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
+    let mut outcomes: Vec<Result<Vec<Arc<NcclEnqueuedOperation>>>> =
+        Vec::with_capacity(batches.len());
+    let (mut positions, mut launches) = (Vec::new(), Vec::new());
+    for (position, bundle) in batches.iter().enumerate() {
+        outcomes.push(GroupLaunch::begin(bundle).map(|launch| {
+            positions.push(position);
+            launches.push(launch);
             Vec::new()
         }));
     }
-    let launched = enqueue(&members);
-    for (place, member) in places.into_iter().zip(members) {
-        outcomes[place] = match &launched {
-            Ok(code) => member.launched(*code),
+    let launched = issue_all(&launches);
+    for (position, launch) in positions.into_iter().zip(launches) {
+        outcomes[position] = match &launched {
+            Ok(code) => launch.finish_launch(*code),
             Err(error) => Err(error.clone()),
         };
     }
-    let ended = outcomes.into_iter().zip(bundles).map(|(outcome, bundle)| {
-        let Enqueuer(nccl) = bundle.enqueuer;
+    let ended = outcomes.into_iter().zip(batches).map(|(outcome, bundle)| {
+        let NcclEnqueuer(nccl) = bundle.enqueuer;
         // Whatever keeps it from being enqueued: other ranks may have done it.
-        outcome.and_then(|flights| nccl.when_blocking(&flights)).map_err(|error| nccl.fatal(error))
+        outcome
+            .and_then(|flights| nccl.wait_if_blocking(&flights))
+            .map_err(|error| nccl.fail_group(error))
     });
     ended.collect()
 }
 
 /// Makes all calls between one start and one end.
-fn enqueue(members: &[Member<'_>]) -> Result<Code> {
-    let Some(first) = members.first() else { return Ok(0) };
-    first.entry.between(|| {
-        members.iter().try_for_each(|member| {
-            let _current = member.entry.current()?;
-            member.items.iter().try_for_each(|item| member.call(item))
+fn issue_all(launches: &[GroupLaunch<'_>]) -> Result<NcclResult> {
+    let Some(first) = launches.first() else { return Ok(0) };
+    first.comm.run_grouped(|| {
+        launches.iter().try_for_each(|launch| {
+            let _current = launch.comm.make_current()?;
+            launch.calls.iter().try_for_each(|item| launch.issue(item))
         })
     })
 }
 
-impl<'a> Member<'a> {
-    fn enter(bundle: &Bundle<'a>) -> Result<Self> {
-        let Enqueuer(nccl) = bundle.enqueuer;
-        let deadline = bundle.deadline;
-        let pass = quiet::enqueue(deadline)?;
-        let entry = nccl.watched.comm.enter(Some("ncclGroupEnd"), deadline)?;
-        let collectives = bundle.operations.iter().map(|operation| {
-            let launch = operation.launch.ok_or_else(|| Error::internal("nowhere to enqueue"))?;
-            Ok((What::Collective(operation), launch))
+impl<'a> GroupLaunch<'a> {
+    fn begin(batch: &DeviceBatch<'a>) -> Result<Self> {
+        let NcclEnqueuer(nccl) = batch.enqueuer;
+        let deadline = batch.deadline;
+        let enqueue_guard = quiescence::acquire_enqueue(deadline)?;
+        let comm = nccl.watchdog.comm.acquire(Some("ncclGroupEnd"), deadline)?;
+        let collectives = batch.operations.iter().map(|operation| {
+            let launch =
+                operation.enqueue_request.ok_or_else(|| Error::internal("nowhere to enqueue"))?;
+            Ok((EnqueuedCall::Collective(operation), launch))
         });
-        let messages =
-            bundle.messages.iter().map(|(message, launch)| Ok((What::Message(message), *launch)));
+        let messages = batch
+            .messages
+            .iter()
+            .map(|(message, launch)| Ok((EnqueuedCall::Message(message), *launch)));
         let calls = collectives.chain(messages).collect::<Result<Vec<_>>>()?;
         let items = Vec::with_capacity(calls.len());
-        let mut member = Self { nccl, deadline, entry, items, _pass: pass };
-        let own = match calls.iter().any(|(_, launch)| launch.gpu.stream.is_none()) {
+        let mut member = Self { nccl, deadline, comm, calls: items, _enqueue_guard: enqueue_guard };
+        let own_stream = match calls.iter().any(|(_, launch)| launch.gpu.stream.is_none()) {
             true => nccl.own_stream()?,
             false => 0,
         };
         for (what, launch) in calls {
-            let stream = stream_of(launch.gpu, own);
+            let stream = stream_of(launch.gpu, own_stream);
             let folding = match what {
-                What::Collective(operation) => {
-                    operation.probe.begins("nccl");
-                    member.caller(stream).folding(operation)
+                EnqueuedCall::Collective(operation) => {
+                    operation.observer.record_start("nccl");
+                    member.caller(stream).create_reduce_op(operation)
                 }
-                What::Message(_) => Ok(None),
+                EnqueuedCall::Message(_) => Ok(None),
             };
             // What was made is taken back below.
-            let folding = folding.inspect_err(|_| member.forget())?;
-            member.items.push(Item { what, launch, stream, folding });
+            let folding = folding.inspect_err(|_| member.destroy_reduce_ops())?;
+            member.calls.push(PlannedCall { kind: what, launch, stream, reduce_op: folding });
         }
         Ok(member)
     }
 
-    fn caller(&self, stream: Handle) -> Caller<'_> {
-        let Nccl { rank, size, .. } = *self.nccl;
-        Caller { entry: &self.entry, stream, deadline: self.deadline, rank, size }
+    fn caller(&self, stream: CudaHandle) -> NcclCaller<'_> {
+        let NcclBackend { rank, size, .. } = *self.nccl;
+        NcclCaller { comm: &self.comm, stream, deadline: self.deadline, rank, size }
     }
 
-    fn call(&self, item: &Item<'_>) -> Result<()> {
-        let caller = self.caller(item.stream);
-        match item.what {
-            What::Collective(operation) => caller.collective(operation, item.folding.as_ref()),
-            What::Message(message) => caller.message(message.dtype, message.peer, message.way),
+    fn issue(&self, call: &PlannedCall<'_>) -> Result<()> {
+        let caller = self.caller(call.stream);
+        match call.kind {
+            EnqueuedCall::Collective(operation) => {
+                caller.issue_collective(operation, call.reduce_op.as_ref())
+            }
+            EnqueuedCall::Message(message) => {
+                caller.issue_message(message.dtype, message.peer, message.transfer)
+            }
         }
     }
 
-    fn forget(&self) {
-        let made = self.items.iter().filter_map(|item| item.folding.as_ref());
-        made.for_each(|folding| self.caller(0).forget(folding));
+    fn destroy_reduce_ops(&self) {
+        let reduce_ops = self.calls.iter().filter_map(|item| item.reduce_op.as_ref());
+        reduce_ops.for_each(|folding| self.caller(0).destroy_reduce_op(folding));
     }
 
     /// Waits until its communicator has launched, and puts a mark into each of its streams.
-    fn launched(self, code: Code) -> Result<Vec<Arc<InFlight>>> {
-        let launched = self.entry.settle("ncclGroupEnd", code, self.deadline);
+    fn finish_launch(self, code: NcclResult) -> Result<Vec<Arc<NcclEnqueuedOperation>>> {
+        let launched = self.comm.await_completion("ncclGroupEnd", code, self.deadline);
         if launched.is_ok() {
-            self.forget();
+            self.destroy_reduce_ops();
         }
         launched?;
-        let mut streams: Vec<Handle> = self.items.iter().map(|item| item.stream).collect();
+        let mut streams: Vec<CudaHandle> = self.calls.iter().map(|item| item.stream).collect();
         streams.sort_unstable();
         streams.dedup();
-        streams.into_iter().map(|stream| self.mark(stream)).collect()
+        streams.into_iter().map(|stream| self.track_stream(stream)).collect()
     }
 
-    fn mark(&self, stream: Handle) -> Result<Arc<InFlight>> {
-        let Nccl { watched, .. } = self.nccl;
-        let mark = watched.spares.mark(watched.comm.context(), stream)?;
-        let kept = (Arc::clone(&watched.fate), !watched.options.handles_errors);
-        let flight = Arc::new(InFlight::new(self.title(), *self.deadline, mark, kept));
-        watched.add(Arc::clone(&flight));
-        for item in self.items.iter().filter(|item| item.stream == stream) {
+    fn track_stream(&self, stream: CudaHandle) -> Result<Arc<NcclEnqueuedOperation>> {
+        let NcclBackend { watchdog, .. } = self.nccl;
+        let mark = watchdog.event_pool.record_event(watchdog.comm.context(), stream)?;
+        let failure_handling =
+            (Arc::clone(&watchdog.failure_state), !watchdog.options.handles_errors);
+        let enqueued = Arc::new(NcclEnqueuedOperation::new(
+            self.summary(),
+            *self.deadline,
+            mark,
+            failure_handling,
+        ));
+        watchdog.track(Arc::clone(&enqueued));
+        for item in self.calls.iter().filter(|item| item.stream == stream) {
             // A slot is for one operation.
-            drop(item.launch.flight.set(Arc::clone(&flight) as Arc<dyn Flight>));
+            drop(
+                item.launch.operation_slot.set(Arc::clone(&enqueued) as Arc<dyn EnqueuedOperation>),
+            );
         }
-        Ok(flight)
+        Ok(enqueued)
     }
 
     /// NCCL makes one operation of all that a communicator has in a group, whatever the streams.
-    fn title(&self) -> Title {
-        let collectives = self.items.iter().filter_map(|item| match item.what {
-            What::Collective(operation) => Some(operation.descriptor),
-            What::Message(_) => None,
+    fn summary(&self) -> EnqueuedSummary {
+        let collectives = self.calls.iter().filter_map(|item| match item.kind {
+            EnqueuedCall::Collective(operation) => Some(operation.descriptor),
+            EnqueuedCall::Message(_) => None,
         });
         let first = collectives.map(|it| (it.kind.name(), it.sequence)).next();
-        Title { first, calls: self.items.len() }
+        EnqueuedSummary { first, calls: self.calls.len() }
     }
 }
 
-fn stream_of(gpu: Gpu, own: Handle) -> Handle {
+fn stream_of(gpu: GpuTarget, own: CudaHandle) -> CudaHandle {
     gpu.stream.unwrap_or(own)
 }
 
-impl Nccl {
+impl NcclBackend {
     /// The library's own stream, for callers that name none. What was put on the default stream
     /// before goes before it.
-    fn own_stream(&self) -> Result<Handle> {
-        let stream = &self.watched.stream;
-        self.inputs.record(crate::device::stream::DEFAULT_STREAM)?;
-        self.inputs.hold_back(stream.handle())?;
+    fn own_stream(&self) -> Result<CudaHandle> {
+        let stream = &self.watchdog.stream;
+        self.default_stream_event.record(crate::device::stream::DEFAULT_STREAM)?;
+        self.default_stream_event.make_stream_wait(stream.handle())?;
         Ok(stream.handle())
     }
 
     /// Waits for the device where calls end only then.
-    fn when_blocking(&self, flights: &[Arc<InFlight>]) -> Result<()> {
-        if !self.watched.options.blocking_wait {
+    fn wait_if_blocking(&self, enqueued: &[Arc<NcclEnqueuedOperation>]) -> Result<()> {
+        if !self.watchdog.options.blocking_wait {
             return Ok(());
         }
-        flights.iter().try_for_each(|flight| match flight.wait(&flight.deadline)? {
+        enqueued.iter().try_for_each(|flight| match flight.wait(&flight.deadline)? {
             true => Ok(()),
-            false => Err(self.watched.expired(flight)),
+            false => Err(self.watchdog.timeout_error(flight)),
         })
     }
 }

@@ -1,55 +1,56 @@
 //! Which libnccl is in use: the one that a variable names, else the one that the loader finds.
 
-use super::functions::{Code, CommHandle, Functions, REMOTE_ERROR, SYSTEM_ERROR};
+use super::functions::{CommHandle, NcclFunctions, NcclResult, REMOTE_ERROR, SYSTEM_ERROR};
 use crate::base::config;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::device::driver;
-use crate::sys::library::{Library as Object, file_of};
+use crate::sys::library::{Library as Object, file_of_address};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
 /// What is looked for where no variable says which.
-const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+const DEFAULT_FILES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// The variables that may name it, in turn: ours, and the one that users of vLLM know.
-const VARIABLES: [config::Variable; 2] = [config::NCCL_LIB, config::VLLM_NCCL_SO_PATH];
+const VARIABLES: [config::EnvVariable; 2] = [config::NCCL_LIB, config::VLLM_NCCL_SO_PATH];
 
 /// NCCL, as it was found.
 #[derive(Debug)]
-pub struct Library {
-    pub(super) functions: Functions,
+pub struct NcclLibrary {
+    pub(super) functions: NcclFunctions,
     version: i32,
     file: String,
 }
 
-static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
+static LIBRARY: OnceLock<Result<NcclLibrary>> = OnceLock::new();
 
 /// The library of this process, loaded by the first who asks, after the CUDA driver.
 ///
 /// # Errors
 /// `NotFound` with what was looked for and where, `Unsupported` for one that is too old, `Backend`;
 /// those of the driver.
-pub fn get() -> Result<&'static Library> {
+pub fn get() -> Result<&'static NcclLibrary> {
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
 /// The first variable that is set, with its path.
-fn asked_for() -> Result<Option<(&'static str, String)>> {
+fn configured_path() -> Result<Option<(&'static str, String)>> {
     for variable in VARIABLES {
-        if let Some(path) = config::text(variable)? {
+        if let Some(path) = config::read_text(variable)? {
             return Ok(Some((variable.name, path)));
         }
     }
     Ok(None)
 }
 
-fn load() -> Result<Library> {
+fn load() -> Result<NcclLibrary> {
     let library = open()?;
     // First: NCCL takes what is there.
-    let driver = driver::get().map_err(|error| error.context("NCCL needs the CUDA driver"))?;
+    let driver =
+        driver::get_or_load().map_err(|error| error.context("NCCL needs the CUDA driver"))?;
     crate::log!(
-        Level::Info,
+        LogLevel::Info,
         "NCCL {} ({}), CUDA driver for {} ({})",
         library.version_text(),
         library.file,
@@ -62,42 +63,42 @@ fn load() -> Result<Library> {
 /// Finds the library and its functions, without a driver; for checks.
 ///
 /// # Errors
-/// As [`get`].
-pub fn open() -> Result<Library> {
+/// As [`get_or_load`].
+pub fn open() -> Result<NcclLibrary> {
     // What it needs itself is found among what is loaded; without a driver the caller is told
     // later.
-    drop(driver::get());
-    let object = match asked_for()? {
+    drop(driver::get_or_load());
+    let object = match configured_path()? {
         Some((variable, path)) => Object::open(&path).map_err(|error| {
             let message = format!("NCCL, which {variable} says is {path}: {}", error.message());
             Error::new(error.kind(), message)
         })?,
         None => search()?,
     };
-    Library::of(&object)
+    NcclLibrary::from_object(&object)
 }
 
 fn search() -> Result<Object> {
-    let mut said = Vec::new();
-    for name in NAMES {
+    let mut errors = Vec::new();
+    for name in DEFAULT_FILES {
         match Object::open(name) {
             Ok(object) => return Ok(object),
-            Err(error) => said.push(error.message().to_owned()),
+            Err(error) => errors.push(error.message().to_owned()),
         }
     }
     let message = format!(
         "there is no NCCL in this process's search path (LD_LIBRARY_PATH, ld.so.conf): {}; install it, or name its file in {}",
-        said.join("; "),
+        errors.join("; "),
         config::NCCL_LIB.name
     );
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
-impl Library {
-    fn of(object: &Object) -> Result<Self> {
-        let file = object.symbol(Functions::REQUIRED[0]).and_then(file_of);
+impl NcclLibrary {
+    fn from_object(object: &Object) -> Result<Self> {
+        let file = object.symbol(NcclFunctions::REQUIRED[0]).and_then(file_of_address);
         let file = file.unwrap_or_else(|| "a library that is no NCCL".to_owned());
-        let functions = Functions::find(object).map_err(|missing| {
+        let functions = NcclFunctions::find(object).map_err(|missing| {
             let message =
                 format!("{file} has no {missing:?}: NCCL 2.14 or newer is needed, better 2.18");
             Error::new(ErrorKind::Unsupported, message)
@@ -126,7 +127,7 @@ impl Library {
     }
 
     /// The functions that this version lacks, and without which something cannot be done.
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub fn missing_functions(&self) -> Vec<&'static str> {
         let f = &self.functions;
         let has = [
             f.get_last_error.is_some(),
@@ -139,29 +140,29 @@ impl Library {
             f.window_register.is_some(),
             f.window_deregister.is_some(),
         ];
-        let names = Functions::OPTIONAL.iter().map(|name| name.to_str().unwrap_or("?"));
+        let names = NcclFunctions::OPTIONAL.iter().map(|name| name.to_str().unwrap_or("?"));
         names.zip(has).filter(|(_, has)| !has).map(|(name, _)| name).collect()
     }
 
     /// Which NCCL an error is of.
-    pub(super) fn signature(&self) -> String {
+    pub(super) fn version_and_file(&self) -> String {
         format!("NCCL {}, {}", self.version_text(), self.file)
     }
 
     /// An error of NCCL's, in its words.
-    pub(super) fn check(&self, function: &str, code: Code, comm: CommHandle) -> Result<()> {
+    pub(super) fn check(&self, function: &str, code: NcclResult, comm: CommHandle) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
         // SAFETY: takes a number, and returns a text that stays.
-        let words = text(unsafe { (self.functions.get_error_string)(code) });
+        let words = single_line_text(unsafe { (self.functions.get_error_string)(code) });
         let more = self.functions.get_last_error.map(|function| {
             // SAFETY: takes a communicator that lives, or none; the text is copied at once.
-            text(unsafe { function(comm) })
+            single_line_text(unsafe { function(comm) })
         });
         let more = more.filter(|more| !more.is_empty() && *more != words);
         let more = more.map(|more| format!(": {more}")).unwrap_or_default();
-        let message = format!("{function}: {words}{more} ({})", self.signature());
+        let message = format!("{function}: {words}{more} ({})", self.version_and_file());
         let kind = match code {
             REMOTE_ERROR => ErrorKind::PeerFailed,
             SYSTEM_ERROR => ErrorKind::System,
@@ -172,7 +173,7 @@ impl Library {
 }
 
 /// A text of NCCL's, on one line.
-fn text(words: *const c_char) -> String {
+fn single_line_text(words: *const c_char) -> String {
     if words.is_null() {
         return String::new();
     }

@@ -2,33 +2,33 @@
 //! the library can do that. With `nccl.windows=1` all ranks allocate together, and the memory
 //! becomes a window of theirs.
 
-use super::comm::{Entry, Registration};
-use super::library::Library;
-use super::watchdog::Watched;
-use crate::backend::Memory;
+use super::comm::{CommGuard, CommRegistration};
+use super::library::NcclLibrary;
+use super::watchdog::NcclWatchdog;
+use crate::backend::BackendMemory;
 use crate::base::deadline::Deadline;
 use crate::base::error::Result;
-use crate::base::log::Level;
-use crate::device::Context;
+use crate::base::log::LogLevel;
+use crate::device::CudaContext;
 use crate::device::memory::DeviceMemory;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long one waits for the communicator to register memory, which is no more than faster.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REGISTER_WAIT: Duration = Duration::from_secs(1);
 
 /// Memory that NCCL has allocated.
 #[derive(Debug)]
-struct Allocated {
-    library: &'static Library,
-    context: Arc<Context>,
+struct NcclMemory {
+    library: &'static NcclLibrary,
+    context: Arc<CudaContext>,
     start: usize,
     len: usize,
     /// What it is registered as, while the group is there.
-    registered: Option<(Weak<Watched>, Registration)>,
+    registration: Option<(Weak<NcclWatchdog>, CommRegistration)>,
 }
 
-impl Memory for Allocated {
+impl BackendMemory for NcclMemory {
     fn as_mut_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.start)
     }
@@ -38,36 +38,36 @@ impl Memory for Allocated {
     }
 }
 
-impl Drop for Allocated {
+impl Drop for NcclMemory {
     fn drop(&mut self) {
-        if let Some((watched, registration)) = self.registered.take()
-            && let Some(watched) = watched.upgrade()
-            && let Ok(entry) = watched.comm.enter(None, &Deadline::after(PATIENCE))
+        if let Some((watchdog, registration)) = self.registration.take()
+            && let Some(watchdog) = watchdog.upgrade()
+            && let Ok(comm) = watchdog.comm.acquire(None, &Deadline::after(REGISTER_WAIT))
         {
-            entry.deregister(registration);
+            comm.deregister(registration);
         }
         let free = || {
-            let _current = self.context.enter()?;
+            let _current = self.context.make_current()?;
             let Some(function) = self.library.functions.mem_free else { return Ok(()) };
             // SAFETY: what `allocate` was given, freed once.
             let code = unsafe { function(std::ptr::with_exposed_provenance_mut(self.start)) };
             self.library.check("ncclMemFree", code, 0)
         };
         if let Err(error) = free() {
-            crate::log!(Level::Warn, "{error}");
+            crate::log!(LogLevel::Warn, "{error}");
         }
     }
 }
 
 /// So many bytes on the group's device.
-pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Memory>> {
-    let (library, context) = (watched.comm.library(), watched.comm.context());
+pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<dyn BackendMemory>> {
+    let (library, context) = (watchdog.comm.library(), watchdog.comm.context());
     let (Some(function), Some(_)) = (library.functions.mem_alloc, library.functions.mem_free)
     else {
         // Older than 2.19: the driver's own, which NCCL cannot register.
         return Ok(Box::new(DeviceMemory::new(context, len)?));
     };
-    let current = context.enter()?;
+    let current = context.make_current()?;
     let mut start = std::ptr::null_mut();
     // SAFETY: there is room for an address; the context is current.
     let code = unsafe { function(&raw mut start, len) };
@@ -75,44 +75,51 @@ pub(super) fn allocate(watched: &Arc<Watched>, len: usize) -> Result<Box<dyn Mem
     drop(current);
     let start = start.expose_provenance();
     let context = Arc::clone(context);
-    let mut memory = Allocated { library, context, start, len, registered: None };
-    if watched.options.windows {
-        let window = window(watched, &memory);
+    let mut memory = NcclMemory { library, context, start, len, registration: None };
+    if watchdog.options.windows {
+        let window = register_window(watchdog, &memory);
         // Other ranks may have it, or wait for it. The first reason counts, of which this may be a
         // consequence.
-        memory.registered = window.map_err(|error| {
-            watched.fail(&error);
-            watched.fate.failure().unwrap_or(error)
+        memory.registration = window.map_err(|error| {
+            watchdog.fail(&error);
+            watchdog.failure_state.failure().unwrap_or(error)
         })?;
         return Ok(Box::new(memory));
     }
-    let registered = watched
+    let registered = watchdog
         .comm
-        .enter(None, &Deadline::after(PATIENCE))
-        .and_then(|entry| registered(watched, &entry, &memory));
+        .acquire(None, &Deadline::after(REGISTER_WAIT))
+        .and_then(|comm| register_buffer(watchdog, &comm, &memory));
     match registered {
-        Ok(registration) => memory.registered = registration,
+        Ok(registration) => memory.registration = registration,
         // It is memory all the same.
-        Err(error) => crate::log!(Level::Warn, "memory for NCCL is not registered: {error}"),
+        Err(error) => crate::log!(LogLevel::Warn, "memory for NCCL is not registered: {error}"),
     }
     Ok(Box::new(memory))
 }
 
 /// A registration, while the group is there.
-type Registered = Option<(Weak<Watched>, Registration)>;
+type NcclMemoryRegistration = Option<(Weak<NcclWatchdog>, CommRegistration)>;
 
-fn registered(watched: &Arc<Watched>, entry: &Entry<'_>, memory: &Allocated) -> Result<Registered> {
-    let registration = entry.register(memory.start, memory.len)?;
-    Ok(registration.map(|registration| (Arc::downgrade(watched), registration)))
+fn register_buffer(
+    watchdog: &Arc<NcclWatchdog>,
+    comm: &CommGuard<'_>,
+    memory: &NcclMemory,
+) -> Result<NcclMemoryRegistration> {
+    let registration = comm.register(memory.start, memory.len)?;
+    Ok(registration.map(|registration| (Arc::downgrade(watchdog), registration)))
 }
 
 /// Makes it a window together with the other ranks; where there is no such thing, only this rank's
 /// registration.
-fn window(watched: &Arc<Watched>, memory: &Allocated) -> Result<Registered> {
-    let deadline = Deadline::after(watched.timeout);
-    let entry = watched.comm.enter(Some("ncclCommWindowRegister"), &deadline)?;
-    match entry.make_window(memory.start, memory.len, &deadline)? {
-        Some(window) => Ok(Some((Arc::downgrade(watched), window))),
-        None => registered(watched, &entry, memory),
+fn register_window(
+    watchdog: &Arc<NcclWatchdog>,
+    memory: &NcclMemory,
+) -> Result<NcclMemoryRegistration> {
+    let deadline = Deadline::after(watchdog.timeout);
+    let comm = watchdog.comm.acquire(Some("ncclCommWindowRegister"), &deadline)?;
+    match comm.make_window(memory.start, memory.len, &deadline)? {
+        Some(window) => Ok(Some((Arc::downgrade(watchdog), window))),
+        None => register_buffer(watchdog, &comm, memory),
     }
 }

@@ -4,7 +4,7 @@
 //! byte: OR is the largest, AND the smallest. Complex numbers are added and averaged by their two
 //! parts.
 
-use super::functions::Code;
+use super::functions::NcclResult;
 use crate::backend::OpKind;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
@@ -24,22 +24,22 @@ const AVG: c_int = 4;
 
 /// How a vector is told to NCCL: its type, and how many elements there of one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Elements {
+pub(super) struct NcclElements {
     pub(super) dtype: c_int,
     pub(super) per_element: usize,
 }
 
 /// Which operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operator {
+pub(super) enum NcclOperator {
     /// One of NCCL's own.
-    Own(c_int),
+    Builtin(c_int),
     /// One that is made for the call, with this rank's factor.
-    Scaled,
+    PreMultiplied,
 }
 
 /// NCCL's number of a type, and since which version it has it.
-fn number(dtype: DataType) -> Option<(c_int, i32)> {
+fn type_number(dtype: DataType) -> Option<(c_int, i32)> {
     Some(match dtype {
         DataType::I8 => (0, 0),
         DataType::U8 => (U8, 0),
@@ -59,15 +59,15 @@ fn number(dtype: DataType) -> Option<(c_int, i32)> {
     })
 }
 
-fn known(dtype: DataType, version: i32) -> Option<c_int> {
-    number(dtype).filter(|&(_, since)| version >= since).map(|(number, _)| number)
+fn supported_type(dtype: DataType, version: i32) -> Option<c_int> {
+    type_number(dtype).filter(|&(_, since)| version >= since).map(|(number, _)| number)
 }
 
 /// For what is only moved.
-pub(super) fn moved(dtype: DataType, version: i32) -> Elements {
-    match known(dtype, version) {
-        Some(dtype) => Elements { dtype, per_element: 1 },
-        None => Elements { dtype: U8, per_element: dtype.size() },
+pub(super) fn copy_elements(dtype: DataType, version: i32) -> NcclElements {
+    match supported_type(dtype, version) {
+        Some(dtype) => NcclElements { dtype, per_element: 1 },
+        None => NcclElements { dtype: U8, per_element: dtype.size() },
     }
 }
 
@@ -75,11 +75,11 @@ pub(super) fn moved(dtype: DataType, version: i32) -> Elements {
 ///
 /// # Errors
 /// `Unsupported`, naming type and operator.
-pub(super) fn folded(
+pub(super) fn reduce_elements(
     dtype: DataType,
     op: ReduceOp,
     (version, size): (i32, WorldSize),
-) -> Result<(Elements, Operator)> {
+) -> Result<(NcclElements, NcclOperator)> {
     let is_f8 = matches!(dtype, DataType::F8E4M3 | DataType::F8E5M2);
     let (real, parts) = match dtype {
         DataType::C64 => (DataType::F32, 2),
@@ -88,52 +88,56 @@ pub(super) fn folded(
         _ => (dtype, 1),
     };
     let operator = match (op, dtype) {
-        (ReduceOp::Sum | ReduceOp::Max, DataType::Bool) => Operator::Own(MAX),
-        (ReduceOp::Product | ReduceOp::Min, DataType::Bool) => Operator::Own(MIN),
+        (ReduceOp::Sum | ReduceOp::Max, DataType::Bool) => NcclOperator::Builtin(MAX),
+        (ReduceOp::Product | ReduceOp::Min, DataType::Bool) => NcclOperator::Builtin(MIN),
         (ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor, _) => {
-            return Err(refusal(dtype, op, "NCCL has no bitwise operators"));
+            return Err(unsupported_reduction(dtype, op, "NCCL has no bitwise operators"));
         }
-        (ReduceOp::Sum, _) => Operator::Own(SUM),
-        (ReduceOp::Product, _) => Operator::Own(PRODUCT),
-        (ReduceOp::Max, _) => Operator::Own(MAX),
-        (ReduceOp::Min, _) => Operator::Own(MIN),
+        (ReduceOp::Sum, _) => NcclOperator::Builtin(SUM),
+        (ReduceOp::Product, _) => NcclOperator::Builtin(PRODUCT),
+        (ReduceOp::Max, _) => NcclOperator::Builtin(MAX),
+        (ReduceOp::Min, _) => NcclOperator::Builtin(MIN),
         // One rank alone has a kernel of its own, which knows no f8 and says "invalid argument";
         // nor is it needed.
-        (ReduceOp::Avg, _) if size == 1 => Operator::Own(SUM),
-        (ReduceOp::Avg, _) => Operator::Own(AVG),
+        (ReduceOp::Avg, _) if size == 1 => NcclOperator::Builtin(SUM),
+        (ReduceOp::Avg, _) => NcclOperator::Builtin(AVG),
         (ReduceOp::PremulSum, _) if size == 1 && is_f8 => {
-            return Err(refusal(dtype, op, "NCCL has factors of f8 for two ranks or more"));
+            return Err(unsupported_reduction(
+                dtype,
+                op,
+                "NCCL has factors of f8 for two ranks or more",
+            ));
         }
-        (ReduceOp::PremulSum, _) => Operator::Scaled,
+        (ReduceOp::PremulSum, _) => NcclOperator::PreMultiplied,
     };
-    match known(real, version) {
-        Some(dtype) => Ok((Elements { dtype, per_element: parts }, operator)),
+    match supported_type(real, version) {
+        Some(dtype) => Ok((NcclElements { dtype, per_element: parts }, operator)),
         None => {
-            let why = match number(real) {
+            let reason = match type_number(real) {
                 Some((_, since)) => {
                     format!("NCCL has the type from {}.{} on", since / 10_000, since / 100 % 100)
                 }
                 None => "NCCL has no such type".to_owned(),
             };
-            Err(refusal(dtype, op, &why))
+            Err(unsupported_reduction(dtype, op, &reason))
         }
     }
 }
 
-fn refusal(dtype: DataType, op: ReduceOp, why: &str) -> Error {
-    let message = format!("{op} of {dtype} elements (back end nccl): {why}");
+fn unsupported_reduction(dtype: DataType, op: ReduceOp, reason: &str) -> Error {
+    let message = format!("{op} of {dtype} elements (back end nccl): {reason}");
     Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Why a prefix reduction is refused.
-pub(super) fn no_prefix(kind: OpKind) -> Error {
+pub(super) fn unsupported_prefix(kind: OpKind) -> Error {
     let message =
         format!("{} (back end nccl): NCCL has no prefix reductions; use host memory", kind.name());
     Error::new(ErrorKind::Unsupported, message)
 }
 
 /// A rank's factor as an element of the type, in which NCCL reads it.
-pub(super) fn factor(dtype: DataType, factor: f64) -> [u8; 8] {
+pub(super) fn encode_factor(dtype: DataType, factor: f64) -> [u8; 8] {
     let real = match dtype {
         DataType::C64 => DataType::F32,
         DataType::C128 => DataType::F64,
@@ -154,7 +158,7 @@ pub(super) fn factor(dtype: DataType, factor: f64) -> [u8; 8] {
 }
 
 /// Whether a code is none of failure.
-pub(super) fn is_fine(code: Code) -> bool {
+pub(super) fn is_success(code: NcclResult) -> bool {
     matches!(code, super::functions::SUCCESS | super::functions::IN_PROGRESS)
 }
 
@@ -163,43 +167,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nccl_lacks_is_moved_as_bytes_and_refused_where_it_is_folded() {
-        assert_eq!(moved(DataType::C128, 23_000), Elements { dtype: U8, per_element: 16 });
-        assert_eq!(moved(DataType::F8E4M3, 22_005), Elements { dtype: U8, per_element: 1 });
-        assert_eq!(moved(DataType::F8E4M3, 22_400).dtype, 10);
+    fn unknown_types_move_as_bytes_and_refuse_reduction() {
+        assert_eq!(
+            copy_elements(DataType::C128, 23_000),
+            NcclElements { dtype: U8, per_element: 16 }
+        );
+        assert_eq!(
+            copy_elements(DataType::F8E4M3, 22_005),
+            NcclElements { dtype: U8, per_element: 1 }
+        );
+        assert_eq!(copy_elements(DataType::F8E4M3, 22_400).dtype, 10);
         for (dtype, op) in [
             (DataType::I16, ReduceOp::Sum),
             (DataType::I32, ReduceOp::BitOr),
             (DataType::Bool, ReduceOp::BitAnd),
         ] {
-            let error = folded(dtype, op, (23_000, 2)).unwrap_err();
+            let error = reduce_elements(dtype, op, (23_000, 2)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             for word in [dtype.name(), op.name(), "nccl"] {
                 assert!(error.message().contains(word), "{error}");
             }
         }
-        let old = folded(DataType::F8E5M2, ReduceOp::Sum, (22_005, 2)).unwrap_err();
+        let old = reduce_elements(DataType::F8E5M2, ReduceOp::Sum, (22_005, 2)).unwrap_err();
         assert!(old.message().contains("from 2.24 on"), "{old}");
     }
 
     #[test]
-    fn one_rank_alone_averages_nothing_and_has_no_factor_of_f8() {
-        let operator = |op, size| folded(DataType::F8E4M3, op, (23_000, size)).map(|(_, it)| it);
-        assert_eq!(operator(ReduceOp::Avg, 1).unwrap(), Operator::Own(SUM));
-        assert_eq!(operator(ReduceOp::Avg, 2).unwrap(), Operator::Own(AVG));
-        assert_eq!(operator(ReduceOp::PremulSum, 2).unwrap(), Operator::Scaled);
+    fn single_rank_average_is_sum_and_refuses_f8_factor() {
+        let operator =
+            |op, size| reduce_elements(DataType::F8E4M3, op, (23_000, size)).map(|(_, it)| it);
+        assert_eq!(operator(ReduceOp::Avg, 1).unwrap(), NcclOperator::Builtin(SUM));
+        assert_eq!(operator(ReduceOp::Avg, 2).unwrap(), NcclOperator::Builtin(AVG));
+        assert_eq!(operator(ReduceOp::PremulSum, 2).unwrap(), NcclOperator::PreMultiplied);
         let error = operator(ReduceOp::PremulSum, 1).unwrap_err();
         assert!(error.message().contains("two ranks or more"), "{error}");
     }
 
     #[test]
-    fn a_factor_is_an_element_of_the_type() {
-        assert_eq!(factor(DataType::F32, -2.5)[..4], (-2.5_f32).to_le_bytes());
-        assert_eq!(factor(DataType::C64, 0.5)[..4], 0.5_f32.to_le_bytes());
-        assert_eq!(factor(DataType::F64, 0.1), 0.1_f64.to_le_bytes());
-        assert_eq!(factor(DataType::F16, 2.0)[..2], [0x00, 0x40]);
-        assert_eq!(factor(DataType::Bf16, 2.0)[..2], [0x00, 0x40]);
-        assert_eq!(factor(DataType::F8E4M3, 2.0)[0], 0x40);
-        assert_eq!(factor(DataType::F8E5M2, 2.0)[0], 0x40);
+    fn factor_is_encoded_in_the_element_type() {
+        assert_eq!(encode_factor(DataType::F32, -2.5)[..4], (-2.5_f32).to_le_bytes());
+        assert_eq!(encode_factor(DataType::C64, 0.5)[..4], 0.5_f32.to_le_bytes());
+        assert_eq!(encode_factor(DataType::F64, 0.1), 0.1_f64.to_le_bytes());
+        assert_eq!(encode_factor(DataType::F16, 2.0)[..2], [0x00, 0x40]);
+        assert_eq!(encode_factor(DataType::Bf16, 2.0)[..2], [0x00, 0x40]);
+        assert_eq!(encode_factor(DataType::F8E4M3, 2.0)[0], 0x40);
+        assert_eq!(encode_factor(DataType::F8E5M2, 2.0)[0], 0x40);
     }
 }

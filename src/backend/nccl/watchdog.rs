@@ -4,100 +4,101 @@
 //! It alone ends it, whoever has failed the group and wherever: it is told by the group's fate, and
 //! looks by itself. While nothing is under way it looks ten times a second.
 
-use super::comm::Comm;
-use super::flight::{InFlight, Spares};
-use super::options::Options;
-use super::quiet::{self, Life};
-use crate::backend::{Fate, Listener};
+use super::comm::NcclComm;
+use super::enqueued::{EventPool, NcclEnqueuedOperation};
+use super::options::NcclOptions;
+use super::quiescence::{self, CommUsage};
+use crate::backend::{DoorbellListener, GroupFailureState};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::GroupId;
-use crate::base::log::Level;
-use crate::device::Stream;
+use crate::base::log::LogLevel;
+use crate::device::CudaStream;
 use crate::process::thread;
-use crate::wait::bell::Bell;
+use crate::wait::doorbell::Doorbell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often it looks while something is under way, and while nothing is.
-const BUSY: Duration = Duration::from_millis(5);
-const IDLE: Duration = Duration::from_millis(100);
+const BUSY_INTERVAL: Duration = Duration::from_millis(5);
+const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a group that is left waits for what is under way, and then for the other ranks.
-const PARTING: Duration = Duration::from_secs(5);
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// What the group's threads and the watchdog share.
 #[derive(Debug)]
-pub(super) struct Watched {
-    pub(super) comm: Comm,
+pub(super) struct NcclWatchdog {
+    pub(super) comm: NcclComm,
     /// How long the group's operations have that name no time.
     pub(super) timeout: Duration,
     /// The library's own stream, for callers that name none. Goes after the communicator has ended.
-    pub(super) stream: Stream,
-    pub(super) fate: Arc<dyn Fate>,
-    pub(super) options: Options,
-    pub(super) spares: Arc<Spares>,
-    flights: Mutex<VecDeque<Arc<InFlight>>>,
-    bell: Bell,
-    closing: AtomicBool,
-    life: Arc<Life>,
+    pub(super) stream: CudaStream,
+    pub(super) failure_state: Arc<dyn GroupFailureState>,
+    pub(super) options: NcclOptions,
+    pub(super) event_pool: Arc<EventPool>,
+    enqueued: Mutex<VecDeque<Arc<NcclEnqueuedOperation>>>,
+    doorbell: Doorbell,
+    is_closing: AtomicBool,
+    usage: Arc<CommUsage>,
     /// An error has been told in the log, where nothing else is done about it.
-    told: AtomicBool,
+    has_logged_error: AtomicBool,
 }
 
-impl Listener for Watched {
-    fn on_knock(&self) {
-        self.bell.ring();
+impl DoorbellListener for NcclWatchdog {
+    fn on_doorbell(&self) {
+        self.doorbell.notify();
     }
 }
 
-impl Watched {
+impl NcclWatchdog {
     /// Starts to watch.
-    pub(super) fn start(
-        comm: Comm,
+    pub(super) fn start_thread(
+        comm: NcclComm,
         (group, timeout): (GroupId, Duration),
-        fate: Arc<dyn Fate>,
-        options: Options,
+        failure_state: Arc<dyn GroupFailureState>,
+        options: NcclOptions,
     ) -> Result<Arc<Self>> {
-        let stream = Stream::new(comm.context(), options.high_priority)?;
-        let (closing, told) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (flights, bell, life) = (Mutex::default(), Bell::default(), Life::begin(group));
-        let ending = Ending(Arc::clone(&life));
-        let watched = Arc::new(Self {
+        let stream = CudaStream::new(comm.context(), options.high_priority)?;
+        let (is_closing, has_logged_error) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (enqueued, doorbell, usage) =
+            (Mutex::default(), Doorbell::default(), CommUsage::register(group));
+        let end_guard = UsageEndGuard(Arc::clone(&usage));
+        let watchdog = Arc::new(Self {
             comm,
             timeout,
             stream,
-            fate,
+            failure_state,
             options,
-            spares: Arc::default(),
-            flights,
-            bell,
-            closing,
-            life,
-            told,
+            event_pool: Arc::default(),
+            enqueued,
+            doorbell,
+            is_closing,
+            usage,
+            has_logged_error,
         });
-        let watcher = Arc::clone(&watched);
+        let watcher = Arc::clone(&watchdog);
         thread::start("dist-nccl", move || {
             // Goes last: who waits for it finds that the thread has let go of everything.
-            let _ending = ending;
-            watcher.watch();
+            let _end_guard = end_guard;
+            watcher.run();
             drop(watcher);
         })?;
-        let listener = Arc::clone(&watched) as Arc<dyn Listener>;
-        watched.fate.add_listener(Arc::downgrade(&listener));
-        Ok(watched)
+        let listener = Arc::clone(&watchdog) as Arc<dyn DoorbellListener>;
+        watchdog.failure_state.add_listener(Arc::downgrade(&listener));
+        Ok(watchdog)
     }
 
     /// An operation has been enqueued. While others are under way, the watchdog looks often enough.
-    pub(super) fn add(&self, flight: Arc<InFlight>) {
-        let was_idle = self.change(|flights| {
-            flights.push_back(flight);
+    pub(super) fn track(&self, operation: Arc<NcclEnqueuedOperation>) {
+        let was_idle = self.update_enqueued(|flights| {
+            flights.push_back(operation);
             flights.len() == 1
         });
         if was_idle {
-            self.bell.ring();
+            self.doorbell.notify();
         }
     }
 
@@ -106,88 +107,95 @@ impl Watched {
     /// are used meanwhile, which goes before. Where the group has failed each waits for its own,
     /// which needs nobody else, and until then may use the caller's streams.
     pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        self.bell.ring();
-        let limit = Deadline::after(PARTING * 3);
-        let lives = self.life.leave();
-        let have_ended = match self.fate.failure() {
-            Some(_) => self.life.wait(&limit),
-            None => lives.iter().all(|life| life.wait_unless_used(&limit)),
+        self.is_closing.store(true, Ordering::Release);
+        self.doorbell.notify();
+        let limit = Deadline::after(CLOSE_WAIT * 3);
+        let ended_usages = self.usage.leave_group();
+        let have_ended = match self.failure_state.failure() {
+            Some(_) => self.usage.wait_ended(&limit),
+            None => ended_usages.iter().all(|life| life.wait_ended_unless_in_use(&limit)),
         };
         if !have_ended {
-            let which = self.comm.library().signature();
-            crate::log!(Level::Error, "NCCL does not end a communicator ({which})");
+            let which = self.comm.library().version_and_file();
+            crate::log!(LogLevel::Error, "NCCL does not end a communicator ({which})");
         }
     }
 
     /// Fails the group, on all its ranks.
     pub(super) fn fail(&self, error: &Error) {
-        self.fate.fail(error);
-        self.bell.ring();
+        self.failure_state.fail(error);
+        self.doorbell.notify();
     }
 
-    fn flights(&self) -> MutexGuard<'_, VecDeque<Arc<InFlight>>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_enqueued(&self) -> MutexGuard<'_, VecDeque<Arc<NcclEnqueuedOperation>>> {
+        self.enqueued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self) {
+    fn run(&self) {
         loop {
-            if self.fate.failure().is_some() {
+            if self.failure_state.failure().is_some() {
                 self.comm.abort();
                 break;
             }
-            if self.closing.load(Ordering::Acquire) {
-                self.part();
+            if self.is_closing.load(Ordering::Acquire) {
+                self.close_in_order();
                 break;
             }
-            if let Err(error) = self.look() {
-                self.handle(&error);
+            if let Err(error) = self.check_operations() {
+                self.handle_error(&error);
             }
-            if let Some(error) = self.comm.overdue() {
+            if let Some(error) = self.comm.overdue_call_error() {
                 self.fail(&error);
                 continue;
             }
-            let nap = if self.flights().is_empty() { IDLE } else { BUSY };
+            let interval =
+                if self.lock_enqueued().is_empty() { IDLE_INTERVAL } else { BUSY_INTERVAL };
             let must_look = || {
-                let is_over = self.closing.load(Ordering::Acquire) || self.fate.failure().is_some();
+                let is_over = self.is_closing.load(Ordering::Acquire)
+                    || self.failure_state.failure().is_some();
                 is_over.then_some(())
             };
-            self.bell.doze(nap, || true, must_look);
+            self.doorbell.sleep_unless_ready(interval, || true, must_look);
         }
-        self.change(std::mem::take);
+        self.update_enqueued(std::mem::take);
     }
 
-    /// Changes what is under way; what `change` gives.
-    fn change<T>(&self, change: impl FnOnce(&mut VecDeque<Arc<InFlight>>) -> T) -> T {
-        let mut flights = self.flights();
-        let changed = change(&mut flights);
-        self.life.has_under_way(flights.len());
+    /// Changes what is under way; what `update_enqueued` gives.
+    fn update_enqueued<T>(
+        &self,
+        change: impl FnOnce(&mut VecDeque<Arc<NcclEnqueuedOperation>>) -> T,
+    ) -> T {
+        let mut enqueued = self.lock_enqueued();
+        let changed = change(&mut enqueued);
+        self.usage.set_operations_in_flight(enqueued.len());
         changed
     }
 
     /// What has gone wrong, if anything has.
-    fn look(&self) -> Result<()> {
-        if let Some(error) = self.comm.asynchronous(self.comm.state_if_free()?) {
-            let first = self.flights().front().cloned();
+    fn check_operations(&self) -> Result<()> {
+        if let Some(error) = self.comm.async_error(self.comm.async_state_if_free()?) {
+            let first = self.lock_enqueued().front().cloned();
             return Err(match first {
-                Some(first) => error.context(format_args!("at {} or later", first.title)),
+                Some(first) => error.context(format_args!("at {} or later", first.summary)),
                 None => error,
             });
         }
         loop {
-            let Some(first) = self.flights().front().cloned() else { return Ok(()) };
-            if !first.look()? {
+            let Some(first) = self.lock_enqueued().front().cloned() else { return Ok(()) };
+            if !first.poll()? {
                 break;
             }
-            self.change(VecDeque::pop_front);
+            self.update_enqueued(VecDeque::pop_front);
         }
-        let late = |flight: &&Arc<InFlight>| flight.deadline.has_passed();
-        let late = self.flights().iter().find(late).cloned();
+        let is_late = |flight: &&Arc<NcclEnqueuedOperation>| flight.deadline.has_passed();
+        let late = self.lock_enqueued().iter().find(is_late).cloned();
         // Streams differ: one behind the first may be done.
         match late {
-            Some(flight) if !flight.look()? => Err(self.expired(&flight)),
+            Some(flight) if !flight.poll()? => Err(self.timeout_error(&flight)),
             Some(done) => {
-                self.change(|flights| flights.retain(|flight| !Arc::ptr_eq(flight, &done)));
+                self.update_enqueued(|flights| {
+                    flights.retain(|flight| !Arc::ptr_eq(flight, &done))
+                });
                 Ok(())
             }
             None => Ok(()),
@@ -195,47 +203,47 @@ impl Watched {
     }
 
     /// The device is not done with an operation in time.
-    pub(super) fn expired(&self, flight: &InFlight) -> Error {
+    pub(super) fn timeout_error(&self, operation: &NcclEnqueuedOperation) -> Error {
         let message = format!(
             "{} was enqueued on device {} and has not ended within {} ms: another rank has not called it, or its device \
              hangs; NCCL does not say which ({})",
-            flight.title,
+            operation.summary,
             self.comm.context().device(),
-            flight.deadline.elapsed().as_millis(),
-            self.comm.library().signature()
+            operation.deadline.elapsed().as_millis(),
+            self.comm.library().version_and_file()
         );
         Error::new(ErrorKind::Timeout, message)
     }
 
-    fn handle(&self, error: &Error) {
+    fn handle_error(&self, error: &Error) {
         if self.options.handles_errors {
             self.fail(error);
-        } else if !self.told.swap(true, Ordering::Relaxed) {
+        } else if !self.has_logged_error.swap(true, Ordering::Relaxed) {
             crate::log!(
-                Level::Error,
+                LogLevel::Error,
                 "NCCL_ASYNC_ERROR_HANDLING=0, so nothing is done about this: {error}"
             );
         }
     }
 
     /// Leaves in order.
-    fn part(&self) {
-        let limit = Deadline::after(PARTING);
+    fn close_in_order(&self) {
+        let limit = Deadline::after(CLOSE_WAIT);
         let mut is_idle = false;
-        while !limit.has_passed() && self.fate.failure().is_none() {
-            if let Err(error) = self.look() {
-                crate::log!(Level::Warn, "a group is left with operations under way: {error}");
+        while !limit.has_passed() && self.failure_state.failure().is_none() {
+            if let Err(error) = self.check_operations() {
+                crate::log!(LogLevel::Warn, "a group is left with operations under way: {error}");
                 break;
             }
-            is_idle = self.flights().is_empty();
+            is_idle = self.lock_enqueued().is_empty();
             if is_idle {
                 break;
             }
-            self.bell.doze(Duration::from_micros(200), || true, || None::<()>);
+            self.doorbell.sleep_unless_ready(Duration::from_micros(200), || true, || None::<()>);
         }
         if is_idle {
-            self.comm.part(&Deadline::after(PARTING), || {
-                quiet::moment(|| self.fate.failure().is_some())
+            self.comm.finalize_and_destroy(&Deadline::after(CLOSE_WAIT), || {
+                quiescence::acquire_destroy(|| self.failure_state.failure().is_some())
             });
         } else {
             self.comm.abort();
@@ -244,10 +252,10 @@ impl Watched {
 }
 
 /// Whatever ends the thread, it has ended.
-struct Ending(Arc<Life>);
+struct UsageEndGuard(Arc<CommUsage>);
 
-impl Drop for Ending {
+impl Drop for UsageEndGuard {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.mark_ended();
     }
 }

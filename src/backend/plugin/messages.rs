@@ -8,112 +8,122 @@
 //! Must not know: how messages are matched.
 
 use super::super::{
-    Completion, Delivery, Incoming, LARGEST_TAG, Outgoing, PointToPoint, ProbeRequest,
-    ProbedMessage, Room,
+    Completion, Delivery, LARGEST_TAG, PointToPoint, ProbeRequest, ProbedMessage, ReceiveBuffer,
+    ReceiveRequest, SendRequest,
 };
-use super::{Communicator, Growth, Received, Request, State, Submitted, Task, What};
-use crate::backend::Fate as _;
+use super::{
+    Communicator, GrowableBuffer, PluginFailureState, PluginMessageStatus, PluginRequest,
+    PluginTask, SubmitOutcome, TaskKind,
+};
+use crate::backend::GroupFailureState as _;
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::gpu::Gpu;
+use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::process::thread;
-use crate::wait::{Pace, until};
+use crate::wait::{WaitPolicy, wait_until};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{ThreadId, current};
 use std::time::Duration;
 
 /// How many messages may be outstanding.
-const MOST: usize = 65_536;
+const MAX_OUTSTANDING: usize = 65_536;
 
 /// For how long whoever waits asks again and again, before it sleeps between two looks.
-const EAGER: Duration = Duration::from_millis(1);
+const SPIN_TIME: Duration = Duration::from_millis(1);
 
 /// How long those sleeps are, at first and at most.
-const FIRST_NAP: Duration = Duration::from_micros(50);
-const LONGEST_NAP: Duration = Duration::from_millis(2);
+const MIN_SLEEP: Duration = Duration::from_micros(50);
+const MAX_SLEEP: Duration = Duration::from_millis(2);
 
 /// How many looks there are for each question whether the plug-in has failed, which may cost it
 /// more.
-const LOOKS_PER_QUESTION: u32 = 16;
+const POLLS_PER_FAILURE_CHECK: u32 = 16;
 
 /// How long the end of a group waits for its thread, which is inside the plug-in then.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// The messages of one group.
 #[derive(Debug)]
-pub(super) struct Messages(Arc<Shared>);
+pub(super) struct PluginMessages(Arc<PluginMessagesShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct PluginMessagesShared {
     name: &'static str,
     size: usize,
     communicator: Arc<dyn Communicator>,
-    state: Arc<State>,
-    looks: AtomicU32,
-    list: Mutex<List>,
+    failure_state: Arc<PluginFailureState>,
+    poll_count: AtomicU32,
+    list: Mutex<OutstandingList>,
 }
 
 #[derive(Debug, Default)]
-struct List {
-    outstanding: Vec<Entry>,
+struct OutstandingList {
+    outstanding: Vec<OutstandingMessage>,
     /// Somebody has taken those there were out, and asks for each.
-    is_taken: bool,
+    is_polled: bool,
     has_worker: bool,
     worker: Option<ThreadId>,
-    closed: bool,
+    is_closed: bool,
 }
 
 /// A message under way.
 #[derive(Debug)]
-struct Entry {
-    request: Request,
-    what: What,
+struct OutstandingMessage {
+    request: PluginRequest,
+    kind: TaskKind,
     peer: Option<Rank>,
     tag: Option<u32>,
-    most: usize,
-    room: Option<Arc<Growth>>,
+    max_bytes: usize,
+    growable_buffer: Option<Arc<GrowableBuffer>>,
     deadline: Deadline,
     done: Arc<dyn Completion>,
 }
 
-impl Messages {
+impl PluginMessages {
     pub(super) fn new(
         name: &'static str,
         size: usize,
         communicator: Arc<dyn Communicator>,
-        state: Arc<State>,
+        state: Arc<PluginFailureState>,
     ) -> Self {
         let (looks, list) = (AtomicU32::new(1), Mutex::default());
-        Self(Arc::new(Shared { name, size, communicator, state, looks, list }))
+        Self(Arc::new(PluginMessagesShared {
+            name,
+            size,
+            communicator,
+            failure_state: state,
+            poll_count: looks,
+            list,
+        }))
     }
 }
 
-impl Drop for Messages {
+impl Drop for PluginMessages {
     fn drop(&mut self) {
         let is_worker = {
-            let mut list = self.0.list();
-            list.closed = true;
+            let mut list = self.0.lock_list();
+            list.is_closed = true;
             list.worker == Some(current().id())
         };
-        self.0.state.bell().ring();
+        self.0.failure_state.doorbell().notify();
         if is_worker {
             // The end of a message has ended the group: this thread goes on with the rest, and then
             // ends.
             return;
         }
-        let limit = Deadline::after(FAREWELL);
+        let limit = Deadline::after(CLOSE_WAIT);
         // Also the thread's hold, so that the plug-in's part ends here and not at some later time.
-        while Arc::strong_count(&self.0) > 1 || !self.0.list().outstanding.is_empty() {
-            self.0.look();
-            self.0.state.bell().doze(FIRST_NAP, || true, || None::<()>);
+        while Arc::strong_count(&self.0) > 1 || !self.0.lock_list().outstanding.is_empty() {
+            self.0.poll();
+            self.0.failure_state.doorbell().sleep_unless_ready(MIN_SLEEP, || true, || None::<()>);
             if limit.has_passed() {
                 crate::log!(
-                    Level::Error,
+                    LogLevel::Error,
                     "the back end {} does not return from looking at a message",
                     self.0.name
                 );
@@ -123,22 +133,22 @@ impl Drop for Messages {
     }
 }
 
-impl PointToPoint for Messages {
-    fn send(&self, message: Outgoing, done: Arc<dyn Completion>) -> Result<()> {
-        self.send_from(None, message, done)
+impl PointToPoint for PluginMessages {
+    fn send(&self, message: SendRequest, done: Arc<dyn Completion>) -> Result<()> {
+        self.send_from_gpu(None, message, done)
     }
 
-    fn receive(&self, message: Incoming, done: Arc<dyn Completion>) -> Result<()> {
-        self.receive_to(None, message, done)
+    fn receive(&self, message: ReceiveRequest, done: Arc<dyn Completion>) -> Result<()> {
+        self.receive_to_gpu(None, message, done)
     }
 
-    fn send_from(
+    fn send_from_gpu(
         &self,
-        gpu: Option<Gpu>,
-        message: Outgoing,
+        gpu: Option<GpuTarget>,
+        message: SendRequest,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let Outgoing { to, tag, dtype, bytes, deadline, synchronous } = message;
+        let SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: synchronous } = message;
         if synchronous {
             let message = format!(
                 "the back end {} has no synchronous send: leave DIST_CALL_SYNCHRONOUS out, and have the receiver answer",
@@ -146,40 +156,42 @@ impl PointToPoint for Messages {
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let task = Task {
+        let task = PluginTask {
             dtype: Some(dtype),
             peer: Some(to),
             tag: Some(tag),
             count: bytes.len() / dtype.size(),
             send: bytes,
             gpu,
-            ..bare(What::Send, &deadline)
+            ..empty_message_task(TaskKind::Send, &deadline)
         };
         self.0.post(&task, None, bytes.len(), done)
     }
 
-    fn receive_to(
+    fn receive_to_gpu(
         &self,
-        gpu: Option<Gpu>,
-        message: Incoming,
+        gpu: Option<GpuTarget>,
+        message: ReceiveRequest,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        let Incoming { from, tag, dtype, into, deadline } = message;
-        let (recv, room) = match into {
-            Room::Lent(bytes) => (bytes, None),
-            Room::Grows { most } => (Dst::empty(), Some(Arc::new(Growth::new(most)))),
+        let ReceiveRequest { from, tag, dtype, buffer: into, deadline } = message;
+        let (recv, growable_buffer) = match into {
+            ReceiveBuffer::Borrowed(bytes) => (bytes, None),
+            ReceiveBuffer::Allocated { max_bytes: most } => {
+                (Dst::empty(), Some(Arc::new(GrowableBuffer::new(most))))
+            }
         };
-        let task = Task {
+        let task = PluginTask {
             dtype: Some(dtype),
             peer: from,
             tag,
-            count: into.most() / dtype.size(),
+            count: into.max_bytes() / dtype.size(),
             recv,
-            room: room.as_deref(),
+            growable_buffer: growable_buffer.as_deref(),
             gpu,
-            ..bare(What::Receive, &deadline)
+            ..empty_message_task(TaskKind::Receive, &deadline)
         };
-        self.0.post(&task, room.clone(), into.most(), done)
+        self.0.post(&task, growable_buffer.clone(), into.max_bytes(), done)
     }
 
     fn probe(&self, _: &ProbeRequest, _: &Deadline) -> Result<Option<ProbedMessage>> {
@@ -191,35 +203,44 @@ impl PointToPoint for Messages {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    fn attend(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
-        let bell = self.0.state.bell();
+    fn progress_until(&self, over: &dyn Fn() -> bool, limit: &Deadline) {
+        let doorbell = self.0.failure_state.doorbell();
         let look = || {
-            self.0.look();
+            self.0.poll();
             over().then_some(())
         };
-        if until(bell, Pace::PATIENT, &limit.capped(EAGER), || None, look).is_ok() {
+        if wait_until(doorbell, WaitPolicy::SLEEP_SOON, &limit.capped(SPIN_TIME), || None, look)
+            .is_ok()
+        {
             return;
         }
-        let mut nap = FIRST_NAP;
+        let mut sleep_time = MIN_SLEEP;
         while !limit.has_passed() {
-            self.0.look();
-            if bell.doze(nap.min(limit.left()), || true, || over().then_some(())).is_some() {
+            self.0.poll();
+            if doorbell
+                .sleep_unless_ready(
+                    sleep_time.min(limit.remaining()),
+                    || true,
+                    || over().then_some(()),
+                )
+                .is_some()
+            {
                 return;
             }
-            nap = (nap * 2).min(LONGEST_NAP);
+            sleep_time = (sleep_time * 2).min(MAX_SLEEP);
         }
     }
 
     /// A plug-in does not say who has left.
-    fn departed(&self, _: Rank) -> Option<Error> {
+    fn departure_error(&self, _: Rank) -> Option<Error> {
         None
     }
 }
 
 /// A message without anything in it.
-fn bare(what: What, deadline: &Deadline) -> Task<'_> {
-    Task {
-        what,
+fn empty_message_task(what: TaskKind, deadline: &Deadline) -> PluginTask<'_> {
+    PluginTask {
+        kind: what,
         dtype: None,
         op: None,
         root: None,
@@ -230,10 +251,10 @@ fn bare(what: What, deadline: &Deadline) -> Task<'_> {
         recv: Dst::empty(),
         sends: None,
         recvs: None,
-        room: None,
+        growable_buffer: None,
         factor: 1.0,
         deadline,
-        is_fresh: false,
+        has_full_time: false,
         sequence: 0,
         part: 0,
         gpu: None,
@@ -242,140 +263,176 @@ fn bare(what: What, deadline: &Deadline) -> Task<'_> {
 
 /// The memory of one message for somebody who needs it to the end: what makes several operations of
 /// one.
-pub(super) fn part<'a>(what: What, whole: &Task<'a>, with: (Rank, u32)) -> Task<'a> {
+pub(super) fn message_suboperation<'a>(
+    what: TaskKind,
+    whole: &PluginTask<'a>,
+    peer_and_tag: (Rank, u32),
+) -> PluginTask<'a> {
     let dtype = Some(DataType::U8);
-    let (peer, tag) = (Some(with.0), Some(with.1));
-    Task { dtype, peer, tag, sequence: whole.sequence, ..bare(what, whole.deadline) }
+    let (peer, tag) = (Some(peer_and_tag.0), Some(peer_and_tag.1));
+    PluginTask {
+        dtype,
+        peer,
+        tag,
+        sequence: whole.sequence,
+        ..empty_message_task(what, whole.deadline)
+    }
 }
 
-impl Shared {
-    fn list(&self) -> MutexGuard<'_, List> {
+impl PluginMessagesShared {
+    fn lock_list(&self) -> MutexGuard<'_, OutstandingList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn post(
         self: &Arc<Self>,
-        task: &Task<'_>,
-        room: Option<Arc<Growth>>,
-        most: usize,
+        task: &PluginTask<'_>,
+        growable_buffer: Option<Arc<GrowableBuffer>>,
+        max_bytes: usize,
         done: Arc<dyn Completion>,
     ) -> Result<()> {
-        if let Some(failure) = self.state.known_failure() {
+        if let Some(failure) = self.failure_state.known_failure() {
             return Err(failure.clone());
         }
-        if self.list().outstanding.len() >= MOST {
-            let message =
-                format!("{MOST} messages are outstanding, which is the most there may be");
+        if self.lock_list().outstanding.len() >= MAX_OUTSTANDING {
+            let message = format!(
+                "{MAX_OUTSTANDING} messages are outstanding, which is the most there may be"
+            );
             return Err(Error::new(ErrorKind::OutOfMemory, message));
         }
-        self.keep_worker()?;
+        self.ensure_worker()?;
         let submitted = self.communicator.submit(task)?;
-        let Task { what, peer, tag, deadline, .. } = *task;
+        let PluginTask { kind: what, peer, tag, deadline, .. } = *task;
         let (handle, ticket) = (0, 0);
         let request = match submitted {
-            Submitted::Pending(request) => request,
-            Submitted::Done(_) => Request { handle, ticket },
+            SubmitOutcome::Pending(request) => request,
+            SubmitOutcome::Done(_) => PluginRequest { handle, ticket },
         };
-        let entry = Entry { request, what, peer, tag, most, room, deadline: *deadline, done };
+        let outstanding = OutstandingMessage {
+            request,
+            kind: what,
+            peer,
+            tag,
+            max_bytes,
+            growable_buffer,
+            deadline: *deadline,
+            done,
+        };
         match submitted {
-            Submitted::Done(received) => entry.end(self.delivered(&entry, received)),
-            Submitted::Pending(_) => {
-                self.list().outstanding.push(entry);
+            SubmitOutcome::Done(received) => {
+                outstanding.complete(self.to_delivery(&outstanding, received))
+            }
+            SubmitOutcome::Pending(_) => {
+                self.lock_list().outstanding.push(outstanding);
                 // Again: it may have found nothing to do, and ended, just before.
-                if let Err(error) = self.keep_worker() {
-                    crate::log!(Level::Error, "messages go on only while somebody waits: {error}");
+                if let Err(error) = self.ensure_worker() {
+                    crate::log!(
+                        LogLevel::Error,
+                        "messages go on only while somebody waits: {error}"
+                    );
                 }
             }
         }
-        self.state.bell().ring();
+        self.failure_state.doorbell().notify();
         Ok(())
     }
 
     /// Sees to it that there is a thread which looks.
-    fn keep_worker(self: &Arc<Self>) -> Result<()> {
-        let mut list = self.list();
+    fn ensure_worker(self: &Arc<Self>) -> Result<()> {
+        let mut list = self.lock_list();
         if !list.has_worker {
             let shared = Arc::clone(self);
-            thread::start("dist-messages", move || shared.work())?;
+            thread::start("dist-messages", move || shared.run_worker())?;
             list.has_worker = true;
         }
         Ok(())
     }
 
     /// The life of that thread.
-    fn work(&self) {
-        let (bell, mut nap) = (self.state.bell(), FIRST_NAP);
-        self.list().worker = Some(current().id());
+    fn run_worker(&self) {
+        let (doorbell, mut sleep_time) = (self.failure_state.doorbell(), MIN_SLEEP);
+        self.lock_list().worker = Some(current().id());
         loop {
-            let moved = self.look();
+            let has_progressed = self.poll();
             {
-                let mut list = self.list();
-                let is_idle = list.outstanding.is_empty() && !list.is_taken;
-                if is_idle && (list.closed || nap == LONGEST_NAP) {
+                let mut list = self.lock_list();
+                let is_idle = list.outstanding.is_empty() && !list.is_polled;
+                if is_idle && (list.is_closed || sleep_time == MAX_SLEEP) {
                     list.has_worker = false;
                     list.worker = None;
                     break;
                 }
             }
-            nap = if moved { FIRST_NAP } else { (nap * 2).min(LONGEST_NAP) };
-            bell.doze(nap, || true, || None::<()>);
+            sleep_time = if has_progressed { MIN_SLEEP } else { (sleep_time * 2).min(MAX_SLEEP) };
+            doorbell.sleep_unless_ready(sleep_time, || true, || None::<()>);
         }
-        bell.ring();
+        doorbell.notify();
     }
 
     /// Asks for each message once, unless somebody else does; true where one has ended.
-    fn look(&self) -> bool {
-        let taken = {
-            let mut list = self.list();
-            if list.is_taken || list.outstanding.is_empty() {
+    fn poll(&self) -> bool {
+        let messages = {
+            let mut list = self.lock_list();
+            if list.is_polled || list.outstanding.is_empty() {
                 return false;
             }
-            list.is_taken = true;
+            list.is_polled = true;
             std::mem::take(&mut list.outstanding)
         };
-        let asks = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_PER_QUESTION);
-        let failure = if asks { self.state.ask() } else { self.state.known_failure().cloned() };
-        let count = taken.len();
-        let closed = self.list().closed;
-        let failure = failure.or_else(|| closed.then(|| self.closed()));
-        let (mut left, mut ended) = (Vec::with_capacity(count), Vec::new());
-        for entry in taken {
-            match self.outcome(&entry, failure.as_ref()) {
-                Some(outcome) => ended.push((entry, outcome)),
-                None => left.push(entry),
+        let checks_failure =
+            self.poll_count.fetch_add(1, Ordering::Relaxed).is_multiple_of(POLLS_PER_FAILURE_CHECK);
+        let failure = if checks_failure {
+            self.failure_state.query_failure()
+        } else {
+            self.failure_state.known_failure().cloned()
+        };
+        let count = messages.len();
+        let closed = self.lock_list().is_closed;
+        let failure = failure.or_else(|| closed.then(|| self.closed_error()));
+        let (mut remaining, mut ended) = (Vec::with_capacity(count), Vec::new());
+        for outstanding in messages {
+            match self.poll_message(&outstanding, failure.as_ref()) {
+                Some(outcome) => ended.push((outstanding, outcome)),
+                None => remaining.push(outstanding),
             }
         }
-        let mut list = self.list();
+        let mut list = self.lock_list();
         // In the order of their posting.
-        left.append(&mut list.outstanding);
-        list.outstanding = left;
-        list.is_taken = false;
+        remaining.append(&mut list.outstanding);
+        list.outstanding = remaining;
+        list.is_polled = false;
         drop(list);
-        let moved = !ended.is_empty();
+        let has_progressed = !ended.is_empty();
         // Only now: the end of a message may be the end of the group.
-        ended.into_iter().for_each(|(entry, outcome)| entry.end(outcome));
-        if moved {
-            self.state.bell().ring();
+        ended.into_iter().for_each(|(outstanding, outcome)| outstanding.complete(outcome));
+        if has_progressed {
+            self.failure_state.doorbell().notify();
         }
-        moved
+        has_progressed
     }
 
-    fn closed(&self) -> Error {
+    fn closed_error(&self) -> Error {
         Error::new(ErrorKind::Aborted, format!("this rank has left the group ({})", self.name))
     }
 
-    /// What has become of a message; `None` where it goes on.
-    fn outcome(&self, entry: &Entry, failure: Option<&Error>) -> Option<Result<Delivery>> {
+    /// What has become of a message; `Unavailable` where it goes on.
+    fn poll_message(
+        &self,
+        outstanding: &OutstandingMessage,
+        failure: Option<&Error>,
+    ) -> Option<Result<Delivery>> {
         if let Some(failure) = failure {
-            return Some(Err(self.take_back(entry, failure.clone())));
+            return Some(Err(self.release_request(outstanding, failure.clone())));
         }
-        match self.communicator.test(entry.request) {
-            Ok(Some(received)) => Some(self.delivered(entry, received)),
+        match self.communicator.test(outstanding.request) {
+            Ok(Some(received)) => Some(self.to_delivery(outstanding, received)),
             Err(error) => Some(Err(error)),
-            Ok(None) if entry.deadline.has_passed() => {
-                let waited = entry.deadline.elapsed().as_millis();
+            Ok(None) if outstanding.deadline.has_passed() => {
+                let waited = outstanding.deadline.elapsed().as_millis();
                 let message = format!("not matched within {waited} ms");
-                Some(Err(self.take_back(entry, Error::new(ErrorKind::Timeout, message))))
+                Some(
+                    Err(self.release_request(outstanding, Error::new(ErrorKind::Timeout, message))),
+                )
             }
             Ok(None) => None,
         }
@@ -383,53 +440,70 @@ impl Shared {
 
     /// Ends a request that will not end by itself. Where the plug-in may still use its memory,
     /// nobody goes on.
-    fn take_back(&self, entry: &Entry, error: Error) -> Error {
-        match self.communicator.release(entry.request) {
-            Ok(awaited) => awaited.explain(error),
-            Err(why) => {
+    fn release_request(&self, outstanding: &OutstandingMessage, error: Error) -> Error {
+        match self.communicator.release(outstanding.request) {
+            Ok(awaited) => awaited.annotate(error),
+            Err(release_error) => {
                 let error = Error::new(
                     error.kind(),
-                    format!("{error}; the back end {} may still use its buffer: {why}", self.name),
+                    format!(
+                        "{error}; the back end {} may still use its buffer: {release_error}",
+                        self.name
+                    ),
                 );
-                self.state.fail(&error);
+                self.failure_state.fail(&error);
                 error
             }
         }
     }
 
     /// What the plug-in says of a message, checked.
-    fn delivered(&self, entry: &Entry, received: Received) -> Result<Delivery> {
-        let said = |what: &str| {
+    fn to_delivery(
+        &self,
+        outstanding: &OutstandingMessage,
+        received: PluginMessageStatus,
+    ) -> Result<Delivery> {
+        let protocol_error = |what: &str| {
             let message = format!("the back end {} says {what} of a message", self.name);
             Error::new(ErrorKind::Backend, message)
         };
-        let peer = entry.peer.or(received.peer).ok_or_else(|| said("nothing of the sender"))?;
-        let tag = entry.tag.or(received.tag).ok_or_else(|| said("nothing of the tag"))?;
-        let bytes = match (entry.what, received.bytes) {
-            (What::Receive, Some(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
-            (What::Receive, None) => return Err(said("nothing of the length")),
-            _ => entry.most,
+        let peer = outstanding
+            .peer
+            .or(received.peer)
+            .ok_or_else(|| protocol_error("nothing of the sender"))?;
+        let tag =
+            outstanding.tag.or(received.tag).ok_or_else(|| protocol_error("nothing of the tag"))?;
+        let bytes = match (outstanding.kind, received.bytes) {
+            (TaskKind::Receive, Some(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            (TaskKind::Receive, None) => return Err(protocol_error("nothing of the length")),
+            _ => outstanding.max_bytes,
         };
         if peer >= self.size || received.peer.is_some_and(|it| it != peer) {
-            return Err(said(&format!("that rank {} sent", received.peer.unwrap_or(peer))));
+            return Err(protocol_error(&format!(
+                "that rank {} sent",
+                received.peer.unwrap_or(peer)
+            )));
         }
-        if entry.tag.is_none() && tag > LARGEST_TAG {
-            return Err(said(&format!("the impossible tag {tag}")));
+        if outstanding.tag.is_none() && tag > LARGEST_TAG {
+            return Err(protocol_error(&format!("the impossible tag {tag}")));
         }
-        if bytes > entry.most {
-            return Err(said(&format!("{bytes} bytes, with room for {},", entry.most)));
+        if bytes > outstanding.max_bytes {
+            return Err(protocol_error(&format!(
+                "{bytes} bytes, with room for {},",
+                outstanding.max_bytes
+            )));
         }
         Ok(Delivery { peer, tag, bytes })
     }
 }
 
-impl Entry {
-    fn end(&self, outcome: Result<Delivery>) {
-        match (outcome, &self.room) {
+impl OutstandingMessage {
+    fn complete(&self, outcome: Result<Delivery>) {
+        match (outcome, &self.growable_buffer) {
             (Ok(delivery), Some(room)) => {
                 let bytes = room.take();
                 let delivery = Delivery { bytes: bytes.len(), ..delivery };
-                self.done.complete_grown(delivery, bytes);
+                self.done.complete_allocated(delivery, bytes);
             }
             (outcome, _) => self.done.complete(outcome),
         }

@@ -3,29 +3,32 @@
 //!
 //! [`Plugin`] and [`Communicator`] are those functions as Rust sees them; whoever speaks the C
 //! interface implements them. Here is what the library adds, the same for every plug-in: who is
-//! where ([`meet`]), one operation after another with its deadline, the group's failure ([`group`],
-//! [`state`]), messages that are looked after while nobody waits ([`messages`]), the device that is
-//! current in calls ([`current`]), and operations that a plug-in lacks made of those that it has
-//! ([`compose`]).
+//! where ([`bootstrap`]), one operation after another with its deadline, the group's failure
+//! ([`group`], [`failure_state`]), messages that are looked after while nobody waits
+//! ([`messages`]), the device that is current in calls ([`device_current`]), and operations that a
+//! plug-in lacks made of those that it has ([`compose`]).
 //!
 //! Nothing is taken for granted of a plug-in: what it returns is checked, and what it does not
 //! return from in time is told.
 //!
 //! Must not know: C types, how a plug-in came into the process, other back ends.
 
+mod bootstrap;
 mod compose;
-mod current;
+mod device_current;
+mod failure_state;
 mod group;
-mod meet;
 mod messages;
-mod state;
 mod task;
 
-pub use state::State;
-pub use task::{Growth, Ran, Received, Request, Submitted, Task, What};
+pub use failure_state::PluginFailureState;
+pub use task::{
+    GrowableBuffer, PluginMessageStatus, PluginRequest, PluginTask, RunOutcome, SubmitOutcome,
+    TaskKind,
+};
 
-use super::registry::{self, Factory};
-use super::{Backend, Context, Exchange, OpKind, Query};
+use super::registry::{self, BackendFactory};
+use super::{Backend, BootstrapExchange, GroupContext, OpKind, SupportQuery};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use serde_json::Value;
@@ -35,35 +38,35 @@ use std::time::Duration;
 
 /// A back end that others have written.
 pub trait Plugin: Send + Sync + Debug {
-    /// Makes this rank's part of a group, which all its ranks do at once. `state` is where the
-    /// group's failure will be.
+    /// Makes this rank's part of a group, which all its ranks do at once. `failure_state` is where
+    /// the group's failure will be.
     ///
     /// # Errors
     /// Whatever keeps it from being made.
     fn create(
         &self,
-        context: &Context<'_>,
-        exchange: &dyn Exchange,
-        state: &Arc<State>,
-    ) -> Result<Made>;
+        context: &GroupContext<'_>,
+        exchange: &dyn BootstrapExchange,
+        state: &Arc<PluginFailureState>,
+    ) -> Result<CreatedCommunicator>;
 }
 
 /// What a plug-in has made for a group.
 #[derive(Debug)]
-pub struct Made {
+pub struct CreatedCommunicator {
     /// Its functions for this group.
     pub communicator: Arc<dyn Communicator>,
     /// Which operations it has.
-    pub kinds: Kinds,
+    pub kinds: OperationKinds,
     /// It takes the memory of the group's device too, in the calls that it says.
     pub serves_device: bool,
 }
 
 /// Which operations a plug-in has by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kinds(u64);
+pub struct OperationKinds(u64);
 
-impl Kinds {
+impl OperationKinds {
     /// The bit of messages between two ranks; the others are those of collectives, by their number.
     const MESSAGES: u32 = 32;
 
@@ -108,37 +111,37 @@ pub trait Communicator: Send + Sync + Debug {
     /// # Errors
     /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other
     /// rank.
-    fn submit(&self, task: &Task<'_>) -> Result<Submitted>;
+    fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome>;
 
     /// Whether the plug-in has [`Communicator::run`], and a call of it needs nothing that takes
     /// time before.
-    fn is_prompt(&self) -> bool;
+    fn has_fast_path(&self) -> bool;
 
     /// Carries out a collective in one step, where the plug-in has that: begins it and waits for
     /// its end, but not for longer than the limit.
     ///
     /// # Errors
     /// Any. `InvalidArgument` and `Unsupported` as for `submit`.
-    fn run(&self, task: &Task<'_>, limit: Duration) -> Option<Result<Ran>>;
+    fn run(&self, task: &PluginTask<'_>, limit: Duration) -> Option<Result<RunOutcome>>;
 
     /// Whether an operation has ended, without waiting.
     ///
     /// # Errors
     /// What it has ended with.
-    fn test(&self, request: Request) -> Result<Option<Received>>;
+    fn test(&self, request: PluginRequest) -> Result<Option<PluginMessageStatus>>;
 
-    /// Waits until an operation has ended, but not for long: `None` once the limit has passed or
-    /// the group has failed.
+    /// Waits until an operation has ended, but not for long: `Unavailable` once the limit has
+    /// passed or the group has failed.
     ///
     /// # Errors
     /// What it has ended with.
-    fn wait(&self, request: Request, limit: Duration) -> Result<Option<Received>>;
+    fn wait(&self, request: PluginRequest, limit: Duration) -> Result<Option<PluginMessageStatus>>;
 
     /// Takes back an operation that has not ended. Its memory is the caller's again.
     ///
     /// # Errors
     /// The plug-in cannot promise that.
-    fn release(&self, request: Request) -> Result<Awaited>;
+    fn release(&self, request: PluginRequest) -> Result<ReleaseReport>;
 
     /// The group has failed: every wait is to end, also on other ranks where that is possible.
     fn abort(&self, reason: &Error);
@@ -150,13 +153,13 @@ pub trait Communicator: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Unsupported`.
-    fn supports(&self, query: &Query) -> Result<()>;
+    fn supports(&self, query: &SupportQuery) -> Result<()>;
 
-    /// Memory for buffers; `None` where it has none of its own.
+    /// Memory for buffers; `Unavailable` where it has none of its own.
     ///
     /// # Errors
     /// `OutOfMemory`, or whatever it says.
-    fn allocate(&self, bytes: usize) -> Result<Option<Box<dyn super::Memory>>>;
+    fn allocate(&self, bytes: usize) -> Result<Option<Box<dyn super::BackendMemory>>>;
 
     /// What it has to say of itself.
     fn describe(&self) -> Value;
@@ -164,40 +167,44 @@ pub trait Communicator: Send + Sync + Debug {
 
 /// What an operation that was taken back had waited for, as far as the plug-in knows.
 #[derive(Clone, Debug, Default)]
-pub struct Awaited {
+pub struct ReleaseReport {
     /// In words; may be empty.
-    pub words: String,
+    pub text: String,
     /// The rank that is late.
     pub culprit: Option<Rank>,
 }
 
-impl Awaited {
+impl ReleaseReport {
     /// Adds that to an error that has ended the operation.
-    fn explain(self, error: Error) -> Error {
-        let told = match self.words.as_str() {
+    fn annotate(self, error: Error) -> Error {
+        let annotated = match self.text.as_str() {
             "" => error.clone(),
             words => Error::new(error.kind(), format!("{error}: {words}")),
         };
         match error.culprit().or(self.culprit) {
-            Some(culprit) => told.with_culprit(culprit),
-            None => told,
+            Some(culprit) => annotated.with_culprit(culprit),
+            None => annotated,
         }
     }
 }
 
 #[derive(Debug)]
-struct Registered {
+struct RegisteredPlugin {
     name: &'static str,
     plugin: Arc<dyn Plugin>,
 }
 
-impl Factory for Registered {
-    fn create(&self, context: &Context<'_>, exchange: &dyn Exchange) -> Result<Arc<dyn Backend>> {
-        Ok(Arc::new(meet::create(self.name, self.plugin.as_ref(), context, exchange)?))
+impl BackendFactory for RegisteredPlugin {
+    fn create(
+        &self,
+        context: &GroupContext<'_>,
+        exchange: &dyn BootstrapExchange,
+    ) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(bootstrap::create(self.name, self.plugin.as_ref(), context, exchange)?))
     }
 }
 
-/// Adds a plug-in to the back ends that there are; `make` gets its name as it will be told.
+/// Adds a plug-in to the back ends that there are; `allocate` gets its name as it will be told.
 ///
 /// # Errors
 /// As [`registry::register`].
@@ -205,5 +212,5 @@ pub fn register(
     name: &str,
     make: impl FnOnce(&'static str) -> Arc<dyn Plugin>,
 ) -> Result<&'static str> {
-    registry::register(name, |name| Arc::new(Registered { name, plugin: make(name) }))
+    registry::register(name, |name| Arc::new(RegisteredPlugin { name, plugin: make(name) }))
 }

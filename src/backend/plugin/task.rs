@@ -1,10 +1,10 @@
 //! One operation, as a plug-in gets it, and what becomes of it.
 
-use super::super::{OpKind, Operation, Plain};
+use super::super::{CallArguments, OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::gpu::Gpu;
+use crate::base::gpu::GpuTarget;
 use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Which operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum TaskKind {
     /// One that all ranks call.
     Collective(OpKind),
     /// A message to another rank.
@@ -21,7 +21,7 @@ pub enum What {
     Receive,
 }
 
-impl What {
+impl TaskKind {
     /// As in the C function.
     pub fn name(self) -> &'static str {
         match self {
@@ -34,18 +34,18 @@ impl What {
 
 /// The arguments of one operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Task<'a> {
+pub struct PluginTask<'a> {
     /// Which.
-    pub what: What,
+    pub kind: TaskKind,
     /// The type of its elements, where there are any.
     pub dtype: Option<DataType>,
     /// The operator, for reductions.
     pub op: Option<ReduceOp>,
     /// The root, where there is one.
     pub root: Option<Rank>,
-    /// The other rank of a message; `None` for any.
+    /// The other rank of a message; `Unavailable` for any.
     pub peer: Option<Rank>,
-    /// The tag of a message; `None` for any of callers.
+    /// The tag of a message; `Unavailable` for any of callers.
     pub tag: Option<u32>,
     /// The count argument: of a vector, or of a block where there is one for each rank; 0 in the
     /// `_v` forms.
@@ -59,29 +59,29 @@ pub struct Task<'a> {
     /// In the `_v` forms, where what each rank has goes.
     pub recvs: Option<&'a [Dst<'a>]>,
     /// Where the memory for a message of unknown length comes from, in place of `recv`.
-    pub room: Option<&'a Growth>,
+    pub growable_buffer: Option<&'a GrowableBuffer>,
     /// This rank's factor, for `PREMUL_SUM`.
     pub factor: f64,
     /// When it must have ended.
     pub deadline: &'a Deadline,
     /// Its deadline has just begun.
-    pub is_fresh: bool,
+    pub has_full_time: bool,
     /// The number of the collective in its group; 0 for messages.
     pub sequence: u64,
     /// Which part of it, where it is made of several.
     pub part: u64,
     /// Where its buffers lie, if in the memory of a GPU: what was in the stream before it has been
     /// done.
-    pub gpu: Option<Gpu>,
+    pub gpu: Option<GpuTarget>,
 }
 
-impl<'a> Task<'a> {
+impl<'a> PluginTask<'a> {
     /// A collective as it was called.
-    pub(super) fn of(operation: &Operation<'a>) -> Self {
+    pub(super) fn from_operation(operation: &Operation<'a>) -> Self {
         let descriptor = &operation.descriptor;
-        let has_blocks = descriptor.kind.has_blocks();
+        let has_blocks = descriptor.kind.has_per_rank_counts();
         Self {
-            what: What::Collective(descriptor.kind),
+            kind: TaskKind::Collective(descriptor.kind),
             // Also what the library calls for itself has elements.
             dtype: (descriptor.kind != OpKind::Barrier).then(|| operation.dtype()),
             op: descriptor.op,
@@ -93,34 +93,38 @@ impl<'a> Task<'a> {
             recv: operation.recv,
             sends: operation.sends,
             recvs: operation.recvs,
-            room: None,
+            growable_buffer: None,
             factor: operation.factor,
             deadline: operation.deadline(),
-            is_fresh: operation.is_fresh,
+            has_full_time: operation.has_new_deadline,
             sequence: descriptor.sequence,
             part: u64::from(descriptor.part) << 32,
-            gpu: operation.launch.as_ref().map(|launch| launch.gpu),
+            gpu: operation.enqueue_request.as_ref().map(|launch| launch.gpu),
         }
     }
 
     /// A collective that is nothing but its arguments, and has just begun.
-    pub(super) fn plain(plain: &Plain<'a>, sequence: u64, deadline: &'a Deadline) -> Self {
+    pub(super) fn from_fast_call(
+        fast_call: &CallArguments<'a>,
+        sequence: u64,
+        deadline: &'a Deadline,
+    ) -> Self {
         Self {
-            what: What::Collective(plain.kind),
-            dtype: (plain.kind != OpKind::Barrier).then(|| plain.dtype()),
-            op: plain.op,
-            root: plain.root,
+            kind: TaskKind::Collective(fast_call.kind),
+            dtype: (fast_call.kind != OpKind::Barrier).then(|| fast_call.dtype()),
+            op: fast_call.op,
+            root: fast_call.root,
             peer: None,
             tag: None,
-            count: plain.count,
-            send: plain.send,
-            recv: plain.recv,
+            count: fast_call.count,
+            send: fast_call.send,
+            recv: fast_call.recv,
             sends: None,
             recvs: None,
-            room: None,
-            factor: plain.factor,
+            growable_buffer: None,
+            factor: fast_call.factor,
             deadline,
-            is_fresh: true,
+            has_full_time: true,
             sequence,
             part: 0,
             gpu: None,
@@ -129,20 +133,20 @@ impl<'a> Task<'a> {
 
     /// What is left until its deadline. A look at the clock takes a tenth of what a short operation
     /// does.
-    pub fn left(&self) -> Duration {
-        if self.is_fresh { self.deadline.allowed() } else { self.deadline.left() }
+    pub fn time_left(&self) -> Duration {
+        if self.has_full_time { self.deadline.timeout() } else { self.deadline.remaining() }
     }
 
     /// Whether it is one of those with a block of its own length for each rank.
     pub fn has_blocks(&self) -> bool {
-        matches!(self.what, What::Collective(kind) if kind.has_blocks())
+        matches!(self.kind, TaskKind::Collective(kind) if kind.has_per_rank_counts())
     }
 
     /// Whether input and output are the same memory, as far as an operation of this kind can have
     /// that.
     pub fn is_in_place(&self, rank: Rank) -> bool {
         let block = self.count * self.dtype.map_or(1, DataType::size);
-        let What::Collective(kind) = self.what else { return false };
+        let TaskKind::Collective(kind) = self.kind else { return false };
         let (send, recv) = (self.send, self.recv.as_src());
         let same = |one: Src<'_>, other: Src<'_>| {
             !one.is_empty() && !other.is_empty() && one.as_ptr() == other.as_ptr()
@@ -165,7 +169,7 @@ impl<'a> Task<'a> {
 
 /// An operation under way: whatever the plug-in calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct PluginRequest {
     /// The plug-in's own word for it.
     pub handle: usize,
     /// The library's.
@@ -174,65 +178,65 @@ pub struct Request {
 
 /// What submitting an operation has led to.
 #[derive(Clone, Copy, Debug)]
-pub enum Submitted {
+pub enum SubmitOutcome {
     /// It has ended.
-    Done(Received),
+    Done(PluginMessageStatus),
     /// It goes on.
-    Pending(Request),
+    Pending(PluginRequest),
 }
 
 /// What carrying out an operation in one step has led to.
 #[derive(Clone, Copy, Debug)]
-pub enum Ran {
+pub enum RunOutcome {
     /// It has ended, after a moment.
-    Shortly,
+    DoneQuickly,
     /// It has ended.
     Done,
     /// It goes on.
-    Pending(Request),
+    Pending(PluginRequest),
 }
 
 /// What a plug-in says of an operation that has ended; it counts for messages.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Received {
-    /// Who sent it; `None` where that is not said.
+pub struct PluginMessageStatus {
+    /// Who sent it; `Unavailable` where that is not said.
     pub peer: Option<Rank>,
     /// Under which tag.
     pub tag: Option<u32>,
-    /// How long it is; `None` where that is not said.
+    /// How long it is; `Unavailable` where that is not said.
     pub bytes: Option<u64>,
 }
 
 /// Memory for one message, made once its length is known.
 #[derive(Debug)]
-pub struct Growth {
-    most: usize,
+pub struct GrowableBuffer {
+    max_bytes: usize,
     bytes: Mutex<Option<Vec<u8>>>,
 }
 
-impl Growth {
-    /// For a message of up to `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, bytes: Mutex::new(None) }
+impl GrowableBuffer {
+    /// For a message of up to `max_bytes` bytes.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, bytes: Mutex::new(None) }
     }
 
     /// The longest message.
-    pub fn most(&self) -> usize {
-        self.most
+    pub fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
-    /// Makes the memory, once; `None` where the message is too long for the receiver or for the
-    /// memory that there is.
-    pub fn make(&self, bytes: usize) -> Option<*mut u8> {
-        let mut place = self.lock();
-        if bytes > self.most || place.is_some() {
+    /// Makes the memory, once; `Unavailable` where the message is too long for the receiver or for
+    /// the memory that there is.
+    pub fn allocate(&self, bytes: usize) -> Option<*mut u8> {
+        let mut buffer = self.lock();
+        if bytes > self.max_bytes || buffer.is_some() {
             return None;
         }
-        let mut made = Vec::new();
-        made.try_reserve_exact(bytes).ok()?;
-        made.resize(bytes, 0);
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(bytes).ok()?;
+        memory.resize(bytes, 0);
         // The memory of a vector stays where it is while nobody changes the vector.
-        Some(place.insert(made).as_mut_ptr())
+        Some(buffer.insert(memory).as_mut_ptr())
     }
 
     /// The message, after the plug-in's last write.

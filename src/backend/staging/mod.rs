@@ -4,9 +4,9 @@
 //!
 //! This is the part of a group that serves its device; the other one, which is any back end, serves
 //! host memory, and has the group's failure ([`super::map`]). A collective is cut into pieces that
-//! fit the staging memory ([`plan`]), whose copies and operations overlap ([`rounds`], [`desk`]);
-//! messages are carried piece by piece by a thread ([`messages`]). The ranks agree on the length of
-//! a piece when they meet ([`meet`]).
+//! fit the staging memory ([`plan`]), whose copies and operations overlap ([`round_count`],
+//! [`buffers`]); messages are carried piece by piece by a thread ([`messages`]). The ranks agree on
+//! the length of a piece when they meet ([`agreement`]).
 //!
 //! * **The host waits, not the device.** Nothing is enqueued but copies: an operation begins once
 //!   the device has come to where its stream was when it was issued, and ends once the device has
@@ -18,40 +18,43 @@
 //!
 //! Must not know: NCCL, which back end the other part is, who calls.
 
-mod desk;
+mod agreement;
+mod buffers;
 mod direct;
-mod meet;
 mod messages;
 mod options;
 mod plan;
 mod rounds;
 
-pub(super) use meet::Wish;
-pub(super) use options::{Options, split};
+pub(super) use agreement::StagingRequest;
+pub(super) use options::{StagingOptions, split_options};
 
-use super::device_part::{Carried, DevicePart, is_recording, needs_none};
+use super::device_backend::{
+    DeviceBackend, DevicePointToPoint, graph_capture_error, needs_no_device_memory,
+};
 use super::{
-    Backend, Context, Descriptor, Exchange, Extent, Fate, Memory, OpKind, Operation, Query,
+    Backend, BackendMemory, BootstrapExchange, CountSpec, Descriptor, GroupContext,
+    GroupFailureState, OpKind, Operation, SupportQuery,
 };
 use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
-use crate::base::gpu::{Gpu, Launch, Mark};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::base::gpu::{EnqueueRequest, GpuTarget, StreamMarker};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::op::ReduceOp;
 use crate::device::memory::DeviceMemory;
 use crate::device::stream::{DEFAULT_STREAM, is_capturing};
-use crate::device::{self, Event};
-use desk::{Desk, Limits};
-use direct::Direct;
-use messages::Messages;
-use plan::{Blocks, Plan};
-use rounds::Carriage;
+use crate::device::{self, CudaEvent};
+use buffers::{StagingBuffers, StagingWaitLimits};
+use direct::DirectDevicePath;
+use messages::StagingMessages;
+use plan::{StagingBlocks, StagingPlan};
+use rounds::StagedCollective;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How ranks find the longest block of all, where each knows only its own.
-const LONGEST: Query = Query {
+const LONGEST_BLOCK_QUERY: SupportQuery = SupportQuery {
     name: OpKind::AllReduce.name(),
     kind: Some(OpKind::AllReduce),
     dtype: Some(DataType::U64),
@@ -61,57 +64,57 @@ const LONGEST: Query = Query {
 
 /// A group's part on the device.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(super) struct StagingBackend {
     rank: Rank,
     size: WorldSize,
     /// The bytes of staging memory in a half of one direction.
     chunk: usize,
-    context: Arc<device::Context>,
+    context: Arc<device::CudaContext>,
     cpu: Arc<dyn Backend>,
-    fate: Arc<dyn Fate>,
+    failure_state: Arc<dyn GroupFailureState>,
     /// Why it is not NCCL, where that was asked for first.
-    instead: Option<String>,
+    nccl_missing: Option<String>,
     /// From the first collective on. Held by the one that runs.
-    desk: Mutex<Option<Desk>>,
-    messages: Messages,
-    direct: Direct,
+    buffers: Mutex<Option<StagingBuffers>>,
+    messages: StagingMessages,
+    direct: DirectDevicePath,
 }
 
-impl Staging {
+impl StagingBackend {
     /// Makes this rank's part together with the other ranks.
     pub(super) fn create(
-        context: &Context<'_>,
-        exchange: &dyn Exchange,
-        (cpu, fate): (&Arc<dyn Backend>, &Arc<dyn Fate>),
-        wish: &Wish<'_>,
+        context: &GroupContext<'_>,
+        exchange: &dyn BootstrapExchange,
+        (cpu, failure_state): (&Arc<dyn Backend>, &Arc<dyn GroupFailureState>),
+        request: &StagingRequest<'_>,
     ) -> Result<std::result::Result<Self, String>> {
-        let agreed = match meet::agree(context, exchange, fate, wish)? {
+        let agreed = match agreement::agree_on_staging(context, exchange, failure_state, request)? {
             Ok(agreed) => agreed,
-            Err(why) => return Ok(Err(why)),
+            Err(reason) => return Ok(Err(reason)),
         };
-        let parts = (cpu, fate);
-        let messages = Messages::new(&agreed.context, agreed.chunk, context.size, parts);
-        let direct = Direct::new(&agreed.context, parts);
+        let parts = (cpu, failure_state);
+        let messages = StagingMessages::new(&agreed.context, agreed.chunk, context.size, parts);
+        let direct = DirectDevicePath::new(&agreed.context, parts);
         Ok(Ok(Self {
             rank: context.rank,
             size: context.size,
             chunk: agreed.chunk,
             context: agreed.context,
             cpu: Arc::clone(cpu),
-            fate: Arc::clone(fate),
-            instead: wish.instead.clone(),
-            desk: Mutex::default(),
+            failure_state: Arc::clone(failure_state),
+            nccl_missing: request.nccl_missing.clone(),
+            buffers: Mutex::default(),
             messages,
             direct,
         }))
     }
 
     /// The longest block of any rank.
-    fn longest(&self, operation: &Operation<'_>, mine: usize) -> Result<usize> {
+    fn longest_block(&self, operation: &Operation<'_>, own_longest: usize) -> Result<usize> {
         if !operation.descriptor.kind.is_pairwise() {
             return Ok(operation.bytes());
         }
-        let mut word = (mine as u64).to_le_bytes();
+        let mut word = (own_longest as u64).to_le_bytes();
         let view = Dst::from(&mut word[..]);
         let descriptor = Descriptor {
             kind: OpKind::AllReduce,
@@ -119,130 +122,144 @@ impl Staging {
             op: Some(ReduceOp::Max),
             root: None,
             // What no call has.
-            extent: Extent::Pairwise,
+            count_spec: CountSpec::Pairwise,
             part: 1,
             ..operation.descriptor
         };
-        let asked = Operation {
+        let query_operation = Operation {
             count: 1,
             group: operation.group,
             ..Operation::of(descriptor, view.as_src(), view, operation.deadline)
         };
-        self.cpu.run(&asked)?;
+        self.cpu.run(&query_operation)?;
         let longest = u64::from_le_bytes(word);
         usize::try_from(longest)
             .map_err(|_| Error::internal(format!("a rank has a block of {longest} bytes")))
     }
 
     /// Waits until the device has come to where the operation was put.
-    fn ready(&self, limits: Limits<'_>, launch: &Launch<'_>) -> Result<()> {
-        let Some(ready) = launch.ready else { return Ok(()) };
-        let wait = limits.wait(&"what is in the stream before it", || ready.is_over());
-        wait.map_err(|error| self.blame(error))
+    fn await_stream(
+        &self,
+        limits: StagingWaitLimits<'_>,
+        launch: &EnqueueRequest<'_>,
+    ) -> Result<()> {
+        let Some(ready) = launch.buffers_ready else { return Ok(()) };
+        let wait = limits.wait(&"what is in the stream before it", || ready.is_complete());
+        wait.map_err(|error| self.with_own_culprit(error))
     }
 
     /// Has the other part carry it as it is, whose errors and whose refusals are its own.
-    fn pass_on(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
-        let halted = || self.fate.failure();
-        let limits = Limits { deadline: operation.deadline(), halted: &halted };
-        let ready = self.ready(limits, launch);
+    fn run_direct(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
+        let check_failure = || self.failure_state.failure();
+        let limits =
+            StagingWaitLimits { deadline: operation.deadline(), check_failure: &check_failure };
+        let ready = self.await_stream(limits, launch);
         ready
             .context(|| format!("from device {}", self.device()))
-            .map_err(|error| self.fatal(error))?;
-        self.cpu.run(&Operation { is_fresh: false, ..*operation })
+            .map_err(|error| self.fail_group(error))?;
+        self.cpu.run(&Operation { has_new_deadline: false, ..*operation })
     }
 
-    fn carry(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
-        operation.probe.begins("staging");
-        let halted = || self.fate.failure();
-        let limits = Limits { deadline: operation.deadline(), halted: &halted };
-        self.ready(limits, launch)?;
-        let blocks = Blocks::of(operation, self.rank, self.size);
-        let longest = self.longest(operation, blocks.longest())?;
+    fn run_staged(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
+        operation.observer.record_start("staging");
+        let check_failure = || self.failure_state.failure();
+        let limits =
+            StagingWaitLimits { deadline: operation.deadline(), check_failure: &check_failure };
+        self.await_stream(limits, launch)?;
+        let blocks = StagingBlocks::of(operation, self.rank, self.size);
+        let longest = self.longest_block(operation, blocks.longest_block())?;
         let kind = operation.descriptor.kind;
-        let (plan, after) =
-            (Plan::new(kind, self.size, self.chunk, longest), u16::from(kind.is_pairwise()));
-        plan.check(after)?;
-        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let desk = match &mut *desk {
+        let (plan, part_before_first) =
+            (StagingPlan::new(kind, self.size, self.chunk, longest), u16::from(kind.is_pairwise()));
+        plan.check_part_numbers(part_before_first)?;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffers = match &mut *buffers {
             Some(desk) => desk,
-            none => none.insert(Desk::new(&self.context, self.chunk)?),
+            none => none.insert(StagingBuffers::new(&self.context, self.chunk)?),
         };
-        let carriage = Carriage { cpu: self.cpu.as_ref(), whole: operation, blocks, plan, after };
-        carriage.go(desk, limits).map_err(|error| desk.calm(error))
+        let collective = StagedCollective {
+            cpu: self.cpu.as_ref(),
+            whole: operation,
+            blocks,
+            plan,
+            part_before_first,
+        };
+        collective.run_rounds(buffers, limits).map_err(|error| buffers.drain(error))
     }
 
     /// That nothing comes of this rank's stream is nobody else's fault.
-    fn blame(&self, error: Error) -> Error {
+    fn with_own_culprit(&self, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Timeout => error.with_culprit(self.rank),
             _ => error,
         }
     }
 
-    fn fatal(&self, error: Error) -> Error {
-        self.fate.fail(&error);
+    fn fail_group(&self, error: Error) -> Error {
+        self.failure_state.fail(&error);
         // The first reason, of which this may be a consequence.
-        self.fate.failure().unwrap_or(error)
+        self.failure_state.failure().unwrap_or(error)
     }
 }
 
-impl DevicePart for Staging {
+impl DeviceBackend for StagingBackend {
     fn device(&self) -> usize {
         self.context.device()
     }
 
-    fn supports(&self, query: &Query) -> Result<()> {
-        if needs_none(query) || self.direct.takes(query) {
+    fn supports(&self, query: &SupportQuery) -> Result<()> {
+        if needs_no_device_memory(query) || self.direct.can_run(query) {
             return Ok(());
         }
         if query.kind.is_some_and(OpKind::is_pairwise) {
-            self.cpu.supports(&LONGEST).context(|| format!("{query}, by way of host memory"))?;
+            self.cpu
+                .supports(&LONGEST_BLOCK_QUERY)
+                .context(|| format!("{query}, by way of host memory"))?;
         }
-        self.cpu.supports(&Query { gpu: None, ..*query })
+        self.cpu.supports(&SupportQuery { gpu: None, ..*query })
     }
 
     fn is_stream_ordered(&self) -> bool {
         false
     }
 
-    fn run(&self, operation: &Operation<'_>, launch: &Launch<'_>) -> Result<()> {
-        if let Some(failure) = self.fate.failure() {
+    fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
+        if let Some(failure) = self.failure_state.failure() {
             return Err(failure);
         }
-        if self.direct.takes_operation(operation) {
-            return self.pass_on(operation, launch);
+        if self.direct.can_run_operation(operation) {
+            return self.run_direct(operation, launch);
         }
-        let outcome = self.carry(operation, launch);
+        let outcome = self.run_staged(operation, launch);
         let outcome =
             outcome.context(|| format!("by way of host memory, device {}", self.device()));
         // Whatever ends an operation early: other ranks may be in the middle of it.
-        outcome.map_err(|error| self.fatal(error))
+        outcome.map_err(|error| self.fail_group(error))
     }
 
-    fn carried(&self) -> Option<&dyn Carried> {
+    fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
         Some(if self.direct.has_messages() { &self.direct } else { &self.messages })
     }
 
-    fn look_around(&self) {
-        self.messages.look_around();
+    fn on_group_failure(&self) {
+        self.messages.on_group_failure();
     }
 
     fn check_stream(&self, stream: usize) -> Result<()> {
-        let _current = self.context.enter()?;
+        let _current = self.context.make_current()?;
         match is_capturing(&self.context, stream)? {
-            true => Err(is_recording(self.cpu.name())),
+            true => Err(graph_capture_error(self.cpu.name())),
             false => Ok(()),
         }
     }
 
-    fn mark(&self, gpu: Gpu) -> Result<Option<Arc<dyn Mark>>> {
-        let event = Event::new(&self.context)?;
+    fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
+        let event = CudaEvent::new(&self.context)?;
         event.record(gpu.stream.unwrap_or(DEFAULT_STREAM))?;
         Ok(Some(Arc::new(event)))
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
         Ok(Box::new(DeviceMemory::new(&self.context, bytes)?))
     }
 
@@ -251,8 +268,8 @@ impl DevicePart for Staging {
             "device": self.device(),
             "driver": self.context.driver().file(),
             "chunk_bytes": self.chunk,
-            "direct": self.direct.names(),
-            "nccl_unavailable": self.instead,
+            "direct": self.direct.supported_names(),
+            "nccl_unavailable": self.nccl_missing,
         })
     }
 }

@@ -7,25 +7,25 @@ const PREFIX: &str = "staging.";
 
 /// From here on the native back end carries bytes about as fast as it ever does, and a copy takes
 /// far longer than to begin it.
-const CHUNK: usize = 4 << 20;
+const DEFAULT_CHUNK_BYTES: usize = 4 << 20;
 
 /// What a chunk may be.
-const LEAST: usize = 4096;
-const MOST: usize = 1 << 30;
+const MIN_CHUNK_BYTES: usize = 4096;
+const MAX_CHUNK_BYTES: usize = 1 << 30;
 
 /// How a group's part behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct Options {
+pub(in crate::backend) struct StagingOptions {
     /// The bytes that are copied and carried at once.
-    pub(super) chunk: usize,
+    pub(super) chunk_bytes: usize,
 }
 
 /// Parts a group's options into those for staging, and the rest.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option.
-pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
-    let mut found = Options { chunk: CHUNK };
+pub(in crate::backend) fn split_options(options: &str) -> Result<(StagingOptions, String)> {
+    let mut parsed = StagingOptions { chunk_bytes: DEFAULT_CHUNK_BYTES };
     let mut rest = Vec::new();
     for option in options.split(';').map(str::trim).filter(|option| !option.is_empty()) {
         let Some(own) = option.strip_prefix(PREFIX) else {
@@ -34,14 +34,14 @@ pub(in crate::backend) fn split(options: &str) -> Result<(Options, String)> {
         };
         let chunk = own.split_once('=').filter(|(key, _)| key.trim() == "chunk_bytes");
         let chunk = chunk.and_then(|(_, value)| value.trim().parse::<usize>().ok());
-        let chunk = chunk.filter(|chunk| (LEAST..=MOST).contains(chunk)).ok_or_else(|| {
+        let chunk = chunk.filter(|chunk| (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(chunk)).ok_or_else(|| {
             Error::invalid(format!(
-                "backend_options: \"{option}\" is not staging.chunk_bytes={LEAST}..{MOST}"
+                "backend_options: \"{option}\" is not staging.chunk_bytes={MIN_CHUNK_BYTES}..{MAX_CHUNK_BYTES}"
             ))
         })?;
-        found.chunk = chunk;
+        parsed.chunk_bytes = chunk;
     }
-    Ok((found, rest.join(";")))
+    Ok((parsed, rest.join(";")))
 }
 
 #[cfg(test)]
@@ -49,18 +49,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_staging_are_taken_out_of_the_others() {
-        let (options, rest) = split("transport=tcp; staging.chunk_bytes=65536 ;cma=0").unwrap();
-        assert_eq!(options.chunk, 65_536);
+    fn staging_options_are_split_from_the_others() {
+        let (options, rest) =
+            split_options("transport=tcp; staging.chunk_bytes=65536 ;cma=0").unwrap();
+        assert_eq!(options.chunk_bytes, 65_536);
         assert_eq!(rest, "transport=tcp;cma=0");
-        assert_eq!(split("").unwrap().0.chunk, CHUNK);
+        assert_eq!(split_options("").unwrap().0.chunk_bytes, DEFAULT_CHUNK_BYTES);
         for wrong in [
             "staging.chunk_bytes=4095",
             "staging.chunk_bytes=x",
             "staging.chunk_bytes",
             "staging.other=1",
         ] {
-            let error = split(wrong).unwrap_err();
+            let error = split_options(wrong).unwrap_err();
             assert!(error.message().contains(wrong), "{error}");
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! Arithmetic only: nothing here touches memory.
 
-use super::meet::GRAIN;
+use super::agreement::CHUNK_ALIGN_BYTES;
 use crate::backend::{OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -12,13 +12,13 @@ use crate::base::ids::{Rank, WorldSize};
 
 /// The memory of one operation on this rank: a block for each rank, or one.
 #[derive(Debug)]
-pub(super) struct Blocks<'a> {
+pub(super) struct StagingBlocks<'a> {
     pub(super) inputs: Vec<Src<'a>>,
     pub(super) outputs: Vec<Dst<'a>>,
 }
 
 /// The most blocks that a rank has in an operation, on either side.
-fn widest(kind: OpKind, size: WorldSize) -> usize {
+fn max_block_count(kind: OpKind, size: WorldSize) -> usize {
     match kind {
         OpKind::AllReduce
         | OpKind::Reduce
@@ -30,7 +30,7 @@ fn widest(kind: OpKind, size: WorldSize) -> usize {
     }
 }
 
-impl<'a> Blocks<'a> {
+impl<'a> StagingBlocks<'a> {
     pub(super) fn of(operation: &Operation<'a>, rank: Rank, size: WorldSize) -> Self {
         let is_root = operation.descriptor.root == Some(rank);
         let one_in = || vec![operation.send];
@@ -58,7 +58,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// The longest.
-    pub(super) fn longest(&self) -> usize {
+    pub(super) fn longest_block(&self) -> usize {
         let inputs = self.inputs.iter().map(|block| block.len());
         inputs.chain(self.outputs.iter().map(|block| block.len())).max().unwrap_or(0)
     }
@@ -66,46 +66,47 @@ impl<'a> Blocks<'a> {
 
 /// The pieces of an operation, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct StagingPlan {
     /// The longest block of any rank.
-    longest: usize,
+    longest_block: usize,
     /// The length of a piece, but for the last of a block.
-    piece: usize,
+    piece_bytes: usize,
 }
 
-impl Plan {
-    /// For blocks of at most `longest` bytes, with `chunk` bytes of staging memory on each side.
+impl StagingPlan {
+    /// For blocks of at most `longest_block` bytes, with `chunk` bytes of staging memory on each
+    /// side.
     pub(super) fn new(kind: OpKind, size: WorldSize, chunk: usize, longest: usize) -> Self {
         // Any type's elements are whole in it.
-        let piece = chunk / widest(kind, size) / GRAIN * GRAIN;
-        Self { longest, piece: piece.max(GRAIN) }
+        let piece = chunk / max_block_count(kind, size) / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
+        Self { longest_block: longest, piece_bytes: piece.max(CHUNK_ALIGN_BYTES) }
     }
 
     /// How many pieces the longest block has. Without any elements there is one operation all the
     /// same: it may find that ranks differ.
-    pub(super) fn rounds(&self) -> usize {
-        self.longest.div_ceil(self.piece).max(1)
+    pub(super) fn round_count(&self) -> usize {
+        self.longest_block.div_ceil(self.piece_bytes).max(1)
     }
 
     /// The bytes of the longest block in a round, from 0.
-    pub(super) fn width(&self, round: usize) -> usize {
-        self.longest.saturating_sub(round * self.piece).min(self.piece)
+    pub(super) fn round_bytes(&self, round: usize) -> usize {
+        self.longest_block.saturating_sub(round * self.piece_bytes).min(self.piece_bytes)
     }
 
     /// Where a block of this length has its piece of a round, and how long that is.
-    pub(super) fn cut(&self, len: usize, round: usize) -> (usize, usize) {
-        let start = (round * self.piece).min(len);
-        (start, (len - start).min(self.piece))
+    pub(super) fn piece_range(&self, len: usize, round: usize) -> (usize, usize) {
+        let start = (round * self.piece_bytes).min(len);
+        (start, (len - start).min(self.piece_bytes))
     }
 
     /// Whether a piece can be numbered.
-    pub(super) fn check(&self, first_part: u16) -> Result<()> {
-        if self.rounds() <= usize::from(u16::MAX - first_part) {
+    pub(super) fn check_part_numbers(&self, first_part: u16) -> Result<()> {
+        if self.round_count() <= usize::from(u16::MAX - first_part) {
             return Ok(());
         }
         let message = format!(
             "{} bytes in pieces of {}: that many parts have no numbers; raise staging.chunk_bytes",
-            self.longest, self.piece
+            self.longest_block, self.piece_bytes
         );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
@@ -116,25 +117,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pieces_of_a_block_are_all_of_it_and_fit() {
+    fn pieces_cover_the_block_and_fit_the_chunk() {
         let kinds = [OpKind::AllReduce, OpKind::AllGather, OpKind::AllToAllV];
         for (kind, size) in kinds.into_iter().flat_map(|kind| [1, 2, 3, 8].map(|size| (kind, size)))
         {
             for chunk in [4096, 4100, 10_000] {
                 for longest in [0, 1, 64, 4095, 4096, 4097, 8192, 50_000] {
-                    let plan = Plan::new(kind, size, chunk, longest);
+                    let plan = StagingPlan::new(kind, size, chunk, longest);
                     for len in [0, longest / 2, longest] {
                         let mut next = 0;
-                        for round in 0..plan.rounds() {
-                            let (start, piece) = plan.cut(len, round);
+                        for round in 0..plan.round_count() {
+                            let (start, piece) = plan.piece_range(len, round);
                             assert!(piece == 0 || start == next, "{plan:?} {len}");
-                            assert!(piece <= plan.width(round) && start % GRAIN == 0 || piece == 0);
-                            assert!(widest(kind, size) * plan.width(round) <= chunk);
+                            assert!(
+                                piece <= plan.round_bytes(round) && start % CHUNK_ALIGN_BYTES == 0
+                                    || piece == 0
+                            );
+                            assert!(max_block_count(kind, size) * plan.round_bytes(round) <= chunk);
                             next += piece;
                         }
                         assert_eq!(next, len, "{plan:?}");
                     }
-                    let full = plan.rounds() == 1 || plan.width(plan.rounds() - 1) > 0;
+                    let full =
+                        plan.round_count() == 1 || plan.round_bytes(plan.round_count() - 1) > 0;
                     assert!(full, "{plan:?}: a round without anything");
                 }
             }
@@ -143,8 +148,8 @@ mod tests {
 
     #[test]
     fn too_many_pieces_are_refused() {
-        let plan = Plan::new(OpKind::AllReduce, 2, 4096, 4096 * usize::from(u16::MAX));
-        assert!(plan.check(0).is_ok());
-        assert!(plan.check(1).unwrap_err().message().contains("chunk_bytes"));
+        let plan = StagingPlan::new(OpKind::AllReduce, 2, 4096, 4096 * usize::from(u16::MAX));
+        assert!(plan.check_part_numbers(0).is_ok());
+        assert!(plan.check_part_numbers(1).unwrap_err().message().contains("chunk_bytes"));
     }
 }

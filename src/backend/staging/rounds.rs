@@ -1,147 +1,162 @@
 //! One collective in rounds. While the host carries one piece, the device brings the next one and
 //! takes the one before.
 
-use super::desk::{Desk, Limits};
-use super::plan::{Blocks, Plan};
+use super::buffers::{StagingBuffers, StagingWaitLimits};
+use super::plan::{StagingBlocks, StagingPlan};
 use crate::backend::{Backend, Descriptor, Operation};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 use crate::base::label::LabelledName;
-use crate::base::probe::Probe;
+use crate::base::progress_observer::ProgressObserver;
 use std::time::{Duration, Instant};
 
 /// A collective that is carried in parts.
-pub(super) struct Carriage<'a> {
+pub(super) struct StagedCollective<'a> {
     pub(super) cpu: &'a dyn Backend,
     pub(super) whole: &'a Operation<'a>,
-    pub(super) blocks: Blocks<'a>,
-    pub(super) plan: Plan,
+    pub(super) blocks: StagingBlocks<'a>,
+    pub(super) plan: StagingPlan,
     /// The number of the part before the first.
-    pub(super) after: u16,
+    pub(super) part_before_first: u16,
 }
 
 /// Hears of the parts what the whole is to tell.
 #[derive(Debug)]
-struct OfPart<'a>(&'a dyn Probe);
+struct PartProbe<'a>(&'a dyn ProgressObserver);
 
-impl Probe for OfPart<'_> {
-    fn wants_all(&self) -> bool {
-        self.0.wants_all()
+impl ProgressObserver for PartProbe<'_> {
+    fn is_tracing_waits(&self) -> bool {
+        self.0.is_tracing_waits()
     }
 
-    fn begins(&self, algorithm: &'static str) {
-        self.0.begins(algorithm);
+    fn record_start(&self, algorithm: &'static str) {
+        self.0.record_start(algorithm);
     }
 
     // A short part says nothing of the whole, which has waited for the device: `was_short` is not
     // passed on.
 
-    fn waited(&self, rank: Rank, began: Instant, ended: Instant) {
-        self.0.waited(rank, began, ended);
+    fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.0.record_wait(rank, began, ended);
     }
 
-    fn late(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
-        self.0.late(operation, rank, by, alone);
+    fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
+        self.0.record_late_rank(operation, rank, by, alone);
     }
 
-    fn latest(&self) -> Option<(Rank, Duration)> {
-        self.0.latest()
+    fn latest_rank(&self) -> Option<(Rank, Duration)> {
+        self.0.latest_rank()
     }
 }
 
 /// The bytes of a staging area that the pieces of a round lie in, one after another.
-fn places(lens: impl Iterator<Item = usize>, width: usize) -> impl Iterator<Item = (usize, usize)> {
+fn piece_offsets(
+    lens: impl Iterator<Item = usize>,
+    width: usize,
+) -> impl Iterator<Item = (usize, usize)> {
     lens.enumerate().map(move |(block, len)| (block * width, len))
 }
 
-impl Carriage<'_> {
+impl StagedCollective<'_> {
     /// Carries it.
-    pub(super) fn go(&self, desk: &mut Desk, limits: Limits<'_>) -> Result<()> {
-        let rounds = self.plan.rounds();
-        self.load(desk, 0)?;
+    pub(super) fn run_rounds(
+        &self,
+        buffers: &mut StagingBuffers,
+        limits: StagingWaitLimits<'_>,
+    ) -> Result<()> {
+        let rounds = self.plan.round_count();
+        self.load_round(buffers, 0)?;
         for round in 0..rounds {
             if round + 1 < rounds {
                 // The host was done with that half a round ago.
-                self.load(desk, round + 1)?;
+                self.load_round(buffers, round + 1)?;
             }
-            desk.inward.settle(round % 2, limits)?;
-            desk.outward.settle(round % 2, limits)?;
-            self.run(desk, round)?;
-            self.unload(desk, round)?;
+            buffers.from_device.wait_half(round % 2, limits)?;
+            buffers.to_device.wait_half(round % 2, limits)?;
+            self.run_round(buffers, round)?;
+            self.unload_round(buffers, round)?;
         }
         // The operation has taken place: another rank's failure changes nothing any more.
-        let last = Limits { halted: &|| None, ..limits };
-        desk.outward.settle(0, last)?;
-        desk.outward.settle(1, last)
+        let last = StagingWaitLimits { check_failure: &|| None, ..limits };
+        buffers.to_device.wait_half(0, last)?;
+        buffers.to_device.wait_half(1, last)
     }
 
     /// The lengths of the pieces that come in, and go out, in a round.
     fn lens_in(&self, round: usize) -> impl Iterator<Item = usize> {
-        self.blocks.inputs.iter().map(move |block| self.plan.cut(block.len(), round).1)
+        self.blocks.inputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
     }
 
     fn lens_out(&self, round: usize) -> impl Iterator<Item = usize> {
-        self.blocks.outputs.iter().map(move |block| self.plan.cut(block.len(), round).1)
+        self.blocks.outputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
     }
 
-    fn load(&self, desk: &mut Desk, round: usize) -> Result<()> {
+    fn load_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
         if self.blocks.inputs.is_empty() {
             return Ok(());
         }
-        let (area, width) = (desk.inward.half(round % 2)?, self.plan.width(round));
+        let (area, width) =
+            (buffers.from_device.half_memory(round % 2)?, self.plan.round_bytes(round));
         let whole = self.whole.send;
-        if self.plan.rounds() == 1 && self.whole.sends.is_none() {
+        if self.plan.round_count() == 1 && self.whole.sends.is_none() {
             // One copy instead of one for each rank.
-            return desk.inward.load(round % 2, &[(whole, area.slice(0, whole.len()))]);
+            return buffers
+                .from_device
+                .copy_from_device(round % 2, &[(whole, area.slice(0, whole.len()))]);
         }
         let pieces = self.blocks.inputs.iter().enumerate().map(|(block, from)| {
-            let (start, len) = self.plan.cut(from.len(), round);
+            let (start, len) = self.plan.piece_range(from.len(), round);
             (from.slice(start, len), area.slice(block * width, len))
         });
-        desk.inward.load(round % 2, &pieces.collect::<Vec<_>>())
+        buffers.from_device.copy_from_device(round % 2, &pieces.collect::<Vec<_>>())
     }
 
-    fn unload(&self, desk: &mut Desk, round: usize) -> Result<()> {
+    fn unload_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
         if self.blocks.outputs.is_empty() {
             return Ok(());
         }
-        let (area, width) = (desk.outward.half(round % 2)?.as_src(), self.plan.width(round));
+        let (area, width) =
+            (buffers.to_device.half_memory(round % 2)?.as_src(), self.plan.round_bytes(round));
         let whole = self.whole.recv;
-        if self.plan.rounds() == 1 && self.whole.recvs.is_none() {
-            return desk.outward.unload(round % 2, &[(area.slice(0, whole.len()), whole)]);
+        if self.plan.round_count() == 1 && self.whole.recvs.is_none() {
+            return buffers
+                .to_device
+                .copy_to_device(round % 2, &[(area.slice(0, whole.len()), whole)]);
         }
         let pieces = self.blocks.outputs.iter().enumerate().map(|(block, into)| {
-            let (start, len) = self.plan.cut(into.len(), round);
+            let (start, len) = self.plan.piece_range(into.len(), round);
             (area.slice(block * width, len), into.slice(start, len))
         });
-        desk.outward.unload(round % 2, &pieces.collect::<Vec<_>>())
+        buffers.to_device.copy_to_device(round % 2, &pieces.collect::<Vec<_>>())
     }
 
     /// The part of a round, on staging memory.
-    fn run(&self, desk: &mut Desk, round: usize) -> Result<()> {
-        let (whole, width) = (self.whole, self.plan.width(round));
+    fn run_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
+        let (whole, width) = (self.whole, self.plan.round_bytes(round));
         let from = match self.blocks.inputs.is_empty() {
             true => Src::empty(),
-            false => desk.inward.half(round % 2)?.as_src(),
+            false => buffers.from_device.half_memory(round % 2)?.as_src(),
         };
         let into = match self.blocks.outputs.is_empty() {
             true => Dst::empty(),
-            false => desk.outward.half(round % 2)?,
+            false => buffers.to_device.half_memory(round % 2)?,
         };
-        let sends: Vec<Src<'_>> =
-            places(self.lens_in(round), width).map(|(at, len)| from.slice(at, len)).collect();
-        let recvs: Vec<Dst<'_>> =
-            places(self.lens_out(round), width).map(|(at, len)| into.slice(at, len)).collect();
+        let sends: Vec<Src<'_>> = piece_offsets(self.lens_in(round), width)
+            .map(|(at, len)| from.slice(at, len))
+            .collect();
+        let recvs: Vec<Dst<'_>> = piece_offsets(self.lens_out(round), width)
+            .map(|(at, len)| into.slice(at, len))
+            .collect();
         // Blocks of one length lie one after another; one block alone may be shorter than another
         // rank's.
         let send_len: usize = self.lens_in(round).sum();
         let recv_len: usize = self.lens_out(round).sum();
-        let probe = OfPart(whole.probe);
-        let part = self.after + 1 + u16::try_from(round).unwrap_or(u16::MAX);
+        let probe = PartProbe(whole.observer);
+        let part = self.part_before_first + 1 + u16::try_from(round).unwrap_or(u16::MAX);
         let count = match whole.count {
             usize::MAX => usize::MAX,
-            _ => width / whole.element(),
+            _ => width / whole.element_bytes(),
         };
         self.cpu.run(&Operation {
             descriptor: Descriptor { part, ..whole.descriptor },
@@ -150,9 +165,9 @@ impl Carriage<'_> {
             recv: whole.recvs.map_or(into.slice(0, recv_len), |_| Dst::empty()),
             sends: whole.sends.map(|_| sends.as_slice()),
             recvs: whole.recvs.map(|_| recvs.as_slice()),
-            is_fresh: false,
-            launch: None,
-            probe: &probe,
+            has_new_deadline: false,
+            enqueue_request: None,
+            observer: &probe,
             ..*whole
         })
     }

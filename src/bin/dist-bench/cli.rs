@@ -1,13 +1,13 @@
 //! The command line. It only parses and checks; it starts nothing.
 
-use crate::cell::{Buffers, Mode, Variant};
+use crate::cell::{BufferKind, BufferMode, CallVariant};
 use crate::help::HELP;
-use crate::ops::Op;
-use crate::order::{REDOPS, dtype_named, redop_named};
-use crate::peer::Peer;
+use crate::ops::BenchOp;
+use crate::peer_library::PeerLibrary;
+use crate::request::{REDOPS, dtype_named, redop_named};
 use crate::text::parse_size;
 use crate::training::TrainingOptions;
-use crate::values::most_ranks;
+use crate::values::max_exact_ranks;
 use clap::{Parser, ValueEnum};
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
@@ -15,16 +15,16 @@ use std::path::PathBuf;
 
 /// The sizes that are measured where none are named: of the first sort with few ranks, also of the
 /// second.
-const SIZES: [usize; 8] = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20];
-const LARGEST: usize = 256 << 20;
+const DEFAULT_SIZES: [usize; 8] = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20];
+const LARGEST_SIZE: usize = 256 << 20;
 
 /// With more ranks than this the largest size is left out.
-const FEW: usize = 4;
+const MAX_RANKS_FOR_LARGEST_SIZE: usize = 4;
 
 /// What `--quick` measures.
 const QUICK_SIZES: [usize; 3] = [4, 8 << 10, 512 << 10];
 const QUICK_PAIRS: usize = 2;
-const PAIRS: usize = 10;
+const DEFAULT_PAIRS: usize = 10;
 
 /// The sizes at which algorithms are compared, and how many turns each has.
 const TUNED_SIZES: [usize; 11] =
@@ -32,18 +32,18 @@ const TUNED_SIZES: [usize; 11] =
 const TUNED_PAIRS: usize = 5;
 
 /// The operations that are measured where none are named.
-const OPS: usize = 7;
+const DEFAULT_OP_COUNT: usize = 7;
 
 /// How often both have a turn against another tree, and how often at least: fewer ratios have no
 /// interval.
 const AGAINST_PAIRS: usize = 60;
-const FEWEST_AGAINST: usize = 6;
+const MIN_AGAINST_PAIRS: usize = 6;
 
 /// The options that name a file.
-const FILES: [&str; 4] = ["--json", "--csv", "--report", "--tune"];
+const FILE_OPTIONS: [&str; 4] = ["--json", "--csv", "--report", "--tune"];
 
 /// The option that names another tree.
-const AGAINST: &str = "--against";
+const AGAINST_OPTION: &str = "--against";
 
 /// Measures what the operations of libdist cost on this host, alone or against other libraries.
 #[derive(Debug, Parser)]
@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// Operations: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, barrier, sendrecv
     /// (the default), reduce, gather, scatter, or all
     #[arg(long, value_name = "OP,...", value_delimiter = ',', value_parser = parse_ops)]
-    ops: Vec<Ops>,
+    ops: Vec<OpSelection>,
 
     /// Bytes, with K, M or G [default: 4,64,1K,8K,64K,512K,4M,32M, and with up to 4 ranks 256M]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
@@ -78,16 +78,16 @@ pub(crate) struct Options {
     /// Where our buffers are: in memory of the process, or of dist_mem_alloc
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "ordinary")]
     #[arg(value_parser = parse_buffers)]
-    buffers: Vec<Buffers>,
+    buffers: Vec<BufferKind>,
 
     /// Buffers in the memory of GPUs, over NCCL or by way of host memory: rank R on device R,
     /// counted from the first again after the last. They are not rewritten between calls
     #[arg(long, value_name = "BACKEND", conflicts_with_all = ["buffers", "mode", "peer", "limits"])]
-    pub(crate) device: Option<OnDevice>,
+    pub(crate) device: Option<DeviceBackend>,
 
     /// Whether callers rewrite their buffers before each call
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', default_value = "rewritten")]
-    mode: Vec<Mode>,
+    mode: Vec<BufferMode>,
 
     /// Results in buffers of their own
     #[arg(long)]
@@ -99,7 +99,7 @@ pub(crate) struct Options {
 
     /// Libraries to compare with, in turns
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    pub(crate) peer: Vec<Peer>,
+    pub(crate) peer: Vec<PeerLibrary>,
 
     /// Compare with the dist-bench of another source tree, whose release build must be there, or of
     /// a folder or path with that program. By default all operations, up to 32 MiB, and 60 pairs.
@@ -164,12 +164,12 @@ pub(crate) enum Transport {
 
 /// What serves the memory of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnDevice {
+pub(crate) enum DeviceBackend {
     Nccl,
     Native,
 }
 
-impl OnDevice {
+impl DeviceBackend {
     /// The map of back ends.
     pub(crate) const fn backend(self) -> &'static str {
         match self {
@@ -192,19 +192,19 @@ impl Transport {
 
 /// What one word among the operations stands for.
 #[derive(Clone, Debug)]
-struct Ops(Vec<Op>);
+struct OpSelection(Vec<BenchOp>);
 
-fn parse_ops(text: &str) -> Result<Ops, String> {
+fn parse_ops(text: &str) -> Result<OpSelection, String> {
     match text {
-        "all" => Ok(Ops(Op::ALL.to_vec())),
-        name => name.parse().map(|op| Ops(vec![op])),
+        "all" => Ok(OpSelection(BenchOp::ALL.to_vec())),
+        name => name.parse().map(|op| OpSelection(vec![op])),
     }
 }
 
-fn parse_buffers(text: &str) -> Result<Buffers, String> {
+fn parse_buffers(text: &str) -> Result<BufferKind, String> {
     match text {
-        "ordinary" => Ok(Buffers::Ordinary),
-        "arena" => Ok(Buffers::Arena),
+        "ordinary" => Ok(BufferKind::Ordinary),
+        "arena" => Ok(BufferKind::Arena),
         _ => Err("there are ordinary, arena".to_owned()),
     }
 }
@@ -224,46 +224,48 @@ fn parse_redop(text: &str) -> Result<ReduceOp, String> {
 }
 
 fn without_files(words: impl Iterator<Item = String>) -> String {
-    let (mut kept, mut is_file) = (vec!["dist-bench".to_owned()], false);
+    let (mut kept_words, mut is_file) = (vec!["dist-bench".to_owned()], false);
     for word in words {
         let (name, value) = word.split_once('=').map_or((&word[..], None), |(n, v)| (n, Some(v)));
-        let names_tree = name == AGAINST;
-        let names_file = names_tree || FILES.contains(&name);
+        let names_tree = name == AGAINST_OPTION;
+        let names_file = names_tree || FILE_OPTIONS.contains(&name);
         if !is_file && !names_file {
-            kept.push(word.clone());
+            kept_words.push(word.clone());
         }
         if !is_file && names_tree {
-            kept.push(format!("{AGAINST} TREE"));
+            kept_words.push(format!("{AGAINST_OPTION} TREE"));
         }
         is_file = !is_file && names_file && value.is_none();
     }
-    kept.join(" ")
+    kept_words.join(" ")
 }
 
 impl Options {
     /// What does not fit together, in words.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check_combination(&self) -> Result<(), String> {
         let Self { dtype, redop, .. } = self;
         if !redop.is_defined_for(*dtype) && self.ops().iter().any(|op| op.reduces()) {
             return Err(format!("--redop {redop} means nothing for elements of type {dtype}"));
         }
-        if self.peer.iter().any(|peer| !peer.knows(*dtype)) {
+        if self.peer.iter().any(|peer| !peer.supports_dtype(*dtype)) {
             return Err(format!("--peer knows no elements of type {dtype}"));
         }
-        if self.against.is_some() && self.pairs() < FEWEST_AGAINST {
+        if self.against.is_some() && self.pairs() < MIN_AGAINST_PAIRS {
             return Err(format!(
-                "{AGAINST} needs --pairs {FEWEST_AGAINST} or more: fewer ratios have no interval"
+                "{AGAINST_OPTION} needs --pairs {MIN_AGAINST_PAIRS} or more: fewer ratios have no interval"
             ));
         }
-        let most = most_ranks(*dtype);
-        if self.ranks().iter().any(|&ranks| ranks > most) {
-            return Err(format!("results of type {dtype} can be checked with up to {most} ranks"));
+        let max_ranks = max_exact_ranks(*dtype);
+        if self.ranks().iter().any(|&ranks| ranks > max_ranks) {
+            return Err(format!(
+                "results of type {dtype} can be checked with up to {max_ranks} ranks"
+            ));
         }
         Ok(())
     }
 
     /// The command line as others can use it: without the files that it names.
-    pub(crate) fn told() -> String {
+    pub(crate) fn shareable_command_line() -> String {
         without_files(std::env::args().skip(1))
     }
 
@@ -273,16 +275,16 @@ impl Options {
     }
 
     /// The operations.
-    pub(crate) fn ops(&self) -> Vec<Op> {
-        let mut ops: Vec<Op> = Vec::new();
-        for &op in self.ops.iter().flat_map(|Ops(named)| named) {
+    pub(crate) fn ops(&self) -> Vec<BenchOp> {
+        let mut ops: Vec<BenchOp> = Vec::new();
+        for &op in self.ops.iter().flat_map(|OpSelection(named)| named) {
             if !ops.contains(&op) {
                 ops.push(op);
             }
         }
         match ops.is_empty() {
-            true if self.tune.is_some() || self.against.is_some() => Op::ALL.to_vec(),
-            true => Op::ALL[..OPS].to_vec(),
+            true if self.tune.is_some() || self.against.is_some() => BenchOp::ALL.to_vec(),
+            true => BenchOp::ALL[..DEFAULT_OP_COUNT].to_vec(),
             false => ops,
         }
     }
@@ -298,19 +300,19 @@ impl Options {
         if self.tune.is_some() {
             return TUNED_SIZES.to_vec();
         }
-        let has_largest = ranks <= FEW && self.against.is_none();
-        let largest = has_largest.then_some(LARGEST);
-        SIZES.into_iter().chain(largest).collect()
+        let has_largest = ranks <= MAX_RANKS_FOR_LARGEST_SIZE && self.against.is_none();
+        let largest = has_largest.then_some(LARGEST_SIZE);
+        DEFAULT_SIZES.into_iter().chain(largest).collect()
     }
 
     /// How many turns each has.
     pub(crate) fn pairs(&self) -> usize {
         let default = match self.quick {
-            true if self.against.is_some() => FEWEST_AGAINST,
+            true if self.against.is_some() => MIN_AGAINST_PAIRS,
             true => QUICK_PAIRS,
             false if self.tune.is_some() => TUNED_PAIRS,
             false if self.against.is_some() => AGAINST_PAIRS,
-            false => PAIRS,
+            false => DEFAULT_PAIRS,
         };
         self.pairs.map_or(default, Into::into)
     }
@@ -322,17 +324,18 @@ impl Options {
     }
 
     /// The ways in which ours is called.
-    pub(crate) fn variants(&self) -> Vec<Variant> {
-        let variant = |mode: Mode, buffers: Buffers| Variant {
+    pub(crate) fn variants(&self) -> Vec<CallVariant> {
+        let variant = |mode: BufferMode, buffers: BufferKind| CallVariant {
             mode,
             buffers,
             in_place: !self.out_of_place,
             asynchronous: self.asynchronous,
         };
         if self.device.is_some() {
-            return vec![variant(Mode::Untouched, Buffers::Device)];
+            return vec![variant(BufferMode::Untouched, BufferKind::Device)];
         }
-        let of_mode = |&mode: &Mode| self.buffers.iter().map(move |&kind| variant(mode, kind));
+        let of_mode =
+            |&mode: &BufferMode| self.buffers.iter().map(move |&kind| variant(mode, kind));
         self.mode.iter().flat_map(of_mode).collect()
     }
 }
@@ -352,30 +355,30 @@ mod tests {
     }
 
     #[test]
-    fn without_options_the_usual_is_measured() {
+    fn default_options_measure_default_cells() {
         let options = parse("dist-bench").unwrap();
         assert_eq!((options.ranks(), options.pairs(), options.calls()), (vec![2], 10, None));
-        assert_eq!(options.ops().last(), Some(&Op::SendRecv));
+        assert_eq!(options.ops().last(), Some(&BenchOp::SendRecv));
         assert_eq!((options.sizes(4).len(), options.sizes(8).len()), (9, 8));
         assert_eq!(options.variants().len(), 1);
-        options.check().unwrap();
+        options.check_combination().unwrap();
     }
 
     #[test]
-    fn lists_are_taken_apart() {
+    fn comma_separated_lists_are_split() {
         let line = "dist-bench --ranks 2,4,8 --ops barrier,gather --sizes 4,64K --mode \
                     rewritten,untouched --buffers ordinary,arena --peer openmpi,mpich --async";
         let options = parse(line).unwrap();
         assert_eq!(options.ranks(), [2, 4, 8]);
-        assert_eq!(options.ops(), [Op::Barrier, Op::Gather]);
+        assert_eq!(options.ops(), [BenchOp::Barrier, BenchOp::Gather]);
         assert_eq!(options.sizes(2), [4, 65_536]);
         assert_eq!((options.variants().len(), options.peer.len()), (4, 2));
-        assert_eq!(parse("dist-bench --ops gather,all").unwrap().ops().len(), Op::ALL.len());
+        assert_eq!(parse("dist-bench --ops gather,all").unwrap().ops().len(), BenchOp::ALL.len());
         assert!(options.variants()[3].asynchronous && options.variants()[3].in_place);
     }
 
     #[test]
-    fn buffers_on_devices_are_of_one_kind() {
+    fn device_option_implies_one_buffer_kind() {
         let options = parse("dist-bench --device nccl").unwrap();
         assert_eq!(options.variants().len(), 1);
         assert_eq!(options.variants()[0].describe()[..2], ["untouched", "device"]);
@@ -386,38 +389,38 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_without_its_files() {
+    fn shareable_command_line_omits_files() {
         let line = "--ranks 2,4 --json a.json --limits --csv=b.csv --report C.md --peer mpich";
-        let told = without_files(line.split(' ').map(str::to_owned));
-        assert_eq!(told, "dist-bench --ranks 2,4 --limits --peer mpich");
+        let command_line = without_files(line.split(' ').map(str::to_owned));
+        assert_eq!(command_line, "dist-bench --ranks 2,4 --limits --peer mpich");
     }
 
     #[test]
-    fn another_tree_is_not_named_in_a_report() {
+    fn shareable_command_line_omits_tree_path() {
         for line in ["--against /some/tree --quick", "--against=/some/tree --quick"] {
-            let told = without_files(line.split(' ').map(str::to_owned));
-            assert_eq!(told, "dist-bench --against TREE --quick");
+            let command_line = without_files(line.split(' ').map(str::to_owned));
+            assert_eq!(command_line, "dist-bench --against TREE --quick");
         }
     }
 
     #[test]
-    fn against_a_tree_all_operations_have_many_pairs() {
+    fn against_measures_all_operations_with_60_pairs() {
         let options = parse("dist-bench --against tree").unwrap();
-        assert_eq!((options.ops().len(), options.pairs()), (Op::ALL.len(), AGAINST_PAIRS));
-        assert_eq!(options.sizes(2), SIZES);
-        options.check().unwrap();
+        assert_eq!((options.ops().len(), options.pairs()), (BenchOp::ALL.len(), AGAINST_PAIRS));
+        assert_eq!(options.sizes(2), DEFAULT_SIZES);
+        options.check_combination().unwrap();
         let quick = parse("dist-bench --against tree --quick").unwrap();
-        assert_eq!(quick.pairs(), FEWEST_AGAINST);
-        quick.check().unwrap();
+        assert_eq!(quick.pairs(), MIN_AGAINST_PAIRS);
+        quick.check_combination().unwrap();
         let few = parse("dist-bench --against tree --pairs 5").unwrap();
-        assert!(few.check().unwrap_err().contains("--pairs 6 or more"));
+        assert!(few.check_combination().unwrap_err().contains("--pairs 6 or more"));
         for other in ["--peer mpich", "--limits", "--tune a.json"] {
             assert!(parse(&format!("dist-bench --against tree {other}")).is_err(), "{other}");
         }
     }
 
     #[test]
-    fn a_report_of_files_measures_nothing() {
+    fn report_from_conflicts_with_measuring() {
         let options = parse("dist-bench --report a.md --report-from b.json,c.json").unwrap();
         assert_eq!(options.report_from.len(), 2);
         assert!(parse("dist-bench --report-from b.json").is_err());
@@ -425,15 +428,15 @@ mod tests {
     }
 
     #[test]
-    fn tuning_has_operations_and_sizes_of_its_own() {
+    fn tune_has_its_own_default_operations_and_sizes() {
         let options = parse("dist-bench --tune a.json").unwrap();
-        assert_eq!((options.ops().len(), options.pairs()), (Op::ALL.len(), TUNED_PAIRS));
+        assert_eq!((options.ops().len(), options.pairs()), (BenchOp::ALL.len(), TUNED_PAIRS));
         assert_eq!(options.sizes(2), TUNED_SIZES);
         assert!(parse("dist-bench --tune a.json --peer mpich").is_err());
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn invalid_options_are_refused() {
         for line in [
             "dist-bench --ranks 1",
             "dist-bench --ops allreduce",
@@ -451,8 +454,11 @@ mod tests {
             "dist-bench --dtype bf16 --peer mpich",
             "dist-bench --dtype f8e4m3 --ranks 9",
         ] {
-            assert!(parse(line).unwrap().check().is_err(), "{line}");
+            assert!(parse(line).unwrap().check_combination().is_err(), "{line}");
         }
-        parse("dist-bench --dtype c64 --redop max --ops barrier").unwrap().check().unwrap();
+        parse("dist-bench --dtype c64 --redop max --ops barrier")
+            .unwrap()
+            .check_combination()
+            .unwrap();
     }
 }

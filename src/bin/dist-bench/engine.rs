@@ -5,11 +5,11 @@
 //! file.
 
 use crate::Failure;
-use crate::cell::Cell;
-use crate::order::{DONE, NOT_OFFERED, Order, QUIT, Stamps};
-use crate::stage::Stage;
+use crate::cell::BenchCell;
+use crate::request::{BenchRequest, DONE_RESPONSE, QUIT_WORD, RankStamps, UNSUPPORTED_RESPONSE};
+use crate::run_context::RunContext;
 use dist::base::deadline::Deadline;
-use dist::sys::file::make_pipe;
+use dist::sys::file::create_fifo;
 use dist::sys::poll::Interest;
 use dist::wait::io::ready_within;
 use std::fmt;
@@ -22,87 +22,96 @@ use std::time::Duration;
 
 /// The endings of the names: of a rank's orders and sample, after its number, and of what all
 /// share.
-pub(crate) const ORDERS: &str = ".orders";
-pub(crate) const SAMPLE: &str = ".sample";
-pub(crate) const ANSWERS: &str = ".answers";
-const LOG: &str = ".log";
+pub(crate) const REQUEST_SUFFIX: &str = ".orders";
+pub(crate) const SAMPLE_SUFFIX: &str = ".sample";
+pub(crate) const RESPONSE_SUFFIX: &str = ".answers";
+const LOG_SUFFIX: &str = ".log";
 
 /// How long the ranks may take to come together: Python has much to load, and there may be many
 /// ranks for few cores.
-const STARTING: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long they may take for one order.
-const ORDERED: Duration = Duration::from_secs(180);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long they may take to leave.
-const LEAVING: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the driver looks whether somebody has ended.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How many lines of what an engine has said are told where it fails.
-const SAID: usize = 12;
+const LOG_TAIL_LINES: usize = 12;
 
 /// What makes an engine: which processes, and for what they are there.
-pub(crate) trait Launch: fmt::Debug {
+pub(crate) trait EngineLauncher: fmt::Debug {
     /// Its name in tables.
     fn name(&self) -> &str;
 
-    /// The commands that start all ranks. A rank finds its files at `place`, followed by its number
-    /// and an ending.
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure>;
+    /// The commands that start all ranks. A rank finds its files at `path_prefix`, followed by its
+    /// number and an ending.
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure>;
 
     /// Whether it is to take part in a cell.
-    fn takes(&self, cell: &Cell) -> bool;
+    fn supports_cell(&self, cell: &BenchCell) -> bool;
 
     /// It is no library to compare with, but what a program by hand takes.
-    fn is_bound(&self) -> bool {
+    fn is_bound_engine(&self) -> bool {
         false
     }
 }
 
 /// The running ranks of one.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct BenchEngine {
     name: String,
-    place: PathBuf,
-    members: Vec<usize>,
-    orders: Vec<File>,
-    answers: File,
+    path_prefix: PathBuf,
+    process_indices: Vec<usize>,
+    request_pipes: Vec<File>,
+    response_pipe: File,
     /// What has come of answers, and is no whole line yet.
-    half: String,
+    partial_line: String,
     /// A rank has answered that its library has nothing for the order.
-    is_refused: bool,
+    is_unsupported: bool,
 }
 
-impl Engine {
+impl BenchEngine {
     /// Starts the ranks, and waits until they have come together.
     pub(crate) fn start(
-        launch: &dyn Launch,
+        launch: &dyn EngineLauncher,
         ranks: usize,
-        stage: &mut Stage,
+        context: &mut RunContext,
     ) -> Result<Self, Failure> {
         // The number makes the place new if the same engine is started again.
-        let place = format!("{}-{ranks}-{}", launch.name(), stage.started());
-        let place = stage.folder().join(place);
+        let name_prefix = format!("{}-{ranks}-{}", launch.name(), context.process_count());
+        let path_prefix = context.folder().join(name_prefix);
         let name = launch.name().to_owned();
         // Opened both ways, which does not wait for the other side; to the ranks the pipe ends when
         // the driver does.
         let open = |path: PathBuf| {
-            let opened =
-                make_pipe(&path).and_then(|()| File::options().read(true).write(true).open(&path));
+            let opened = create_fifo(&path)
+                .and_then(|()| File::options().read(true).write(true).open(&path));
             opened.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
         };
-        let orders = (0..ranks).map(|rank| open(file(&place, Some(rank), ORDERS)));
-        let orders = orders.collect::<Result<Vec<File>, Failure>>()?;
-        let answers = open(file(&place, None, ANSWERS))?;
+        let request_pipes =
+            (0..ranks).map(|rank| open(rank_file(&path_prefix, Some(rank), REQUEST_SUFFIX)));
+        let request_pipes = request_pipes.collect::<Result<Vec<File>, Failure>>()?;
+        let response_pipe = open(rank_file(&path_prefix, None, RESPONSE_SUFFIX))?;
         let (members, half) = (Vec::new(), String::new());
-        let mut engine = Self { name, place, members, orders, answers, half, is_refused: false };
-        let log = file(&engine.place, None, LOG);
-        for mut command in launch.commands(ranks, &engine.place)? {
-            engine.members.push(stage.start(&mut command, &log)?);
+        let mut engine = Self {
+            name,
+            path_prefix,
+            process_indices: members,
+            request_pipes,
+            response_pipe,
+            partial_line: half,
+            is_unsupported: false,
+        };
+        let log = rank_file(&engine.path_prefix, None, LOG_SUFFIX);
+        for mut command in launch.commands(ranks, &engine.path_prefix)? {
+            engine.process_indices.push(context.start(&mut command, &log)?);
         }
-        engine.await_answers(stage, &Deadline::after(STARTING), "to come together")?;
+        engine.await_responses(context, &Deadline::after(START_TIMEOUT), "to come together")?;
         Ok(engine)
     }
 
@@ -113,119 +122,135 @@ impl Engine {
 
     /// Has all ranks carry out an order; what each has measured. `None`: the library has nothing
     /// for that.
-    pub(crate) fn run(
+    pub(crate) fn run_request(
         &mut self,
-        order: &Order,
-        stage: &mut Stage,
-    ) -> Result<Option<Vec<Stamps>>, Failure> {
+        request: &BenchRequest,
+        context: &mut RunContext,
+    ) -> Result<Option<Vec<RankStamps>>, Failure> {
         // Also where all answers come at once.
-        stage.look()?;
-        self.is_refused = false;
-        self.tell(&order.line())?;
-        let what = format!("for {} of {} elements", order.op.name(), order.count);
-        self.await_answers(stage, &Deadline::after(ORDERED), &what)?;
-        if self.is_refused {
+        context.poll_processes()?;
+        self.is_unsupported = false;
+        self.send_line(&request.to_line())?;
+        let what = format!("for {} of {} elements", request.op.name(), request.count);
+        self.await_responses(context, &Deadline::after(REQUEST_TIMEOUT), &what)?;
+        if self.is_unsupported {
             return Ok(None);
         }
         let read = |rank: usize| {
-            let path = file(&self.place, Some(rank), SAMPLE);
+            let path = rank_file(&self.path_prefix, Some(rank), SAMPLE_SUFFIX);
             let bytes = fs::read(&path).map_err(|cause| cause.to_string());
             let stamps = bytes.and_then(|bytes| {
-                Stamps::decode(&bytes, order.calls).ok_or_else(|| "it is no sample".to_owned())
+                RankStamps::decode(&bytes, request.calls)
+                    .ok_or_else(|| "it is no sample".to_owned())
             });
             stamps.map_err(|why| Failure::new(format!("{}: {why}", path.display())))
         };
-        (0..self.orders.len()).map(read).collect::<Result<_, _>>().map(Some)
+        (0..self.request_pipes.len()).map(read).collect::<Result<_, _>>().map(Some)
     }
 
     /// Lets the ranks leave; what has not ended then is ended.
-    pub(crate) fn end(mut self, stage: &mut Stage) -> Result<(), Failure> {
-        self.tell(&format!("{QUIT}\n"))?;
-        if !stage.await_ends(&self.members, &Deadline::after(LEAVING))? {
-            stage.end(&self.members)?;
+    pub(crate) fn shut_down(mut self, context: &mut RunContext) -> Result<(), Failure> {
+        self.send_line(&format!("{QUIT_WORD}\n"))?;
+        if !context.await_exits(&self.process_indices, &Deadline::after(EXIT_TIMEOUT))? {
+            context.terminate(&self.process_indices)?;
         }
         Ok(())
     }
 
     /// Ends the ranks of an engine that has failed.
-    pub(crate) fn abandon(self, stage: &mut Stage) -> Result<(), Failure> {
-        stage.end(&self.members)
+    pub(crate) fn terminate_ranks(self, context: &mut RunContext) -> Result<(), Failure> {
+        context.terminate(&self.process_indices)
     }
 
-    fn tell(&mut self, line: &str) -> Result<(), Failure> {
-        for orders in &mut self.orders {
-            let told = orders.write_all(line.as_bytes());
-            told.map_err(|cause| Failure::new(format!("{}: {cause}", self.name)))?;
+    fn send_line(&mut self, line: &str) -> Result<(), Failure> {
+        for orders in &mut self.request_pipes {
+            let written = orders.write_all(line.as_bytes());
+            written.map_err(|cause| Failure::new(format!("{}: {cause}", self.name)))?;
         }
         Ok(())
     }
 
     /// Waits until each rank has answered once.
-    fn await_answers(
+    fn await_responses(
         &mut self,
-        stage: &mut Stage,
+        context: &mut RunContext,
         deadline: &Deadline,
-        what: &str,
+        purpose: &str,
     ) -> Result<(), Failure> {
-        let mut missing = self.orders.len();
+        let mut missing = self.request_pipes.len();
         while missing > 0 {
-            let slice = deadline.capped(LOOK);
-            let is_ready = ready_within(self.answers.as_fd(), Interest::READ, &slice);
-            if is_ready.map_err(|cause| self.failed(&cause.to_string()))? {
-                missing -= self.take_answers()?.min(missing);
+            let slice = deadline.capped(POLL_INTERVAL);
+            let is_ready = ready_within(self.response_pipe.as_fd(), Interest::READ, &slice);
+            if is_ready.map_err(|cause| self.failure_with_log(&cause.to_string()))? {
+                missing -= self.read_responses()?.min(missing);
                 continue;
             }
-            stage.look()?;
-            let ended = self.members.iter().filter_map(|&number| stage.ending(number)).next();
+            context.poll_processes()?;
+            let ended = self
+                .process_indices
+                .iter()
+                .filter_map(|&number| context.exit_status(number))
+                .next();
             if let Some(ending) = ended {
                 let how = ending.shell_status();
-                return Err(self.failed(&format!("a process of it has ended with status {how}")));
+                return Err(
+                    self.failure_with_log(&format!("a process of it has ended with status {how}"))
+                );
             }
             if deadline.has_passed() {
-                let seconds = deadline.allowed().as_secs();
-                return Err(self.failed(&format!("it needs more than {seconds} s {what}")));
+                let seconds = deadline.timeout().as_secs();
+                return Err(
+                    self.failure_with_log(&format!("it needs more than {seconds} s {purpose}"))
+                );
             }
         }
         Ok(())
     }
 
     /// Reads what there is of answers; how many there are.
-    fn take_answers(&mut self) -> Result<usize, Failure> {
+    fn read_responses(&mut self) -> Result<usize, Failure> {
         let mut bytes = [0; 4096];
-        let got = self.answers.read(&mut bytes).map_err(|cause| self.failed(&cause.to_string()))?;
-        self.half.push_str(&String::from_utf8_lossy(&bytes[..got]));
+        let got = self
+            .response_pipe
+            .read(&mut bytes)
+            .map_err(|cause| self.failure_with_log(&cause.to_string()))?;
+        self.partial_line.push_str(&String::from_utf8_lossy(&bytes[..got]));
         let mut count = 0;
-        while let Some((line, rest)) = self.half.split_once('\n') {
+        while let Some((line, rest)) = self.partial_line.split_once('\n') {
             let (line, rest) = (line.to_owned(), rest.to_owned());
-            self.half = rest;
+            self.partial_line = rest;
             match line.split_once(' ') {
-                Some((_, DONE)) => count += 1,
-                Some((_, NOT_OFFERED)) => {
-                    self.is_refused = true;
+                Some((_, DONE_RESPONSE)) => count += 1,
+                Some((_, UNSUPPORTED_RESPONSE)) => {
+                    self.is_unsupported = true;
                     count += 1;
                 }
-                Some((rank, what)) => return Err(self.failed(&format!("rank {rank}: {what}"))),
-                None => return Err(self.failed(&format!("an answer that is none: {line}"))),
+                Some((rank, what)) => {
+                    return Err(self.failure_with_log(&format!("rank {rank}: {what}")));
+                }
+                None => {
+                    return Err(self.failure_with_log(&format!("an answer that is none: {line}")));
+                }
             }
         }
         Ok(count)
     }
 
     /// A failure of this engine, with the last that it has said.
-    fn failed(&self, why: &str) -> Failure {
-        let said = fs::read(file(&self.place, None, LOG)).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(SAID)..];
-        let said: String = last.iter().map(|line| format!("\n  | {line}")).collect();
-        Failure::new(format!("{}: {why}{said}", self.name))
+    fn failure_with_log(&self, why: &str) -> Failure {
+        let log_text = fs::read(rank_file(&self.path_prefix, None, LOG_SUFFIX)).unwrap_or_default();
+        let log_text = String::from_utf8_lossy(&log_text);
+        let lines: Vec<&str> = log_text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
+        let log_tail: String = last.iter().map(|line| format!("\n  | {line}")).collect();
+        Failure::new(format!("{}: {why}{log_tail}", self.name))
     }
 }
 
 /// The name of a file at a place.
-fn file(place: &Path, rank: Option<usize>, ending: &str) -> PathBuf {
+fn rank_file(path_prefix: &Path, rank: Option<usize>, ending: &str) -> PathBuf {
     let rank = rank.map_or_else(String::new, |rank| format!(".{rank}"));
-    PathBuf::from(format!("{}{rank}{ending}", place.display()))
+    PathBuf::from(format!("{}{rank}{ending}", path_prefix.display()))
 }
 
 #[cfg(test)]
@@ -233,9 +258,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_after_place_and_rank() {
+    fn file_names_have_prefix_rank_and_suffix() {
         let place = Path::new("/tmp/x/ours-2");
-        assert_eq!(file(place, Some(1), ORDERS), PathBuf::from("/tmp/x/ours-2.1.orders"));
-        assert_eq!(file(place, None, ANSWERS), PathBuf::from("/tmp/x/ours-2.answers"));
+        assert_eq!(
+            rank_file(place, Some(1), REQUEST_SUFFIX),
+            PathBuf::from("/tmp/x/ours-2.1.orders")
+        );
+        assert_eq!(rank_file(place, None, RESPONSE_SUFFIX), PathBuf::from("/tmp/x/ours-2.answers"));
     }
 }

@@ -2,11 +2,11 @@
 //! torch between.
 
 use crate::Failure;
-use crate::build::{Source, find};
-use crate::cell::Cell;
-use crate::engine::Launch;
-use crate::stage::Stage;
-use dist::base::config::{self, Variable};
+use crate::cell::BenchCell;
+use crate::engine::EngineLauncher;
+use crate::peer_programs::{ProgramSource, find_program};
+use crate::run_context::RunContext;
+use dist::base::config::{self, EnvVariable};
 use dist::base::deadline::Deadline;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use std::time::Duration;
 const SCRIPT: &str = include_str!("peers/gloo.py");
 
 /// The program in C++.
-const SOURCE: Source = Source {
+const SOURCE: ProgramSource = ProgramSource {
     name: "gloo-cpp",
     files: &[("gloo.cc", include_str!("peers/gloo.cc")), ("rank.h", include_str!("peers/rank.h"))],
     options: &["-std=gnu++17", "-O3"],
     libraries: &["-lgloo", "-lpthread"],
 };
 
-const PYTHON: Variable = Variable {
+const PYTHON: EnvVariable = EnvVariable {
     name: "DIST_BENCH_PYTHON",
     set_by: "user",
     default: "python3",
@@ -32,10 +32,10 @@ const PYTHON: Variable = Variable {
 };
 
 /// Says whether there is a torch, without loading it.
-const PROBE: &str = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)";
+const TORCH_PROBE: &str = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)";
 
 /// How long that may take, from a slow disk.
-const PROBING: Duration = Duration::from_secs(60);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TORCH_REMEDY: &str =
     "pip install torch, name another Python in DIST_BENCH_PYTHON, or leave gloo out of --peer";
@@ -44,91 +44,93 @@ const CPP_REMEDY: &str = "install libgloo-dev and g++ (the names of Debian and U
 
 /// Gloo through torch.
 #[derive(Debug)]
-struct Torch {
+struct TorchGlooEngine {
     python: PathBuf,
     program: PathBuf,
 }
 
 /// The engine of Gloo through torch.
-pub(crate) fn through_torch(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, Failure> {
+pub(crate) fn torch_engines(
+    stage: &mut RunContext,
+) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
     let python = python_with_torch(stage, TORCH_REMEDY)?;
     let program = stage.folder().join("gloo.py");
     let written = fs::write(&program, SCRIPT);
     written.map_err(|cause| Failure::new(format!("{}: {cause}", program.display())))?;
-    Ok(vec![Box::new(Torch { python, program })])
+    Ok(vec![Box::new(TorchGlooEngine { python, program })])
 }
 
 /// The Python that DIST_BENCH_PYTHON names, or python3, if it has torch; `remedy` tells the user
 /// what to do if not.
-pub(crate) fn python_with_torch(stage: &mut Stage, remedy: &str) -> Result<PathBuf, Failure> {
-    let named = config::text(PYTHON)?;
-    let python = named.map_or_else(|| find("python3", remedy), |path| Ok(path.into()))?;
+pub(crate) fn python_with_torch(stage: &mut RunContext, remedy: &str) -> Result<PathBuf, Failure> {
+    let named = config::read_text(PYTHON)?;
+    let python = named.map_or_else(|| find_program("python3", remedy), |path| Ok(path.into()))?;
     let log = stage.folder().join("python.log");
     let mut command = Command::new(&python);
-    let probing = [stage.start(command.args(["-c", PROBE]), &log)?];
-    let has_ended = stage.await_ends(&probing, &Deadline::after(PROBING))?;
-    if !has_ended || !stage.ending(probing[0]).is_some_and(|ending| ending.is_success()) {
-        stage.end(&probing)?;
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        let text = format!("{} has no torch: {remedy}\n{said}", python.display());
+    let probing = [stage.start(command.args(["-c", TORCH_PROBE]), &log)?];
+    let has_ended = stage.await_exits(&probing, &Deadline::after(PROBE_TIMEOUT))?;
+    if !has_ended || !stage.exit_status(probing[0]).is_some_and(|ending| ending.is_success()) {
+        stage.terminate(&probing)?;
+        let probe_output = fs::read_to_string(&log).unwrap_or_default();
+        let text = format!("{} has no torch: {remedy}\n{probe_output}", python.display());
         return Err(Failure::new(text.trim_end()));
     }
     Ok(python)
 }
 
 /// Limits torch to one thread, as all engines have, and Gloo to the loopback interface.
-pub(crate) fn limit(command: &mut Command) {
+pub(crate) fn limit_threads_and_interface(command: &mut Command) {
     command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
 }
 
-impl Launch for Torch {
+impl EngineLauncher for TorchGlooEngine {
     fn name(&self) -> &str {
         "gloo"
     }
 
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
         let command = |rank: usize| {
             let mut command = Command::new(&self.python);
-            command.arg(&self.program).args([rank.to_string(), ranks.to_string()]).arg(place);
-            limit(&mut command);
+            command.arg(&self.program).args([rank.to_string(), ranks.to_string()]).arg(path_prefix);
+            limit_threads_and_interface(&mut command);
             command
         };
         Ok((0..ranks).map(command).collect())
     }
 
-    fn takes(&self, _cell: &Cell) -> bool {
+    fn supports_cell(&self, _cell: &BenchCell) -> bool {
         true
     }
 }
 
 /// Gloo from C++, compiled.
 #[derive(Debug)]
-struct Cpp {
+struct CppGlooEngine {
     program: PathBuf,
 }
 
 /// The engine of Gloo from C++.
-pub(crate) fn from_cpp(stage: &mut Stage) -> Result<Vec<Box<dyn Launch>>, Failure> {
-    let compiler = find("g++", CPP_REMEDY)?;
-    let program = SOURCE.compiled(&compiler, CPP_REMEDY, stage)?;
-    Ok(vec![Box::new(Cpp { program })])
+pub(crate) fn cpp_engines(stage: &mut RunContext) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
+    let compiler = find_program("g++", CPP_REMEDY)?;
+    let program = SOURCE.find_or_compile(&compiler, CPP_REMEDY, stage)?;
+    Ok(vec![Box::new(CppGlooEngine { program })])
 }
 
-impl Launch for Cpp {
+impl EngineLauncher for CppGlooEngine {
     fn name(&self) -> &str {
         "gloo-cpp"
     }
 
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
         let command = |rank: usize| {
             let mut command = Command::new(&self.program);
-            command.args([rank.to_string(), ranks.to_string()]).arg(place);
+            command.args([rank.to_string(), ranks.to_string()]).arg(path_prefix);
             command
         };
         Ok((0..ranks).map(command).collect())
     }
 
-    fn takes(&self, _cell: &Cell) -> bool {
+    fn supports_cell(&self, _cell: &BenchCell) -> bool {
         true
     }
 }
@@ -138,8 +140,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rank_is_told_which_it_is() {
-        let torch = Torch { python: "python3".into(), program: "gloo.py".into() };
+    fn rank_command_has_rank_and_size() {
+        let torch = TorchGlooEngine { python: "python3".into(), program: "gloo.py".into() };
         let commands = torch.commands(3, Path::new("/place")).unwrap();
         let words: Vec<String> =
             commands[2].get_args().map(|word| word.to_string_lossy().into_owned()).collect();

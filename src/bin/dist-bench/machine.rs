@@ -7,7 +7,7 @@ use std::fs;
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct HostMachine {
     pub(crate) cores: u64,
     pub(crate) processor: String,
     /// In bytes.
@@ -15,9 +15,9 @@ pub(crate) struct Machine {
     pub(crate) system: String,
 }
 
-impl Machine {
+impl HostMachine {
     /// This one.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn current() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let processors = read("/proc/cpuinfo");
         let names = processors.lines().filter_map(|line| line.strip_prefix("model name"));
@@ -26,7 +26,7 @@ impl Machine {
             cores: host::cores() as u64,
             processor: name.unwrap_or("unknown processor").to_owned(),
             memory: host::memory_total().unwrap_or(0),
-            system: format!("Linux {}", numbers(&read("/proc/sys/kernel/osrelease"))),
+            system: format!("Linux {}", version_digits(&read("/proc/sys/kernel/osrelease"))),
         }
     }
 
@@ -58,7 +58,7 @@ impl Machine {
 }
 
 /// A version without what a distribution or a host has added to it.
-fn numbers(version: &str) -> &str {
+fn version_digits(version: &str) -> &str {
     let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     version.get(..end.unwrap_or(version.len())).unwrap_or_default()
 }
@@ -68,11 +68,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_read_as_it_was_written() {
-        let here = Machine::here();
-        assert_eq!(Machine::from_json(&here.json()), Some(here.clone()));
+    fn machine_survives_json_round_trip() {
+        let here = HostMachine::current();
+        assert_eq!(HostMachine::from_json(&here.json()), Some(here.clone()));
         assert!(here.describe().contains(" cores of "));
-        assert_eq!(Machine::from_json(&json!({"cores": 2})), None);
-        assert_eq!([numbers("6.1.0-18-amd64\n"), numbers("6.12")], ["6.1.0", "6.12"]);
+        assert_eq!(HostMachine::from_json(&json!({"cores": 2})), None);
+        assert_eq!([version_digits("6.1.0-18-amd64\n"), version_digits("6.12")], ["6.1.0", "6.12"]);
     }
 }

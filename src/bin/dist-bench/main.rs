@@ -5,51 +5,51 @@
 //! |---|---|
 //! | `cli`, `help` | the command line |
 //! | `ops`, `values` | the operations, and values by which results are checked |
-//! | `order` | what ranks are told, and what they answer |
-//! | `engine` | rank processes that stay alive and obey; what makes them |
-//! | `ours`, `rank` | libdist's engine, and its ranks |
-//! | `peer` | the libraries that ours is compared with |
-//! | `mpi`, `peers/mpi.c` | engines that speak MPI |
-//! | `gloo`, `peers/gloo.py`, `peers/gloo.cc` | engines of Gloo |
-//! | `build`, `peers/rank.h` | how their programs are made, and what those in C and C++ have in common |
-//! | `stage` | the processes and the folder of a run |
+//! | `request` | what ranks are told, and what they answer |
+//! | `engine_index` | rank processes that stay alive and obey; what makes them |
+//! | `libdist_engine`, `rank` | libdist's engine, and its ranks |
+//! | `peer_library` | the libraries that ours is compared with |
+//! | `mpi`, `mpi_engines/mpi.c` | engines that speak MPI |
+//! | `gloo`, `mpi_engines/gloo.py`, `mpi_engines/gloo.cc` | engines of Gloo |
+//! | `peer_programs`, `mpi_engines/rank.h` | how their programs are made, and what those in C and C++ have in common |
+//! | `run_context` | the processes and the folder of a run |
 //! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
 //! | `against` | the ranks of another tree's dist-bench in turns with ours, and whether this tree is slower |
 //! | `training` | the reducer and other libraries in a training step |
-//! | `tune` | the algorithms of ours in turns, and the tuning file that is made of it |
-//! | `limits`, `machine` | what the machine itself allows, and which one it is |
+//! | `tune_ranks` | the algorithms of ours in turns, and the tuning file that is made of it |
+//! | `machine_limits`, `machine` | what the machine itself allows, and which one it is |
 //! | `stats` | medians, percentiles, ratios and their intervals |
-//! | `bound`, `shares` | what an all_reduce takes that is made by hand, and how ours compares with it |
-//! | `table`, `files`, `progress` | what is printed and written |
-//! | `read`, `report` | files that were written, and the report that is made of them |
-//! | `text` | sizes and times as people read them |
+//! | `bound_label`, `bound_share` | what an all_reduce takes that is made by hand, and how ours compares with it |
+//! | `table`, `result_files`, `progress` | what is printed and written |
+//! | `results_reader`, `report` | files that were written, and the report that is made of them |
+//! | `shares_text` | sizes and times as people read them |
 //!
 //! The driver computes every figure of every engine from the same raw stamps by the same code.
 
 mod against;
-mod ballast;
 mod bound;
-mod build;
+mod bound_share;
 mod cell;
 mod cli;
 mod engine;
-mod files;
 mod gloo;
 mod help;
-mod limits;
+mod libdist_engine;
 mod machine;
+mod machine_limits;
 mod measure;
+mod memory_fragments;
 mod mpi;
 mod ops;
-mod order;
-mod ours;
-mod peer;
+mod peer_library;
+mod peer_programs;
 mod progress;
 mod rank;
-mod read;
 mod report;
-mod shares;
-mod stage;
+mod request;
+mod result_files;
+mod results_reader;
+mod run_context;
 mod stats;
 mod table;
 mod text;
@@ -62,8 +62,8 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 /// A result was wrong, or dist-bench itself failed.
-const NEGATIVE: u8 = 1;
-const USAGE: u8 = 2;
+const EXIT_FAILURE: u8 = 1;
+const EXIT_USAGE: u8 = 2;
 
 /// Why dist-bench ends, and the exit status that tells so.
 #[derive(Debug)]
@@ -77,12 +77,12 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure with exit status 1.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { status: NEGATIVE, message: message.into() }
+        Self { status: EXIT_FAILURE, message: message.into() }
     }
 
     /// A command line that means nothing.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { status: USAGE, message: message.into() }
+        Self { status: EXIT_USAGE, message: message.into() }
     }
 
     /// True where somebody wants this process to end.
@@ -98,17 +98,17 @@ impl From<dist::base::Error> for Failure {
 }
 
 /// A signal has come.
-pub(crate) fn interrupted(signal: i32) -> Failure {
+pub(crate) fn signal_failure(signal: i32) -> Failure {
     let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
-    let message = format!("{} received", dist::process::ending::signal_name(signal));
+    let message = format!("{} received", dist::process::process_exit::signal_name(signal));
     Failure { status, message }
 }
 
 /// Writes to standard output, and has it on its way when it returns.
-pub(crate) fn say(text: &str) -> Result<(), Failure> {
+pub(crate) fn write_output(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        // The reader has seen enough, as in `dist-bench | head`.
+        // The reader has seen enough, as in `dist-bench | table_header`.
         io::ErrorKind::BrokenPipe => Failure { status: 0, message: String::new() },
         _ => Failure::new(format!("cannot write to standard output: {cause}")),
     })
@@ -120,23 +120,23 @@ pub(crate) fn write_error(text: &str) {
 }
 
 /// Writes a message of dist-bench's own to standard error.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn report_error(message: &str) {
     write_error(&format!("dist-bench: {message}\n"));
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.split_first() {
-        Some((first, rest)) if first == ours::AS_RANK => Some(rank::run(rest)),
-        Some((first, rest)) if first == bound::AS_BOUND => Some(bound::run(rest)),
+        Some((first, rest)) if first == libdist_engine::AS_RANK => Some(rank::run_rank(rest)),
+        Some((first, rest)) if first == bound::AS_BOUND => Some(bound::run_rank(rest)),
         Some((first, rest)) if first == training::AS_TRAINER => Some(training::run_trainer(rest)),
         _ => None,
     };
     match outcome {
         Some(Ok(())) => return ExitCode::SUCCESS,
         Some(Err(message)) => {
-            complain(&message);
-            return ExitCode::from(NEGATIVE);
+            report_error(&message);
+            return ExitCode::from(EXIT_FAILURE);
         }
         None => {}
     }
@@ -145,22 +145,22 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help goes to standard output, a complaint to standard error.
             drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }
     };
-    match carry_out(&options) {
+    match run_command(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                complain(&failure.message);
+                report_error(&failure.message);
             }
             ExitCode::from(failure.status)
         }
     }
 }
 
-fn carry_out(options: &cli::Options) -> Result<(), Failure> {
-    options.check().map_err(Failure::usage)?;
+fn run_command(options: &cli::Options) -> Result<(), Failure> {
+    options.check_combination().map_err(Failure::usage)?;
     if options.training.training {
         return training::run(options);
     }
@@ -171,7 +171,9 @@ fn carry_out(options: &cli::Options) -> Result<(), Failure> {
         return against::run(options, tree);
     }
     match &options.report {
-        Some(path) if !options.report_from.is_empty() => report::make(path, &options.report_from),
+        Some(path) if !options.report_from.is_empty() => {
+            report::write_report_from_files(path, &options.report_from)
+        }
         _ => measure::run(options),
     }
 }

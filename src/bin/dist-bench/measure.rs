@@ -1,92 +1,92 @@
 //! The measurement: engines are started for each number of ranks, and then take turns at each cell
 //! until it is certain who is faster, or twice as many pairs have not made it certain.
 
-use crate::ballast::Ballast;
-use crate::bound::Bound;
-use crate::cell::{Cell, Figures, Measured};
-use crate::cli::{OnDevice, Options};
-use crate::engine::{Engine, Launch};
-use crate::files::{self, Results, Run};
-use crate::limits::{self, Limits};
-use crate::machine::Machine;
-use crate::order::Order;
-use crate::ours::Ours;
-use crate::progress::Progress;
+use crate::bound::BoundEngine;
+use crate::bound_share::{self, bound_name};
+use crate::cell::{BenchCell, CellResult, EngineTimes};
+use crate::cli::{DeviceBackend, Options};
+use crate::engine::{BenchEngine, EngineLauncher};
+use crate::libdist_engine::LibdistEngine;
+use crate::machine::HostMachine;
+use crate::machine_limits::{self, MachineLimits};
+use crate::memory_fragments::HeldFragments;
+use crate::progress::ProgressLine;
 use crate::report;
-use crate::shares::{self, bound_name};
-use crate::stage::Stage;
-use crate::stats::{Times, judge};
+use crate::request::BenchRequest;
+use crate::result_files::{self, BenchResults, RunInfo};
+use crate::run_context::RunContext;
+use crate::stats::{RunTimes, op_times};
 use crate::table;
-use crate::text::size;
-use crate::{Failure, complain, say};
+use crate::text::size_text;
+use crate::{Failure, report_error, write_output};
 use dist::sys::host;
 
 /// How often pairs are added where the interval is too wide.
-const REPEATS: usize = 2;
+const EXTRA_ROUNDS: usize = 2;
 
 /// A peer that is so many times slower than the best one in a trial has one turn, to be shown, and
 /// no more.
-const FAR: f64 = 4.0;
+const FAR_BEHIND_RATIO: f64 = 4.0;
 
 /// One that is so many times slower after a round has no further turns.
-const BEHIND: f64 = 1.25;
+const DROP_RATIO: f64 = 1.25;
 
 /// Measures all that the options ask for, prints it, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    options.report.as_deref().map_or(Ok(()), report::check)?;
-    let mut stage = Stage::new()?;
-    let mut peers: Vec<Box<dyn Launch>> = Vec::new();
+    options.report.as_deref().map_or(Ok(()), report::check_target)?;
+    let mut stage = RunContext::new()?;
+    let mut peers: Vec<Box<dyn EngineLauncher>> = Vec::new();
     for peer in &options.peer {
         peers.extend(peer.engines(&mut stage)?);
     }
     if options.limits {
-        peers.push(Box::new(Bound));
+        peers.push(Box::new(BoundEngine));
     }
-    let mut bench = Bench {
+    let mut bench = PeerBenchmark {
         options,
         stage,
         peers,
         limits: None,
-        progress: Progress::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
-        done: Vec::new(),
+        progress: ProgressLine::new(options.ranks().iter().map(|&n| cells(options, n).len()).sum()),
+        cell_results: Vec::new(),
     };
-    let ballast = (!options.quick).then(Ballast::new);
-    let outcome = bench.measure_all();
+    let ballast = (!options.quick).then(HeldFragments::new);
+    let outcome = bench.measure_all_cells();
     drop(ballast);
     bench.progress.clear();
     let results = bench.into_results();
     // What there is of results is kept, whatever has ended the measurement.
     write_files(options, &results)?;
     outcome?;
-    say(&(table::summary(&results.cells) + &shares::text(&results)))?;
-    let wrong = results.cells.iter().filter(|measured| has_wrong(measured)).count();
+    write_output(&(table::summary_text(&results.cells) + &bound_share::shares_text(&results)))?;
+    let wrong = results.cells.iter().filter(|measured| has_wrong_results(measured)).count();
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells had wrong results")));
     }
     // Only what is right and whole replaces a report.
-    options.report.as_deref().map_or(Ok(()), |path| report::put(path, &[results]))
+    options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))
 }
 
 /// Writes the files for other programs.
-pub(crate) fn write_files(options: &Options, results: &Results) -> Result<(), Failure> {
+pub(crate) fn write_files(options: &Options, results: &BenchResults) -> Result<(), Failure> {
     if let Some(path) = &options.json {
-        files::write(path, &files::json(results))?;
+        result_files::write_file(path, &result_files::results_json(results))?;
     }
     if let Some(path) = &options.csv {
-        files::write(path, &files::csv(results))?;
+        result_files::write_file(path, &result_files::results_csv(results))?;
     }
     Ok(())
 }
 
 /// True if a checked call had a wrong result.
-pub(crate) fn has_wrong(measured: &Measured) -> bool {
-    measured.ours.wrong > 0 || measured.peers.iter().any(|peer| peer.wrong > 0)
+pub(crate) fn has_wrong_results(measured: &CellResult) -> bool {
+    measured.libdist.wrong > 0 || measured.peers.iter().any(|peer| peer.wrong > 0)
 }
 
 /// What is measured with so many ranks, in order. Sizes that come to the same are one.
-pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
+pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<BenchCell> {
     let (dtype, redop) = (options.dtype, options.redop);
-    let mut cells: Vec<Cell> = Vec::new();
+    let mut cells: Vec<BenchCell> = Vec::new();
     for variant in options.variants() {
         for op in options.ops() {
             let mut counts = Vec::new();
@@ -94,7 +94,7 @@ pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
                 let count = op.elements(bytes, dtype.size(), ranks);
                 if !counts.contains(&count) {
                     counts.push(count);
-                    cells.push(Cell { ranks, op, count, dtype, redop, variant });
+                    cells.push(BenchCell { ranks, op, count, dtype, redop, variant });
                 }
             }
         }
@@ -103,179 +103,194 @@ pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<Cell> {
 }
 
 /// An engine that takes part in a cell.
-struct Part {
+struct CellParticipant {
     /// Its place in the list of engines; ours is the first.
-    engine: usize,
-    order: Order,
-    figures: Figures,
+    engine_index: usize,
+    request: BenchRequest,
+    figures: EngineTimes,
     is_bound: bool,
     /// How many turns it has at most.
-    turns: usize,
+    max_runs: usize,
 }
 
-impl Part {
+impl CellParticipant {
     /// It is a library to compare with.
     fn is_peer(&self) -> bool {
-        self.engine > 0 && !self.is_bound
+        self.engine_index > 0 && !self.is_bound
     }
 
-    fn has_a_turn(&self) -> bool {
-        self.figures.runs.len() < self.turns
+    fn has_runs_left(&self) -> bool {
+        self.figures.runs.len() < self.max_runs
     }
 }
 
 /// The measurement under way.
-struct Bench<'a> {
+struct PeerBenchmark<'a> {
     options: &'a Options,
-    stage: Stage,
-    peers: Vec<Box<dyn Launch>>,
-    limits: Option<Limits>,
-    progress: Progress,
-    done: Vec<Measured>,
+    stage: RunContext,
+    peers: Vec<Box<dyn EngineLauncher>>,
+    limits: Option<MachineLimits>,
+    progress: ProgressLine,
+    cell_results: Vec<CellResult>,
 }
 
-impl Bench<'_> {
-    fn measure_all(&mut self) -> Result<(), Failure> {
+impl PeerBenchmark<'_> {
+    fn measure_all_cells(&mut self) -> Result<(), Failure> {
         if self.options.limits {
-            let limits = limits::measure()?;
-            say(&limits.text())?;
+            let limits = machine_limits::measure_limits()?;
+            write_output(&limits.text())?;
             self.limits = Some(limits);
         }
         for ranks in self.options.ranks() {
             let cells = cells(self.options, ranks);
-            let device = self.options.device.map_or("", OnDevice::backend);
-            let ours = Ours { transport: self.options.transport.name(), device };
-            let mut engines = vec![Some(Engine::start(&ours, ranks, &mut self.stage)?)];
+            let device = self.options.device.map_or("", DeviceBackend::backend);
+            let ours = LibdistEngine { transport: self.options.transport.name(), device };
+            let mut engines = vec![Some(BenchEngine::start(&ours, ranks, &mut self.stage)?)];
             for peer in &self.peers {
-                let is_wanted = cells.iter().any(|cell| peer.takes(cell));
+                let is_wanted = cells.iter().any(|cell| peer.supports_cell(cell));
                 engines.push(match is_wanted {
-                    true => Some(Engine::start(&**peer, ranks, &mut self.stage)?),
+                    true => Some(BenchEngine::start(&**peer, ranks, &mut self.stage)?),
                     false => None,
                 });
             }
-            let mut before: Option<Cell> = None;
+            let mut previous_cell: Option<BenchCell> = None;
             for cell in cells {
-                self.progress.next();
-                let is_new = before.is_none_or(|b| (b.op, b.variant) != (cell.op, cell.variant));
+                self.progress.advance();
+                let is_new =
+                    previous_cell.is_none_or(|b| (b.op, b.variant) != (cell.op, cell.variant));
                 if is_new {
                     let transport = self.options.transport.name();
-                    self.print(&table::head(&cell, transport, !self.options.peer.is_empty()))?;
+                    self.print_text(&table::table_header(
+                        &cell,
+                        transport,
+                        !self.options.peer.is_empty(),
+                    ))?;
                 }
-                before = Some(cell);
-                if let Some(measured) = self.measure(&cell, &mut engines)? {
-                    self.print(&table::row(&measured))?;
-                    self.done.push(measured);
+                previous_cell = Some(cell);
+                if let Some(measured) = self.measure_cell(&cell, &mut engines)? {
+                    self.print_text(&table::table_row(&measured))?;
+                    self.cell_results.push(measured);
                 }
             }
             for engine in engines.into_iter().flatten() {
-                engine.end(&mut self.stage)?;
+                engine.shut_down(&mut self.stage)?;
             }
         }
         Ok(())
     }
 
     /// Measures a cell; nothing where this host has not the memory.
-    fn measure(
+    fn measure_cell(
         &mut self,
-        cell: &Cell,
-        engines: &mut [Option<Engine>],
-    ) -> Result<Option<Measured>, Failure> {
+        cell: &BenchCell,
+        engines: &mut [Option<BenchEngine>],
+    ) -> Result<Option<CellResult>, Failure> {
         if !self.has_memory(cell) {
             return Ok(None);
         }
-        let (mut parts, mut left_out) = self.trial(cell, engines)?;
-        for round in 0..=REPEATS {
+        let (mut parts, mut left_out) = self.run_trial(cell, engines)?;
+        for round in 0..=EXTRA_ROUNDS {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
                 // Who goes first changes, since what went before leaves the machine as it is.
                 let mut turns: Vec<usize> =
-                    (0..parts.len()).filter(|&i| parts[i].has_a_turn()).collect();
+                    (0..parts.len()).filter(|&i| parts[i].has_runs_left()).collect();
                 let first = turn % turns.len();
                 turns.rotate_left(first);
                 for index in turns {
                     let Some(part) = parts.get_mut(index) else { continue };
                     let name = part.figures.engine.clone();
-                    self.progress.tell(cell, turn + 1, &name);
-                    let outcome = run_one(engines, part.engine, &part.order, &mut self.stage);
+                    self.progress.show_turn(cell, turn + 1, &name);
+                    let outcome =
+                        run_engine(engines, part.engine_index, &part.request, &mut self.stage);
                     let refused = || Failure::new(format!("{name}: not offered any more"));
                     match outcome.and_then(|done| done.ok_or_else(refused)) {
                         Ok((times, _)) => part.figures.runs.push(times),
                         Err(failure) => {
-                            self.give_up(engines, part.engine, failure)?;
+                            self.drop_peer(engines, part.engine_index, failure)?;
                             left_out.push(name);
                         }
                     }
                 }
-                parts.retain(|part| engines[part.engine].is_some());
+                parts.retain(|part| engines[part.engine_index].is_some());
             }
-            let so_far = assemble(cell, &parts, &left_out)?;
-            if is_certain(&so_far) {
+            let so_far = cell_result(cell, &parts, &left_out)?;
+            if is_conclusive(&so_far) {
                 break;
             }
-            let limit = so_far.best().map_or(f64::INFINITY, Figures::p50) * BEHIND;
+            let limit = so_far.best_peer().map_or(f64::INFINITY, EngineTimes::p50) * DROP_RATIO;
             for part in parts.iter_mut().filter(|part| part.is_peer()) {
                 if part.figures.p50() > limit {
-                    part.turns = part.figures.runs.len();
+                    part.max_runs = part.figures.runs.len();
                 }
             }
         }
-        assemble(cell, &parts, &left_out).map(Some)
+        cell_result(cell, &parts, &left_out).map(Some)
     }
 
     /// Whether this host has memory for the buffers of all engines.
-    fn has_memory(&self, cell: &Cell) -> bool {
-        let takes = self.peers.iter().filter(|peer| peer.takes(cell));
-        let Err(why) = fits(cell, 1 + takes.count()) else { return true };
+    fn has_memory(&self, cell: &BenchCell) -> bool {
+        let takes = self.peers.iter().filter(|peer| peer.supports_cell(cell));
+        let Err(why) = check_memory(cell, 1 + takes.count()) else { return true };
         self.progress.clear();
-        complain(&why);
+        report_error(&why);
         false
     }
 
     /// Checks all engines' results and finds the peers that are worth their turns.
-    fn trial(
+    fn run_trial(
         &mut self,
-        cell: &Cell,
-        engines: &mut [Option<Engine>],
-    ) -> Result<(Vec<Part>, Vec<String>), Failure> {
+        cell: &BenchCell,
+        engines: &mut [Option<BenchEngine>],
+    ) -> Result<(Vec<CellParticipant>, Vec<String>), Failure> {
         let calls = self.options.calls();
-        let trial = cell.trial(calls);
-        let (mut tried, mut left_out) = (Vec::new(), Vec::new());
+        let trial_request = cell.trial_request(calls);
+        let (mut trial_results, mut left_out) = (Vec::new(), Vec::new());
         for index in 0..engines.len() {
-            let takes = index == 0 || self.peers[index - 1].takes(cell);
+            let takes = index == 0 || self.peers[index - 1].supports_cell(cell);
             let Some(engine) = engines[index].as_ref().filter(|_| takes) else { continue };
             let name = engine.name().to_owned();
-            self.progress.tell(cell, 0, &name);
-            match run_one(engines, index, &trial, &mut self.stage) {
+            self.progress.show_turn(cell, 0, &name);
+            match run_engine(engines, index, &trial_request, &mut self.stage) {
                 Ok(Some((times, wrong))) => {
-                    let order = cell.order(calls, times.p50);
-                    let figures = Figures { engine: name, runs: Vec::new(), wrong };
-                    let is_bound = index > 0 && self.peers[index - 1].is_bound();
+                    let request = cell.request(calls, times.p50);
+                    let figures = EngineTimes { engine: name, runs: Vec::new(), wrong };
+                    let is_bound = index > 0 && self.peers[index - 1].is_bound_engine();
                     let (engine, turns) = (index, usize::MAX);
-                    tried.push((times.p50, Part { engine, order, figures, is_bound, turns }));
+                    trial_results.push((
+                        times.p50,
+                        CellParticipant {
+                            engine_index: engine,
+                            request,
+                            figures,
+                            is_bound,
+                            max_runs: turns,
+                        },
+                    ));
                 }
                 // It has no part in this cell.
                 Ok(None) => {}
                 Err(failure) => {
-                    self.give_up(engines, index, failure)?;
+                    self.drop_peer(engines, index, failure)?;
                     left_out.push(name);
                 }
             }
         }
-        let peers = tried.iter().filter(|(_, part)| part.is_peer()).map(|(p50, _)| *p50);
+        let peers = trial_results.iter().filter(|(_, part)| part.is_peer()).map(|(p50, _)| *p50);
         let best = peers.fold(f64::INFINITY, f64::min);
-        let judged = tried.into_iter().map(|(p50, part)| {
-            let is_far = part.is_peer() && p50 > FAR * best;
-            Part { turns: if is_far { 1 } else { part.turns }, ..part }
+        let with_run_limits = trial_results.into_iter().map(|(p50, part)| {
+            let is_far_behind = part.is_peer() && p50 > FAR_BEHIND_RATIO * best;
+            CellParticipant { max_runs: if is_far_behind { 1 } else { part.max_runs }, ..part }
         });
-        let parts = judged.collect();
+        let parts = with_run_limits.collect();
         Ok((parts, left_out))
     }
 
     /// Goes on without a peer that has failed; without ours, or where a signal has come, there is
     /// nothing to go on with.
-    fn give_up(
+    fn drop_peer(
         &mut self,
-        engines: &mut [Option<Engine>],
+        engines: &mut [Option<BenchEngine>],
         index: usize,
         failure: Failure,
     ) -> Result<(), Failure> {
@@ -283,30 +298,30 @@ impl Bench<'_> {
             return Err(failure);
         }
         self.progress.clear();
-        complain(&format!("{}\n  the measurement goes on without it", failure.message));
+        report_error(&format!("{}\n  the measurement goes on without it", failure.message));
         match engines[index].take() {
-            Some(engine) => engine.abandon(&mut self.stage),
+            Some(engine) => engine.terminate_ranks(&mut self.stage),
             None => Ok(()),
         }
     }
 
-    fn print(&self, text: &str) -> Result<(), Failure> {
+    fn print_text(&self, text: &str) -> Result<(), Failure> {
         self.progress.clear();
-        say(text)
+        write_output(text)
     }
 
-    fn into_results(self) -> Results {
-        Results { run: run_description(self.options), limits: self.limits, cells: self.done }
+    fn into_results(self) -> BenchResults {
+        BenchResults { run: run_info(self.options), limits: self.limits, cells: self.cell_results }
     }
 }
 
 /// The part of the results that is the same for all cells.
-pub(crate) fn run_description(options: &Options) -> Run {
-    Run {
+pub(crate) fn run_info(options: &Options) -> RunInfo {
+    RunInfo {
         transport: options.transport.name().to_owned(),
         pairs: options.pairs(),
-        command: Options::told(),
-        machine: Machine::here(),
+        command: Options::shareable_command_line(),
+        machine: HostMachine::current(),
     }
 }
 
@@ -315,14 +330,14 @@ pub(crate) fn run_description(options: &Options) -> Run {
 ///
 /// # Errors
 /// The message about the cell that is left out.
-pub(crate) fn fits(cell: &Cell, engines: usize) -> Result<(), String> {
-    let needed = cell.memory().saturating_mul(engines);
-    let there = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
+pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), String> {
+    let needed = cell.buffer_bytes().saturating_mul(engines);
+    let available = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
     // Not to the last byte: the engines need some themselves.
-    match there {
+    match available {
         Some(there) if needed > there / 4 * 3 => {
             let (op, bytes, needed, there) =
-                (cell.op.name(), size(cell.bytes()), needed >> 20, there >> 20);
+                (cell.op.name(), size_text(cell.bytes()), needed >> 20, there >> 20);
             Err(format!(
                 "{op} of {bytes} is left out: buffers would take {needed} MiB, of {there} MiB that there are"
             ))
@@ -333,18 +348,18 @@ pub(crate) fn fits(cell: &Cell, engines: usize) -> Result<(), String> {
 
 /// Has one engine carry out an order; what it took, and how many elements were wrong. `None`: it
 /// has nothing for that.
-pub(crate) fn run_one(
-    engines: &mut [Option<Engine>],
+pub(crate) fn run_engine(
+    engines: &mut [Option<BenchEngine>],
     index: usize,
-    order: &Order,
-    stage: &mut Stage,
-) -> Result<Option<(Times, u64)>, Failure> {
+    request: &BenchRequest,
+    stage: &mut RunContext,
+) -> Result<Option<(RunTimes, u64)>, Failure> {
     let Some(engine) = engines.get_mut(index).and_then(Option::as_mut) else {
         return Err(Failure::new("an engine is not there"));
     };
-    let Some(stamps) = engine.run(order, stage)? else { return Ok(None) };
-    let wrong = stamps.iter().map(|rank| rank.wrong).sum();
-    let times = judge(order.op, &stamps);
+    let Some(stamps) = engine.run_request(request, stage)? else { return Ok(None) };
+    let wrong = stamps.iter().map(|rank| rank.wrong_elements).sum();
+    let times = op_times(request.op, &stamps);
     times
         .map(|times| Some((times, wrong)))
         .ok_or_else(|| Failure::new("a rank has not measured anything"))
@@ -352,55 +367,62 @@ pub(crate) fn run_one(
 
 /// Whether more pairs would tell nothing new: the interval is narrow, or all of it says that we are
 /// slower. Too few pairs for an interval are what the user wants.
-fn is_certain(measured: &Measured) -> bool {
+fn is_conclusive(measured: &CellResult) -> bool {
     let Some(ratio) = measured.ratio() else { return true };
     ratio.is_narrow() || ratio.interval.is_none_or(|(low, _)| low > 1.0)
 }
 
-fn assemble(cell: &Cell, parts: &[Part], left_out: &[String]) -> Result<Measured, Failure> {
-    let ours = parts.iter().find(|part| part.engine == 0);
+fn cell_result(
+    cell: &BenchCell,
+    parts: &[CellParticipant],
+    left_out: &[String],
+) -> Result<CellResult, Failure> {
+    let ours = parts.iter().find(|part| part.engine_index == 0);
     let ours = ours.ok_or_else(|| Failure::new("nothing was measured"))?.figures.clone();
     let peers = parts.iter().filter(|part| part.is_peer());
     let peers = peers.map(|part| part.figures.clone()).collect();
-    let bound = parts.iter().find(|part| part.is_bound).map(|part| Figures {
+    let bound = parts.iter().find(|part| part.is_bound).map(|part| EngineTimes {
         engine: bound_name(cell.variant.buffers).to_owned(),
         ..part.figures.clone()
     });
-    Ok(Measured { cell: *cell, ours, peers, bound, left_out: left_out.to_vec() })
+    Ok(CellResult { cell: *cell, libdist: ours, peers, bound, left_out: left_out.to_vec() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cell::samples;
-    use crate::ops::Op;
+    use crate::ops::BenchOp;
     use clap::Parser as _;
 
     #[test]
-    fn it_is_certain_where_more_pairs_would_tell_nothing() {
+    fn narrow_or_slower_interval_is_conclusive() {
         let against = |runs: &[f64]| {
-            let mut measured = samples::measured(Op::AllReduce, 64, &[("a", 1000.0)]);
+            let mut measured = samples::measured(BenchOp::AllReduce, 64, &[("a", 1000.0)]);
             measured.peers[0] = samples::figures("a", runs);
-            is_certain(&measured)
+            is_conclusive(&measured)
         };
         assert!(against(&[900.0, 910.0, 920.0, 930.0, 940.0, 950.0]));
         assert!(against(&[500.0, 600.0, 700.0, 800.0, 900.0, 950.0]));
         assert!(!against(&[500.0, 600.0, 700.0, 800.0, 900.0, 1050.0]));
-        assert!(against(&[500.0, 2000.0]) && is_certain(&samples::measured(Op::Barrier, 0, &[])));
+        assert!(
+            against(&[500.0, 2000.0])
+                && is_conclusive(&samples::measured(BenchOp::Barrier, 0, &[]))
+        );
     }
 
     #[test]
-    fn cells_are_the_product_of_all_that_is_asked_for() {
+    fn cells_are_the_product_of_all_options() {
         let line = "dist-bench --sizes 4,8,64 --ops all_reduce,all_gather,barrier --mode \
                     rewritten,untouched";
         let options = Options::parse_from(line.split(' '));
         let cells = cells(&options, 4);
         // 4 and 8 bytes of all_gather are both one element of each of four ranks, and a barrier has
         // no size.
-        let of = |op: Op| cells.iter().filter(|cell| cell.op == op).count();
-        assert_eq!([Op::AllReduce, Op::AllGather, Op::Barrier].map(of), [6, 4, 2]);
+        let of = |op: BenchOp| cells.iter().filter(|cell| cell.op == op).count();
+        assert_eq!([BenchOp::AllReduce, BenchOp::AllGather, BenchOp::Barrier].map(of), [6, 4, 2]);
         let gathered: Vec<usize> =
-            cells.iter().filter(|c| c.op == Op::AllGather).map(Cell::bytes).collect();
+            cells.iter().filter(|c| c.op == BenchOp::AllGather).map(BenchCell::bytes).collect();
         assert_eq!(gathered, [16, 64, 16, 64]);
     }
 }

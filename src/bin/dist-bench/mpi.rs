@@ -2,11 +2,11 @@
 //! started by its own launcher, with the settings that were found to be the best.
 
 use crate::Failure;
-use crate::build::{Source, find};
-use crate::cell::Cell;
-use crate::engine::Launch;
-use crate::ops::Op;
-use crate::stage::Stage;
+use crate::cell::BenchCell;
+use crate::engine::EngineLauncher;
+use crate::ops::BenchOp;
+use crate::peer_programs::{ProgramSource, find_program};
+use crate::run_context::RunContext;
 use dist::sys::host;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ const FILES: &[(&str, &str)] =
 
 /// An implementation of MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Implementation {
+pub(crate) enum MpiImplementation {
     Openmpi,
     /// Without reading the memory of other processes.
     OpenmpiStaged,
@@ -26,19 +26,20 @@ pub(crate) enum Implementation {
 
 /// What an implementation is called with.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct LauncherSetting {
     /// After the implementation's name.
     name: &'static str,
     arguments: &'static [&'static str],
     /// The only operation that it changes, and from which size on it can be better.
-    only: Option<(Op, usize)>,
+    only_op_and_min_bytes: Option<(BenchOp, usize)>,
 }
 
-const PLAIN: Setting = Setting { name: "", arguments: &[], only: None };
+const DEFAULT_SETTING: LauncherSetting =
+    LauncherSetting { name: "", arguments: &[], only_op_and_min_bytes: None };
 
 /// Shared memory alone, and what follows says whether the other process is read directly where that
 /// pays.
-const SHARED_MEMORY: &[&str] = &[
+const SHARED_MEMORY_ARGUMENTS: &[&str] = &[
     "--mca",
     "pml",
     "ob1",
@@ -50,7 +51,7 @@ const SHARED_MEMORY: &[&str] = &[
 ];
 
 /// The all-reduce that is best for long vectors: a ring, whose pieces have the size that follows.
-const SEGMENTED_RING: &[&str] = &[
+const SEGMENTED_RING_ARGUMENTS: &[&str] = &[
     "--mca",
     "coll_tuned_use_dynamic_rules",
     "1",
@@ -62,15 +63,23 @@ const SEGMENTED_RING: &[&str] = &[
 ];
 
 /// Ranks that wait let others have the core: better where there are fewer cores than ranks.
-const YIELD: &[&str] = &["--mca", "mpi_yield_when_idle", "1"];
+const YIELD_ARGUMENTS: &[&str] = &["--mca", "mpi_yield_when_idle", "1"];
 
-const OPENMPI: &[Setting] = &[
-    PLAIN,
-    Setting { name: "-ring128k", arguments: &["131072"], only: Some((Op::AllReduce, 65_536)) },
-    Setting { name: "-ring1m", arguments: &["1048576"], only: Some((Op::AllReduce, 524_288)) },
+const OPENMPI_SETTINGS: &[LauncherSetting] = &[
+    DEFAULT_SETTING,
+    LauncherSetting {
+        name: "-ring128k",
+        arguments: &["131072"],
+        only_op_and_min_bytes: Some((BenchOp::AllReduce, 65_536)),
+    },
+    LauncherSetting {
+        name: "-ring1m",
+        arguments: &["1048576"],
+        only_op_and_min_bytes: Some((BenchOp::AllReduce, 524_288)),
+    },
 ];
 
-impl Implementation {
+impl MpiImplementation {
     fn name(self) -> &'static str {
         match self {
             Self::Openmpi => "openmpi",
@@ -80,7 +89,7 @@ impl Implementation {
     }
 
     /// How Open MPI moves long vectors between processes; `None` for another one.
-    fn single_copy(self) -> Option<&'static str> {
+    fn single_copy_mechanism(self) -> Option<&'static str> {
         match self {
             Self::Openmpi => Some("cma"),
             Self::OpenmpiStaged => Some("none"),
@@ -111,12 +120,12 @@ impl Implementation {
 
     /// Adds the arguments of the launcher that all programs have.
     pub(crate) fn add_arguments(self, command: &mut Command, ranks: usize) {
-        if let Some(single_copy) = self.single_copy() {
+        if let Some(single_copy) = self.single_copy_mechanism() {
             // Where ranks run is the program's own business, the same as ours.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-            command.args(SHARED_MEMORY).arg(single_copy);
+            command.args(SHARED_MEMORY_ARGUMENTS).arg(single_copy);
             if ranks > host::cores() {
-                command.args(YIELD);
+                command.args(YIELD_ARGUMENTS);
             }
         }
     }
@@ -126,13 +135,13 @@ impl Implementation {
     /// MPI.
     pub(crate) fn add_training_arguments(command: &mut Command, ranks: usize) {
         Self::Openmpi.add_arguments(command, ranks);
-        command.args(SEGMENTED_RING).arg("1048576").args(YIELD);
+        command.args(SEGMENTED_RING_ARGUMENTS).arg("1048576").args(YIELD_ARGUMENTS);
     }
 
-    fn settings(self) -> &'static [Setting] {
+    fn settings(self) -> &'static [LauncherSetting] {
         match self {
-            Self::Openmpi | Self::OpenmpiStaged => OPENMPI,
-            Self::Mpich => &[PLAIN],
+            Self::Openmpi | Self::OpenmpiStaged => OPENMPI_SETTINGS,
+            Self::Mpich => &[DEFAULT_SETTING],
         }
     }
 
@@ -145,58 +154,60 @@ impl Implementation {
     }
 
     /// The program.
-    fn source(self) -> Source {
+    fn source(self) -> ProgramSource {
         let name = if self == Self::Mpich { "mpi-mpich" } else { "mpi-openmpi" };
-        Source { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
+        ProgramSource { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
     }
 }
 
 /// An implementation with a setting, compiled.
 #[derive(Debug)]
-pub(crate) struct Mpi {
+pub(crate) struct MpiEngine {
     name: String,
-    implementation: Implementation,
-    setting: Setting,
+    implementation: MpiImplementation,
+    setting: LauncherSetting,
     launcher: PathBuf,
     program: PathBuf,
 }
 
 /// All settings of an implementation, whose program is compiled unless it was before.
-pub(crate) fn peers(
-    implementation: Implementation,
-    stage: &mut Stage,
-) -> Result<Vec<Box<dyn Launch>>, Failure> {
+pub(crate) fn mpi_engines(
+    implementation: MpiImplementation,
+    stage: &mut RunContext,
+) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
     let remedy = implementation.remedy();
-    let compiler = find(implementation.compiler(), &remedy)?;
-    let launcher = find(implementation.launcher(), &remedy)?;
-    let program = implementation.source().compiled(&compiler, &remedy, stage)?;
+    let compiler = find_program(implementation.compiler(), &remedy)?;
+    let launcher = find_program(implementation.launcher(), &remedy)?;
+    let program = implementation.source().find_or_compile(&compiler, &remedy, stage)?;
     let settings = implementation.settings().iter();
-    let peer = |&setting: &Setting| -> Box<dyn Launch> {
+    let peer = |&setting: &LauncherSetting| -> Box<dyn EngineLauncher> {
         let name = format!("{}{}", implementation.name(), setting.name);
         let (launcher, program) = (launcher.clone(), program.clone());
-        Box::new(Mpi { name, implementation, setting, launcher, program })
+        Box::new(MpiEngine { name, implementation, setting, launcher, program })
     };
     Ok(settings.map(peer).collect())
 }
 
-impl Launch for Mpi {
+impl EngineLauncher for MpiEngine {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
         let mut command = Command::new(&self.launcher);
         self.implementation.add_arguments(&mut command, ranks);
-        if self.setting.only.is_some() {
-            command.args(SEGMENTED_RING);
+        if self.setting.only_op_and_min_bytes.is_some() {
+            command.args(SEGMENTED_RING_ARGUMENTS);
         }
         command.args(self.setting.arguments);
-        command.args(["-n", &ranks.to_string()]).arg(&self.program).arg(place);
+        command.args(["-n", &ranks.to_string()]).arg(&self.program).arg(path_prefix);
         Ok(vec![command])
     }
 
-    fn takes(&self, cell: &Cell) -> bool {
-        self.setting.only.is_none_or(|(only, least)| cell.op == only && cell.bytes() >= least)
+    fn supports_cell(&self, cell: &BenchCell) -> bool {
+        self.setting
+            .only_op_and_min_bytes
+            .is_none_or(|(only, least)| cell.op == only && cell.bytes() >= least)
     }
 }
 
@@ -205,45 +216,51 @@ mod tests {
     use super::*;
     use crate::cell::samples::cell;
 
-    fn peer(implementation: Implementation, setting: Setting) -> Mpi {
+    fn peer(implementation: MpiImplementation, setting: LauncherSetting) -> MpiEngine {
         let name = format!("{}{}", implementation.name(), setting.name);
         let (launcher, program) = ("run".into(), "program".into());
-        Mpi { name, implementation, setting, launcher, program }
+        MpiEngine { name, implementation, setting, launcher, program }
     }
 
-    fn words(peer: &Mpi, ranks: usize) -> Vec<String> {
+    fn words(peer: &MpiEngine, ranks: usize) -> Vec<String> {
         let commands = peer.commands(ranks, Path::new("/place")).unwrap();
         let arguments = commands[0].get_args();
         arguments.map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
     #[test]
-    fn the_launcher_is_told_the_setting() {
-        let ring = peer(Implementation::Openmpi, OPENMPI[1]);
-        let said = words(&ring, 2).join(" ");
-        assert!(said.contains("coll_tuned_allreduce_algorithm_segmentsize 131072 -n 2"), "{said}");
+    fn launcher_arguments_have_the_setting() {
+        let ring = peer(MpiImplementation::Openmpi, OPENMPI_SETTINGS[1]);
+        let arguments = words(&ring, 2).join(" ");
+        assert!(
+            arguments.contains("coll_tuned_allreduce_algorithm_segmentsize 131072 -n 2"),
+            "{arguments}"
+        );
         assert!(words(&ring, host::cores() + 1).contains(&"mpi_yield_when_idle".to_owned()));
-        let plain = words(&peer(Implementation::Openmpi, PLAIN), 1).join(" ");
+        let plain = words(&peer(MpiImplementation::Openmpi, DEFAULT_SETTING), 1).join(" ");
         assert!(!plain.contains("dynamic_rules") && !plain.contains("yield"), "{plain}");
         assert!(plain.contains("single_copy_mechanism cma"), "{plain}");
-        let staged = words(&peer(Implementation::OpenmpiStaged, PLAIN), 1).join(" ");
+        let staged = words(&peer(MpiImplementation::OpenmpiStaged, DEFAULT_SETTING), 1).join(" ");
         assert!(staged.contains("single_copy_mechanism none"), "{staged}");
-        let mpich = words(&peer(Implementation::Mpich, PLAIN), 3);
+        let mpich = words(&peer(MpiImplementation::Mpich, DEFAULT_SETTING), 3);
         assert_eq!(mpich, ["-n", "3", "program", "/place"]);
     }
 
     #[test]
-    fn a_ring_takes_part_where_it_can_be_the_best() {
-        let ring = peer(Implementation::Openmpi, OPENMPI[2]);
-        let takes = |op, bytes| ring.takes(&cell(op, bytes));
-        assert!(takes(Op::AllReduce, 1 << 20) && !takes(Op::AllReduce, 1 << 10));
-        assert!(!takes(Op::Broadcast, 1 << 20));
-        assert!(peer(Implementation::Mpich, PLAIN).takes(&cell(Op::Barrier, 0)));
+    fn ring_setting_supports_large_all_reduces_only() {
+        let ring = peer(MpiImplementation::Openmpi, OPENMPI_SETTINGS[2]);
+        let takes = |op, bytes| ring.supports_cell(&cell(op, bytes));
+        assert!(takes(BenchOp::AllReduce, 1 << 20) && !takes(BenchOp::AllReduce, 1 << 10));
+        assert!(!takes(BenchOp::Broadcast, 1 << 20));
+        assert!(
+            peer(MpiImplementation::Mpich, DEFAULT_SETTING)
+                .supports_cell(&cell(BenchOp::Barrier, 0))
+        );
     }
 
     #[test]
-    fn what_to_install_is_told() {
-        let remedy = Implementation::Mpich.remedy();
+    fn remedy_names_the_packages() {
+        let remedy = MpiImplementation::Mpich.remedy();
         assert!(remedy.starts_with("install libmpich-dev and mpich"), "{remedy}");
     }
 }

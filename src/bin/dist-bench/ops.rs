@@ -7,7 +7,7 @@ pub(crate) const ROOT: usize = 0;
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum BenchOp {
     AllReduce,
     Broadcast,
     AllGather,
@@ -22,7 +22,7 @@ pub(crate) enum Op {
 
 /// Which of the ranks' times is an operation's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum TimeRule {
     /// From a rank's call to its return, on the rank with the largest median.
     SlowestRank,
     /// From the root's call until the last rank has returned.
@@ -31,7 +31,7 @@ pub(crate) enum Judged {
     HalfRoundTrip,
 }
 
-impl Op {
+impl BenchOp {
     /// Every operation, in the order in which they are measured.
     pub(crate) const ALL: [Self; 10] = [
         Self::AllReduce,
@@ -82,11 +82,11 @@ impl Op {
     }
 
     /// Which times count.
-    pub(crate) const fn judged(self) -> Judged {
+    pub(crate) const fn time_rule(self) -> TimeRule {
         match self {
-            Self::Broadcast | Self::Scatter => Judged::LastAfterRoot,
-            Self::SendRecv => Judged::HalfRoundTrip,
-            _ => Judged::SlowestRank,
+            Self::Broadcast | Self::Scatter => TimeRule::LastAfterRoot,
+            Self::SendRecv => TimeRule::HalfRoundTrip,
+            _ => TimeRule::SlowestRank,
         }
     }
 
@@ -118,7 +118,7 @@ impl Op {
     }
 }
 
-impl FromStr for Op {
+impl FromStr for BenchOp {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -134,26 +134,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_understood() {
-        for op in Op::ALL {
+    fn operation_names_are_parsed() {
+        for op in BenchOp::ALL {
             assert_eq!(op.name().parse(), Ok(op));
         }
-        assert!("allreduce".parse::<Op>().unwrap_err().contains("all_reduce, broadcast"));
+        assert!("allreduce".parse::<BenchOp>().unwrap_err().contains("all_reduce, broadcast"));
     }
 
     #[test]
-    fn bytes_mean_what_they_do_in_nccl_tests() {
-        assert_eq!(Op::AllReduce.elements(64, 4, 8), 16);
-        assert_eq!(Op::AllReduce.elements(2, 4, 8), 1);
-        assert_eq!(Op::AllGather.elements(64, 4, 8), 16);
-        assert_eq!(Op::AllGather.elements(4, 4, 8), 8);
-        assert_eq!(Op::AllToAll.elements(100, 4, 8), 24);
-        assert_eq!(Op::Barrier.elements(64, 4, 8), 0);
-        assert_eq!(Op::ReduceScatter.shown_count(16, 8), 2);
-        assert_eq!(Op::Broadcast.shown_count(16, 8), 16);
-        let factor = |op: Op| (op.bus_factor(4) * 100.0).round();
-        assert_eq!(factor(Op::AllReduce), 150.0);
-        assert_eq!(factor(Op::ReduceScatter), 75.0);
-        assert_eq!(factor(Op::Broadcast), 100.0);
+    fn bytes_and_counts_follow_nccl_tests() {
+        assert_eq!(BenchOp::AllReduce.elements(64, 4, 8), 16);
+        assert_eq!(BenchOp::AllReduce.elements(2, 4, 8), 1);
+        assert_eq!(BenchOp::AllGather.elements(64, 4, 8), 16);
+        assert_eq!(BenchOp::AllGather.elements(4, 4, 8), 8);
+        assert_eq!(BenchOp::AllToAll.elements(100, 4, 8), 24);
+        assert_eq!(BenchOp::Barrier.elements(64, 4, 8), 0);
+        assert_eq!(BenchOp::ReduceScatter.shown_count(16, 8), 2);
+        assert_eq!(BenchOp::Broadcast.shown_count(16, 8), 16);
+        let factor = |op: BenchOp| (op.bus_factor(4) * 100.0).round();
+        assert_eq!(factor(BenchOp::AllReduce), 150.0);
+        assert_eq!(factor(BenchOp::ReduceScatter), 75.0);
+        assert_eq!(factor(BenchOp::Broadcast), 100.0);
     }
 }

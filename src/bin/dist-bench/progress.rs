@@ -1,42 +1,42 @@
 //! A line on a terminal that says how far the measurement is.
 
-use crate::cell::Cell;
-use crate::text::size;
+use crate::cell::BenchCell;
+use crate::text::size_text;
 use crate::write_error;
 use std::io::IsTerminal as _;
 
 /// The line, if there is a terminal.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ProgressLine {
     is_shown: bool,
-    cells: usize,
+    total: usize,
     /// How many of them have begun.
-    begun: usize,
+    started: usize,
 }
 
-impl Progress {
+impl ProgressLine {
     /// For so many cells.
     pub(crate) fn new(cells: usize) -> Self {
-        Self { is_shown: std::io::stderr().is_terminal(), cells, begun: 0 }
+        Self { is_shown: std::io::stderr().is_terminal(), total: cells, started: 0 }
     }
 
     /// The next cell begins.
-    pub(crate) fn next(&mut self) {
-        self.begun += 1;
+    pub(crate) fn advance(&mut self) {
+        self.started += 1;
     }
 
     /// Says that an engine is at work on a cell.
-    pub(crate) fn tell(&self, cell: &Cell, turn: usize, engine: &str) {
+    pub(crate) fn show_turn(&self, cell: &BenchCell, turn: usize, engine: &str) {
         if self.is_shown {
-            let line = line((self.begun, self.cells), cell, turn, engine);
+            let line = turn_line((self.started, self.total), cell, turn, engine);
             write_error(&format!("\r{line}\u{1b}[K"));
         }
     }
 
     /// Shows how many of the cells have begun, and a text.
-    pub(crate) fn show(&self, text: &str) {
+    pub(crate) fn show_text(&self, text: &str) {
         if self.is_shown {
-            write_error(&format!("\r{} of {}: {text}\u{1b}[K", self.begun, self.cells));
+            write_error(&format!("\r{} of {}: {text}\u{1b}[K", self.started, self.total));
         }
     }
 
@@ -48,8 +48,13 @@ impl Progress {
     }
 }
 
-fn line((begun, cells): (usize, usize), cell: &Cell, turn: usize, engine: &str) -> String {
-    let (ranks, op, size) = (cell.ranks, cell.op.name(), size(cell.bytes()));
+fn turn_line(
+    (begun, cells): (usize, usize),
+    cell: &BenchCell,
+    turn: usize,
+    engine: &str,
+) -> String {
+    let (ranks, op, size) = (cell.ranks, cell.op.name(), size_text(cell.bytes()));
     format!("cell {begun} of {cells}: {op} {size}, {ranks} ranks, turn {turn}, {engine}")
 }
 
@@ -57,11 +62,11 @@ fn line((begun, cells): (usize, usize), cell: &Cell, turn: usize, engine: &str) 
 mod tests {
     use super::*;
     use crate::cell::samples::cell;
-    use crate::ops::Op;
+    use crate::ops::BenchOp;
 
     #[test]
-    fn it_is_said_who_does_what() {
-        let text = line((3, 57), &cell(Op::AllGather, 65_536), 4, "mpich");
+    fn progress_line_names_cell_turn_and_engine() {
+        let text = turn_line((3, 57), &cell(BenchOp::AllGather, 65_536), 4, "mpich");
         assert_eq!(text, "cell 3 of 57: all_gather 64 KiB, 2 ranks, turn 4, mpich");
     }
 }

@@ -1,15 +1,15 @@
 //! What times say: medians, percentiles, ratios with the interval in which their median lies. Pure,
 //! and the same for all engines.
 
-use crate::ops::{Judged, Op, ROOT};
-use crate::order::Stamps;
+use crate::ops::{BenchOp, ROOT, TimeRule};
+use crate::request::RankStamps;
 
 /// Two sides of 2.5 %.
-const OUTSIDE: f64 = 0.05;
+const SIGNIFICANCE: f64 = 0.05;
 
 /// What one run of calls took, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Times {
+pub(crate) struct RunTimes {
     /// The median of the calls.
     pub(crate) p50: f64,
     /// The 99th percentile.
@@ -17,25 +17,25 @@ pub(crate) struct Times {
     /// The mean: what calls take that follow each other.
     pub(crate) mean: f64,
     /// Where another rank's end counts: the median of the root's own calls.
-    pub(crate) root: Option<f64>,
+    pub(crate) root_p50: Option<f64>,
 }
 
-impl Times {
+impl RunTimes {
     /// Of calls that took so long.
-    fn of(calls: &[f64], root: Option<f64>) -> Self {
-        Self { p50: median(calls), p99: percentile(calls, 99), mean: mean(calls), root }
+    fn of_calls(calls: &[f64], root: Option<f64>) -> Self {
+        Self { p50: median(calls), p99: percentile(calls, 99), mean: mean(calls), root_p50: root }
     }
 }
 
 /// A value with the interval that has it with a probability of 95 %, where there were enough pairs
 /// to tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
+pub(crate) struct MedianEstimate {
     pub(crate) value: f64,
     pub(crate) interval: Option<(f64, f64)>,
 }
 
-impl Estimate {
+impl MedianEstimate {
     /// True where the interval does not reach further than 10 % of the value to each side, on
     /// average.
     pub(crate) fn is_narrow(&self) -> bool {
@@ -44,35 +44,38 @@ impl Estimate {
 }
 
 /// What the stamps of all ranks say about an operation. `None` where a rank that counts has none.
-pub(crate) fn judge(op: Op, ranks: &[Stamps]) -> Option<Times> {
-    let own = |stamps: &Stamps| -> Vec<f64> {
-        stamps.calls.iter().map(|&(start, end)| span(start, end)).collect()
+pub(crate) fn op_times(op: BenchOp, rank_stamps: &[RankStamps]) -> Option<RunTimes> {
+    let call_spans = |stamps: &RankStamps| -> Vec<f64> {
+        stamps.call_times.iter().map(|&(start, end)| span_ns(start, end)).collect()
     };
-    let root = ranks.get(ROOT).filter(|stamps| !stamps.calls.is_empty())?;
-    Some(match op.judged() {
-        Judged::HalfRoundTrip => {
-            let times: Vec<f64> = own(root).iter().map(|time| time / 2.0).collect();
-            Times::of(&times, None)
+    let root = rank_stamps.get(ROOT).filter(|stamps| !stamps.call_times.is_empty())?;
+    Some(match op.time_rule() {
+        TimeRule::HalfRoundTrip => {
+            let times: Vec<f64> = call_spans(root).iter().map(|time| time / 2.0).collect();
+            RunTimes::of_calls(&times, None)
         }
-        Judged::SlowestRank => {
-            let all: Vec<Vec<f64>> = ranks.iter().map(own).collect();
-            let most = |of: &dyn Fn(&[f64]) -> f64| all.iter().map(|t| of(t)).fold(0.0, f64::max);
-            let (p50, p99) = (most(&median), most(&|times| percentile(times, 99)));
-            Times { p50, p99, mean: most(&mean), root: None }
+        TimeRule::SlowestRank => {
+            let all: Vec<Vec<f64>> = rank_stamps.iter().map(call_spans).collect();
+            let largest_of_ranks =
+                |of: &dyn Fn(&[f64]) -> f64| all.iter().map(|t| of(t)).fold(0.0, f64::max);
+            let (p50, p99) =
+                (largest_of_ranks(&median), largest_of_ranks(&|times| percentile(times, 99)));
+            RunTimes { p50, p99, mean: largest_of_ranks(&mean), root_p50: None }
         }
-        Judged::LastAfterRoot => {
-            let ends = |call: usize| ranks.iter().filter_map(move |rank| rank.calls.get(call));
+        TimeRule::LastAfterRoot => {
+            let ends =
+                |call: usize| rank_stamps.iter().filter_map(move |rank| rank.call_times.get(call));
             let last = |call: usize| ends(call).map(|&(_, end)| end).max().unwrap_or(0);
-            let starts = root.calls.iter().enumerate();
+            let starts = root.call_times.iter().enumerate();
             let times: Vec<f64> =
-                starts.map(|(call, &(start, _))| span(start, last(call))).collect();
-            Times::of(&times, Some(median(&own(root))))
+                starts.map(|(call, &(start, _))| span_ns(start, last(call))).collect();
+            RunTimes::of_calls(&times, Some(median(&call_spans(root))))
         }
     })
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a time of less than a month")]
-fn span(start: u64, end: u64) -> f64 {
+fn span_ns(start: u64, end: u64) -> f64 {
     end.saturating_sub(start) as f64
 }
 
@@ -95,8 +98,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 
 /// The smallest value that so many of a hundred do not exceed. 0 of none.
 pub(crate) fn percentile(values: &[f64], of_hundred: usize) -> f64 {
-    let place = (values.len() * of_hundred).div_ceil(100);
-    sorted(values).get(place.saturating_sub(1)).copied().unwrap_or(0.0)
+    let rank_index = (values.len() * of_hundred).div_ceil(100);
+    sorted(values).get(rank_index.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// The mean. 0 of none.
@@ -115,22 +118,22 @@ pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
 /// The median of paired ratios. The interval is between two of the ratios themselves: that the
 /// median of all possible ones lies outside is as improbable as that a coin falls so unevenly,
 /// whatever their distribution. Fewer than six tell nothing.
-pub(crate) fn estimate(ratios: &[f64]) -> Estimate {
+pub(crate) fn estimate(ratios: &[f64]) -> MedianEstimate {
     let value = median(ratios);
-    let (sorted, cut) = (sorted(ratios), unlikely(ratios.len()));
-    let interval = (cut > 0).then(|| (sorted[cut - 1], sorted[sorted.len() - cut]));
-    Estimate { value, interval }
+    let (sorted, rank_cut) = (sorted(ratios), binomial_cut(ratios.len()));
+    let interval = (rank_cut > 0).then(|| (sorted[rank_cut - 1], sorted[sorted.len() - rank_cut]));
+    MedianEstimate { value, interval }
 }
 
 /// The largest number of heads of which, or of fewer, a fair coin that is tossed `tosses` times
 /// shows with a probability of at most 2.5 %; plus one. 0: not even none is so improbable.
-fn unlikely(tosses: usize) -> usize {
+fn binomial_cut(tosses: usize) -> usize {
     #[allow(clippy::cast_precision_loss, reason = "a small number of pairs")]
     let number = |count: usize| count as f64;
     let (mut chance, mut sum) = (0.5f64.powf(number(tosses)), 0.0);
     for heads in 0..tosses {
         sum += chance;
-        if sum > OUTSIDE / 2.0 {
+        if sum > SIGNIFICANCE / 2.0 {
             return heads;
         }
         chance *= number(tosses - heads) / number(heads + 1);
@@ -142,12 +145,12 @@ fn unlikely(tosses: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn stamps(calls: &[(u64, u64)]) -> Stamps {
-        Stamps { wrong: 0, calls: calls.to_vec() }
+    fn stamps(calls: &[(u64, u64)]) -> RankStamps {
+        RankStamps { wrong_elements: 0, call_times: calls.to_vec() }
     }
 
     #[test]
-    fn medians_and_percentiles_are_the_usual_ones() {
+    fn medians_percentiles_and_means() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
@@ -161,44 +164,44 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_rank_counts() {
+    fn all_reduce_time_is_that_of_the_slowest_rank() {
         let quick = stamps(&[(0, 10), (20, 30), (40, 50)]);
         let slow = stamps(&[(0, 30), (20, 45), (40, 57)]);
-        let times = judge(Op::AllReduce, &[quick.clone(), slow]).unwrap();
-        assert_eq!(times, Times { p50: 25.0, p99: 30.0, mean: 24.0, root: None });
-        assert!(judge(Op::AllReduce, &[Stamps::default(), quick]).is_none());
+        let times = op_times(BenchOp::AllReduce, &[quick.clone(), slow]).unwrap();
+        assert_eq!(times, RunTimes { p50: 25.0, p99: 30.0, mean: 24.0, root_p50: None });
+        assert!(op_times(BenchOp::AllReduce, &[RankStamps::default(), quick]).is_none());
     }
 
     #[test]
-    fn a_broadcast_ends_with_the_last_and_begins_with_the_root() {
+    fn broadcast_time_is_root_start_to_last_end() {
         let root = stamps(&[(100, 110), (200, 210), (300, 312)]);
         let others = [stamps(&[(90, 150), (190, 240), (320, 330)]), stamps(&[(0, 120); 3])];
         let all = [root, others[0].clone(), others[1].clone()];
-        let times = judge(Op::Broadcast, &all).unwrap();
-        assert_eq!(times, Times { p50: 40.0, p99: 50.0, mean: 40.0, root: Some(10.0) });
+        let times = op_times(BenchOp::Broadcast, &all).unwrap();
+        assert_eq!(times, RunTimes { p50: 40.0, p99: 50.0, mean: 40.0, root_p50: Some(10.0) });
     }
 
     #[test]
-    fn a_ping_pong_is_half_of_what_its_starter_sees() {
-        let all = [stamps(&[(0, 10), (10, 30)]), stamps(&[(0, 1000); 2]), Stamps::default()];
-        let times = judge(Op::SendRecv, &all).unwrap();
+    fn ping_pong_time_is_half_the_round_trip() {
+        let all = [stamps(&[(0, 10), (10, 30)]), stamps(&[(0, 1000); 2]), RankStamps::default()];
+        let times = op_times(BenchOp::SendRecv, &all).unwrap();
         assert_eq!((times.p50, times.mean), (7.5, 7.5));
     }
 
     #[test]
-    fn the_interval_is_that_of_the_binomial_distribution() {
-        assert_eq!([5, 6, 8, 9, 10, 20, 30].map(unlikely), [0, 1, 1, 2, 2, 6, 10]);
+    fn interval_follows_the_binomial_distribution() {
+        assert_eq!([5, 6, 8, 9, 10, 20, 30].map(binomial_cut), [0, 1, 1, 2, 2, 6, 10]);
         let ratios: Vec<f64> = (1..=10).map(f64::from).collect();
-        let Estimate { value, interval } = estimate(&ratios);
+        let MedianEstimate { value, interval } = estimate(&ratios);
         assert_eq!((value, interval), (5.5, Some((2.0, 9.0))));
         assert_eq!(estimate(&ratios[..5]).interval, None);
         assert_eq!(estimate(&[]).interval, None);
     }
 
     #[test]
-    fn a_narrow_interval_is_within_a_tenth() {
-        let with = |low, high| Estimate { value: 1.0, interval: Some((low, high)) };
+    fn narrow_interval_is_within_ten_percent() {
+        let with = |low, high| MedianEstimate { value: 1.0, interval: Some((low, high)) };
         assert!(with(0.95, 1.1).is_narrow() && !with(0.85, 1.1).is_narrow());
-        assert!(!Estimate { value: 1.0, interval: None }.is_narrow());
+        assert!(!MedianEstimate { value: 1.0, interval: None }.is_narrow());
     }
 }

@@ -1,16 +1,16 @@
 //! The table as people read it, and what is said at its end. Pure.
 
-use crate::cell::{Cell, Measured, Verdict};
-use crate::ops::Op;
-use crate::order::redop_name;
-use crate::stats::{Estimate, geometric_mean};
-use crate::text::{count, microseconds, size};
+use crate::cell::{BenchCell, CellResult, CellVerdict};
+use crate::ops::BenchOp;
+use crate::request::redop_name;
+use crate::stats::{MedianEstimate, geometric_mean};
+use crate::text::{count_text, microseconds_text, size_text};
 
 /// Cells in whose 99th percentile we may be behind.
-const TAIL_ALLOWED: f64 = 0.05;
+const ALLOWED_TAIL_SHARE: f64 = 0.05;
 
 /// What stands above the rows of one operation: the way of calling, and the names of the columns.
-pub(crate) fn head(cell: &Cell, transport: &str, has_peers: bool) -> String {
+pub(crate) fn table_header(cell: &BenchCell, transport: &str, has_peers: bool) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
     let mut columns = format!(
         "{:>11} {:>11} {:>7} {:>6} {:>10} {:>10} {:>10} {:>8} {:>8} {:>6}",
@@ -38,13 +38,13 @@ pub(crate) fn head(cell: &Cell, transport: &str, has_peers: bool) -> String {
 }
 
 /// Whether the root's own calls are told beside.
-fn has_root(op: Op) -> bool {
-    op.judged() == crate::ops::Judged::LastAfterRoot
+fn has_root(op: BenchOp) -> bool {
+    op.time_rule() == crate::ops::TimeRule::LastAfterRoot
 }
 
 /// A row.
-pub(crate) fn row(measured: &Measured) -> String {
-    let Measured { cell, ours, .. } = measured;
+pub(crate) fn table_row(measured: &CellResult) -> String {
+    let CellResult { cell, libdist: ours, .. } = measured;
     let (algbw, busbw) = measured.bandwidths(ours.p50());
     let redop = if cell.op.reduces() { redop_name(cell.redop) } else { "none" };
     let wrong = ours.wrong + measured.peers.iter().map(|peer| peer.wrong).sum::<u64>();
@@ -54,27 +54,27 @@ pub(crate) fn row(measured: &Measured) -> String {
         cell.op.shown_count(cell.count, cell.ranks),
         cell.dtype.name(),
         redop,
-        microseconds(ours.p50()),
-        microseconds(ours.p99()),
-        microseconds(ours.mean()),
+        microseconds_text(ours.p50()),
+        microseconds_text(ours.p99()),
+        microseconds_text(ours.mean()),
         algbw,
         busbw,
         wrong
     );
     if has_root(cell.op) {
-        let root = ours.root().map_or_else(|| "-".to_owned(), microseconds);
+        let root = ours.root_p50().map_or_else(|| "-".to_owned(), microseconds_text);
         text.push_str(&format!(" {root:>10}"));
     }
-    if let (Some(best), Some(ratio)) = (measured.best(), measured.ratio()) {
-        let lost = measured.verdict().and_then(Verdict::lost).unwrap_or("");
+    if let (Some(best), Some(ratio)) = (measured.best_peer(), measured.ratio()) {
+        let lost = measured.verdict().and_then(CellVerdict::loss_reason).unwrap_or("");
         text.push_str(&format!(
             "  {:<17} {:>10} {:>10} {:>10} {:>6.2} {:<14} {lost}",
             best.engine,
-            microseconds(best.p50()),
-            microseconds(best.p99()),
-            microseconds(best.mean()),
+            microseconds_text(best.p50()),
+            microseconds_text(best.p99()),
+            microseconds_text(best.mean()),
             ratio.value,
-            interval(&ratio)
+            interval_text(&ratio)
         ));
     } else if !measured.left_out.is_empty() {
         text.push_str("  no peer was left");
@@ -82,99 +82,110 @@ pub(crate) fn row(measured: &Measured) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-fn interval(ratio: &Estimate) -> String {
+fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
 /// The number of ranks, the way to call and the operation: cells with the same have one geometric
 /// mean.
-pub(crate) fn kind(cell: &Cell) -> (usize, [&'static str; 4], &'static str) {
+pub(crate) fn mean_key(cell: &BenchCell) -> (usize, [&'static str; 4], &'static str) {
     (cell.ranks, cell.variant.describe(), cell.op.name())
 }
 
 /// One operation, called in one way, against the best peers of its cells.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Mean {
+pub(crate) struct OpMean {
     pub(crate) ranks: usize,
-    pub(crate) words: [&'static str; 4],
+    pub(crate) variant_words: [&'static str; 4],
     pub(crate) op: &'static str,
     /// The geometric mean of the ratios.
     pub(crate) ratio: f64,
     /// The same of the means.
-    pub(crate) of_means: f64,
+    pub(crate) ratio_of_means: f64,
     pub(crate) cells: usize,
     pub(crate) lost: usize,
 }
 
 /// The operations, in the order in which they were measured; nothing where there was no peer.
-pub(crate) fn means(all: &[Measured]) -> Vec<Mean> {
+pub(crate) fn op_means(all: &[CellResult]) -> Vec<OpMean> {
     let mut kinds: Vec<(usize, [&str; 4], &str)> = Vec::new();
     for measured in all.iter().filter(|measured| measured.ratio().is_some()) {
-        if !kinds.contains(&kind(&measured.cell)) {
-            kinds.push(kind(&measured.cell));
+        if !kinds.contains(&mean_key(&measured.cell)) {
+            kinds.push(mean_key(&measured.cell));
         }
     }
     let mean = |(ranks, words, op): (usize, [&'static str; 4], &'static str)| {
-        let own = all.iter().filter(|measured| kind(&measured.cell) == (ranks, words, op));
+        let own = all.iter().filter(|measured| mean_key(&measured.cell) == (ranks, words, op));
         let (mut ratios, mut of_means, mut lost) = (Vec::new(), Vec::new(), 0);
         for measured in own {
             ratios.extend(measured.ratio().map(|ratio| ratio.value));
             of_means.extend(measured.ratio_of_means());
-            lost += usize::from(measured.verdict().is_some_and(|v| v.lost().is_some()));
+            lost += usize::from(measured.verdict().is_some_and(|v| v.loss_reason().is_some()));
         }
         let (ratio, of_means) = (geometric_mean(&ratios), geometric_mean(&of_means));
-        Mean { ranks, words, op, ratio, of_means, cells: ratios.len(), lost }
+        OpMean {
+            ranks,
+            variant_words: words,
+            op,
+            ratio,
+            ratio_of_means: of_means,
+            cells: ratios.len(),
+            lost,
+        }
     };
     kinds.into_iter().map(mean).collect()
 }
 
 /// In how many cells our 99th percentile is above the best peer's, and of how many.
-pub(crate) fn tails(all: &[Measured]) -> (usize, usize) {
-    let pairs =
-        all.iter().filter_map(|measured| Some((measured.ours.p99(), measured.best()?.p99())));
+pub(crate) fn tail_counts(all: &[CellResult]) -> (usize, usize) {
+    let pairs = all
+        .iter()
+        .filter_map(|measured| Some((measured.libdist.p99(), measured.best_peer()?.p99())));
     pairs.fold((0, 0), |(above, cells), (ours, peer)| (above + usize::from(ours > peer), cells + 1))
 }
 
 /// What is said at the end; nothing where there was no peer.
-pub(crate) fn summary(all: &[Measured]) -> String {
-    let means = means(all);
+pub(crate) fn summary_text(all: &[CellResult]) -> String {
+    let means = op_means(all);
     if means.is_empty() {
         return String::new();
     }
     let mut text = "\nTime by the best peer's, geometric means: of medians, of means\n".to_owned();
-    for Mean { ranks, words, op, ratio, of_means, cells, lost } in &means {
-        let (words, cells) = (words.join(", "), count(*cells, "cell"));
+    for OpMean { ranks, variant_words: words, op, ratio, ratio_of_means: of_means, cells, lost } in
+        &means
+    {
+        let (words, cells) = (words.join(", "), count_text(*cells, "cell"));
         text.push_str(&format!(
             "{ratio:>6.2} {of_means:>6.2}  {op:<15} {ranks} ranks, {words}: {cells}, {lost} lost\n"
         ));
     }
     text.push_str(&format!("{}\n", tails_text(all)));
-    text + &lost_cells(all)
+    text + &lost_cells_text(all)
 }
 
 /// The same in words.
-pub(crate) fn tails_text(all: &[Measured]) -> String {
-    let (above, cells) = tails(all);
+pub(crate) fn tails_text(all: &[CellResult]) -> String {
+    let (above, cells) = tail_counts(all);
     #[allow(clippy::cast_precision_loss, reason = "a share is shown with few digits")]
     let share = 100.0 * above as f64 / cells.max(1) as f64;
-    let (cells, allowed) = (count(cells, "cell"), TAIL_ALLOWED * 100.0);
+    let (cells, allowed) = (count_text(cells, "cell"), ALLOWED_TAIL_SHARE * 100.0);
     format!(
         "p99 is above the best peer's in {above} of {cells} ({share:.1} %; {allowed:.0} % are allowed)"
     )
 }
 
-fn lost_cells(all: &[Measured]) -> String {
+fn lost_cells_text(all: &[CellResult]) -> String {
     let mut text = String::new();
     for measured in all {
-        let Some(why) = measured.verdict().and_then(Verdict::lost) else { continue };
-        let (Some(ratio), Some(best)) = (measured.ratio(), measured.best()) else { continue };
-        let Cell { ranks, op, variant, .. } = measured.cell;
-        let (op, size, words) = (op.name(), size(measured.cell.bytes()), variant.describe());
+        let Some(why) = measured.verdict().and_then(CellVerdict::loss_reason) else { continue };
+        let (Some(ratio), Some(best)) = (measured.ratio(), measured.best_peer()) else { continue };
+        let BenchCell { ranks, op, variant, .. } = measured.cell;
+        let (op, size, words) = (op.name(), size_text(measured.cell.bytes()), variant.describe());
         text.push_str(&format!(
             "  {op} {size}, {ranks} ranks, {}: {:.2} ({}) of {}, {why}\n",
             words.join(", "),
             ratio.value,
-            interval(&ratio),
+            interval_text(&ratio),
             best.engine
         ));
     }
@@ -187,21 +198,22 @@ mod tests {
     use crate::cell::samples::measured;
 
     #[test]
-    fn a_row_has_a_word_for_each_column() {
-        let row = row(&measured(Op::AllReduce, 65_536, &[]));
+    fn row_has_one_field_per_column() {
+        let row = table_row(&measured(BenchOp::AllReduce, 65_536, &[]));
         let words: Vec<&str> = row.split_whitespace().collect();
         let expected =
             ["65536", "16384", "f32", "sum", "1.000", "2.000", "1.500", "65.54", "65.54", "0"];
         assert_eq!(words, expected);
-        let head = head(&measured(Op::AllReduce, 4, &[]).cell, "auto", false);
+        let head = table_header(&measured(BenchOp::AllReduce, 4, &[]).cell, "auto", false);
         let lines: Vec<&str> = head.lines().collect();
         assert!(lines[1].starts_with("all_reduce, 2 ranks, rewritten, ordinary, in place"));
         assert_eq!(lines[2].len(), row.trim_end().len());
     }
 
     #[test]
-    fn a_row_against_peers_says_who_won() {
-        let text = row(&measured(Op::AllGather, 64, &[("mpich", 1250.0), ("openmpi", 2000.0)]));
+    fn row_names_best_peer_and_result() {
+        let text =
+            table_row(&measured(BenchOp::AllGather, 64, &[("mpich", 1250.0), ("openmpi", 2000.0)]));
         assert!(
             text.ends_with(
                 "mpich                  1.250      2.500      1.875   0.80 0.80 to 0.80\n"
@@ -209,26 +221,26 @@ mod tests {
             "{text}"
         );
         assert!(text.trim_start().starts_with("64           8     f32   none"), "{text}");
-        let text = row(&measured(Op::AllReduce, 64, &[("openmpi", 800.0)]));
+        let text = table_row(&measured(BenchOp::AllReduce, 64, &[("openmpi", 800.0)]));
         assert!(text.ends_with("1.25 1.25 to 1.25   slower\n"), "{text}");
     }
 
     #[test]
-    fn the_root_is_told_of_a_broadcast() {
-        let mut broadcast = measured(Op::Broadcast, 64, &[]);
-        broadcast.ours.runs.iter_mut().for_each(|times| times.root = Some(250.0));
-        assert!(row(&broadcast).ends_with(" 0.250\n"));
-        assert!(head(&broadcast.cell, "shm", false).ends_with("root us\n"));
+    fn broadcast_row_has_root_time() {
+        let mut broadcast = measured(BenchOp::Broadcast, 64, &[]);
+        broadcast.libdist.runs.iter_mut().for_each(|times| times.root_p50 = Some(250.0));
+        assert!(table_row(&broadcast).ends_with(" 0.250\n"));
+        assert!(table_header(&broadcast.cell, "shm", false).ends_with("root us\n"));
     }
 
     #[test]
-    fn the_end_has_means_and_lost_cells() {
+    fn summary_has_means_and_lost_cells() {
         let all = [
-            measured(Op::AllReduce, 4, &[("openmpi", 4000.0)]),
-            measured(Op::AllReduce, 65_536, &[("mpich", 250.0)]),
-            measured(Op::Barrier, 0, &[("mpich", 2000.0)]),
+            measured(BenchOp::AllReduce, 4, &[("openmpi", 4000.0)]),
+            measured(BenchOp::AllReduce, 65_536, &[("mpich", 250.0)]),
+            measured(BenchOp::Barrier, 0, &[("mpich", 2000.0)]),
         ];
-        let text = summary(&all);
+        let text = summary_text(&all);
         assert!(
             text.contains("  1.00   1.00  all_reduce      2 ranks, rewritten, ordinary"),
             "{text}"
@@ -237,7 +249,7 @@ mod tests {
         assert!(text.contains("above the best peer's in 1 of 3 cells (33.3 %"), "{text}");
         assert!(text.contains("  all_reduce 64 KiB, 2 ranks"), "{text}");
         assert!(text.ends_with("4.00 (4.00 to 4.00) of mpich, slower\n"), "{text}");
-        assert!(summary(&all[..1]).ends_with("No cell is lost.\n"));
-        assert_eq!(summary(&[measured(Op::AllReduce, 4, &[])]), "");
+        assert!(summary_text(&all[..1]).ends_with("No cell is lost.\n"));
+        assert_eq!(summary_text(&[measured(BenchOp::AllReduce, 4, &[])]), "");
     }
 }

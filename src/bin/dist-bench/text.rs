@@ -14,7 +14,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// The same in words: `4 B`, `64 KiB`, `32 MiB`; only where nothing is lost with a larger unit.
-pub(crate) fn size(bytes: usize) -> String {
+pub(crate) fn size_text(bytes: usize) -> String {
     let unit = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     unit.map_or_else(
         || format!("{bytes} B"),
@@ -23,7 +23,7 @@ pub(crate) fn size(bytes: usize) -> String {
 }
 
 /// Nanoseconds as microseconds with as many digits as mean something.
-pub(crate) fn microseconds(ns: f64) -> String {
+pub(crate) fn microseconds_text(ns: f64) -> String {
     let us = ns / 1e3;
     let digits = match us {
         _ if us < 9.9995 => 3,
@@ -35,7 +35,7 @@ pub(crate) fn microseconds(ns: f64) -> String {
 }
 
 /// A number of things: "1 cell", "2 cells".
-pub(crate) fn count(number: usize, thing: &str) -> String {
+pub(crate) fn count_text(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -53,18 +53,21 @@ mod tests {
             ("1025", 1025, "1025 B"),
         ] {
             assert_eq!(parse_size(text), Ok(bytes));
-            assert_eq!(size(bytes), words);
+            assert_eq!(size_text(bytes), words);
         }
-        assert_eq!(size(0), "0 B");
+        assert_eq!(size_text(0), "0 B");
         for wrong in ["", "K", "0", "-1", "4k", "1.5M", "99999999999G"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn times_have_digits_that_mean_something() {
-        let shown = [123.4, 9_999.6, 99_996.0, 1_234_500.0, 69_045_000.0].map(microseconds);
+    fn times_have_significant_digits() {
+        let shown = [123.4, 9_999.6, 99_996.0, 1_234_500.0, 69_045_000.0].map(microseconds_text);
         assert_eq!(shown, ["0.123", "10.00", "100.0", "1234.5", "69045"]);
-        assert_eq!((count(1, "cell"), count(2, "cell")), ("1 cell".into(), "2 cells".into()));
+        assert_eq!(
+            (count_text(1, "cell"), count_text(2, "cell")),
+            ("1 cell".into(), "2 cells".into())
+        );
     }
 }

@@ -2,20 +2,20 @@
 //! is clearly faster it gets a row of a tuning file (docs/tuning.md), which `DIST_TUNING_FILE`
 //! names to the library.
 
-use crate::cell::Cell;
+use crate::cell::BenchCell;
 use crate::cli::Options;
-use crate::engine::Engine;
-use crate::files;
-use crate::machine::Machine;
+use crate::engine::BenchEngine;
+use crate::libdist_engine::LibdistEngine;
+use crate::machine::HostMachine;
 use crate::measure::cells;
-use crate::ops::Op;
-use crate::order::Order;
-use crate::ours::Ours;
-use crate::progress::Progress;
-use crate::stage::Stage;
-use crate::stats::{judge, median};
-use crate::text::size;
-use crate::{Failure, say};
+use crate::ops::BenchOp;
+use crate::progress::ProgressLine;
+use crate::request::BenchRequest;
+use crate::result_files;
+use crate::run_context::RunContext;
+use crate::stats::{median, op_times};
+use crate::text::size_text;
+use crate::{Failure, write_output};
 use dist::algo::algorithms;
 use dist::transport::OpKind;
 use serde_json::{Value, json};
@@ -23,80 +23,85 @@ use std::path::Path;
 
 /// An algorithm gets its row where it takes no more than this of the time of the library's own
 /// choice: less is noise.
-const CLEARLY: f64 = 0.95;
+const WIN_RATIO: f64 = 0.95;
 
 /// What the library chooses itself.
-const OWN: &str = "own choice";
+const OWN_CHOICE: &str = "own choice";
 
 /// The operation as the library numbers it; none for messages, which have no algorithms.
-fn kind(op: Op) -> Option<OpKind> {
+fn op_kind(op: BenchOp) -> Option<OpKind> {
     OpKind::ALL.into_iter().find(|kind| kind.name() == op.name())
 }
 
 /// Measures all algorithms of the operations that are asked for, and writes a tuning file.
 pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
-    let mut stage = Stage::new()?;
+    let mut stage = RunContext::new()?;
     let all = |&ranks: &usize| cells(options, ranks).len();
     let mut tuner = Tuner {
         options,
-        progress: Progress::new(options.ranks().iter().map(all).sum()),
+        progress: ProgressLine::new(options.ranks().iter().map(all).sum()),
         rows: Vec::new(),
     };
     for ranks in options.ranks() {
-        let ours = Ours { transport: options.transport.name(), device: "" };
-        let mut engine = Engine::start(&ours, ranks, &mut stage)?;
-        tuner.tune(ranks, &mut engine, &mut stage)?;
-        engine.end(&mut stage)?;
+        let ours = LibdistEngine { transport: options.transport.name(), device: "" };
+        let mut engine = BenchEngine::start(&ours, ranks, &mut stage)?;
+        tuner.tune_ranks(ranks, &mut engine, &mut stage)?;
+        engine.shut_down(&mut stage)?;
     }
     tuner.progress.clear();
     let Tuner { rows, .. } = tuner;
-    let machine = Machine::here();
-    let comment =
-        format!("{}, on {} cores of {}", Options::told(), machine.cores, machine.processor);
+    let machine = HostMachine::current();
+    let comment = format!(
+        "{}, on {} cores of {}",
+        Options::shareable_command_line(),
+        machine.cores,
+        machine.processor
+    );
     let file = json!({ "comment": comment, "rows": rows });
-    files::write(path, &format!("{file:#}\n"))?;
+    result_files::write_file(path, &format!("{file:#}\n"))?;
     let rows = match rows.len() {
         0 => "no rows: the library chooses best by itself here".to_owned(),
         1 => "1 row".to_owned(),
         many => format!("{many} rows"),
     };
-    say(&format!("\n{}: {rows}. DIST_TUNING_FILE={0} has it used\n", path.display()))
+    write_output(&format!("\n{}: {rows}. DIST_TUNING_FILE={0} has it used\n", path.display()))
 }
 
 /// The tuning under way.
 struct Tuner<'a> {
     options: &'a Options,
-    progress: Progress,
+    progress: ProgressLine,
     rows: Vec<Value>,
 }
 
 /// What one algorithm took for a cell: its name, and the median of each turn in nanoseconds.
-struct Contender {
+struct AlgorithmTimes {
     name: &'static str,
-    order: Order,
-    turns: Vec<f64>,
+    request: BenchRequest,
+    medians_ns: Vec<f64>,
 }
 
 impl Tuner<'_> {
     /// All cells for one number of ranks.
-    fn tune(
+    fn tune_ranks(
         &mut self,
         ranks: usize,
-        engine: &mut Engine,
-        stage: &mut Stage,
+        engine: &mut BenchEngine,
+        stage: &mut RunContext,
     ) -> Result<(), Failure> {
         for cells in cells(self.options, ranks).chunk_by(|a, b| a.op == b.op) {
-            let Some((op, kind)) = cells.first().and_then(|cell| Some((cell.op, kind(cell.op)?)))
+            let Some((op, kind)) =
+                cells.first().and_then(|cell| Some((cell.op, op_kind(cell.op)?)))
             else {
                 continue;
             };
-            self.print(&format!("\n{}, {ranks} ranks, us:\n", op.name()))?;
+            self.print_text(&format!("\n{}, {ranks} ranks, us:\n", op.name()))?;
             let mut fastest = Vec::new();
             for cell in cells {
-                self.progress.next();
-                let contenders = self.contest(cell, kind, engine, stage)?;
-                let winner = winner(&contenders);
-                self.print(&line(cell, &contenders, winner))?;
+                self.progress.advance();
+                let algorithm_times = self.measure_algorithms(cell, kind, engine, stage)?;
+                let winner = fastest_algorithm(&algorithm_times);
+                self.print_text(&result_line(cell, &algorithm_times, winner))?;
                 // What a tuning file counts in: the bytes of the count argument.
                 fastest.push((op.shown_count(cell.count, ranks) * cell.dtype.size(), winner));
             }
@@ -106,48 +111,49 @@ impl Tuner<'_> {
     }
 
     /// Lets all that can do a cell take turns.
-    fn contest(
+    fn measure_algorithms(
         &self,
-        cell: &Cell,
+        cell: &BenchCell,
         kind: OpKind,
-        engine: &mut Engine,
-        stage: &mut Stage,
-    ) -> Result<Vec<Contender>, Failure> {
+        engine: &mut BenchEngine,
+        stage: &mut RunContext,
+    ) -> Result<Vec<AlgorithmTimes>, Failure> {
         let calls = self.options.calls();
         let names = std::iter::once(None).chain(algorithms(kind).map(|row| Some(row.name)));
-        let mut contenders = Vec::new();
+        let mut algorithm_times = Vec::new();
         for name in names {
             let algorithm = name.map(str::to_owned);
-            let trial = Order { algorithm: algorithm.clone(), ..cell.trial(calls) };
-            self.progress.tell(cell, 0, name.unwrap_or(OWN));
-            let Some(stamps) = engine.run(&trial, stage)? else { continue };
-            let wrong: u64 = stamps.iter().map(|rank| rank.wrong).sum();
-            let name = name.unwrap_or(OWN);
-            let Some(times) = judge(cell.op, &stamps).filter(|_| wrong == 0) else {
+            let trial_request =
+                BenchRequest { algorithm: algorithm.clone(), ..cell.trial_request(calls) };
+            self.progress.show_turn(cell, 0, name.unwrap_or(OWN_CHOICE));
+            let Some(stamps) = engine.run_request(&trial_request, stage)? else { continue };
+            let wrong: u64 = stamps.iter().map(|rank| rank.wrong_elements).sum();
+            let name = name.unwrap_or(OWN_CHOICE);
+            let Some(times) = op_times(cell.op, &stamps).filter(|_| wrong == 0) else {
                 let what = format!("{} by {name}: {wrong} elements are wrong", cell.op.name());
                 return Err(Failure::new(what));
             };
-            let order = Order { algorithm, ..cell.order(calls, times.p50) };
-            contenders.push(Contender { name, order, turns: Vec::new() });
+            let request = BenchRequest { algorithm, ..cell.request(calls, times.p50) };
+            algorithm_times.push(AlgorithmTimes { name, request, medians_ns: Vec::new() });
         }
         for turn in 0..self.options.pairs() {
             // Who goes first changes, since what went before leaves the machine as it is.
-            let first = turn % contenders.len();
-            contenders.rotate_left(first);
-            for contender in &mut contenders {
-                self.progress.tell(cell, turn + 1, contender.name);
-                let stamps = engine.run(&contender.order, stage)?;
-                let times = stamps.and_then(|stamps| judge(cell.op, &stamps));
+            let first = turn % algorithm_times.len();
+            algorithm_times.rotate_left(first);
+            for contender in &mut algorithm_times {
+                self.progress.show_turn(cell, turn + 1, contender.name);
+                let stamps = engine.run_request(&contender.request, stage)?;
+                let times = stamps.and_then(|stamps| op_times(cell.op, &stamps));
                 let refused = || Failure::new(format!("{}: not offered any more", contender.name));
-                contender.turns.push(times.ok_or_else(refused)?.p50);
+                contender.medians_ns.push(times.ok_or_else(refused)?.p50);
             }
         }
-        Ok(contenders)
+        Ok(algorithm_times)
     }
 
     /// Adds what one operation has come to.
-    fn add_rows(&mut self, op: Op, fastest: &[(usize, &'static str)], ranks: usize) {
-        for (algorithm, least, most) in ranges(fastest) {
+    fn add_rows(&mut self, op: BenchOp, fastest: &[(usize, &'static str)], ranks: usize) {
+        for (algorithm, least, most) in winning_ranges(fastest) {
             let mut row = json!({
                 "operation": op.name(),
                 "algorithm": algorithm,
@@ -164,38 +170,38 @@ impl Tuner<'_> {
         }
     }
 
-    fn print(&self, text: &str) -> Result<(), Failure> {
+    fn print_text(&self, text: &str) -> Result<(), Failure> {
         self.progress.clear();
-        say(text)
+        write_output(text)
     }
 }
 
 /// Who is fastest: an algorithm only where it clearly is.
-fn winner(contenders: &[Contender]) -> &'static str {
+fn fastest_algorithm(contenders: &[AlgorithmTimes]) -> &'static str {
     let time =
-        |name: &str| contenders.iter().find(|it| it.name == name).map(|it| median(&it.turns));
-    let named = contenders.iter().filter(|it| it.name != OWN);
-    let best = named.min_by(|a, b| median(&a.turns).total_cmp(&median(&b.turns)));
-    match (best, time(OWN)) {
-        (Some(best), Some(own)) if median(&best.turns) <= CLEARLY * own => best.name,
-        _ => OWN,
+        |name: &str| contenders.iter().find(|it| it.name == name).map(|it| median(&it.medians_ns));
+    let named = contenders.iter().filter(|it| it.name != OWN_CHOICE);
+    let best = named.min_by(|a, b| median(&a.medians_ns).total_cmp(&median(&b.medians_ns)));
+    match (best, time(OWN_CHOICE)) {
+        (Some(best), Some(own)) if median(&best.medians_ns) <= WIN_RATIO * own => best.name,
+        _ => OWN_CHOICE,
     }
 }
 
 /// A line of the table: who took how long, the fastest marked.
-fn line(cell: &Cell, contenders: &[Contender], winner: &str) -> String {
-    let mut sorted: Vec<&Contender> = contenders.iter().collect();
-    sorted.sort_by(|a, b| median(&a.turns).total_cmp(&median(&b.turns)));
-    let told = sorted.iter().map(|it| {
+fn result_line(cell: &BenchCell, contenders: &[AlgorithmTimes], winner: &str) -> String {
+    let mut sorted: Vec<&AlgorithmTimes> = contenders.iter().collect();
+    sorted.sort_by(|a, b| median(&a.medians_ns).total_cmp(&median(&b.medians_ns)));
+    let columns = sorted.iter().map(|it| {
         let mark = if it.name == winner { "*" } else { "" };
-        format!("{}{mark} {:.3}", it.name, median(&it.turns) / 1000.0)
+        format!("{}{mark} {:.3}", it.name, median(&it.medians_ns) / 1000.0)
     });
-    format!("{:>10}  {}\n", size(cell.bytes()), told.collect::<Vec<_>>().join(", "))
+    format!("{:>10}  {}\n", size_text(cell.bytes()), columns.collect::<Vec<_>>().join(", "))
 }
 
 /// Ranges of bytes in which one algorithm is fastest, but for those of the library's own choice:
 /// between two sizes of which each has another winner the border is in the geometric middle.
-fn ranges(fastest: &[(usize, &'static str)]) -> Vec<(&'static str, usize, Option<usize>)> {
+fn winning_ranges(fastest: &[(usize, &'static str)]) -> Vec<(&'static str, usize, Option<usize>)> {
     let mut found = Vec::new();
     let mut least = 0;
     let mut runs = fastest.chunk_by(|a, b| a.1 == b.1).peekable();
@@ -203,7 +209,7 @@ fn ranges(fastest: &[(usize, &'static str)]) -> Vec<(&'static str, usize, Option
         let (Some(&(last, name)), next) = (run.last(), runs.peek()) else { continue };
         let most =
             next.and_then(|next| next.first()).map(|next| last.saturating_mul(next.0).isqrt());
-        if name != OWN {
+        if name != OWN_CHOICE {
             found.push((name, least, most));
         }
         least = most.map_or(0, |most| most + 1);
@@ -216,34 +222,38 @@ mod tests {
     use super::*;
     use crate::cell::samples;
 
-    fn contender(name: &'static str, turns: &[f64]) -> Contender {
-        let order = samples::cell(Op::AllReduce, 64).order(None, 1.0);
-        Contender { name, order, turns: turns.to_vec() }
+    fn contender(name: &'static str, turns: &[f64]) -> AlgorithmTimes {
+        let order = samples::cell(BenchOp::AllReduce, 64).request(None, 1.0);
+        AlgorithmTimes { name, request: order, medians_ns: turns.to_vec() }
     }
 
     #[test]
-    fn only_who_is_clearly_faster_wins() {
-        let own = || contender(OWN, &[100.0, 110.0, 105.0]);
+    fn algorithm_wins_only_when_5_percent_faster() {
+        let own = || contender(OWN_CHOICE, &[100.0, 110.0, 105.0]);
         let near = contender("two_shot", &[101.0, 102.0, 103.0]);
-        assert_eq!(winner(&[own(), near]), OWN);
+        assert_eq!(fastest_algorithm(&[own(), near]), OWN_CHOICE);
         let far = contender("cma_read", &[80.0, 500.0, 90.0]);
-        assert_eq!(winner(&[contender("inline", &[94.0, 94.0, 94.0]), own(), far]), "cma_read");
-        assert_eq!(winner(&[own()]), OWN);
+        assert_eq!(
+            fastest_algorithm(&[contender("inline", &[94.0, 94.0, 94.0]), own(), far]),
+            "cma_read"
+        );
+        assert_eq!(fastest_algorithm(&[own()]), OWN_CHOICE);
     }
 
     #[test]
-    fn borders_are_between_the_sizes_that_were_measured() {
-        let fastest = [(4, OWN), (64, "a"), (1024, "a"), (4096, "b"), (65_536, OWN)];
+    fn range_borders_are_geometric_means_of_sizes() {
+        let fastest = [(4, OWN_CHOICE), (64, "a"), (1024, "a"), (4096, "b"), (65_536, OWN_CHOICE)];
         let expected = [("a", 17, Some(2048)), ("b", 2049, Some(16_384))];
-        assert_eq!(ranges(&fastest), expected);
-        assert_eq!(ranges(&[(4, "a"), (64, "a")]), [("a", 0, None)]);
-        assert_eq!(ranges(&[(0, OWN)]), []);
-        assert_eq!(ranges(&[]), []);
+        assert_eq!(winning_ranges(&fastest), expected);
+        assert_eq!(winning_ranges(&[(4, "a"), (64, "a")]), [("a", 0, None)]);
+        assert_eq!(winning_ranges(&[(0, OWN_CHOICE)]), []);
+        assert_eq!(winning_ranges(&[]), []);
     }
 
     #[test]
-    fn operations_have_the_names_of_the_library() {
-        let without = Op::ALL.into_iter().filter(|&op| kind(op).is_none()).collect::<Vec<_>>();
-        assert_eq!(without, [Op::SendRecv]);
+    fn operation_names_match_the_library() {
+        let without =
+            BenchOp::ALL.into_iter().filter(|&op| op_kind(op).is_none()).collect::<Vec<_>>();
+        assert_eq!(without, [BenchOp::SendRecv]);
     }
 }

@@ -1,9 +1,9 @@
 //! Values by which a result is known to be right: small whole numbers, which depend on rank and
-//! place and whose sums every element type can hold. `peers/rank.h` and `peers/gloo.py` have the
-//! same.
+//! place and whose sums every element type can hold. `mpi_engines/rank.h` and `mpi_engines/gloo.py`
+//! have the same.
 
-use crate::ops::{Op, ROOT};
-use crate::order::Order;
+use crate::ops::{BenchOp, ROOT};
+use crate::request::BenchRequest;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
@@ -11,7 +11,7 @@ use dist::base::op::ReduceOp;
 pub(crate) const POISON: u8 = 0xa5;
 
 /// How many ranks' values every type can sum up without rounding.
-pub(crate) const fn most_ranks(dtype: DataType) -> usize {
+pub(crate) const fn max_exact_ranks(dtype: DataType) -> usize {
     match dtype {
         // The narrower of the two has whole numbers up to 8.
         DataType::F8E4M3 | DataType::F8E5M2 => 8,
@@ -20,7 +20,7 @@ pub(crate) const fn most_ranks(dtype: DataType) -> usize {
 }
 
 /// The values of a type are below this.
-const fn base(dtype: DataType) -> u32 {
+const fn value_count(dtype: DataType) -> u32 {
     match dtype {
         DataType::F8E4M3 | DataType::F8E5M2 | DataType::Bool => 2,
         _ => 3,
@@ -29,15 +29,15 @@ const fn base(dtype: DataType) -> u32 {
 
 /// What a rank has at a place of its input.
 #[allow(clippy::cast_possible_truncation, reason = "the lower bits are all that is wanted")]
-fn value(base: u32, rank: usize, place: usize) -> u32 {
-    let place = (place as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
+fn input_value(base: u32, rank: usize, index: usize) -> u32 {
+    let index = (index as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
     let rank = (rank as u32).wrapping_add(1).wrapping_mul(0x85eb_ca6b);
-    ((place ^ rank) >> 16) % base
+    ((index ^ rank) >> 16) % base
 }
 
 /// What the ranks' values at a place become.
-fn folded(base: u32, redop: ReduceOp, ranks: usize, place: usize) -> u32 {
-    let all = (0..ranks).map(|rank| value(base, rank, place));
+fn reduced_value(base: u32, redop: ReduceOp, ranks: usize, index: usize) -> u32 {
+    let all = (0..ranks).map(|rank| input_value(base, rank, index));
     match redop {
         ReduceOp::Min => all.min().unwrap_or(0),
         ReduceOp::Max => all.max().unwrap_or(0),
@@ -46,7 +46,7 @@ fn folded(base: u32, redop: ReduceOp, ranks: usize, place: usize) -> u32 {
 }
 
 /// A small number as the bits of a float with so many bits of mantissa.
-fn float(number: u32, mantissa: u32, bias: u32) -> u64 {
+fn float_bits(number: u32, mantissa: u32, bias: u32) -> u64 {
     let Some(exponent) = number.checked_ilog2() else { return 0 };
     let (number, one) = (u64::from(number), 1u64 << mantissa);
     let scaled = (number << mantissa) >> exponent;
@@ -54,13 +54,13 @@ fn float(number: u32, mantissa: u32, bias: u32) -> u64 {
 }
 
 /// A small number as an element: its bytes come first.
-fn encode(dtype: DataType, number: u32) -> [u8; 16] {
-    let (single, double) = (float(number, 23, 127), float(number, 52, 1023));
+fn element_bytes(dtype: DataType, number: u32) -> [u8; 16] {
+    let (single, double) = (float_bits(number, 23, 127), float_bits(number, 52, 1023));
     let bits = match dtype {
-        DataType::F8E4M3 => float(number, 3, 7),
-        DataType::F8E5M2 => float(number, 2, 15),
-        DataType::F16 => float(number, 10, 15),
-        DataType::Bf16 => float(number, 7, 127),
+        DataType::F8E4M3 => float_bits(number, 3, 7),
+        DataType::F8E5M2 => float_bits(number, 2, 15),
+        DataType::F16 => float_bits(number, 10, 15),
+        DataType::Bf16 => float_bits(number, 7, 127),
         DataType::F32 => single,
         DataType::C64 => single << 32 | single,
         DataType::F64 | DataType::C128 => double,
@@ -75,42 +75,42 @@ fn encode(dtype: DataType, number: u32) -> [u8; 16] {
 }
 
 /// Eight bytes of ones, to fill buffers with.
-pub(crate) fn ones(dtype: DataType) -> u64 {
-    let (one, size) = (encode(dtype, 1), dtype.size().min(8));
+pub(crate) fn ones_word(dtype: DataType) -> u64 {
+    let (one, size) = (element_bytes(dtype, 1), dtype.size().min(8));
     let mut word = [0; 8];
     word.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(&one[..size]));
     u64::from_le_bytes(word)
 }
 
 /// Fills memory with the input of a rank.
-pub(crate) fn fill(dtype: DataType, rank: usize, input: &mut [u8]) {
-    let base = base(dtype);
-    let codes: Vec<[u8; 16]> = (0..base).map(|number| encode(dtype, number)).collect();
+pub(crate) fn fill_input(dtype: DataType, rank: usize, input: &mut [u8]) {
+    let base = value_count(dtype);
+    let codes: Vec<[u8; 16]> = (0..base).map(|number| element_bytes(dtype, number)).collect();
     let size = dtype.size();
     for (place, element) in input.chunks_exact_mut(size).enumerate() {
-        let code = &codes[value(base, rank, place) as usize];
+        let code = &codes[input_value(base, rank, place) as usize];
         element.copy_from_slice(&code[..size]);
     }
 }
 
 /// How many elements of a rank's result are not what the operation should have left there.
-pub(crate) fn count_wrong(order: &Order, rank: usize, ranks: usize, result: &[u8]) -> u64 {
-    let Order { op, dtype, redop, count, .. } = *order;
-    let (base, block) = (base(dtype), (count / ranks).max(1));
-    let own = rank * block;
-    let expected = |place: usize| match op {
-        Op::AllReduce | Op::Reduce => folded(base, redop, ranks, place),
-        Op::ReduceScatter => folded(base, redop, ranks, own + place),
-        Op::Broadcast => value(base, ROOT, place),
-        Op::Scatter => value(base, ROOT, own + place),
-        Op::AllGather | Op::Gather => value(base, place / block, place % block),
-        Op::AllToAll => value(base, place / block, own + place % block),
-        Op::SendRecv => value(base, 1 - rank.min(1), place),
-        Op::Barrier => 0,
+pub(crate) fn count_wrong(request: &BenchRequest, rank: usize, ranks: usize, result: &[u8]) -> u64 {
+    let BenchRequest { op, dtype, redop, count, .. } = *request;
+    let (base, block) = (value_count(dtype), (count / ranks).max(1));
+    let own_offset = rank * block;
+    let expected = |index: usize| match op {
+        BenchOp::AllReduce | BenchOp::Reduce => reduced_value(base, redop, ranks, index),
+        BenchOp::ReduceScatter => reduced_value(base, redop, ranks, own_offset + index),
+        BenchOp::Broadcast => input_value(base, ROOT, index),
+        BenchOp::Scatter => input_value(base, ROOT, own_offset + index),
+        BenchOp::AllGather | BenchOp::Gather => input_value(base, index / block, index % block),
+        BenchOp::AllToAll => input_value(base, index / block, own_offset + index % block),
+        BenchOp::SendRecv => input_value(base, 1 - rank.min(1), index),
+        BenchOp::Barrier => 0,
     };
     // Sums are the largest that there are.
-    let most = base * u32::try_from(ranks).unwrap_or(u32::MAX);
-    let codes: Vec<[u8; 16]> = (0..most).map(|number| encode(dtype, number)).collect();
+    let code_count = base * u32::try_from(ranks).unwrap_or(u32::MAX);
+    let codes: Vec<[u8; 16]> = (0..code_count).map(|number| element_bytes(dtype, number)).collect();
     let (size, mut wrong) = (dtype.size(), 0);
     for (place, element) in result.chunks_exact(size).enumerate() {
         let code = codes.get(expected(place) as usize);
@@ -123,42 +123,48 @@ pub(crate) fn count_wrong(order: &Order, rank: usize, ranks: usize, result: &[u8
 mod tests {
     use super::*;
 
-    fn order(op: Op, dtype: DataType, count: usize) -> Order {
+    fn order(op: BenchOp, dtype: DataType, count: usize) -> BenchRequest {
         let line = format!("run {} {} sum {count} 0 1 0 0 1 0 0 1", op.name(), dtype.name());
-        Order::parse(&line).unwrap()
+        BenchRequest::parse(&line).unwrap()
     }
 
     fn input(dtype: DataType, rank: usize, count: usize) -> Vec<u8> {
         let mut input = vec![0; count * dtype.size()];
-        fill(dtype, rank, &mut input);
+        fill_input(dtype, rank, &mut input);
         input
     }
 
     #[test]
-    fn small_numbers_are_what_the_types_say() {
+    fn small_numbers_are_encoded_in_every_type() {
         for number in 0..120 {
-            let single = encode(DataType::F32, number);
+            let single = element_bytes(DataType::F32, number);
             assert_eq!(
                 single[..4],
                 f64::from(number).to_string().parse::<f32>().unwrap().to_le_bytes()
             );
-            assert_eq!(encode(DataType::F64, number)[..8], f64::from(number).to_le_bytes());
+            assert_eq!(element_bytes(DataType::F64, number)[..8], f64::from(number).to_le_bytes());
             let half = half::f16::from_f64(number.into());
-            assert_eq!(encode(DataType::F16, number)[..2], half.to_le_bytes());
+            assert_eq!(element_bytes(DataType::F16, number)[..2], half.to_le_bytes());
             let half = half::bf16::from_f64(number.into());
-            assert_eq!(encode(DataType::Bf16, number)[..2], half.to_le_bytes());
+            assert_eq!(element_bytes(DataType::Bf16, number)[..2], half.to_le_bytes());
         }
         // The exponents of 8 and 1, and the mantissa of 3 and 7, as the formats are written down.
-        assert_eq!([1, 3, 7, 8].map(|n| encode(DataType::F8E4M3, n)[0]), [0x38, 0x44, 0x4e, 0x50]);
-        assert_eq!([1, 3, 7, 8].map(|n| encode(DataType::F8E5M2, n)[0]), [0x3c, 0x42, 0x47, 0x48]);
-        assert_eq!(encode(DataType::I64, 7)[..8], 7i64.to_le_bytes());
-        assert_eq!(ones(DataType::F32), 0x3f80_0000_3f80_0000);
-        assert_eq!(ones(DataType::I8), 0x0101_0101_0101_0101);
-        assert_eq!(ones(DataType::C128), 1f64.to_bits());
+        assert_eq!(
+            [1, 3, 7, 8].map(|n| element_bytes(DataType::F8E4M3, n)[0]),
+            [0x38, 0x44, 0x4e, 0x50]
+        );
+        assert_eq!(
+            [1, 3, 7, 8].map(|n| element_bytes(DataType::F8E5M2, n)[0]),
+            [0x3c, 0x42, 0x47, 0x48]
+        );
+        assert_eq!(element_bytes(DataType::I64, 7)[..8], 7i64.to_le_bytes());
+        assert_eq!(ones_word(DataType::F32), 0x3f80_0000_3f80_0000);
+        assert_eq!(ones_word(DataType::I8), 0x0101_0101_0101_0101);
+        assert_eq!(ones_word(DataType::C128), 1f64.to_bits());
     }
 
     #[test]
-    fn what_is_right_is_found_right() {
+    fn correct_results_have_no_wrong_elements() {
         let (ranks, count) = (4, 48);
         for dtype in DataType::ALL {
             let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| input(dtype, rank, count)).collect();
@@ -172,10 +178,10 @@ mod tests {
                     .collect();
                 let scattered = &inputs[ROOT][rank * block..][..block];
                 for (op, result) in [
-                    (Op::Broadcast, &inputs[ROOT][..]),
-                    (Op::AllGather, &gathered),
-                    (Op::AllToAll, &exchanged),
-                    (Op::Scatter, scattered),
+                    (BenchOp::Broadcast, &inputs[ROOT][..]),
+                    (BenchOp::AllGather, &gathered),
+                    (BenchOp::AllToAll, &exchanged),
+                    (BenchOp::Scatter, scattered),
                 ] {
                     let order = order(op, dtype, count);
                     assert_eq!(count_wrong(&order, rank, ranks, result), 0, "{op:?} {dtype}");
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_all_ranks() {
+    fn reduction_results_are_checked_by_rank() {
         let (ranks, count) = (4, 40);
         let mut sums = vec![0u8; count];
         for rank in 0..ranks {
@@ -193,17 +199,17 @@ mod tests {
                 *sum += value;
             }
         }
-        let all = order(Op::AllReduce, DataType::U8, count);
+        let all = order(BenchOp::AllReduce, DataType::U8, count);
         assert_eq!(count_wrong(&all, 0, ranks, &sums), 0);
-        let part = order(Op::ReduceScatter, DataType::U8, count);
+        let part = order(BenchOp::ReduceScatter, DataType::U8, count);
         assert_eq!(count_wrong(&part, 2, ranks, &sums[20..30]), 0);
         // Another rank's part.
         assert!(count_wrong(&part, 1, ranks, &sums[20..30]) > 0);
     }
 
     #[test]
-    fn what_is_wrong_is_counted() {
-        let order = order(Op::Broadcast, DataType::F32, 100);
+    fn wrong_elements_are_counted() {
+        let order = order(BenchOp::Broadcast, DataType::F32, 100);
         let mut result = input(DataType::F32, ROOT, 100);
         result[40..48].fill(POISON);
         assert_eq!(count_wrong(&order, 1, 2, &result), 2);

@@ -36,21 +36,21 @@ pub(crate) struct Options {
     pub(crate) command: Option<Command>,
 
     #[command(flatten)]
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: VerdictOptions,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Say who is behind, who called something else, who died, who was slow, and where each rank is
-    Verdict(Verdict),
+    Verdict(VerdictOptions),
     /// Merge the traces of all ranks into one on a common clock, for Perfetto
-    Trace(crate::trace::Options),
+    Trace(crate::trace::TraceOptions),
 }
 
 /// `dist-doctor verdict`.
 #[derive(Debug, Args)]
-pub(crate) struct Verdict {
+pub(crate) struct VerdictOptions {
     /// Dumps, folders of dumps, or what the names of all dumps begin with
     #[arg(value_name = "FILE|FOLDER|PREFIX")]
     pub(crate) places: Vec<OsString>,
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
 
-    fn parse(line: &str) -> Result<Verdict, clap::Error> {
+    fn parse(line: &str) -> Result<VerdictOptions, clap::Error> {
         let options = Options::try_parse_from(line.split(' '))?;
         Ok(match options.command {
             Some(Command::Verdict(verdict)) => verdict,
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_needs_no_name() {
+    fn verdict_is_the_default_command() {
         for line in ["dist-doctor a b --json", "dist-doctor verdict --json a b"] {
             let verdict = parse(line).unwrap();
             assert_eq!(verdict.places, ["a", "b"]);

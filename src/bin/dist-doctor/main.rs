@@ -4,8 +4,8 @@
 //! | file | what it is |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `files` | which files are meant, and reading them within bounds |
-//! | `dump` | one dump, taken apart and checked |
+//! | `input_files` | which files are meant, and reading them within bounds |
+//! | `recorder_dump` | one dump, taken apart and checked |
 //! | `job` | the dumps of all ranks, brought together by group |
 //! | `verdict` | who is to blame, from the dumps |
 //! | `trace` | one trace of those of all ranks |
@@ -14,11 +14,11 @@
 //! It trusts no file: whatever is in one, it is read within bounds and refused with its name.
 
 mod cli;
-mod dump;
-mod files;
+mod input_files;
 mod job;
+mod recorder_dump;
 #[cfg(test)]
-mod made_up;
+mod sample_dumps;
 mod text;
 mod trace;
 mod verdict;
@@ -29,7 +29,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 /// Wrong usage, or nothing to read.
-const UNUSABLE: u8 = 2;
+const EXIT_UNUSABLE: u8 = 2;
 
 /// Why a command ends without an answer, and the exit status that tells so.
 #[derive(Debug)]
@@ -43,15 +43,15 @@ pub(crate) struct Failure {
 impl Failure {
     /// What was given cannot be used.
     pub(crate) fn unusable(message: impl Into<String>) -> Self {
-        Self { status: UNUSABLE, message: message.into() }
+        Self { status: EXIT_UNUSABLE, message: message.into() }
     }
 }
 
 /// What a command returns: its exit status.
-pub(crate) type Outcome = Result<u8, Failure>;
+pub(crate) type CommandResult = Result<u8, Failure>;
 
 /// Writes to standard output, and has it on its way when it returns.
-pub(crate) fn say(text: &str) -> Result<(), Failure> {
+pub(crate) fn write_output(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
         // The reader has seen enough, as in `dist-doctor ... | head`.
@@ -62,7 +62,7 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
 
 /// Writes a message of dist-doctor's own to standard error. If that is closed, there is nobody to
 /// tell.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn report_error(message: &str) {
     drop(io::stderr().lock().write_all(format!("dist-doctor: {message}\n").as_bytes()));
 }
 
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help goes to standard output, a complaint to standard error.
             drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_UNUSABLE));
         }
     };
     let outcome = match &options.command {
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             if !failure.message.is_empty() {
-                complain(&failure.message);
+                report_error(&failure.message);
             }
             ExitCode::from(failure.status)
         }

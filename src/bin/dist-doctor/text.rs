@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 /// How many runs of ranks a list names.
-const RUNS_NAMED: usize = 16;
+const MAX_RANGES_SHOWN: usize = 16;
 
 /// A foreign text as one line that changes nothing on a terminal; cut after `longest` characters.
-pub(crate) fn line(text: &str, longest: usize) -> String {
+pub(crate) fn printable_line(text: &str, longest: usize) -> String {
     let mut line = String::with_capacity(text.len().min(longest));
     let mut characters = text.chars();
     for character in characters.by_ref().take(longest) {
@@ -22,7 +22,7 @@ pub(crate) fn line(text: &str, longest: usize) -> String {
 }
 
 /// "rank 3", "ranks 0, 2-5", of numbers in ascending order.
-pub(crate) fn ranks(numbers: &[usize]) -> String {
+pub(crate) fn ranks_text(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
         match runs.last_mut() {
@@ -30,10 +30,11 @@ pub(crate) fn ranks(numbers: &[usize]) -> String {
             _ => runs.push((number, number)),
         }
     }
-    let rest: usize = runs.iter().skip(RUNS_NAMED).map(|(first, last)| last - first + 1).sum();
+    let rest: usize =
+        runs.iter().skip(MAX_RANGES_SHOWN).map(|(first, last)| last - first + 1).sum();
     let named: Vec<String> = runs
         .iter()
-        .take(RUNS_NAMED)
+        .take(MAX_RANGES_SHOWN)
         .map(|&(first, last)| match last - first {
             0 => first.to_string(),
             1 => format!("{first}, {last}"),
@@ -46,12 +47,12 @@ pub(crate) fn ranks(numbers: &[usize]) -> String {
 }
 
 /// "1 rank", "2 ranks".
-pub(crate) fn count(number: usize, thing: &str) -> String {
+pub(crate) fn count_text(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A time span with a unit that fits.
-pub(crate) fn span(ns: u64) -> String {
+pub(crate) fn span_text(ns: u64) -> String {
     let seconds = Duration::from_nanos(ns).as_secs_f64();
     if seconds < 0.001 {
         format!("{:.0} us", seconds * 1e6)
@@ -67,23 +68,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_drawn_together() {
-        assert_eq!(ranks(&[4]), "rank 4");
-        assert_eq!(ranks(&[0, 1, 3, 5, 6, 7]), "ranks 0, 1, 3, 5-7");
+    fn consecutive_ranks_are_shown_as_ranges() {
+        assert_eq!(ranks_text(&[4]), "rank 4");
+        assert_eq!(ranks_text(&[0, 1, 3, 5, 6, 7]), "ranks 0, 1, 3, 5-7");
         let odd: Vec<usize> = (0..100).filter(|n| n % 2 == 1).collect();
-        assert!(ranks(&odd).ends_with("31 and 34 more"), "{}", ranks(&odd));
+        assert!(ranks_text(&odd).ends_with("31 and 34 more"), "{}", ranks_text(&odd));
     }
 
     #[test]
-    fn foreign_text_is_one_harmless_line() {
-        assert_eq!(line("a\n\u{1b}[2J\"\\", 99), "a\\n\\u{1b}[2J\"\\");
-        assert_eq!(line("abcdef", 3), "abc...");
+    fn text_is_escaped_and_cut_to_one_line() {
+        assert_eq!(printable_line("a\n\u{1b}[2J\"\\", 99), "a\\n\\u{1b}[2J\"\\");
+        assert_eq!(printable_line("abcdef", 3), "abc...");
     }
 
     #[test]
     fn times_have_a_unit_that_fits() {
-        let spans = [0, 81_000, 2_500_000, 12_340_000_000].map(span);
+        let spans = [0, 81_000, 2_500_000, 12_340_000_000].map(span_text);
         assert_eq!(spans, ["0 us", "81 us", "2.5 ms", "12.3 s"]);
-        assert!(span(u64::MAX).ends_with(" s"));
+        assert!(span_text(u64::MAX).ends_with(" s"));
     }
 }

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The longest time that can be asked for: a year.
-const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
+const MAX_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 const HELP: &str = "\
 Ranks:
@@ -67,33 +67,33 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Host a store until SIGINT or SIGTERM; prints "listening on ADDRESS:PORT"
-    Serve(Serve),
+    Serve(ServeArgs),
     /// Print the values of keys, once they are there
-    Get(Get),
+    Get(GetArgs),
     /// Store a value under a key
-    Set(Set),
+    Set(SetArgs),
     /// Add to a counter and print the sum; a missing key counts as 0
-    Add(Add),
+    Add(AddArgs),
     /// Wait until keys are there; tells every 5 seconds which are missing
-    Wait(Wait),
+    Wait(WaitArgs),
     /// List the keys in order, with the sizes of their values
-    List(List),
+    List(ListArgs),
     /// Print a line for each key that appears (+), changes (~) or disappears (-)
-    Watch(Watch),
+    Watch(WatchArgs),
     /// Show how the store answers, what is in it, and which ranks have come
-    Stats(Stats),
+    Stats(StatsArgs),
     /// Measure what calls cost; leaves nothing in the store
     ///
     /// The rate of set counts those that the server has carried out; a single one is not waited
     /// for. On the store's own host calls go through a Unix socket, unless DIST_STORE_UNIX is
     /// "off".
-    Bench(Bench),
+    Bench(BenchArgs),
 }
 
 /// Where the store is.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Store")]
-pub(crate) struct Place {
+pub(crate) struct StoreLocation {
     /// Its host [default: MASTER_ADDR, or 127.0.0.1]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
@@ -104,7 +104,7 @@ pub(crate) struct Place {
 
     /// How long to wait for the store, and then for what is asked of it
     #[arg(long, value_name = "SECONDS", default_value = "10")]
-    pub(crate) timeout: Seconds,
+    pub(crate) timeout: PositiveSeconds,
 
     /// Use the keys below P: each key is P, "/" and what is named here
     #[arg(long, value_name = "P")]
@@ -132,12 +132,14 @@ impl SecretFile {
     }
 }
 
-impl Place {
+impl StoreLocation {
     /// The host.
     pub(crate) fn host(&self) -> Result<String> {
         match &self.host {
             Some(host) => Ok(host.clone()),
-            None => Ok(config::text(config::MASTER_ADDR)?.unwrap_or_else(|| "127.0.0.1".into())),
+            None => {
+                Ok(config::read_text(config::MASTER_ADDR)?.unwrap_or_else(|| "127.0.0.1".into()))
+            }
         }
     }
 
@@ -150,13 +152,13 @@ impl Place {
 fn port_or_default(port: Option<u16>) -> Result<u16> {
     match port {
         Some(port) => Ok(port),
-        None => Ok(config::number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT)),
+        None => Ok(config::read_number(config::MASTER_PORT)?.unwrap_or(DEFAULT_PORT)),
     }
 }
 
 /// `dist-store serve`.
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     /// The address to listen on, or "all" (or "") for all interfaces. Whoever can reach the port
     /// can use the store, so by default only this host can
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -168,7 +170,7 @@ pub(crate) struct Serve {
 
     /// The most that the store keeps, roughly: bytes, or with K, M or G (times 1024) [default: 4G]
     #[arg(long, value_name = "SIZE")]
-    pub(crate) max_bytes: Option<Size>,
+    pub(crate) max_bytes: Option<ByteSize>,
 
     #[command(flatten)]
     pub(crate) secret: SecretFile,
@@ -178,7 +180,7 @@ pub(crate) struct Serve {
     pub(crate) connections: Option<u64>,
 }
 
-impl Serve {
+impl ServeArgs {
     /// The address, empty for all.
     pub(crate) fn bind(&self) -> &str {
         if self.bind == "all" { "" } else { &self.bind }
@@ -192,7 +194,7 @@ impl Serve {
 
 /// `dist-store get`.
 #[derive(Debug, Args)]
-pub(crate) struct Get {
+pub(crate) struct GetArgs {
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
@@ -207,10 +209,10 @@ pub(crate) struct Get {
     raw: bool,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
-impl Get {
+impl GetArgs {
     /// The keys.
     pub(crate) fn keys(&self) -> Vec<&[u8]> {
         as_bytes(&self.keys)
@@ -224,7 +226,7 @@ impl Get {
 
 /// `dist-store set`.
 #[derive(Debug, Args)]
-pub(crate) struct Set {
+pub(crate) struct SetArgs {
     /// The key
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
@@ -234,12 +236,12 @@ pub(crate) struct Set {
     pub(crate) value: OsString,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
 /// `dist-store add`.
 #[derive(Debug, Args)]
-pub(crate) struct Add {
+pub(crate) struct AddArgs {
     /// The counter
     #[arg(value_name = "KEY")]
     pub(crate) key: OsString,
@@ -249,21 +251,21 @@ pub(crate) struct Add {
     pub(crate) amount: i64,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
 /// `dist-store wait`.
 #[derive(Debug, Args)]
-pub(crate) struct Wait {
+pub(crate) struct WaitArgs {
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
-impl Wait {
+impl WaitArgs {
     /// The keys.
     pub(crate) fn keys(&self) -> Vec<&[u8]> {
         as_bytes(&self.keys)
@@ -272,7 +274,7 @@ impl Wait {
 
 /// `dist-store list`.
 #[derive(Debug, Args)]
-pub(crate) struct List {
+pub(crate) struct ListArgs {
     /// Only keys that begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) start: OsString,
@@ -282,12 +284,12 @@ pub(crate) struct List {
     pub(crate) values: bool,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
 /// `dist-store watch`.
 #[derive(Debug, Args)]
-pub(crate) struct Watch {
+pub(crate) struct WatchArgs {
     /// Only keys that begin with this
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) start: OsString,
@@ -298,45 +300,45 @@ pub(crate) struct Watch {
 
     /// End after this time [default: at Ctrl-C]
     #[arg(long = "for", value_name = "SECONDS")]
-    pub(crate) duration: Option<Seconds>,
+    pub(crate) duration: Option<PositiveSeconds>,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
 /// `dist-store stats`.
 #[derive(Debug, Args)]
-pub(crate) struct Stats {
+pub(crate) struct StatsArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
 /// `dist-store bench`.
 #[derive(Debug, Args)]
-pub(crate) struct Bench {
+pub(crate) struct BenchArgs {
     /// Size of the values
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = value_size)]
-    pub(crate) bytes: Size,
+    pub(crate) bytes: ByteSize,
 
     /// How long to measure each kind of call
     #[arg(long, value_name = "SECONDS", default_value = "1")]
-    pub(crate) seconds: Seconds,
+    pub(crate) seconds: PositiveSeconds,
 
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) location: StoreLocation,
 }
 
 /// A time of more than zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seconds(pub(crate) Duration);
+pub(crate) struct PositiveSeconds(pub(crate) Duration);
 
-impl FromStr for Seconds {
+impl FromStr for PositiveSeconds {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
-        if !(0.001..=LONGEST).contains(&seconds) {
-            return Err(format!("it must be from 0.001 to {LONGEST} seconds"));
+        if !(0.001..=MAX_SECONDS).contains(&seconds) {
+            return Err(format!("it must be from 0.001 to {MAX_SECONDS} seconds"));
         }
         Ok(Self(Duration::from_secs_f64(seconds)))
     }
@@ -344,9 +346,9 @@ impl FromStr for Seconds {
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) usize);
+pub(crate) struct ByteSize(pub(crate) usize);
 
-impl FromStr for Size {
+impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -368,8 +370,8 @@ impl FromStr for Size {
     }
 }
 
-fn value_size(text: &str) -> std::result::Result<Size, String> {
-    let size: Size = text.parse()?;
+fn value_size(text: &str) -> std::result::Result<ByteSize, String> {
+    let size: ByteSize = text.parse()?;
     if size.0 > MAX_VALUE_BYTES {
         return Err(format!("a value has at most {MAX_VALUE_BYTES} bytes"));
     }
@@ -402,14 +404,14 @@ mod tests {
             panic!("not get")
         };
         assert_eq!(get.keys(), [b"a", b"b"]);
-        let place = &get.place;
-        assert_eq!((place.host().unwrap().as_str(), place.port().unwrap()), ("h", 7));
-        assert_eq!(place.timeout.0, Duration::from_millis(500));
+        let location = &get.location;
+        assert_eq!((location.host().unwrap().as_str(), location.port().unwrap()), ("h", 7));
+        assert_eq!(location.timeout.0, Duration::from_millis(500));
         let Command::Set(set) = parse("dist-store set k -v --prefix p").unwrap() else {
             panic!("not set")
         };
         assert_eq!(
-            (set.value.as_bytes(), set.place.prefix.as_deref()),
+            (set.value.as_bytes(), set.location.prefix.as_deref()),
             (&b"-v"[..], Some("p".as_ref()))
         );
         let Command::Add(add) = parse("dist-store add k -3").unwrap() else { panic!("not add") };
@@ -420,17 +422,17 @@ mod tests {
             panic!("not serve")
         };
         assert_eq!((serve.bind(), serve.port().unwrap()), ("", 0));
-        assert_eq!(serve.max_bytes, Some(Size(2 << 30)));
+        assert_eq!(serve.max_bytes, Some(ByteSize(2 << 30)));
         let Command::Watch(watch) = parse("dist-store watch dist/ --for 2 --interval 5").unwrap()
         else {
             panic!("not watch")
         };
         assert_eq!((watch.start.as_bytes(), watch.interval), (&b"dist/"[..], 5));
-        assert_eq!(watch.duration, Some(Seconds(Duration::from_secs(2))));
+        assert_eq!(watch.duration, Some(PositiveSeconds(Duration::from_secs(2))));
     }
 
     #[test]
-    fn one_value_is_raw_where_no_terminal_shows_it() {
+    fn single_value_is_raw_unless_shown_on_a_terminal() {
         let is_raw = |line: &str, to_terminal: bool| match parse(line).unwrap() {
             Command::Get(get) => get.is_raw(to_terminal),
             other => panic!("{other:?}"),

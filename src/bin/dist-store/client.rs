@@ -1,7 +1,7 @@
 //! Reaching the store, and what several commands ask of it.
 
-use crate::cli::Place;
-use crate::{Failure, UNREACHABLE};
+use crate::cli::StoreLocation;
+use crate::{EXIT_UNREACHABLE, Failure};
 use dist::api::store::open_tcp;
 use dist::base::deadline::Deadline;
 use dist::base::error::{Error, ErrorKind, Result};
@@ -13,61 +13,61 @@ use std::time::{Duration, Instant};
 
 /// How many values are fetched at once: all of the greatest size that can be set still fit into one
 /// answer.
-const BATCH: usize = 24;
+const VALUE_BATCH_LEN: usize = 24;
 /// How long values whose keys were there a moment ago are waited for together.
-const VANISHED: Duration = Duration::from_secs(1);
+const VANISHED_KEY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A store that was reached.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct StoreClient {
     /// The keys that were asked for: the whole store, or the part under the prefix.
     pub(crate) store: Arc<dyn Store>,
     /// The same, whole.
     pub(crate) tcp: Arc<TcpStore>,
     /// How long it took to reach it.
-    pub(crate) took: Duration,
-    allowed: Duration,
+    pub(crate) connect_time: Duration,
+    timeout: Duration,
 }
 
 /// The one place that says how to reach the store.
-fn client_options(place: &Place) -> Result<ClientOptions> {
-    let secret = place.secret.read()?;
+fn client_options(location: &StoreLocation) -> Result<ClientOptions> {
+    let secret = location.secret.read()?;
     Ok(ClientOptions {
-        host: place.host()?,
-        port: place.port()?,
+        host: location.host()?,
+        port: location.port()?,
         secret,
         ..ClientOptions::default()
     })
 }
 
-impl Client {
+impl StoreClient {
     /// Connects.
-    pub(crate) fn connect(place: &Place) -> std::result::Result<Self, Failure> {
-        let options = client_options(place)?;
-        let allowed = place.timeout.0;
-        let began = Instant::now();
-        let tcp = open_tcp(None, options, &Deadline::after(allowed));
+    pub(crate) fn connect(location: &StoreLocation) -> std::result::Result<Self, Failure> {
+        let options = client_options(location)?;
+        let timeout = location.timeout.0;
+        let started_at = Instant::now();
+        let tcp = open_tcp(None, options, &Deadline::after(timeout));
         let tcp = Arc::new(tcp.map_err(|error| match error.kind() {
             // Here a time-out says that there is no store.
-            ErrorKind::Timeout => Failure::new(UNREACHABLE, error.to_string()),
+            ErrorKind::Timeout => Failure::new(EXIT_UNREACHABLE, error.to_string()),
             _ => error.into(),
         })?);
-        let store: Arc<dyn Store> = match &place.prefix {
+        let store: Arc<dyn Store> = match &location.prefix {
             Some(prefix) => Arc::new(PrefixStore::new(prefix.as_bytes(), tcp.clone())),
             None => tcp.clone(),
         };
-        Ok(Self { store, tcp, took: began.elapsed(), allowed })
+        Ok(Self { store, tcp, connect_time: started_at.elapsed(), timeout })
     }
 
     /// Returns once the server has carried out all that it was told: a set is not waited for
     /// otherwise.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         self.store.check(&[], &self.deadline()).map(drop)
     }
 
     /// The deadline of a request that begins now.
     pub(crate) fn deadline(&self) -> Deadline {
-        Deadline::after(self.allowed)
+        Deadline::after(self.timeout)
     }
 
     /// The keys that begin with `start`, in order.
@@ -79,7 +79,7 @@ impl Client {
     }
 
     /// Those of `keys` that are not there.
-    pub(crate) fn missing<'a>(&self, keys: &[&'a [u8]]) -> Result<Vec<&'a [u8]>> {
+    pub(crate) fn missing_keys<'a>(&self, keys: &[&'a [u8]]) -> Result<Vec<&'a [u8]>> {
         let mut missing = Vec::new();
         if !self.store.check(keys, &self.deadline())? {
             for &key in keys {
@@ -93,15 +93,15 @@ impl Client {
 
     /// Hands over key and value of each of `keys` that is there, in order, without holding all
     /// values.
-    pub(crate) fn each_value(
+    pub(crate) fn for_each_value(
         &self,
         keys: &[Vec<u8>],
-        mut take: impl FnMut(&[u8], Vec<u8>) -> std::result::Result<(), Failure>,
+        mut visit: impl FnMut(&[u8], Vec<u8>) -> std::result::Result<(), Failure>,
     ) -> std::result::Result<(), Failure> {
-        for batch in keys.chunks(BATCH) {
-            for (key, value) in batch.iter().zip(self.values(batch)?) {
+        for batch in keys.chunks(VALUE_BATCH_LEN) {
+            for (key, value) in batch.iter().zip(self.fetch_values(batch)?) {
                 if let Some(value) = value {
-                    take(key, value)?;
+                    visit(key, value)?;
                 }
             }
         }
@@ -109,23 +109,25 @@ impl Client {
     }
 
     /// The values of a few keys.
-    fn values(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn fetch_values(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
         let borrowed: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        if let Ok(values) = self.store.multi_get(&borrowed, &self.deadline().capped(VANISHED)) {
+        if let Ok(values) =
+            self.store.multi_get(&borrowed, &self.deadline().capped(VANISHED_KEY_TIMEOUT))
+        {
             return Ok(values.into_iter().map(Some).collect());
         }
         // One has vanished, or together they are too long: values can grow by being appended to.
-        borrowed.into_iter().map(|key| self.value(key)).collect()
+        borrowed.into_iter().map(|key| self.fetch_value(key)).collect()
     }
 
     /// The value of a key, if it is there.
-    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let is_there = || self.store.check(&[key], &self.deadline());
-        if !is_there()? {
+    fn fetch_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let exists = || self.store.check(&[key], &self.deadline());
+        if !exists()? {
             return Ok(None);
         }
         match self.store.get(key, &self.deadline()) {
-            Err(error) if is_time_out(&error) && !is_there()? => Ok(None),
+            Err(error) if is_time_out(&error) && !exists()? => Ok(None),
             outcome => outcome.map(Some),
         }
     }

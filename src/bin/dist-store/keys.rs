@@ -1,93 +1,93 @@
 //! The commands that ask one thing of the store.
 
-use crate::client::{Client, is_time_out};
-use crate::text::{escaped, key_list};
-use crate::{Failure, NEGATIVE, Outcome, TIMED_OUT, cli, complain, say};
+use crate::client::{StoreClient, is_time_out};
+use crate::formatting::{escape_bytes, format_keys};
+use crate::{CommandResult, EXIT_FAILURE, EXIT_TIMED_OUT, Failure, cli, print, report_error};
 use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 /// How often a wait tells which keys are missing.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-pub(crate) fn get(options: &cli::Get) -> Outcome {
-    let client = Client::connect(&options.place)?;
+pub(crate) fn get(options: &cli::GetArgs) -> CommandResult {
+    let client = StoreClient::connect(&options.location)?;
     let keys = options.keys();
     if options.no_wait {
-        let missing = client.missing(&keys)?;
+        let missing = client.missing_keys(&keys)?;
         if !missing.is_empty() {
-            return Err(Failure::new(NEGATIVE, format!("missing: {}", key_list(&missing))));
+            return Err(Failure::new(EXIT_FAILURE, format!("missing: {}", format_keys(&missing))));
         }
     } else {
-        wait_for(&client, &keys)?;
+        wait_with_reports(&client, &keys)?;
     }
     let values = client.store.multi_get(&keys, &client.deadline())?;
     if options.is_raw(std::io::stdout().is_terminal()) {
-        say(values.concat())?;
+        print(values.concat())?;
     } else {
-        let lines: String = values.iter().map(|value| escaped(value) + "\n").collect();
-        say(lines)?;
+        let lines: String = values.iter().map(|value| escape_bytes(value) + "\n").collect();
+        print(lines)?;
     }
     Ok(0)
 }
 
-pub(crate) fn set(options: &cli::Set) -> Outcome {
+pub(crate) fn set(options: &cli::SetArgs) -> CommandResult {
     let mut value = options.value.as_bytes().to_vec();
     if value == b"-" {
         value.clear();
         std::io::stdin().lock().read_to_end(&mut value).map_err(|cause| {
-            Failure::new(NEGATIVE, format!("cannot read standard input: {cause}"))
+            Failure::new(EXIT_FAILURE, format!("cannot read standard input: {cause}"))
         })?;
     }
-    let client = Client::connect(&options.place)?;
+    let client = StoreClient::connect(&options.location)?;
     client.store.set(options.key.as_bytes(), &value, &client.deadline())?;
-    client.settle()?;
+    client.flush()?;
     Ok(0)
 }
 
-pub(crate) fn add(options: &cli::Add) -> Outcome {
-    let client = Client::connect(&options.place)?;
+pub(crate) fn add(options: &cli::AddArgs) -> CommandResult {
+    let client = StoreClient::connect(&options.location)?;
     let sum = client.store.add(options.key.as_bytes(), options.amount, &client.deadline())?;
-    say(format!("{sum}\n"))?;
+    print(format!("{sum}\n"))?;
     Ok(0)
 }
 
-pub(crate) fn wait(options: &cli::Wait) -> Outcome {
-    let client = Client::connect(&options.place)?;
-    wait_for(&client, &options.keys())?;
+pub(crate) fn wait(options: &cli::WaitArgs) -> CommandResult {
+    let client = StoreClient::connect(&options.location)?;
+    wait_with_reports(&client, &options.keys())?;
     Ok(0)
 }
 
-pub(crate) fn list(options: &cli::List) -> Outcome {
-    let client = Client::connect(&options.place)?;
+pub(crate) fn list(options: &cli::ListArgs) -> CommandResult {
+    let client = StoreClient::connect(&options.location)?;
     let keys = client.keys(options.start.as_bytes())?;
-    client.each_value(&keys, |key, value| {
-        let (size, key) = (value.len(), escaped(key));
+    client.for_each_value(&keys, |key, value| {
+        let (size, key) = (value.len(), escape_bytes(key));
         if options.values {
-            return say(format!("{size:>10}  {key} = {}\n", escaped(&value)));
+            return print(format!("{size:>10}  {key} = {}\n", escape_bytes(&value)));
         }
-        say(format!("{size:>10}  {key}\n"))
+        print(format!("{size:>10}  {key}\n"))
     })?;
     Ok(0)
 }
 
 /// Waits until all keys are there, and tells meanwhile which are not.
-fn wait_for(client: &Client, keys: &[&[u8]]) -> Result<(), Failure> {
+fn wait_with_reports(client: &StoreClient, keys: &[&[u8]]) -> Result<(), Failure> {
     let deadline = client.deadline();
     loop {
-        match client.store.wait(keys, &deadline.capped(TELL_EVERY)) {
+        match client.store.wait(keys, &deadline.capped(REPORT_INTERVAL)) {
             Err(error) if is_time_out(&error) => {}
             outcome => return Ok(outcome?),
         }
-        let missing = client.missing(keys)?;
+        let missing = client.missing_keys(keys)?;
         if missing.is_empty() {
             return Ok(());
         }
-        let (waited, missing) = (deadline.elapsed().as_secs_f64(), key_list(&missing));
+        let (waited, missing) = (deadline.elapsed().as_secs_f64(), format_keys(&missing));
         if deadline.has_passed() {
             let message = format!("timed out after {waited:.1} s; missing: {missing}");
-            return Err(Failure::new(TIMED_OUT, message));
+            return Err(Failure::new(EXIT_TIMED_OUT, message));
         }
-        complain(&format!("waiting for {waited:.0} s; missing: {missing}"));
+        report_error(&format!("waiting for {waited:.0} s; missing: {missing}"));
     }
 }

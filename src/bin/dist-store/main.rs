@@ -10,31 +10,31 @@
 //! | `stats` | what is in the store, and who has come |
 //! | `bench` | what a call costs |
 //! | `serve` | hosting a store |
-//! | `text` | bytes, keys, ranks and times as people read them |
+//! | `formatting` | bytes, keys, ranks and times as people read them |
 //!
 //! The stores are the library's.
 
 mod bench;
 mod cli;
 mod client;
+mod formatting;
 mod keys;
 mod serve;
 mod stats;
-mod text;
 mod watch;
 
 use clap::Parser as _;
 use cli::Command;
 use dist::base::error::{Error, ErrorKind};
-use dist::base::log::{self, Level};
+use dist::base::log::{self, LogLevel};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 /// The answer is no, or dist-store itself failed.
-const NEGATIVE: u8 = 1;
-const USAGE: u8 = 2;
-const UNREACHABLE: u8 = 3;
-const TIMED_OUT: u8 = 4;
+const EXIT_FAILURE: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+const EXIT_UNREACHABLE: u8 = 3;
+const EXIT_TIMED_OUT: u8 = 4;
 
 /// Why a command ends, and the exit status that tells so.
 #[derive(Debug)]
@@ -55,25 +55,25 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match error.kind() {
-            ErrorKind::Timeout => TIMED_OUT,
-            ErrorKind::Connection | ErrorKind::Auth => UNREACHABLE,
-            ErrorKind::InvalidArgument => USAGE,
-            _ => NEGATIVE,
+            ErrorKind::Timeout => EXIT_TIMED_OUT,
+            ErrorKind::Connection | ErrorKind::Auth => EXIT_UNREACHABLE,
+            ErrorKind::InvalidArgument => EXIT_USAGE,
+            _ => EXIT_FAILURE,
         };
         Self::new(status, error.to_string())
     }
 }
 
 /// What a command returns: its exit status.
-pub(crate) type Outcome = Result<u8, Failure>;
+pub(crate) type CommandResult = Result<u8, Failure>;
 
 /// Writes to standard output, and has it on its way when it returns.
-pub(crate) fn say(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
         // The reader has seen enough, as in `dist-store list | head`.
         io::ErrorKind::BrokenPipe => Failure::new(0, ""),
-        _ => Failure::new(NEGATIVE, format!("cannot write to standard output: {cause}")),
+        _ => Failure::new(EXIT_FAILURE, format!("cannot write to standard output: {cause}")),
     })
 }
 
@@ -83,15 +83,15 @@ pub(crate) fn write_error(text: &str) {
 }
 
 /// Writes a message of dist-store's own to standard error.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn report_error(message: &str) {
     write_error(&format!("dist-store: {message}\n"));
 }
 
-fn run(command: &Command) -> Outcome {
+fn run(command: &Command) -> CommandResult {
     dist::base::debug::log_level_from_environment()?;
-    if !log::is_chosen() {
+    if !log::is_level_set() {
         // What the library only warns of is what users of this program want to know.
-        log::set_level(Level::Warn);
+        log::set_level(LogLevel::Warn);
     }
     match command {
         Command::Serve(options) => serve::run(options),
@@ -112,14 +112,14 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help goes to standard output, a complaint to standard error.
             drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }
     };
     match run(&options.command) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             if !failure.message.is_empty() {
-                complain(&failure.message);
+                report_error(&failure.message);
             }
             ExitCode::from(failure.status)
         }

@@ -1,23 +1,23 @@
 //! Hosting a store.
 
-use crate::{Failure, NEGATIVE, Outcome, cli, say};
+use crate::{CommandResult, EXIT_FAILURE, Failure, cli, print};
 use dist::base::deadline::Deadline;
 use dist::base::error::{Error, Result};
 use dist::store::tcp::{Server, ServerOptions};
 use dist::sys::limits;
 use dist::sys::poll::Interest;
-use dist::sys::signal::Signals;
+use dist::sys::signal::SignalFd;
 use dist::wait::io::ready_within;
 use std::os::fd::AsFd as _;
 
 /// SIGHUP, SIGINT and SIGTERM: what a user or a job manager sends to end a program.
-const ENDING: [i32; 3] = [1, 2, 15];
+const TERMINATION_SIGNALS: [i32; 3] = [1, 2, 15];
 
 /// How many descriptors the server needs besides its connections, generously.
-const OWN_FILES: u64 = 32;
+const RESERVED_FILES: u64 = 32;
 
 /// The one place that says how to serve.
-fn server_options(options: &cli::Serve) -> Result<ServerOptions> {
+fn server_options(options: &cli::ServeArgs) -> Result<ServerOptions> {
     Ok(ServerOptions {
         bind: options.bind().to_owned(),
         port: options.port()?,
@@ -27,16 +27,16 @@ fn server_options(options: &cli::Serve) -> Result<ServerOptions> {
     })
 }
 
-pub(crate) fn run(options: &cli::Serve) -> Outcome {
+pub(crate) fn run(options: &cli::ServeArgs) -> CommandResult {
     // Before the server is there, so that none is missed.
-    let signals = Signals::intercept(&ENDING)?;
-    let limit = limits::raise_open_files()?;
+    let signals = SignalFd::intercept(&TERMINATION_SIGNALS)?;
+    let limit = limits::raise_max_open_files()?;
     if let Some(connections) = options.connections {
         check_limit(connections, limit)?;
     }
     let server = Server::start(server_options(options)?)?;
-    say(format!("listening on {}\n", server.address()))?;
-    while signals.take().is_none() {
+    print(format!("listening on {}\n", server.address()))?;
+    while signals.next_signal().is_none() {
         ready_within(signals.as_fd(), Interest::READ, &Deadline::never())
             .map_err(|cause| Error::system("poll", &cause))?;
     }
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &cli::Serve) -> Outcome {
 
 /// Refuses to begin what would end with connections that cannot be accepted.
 fn check_limit(connections: u64, limit: u64) -> std::result::Result<(), Failure> {
-    let needed = connections + OWN_FILES;
+    let needed = connections + RESERVED_FILES;
     if needed <= limit {
         return Ok(());
     }
@@ -55,7 +55,7 @@ fn check_limit(connections: u64, limit: u64) -> std::result::Result<(), Failure>
          limit of this process): raise it with \"ulimit -Hn {needed}\" as root, LimitNOFILE= of \
          systemd, or --ulimit nofile={needed} of docker"
     );
-    Err(Failure::new(NEGATIVE, message))
+    Err(Failure::new(EXIT_FAILURE, message))
 }
 
 #[cfg(test)]
@@ -63,10 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_is_too_low_is_told_with_what_is_needed() {
+    fn low_open_file_limit_is_reported_with_the_need() {
         assert!(check_limit(100, 132).is_ok() && check_limit(65_536, u64::MAX).is_ok());
         let failure = check_limit(100, 131).unwrap_err();
-        assert_eq!(failure.status, NEGATIVE);
+        assert_eq!(failure.status, EXIT_FAILURE);
         let text = "100 connections need 132 open files, but the limit is 131";
         assert!(failure.message.starts_with(text), "{}", failure.message);
     }

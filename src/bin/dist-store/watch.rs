@@ -1,9 +1,9 @@
 //! Telling what changes in the store, by looking at it again and again: the protocol has no
 //! subscriptions.
 
-use crate::client::Client;
-use crate::text::{count, escaped, quoted, time_of_day};
-use crate::{Failure, Outcome, cli, say};
+use crate::client::StoreClient;
+use crate::formatting::{escape_bytes, format_count, format_time_of_day, quote_bytes};
+use crate::{CommandResult, Failure, cli, print};
 use dist::base::deadline::Deadline;
 use dist::wait;
 use std::collections::BTreeMap;
@@ -11,36 +11,36 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, SystemTime};
 
 /// How many bytes of a value are shown.
-const SHOWN: usize = 60;
+const VALUE_BYTES_SHOWN: usize = 60;
 
 /// What is in the store.
-type Values = BTreeMap<Vec<u8>, Vec<u8>>;
+type StoreSnapshot = BTreeMap<Vec<u8>, Vec<u8>>;
 
-pub(crate) fn run(options: &cli::Watch) -> Outcome {
-    let client = Client::connect(&options.place)?;
+pub(crate) fn run(options: &cli::WatchArgs) -> CommandResult {
+    let client = StoreClient::connect(&options.location)?;
     let end = options.duration.map_or_else(Deadline::never, |limit| Deadline::after(limit.0));
     let interval = Duration::from_millis(options.interval);
     let start = options.start.as_bytes();
-    let mut before = look(&client, start)?;
-    let (now, store) = (time_of_day(SystemTime::now()), client.store.describe());
-    say(format!("{now} {} in {store}\n", count(before.len(), "key")))?;
+    let mut before = take_snapshot(&client, start)?;
+    let (now, store) = (format_time_of_day(SystemTime::now()), client.store.describe());
+    print(format!("{now} {} in {store}\n", format_count(before.len(), "key")))?;
     while !end.has_passed() {
         wait::pause(interval, &end);
-        let after = look(&client, start)?;
-        let now = time_of_day(SystemTime::now());
+        let after = take_snapshot(&client, start)?;
+        let now = format_time_of_day(SystemTime::now());
         let lines: String =
-            changes(&before, &after).iter().map(|line| format!("{now} {line}\n")).collect();
+            diff_snapshots(&before, &after).iter().map(|line| format!("{now} {line}\n")).collect();
         if !lines.is_empty() {
-            say(lines)?;
+            print(lines)?;
         }
         before = after;
     }
     Ok(0)
 }
 
-fn look(client: &Client, start: &[u8]) -> Result<Values, Failure> {
-    let mut values = Values::new();
-    client.each_value(&client.keys(start)?, |key, value| {
+fn take_snapshot(client: &StoreClient, start: &[u8]) -> Result<StoreSnapshot, Failure> {
+    let mut values = StoreSnapshot::new();
+    client.for_each_value(&client.keys(start)?, |key, value| {
         values.insert(key.to_vec(), value);
         Ok(())
     })?;
@@ -48,18 +48,24 @@ fn look(client: &Client, start: &[u8]) -> Result<Values, Failure> {
 }
 
 /// A line for each key that is not as it was, in the order of the keys.
-fn changes(before: &Values, after: &Values) -> Vec<String> {
-    let gone = before.keys().filter(|key| !after.contains_key(*key));
-    let mut keys: Vec<&Vec<u8>> = after.keys().chain(gone).collect();
+fn diff_snapshots(before: &StoreSnapshot, after: &StoreSnapshot) -> Vec<String> {
+    let removed = before.keys().filter(|key| !after.contains_key(*key));
+    let mut keys: Vec<&Vec<u8>> = after.keys().chain(removed).collect();
     keys.sort_unstable();
     let line = |key: &Vec<u8>| {
-        let name = escaped(key);
+        let name = escape_bytes(key);
         match (before.get(key), after.get(key)) {
-            (None, Some(new)) => Some(format!("+ {name} = {}", quoted(new, SHOWN))),
-            (Some(old), None) => Some(format!("- {name} was {}", quoted(old, SHOWN))),
-            (Some(old), Some(new)) if old != new => {
-                Some(format!("~ {name} {} -> {}", quoted(old, SHOWN), quoted(new, SHOWN)))
+            (None, Some(new)) => {
+                Some(format!("+ {name} = {}", quote_bytes(new, VALUE_BYTES_SHOWN)))
             }
+            (Some(old), None) => {
+                Some(format!("- {name} was {}", quote_bytes(old, VALUE_BYTES_SHOWN)))
+            }
+            (Some(old), Some(new)) if old != new => Some(format!(
+                "~ {name} {} -> {}",
+                quote_bytes(old, VALUE_BYTES_SHOWN),
+                quote_bytes(new, VALUE_BYTES_SHOWN)
+            )),
             _ => None,
         }
     };
@@ -72,7 +78,7 @@ mod tests {
 
     #[test]
     fn each_change_is_a_line() {
-        let of = |pairs: &[(&str, &str)]| -> Values {
+        let of = |pairs: &[(&str, &str)]| -> StoreSnapshot {
             pairs
                 .iter()
                 .map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec()))
@@ -81,7 +87,7 @@ mod tests {
         let before = of(&[("a", "1"), ("b", "2"), ("c", "3")]);
         let after = of(&[("b", "2\n"), ("c", "3"), ("d", "4")]);
         let lines = ["- a was \"1\"", "~ b \"2\" -> \"2\\n\"", "+ d = \"4\""];
-        assert_eq!(changes(&before, &after), lines);
-        assert!(changes(&after, &after).is_empty());
+        assert_eq!(diff_snapshots(&before, &after), lines);
+        assert!(diff_snapshots(&after, &after).is_empty());
     }
 }

@@ -1,17 +1,19 @@
 //! One attempt of a job on this node: its ranks, started and seen through to their end.
 
 use crate::Failure;
-use crate::cli::{Master, OnFailure, Options};
-use crate::errors::{self, ErrorFiles, Said};
-use crate::lines::Tail;
-use crate::pump::{Before, Pump, Source};
-use crate::report::{Ended, Rank};
+use crate::cli::{MasterAddress, OnFailure, Options};
+use crate::error_files::{self, ErrorFiles, RankError};
+use crate::line_splitter::OutputTail;
+use crate::output_forwarder::{OutputForwarder, QueuedOutput, RankOutput};
+use crate::report::{FinishedJob, RankInfo};
 use crate::secret::JobSecret;
-use crate::streams::{self, Route, Stream};
-use dist::base::config::{self, Variable};
-use dist::process::crew::{Crew, Member};
-use dist::process::ending::signal_name;
-use dist::process::supervise::{Cause, Needed, Notice, Patience, supervise};
+use crate::streams::{self, OutputStream, StreamRoute};
+use dist::base::config::{self, EnvVariable};
+use dist::process::child_group::{ChildProcess, ChildProcessGroup};
+use dist::process::process_exit::signal_name;
+use dist::process::supervise::{
+    RequiredMembers, SupervisionNotice, SupervisionOutcome, SupervisionTimeouts, supervise,
+};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -20,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A job must have ended 2 s after a rank was killed.
-const PATIENCE: Patience = Patience {
+const DEFAULT_SHUTDOWN_TIMEOUTS: SupervisionTimeouts = SupervisionTimeouts {
     settle: Duration::from_millis(100),
     failure: Duration::from_secs(1),
     signal: Duration::from_secs(10),
@@ -29,9 +31,9 @@ const PATIENCE: Patience = Patience {
 
 /// How long the readers of our output may take for the rest of an attempt before the next one
 /// begins. What they have not read then is still written, before anything of the next one.
-const REST: Duration = Duration::from_secs(2);
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-const OMP_NUM_THREADS: Variable = Variable {
+const OMP_NUM_THREADS: EnvVariable = EnvVariable {
     name: "OMP_NUM_THREADS",
     set_by: "user",
     default: "1 for several ranks on a node",
@@ -40,7 +42,7 @@ const OMP_NUM_THREADS: Variable = Variable {
 
 /// What is the same for all attempts of a job.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct JobPlan<'a> {
     /// The command line.
     pub(crate) options: &'a Options,
     /// The store's secret.
@@ -53,52 +55,52 @@ pub(crate) struct Plan<'a> {
 
 /// What the threads that pass on output have not written yet.
 #[derive(Debug, Default)]
-pub(crate) struct Unwritten {
+pub(crate) struct PendingOutput {
     /// To standard output.
-    pub(crate) out: Before,
+    pub(crate) out: QueuedOutput,
     /// To standard error.
-    pub(crate) err: Before,
+    pub(crate) err: QueuedOutput,
 }
 
 /// The ranks of this node, running.
 #[derive(Debug)]
-pub(crate) struct Attempt {
-    ranks: Vec<Rank>,
+pub(crate) struct JobAttempt {
+    ranks: Vec<RankInfo>,
     /// Once they have ended: what their error files say.
-    said: Vec<Option<Said>>,
-    out: Pump,
-    err: Pump,
+    rank_errors: Vec<Option<RankError>>,
+    out: OutputForwarder,
+    err: OutputForwarder,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct AttemptOutcome {
     /// Why.
-    pub(crate) cause: Cause,
+    pub(crate) cause: SupervisionOutcome,
     /// A signal has come meanwhile: somebody wants no more of this job.
-    pub(crate) is_unwanted: bool,
+    pub(crate) has_signal: bool,
 }
 
 /// What an attempt leaves for a report.
 #[derive(Debug)]
-pub(crate) struct Remains {
-    ranks: Vec<Rank>,
-    members: Vec<Member>,
-    said: Vec<Option<Said>>,
-    began: Instant,
+pub(crate) struct AttemptRecord {
+    ranks: Vec<RankInfo>,
+    members: Vec<ChildProcess>,
+    rank_errors: Vec<Option<RankError>>,
+    started_at: Instant,
 }
 
-impl Plan<'_> {
+impl JobPlan<'_> {
     /// The variables that are the same for all ranks of this node.
     fn environment(
         &self,
-        master: &Master,
-        count: u32,
+        master: &MasterAddress,
+        restart_count: u32,
     ) -> Result<Vec<(&'static str, String)>, Failure> {
         let options = self.options;
         let local_size = options.nproc_per_node.0;
         let world_size = (local_size * options.nnodes).to_string();
-        let mut shared = vec![
+        let mut variables = vec![
             ("WORLD_SIZE", world_size.clone()),
             ("LOCAL_WORLD_SIZE", local_size.to_string()),
             ("GROUP_RANK", options.node_rank().to_string()),
@@ -107,29 +109,29 @@ impl Plan<'_> {
             ("ROLE_WORLD_SIZE", world_size),
             ("MASTER_ADDR", master.address.clone()),
             ("MASTER_PORT", master.port.to_string()),
-            ("TORCHELASTIC_RESTART_COUNT", count.to_string()),
+            ("TORCHELASTIC_RESTART_COUNT", restart_count.to_string()),
             ("TORCHELASTIC_MAX_RESTARTS", options.max_restarts.to_string()),
             ("TORCHELASTIC_RUN_ID", self.run_id.clone()),
             ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned()),
         ];
-        if local_size > 1 && config::text(OMP_NUM_THREADS)?.is_none() {
-            shared.push((OMP_NUM_THREADS.name, "1".to_owned()));
+        if local_size > 1 && config::read_text(OMP_NUM_THREADS)?.is_none() {
+            variables.push((OMP_NUM_THREADS.name, "1".to_owned()));
         }
-        Ok(shared)
+        Ok(variables)
     }
 
     /// The folder of a rank's logs, if there are any. Where there may be several attempts, each has
     /// its own.
-    fn logs(&self, rank: usize, count: u32) -> Option<PathBuf> {
+    fn log_folder(&self, rank: usize, restart_count: u32) -> Option<PathBuf> {
         let mut folder = self.options.log_dir.clone()?;
         if self.options.max_restarts > 0 {
-            folder.push(format!("attempt_{count}"));
+            folder.push(format!("attempt_{restart_count}"));
         }
         Some(folder.join(rank.to_string()))
     }
 
     /// The program as one rank gets it.
-    fn command(&self, local_rank: usize) -> Command {
+    fn rank_command(&self, local_rank: usize) -> Command {
         let (program, args) = self.options.program();
         let mut command = Command::new(program);
         command.args(args);
@@ -142,165 +144,200 @@ impl Plan<'_> {
     }
 
     /// How many ranks of this node the job needs.
-    fn needed(&self) -> Needed {
+    fn required_ranks(&self) -> RequiredMembers {
         match self.options.on_failure {
-            OnFailure::End => Needed::All,
-            OnFailure::Continue => Needed::AtLeast(self.options.min_ranks.unwrap_or(1)),
+            OnFailure::End => RequiredMembers::All,
+            OnFailure::Continue => RequiredMembers::AtLeast(self.options.min_ranks.unwrap_or(1)),
         }
     }
 
-    fn patience(&self) -> Patience {
+    fn shutdown_timeouts(&self) -> SupervisionTimeouts {
         match self.options.shutdown_timeout {
-            None => PATIENCE,
+            None => DEFAULT_SHUTDOWN_TIMEOUTS,
             Some(seconds) => {
                 let limit = Duration::from_secs(seconds.into());
-                Patience { failure: limit, signal: limit, ..PATIENCE }
+                SupervisionTimeouts { failure: limit, signal: limit, ..DEFAULT_SHUTDOWN_TIMEOUTS }
             }
         }
     }
 }
 
-impl Attempt {
-    /// Starts the ranks, after `count` attempts before, and passes on what they write behind what
-    /// is still unwritten.
+impl JobAttempt {
+    /// Starts the ranks, after `restart_count` attempts before, and passes on what they write
+    /// behind what is still unwritten.
     ///
     /// # Errors
     /// Whatever keeps a rank from being started.
     pub(crate) fn start(
-        plan: &Plan<'_>,
-        crew: &mut Crew,
-        master: &Master,
-        count: u32,
-        before: Unwritten,
+        plan: &JobPlan<'_>,
+        process_group: &mut ChildProcessGroup,
+        master: &MasterAddress,
+        restart_count: u32,
+        pending_output: PendingOutput,
     ) -> Result<Self, Failure> {
-        let shared = plan.environment(master, count)?;
+        let variables = plan.environment(master, restart_count)?;
         let mut ranks = Vec::new();
         let (mut errors, mut outputs) = (Vec::new(), Vec::new());
         for local_rank in 0..plan.options.nproc_per_node.0 {
-            let mut command = plan.command(local_rank);
-            command.envs(shared.iter().map(|(name, value)| (name, value)));
-            let (rank, [error, output]) = start_rank(plan, crew, command, local_rank, count)?;
+            let mut command = plan.rank_command(local_rank);
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
+            let (rank, [error, output]) =
+                start_rank(plan, process_group, command, local_rank, restart_count)?;
             ranks.push(rank);
             errors.extend(error);
             outputs.extend(output);
         }
-        let Unwritten { out, err } = before;
-        let out = Pump::start("standard output", out, outputs, Box::new(std::io::stdout()))?;
-        let err = Pump::start("standard error", err, errors, Box::new(std::io::stderr()))?;
-        Ok(Self { ranks, said: Vec::new(), out, err })
+        let PendingOutput { out, err } = pending_output;
+        let out =
+            OutputForwarder::start("standard output", out, outputs, Box::new(std::io::stdout()))?;
+        let err =
+            OutputForwarder::start("standard error", err, errors, Box::new(std::io::stderr()))?;
+        Ok(Self { ranks, rank_errors: Vec::new(), out, err })
     }
 
     /// Watches the ranks to their end, and reads why they failed.
     ///
     /// # Errors
     /// `System`.
-    pub(crate) fn see_through(
+    pub(crate) fn supervise_ranks(
         &mut self,
-        plan: &Plan<'_>,
-        crew: &mut Crew,
-    ) -> Result<Outcome, Failure> {
-        let (count, mut is_unwanted) = (self.ranks.len(), false);
-        let cause = supervise(crew, plan.needed(), &plan.patience(), &mut |notice| {
-            is_unwanted |= !matches!(notice, Notice::Lost { .. });
-            self.err.say(&match notice {
-                Notice::PassedOn(signal) => format!(
-                    "{} received and passed on to {count} ranks; a second one kills them",
-                    signal_name(signal)
-                ),
-                Notice::Hurried(signal) => format!("{} received, killing", signal_name(signal)),
-                Notice::Lost { index, left } => {
-                    let lost = self.ranks[index].rank;
-                    format!("rank {lost} failed; the job goes on with {left} of {count} ranks")
-                }
-            });
-        })?;
-        self.said = self.ranks.iter().map(|rank| errors::read(&rank.error_file)).collect();
-        Ok(Outcome { cause, is_unwanted })
+        plan: &JobPlan<'_>,
+        process_group: &mut ChildProcessGroup,
+    ) -> Result<AttemptOutcome, Failure> {
+        let (count, mut has_signal) = (self.ranks.len(), false);
+        let cause = supervise(
+            process_group,
+            plan.required_ranks(),
+            &plan.shutdown_timeouts(),
+            &mut |notice| {
+                has_signal |= !matches!(notice, SupervisionNotice::MemberFailed { .. });
+                self.err.write_message(&match notice {
+                    SupervisionNotice::SignalForwarded(signal) => format!(
+                        "{} received and passed on to {count} ranks; a second one kills them",
+                        signal_name(signal)
+                    ),
+                    SupervisionNotice::KilledEarly(signal) => {
+                        format!("{} received, killing", signal_name(signal))
+                    }
+                    SupervisionNotice::MemberFailed { index, remaining: left } => {
+                        let lost = self.ranks[index].rank;
+                        format!("rank {lost} failed; the job goes on with {left} of {count} ranks")
+                    }
+                });
+            },
+        )?;
+        self.rank_errors =
+            self.ranks.iter().map(|rank| error_files::read_error_file(&rank.error_file)).collect();
+        Ok(AttemptOutcome { cause, has_signal })
     }
 
     /// For another attempt: what it leaves, and what is still to be written.
-    pub(crate) fn retire(self, members: Vec<Member>, began: Instant) -> (Remains, Unwritten) {
-        let Self { ranks, said, out, err } = self;
-        let [out, err] =
-            [out, err].map(|pump| Before { pump: pump.close(REST), text: String::new() });
-        (Remains { ranks, members, said, began }, Unwritten { out, err })
+    pub(crate) fn close(
+        self,
+        members: Vec<ChildProcess>,
+        started_at: Instant,
+    ) -> (AttemptRecord, PendingOutput) {
+        let Self { ranks, rank_errors: said, out, err } = self;
+        let [out, err] = [out, err].map(|pump| QueuedOutput {
+            forwarder: pump.close(OUTPUT_DRAIN_TIMEOUT),
+            text: String::new(),
+        });
+        (
+            AttemptRecord { ranks, members, rank_errors: said, started_at },
+            PendingOutput { out, err },
+        )
     }
 
     /// For the last one: what it leaves, once all that ranks have written to standard error is
     /// passed on; and what passes on the rest, which waits for the reader of standard output, as
     /// the report must not.
-    pub(crate) fn finish(self, members: Vec<Member>, began: Instant) -> (Remains, Pump) {
-        let Self { ranks, said, out, err } = self;
+    pub(crate) fn finish(
+        self,
+        members: Vec<ChildProcess>,
+        started_at: Instant,
+    ) -> (AttemptRecord, OutputForwarder) {
+        let Self { ranks, rank_errors: said, out, err } = self;
         err.finish();
-        (Remains { ranks, members, said, began }, out)
+        (AttemptRecord { ranks, members, rank_errors: said, started_at }, out)
     }
 }
 
-impl Remains {
+impl AttemptRecord {
     /// The same for a report.
-    pub(crate) fn ended(&self) -> Ended<'_> {
-        let Self { ranks, members, said, began } = self;
-        Ended { ranks, members, said, began: *began }
+    pub(crate) fn as_finished_job(&self) -> FinishedJob<'_> {
+        let Self { ranks, members, rank_errors: said, started_at: began } = self;
+        FinishedJob { ranks, members, rank_errors: said, started_at: *began }
     }
 }
 
 /// One rank, with its two streams until somebody reads them.
 fn start_rank(
-    plan: &Plan<'_>,
-    crew: &mut Crew,
+    plan: &JobPlan<'_>,
+    process_group: &mut ChildProcessGroup,
     mut command: Command,
     local_rank: usize,
-    count: u32,
-) -> Result<(Rank, [Option<Source>; 2]), Failure> {
+    restart_count: u32,
+) -> Result<(RankInfo, [Option<RankOutput>; 2]), Failure> {
     let options = plan.options;
     let number = options.node_rank() * options.nproc_per_node.0 + local_rank;
-    let logs = plan.logs(number, count);
-    let rank = Rank {
+    let log_folder = plan.log_folder(number, restart_count);
+    let rank = RankInfo {
         rank: number,
         local_rank,
-        tails: [(Stream::Err, Tail::default()), (Stream::Out, Tail::default())],
-        error_file: plan.errors.place(number, logs.as_deref())?,
-        logs,
+        tails: [
+            (OutputStream::Err, OutputTail::default()),
+            (OutputStream::Out, OutputTail::default()),
+        ],
+        error_file: plan.errors.prepare(number, log_folder.as_deref())?,
+        log_folder,
     };
     // The logs first: a rank whose log cannot be made is not started.
-    let files = [log(options, &rank, rank.tails[0].0)?, log(options, &rank, rank.tails[1].0)?];
-    plan.secret.tell(&mut command);
+    let files =
+        [open_log(options, &rank, rank.tails[0].0)?, open_log(options, &rank, rank.tails[1].0)?];
+    plan.secret.set_environment(&mut command);
     command.env("RANK", number.to_string()).env("ROLE_RANK", number.to_string());
     command.env("LOCAL_RANK", local_rank.to_string());
     command.env(config::ERROR_FILE.name, &rank.error_file);
-    let child = crew.spawn(&mut command).map_err(|cause| not_started(options, number, &cause))?;
+    let child =
+        process_group.spawn(&mut command).map_err(|cause| start_error(options, number, &cause))?;
     let pipes: [Option<OwnedFd>; 2] =
         [child.stderr.map(OwnedFd::from), child.stdout.map(OwnedFd::from)];
     let mut sources = [None, None];
     for (index, (pipe, file)) in pipes.into_iter().zip(files).enumerate() {
         let (stream, tail) = &rank.tails[index];
-        let console = route(options, &rank, *stream).console;
-        sources[index] = pipe.map(|pipe| Source::new(number, pipe, console, file, tail.clone()));
+        let console = stream_route(options, &rank, *stream).console;
+        sources[index] =
+            pipe.map(|pipe| RankOutput::new(number, pipe, console, file, tail.clone()));
     }
     Ok((rank, sources))
 }
 
-fn route(options: &Options, rank: &Rank, stream: Stream) -> Route {
+fn stream_route(options: &Options, rank: &RankInfo, stream: OutputStream) -> StreamRoute {
     let (tee, redirects) = (options.tee.as_ref(), options.redirects.as_ref());
-    let route = streams::route(options.log_dir.is_some(), tee, redirects, rank.local_rank, stream);
+    let route =
+        streams::route_stream(options.log_dir.is_some(), tee, redirects, rank.local_rank, stream);
     let is_shown =
-        options.local_ranks_filter.as_ref().is_none_or(|shown| shown.has(rank.local_rank));
-    Route { console: route.console && is_shown, ..route }
+        options.local_ranks_filter.as_ref().is_none_or(|shown| shown.contains(rank.local_rank));
+    StreamRoute { console: route.console && is_shown, ..route }
 }
 
 /// The log of a stream, with its name, if there is to be one.
-fn log(options: &Options, rank: &Rank, stream: Stream) -> Result<Option<(File, String)>, Failure> {
-    let Some(folder) = &rank.logs else { return Ok(None) };
-    if !route(options, rank, stream).file {
+fn open_log(
+    options: &Options,
+    rank: &RankInfo,
+    stream: OutputStream,
+) -> Result<Option<(File, String)>, Failure> {
+    let Some(folder) = &rank.log_folder else { return Ok(None) };
+    if !stream_route(options, rank, stream).file {
         return Ok(None);
     }
     let file = streams::create_log(folder, stream).map_err(Failure::new)?;
     Ok(Some((file, format!("{} of rank {}", stream.file_name(), rank.rank))))
 }
 
-fn not_started(options: &Options, rank: usize, cause: &std::io::Error) -> Failure {
+fn start_error(options: &Options, rank: usize, cause: &std::io::Error) -> Failure {
     let program = options.program().0;
-    let (status, why) = match cause.kind() {
+    let (status, reason) = match cause.kind() {
         ErrorKind::NotFound if Path::new(program).is_file() => {
             (127, "the interpreter that its first line names was not found".to_owned())
         }
@@ -310,7 +347,7 @@ fn not_started(options: &Options, rank: usize, cause: &std::io::Error) -> Failur
         _ => (1, cause.to_string()),
     };
     let program = program.to_string_lossy();
-    let mut message = format!("cannot start rank {rank}, {program}: {why}");
+    let mut message = format!("cannot start rank {rank}, {program}: {reason}");
     if program.ends_with(".py") {
         message.push_str(&format!("\n  for a Python script: distrun ... python3 {program}"));
     }

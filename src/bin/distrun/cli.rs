@@ -4,8 +4,8 @@
 //! It only parses and checks; it starts nothing.
 
 use crate::help::{HELP, USAGE};
-use crate::streams::{LocalRanks, Spec};
-use crate::torchrun::{self, Endpoint, Others};
+use crate::streams::{LocalRankList, StreamSpec};
+use crate::torchrun::{self, RendezvousEndpoint, TorchrunOptions};
 use clap::Parser;
 use dist::process::guardian::MAX_GROUPS;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Ranks on this node: a number, `cpu` (one for each core that may be used), `gpu` (one for
     /// each NVIDIA GPU), or `auto` (gpu if there is one, else cpu)
     #[arg(long, alias = "nproc_per_node", value_name = "N", default_value = "1")]
-    pub(crate) nproc_per_node: Nproc,
+    pub(crate) nproc_per_node: LocalRankCount,
 
     /// Nodes of the job
     #[arg(long, value_name = "N", default_value = "1", value_parser = nnodes)]
@@ -89,18 +89,18 @@ pub(crate) struct Options {
 
     /// What is both written to the logs and passed on
     #[arg(short, long, value_name = "SPEC", requires = "log_dir")]
-    pub(crate) tee: Option<Spec>,
+    pub(crate) tee: Option<StreamSpec>,
 
     /// What is written to the logs only
     #[arg(short, long, value_name = "SPEC", requires = "log_dir")]
-    pub(crate) redirects: Option<Spec>,
+    pub(crate) redirects: Option<StreamSpec>,
 
     /// Local ranks whose output is passed on, for instance 0,1 [default: all]
     #[arg(long, alias = "local_ranks_filter", value_name = "RANKS")]
-    pub(crate) local_ranks_filter: Option<LocalRanks>,
+    pub(crate) local_ranks_filter: Option<LocalRankList>,
 
     #[command(flatten)]
-    torchrun: Others,
+    torchrun: TorchrunOptions,
 
     /// The program, looked up in PATH, and its arguments
     // One list, since clap leaves alone what comes after the first value of a trailing list, but
@@ -120,19 +120,19 @@ pub(crate) enum OnFailure {
 
 /// The number of ranks on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Nproc(pub(crate) usize);
+pub(crate) struct LocalRankCount(pub(crate) usize);
 
-impl FromStr for Nproc {
+impl FromStr for LocalRankCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let count = match text {
             "cpu" => dist::sys::host::cores(),
-            "gpu" => match gpus() {
+            "gpu" => match count_gpus() {
                 0 => return Err("there is no GPU on this host".to_owned()),
                 count => count,
             },
-            "auto" => match gpus() {
+            "auto" => match count_gpus() {
                 0 => dist::sys::host::cores(),
                 count => count,
             },
@@ -157,7 +157,7 @@ fn nnodes(text: &str) -> Result<usize, String> {
 }
 
 /// The NVIDIA GPUs of this host, by their device files.
-fn gpus() -> usize {
+fn count_gpus() -> usize {
     std::fs::read_dir("/dev").map_or(0, |entries| {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let numbers = names.filter_map(|name| name.strip_prefix("nvidia")?.parse::<u32>().ok());
@@ -167,7 +167,7 @@ fn gpus() -> usize {
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Master {
+pub(crate) struct MasterAddress {
     /// The host's name or address.
     pub(crate) address: String,
     /// The port; 0 for any free one.
@@ -197,12 +197,12 @@ impl Options {
     }
 
     /// Where the store is to be.
-    pub(crate) fn master(&self) -> Master {
-        if let Some(Endpoint { address, port }) = &self.torchrun.rdzv_endpoint {
-            return Master { address: address.clone(), port: port.unwrap_or(DEFAULT_PORT) };
+    pub(crate) fn master_address(&self) -> MasterAddress {
+        if let Some(RendezvousEndpoint { address, port }) = &self.torchrun.rdzv_endpoint {
+            return MasterAddress { address: address.clone(), port: port.unwrap_or(DEFAULT_PORT) };
         }
         let port = if self.is_standalone() { 0 } else { DEFAULT_PORT };
-        Master {
+        MasterAddress {
             address: self.master_addr.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
             port: self.master_port.unwrap_or(port),
         }
@@ -220,7 +220,7 @@ impl Options {
                 "--node-rank {node_rank} is not below --nnodes {nnodes}: nodes count from 0"
             ));
         }
-        if nnodes > 1 && self.master().port == 0 {
+        if nnodes > 1 && self.master_address().port == 0 {
             return Err("port 0 (any free one) cannot be known to the other nodes".into());
         }
         if nnodes > 1 && self.max_restarts > 0 {
@@ -231,16 +231,16 @@ impl Options {
                 self.max_restarts
             ));
         }
-        if let Some(least) = self.min_ranks {
-            let Nproc(ranks) = self.nproc_per_node;
+        if let Some(min_ranks) = self.min_ranks {
+            let LocalRankCount(ranks) = self.nproc_per_node;
             if self.on_failure == OnFailure::End {
                 return Err(
                     "--min-ranks is for jobs that outlive a rank: add --on-failure=continue".into(),
                 );
             }
-            if least == 0 || least > ranks {
+            if min_ranks == 0 || min_ranks > ranks {
                 return Err(format!(
-                    "--min-ranks {least}: a node with {ranks} ranks needs 1 to {ranks} of them"
+                    "--min-ranks {min_ranks}: a node with {ranks} ranks needs 1 to {ranks} of them"
                 ));
             }
         }
@@ -269,12 +269,15 @@ mod tests {
     fn both_spellings_and_a_programs_own_flags_are_understood() {
         let line = "distrun --nproc_per_node=3 --no-python prog --nproc-per-node 9 -x -- y";
         let options = parse(line).unwrap();
-        assert_eq!(options.nproc_per_node, Nproc(3));
+        assert_eq!(options.nproc_per_node, LocalRankCount(3));
         let (program, args) = options.program();
         assert_eq!(program, "prog");
         assert_eq!(args, ["--nproc-per-node", "9", "-x", "--", "y"]);
         assert!(options.is_standalone());
-        assert_eq!(parse("distrun --nproc-per-node 2 p").unwrap().nproc_per_node, Nproc(2));
+        assert_eq!(
+            parse("distrun --nproc-per-node 2 p").unwrap().nproc_per_node,
+            LocalRankCount(2)
+        );
     }
 
     #[test]
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_torchrun_that_change_nothing_here_are_taken() {
+    fn torchrun_flags_without_effect_are_accepted() {
         let line = "distrun --monitor-interval 0.5 --start_method spawn --no-python --rdzv-id 7 \
                     --rdzv-backend=c10d --rdzv_endpoint=localhost:0 --max_restarts=3 --role=trainer p";
         let options = parse(line).unwrap();
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_rank_is_in_the_environment_and_by_wish_an_argument() {
+    fn local_rank_is_passed_as_argument_on_request() {
         let use_env = |line| parse(line).unwrap().use_env;
         assert!(use_env("distrun p") && use_env("distrun --use-env p"));
         assert!(use_env("distrun --use_env=True p") && !use_env("distrun --use-env=false p"));
@@ -340,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_where_torchrun_would_have_it() {
+    fn store_address_follows_torchrun() {
         let master = |line| {
-            let Master { address, port } = parse(line).unwrap().master();
+            let MasterAddress { address, port } = parse(line).unwrap().master_address();
             (address, port)
         };
         assert_eq!(master("distrun p"), ("127.0.0.1".to_owned(), 0));

@@ -3,21 +3,21 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// When a moment of this process was, for instance `2026-11-22 07:40:01.123 UTC`.
-pub(crate) fn utc(moment: Instant) -> String {
+pub(crate) fn format_utc(moment: Instant) -> String {
     let now = SystemTime::now();
     let then = now.checked_sub(moment.elapsed()).unwrap_or(now);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
-    format(since.as_secs(), since.subsec_millis())
+    format_seconds(since.as_secs(), since.subsec_millis())
 }
 
-fn format(seconds: u64, millis: u32) -> String {
-    let (year, month, day) = date(seconds / 86_400);
+fn format_seconds(seconds: u64, millis: u32) -> String {
+    let (year, month, day) = date_of_day(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03} UTC")
 }
 
 /// The date of a day, counted from 1970.
-fn date(mut days: u64) -> (u64, usize, u64) {
+fn date_of_day(mut days: u64) -> (u64, usize, u64) {
     let mut year = 1970;
     loop {
         let length = if is_leap(year) { 366 } else { 365 };
@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        assert_eq!(format(0, 0), "1970-01-01 00:00:00.000 UTC");
-        assert_eq!(format(951_782_399, 7), "2000-02-28 23:59:59.007 UTC");
-        assert_eq!(format(951_868_799, 999), "2000-02-29 23:59:59.999 UTC");
-        assert_eq!(format(1_735_689_599, 1), "2024-12-31 23:59:59.001 UTC");
-        assert_eq!(format(1_735_689_600, 0), "2025-01-01 00:00:00.000 UTC");
+        assert_eq!(format_seconds(0, 0), "1970-01-01 00:00:00.000 UTC");
+        assert_eq!(format_seconds(951_782_399, 7), "2000-02-28 23:59:59.007 UTC");
+        assert_eq!(format_seconds(951_868_799, 999), "2000-02-29 23:59:59.999 UTC");
+        assert_eq!(format_seconds(1_735_689_599, 1), "2024-12-31 23:59:59.001 UTC");
+        assert_eq!(format_seconds(1_735_689_600, 0), "2025-01-01 00:00:00.000 UTC");
     }
 }

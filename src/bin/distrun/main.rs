@@ -9,8 +9,8 @@
 //! | `attempt` | the ranks of this node, once from their start to their end |
 //! | `secret` | the secret of the job's store |
 //! | `streams` | which stream goes where: specs and log files |
-//! | `lines`, `pump` | cutting output into lines, and passing it on |
-//! | `errors` | the files in which ranks say why they fail |
+//! | `line_splitter`, `output_forwarder` | cutting output into lines, and passing it on |
+//! | `error_files` | the files in which ranks say why they fail |
 //! | `report`, `clock` | what is said about a failure, and when it was |
 //!
 //! Starting, watching and ending processes is the library's `process` layer.
@@ -18,11 +18,11 @@
 mod attempt;
 mod cli;
 mod clock;
-mod errors;
+mod error_files;
 mod help;
 mod job;
-mod lines;
-mod pump;
+mod line_splitter;
+mod output_forwarder;
 mod report;
 mod secret;
 mod streams;
@@ -60,7 +60,7 @@ pub(crate) fn write_error(text: &str) {
 }
 
 /// Writes a message of distrun's own to standard error.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn report_error(message: &str) {
     write_error(&format!("distrun: {message}\n"));
 }
 
@@ -74,13 +74,13 @@ fn main() -> ExitCode {
         }
     };
     if let Err(message) = options.check() {
-        complain(&message);
+        report_error(&message);
         return ExitCode::from(2);
     }
     match job::run(&options) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
-            complain(&failure.message);
+            report_error(&failure.message);
             ExitCode::from(failure.status)
         }
     }

@@ -2,11 +2,11 @@
 //! it wrote last, and what became of the others.
 
 use crate::clock;
-use crate::errors::Said;
-use crate::lines::Tail;
-use crate::streams::Stream;
-use dist::process::crew::Member;
-use dist::process::ending::{Ending, signal_name};
+use crate::error_files::RankError;
+use crate::line_splitter::OutputTail;
+use crate::streams::OutputStream;
+use dist::process::child_group::ChildProcess;
+use dist::process::process_exit::{ProcessExit, signal_name};
 use dist::sys::host;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,44 +18,44 @@ const SIGKILL: i32 = 9;
 const ERROR_LINES: usize = 30;
 
 /// How many letters are shown of a line of it.
-const LINE_LETTERS: usize = 1000;
+const MAX_LINE_CHARS: usize = 1000;
 
 /// What is known of a rank besides its process.
 #[derive(Debug)]
-pub(crate) struct Rank {
+pub(crate) struct RankInfo {
     /// Its number in the job.
     pub(crate) rank: usize,
     /// Its number on this node.
     pub(crate) local_rank: usize,
     /// Its last lines on standard output and standard error.
-    pub(crate) tails: [(Stream, Tail); 2],
+    pub(crate) tails: [(OutputStream, OutputTail); 2],
     /// The folder of its logs, if it has any.
-    pub(crate) logs: Option<PathBuf>,
+    pub(crate) log_folder: Option<PathBuf>,
     /// Where it writes its error.
     pub(crate) error_file: PathBuf,
 }
 
 /// A job whose ranks have ended.
 #[derive(Debug)]
-pub(crate) struct Ended<'a> {
+pub(crate) struct FinishedJob<'a> {
     /// The ranks of this node.
-    pub(crate) ranks: &'a [Rank],
+    pub(crate) ranks: &'a [RankInfo],
     /// Their processes.
-    pub(crate) members: &'a [Member],
+    pub(crate) members: &'a [ChildProcess],
     /// What their error files say.
-    pub(crate) said: &'a [Option<Said>],
+    pub(crate) rank_errors: &'a [Option<RankError>],
     /// When they were started.
-    pub(crate) began: Instant,
+    pub(crate) started_at: Instant,
 }
 
-impl Ended<'_> {
+impl FinishedJob<'_> {
     /// Which rank's failure was the cause of all, where the one with index `first` was seen to fail
     /// first. A rank that fails because of another one says so, and may be seen to end before that
     /// one, whose death the kernel reports later than the end of its connections.
     pub(crate) fn root_cause(&self, first: usize) -> usize {
         let mut cause = first;
         for _ in 0..self.ranks.len() {
-            match self.blamed(cause).filter(|&index| self.has_failed_alone(index)) {
+            match self.blamed_rank(cause).filter(|&index| self.has_failed_independently(index)) {
                 Some(index) if index != cause => cause = index,
                 _ => break,
             }
@@ -64,22 +64,25 @@ impl Ended<'_> {
     }
 
     /// The index of the rank that a rank's error blames, if that is on this node.
-    fn blamed(&self, index: usize) -> Option<usize> {
-        let culprit = self.said.get(index)?.as_ref()?.culprit?;
+    fn blamed_rank(&self, index: usize) -> Option<usize> {
+        let culprit = self.rank_errors.get(index)?.as_ref()?.culprit?;
         self.ranks.iter().position(|rank| rank.rank == culprit)
     }
 
     /// True for a rank that failed, and not because distrun had told it to end.
-    fn has_failed_alone(&self, index: usize) -> bool {
+    fn has_failed_independently(&self, index: usize) -> bool {
         let Some(member) = self.members.get(index) else { return false };
-        let Some(ending) = member.ending() else { return false };
-        !ending.is_success() && (member.told().is_none() || ending.signal() != member.told())
+        let Some(ending) = member.exit() else { return false };
+        !ending.is_success()
+            && (member.last_signal().is_none() || ending.signal() != member.last_signal())
     }
 
     /// `rank 1 failed with exit status 7`.
-    pub(crate) fn in_short(&self, cause: usize) -> String {
+    pub(crate) fn summary(&self, cause: usize) -> String {
         match (self.ranks.get(cause), self.members.get(cause)) {
-            (Some(rank), Some(member)) => format!("rank {} failed with {}", rank.rank, how(member)),
+            (Some(rank), Some(member)) => {
+                format!("rank {} failed with {}", rank.rank, describe_ending(member))
+            }
             _ => "a rank failed".to_owned(),
         }
     }
@@ -92,124 +95,135 @@ impl Ended<'_> {
         let mut text = String::new();
         let (after, at) = match member.ended_at() {
             Some(at) => {
-                let after = at.duration_since(self.began).as_secs_f64();
-                (format!(", {after:.3} s after the start"), format!(", ended {}", clock::utc(at)))
+                let after = at.duration_since(self.started_at).as_secs_f64();
+                (
+                    format!(", {after:.3} s after the start"),
+                    format!(", ended {}", clock::format_utc(at)),
+                )
             }
             None => (String::new(), String::new()),
         };
         let number = rank.rank;
-        push(
+        push_line(
             &mut text,
-            format_args!("distrun: rank {number} failed first: {}{after}", how(member)),
+            format_args!("distrun: rank {number} failed first: {}{after}", describe_ending(member)),
         );
         let (local_rank, pid, host) = (rank.local_rank, member.pid(), host::name());
-        push(
+        push_line(
             &mut text,
             format_args!("  it was local rank {local_rank}, process {pid} on host {host}{at}"),
         );
-        if member.ending().and_then(Ending::signal) == Some(SIGKILL) {
-            let by = "a user, a job manager, or the kernel out of memory";
-            push(&mut text, format_args!("  SIGKILL comes from outside: {by}"));
+        if member.exit().and_then(ProcessExit::signal) == Some(SIGKILL) {
+            let likely_senders = "a user, a job manager, or the kernel out of memory";
+            push_line(&mut text, format_args!("  SIGKILL comes from outside: {likely_senders}"));
         }
         self.push_error(&mut text, cause);
-        if let Some(logs) = &rank.logs {
-            push(&mut text, format_args!("  its logs are in {}", logs.display()));
+        if let Some(logs) = &rank.log_folder {
+            push_line(&mut text, format_args!("  its logs are in {}", logs.display()));
         }
         for (stream, tail) in &rank.tails {
-            last_lines(&mut text, *stream, tail);
+            push_last_lines(&mut text, *stream, tail);
         }
         self.push_others(&mut text, cause);
         text
     }
 
     fn push_error(&self, text: &mut String, cause: usize) {
-        let Some(said) = self.said.get(cause).and_then(Option::as_ref) else { return };
-        let lines: Vec<&str> = said.text.lines().collect();
+        let Some(error) = self.rank_errors.get(cause).and_then(Option::as_ref) else { return };
+        let lines: Vec<&str> = error.text.lines().collect();
         let skipped = lines.len().saturating_sub(ERROR_LINES);
-        push(text, format_args!("  its error:"));
+        push_line(text, format_args!("  its error:"));
         for line in &lines[skipped..] {
-            push(text, format_args!("    {}", cut(line.trim_end())));
+            push_line(text, format_args!("    {}", truncate_line(line.trim_end())));
         }
-        let Some(culprit) = said.culprit else { return };
-        let blamed = self.blamed(cause);
-        let ending = blamed.and_then(|index| self.members.get(index)?.ending());
-        let where_it_is = match blamed {
+        let Some(culprit) = error.culprit else { return };
+        let blamed_index = self.blamed_rank(cause);
+        let ending = blamed_index.and_then(|index| self.members.get(index)?.exit());
+        let state = match blamed_index {
             Some(index) if index == cause => return,
             None => "is on another node: the distrun there says more",
-            Some(index) if self.has_failed_alone(index) => "failed as well",
-            Some(_) if ending.is_some_and(Ending::is_success) => "ended with status 0",
+            Some(index) if self.has_failed_independently(index) => "failed as well",
+            Some(_) if ending.is_some_and(ProcessExit::is_success) => "ended with status 0",
             Some(_) => "had not ended by itself",
         };
-        push(text, format_args!("  it blames rank {culprit}, which {where_it_is}"));
+        push_line(text, format_args!("  it blames rank {culprit}, which {state}"));
     }
 
     fn push_others(&self, text: &mut String, cause: usize) {
-        let moment = self.members.get(cause).and_then(Member::ended_at);
-        let failed = |member: &Member| member.ending().is_none_or(|ending| !ending.is_success());
+        let moment = self.members.get(cause).and_then(ChildProcess::ended_at);
+        let failed =
+            |member: &ChildProcess| member.exit().is_none_or(|ending| !ending.is_success());
         let mut heading = Some("  other ranks:");
         for (index, (rank, member)) in self.ranks.iter().zip(self.members).enumerate() {
-            if index == cause || !(failed(member) || member.told().is_some()) {
+            if index == cause || !(failed(member) || member.last_signal().is_some()) {
                 continue;
             }
             if let Some(heading) = heading.take() {
-                push(text, format_args!("{heading}"));
+                push_line(text, format_args!("{heading}"));
             }
-            let later = match (moment, member.ended_at()) {
+            let delay = match (moment, member.ended_at()) {
                 (Some(first), Some(own)) => {
                     format!(", {} ms later", own.saturating_duration_since(first).as_millis())
                 }
                 _ => String::new(),
             };
-            let told = match member.told() {
+            let signal_sent = match member.last_signal() {
                 Some(signal) => format!(" after {} from distrun", signal_name(signal)),
                 None => String::new(),
             };
             let error = self.last_line_of_error(index);
-            let (rank, how) = (rank.rank, how(member));
-            push(text, format_args!("    rank {rank}: {how}{told}{later}{error}"));
+            let (rank, how) = (rank.rank, describe_ending(member));
+            push_line(text, format_args!("    rank {rank}: {how}{signal_sent}{delay}{error}"));
         }
     }
 
     /// Names the ranks that a job has lost, one that has succeeded without them. Empty if there are
     /// none.
-    pub(crate) fn lost(&self) -> String {
+    pub(crate) fn lost_ranks_report(&self) -> String {
         let has_failed =
-            |member: &Member| member.ending().is_some_and(|ending| !ending.is_success());
+            |member: &ChildProcess| member.exit().is_some_and(|ending| !ending.is_success());
         let lost = self.members.iter().filter(|member| has_failed(member)).count();
         let mut text = String::new();
         if lost == 0 {
             return text;
         }
         let all = self.ranks.len();
-        push(&mut text, format_args!("distrun: the job succeeded without {lost} of {all} ranks:"));
+        push_line(
+            &mut text,
+            format_args!("distrun: the job succeeded without {lost} of {all} ranks:"),
+        );
         for (index, (rank, member)) in self.ranks.iter().zip(self.members).enumerate() {
             if !has_failed(member) {
                 continue;
             }
             let after = member.ended_at().map_or_else(String::new, |at| {
-                format!(", {:.3} s after the start", at.duration_since(self.began).as_secs_f64())
+                format!(
+                    ", {:.3} s after the start",
+                    at.duration_since(self.started_at).as_secs_f64()
+                )
             });
-            let (rank, how, error) = (rank.rank, how(member), self.last_line_of_error(index));
-            push(&mut text, format_args!("  rank {rank}: {how}{after}{error}"));
+            let (rank, how, error) =
+                (rank.rank, describe_ending(member), self.last_line_of_error(index));
+            push_line(&mut text, format_args!("  rank {rank}: {how}{after}{error}"));
         }
         text
     }
 
     /// The last line of a rank's error, behind a colon. Of a traceback, that line is the error.
     fn last_line_of_error(&self, index: usize) -> String {
-        let said = self.said.get(index).and_then(Option::as_ref);
-        said.map_or_else(String::new, |said| {
-            format!(": {}", cut(said.text.lines().last().unwrap_or_default()))
+        let error = self.rank_errors.get(index).and_then(Option::as_ref);
+        error.map_or_else(String::new, |said| {
+            format!(": {}", truncate_line(said.text.lines().last().unwrap_or_default()))
         })
     }
 
     /// Names the members that could not be killed.
-    pub(crate) fn unkillable(&self) -> String {
+    pub(crate) fn unkillable_ranks_report(&self) -> String {
         let mut text = String::new();
-        let living = self.ranks.iter().zip(self.members).filter(|(_, m)| m.ending().is_none());
-        for (rank, member) in living {
+        let running = self.ranks.iter().zip(self.members).filter(|(_, m)| m.exit().is_none());
+        for (rank, member) in running {
             let (rank, pid) = (rank.rank, member.pid());
-            push(
+            push_line(
                 &mut text,
                 format_args!(
                     "distrun: rank {rank}, process {pid}, is stuck in the kernel and remains"
@@ -220,26 +234,26 @@ impl Ended<'_> {
     }
 }
 
-fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
+fn push_line(text: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _nothing = writeln!(text, "{line}");
 }
 
-fn how(member: &Member) -> String {
-    member.ending().map_or_else(|| "still running".to_owned(), |ending| ending.to_string())
+fn describe_ending(member: &ChildProcess) -> String {
+    member.exit().map_or_else(|| "still running".to_owned(), |ending| ending.to_string())
 }
 
-fn cut(line: &str) -> &str {
-    line.char_indices().nth(LINE_LETTERS).map_or(line, |(end, _)| &line[..end])
+fn truncate_line(line: &str) -> &str {
+    line.char_indices().nth(MAX_LINE_CHARS).map_or(line, |(end, _)| &line[..end])
 }
 
-fn last_lines(text: &mut String, stream: Stream, tail: &Tail) {
+fn push_last_lines(text: &mut String, stream: OutputStream, tail: &OutputTail) {
     let lines = tail.lines();
     if lines.is_empty() {
         return;
     }
-    push(text, format_args!("  its last lines on {}:", stream.name()));
+    push_line(text, format_args!("  its last lines on {}:", stream.name()));
     for line in lines {
-        push(text, format_args!("    {}", line.trim_end()));
+        push_line(text, format_args!("    {}", line.trim_end()));
     }
 }

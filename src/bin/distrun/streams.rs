@@ -7,14 +7,14 @@ use std::str::FromStr;
 
 /// One of the two output streams of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     /// Standard output.
     Out,
     /// Standard error.
     Err,
 }
 
-impl Stream {
+impl OutputStream {
     /// What it is called in a report.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -41,15 +41,15 @@ impl Stream {
 
 /// Streams of each local rank: 0 none, 1 standard output, 2 standard error, 3 both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Spec {
+pub(crate) enum StreamSpec {
     /// The same for all.
     All(u8),
     /// For those named; none for the others.
     Each(Vec<(usize, u8)>),
 }
 
-impl Spec {
-    fn names(&self, local_rank: usize, stream: Stream) -> bool {
+impl StreamSpec {
+    fn includes(&self, local_rank: usize, stream: OutputStream) -> bool {
         let streams = match self {
             Self::All(streams) => *streams,
             Self::Each(list) => list
@@ -62,11 +62,11 @@ impl Spec {
     }
 }
 
-impl FromStr for Spec {
+impl FromStr for StreamSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let invalid = || {
             format!("\"{text}\" is not 0, 1, 2 or 3, nor a list of such by local rank (0:1,1:3)")
         };
         let streams = |text: &str| text.parse().ok().filter(|&number: &u8| number <= 3);
@@ -77,22 +77,22 @@ impl FromStr for Spec {
             let (rank, value) = pair.split_once(':')?;
             Some((rank.parse().ok()?, streams(value)?))
         });
-        pairs.collect::<Option<_>>().map(Self::Each).ok_or_else(wrong)
+        pairs.collect::<Option<_>>().map(Self::Each).ok_or_else(invalid)
     }
 }
 
 /// Local ranks, as a list: 0,2.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LocalRanks(Vec<usize>);
+pub(crate) struct LocalRankList(Vec<usize>);
 
-impl LocalRanks {
+impl LocalRankList {
     /// True where a rank is in the list.
-    pub(crate) fn has(&self, local_rank: usize) -> bool {
+    pub(crate) fn contains(&self, local_rank: usize) -> bool {
         self.0.contains(&local_rank)
     }
 }
 
-impl FromStr for LocalRanks {
+impl FromStr for LocalRankList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -103,7 +103,7 @@ impl FromStr for LocalRanks {
 
 /// Where a stream goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct StreamRoute {
     /// To the same stream of distrun.
     pub(crate) console: bool,
     /// To the rank's log file.
@@ -112,44 +112,46 @@ pub(crate) struct Route {
 
 /// Where the given flags send a stream. Whatever is teed is passed on, even if it is also
 /// redirected, as with torchrun; a log folder for nothing in particular is for everything.
-pub(crate) fn route(
+pub(crate) fn route_stream(
     has_log_dir: bool,
-    tee: Option<&Spec>,
-    redirects: Option<&Spec>,
+    tee: Option<&StreamSpec>,
+    redirects: Option<&StreamSpec>,
     local_rank: usize,
-    stream: Stream,
-) -> Route {
+    stream: OutputStream,
+) -> StreamRoute {
     if tee.is_none() && redirects.is_none() {
-        return Route { console: true, file: has_log_dir };
+        return StreamRoute { console: true, file: has_log_dir };
     }
-    let named = |spec: Option<&Spec>| spec.is_some_and(|spec| spec.names(local_rank, stream));
-    let (teed, redirected) = (named(tee), named(redirects));
-    Route { console: teed || !redirected, file: teed || redirected }
+    let is_included =
+        |spec: Option<&StreamSpec>| spec.is_some_and(|spec| spec.includes(local_rank, stream));
+    let (teed, redirected) = (is_included(tee), is_included(redirects));
+    StreamRoute { console: teed || !redirected, file: teed || redirected }
 }
 
 /// Makes a log file in a rank's folder, empty, with the folders above it.
 ///
 /// # Errors
 /// The reason, naming the file.
-pub(crate) fn create_log(folder: &Path, stream: Stream) -> Result<File, String> {
+pub(crate) fn create_log(folder: &Path, stream: OutputStream) -> Result<File, String> {
     let path = folder.join(stream.file_name());
-    let made: io::Result<File> = std::fs::create_dir_all(folder).and_then(|()| File::create(&path));
-    made.map_err(|cause| format!("cannot write the log {}: {cause}", path.display()))
+    let created: io::Result<File> =
+        std::fs::create_dir_all(folder).and_then(|()| File::create(&path));
+    created.map_err(|cause| format!("cannot write the log {}: {cause}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn spec(text: &str) -> Option<Spec> {
+    fn spec(text: &str) -> Option<StreamSpec> {
         text.parse().ok()
     }
 
     #[test]
-    fn specs_are_torchruns() {
-        assert_eq!(spec("3"), Some(Spec::All(3)));
-        assert_eq!(spec("0:1,1:3"), Some(Spec::Each(vec![(0, 1), (1, 3)])));
-        assert_eq!(spec("12:2,"), Some(Spec::Each(vec![(12, 2)])));
+    fn stream_specs_match_torchrun() {
+        assert_eq!(spec("3"), Some(StreamSpec::All(3)));
+        assert_eq!(spec("0:1,1:3"), Some(StreamSpec::Each(vec![(0, 1), (1, 3)])));
+        assert_eq!(spec("12:2,"), Some(StreamSpec::Each(vec![(12, 2)])));
         for wrong in ["", "4", "-1", "0:4", "0:", ":1", "a:1", "0:1 1:1", "0:1,,1:1", "both"] {
             assert_eq!(spec(wrong), None, "{wrong}");
         }
@@ -158,19 +160,20 @@ mod tests {
     #[test]
     fn a_stream_goes_where_the_flags_say() {
         let to = |tee, redirects, rank, stream| {
-            let (tee, redirects): (Option<Spec>, Option<Spec>) = (spec(tee), spec(redirects));
-            let Route { console, file } =
-                route(true, tee.as_ref(), redirects.as_ref(), rank, stream);
+            let (tee, redirects): (Option<StreamSpec>, Option<StreamSpec>) =
+                (spec(tee), spec(redirects));
+            let StreamRoute { console, file } =
+                route_stream(true, tee.as_ref(), redirects.as_ref(), rank, stream);
             (console, file)
         };
-        assert_eq!(to("", "", 0, Stream::Out), (true, true));
-        assert_eq!(to("", "1", 0, Stream::Out), (false, true));
-        assert_eq!(to("", "1", 0, Stream::Err), (true, false));
-        assert_eq!(to("2", "", 0, Stream::Err), (true, true));
-        assert_eq!(to("3", "3", 0, Stream::Err), (true, true));
-        assert_eq!(to("", "1:2", 0, Stream::Err), (true, false));
-        assert_eq!(to("", "1:2", 1, Stream::Err), (false, true));
-        let nowhere = route(false, None, None, 0, Stream::Out);
+        assert_eq!(to("", "", 0, OutputStream::Out), (true, true));
+        assert_eq!(to("", "1", 0, OutputStream::Out), (false, true));
+        assert_eq!(to("", "1", 0, OutputStream::Err), (true, false));
+        assert_eq!(to("2", "", 0, OutputStream::Err), (true, true));
+        assert_eq!(to("3", "3", 0, OutputStream::Err), (true, true));
+        assert_eq!(to("", "1:2", 0, OutputStream::Err), (true, false));
+        assert_eq!(to("", "1:2", 1, OutputStream::Err), (false, true));
+        let nowhere = route_stream(false, None, None, 0, OutputStream::Out);
         assert_eq!((nowhere.console, nowhere.file), (true, false));
     }
 }

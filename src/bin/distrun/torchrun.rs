@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 /// The address of torchrun's rendezvous, which here is that of the job's store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub(crate) struct RendezvousEndpoint {
     /// The host's name or address.
     pub(crate) address: String,
     /// The port, if one is named.
     pub(crate) port: Option<u16>,
 }
 
-impl FromStr for Endpoint {
+impl FromStr for RendezvousEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -49,10 +49,10 @@ fn backend(text: &str) -> Result<String, String> {
 
 /// The flags.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Others {
+pub(crate) struct TorchrunOptions {
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST[:PORT]", hide = true)]
     #[arg(conflicts_with_all = ["master_addr", "master_port"])]
-    pub(crate) rdzv_endpoint: Option<Endpoint>,
+    pub(crate) rdzv_endpoint: Option<RendezvousEndpoint>,
 
     #[arg(long, alias = "rdzv_id", value_name = "ID", hide = true)]
     pub(crate) rdzv_id: Option<String>,
@@ -94,7 +94,7 @@ pub(crate) struct Others {
     local_addr: Option<String>,
 }
 
-impl Others {
+impl TorchrunOptions {
     /// Why these flags cannot be used, if they cannot.
     pub(crate) fn check(&self, nnodes: usize, is_node_named: bool) -> Result<(), String> {
         let refused = [
@@ -121,8 +121,8 @@ impl Others {
                  --node-rank, and node 0's address as --rdzv-endpoint",
             ),
         ];
-        match refused.into_iter().find(|(is_there, _)| *is_there) {
-            Some((_, why)) => Err(why.to_owned()),
+        match refused.into_iter().find(|(is_given, _)| *is_given) {
+            Some((_, reason)) => Err(reason.to_owned()),
             None => Ok(()),
         }
     }

@@ -1,9 +1,9 @@
 //! The conversions of the small floats against the oracle: every code, and for every upper half of
 //! an f32 the lower halves that decide a rounding.
 
-use super::super::element::{Element, Number};
+use super::super::element::{Element, Numeric};
 use super::super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
-use super::super::ordered::{Highest, Lowest};
+use super::super::ordered_codes::{OrderedForMax, OrderedForMin};
 use super::oracle;
 use crate::base::dtype::DataType;
 
@@ -71,21 +71,21 @@ fn float8_beyond_the_largest_number() {
 }
 
 /// Among all pairs of codes with the deciding ones, MIN and MAX of codes are those of numbers.
-fn check_order<E, K: Number>(codes: &[u64], last: u64)
+fn check_order<E, K: Numeric>(codes: &[u64], last: u64)
 where
     E: Element<Acc = f32>,
     E::Stored: TryFrom<u64> + Into<u64>,
-    Lowest<E>: Element<Stored = E::Stored, Acc = K>,
-    Highest<E>: Element<Stored = E::Stored, Acc = K>,
+    OrderedForMin<E>: Element<Stored = E::Stored, Acc = K>,
+    OrderedForMax<E>: Element<Stored = E::Stored, Acc = K>,
 {
     let stored = |code: u64| E::Stored::try_from(code).ok().unwrap();
     for one in 0..=last {
         for &other in codes {
             let (a, b) = (E::load(stored(one)), E::load(stored(other)));
-            let low = |code| Lowest::<E>::load(stored(code));
-            let high = |code| Highest::<E>::load(stored(code));
-            let least = Lowest::<E>::store(low(one).lesser(low(other)));
-            let greatest = Highest::<E>::store(high(one).greater(high(other)));
+            let low = |code| OrderedForMin::<E>::load(stored(code));
+            let high = |code| OrderedForMax::<E>::load(stored(code));
+            let least = OrderedForMin::<E>::store(low(one).lesser(low(other)));
+            let greatest = OrderedForMax::<E>::store(high(one).greater(high(other)));
             let found = (least.into(), greatest.into());
             let want = (E::store(a.lesser(b)).into(), E::store(a.greater(b)).into());
             assert_eq!(found, want, "{one:#x} and {other:#x}");
@@ -95,7 +95,7 @@ where
 
 #[test]
 #[cfg_attr(miri, ignore = "every value of a type is too much for an interpreter")]
-fn codes_are_in_the_order_of_their_numbers() {
+fn min_and_max_of_codes_match_those_of_numbers() {
     let all: Vec<u64> = (0..=0xff).collect();
     check_order::<F8E4M3, i8>(&all, 0xff);
     check_order::<F8E5M2, i8>(&all, 0xff);
@@ -111,8 +111,8 @@ fn codes_are_in_the_order_of_their_numbers() {
 /// What eight at a time make of every code, and of every f32 that decides a rounding, is what one
 /// by one do.
 #[cfg(target_arch = "x86_64")]
-mod octets {
-    use super::super::super::octet::{LANES, Lanes, Octet};
+mod vector_conversions {
+    use super::super::super::f32x8::{F32x8, LANES, SmallFloatX8};
     use super::super::super::table::Isa;
     use super::*;
 
@@ -120,7 +120,7 @@ mod octets {
     where
         E: Element<Acc = f32, Stored = S>,
         S: Copy + TryFrom<u64> + PartialEq + std::fmt::Debug,
-        Octet<E>: Element<Stored = [S; LANES], Acc = Lanes>,
+        SmallFloatX8<E>: Element<Stored = [S; LANES], Acc = F32x8>,
     {
         if Isa::best() != Isa::Avx2 {
             return;
@@ -129,7 +129,7 @@ mod octets {
         for first in (0..=last).step_by(LANES) {
             let codes: [S; LANES] =
                 std::array::from_fn(|i| S::try_from(first + i as u64).ok().unwrap());
-            let values: [f32; LANES] = Octet::<E>::load(codes).into();
+            let values: [f32; LANES] = SmallFloatX8::<E>::load(codes).into();
             let one_by_one = codes.map(E::load);
             assert_eq!(values.map(f32::is_nan), one_by_one.map(f32::is_nan), "{codes:?}");
             let bits = |v: f32| if v.is_nan() { 0 } else { v.to_bits() };
@@ -140,13 +140,17 @@ mod octets {
                 let value =
                     |i: usize| f32::from_bits((upper + u32::try_from(i).unwrap()) << 16 | lower);
                 let values: [f32; LANES] = std::array::from_fn(value);
-                assert_eq!(Octet::<E>::store(values.into()), values.map(E::store), "{values:?}");
+                assert_eq!(
+                    SmallFloatX8::<E>::store(values.into()),
+                    values.map(E::store),
+                    "{values:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn convert_as_one_by_one() {
+    fn vector_conversion_matches_scalar_conversion() {
         check::<F16, u16>();
         check::<Bf16, u16>();
         check::<F8E4M3, u8>();

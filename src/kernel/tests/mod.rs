@@ -27,9 +27,9 @@ fn instruction_sets() -> Vec<Isa> {
 }
 
 /// xorshift64*: the same inputs in every run.
-struct Random(u64);
+struct XorShift(u64);
 
-impl Random {
+impl XorShift {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -70,7 +70,7 @@ impl Random {
     }
 
     /// Elements of ordinary size, none of them zero or special.
-    fn ordinary(&mut self, dtype: DataType, count: usize) -> Vec<u8> {
+    fn ordinary_elements(&mut self, dtype: DataType, count: usize) -> Vec<u8> {
         let size = dtype.size();
         let mut number = || {
             let any = self.next();
@@ -100,13 +100,13 @@ impl Random {
 }
 
 /// Memory that starts `offset` bytes after an aligned address.
-struct Buffer {
+struct UnalignedBuffer {
     words: Vec<u128>,
     offset: usize,
     len: usize,
 }
 
-impl Buffer {
+impl UnalignedBuffer {
     fn new(bytes: &[u8], offset: usize) -> Self {
         let words = vec![0; (bytes.len() + offset).div_ceil(16) + 1];
         let mut buffer = Self { words, offset, len: bytes.len() };
@@ -152,26 +152,28 @@ fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
         let kernel = table::fold_kernel(isa, dtype, op).unwrap();
         for in_place in 0..=size {
             let offset = |position: usize| (position + in_place + size) % 2;
-            let beside = [vec![0xa5; expected.len()], vec![0x5a; expected.len()]];
-            let all = inputs.iter().chain(&beside).enumerate();
-            let mut buffers: Vec<Buffer> = all.map(|(i, s)| Buffer::new(s, offset(i))).collect();
+            let extra_buffers = [vec![0xa5; expected.len()], vec![0x5a; expected.len()]];
+            let all = inputs.iter().chain(&extra_buffers).enumerate();
+            let mut buffers: Vec<UnalignedBuffer> =
+                all.map(|(i, s)| UnalignedBuffer::new(s, offset(i))).collect();
             let next = (in_place + 1) % size;
             let mut results = vec![in_place, size + 1];
             results.extend((in_place < size && next != in_place).then_some(next));
             // SAFETY: the memory outlives the call, and its owners are not used meanwhile but
             // through views.
-            let lend = |dst: Dst<'_>| unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
-            let dsts: Vec<Dst<'_>> = results.iter().map(|&i| lend(buffers[i].dst())).collect();
-            let views: Vec<Src<'_>> = buffers[..size].iter().map(Buffer::src).collect();
-            let target = Target { dst: dsts[0], twins: &dsts[1..] };
+            let detached_view = |dst: Dst<'_>| unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
+            let dsts: Vec<Dst<'_>> =
+                results.iter().map(|&i| detached_view(buffers[i].dst())).collect();
+            let views: Vec<Src<'_>> = buffers[..size].iter().map(UnalignedBuffer::src).collect();
+            let target = FoldTarget { dst: dsts[0], extra_dsts: &dsts[1..] };
             // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
             unsafe { kernel(target, &views, size) }
-            for &place in &results {
-                let result = buffers[place].bytes();
+            for &position in &results {
+                let result = buffers[position].bytes();
                 let differs = result.iter().zip(&expected).position(|(a, b)| a != b);
                 assert!(
                     differs.is_none(),
-                    "{op} on {dtype}, {isa:?}, {size} sources, {count} elements, in place at {in_place}, result {place}: \
+                    "{op} on {dtype}, {isa:?}, {size} sources, {count} elements, in place at {in_place}, result {position}: \
                      byte {differs:?} differs"
                 );
             }
@@ -181,7 +183,7 @@ fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
 
 fn check_type(dtype: DataType) {
     for op in ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)) {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = XorShift(0x9e37_79b9_7f4a_7c15);
         for count in COUNTS {
             for sources in SOURCES {
                 let inputs: Vec<Vec<u8>> =
@@ -215,7 +217,7 @@ fold_tests! {
 
 #[test]
 #[cfg_attr(miri, ignore = "300 sources, in place at each, are too many for an interpreter")]
-fn an_average_of_more_sources_than_the_type_can_count() {
+fn average_of_more_sources_than_the_type_can_count() {
     for dtype in [DataType::I8, DataType::U8] {
         for value in [1u8, 0x7f, 0x80, 0xff] {
             let inputs: Vec<Vec<u8>> =
@@ -227,14 +229,14 @@ fn an_average_of_more_sources_than_the_type_can_count() {
 }
 
 #[test]
-fn zeros_have_an_order_whatever_the_position() {
+fn signed_zeros_are_ordered_at_every_position() {
     for (op, want) in [(ReduceOp::Min, -0.0f32), (ReduceOp::Max, 0.0)] {
         for (first, second) in [(0.0f32, -0.0f32), (-0.0, 0.0)] {
             let inputs = [first, second].map(|v| oracle::to_bytes(v.to_bits().into(), 4));
             let mut result = [0; 4];
             let views = [Src::from(&inputs[0][..]), Src::from(&inputs[1][..])];
             fold(DataType::F32, op, Dst::from(&mut result[..]), &views);
-            assert_eq!(oracle::bits(&result), u64::from(want.to_bits()), "{op}");
+            assert_eq!(oracle::element_bits(&result), u64::from(want.to_bits()), "{op}");
         }
     }
 }
@@ -249,7 +251,7 @@ fn one_buffer_may_be_every_source_and_the_destination() {
 
 #[test]
 fn scales_every_type() {
-    let mut random = Random(0x0123_4567_89ab_cdef);
+    let mut random = XorShift(0x0123_4567_89ab_cdef);
     for dtype in DataType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         for (factor, count) in
             [0.5, -1.0, 1.0 / 3.0, 1e300, f64::NAN].into_iter().zip(COUNTS.into_iter().rev())
@@ -261,11 +263,11 @@ fn scales_every_type() {
                 .collect();
             for isa in instruction_sets() {
                 let kernel = table::scale_kernel(isa, dtype).unwrap();
-                let mut target = Buffer::new(&vec![0xa5; input.len()], 1);
+                let mut target = UnalignedBuffer::new(&vec![0xa5; input.len()], 1);
                 // SAFETY: the lengths are equal, of whole elements; `isa` is at hand.
                 unsafe { kernel(target.dst(), Src::from(&input[..]), factor) }
                 assert!(target.bytes() == expected, "{dtype} times {factor}, {isa:?}");
-                let mut in_place = Buffer::new(&input, 1);
+                let mut in_place = UnalignedBuffer::new(&input, 1);
                 let dst = in_place.dst();
                 // SAFETY: as above.
                 unsafe { kernel(dst, dst.as_src(), factor) }
@@ -277,7 +279,7 @@ fn scales_every_type() {
 
 #[test]
 fn averages_every_type() {
-    let mut random = Random(0xfeed_f00d_0bad_cafe);
+    let mut random = XorShift(0xfeed_f00d_0bad_cafe);
     for dtype in DataType::ALL.into_iter().filter(|&dtype| ReduceOp::Avg.is_defined_for(dtype)) {
         for (ranks, count) in [1, 2, 3, 7, 300].into_iter().zip(COUNTS.into_iter().rev()) {
             let input = random.elements(dtype, count);
@@ -293,7 +295,7 @@ fn averages_every_type() {
             let expected: Vec<u8> = input.chunks(dtype.size()).flat_map(one).collect();
             for isa in instruction_sets() {
                 let kernel = table::average_kernel(isa, dtype).unwrap();
-                let mut target = Buffer::new(&input, 1);
+                let mut target = UnalignedBuffer::new(&input, 1);
                 // SAFETY: whole elements; `isa` is at hand.
                 unsafe { kernel(target.dst(), ranks) }
                 assert!(target.bytes() == expected, "{dtype} over {ranks}, {isa:?}");
@@ -303,15 +305,18 @@ fn averages_every_type() {
 }
 
 #[test]
-fn folds_parts_of_averages() {
-    let mut random = Random(0x5eed_0fa1_1ad0_beef);
+fn folds_partial_averages() {
+    let mut random = XorShift(0x5eed_0fa1_1ad0_beef);
     for dtype in [DataType::F16, DataType::Bf16, DataType::F8E4M3, DataType::F8E5M2] {
         for (sources, ranks, count) in [(1, 2, 257), (2, 8, 1023), (3, 5, 17), (5, 64, 256)] {
             let inputs: Vec<Vec<u8>> =
                 (0..sources).map(|_| random.elements(dtype, count)).collect();
             let one = |i: usize| {
                 let value = |s: &Vec<u8>| {
-                    oracle::decode(dtype, oracle::bits(&s[i * dtype.size()..][..dtype.size()]))
+                    oracle::decode(
+                        dtype,
+                        oracle::element_bits(&s[i * dtype.size()..][..dtype.size()]),
+                    )
                 };
                 let sum = inputs.iter().map(value).reduce(|a, b| a + b).unwrap();
                 oracle::to_bytes(oracle::encode(dtype, sum / ranks as f32), dtype.size())
@@ -320,9 +325,9 @@ fn folds_parts_of_averages() {
             for isa in instruction_sets() {
                 let kernel = table::fold_kernel(isa, dtype, ReduceOp::Avg).unwrap();
                 let views: Vec<Src<'_>> = inputs.iter().map(|s| Src::from(&s[..])).collect();
-                let mut target = Buffer::new(&vec![0xa5; expected.len()], 1);
+                let mut target = UnalignedBuffer::new(&vec![0xa5; expected.len()], 1);
                 // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
-                unsafe { kernel(Target { dst: target.dst(), twins: &[] }, &views, ranks) }
+                unsafe { kernel(FoldTarget { dst: target.dst(), extra_dsts: &[] }, &views, ranks) }
                 assert!(target.bytes() == expected, "{sources} of {ranks} {dtype}, {isa:?}");
             }
         }
@@ -354,7 +359,7 @@ fn empty_folds_touch_nothing() {
 }
 
 /// The text that a call panics with.
-fn refusal(call: impl FnOnce(Dst<'_>, Src<'_>) + std::panic::UnwindSafe) -> String {
+fn panic_message(call: impl FnOnce(Dst<'_>, Src<'_>) + std::panic::UnwindSafe) -> String {
     let outcome = std::panic::catch_unwind(|| {
         let (mut target, source) = ([0u8; 6], [0u8; 6]);
         call(Dst::from(&mut target[..]), Src::from(&source[..]));
@@ -363,28 +368,28 @@ fn refusal(call: impl FnOnce(Dst<'_>, Src<'_>) + std::panic::UnwindSafe) -> Stri
 }
 
 #[test]
-fn mistakes_panic_and_say_why() {
+fn invalid_arguments_panic_with_a_reason() {
     let max = ReduceOp::Max;
-    let undefined = refusal(|dst, src| fold(DataType::C64, max, dst, &[src]));
+    let undefined = panic_message(|dst, src| fold(DataType::C64, max, dst, &[src]));
     assert!(undefined.contains("MAX is not defined on c64"), "{undefined}");
-    let broken = refusal(|dst, src| fold(DataType::F32, max, dst, &[src]));
+    let broken = panic_message(|dst, src| fold(DataType::F32, max, dst, &[src]));
     assert!(broken.contains("6 bytes are no whole number of f32"), "{broken}");
-    let short = refusal(|dst, src| fold(DataType::U8, max, dst, &[src, src.slice(0, 5)]));
+    let short = panic_message(|dst, src| fold(DataType::U8, max, dst, &[src, src.slice(0, 5)]));
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
-    let short = refusal(|dst, src| {
+    let short = panic_message(|dst, src| {
         fold_to_all(DataType::U8, max, (dst, &[dst.slice(0, 5)]), &[src]);
     });
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
-    let short = refusal(|dst, src| copy(dst, src.slice(0, 5)));
+    let short = panic_message(|dst, src| copy(dst, src.slice(0, 5)));
     assert!(short.contains("5 bytes for a destination of 6"), "{short}");
-    let short = refusal(|dst, src| scale_copy(DataType::F16, 1.0, dst, src.slice(0, 4)));
+    let short = panic_message(|dst, src| scale_copy(DataType::F16, 1.0, dst, src.slice(0, 4)));
     assert!(short.contains("4 bytes for a destination of 6"), "{short}");
-    let integer = refusal(|dst, src| scale_copy(DataType::I16, 1.0, dst, src));
+    let integer = panic_message(|dst, src| scale_copy(DataType::I16, 1.0, dst, src));
     assert!(integer.contains("PREMUL_SUM is not defined on i16"), "{integer}");
 }
 
 #[test]
 #[should_panic(expected = "at least one source")]
-fn a_fold_of_nothing_panics() {
+fn fold_without_sources_panics() {
     fold(DataType::U8, ReduceOp::Sum, Dst::empty(), &[]);
 }

@@ -18,11 +18,13 @@ pub(super) fn fold_element(dtype: DataType, op: ReduceOp, elements: &[&[u8]]) ->
             [halves(0..middle), halves(middle..2 * middle)].concat()
         }
         DataType::F64 => {
-            let values: Vec<f64> = elements.iter().map(|e| f64::from_bits(bits(e))).collect();
+            let values: Vec<f64> =
+                elements.iter().map(|e| f64::from_bits(element_bits(e))).collect();
             to_bytes(f64_bits(fold_f64(op, &values)), 8)
         }
         _ if dtype.is_float() => {
-            let values: Vec<f32> = elements.iter().map(|e| decode(dtype, bits(e))).collect();
+            let values: Vec<f32> =
+                elements.iter().map(|e| decode(dtype, element_bits(e))).collect();
             to_bytes(encode(dtype, fold_f32(op, &values)), dtype.size())
         }
         DataType::Bool => vec![u8::from(fold_bool(op, elements))],
@@ -39,10 +41,10 @@ pub(super) fn scale_element(dtype: DataType, factor: f64, element: &[u8]) -> Vec
         DataType::C128 => {
             element.chunks(8).flat_map(|part| scale_element(DataType::F64, factor, part)).collect()
         }
-        DataType::F64 => to_bytes(f64_bits(f64::from_bits(bits(element)) * factor), 8),
+        DataType::F64 => to_bytes(f64_bits(f64::from_bits(element_bits(element)) * factor), 8),
         _ => {
             #[allow(clippy::cast_possible_truncation, reason = "as documented")]
-            let product = decode(dtype, bits(element)) * factor as f32;
+            let product = decode(dtype, element_bits(element)) * factor as f32;
             to_bytes(encode(dtype, product), dtype.size())
         }
     }
@@ -91,7 +93,7 @@ fn fold_integer(dtype: DataType, op: ReduceOp, elements: &[&[u8]]) -> Vec<u8> {
         let value = value & (modulus - 1);
         if signed && value >= modulus / 2 { value - modulus } else { value }
     };
-    let values: Vec<i128> = elements.iter().map(|e| wrap(i128::from(bits(e)))).collect();
+    let values: Vec<i128> = elements.iter().map(|e| wrap(i128::from(element_bits(e)))).collect();
     let fold = |f: fn(i128, i128) -> i128| values.iter().copied().reduce(|a, b| wrap(f(a, b)));
     let result = match op {
         ReduceOp::Sum => fold(|a, b| a + b),
@@ -129,26 +131,26 @@ pub(super) fn encode(dtype: DataType, value: f32) -> u64 {
         DataType::F16 => half::f16::from_f32(value).to_bits().into(),
         DataType::Bf16 if value.is_nan() => 0x7fc0,
         DataType::Bf16 => half::bf16::from_f32(value).to_bits().into(),
-        DataType::F8E4M3 => E4M3.nearest(value),
-        DataType::F8E5M2 => E5M2.nearest(value),
+        DataType::F8E4M3 => E4M3.nearest_code(value),
+        DataType::F8E5M2 => E5M2.nearest_code(value),
         _ => panic!("{dtype} is not folded in f32"),
     }
 }
 
-static E4M3: LazyLock<Float8> = LazyLock::new(|| Float8::new(3, 7, 0x7e, 0x7e, 0x7f));
-static E5M2: LazyLock<Float8> = LazyLock::new(|| Float8::new(2, 15, 0x7b, 0x7c, 0x7e));
+static E4M3: LazyLock<Float8Format> = LazyLock::new(|| Float8Format::new(3, 7, 0x7e, 0x7e, 0x7f));
+static E5M2: LazyLock<Float8Format> = LazyLock::new(|| Float8Format::new(2, 15, 0x7b, 0x7c, 0x7e));
 
 /// An eight-bit format, by the values of its codes.
-struct Float8 {
+struct Float8Format {
     values: Vec<f32>,
     /// Between the numbers of neighbouring codes, from 0 on: the number half-way.
-    half_ways: Vec<f64>,
+    midpoints: Vec<f64>,
     largest: u8,
     infinity: u8,
     nan: u8,
 }
 
-impl Float8 {
+impl Float8Format {
     fn new(mantissa: i32, bias: i32, largest: u8, infinity: u8, nan: u8) -> Self {
         let magnitude = |code: u8| -> f64 {
             let (exponent, fraction) = (i32::from(code >> mantissa), code % (1 << mantissa));
@@ -170,17 +172,17 @@ impl Float8 {
         let half_ways = (0..largest).map(|c| f64::midpoint(magnitude(c), magnitude(c + 1)));
         Self {
             values: (0..=255).map(value).collect(),
-            half_ways: half_ways.collect(),
+            midpoints: half_ways.collect(),
             largest,
             infinity,
             nan,
         }
     }
 
-    fn nearest(&self, value: f32) -> u64 {
+    fn nearest_code(&self, value: f32) -> u64 {
         let abs = f64::from(value.abs());
-        let below = self.half_ways.partition_point(|half_way| *half_way < abs);
-        let tie = self.half_ways.get(below).is_some_and(|half_way| *half_way == abs);
+        let below = self.midpoints.partition_point(|half_way| *half_way < abs);
+        let tie = self.midpoints.get(below).is_some_and(|half_way| *half_way == abs);
         let nearest = u8::try_from(below).unwrap();
         let code = match () {
             () if value.is_nan() => return self.nan.into(),
@@ -198,7 +200,7 @@ fn f64_bits(value: f64) -> u64 {
 }
 
 /// The bits of an element in the byte order of this machine.
-pub(super) fn bits(element: &[u8]) -> u64 {
+pub(super) fn element_bits(element: &[u8]) -> u64 {
     let most_significant_first = |code: u64, byte: &u8| code << 8 | u64::from(*byte);
     if cfg!(target_endian = "little") {
         element.iter().rev().fold(0, most_significant_first)
@@ -207,7 +209,7 @@ pub(super) fn bits(element: &[u8]) -> u64 {
     }
 }
 
-/// The reverse of `bits`.
+/// The reverse of `element_bits`.
 pub(super) fn to_bytes(code: u64, size: usize) -> Vec<u8> {
     let little = code.to_le_bytes()[..size].to_vec();
     if cfg!(target_endian = "little") { little } else { little.into_iter().rev().collect() }

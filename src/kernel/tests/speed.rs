@@ -9,27 +9,27 @@ const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
 /// How long a cell is measured, and in how many parts, of which the fastest counts: others slow the
 /// machine down, nothing speeds it up.
-const PART: Duration = Duration::from_millis(1);
-const PARTS: usize = 30;
+const SAMPLE_TIME: Duration = Duration::from_millis(1);
+const SAMPLES: usize = 30;
 
 /// The bytes per second of something that makes `bytes` of result.
-fn speed(bytes: usize, mut act: impl FnMut()) -> f64 {
+fn measure_throughput(bytes: usize, mut run: impl FnMut()) -> f64 {
     let mut best = Duration::MAX;
-    for _ in 0..PARTS {
-        let (began, mut turns) = (Instant::now(), 0);
-        while began.elapsed() < PART {
-            act();
-            turns += 1;
+    for _ in 0..SAMPLES {
+        let (began, mut iterations) = (Instant::now(), 0);
+        while began.elapsed() < SAMPLE_TIME {
+            run();
+            iterations += 1;
         }
-        best = best.min(began.elapsed() / turns);
+        best = best.min(began.elapsed() / iterations);
     }
     bytes as f64 / best.as_secs_f64()
 }
 
 /// Buffers of a size, of which each begins at a page, as slots and large buffers do.
-struct Pages(Vec<u8>, usize);
+struct PageAlignedBuffer(Vec<u8>, usize);
 
-impl Pages {
+impl PageAlignedBuffer {
     fn new(bytes: &[u8]) -> Self {
         let mut memory = vec![0; bytes.len() + 4096];
         let start = memory.as_ptr().addr().next_multiple_of(4096) - memory.as_ptr().addr();
@@ -48,17 +48,23 @@ impl Pages {
 #[test]
 #[ignore = "measures: cargo test --release --lib kernel::tests::speed -- --ignored --nocapture"]
 #[allow(clippy::print_stdout, reason = "a table is what is wanted")]
-fn table_of_speeds() {
+fn throughput_table() {
     for size in SIZES {
-        let mut random = Random(1);
+        let mut random = XorShift(1);
         // Ordinary numbers: what is rare must not be what is measured.
-        let inputs = |random: &mut Random, dtype: DataType| {
-            let one = random.ordinary(dtype, 4096 / dtype.size());
-            Pages::new(&one.repeat(size / one.len()))
+        let inputs = |random: &mut XorShift, dtype: DataType| {
+            let one = random.ordinary_elements(dtype, 4096 / dtype.size());
+            PageAlignedBuffer::new(&one.repeat(size / one.len()))
         };
-        let (mut from, mut to) = (inputs(&mut random, DataType::U8), Pages::new(&vec![0; size]));
-        let copying = speed(size, || copy(Dst::from(to.bytes()), Src::from(&*from.bytes())));
-        println!("\n{} KiB; copying {:.1} GB/s; percent of that:", size >> 10, copying / 1e9);
+        let (mut from, mut to) =
+            (inputs(&mut random, DataType::U8), PageAlignedBuffer::new(&vec![0; size]));
+        let copy_throughput =
+            measure_throughput(size, || copy(Dst::from(to.bytes()), Src::from(&*from.bytes())));
+        println!(
+            "\n{} KiB; copying {:.1} GB/s; percent of that:",
+            size >> 10,
+            copy_throughput / 1e9
+        );
         let names: Vec<String> = ReduceOp::ALL.iter().map(ToString::to_string).collect();
         println!("| type | {} |", names.join(" | "));
         println!("|---|{}", "--:|".repeat(names.len()));
@@ -70,11 +76,11 @@ fn table_of_speeds() {
                     if !op.is_defined_for(dtype) {
                         return String::new();
                     }
-                    let reached = speed(size, || {
+                    let throughput = measure_throughput(size, || {
                         let sources = [Src::from(&*one.bytes()), Src::from(&*two.bytes())];
                         fold(dtype, op, Dst::from(black_box(to.bytes())), &sources);
                     });
-                    format!("{:.0}", 100.0 * reached / copying)
+                    format!("{:.0}", 100.0 * throughput / copy_throughput)
                 })
                 .collect();
             println!("| {dtype} | {} |", cells.join(" | "));

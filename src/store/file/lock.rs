@@ -1,12 +1,12 @@
 //! Taking turns at the file, between threads and between processes.
 //!
-//! The mutex around a [`Log`] is held for a look or a change, never for a wait, so that whoever
+//! The mutex around a [`FileLog`] is held for a look or a change, never for a wait, so that whoever
 //! waits holds up nobody. The file's own lock is only ever tried: where somebody else has it, the
 //! mutex is given back, and after a pause both are tried again, until the deadline.
 
-use super::log::{Log, Tail};
+use super::log::{FileLog, LogTail};
 use crate::base::{Deadline, Error, ErrorKind, Result};
-use crate::sys::file::{self, Lock};
+use crate::sys::file::{self, FileLock};
 use crate::wait;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,23 +19,23 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The log, with the file locked. Dropping it gives up both.
 #[derive(Debug)]
-pub(super) struct Locked<'a>(MutexGuard<'a, Log>);
+pub(super) struct LockedLog<'a>(MutexGuard<'a, FileLog>);
 
-impl Deref for Locked<'_> {
-    type Target = Log;
+impl Deref for LockedLog<'_> {
+    type Target = FileLog;
 
-    fn deref(&self) -> &Log {
+    fn deref(&self) -> &FileLog {
         &self.0
     }
 }
 
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Log {
+impl DerefMut for LockedLog<'_> {
+    fn deref_mut(&mut self) -> &mut FileLog {
         &mut self.0
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedLog<'_> {
     fn drop(&mut self) {
         // Fails for no file that could be locked.
         drop(file::unlock(self.0.file()));
@@ -43,79 +43,88 @@ impl Drop for Locked<'_> {
 }
 
 /// The log for reading it, as it is now; the file may change again at once.
-pub(super) fn current<'a>(log: &'a Mutex<Log>, deadline: &Deadline) -> Result<MutexGuard<'a, Log>> {
-    patiently(log, deadline, || try_current(log))
+pub(super) fn read_current<'a>(
+    log: &'a Mutex<FileLog>,
+    deadline: &Deadline,
+) -> Result<MutexGuard<'a, FileLog>> {
+    retry_until(log, deadline, || try_read_current(log))
 }
 
 /// The log for changing it: everything has been read, and nobody else reads or writes.
-pub(super) fn exclusive<'a>(log: &'a Mutex<Log>, deadline: &Deadline) -> Result<Locked<'a>> {
-    patiently(log, deadline, || try_exclusive(log))
+pub(super) fn lock_exclusive<'a>(
+    log: &'a Mutex<FileLog>,
+    deadline: &Deadline,
+) -> Result<LockedLog<'a>> {
+    retry_until(log, deadline, || try_lock_exclusive(log))
 }
 
 /// The log with the file locked, whatever is in it.
-pub(super) fn unread<'a>(log: &'a Mutex<Log>, deadline: &Deadline) -> Result<Locked<'a>> {
-    patiently(log, deadline, || try_lock(log, Lock::Exclusive))
+pub(super) fn lock_without_reading<'a>(
+    log: &'a Mutex<FileLog>,
+    deadline: &Deadline,
+) -> Result<LockedLog<'a>> {
+    retry_until(log, deadline, || try_lock(log, FileLock::Exclusive))
 }
 
-/// [`current`] where that can be had at once.
-pub(super) fn try_current(log: &Mutex<Log>) -> Result<Option<MutexGuard<'_, Log>>> {
-    let Some(mut locked) = try_lock(log, Lock::Shared)? else { return Ok(None) };
+/// [`read_current`] where that can be had at once.
+pub(super) fn try_read_current(log: &Mutex<FileLog>) -> Result<Option<MutexGuard<'_, FileLog>>> {
+    let Some(mut locked) = try_lock(log, FileLock::Shared)? else { return Ok(None) };
     let tail = locked.catch_up()?;
     drop(locked);
     match tail {
-        Tail::Whole => Ok(Some(hold(log))),
+        LogTail::Complete => Ok(Some(lock_mutex(log))),
         // So that it need not be looked at again and again.
-        Tail::Torn => Ok(try_exclusive(log)?.map(|locked| {
+        LogTail::Torn => Ok(try_lock_exclusive(log)?.map(|locked| {
             drop(locked);
-            hold(log)
+            lock_mutex(log)
         })),
     }
 }
 
-fn try_exclusive(log: &Mutex<Log>) -> Result<Option<Locked<'_>>> {
-    let Some(mut locked) = try_lock(log, Lock::Exclusive)? else { return Ok(None) };
-    locked.settle()?;
+fn try_lock_exclusive(log: &Mutex<FileLog>) -> Result<Option<LockedLog<'_>>> {
+    let Some(mut locked) = try_lock(log, FileLock::Exclusive)? else { return Ok(None) };
+    locked.catch_up_and_truncate()?;
     Ok(Some(locked))
 }
 
-fn try_lock(log: &Mutex<Log>, lock: Lock) -> Result<Option<Locked<'_>>> {
-    let log = hold(log);
+fn try_lock(log: &Mutex<FileLog>, lock: FileLock) -> Result<Option<LockedLog<'_>>> {
+    let log = lock_mutex(log);
     match file::try_lock(log.file(), lock) {
-        Ok(true) => Ok(Some(Locked(log))),
+        Ok(true) => Ok(Some(LockedLog(log))),
         Ok(false) => Ok(None),
         Err(cause) => {
-            let error = log.failed("locking (which its file system may not be able to)", &cause);
+            let error = log.io_error("locking (which its file system may not be able to)", &cause);
             Err(error)
         }
     }
 }
 
 /// The log as it was read last.
-pub(super) fn hold(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+pub(super) fn lock_mutex(log: &Mutex<FileLog>) -> MutexGuard<'_, FileLog> {
     // Nothing that is done to it can panic half-way.
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn patiently<T>(
-    log: &Mutex<Log>,
+fn retry_until<T>(
+    log: &Mutex<FileLog>,
     deadline: &Deadline,
     mut attempt: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let mut pause = FIRST_PAUSE;
     loop {
         let is_last = deadline.has_passed();
-        if let Some(got) = attempt()? {
-            return Ok(got);
+        if let Some(acquired) = attempt()? {
+            return Ok(acquired);
         }
         if is_last {
-            return Err(never_free(&hold(log), deadline));
+            return Err(lock_timeout_error(&lock_mutex(log), deadline));
         }
         wait::pause(pause, deadline);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-fn never_free(log: &Log, deadline: &Deadline) -> Error {
+fn lock_timeout_error(log: &FileLog, deadline: &Deadline) -> Error {
     let message = format!(
         "timed out after {} ms waiting for the lock of the file store {}, which another process holds; if one \
          of the job's processes has been stopped, let it go on or end it",

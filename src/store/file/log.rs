@@ -4,9 +4,9 @@
 //! the file's lock at least shared, so that no record is just being written; whoever writes holds
 //! it exclusively and has read everything first.
 
-use super::record::{Header, Record, Violation};
-use super::replay::Replay;
-use crate::base::log::Level;
+use super::record::{FileFormatError, FileHeader, LogRecord};
+use super::replay::LogReplay;
+use crate::base::log::LogLevel;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sys::file;
 use std::fs::{self, File, Metadata};
@@ -22,36 +22,36 @@ pub(super) const REMEDY: &str = "remove it, or choose another path";
 
 /// How what has been read ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tail {
+pub(super) enum LogTail {
     /// With a whole record.
-    Whole,
+    Complete,
     /// With the beginning of one, whose writer has died.
     Torn,
 }
 
 /// The open file and what it says.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct FileLog {
     path: PathBuf,
     file: File,
-    replay: Replay,
+    replay: LogReplay,
     /// Everything before this offset has been read.
     position: u64,
 }
 
-impl Log {
+impl FileLog {
     /// Opens the file, and makes an empty one where there is none.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let what = || format!("opening the file store {}", path.display());
+        let context = || format!("opening the file store {}", path.display());
         let mut options = File::options();
         // For this user alone, since whoever can write to it can harm the job.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path).map_err(|cause| Error::system(what(), &cause))?;
-        let metadata = file.metadata().map_err(|cause| Error::system(what(), &cause))?;
+        let file = options.open(path).map_err(|cause| Error::system(context(), &cause))?;
+        let metadata = file.metadata().map_err(|cause| Error::system(context(), &cause))?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!("{} is not a regular file", path.display())));
         }
-        Ok(Self { path: path.to_owned(), file, replay: Replay::default(), position: 0 })
+        Ok(Self { path: path.to_owned(), file, replay: LogReplay::default(), position: 0 })
     }
 
     pub(super) fn file(&self) -> &File {
@@ -63,79 +63,81 @@ impl Log {
     }
 
     /// What has been read so far.
-    pub(super) fn replay(&self) -> &Replay {
+    pub(super) fn replay(&self) -> &LogReplay {
         &self.replay
     }
 
     /// True where the path still leads to this file: it was not removed since it was opened.
     pub(super) fn is_linked(&self) -> Result<bool> {
-        let mine = self.metadata()?;
+        let opened = self.metadata()?;
         match fs::metadata(&self.path) {
-            Ok(there) => {
-                Ok(mine.nlink() > 0 && (mine.dev(), mine.ino()) == (there.dev(), there.ino()))
+            Ok(linked) => {
+                Ok(opened.nlink() > 0
+                    && (opened.dev(), opened.ino()) == (linked.dev(), linked.ino()))
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(self.failed("looking at", &cause)),
+            Err(cause) => Err(self.io_error("looking at", &cause)),
         }
     }
 
     /// Whether the file does not end where it was read to. Needs no lock.
-    pub(super) fn has_news(&self) -> Result<bool> {
+    pub(super) fn has_unread_bytes(&self) -> Result<bool> {
         Ok(self.size()? != self.position)
     }
 
     /// Reads what is new. Under a lock, shared or exclusive.
-    pub(super) fn catch_up(&mut self) -> Result<Tail> {
+    pub(super) fn catch_up(&mut self) -> Result<LogTail> {
         let size = self.size()?;
         let mut wanted = CHUNK_BYTES;
         let mut chunk = Vec::new();
         while self.position < size {
             let left = size - self.position;
-            let length = usize::try_from(wanted.min(left)).map_err(|_| self.too_long())?;
+            let length =
+                usize::try_from(wanted.min(left)).map_err(|_| self.record_too_long_error())?;
             chunk.resize(length, 0);
             self.file
                 .read_exact_at(&mut chunk, self.position)
-                .map_err(|cause| self.failed("reading", &cause))?;
+                .map_err(|cause| self.io_error("reading", &cause))?;
             let (progress, violation) = self.replay.read(&chunk);
-            self.position += progress.used as u64;
+            self.position += progress.consumed as u64;
             if let Some(violation) = violation {
-                return Err(self.damaged(violation));
+                return Err(self.format_error(violation));
             }
             if progress.needed as u64 > size - self.position {
-                return Ok(if self.position == size { Tail::Whole } else { Tail::Torn });
+                return Ok(if self.position == size { LogTail::Complete } else { LogTail::Torn });
             }
             wanted = CHUNK_BYTES.max(progress.needed as u64);
         }
-        Ok(Tail::Whole)
+        Ok(LogTail::Complete)
     }
 
     /// Reads what is new, and cuts off a torn tail. Under the exclusive lock.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    pub(super) fn catch_up_and_truncate(&mut self) -> Result<()> {
         match self.catch_up()? {
-            Tail::Whole => Ok(()),
-            Tail::Torn => self.mend(),
+            LogTail::Complete => Ok(()),
+            LogTail::Torn => self.truncate_torn_tail(),
         }
     }
 
-    fn mend(&self) -> Result<()> {
+    fn truncate_torn_tail(&self) -> Result<()> {
         let at = self.position;
-        crate::log!(Level::Warn, "{}: a writer died at offset {at}", self.path.display());
-        self.file.set_len(at).map_err(|cause| self.failed("cutting a torn record off", &cause))
+        crate::log!(LogLevel::Warn, "{}: a writer died at offset {at}", self.path.display());
+        self.file.set_len(at).map_err(|cause| self.io_error("cutting a torn record off", &cause))
     }
 
     /// Writes the header and the first record. Under the exclusive lock, to an empty file.
-    pub(super) fn begin(&mut self, header: Header, first: &Record<'_>) -> Result<()> {
+    pub(super) fn write_header(&mut self, header: FileHeader, first: &LogRecord<'_>) -> Result<()> {
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         first.encode(&mut bytes);
         self.write(&bytes)?;
-        self.replay.begin(header);
+        self.replay.set_header(header);
         self.apply(first)
     }
 
     /// Adds a record. Under the exclusive lock, when all others have been read. Where it fails,
     /// nothing is stored.
-    pub(super) fn append(&mut self, record: &Record<'_>) -> Result<()> {
+    pub(super) fn append(&mut self, record: &LogRecord<'_>) -> Result<()> {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         self.write(&bytes)?;
@@ -144,27 +146,31 @@ impl Log {
 
     /// Removes the file. Under the exclusive lock, so that whoever opens it sees that it has gone.
     pub(super) fn remove(&self) -> Result<()> {
-        fs::remove_file(&self.path).map_err(|cause| self.failed("removing", &cause))
+        fs::remove_file(&self.path).map_err(|cause| self.io_error("removing", &cause))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Err(cause) = file::write_all_at(&self.file, bytes, self.position) {
             if let Err(cause) = self.file.set_len(self.position) {
                 // The next writer does it.
-                crate::log!(Level::Warn, "{}", self.failed("cutting a torn record off", &cause));
+                crate::log!(
+                    LogLevel::Warn,
+                    "{}",
+                    self.io_error("cutting a torn record off", &cause)
+                );
             }
-            return Err(self.not_written(&cause));
+            return Err(self.write_error(&cause));
         }
         self.position += bytes.len() as u64;
         Ok(())
     }
 
-    fn apply(&mut self, record: &Record<'_>) -> Result<()> {
-        self.replay.apply(record).map_err(|violation| self.damaged(violation))
+    fn apply(&mut self, record: &LogRecord<'_>) -> Result<()> {
+        self.replay.apply(record).map_err(|violation| self.format_error(violation))
     }
 
     fn metadata(&self) -> Result<Metadata> {
-        self.file.metadata().map_err(|cause| self.failed("looking at", &cause))
+        self.file.metadata().map_err(|cause| self.io_error("looking at", &cause))
     }
 
     /// The size of the file, which is still there and has not become shorter.
@@ -182,17 +188,17 @@ impl Log {
     }
 
     /// A system call on the file that has failed.
-    pub(super) fn failed(&self, doing: &str, cause: &io::Error) -> Error {
+    pub(super) fn io_error(&self, action: &str, cause: &io::Error) -> Error {
         Error::new(
             ErrorKind::System,
-            format!("{doing} the file store {}: {cause}", self.path.display()),
+            format!("{action} the file store {}: {cause}", self.path.display()),
         )
     }
 
     /// Why a record could not be written, and what helps.
-    fn not_written(&self, cause: &io::Error) -> Error {
+    fn write_error(&self, cause: &io::Error) -> Error {
         let path = self.path.display();
-        let why = match cause.kind() {
+        let reason = match cause.kind() {
             io::ErrorKind::StorageFull => format!("the file system of {path} is full"),
             io::ErrorKind::QuotaExceeded => format!("the disk quota for {path} is used up"),
             io::ErrorKind::FileTooLarge => {
@@ -200,16 +206,16 @@ impl Log {
             }
             _ => format!("writing to {path} failed"),
         };
-        Error::new(ErrorKind::System, format!("{why}: {cause}; nothing was stored"))
+        Error::new(ErrorKind::System, format!("{reason}: {cause}; nothing was stored"))
     }
 
-    fn damaged(&self, violation: Violation) -> Error {
+    fn format_error(&self, violation: FileFormatError) -> Error {
         let path = self.path.display();
         let message = match violation {
-            Violation::NotAStore => {
+            FileFormatError::BadMagic => {
                 format!("{path} is not a libdist store file; choose another path")
             }
-            Violation::Version(_) => {
+            FileFormatError::UnsupportedVersion(_) => {
                 format!("the file store {path} cannot be read: {violation}; {REMEDY}")
             }
             _ => {
@@ -220,7 +226,7 @@ impl Log {
         Error::new(ErrorKind::Mismatch, message)
     }
 
-    fn too_long(&self) -> Error {
+    fn record_too_long_error(&self) -> Error {
         Error::internal(format!("a record of {} does not fit the memory", self.path.display()))
     }
 }

@@ -1,10 +1,11 @@
 //! A store in a file that processes of one file system share: no server, and nothing that dies with
 //! anybody.
 //!
-//! The file is a log of changes (`record` has its format). Each process keeps what the log makes of
-//! keys and queues (`replay`) and reads only what is new (`log`); whoever changes something locks
-//! the file (`lock`), reads what is new, and appends one record. So every change is whole or not
-//! there, whoever is killed at whichever byte, and all processes see all changes in the same order.
+//! The file is a log of changes (`reencode_record` has its format). Each process keeps what the log
+//! makes of keys and queues (`replay`) and reads only what is new (`log`); whoever changes
+//! something locks the file (`lock`), reads what is new, and appends one record. So every change is
+//! whole or not there, whoever is killed at whichever byte, and all processes see all changes in
+//! the same order.
 //!
 //! Whoever waits looks at the file's size again and again, at least every [`LONGEST_PAUSE`].
 //!
@@ -24,13 +25,13 @@ pub mod replay;
 mod tests;
 
 use super::limits::{check_count, check_key, check_total, check_value};
-use super::table::{Table, count};
+use super::table::{KeyValueTable, len_as_i64};
 use super::{Store, missing_keys, not_a_number};
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, Result};
 use crate::wait;
-use log::Log;
-use record::Record;
+use log::FileLog;
+use record::LogRecord;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -43,7 +44,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const LOCK_GRACE: Duration = Duration::from_secs(1);
 /// How long the size of the file is believed as the system tells it. A file system on a network may
 /// remember an old one until the file is locked.
-const SIZE_BELIEVED: Duration = Duration::from_millis(500);
+const SIZE_CACHE_MAX_AGE: Duration = Duration::from_millis(500);
 
 /// What a file is for.
 #[derive(Clone, Debug, Default)]
@@ -55,16 +56,16 @@ pub struct FileOptions {
     pub job_id: String,
     /// They stay until all have come, as in a rendezvous. So one that has left before tells those
     /// who come that the start has failed, and the file goes with the last of those who came.
-    pub together: bool,
+    pub is_rendezvous: bool,
 }
 
 /// A store in a file.
 #[derive(Debug)]
 pub struct FileStore {
-    log: Mutex<Log>,
+    log: Mutex<FileLog>,
     name: String,
     member: u32,
-    together: bool,
+    is_rendezvous: bool,
 }
 
 impl FileStore {
@@ -81,55 +82,64 @@ impl FileStore {
             .map_err(|cause| Error::invalid(format!("\"{}\": {cause}", path.display())))?;
         let (log, member) = open::open(&path, options, deadline)?;
         let name = format!("the file store {}", path.display());
-        Ok(Self { log, name, member, together: options.together })
+        Ok(Self { log, name, member, is_rendezvous: options.is_rendezvous })
     }
 
     /// Looks at what is stored now.
-    fn look<T>(&self, deadline: &Deadline, read: impl FnOnce(&Table) -> T) -> Result<T> {
-        Ok(read(&lock::current(&self.log, deadline)?.replay().table))
+    fn read_table<T>(
+        &self,
+        deadline: &Deadline,
+        read: impl FnOnce(&KeyValueTable) -> T,
+    ) -> Result<T> {
+        Ok(read(&lock::read_current(&self.log, deadline)?.replay().table))
     }
 
     /// Does something while nobody else reads or writes.
-    fn change<T>(&self, deadline: &Deadline, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<T> {
-        act(&mut *lock::exclusive(&self.log, deadline)?)
+    fn with_exclusive_log<T>(
+        &self,
+        deadline: &Deadline,
+        operation: impl FnOnce(&mut FileLog) -> Result<T>,
+    ) -> Result<T> {
+        operation(&mut *lock::lock_exclusive(&self.log, deadline)?)
     }
 
-    fn append_record(&self, record: &Record<'_>, deadline: &Deadline) -> Result<()> {
-        self.change(deadline, |log| log.append(record))
+    fn append_record(&self, record: &LogRecord<'_>, deadline: &Deadline) -> Result<()> {
+        self.with_exclusive_log(deadline, |log| log.append(record))
     }
 
     /// The log once it has all keys in the sense of `has`.
-    fn with_all(
+    fn wait_for_keys(
         &self,
         keys: &[&[u8]],
-        has: fn(&Table, &[u8]) -> bool,
+        has: fn(&KeyValueTable, &[u8]) -> bool,
         deadline: &Deadline,
-    ) -> Result<MutexGuard<'_, Log>> {
+    ) -> Result<MutexGuard<'_, FileLog>> {
         keys.iter().try_for_each(|key| check_key(key))?;
-        let is_complete = |log: &Log| keys.iter().all(|key| has(&log.replay().table, key));
+        let is_complete = |log: &FileLog| keys.iter().all(|key| has(&log.replay().table, key));
         // A wait that has no time left looks as well, and may meet another process's lock.
         let grace = Deadline::after(LOCK_GRACE);
         let limit = if deadline.has_passed() { &grace } else { deadline };
-        let log = lock::current(&self.log, limit)?;
+        let log = lock::read_current(&self.log, limit)?;
         if is_complete(&log) {
             return Ok(log);
         }
         if deadline.has_passed() {
-            return Err(self.missing(&log, keys, has, deadline));
+            return Err(self.missing_keys_error(&log, keys, has, deadline));
         }
         drop(log);
-        let mut looked_at = Instant::now();
+        let mut last_read = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
             wait::pause(pause, deadline);
             let is_last = deadline.has_passed();
-            let log = self.glance(&mut looked_at)?;
+            let log = self.poll_log(&mut last_read)?;
             match log {
                 Some(log) if is_complete(&log) => return Ok(log),
                 _ if !is_last => {}
-                Some(log) => return Err(self.missing(&log, keys, has, deadline)),
+                Some(log) => return Err(self.missing_keys_error(&log, keys, has, deadline)),
                 None => {
-                    let error = self.missing(&lock::hold(&self.log), keys, has, deadline);
+                    let error =
+                        self.missing_keys_error(&lock::lock_mutex(&self.log), keys, has, deadline);
                     return Err(error.context("its lock was held by another process at last"));
                 }
             }
@@ -139,25 +149,25 @@ impl FileStore {
 
     /// The log as it is now, unless somebody else has locked the file. Reads it if its size has
     /// changed, or if the time has come to ask the file system seriously.
-    fn glance(&self, looked_at: &mut Instant) -> Result<Option<MutexGuard<'_, Log>>> {
-        if looked_at.elapsed() < SIZE_BELIEVED {
-            let log = lock::hold(&self.log);
-            if !log.has_news()? {
+    fn poll_log(&self, last_read: &mut Instant) -> Result<Option<MutexGuard<'_, FileLog>>> {
+        if last_read.elapsed() < SIZE_CACHE_MAX_AGE {
+            let log = lock::lock_mutex(&self.log);
+            if !log.has_unread_bytes()? {
                 return Ok(Some(log));
             }
         }
-        let log = lock::try_current(&self.log)?;
+        let log = lock::try_read_current(&self.log)?;
         if log.is_some() {
-            *looked_at = Instant::now();
+            *last_read = Instant::now();
         }
         Ok(log)
     }
 
-    fn missing(
+    fn missing_keys_error(
         &self,
-        log: &Log,
+        log: &FileLog,
         keys: &[&[u8]],
-        has: fn(&Table, &[u8]) -> bool,
+        has: fn(&KeyValueTable, &[u8]) -> bool,
         deadline: &Deadline,
     ) -> Error {
         let table = &log.replay().table;
@@ -168,8 +178,8 @@ impl FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        if let Err(error) = open::leave(&self.log, self.member, self.together) {
-            crate::log!(Level::Warn, "leaving {}: {error}", self.name);
+        if let Err(error) = open::leave(&self.log, self.member, self.is_rendezvous) {
+            crate::log!(LogLevel::Warn, "leaving {}: {error}", self.name);
         }
     }
 }
@@ -178,20 +188,20 @@ impl Store for FileStore {
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        self.append_record(&Record::Set { key, value }, deadline)
+        self.append_record(&LogRecord::Set { key, value }, deadline)
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let log = self.with_all(&[key], Table::contains, deadline)?;
+        let log = self.wait_for_keys(&[key], KeyValueTable::contains, deadline)?;
         Ok(log.replay().get(key).unwrap_or_default().to_vec())
     }
 
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
         check_key(key)?;
-        self.change(deadline, |log| {
+        self.with_exclusive_log(deadline, |log| {
             let sum = log.replay().table.sum(key, amount);
             let sum = sum.map_err(|_| not_a_number(&self.name, key))?;
-            log.append(&Record::Set { key, value: sum.to_string().as_bytes() })?;
+            log.append(&LogRecord::Set { key, value: sum.to_string().as_bytes() })?;
             Ok(sum)
         })
     }
@@ -206,47 +216,47 @@ impl Store for FileStore {
         check_key(key)?;
         check_value(expected)?;
         check_value(desired)?;
-        self.change(deadline, |log| {
+        self.with_exclusive_log(deadline, |log| {
             let compared = log.replay().table.compare(key, expected, desired);
             if compared.stored {
-                log.append(&Record::Set { key, value: desired })?;
+                log.append(&LogRecord::Set { key, value: desired })?;
             }
             Ok(compared.value)
         })
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        self.with_all(keys, Table::is_there, deadline).map(drop)
+        self.wait_for_keys(keys, KeyValueTable::has_key_or_queue, deadline).map(drop)
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
         keys.iter().try_for_each(|key| check_key(key))?;
-        self.look(deadline, |table| keys.iter().all(|key| table.contains(key)))
+        self.read_table(deadline, |table| keys.iter().all(|key| table.contains(key)))
     }
 
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
-        self.look(deadline, |table| count(table.len()))
+        self.read_table(deadline, |table| len_as_i64(table.len()))
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
         check_key(key)?;
-        self.change(deadline, |log| {
-            let is_there = log.replay().table.contains(key);
-            if is_there {
-                log.append(&Record::Delete { key })?;
+        self.with_exclusive_log(deadline, |log| {
+            let exists = log.replay().table.contains(key);
+            if exists {
+                log.append(&LogRecord::Delete { key })?;
             }
-            Ok(is_there)
+            Ok(exists)
         })
     }
 
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        self.append_record(&Record::Append { key, bytes: value }, deadline)
+        self.append_record(&LogRecord::Append { key, bytes: value }, deadline)
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        let log = self.with_all(keys, Table::contains, deadline)?;
+        let log = self.wait_for_keys(keys, KeyValueTable::contains, deadline)?;
         let value = |key: &&[u8]| log.replay().get(key).unwrap_or_default().to_vec();
         Ok(keys.iter().map(value).collect())
     }
@@ -258,23 +268,23 @@ impl Store for FileStore {
             check_value(value)?;
         }
         check_total(pairs.iter().map(|(key, value)| key.len() + value.len()).sum())?;
-        self.append_record(&Record::MultiSet(pairs.to_vec()), deadline)
+        self.append_record(&LogRecord::MultiSet(pairs.to_vec()), deadline)
     }
 
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        self.look(deadline, |table| table.keys().map(<[u8]>::to_vec).collect())
+        self.read_table(deadline, |table| table.keys().map(<[u8]>::to_vec).collect())
     }
 
     fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
         check_key(queue)?;
         check_value(item)?;
-        self.append_record(&Record::Push { queue, item }, deadline)
+        self.append_record(&LogRecord::Push { queue, item }, deadline)
     }
 
     fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let has_item = |table: &Table, queue: &[u8]| table.queue_len(queue) > 0;
+        let has_item = |table: &KeyValueTable, queue: &[u8]| table.queue_len(queue) > 0;
         loop {
-            drop(self.with_all(&[queue], has_item, deadline)?);
+            drop(self.wait_for_keys(&[queue], has_item, deadline)?);
             // Somebody else may have been faster.
             if let Some(item) = self.queue_try_pop(queue, deadline)? {
                 return Ok(item);
@@ -284,10 +294,10 @@ impl Store for FileStore {
 
     fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
         check_key(queue)?;
-        self.change(deadline, |log| {
-            let item = log.replay().table.first(queue).map(<[u8]>::to_vec);
+        self.with_exclusive_log(deadline, |log| {
+            let item = log.replay().table.peek(queue).map(<[u8]>::to_vec);
             if item.is_some() {
-                log.append(&Record::Pop { queue })?;
+                log.append(&LogRecord::Pop { queue })?;
             }
             Ok(item)
         })
@@ -295,7 +305,7 @@ impl Store for FileStore {
 
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
         check_key(queue)?;
-        self.look(deadline, |table| count(table.queue_len(queue)))
+        self.read_table(deadline, |table| len_as_i64(table.queue_len(queue)))
     }
 
     fn describe(&self) -> String {

@@ -3,16 +3,16 @@
 
 use super::FileOptions;
 use super::lock;
-use super::log::{Log, REMEDY};
-use super::members::{self, Members};
-use super::record::{Header, MAX_JOB_ID_BYTES, Process, Record};
+use super::log::{FileLog, REMEDY};
+use super::members::{self, FileMembers};
+use super::record::{FileHeader, LogRecord, MAX_JOB_ID_BYTES, ProcessIdentity};
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 /// How long leaving may take.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens the file, makes it where there is none, and joins. Returns the log and the number of the
 /// new member.
@@ -20,11 +20,11 @@ pub(super) fn open(
     path: &Path,
     options: &FileOptions,
     deadline: &Deadline,
-) -> Result<(Mutex<Log>, u32)> {
+) -> Result<(Mutex<FileLog>, u32)> {
     let world_size = options.checked_world_size()?;
     loop {
-        let log = Mutex::new(Log::open(path)?);
-        let mut locked = lock::unread(&log, deadline)?;
+        let log = Mutex::new(FileLog::open(path)?);
+        let mut locked = lock::lock_without_reading(&log, deadline)?;
         // Else its last user removed it after it was opened here.
         if locked.is_linked()? {
             let member = join(&mut locked, options, world_size)?;
@@ -55,17 +55,17 @@ impl FileOptions {
     }
 }
 
-fn join(log: &mut Log, options: &FileOptions, world_size: Option<u32>) -> Result<u32> {
-    log.settle()?;
+fn join(log: &mut FileLog, options: &FileOptions, world_size: Option<u32>) -> Result<u32> {
+    log.catch_up_and_truncate()?;
     let me = members::this_process();
     let Some(header) = log.replay().header() else {
-        let header = Header {
-            made_at: now(),
+        let header = FileHeader {
+            created_at: now(),
             world_size,
             job_id: options.job_id.clone(),
-            made_by: me.clone(),
+            created_by: me.clone(),
         };
-        if let Err(error) = log.begin(header, &Record::Join(me)) {
+        if let Err(error) = log.write_header(header, &LogRecord::Join(me)) {
             // It is empty, and of no use to anybody.
             drop(log.remove());
             return Err(error);
@@ -75,14 +75,19 @@ fn join(log: &mut Log, options: &FileOptions, world_size: Option<u32>) -> Result
     check_header(log.path(), header, &options.job_id, world_size)?;
     let members = &log.replay().members;
     check_members(log.path(), members, options)?;
-    let member = u32::try_from(members.joined())
+    let member = u32::try_from(members.joined_count())
         .map_err(|_| Error::internal("more members have joined than there are numbers"))?;
-    log.append(&Record::Join(me))?;
+    log.append(&LogRecord::Join(me))?;
     Ok(member)
 }
 
 /// The file is of this very job.
-fn check_header(path: &Path, header: &Header, job_id: &str, world_size: Option<u32>) -> Result<()> {
+fn check_header(
+    path: &Path,
+    header: &FileHeader,
+    job_id: &str,
+    world_size: Option<u32>,
+) -> Result<()> {
     let size = |size: Option<u32>| match size {
         Some(size) => format!("of {size} processes"),
         None => "of an unknown number of processes".to_owned(),
@@ -98,28 +103,28 @@ fn check_header(path: &Path, header: &Header, job_id: &str, world_size: Option<u
         "the file store {} belongs to {theirs}, but this process is part of {ours}; it was made {} ago by {}, and \
          an earlier run has left it behind, or another job uses it: {REMEDY}",
         path.display(),
-        age(now().saturating_sub(header.made_at)),
-        header.made_by.describe()
+        format_age(now().saturating_sub(header.created_at)),
+        header.created_by.display_name()
     );
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
 /// The file is of this very run, and not all members have come yet.
-fn check_members(path: &Path, members: &Members, options: &FileOptions) -> Result<()> {
-    let presence = members.presence(None);
-    let joined = members.joined();
-    let why = match options.world_size.filter(|&size| size > 0) {
-        None if joined > 0 && presence.living.is_empty() => format!(
+fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> Result<()> {
+    let liveness = members.liveness(None);
+    let joined = members.joined_count();
+    let reason = match options.world_size.filter(|&size| size > 0) {
+        None if joined > 0 && liveness.alive.is_empty() => format!(
             "an earlier run has left it behind: nobody uses it any more ({})",
             members.describe()
         ),
         None => return Ok(()),
         Some(size) => {
-            if let Some(dead) = presence.dead.first() {
+            if let Some(dead) = liveness.dead.first() {
                 format!(
                     "{} used it and has ended without leaving, so that an earlier run has left it behind, or this \
                      one has lost a process",
-                    dead.describe()
+                    dead.display_name()
                 )
             } else if joined >= size {
                 format!(
@@ -127,38 +132,38 @@ fn check_members(path: &Path, members: &Members, options: &FileOptions) -> Resul
                      has left it behind, another job uses it, or more were started",
                     members.describe()
                 )
-            } else if let Some(left) = members.first_left().filter(|_| options.together) {
-                return Err(given_up(path, left, size));
+            } else if let Some(left) = members.first_departed().filter(|_| options.is_rendezvous) {
+                return Err(aborted_start_error(path, left, size));
             } else {
                 return Ok(());
             }
         }
     };
     let path = path.display();
-    let message = format!("the file store {path} cannot be joined: {why}; {REMEDY}");
+    let message = format!("the file store {path} cannot be joined: {reason}; {REMEDY}");
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
 /// Somebody has left whom the others need.
-fn given_up(path: &Path, left: &Process, size: usize) -> Error {
+fn aborted_start_error(path: &Path, departed: &ProcessIdentity, size: usize) -> Error {
     let message = format!(
         "the file store {} cannot be joined: {} has left it before all {size} had come, so that this start of the \
          job has failed; when all of its processes have ended, start it anew, or {REMEDY}",
         path.display(),
-        left.describe()
+        departed.display_name()
     );
     Error::new(ErrorKind::Mismatch, message)
 }
 
 /// Leaves, and removes the file if nobody needs it any more.
-pub(super) fn leave(log: &Mutex<Log>, member: u32, together: bool) -> Result<()> {
-    let mut log = lock::exclusive(log, &Deadline::after(LEAVE_LIMIT))?;
+pub(super) fn leave(log: &Mutex<FileLog>, member: u32, is_rendezvous: bool) -> Result<()> {
+    let mut log = lock::lock_exclusive(log, &Deadline::after(LEAVE_TIMEOUT))?;
     let replay = log.replay();
     let world_size = replay.header().and_then(|header| header.world_size);
-    let all_have_come =
-        world_size.is_none_or(|size| u64::from(size) <= replay.members.joined() as u64);
-    let is_last = replay.members.presence(Some(member)).living.is_empty();
-    let removed = if is_last && (all_have_come || together) && log.is_linked()? {
+    let all_have_joined =
+        world_size.is_none_or(|size| u64::from(size) <= replay.members.joined_count() as u64);
+    let is_last = replay.members.liveness(Some(member)).alive.is_empty();
+    let removed = if is_last && (all_have_joined || is_rendezvous) && log.is_linked()? {
         match log.remove() {
             Ok(()) => return Ok(()),
             failed => failed,
@@ -167,7 +172,7 @@ pub(super) fn leave(log: &Mutex<Log>, member: u32, together: bool) -> Result<()>
         Ok(())
     };
     // Whoever comes is to know at least that nobody is there.
-    log.append(&Record::Leave { member })?;
+    log.append(&LogRecord::Leave { member })?;
     removed
 }
 
@@ -177,7 +182,7 @@ fn now() -> u64 {
 }
 
 /// A time in the largest unit that there is at least one of.
-fn age(seconds: u64) -> String {
+fn format_age(seconds: u64) -> String {
     let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
     let unit = units.into_iter().find(|(length, _)| seconds >= *length);
     let (length, name) = unit.unwrap_or((1, "second"));
@@ -190,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_told_in_the_largest_unit() {
+    fn age_uses_the_largest_nonzero_unit() {
         for (seconds, text) in [
             (0, "0 seconds"),
             (1, "1 second"),
@@ -199,7 +204,7 @@ mod tests {
             (7200, "2 hours"),
             (200_000, "2 days"),
         ] {
-            assert_eq!(age(seconds), text);
+            assert_eq!(format_age(seconds), text);
         }
     }
 }

@@ -55,7 +55,7 @@ const MAX_TEXT_BYTES: usize = 512;
 /// Length, inverted length and checksum: what comes before any body.
 const FRAME_BYTES: usize = 16;
 /// What comes before the header's body.
-const HEADER_HEAD_BYTES: usize = MAGIC.len() + 4 + FRAME_BYTES;
+const HEADER_PREFIX_BYTES: usize = MAGIC.len() + 4 + FRAME_BYTES;
 /// The longest body of a header: two numbers, the job id, a process.
 const MAX_HEADER_BODY_BYTES: usize = 12 + 4 + MAX_JOB_ID_BYTES + 12 + 2 * (4 + MAX_TEXT_BYTES);
 /// The longest body of a record: kind, number, and as many keys and values as one call may have.
@@ -63,142 +63,144 @@ const MAX_RECORD_BODY_BYTES: usize = 1 + 4 + MAX_REQUEST_BYTES + 8 * MAX_KEYS;
 
 /// A process that uses or made a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessIdentity {
     /// Its id.
     pub pid: u32,
     /// When it began, in clock ticks since its host was started.
-    pub began: Option<u64>,
+    pub start_ticks: Option<u64>,
     /// Where its id means something; empty where that is not known.
-    pub pid_space: String,
+    pub pid_namespace: String,
     /// The name of its host.
     pub host: String,
 }
 
 /// The beginning of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FileHeader {
     /// When the file was made, in seconds since 1970.
-    pub made_at: u64,
+    pub created_at: u64,
     /// How many members will come; `None` where that is not known.
     pub world_size: Option<u32>,
     /// The job that it was made for; may be empty.
     pub job_id: String,
     /// Who made it.
-    pub made_by: Process,
+    pub created_by: ProcessIdentity,
 }
 
 /// One change of what a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table at the head of the file says what each is")]
-pub enum Record<'a> {
+pub enum LogRecord<'a> {
     Set { key: &'a [u8], value: &'a [u8] },
     MultiSet(Vec<(&'a [u8], &'a [u8])>),
     Append { key: &'a [u8], bytes: &'a [u8] },
     Delete { key: &'a [u8] },
     Push { queue: &'a [u8], item: &'a [u8] },
     Pop { queue: &'a [u8] },
-    Join(Process),
+    Join(ProcessIdentity),
     Leave { member: u32 },
 }
 
 /// Why bytes are not what a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum FileFormatError {
     /// It begins otherwise.
     #[error("it does not begin as such a file does")]
-    NotAStore,
+    BadMagic,
     /// It was written by another version of the library.
     #[error("its format has version {0}, and this libdist knows version {VERSION}")]
-    Version(u32),
+    UnsupportedVersion(u32),
     /// A length does not fit its copy, or is longer than any.
     #[error("a length makes no sense")]
-    Length,
+    InvalidLength,
     /// A checksum is not that of its bytes.
     #[error("a checksum is wrong")]
-    Checksum,
+    ChecksumMismatch,
     /// The bytes are those that somebody wrote, but say nothing.
     #[error("a record makes no sense")]
-    Content,
+    InvalidContent,
 }
 
 /// What stands at the beginning of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item<T> {
+pub enum DecodedItem<T> {
     /// It is whole, and takes this many bytes.
-    Whole(T, usize),
+    Complete(T, usize),
     /// It takes at least this many bytes, which is more than there are.
     Partial(usize),
 }
 
-impl Header {
+impl FileHeader {
     /// Appends the header's bytes to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut body = Vec::new();
-        body.extend_from_slice(&self.made_at.to_le_bytes());
+        body.extend_from_slice(&self.created_at.to_le_bytes());
         put_u32(&mut body, self.world_size.unwrap_or(0));
-        put_bytes(&mut body, cut(&self.job_id, MAX_JOB_ID_BYTES).as_bytes());
-        self.made_by.encode(&mut body);
+        put_bytes(&mut body, truncate_text(&self.job_id, MAX_JOB_ID_BYTES).as_bytes());
+        self.created_by.encode(&mut body);
         out.extend_from_slice(&MAGIC);
         put_u32(out, VERSION);
-        out.extend_from_slice(&frame(&body));
+        out.extend_from_slice(&frame_header(&body));
         out.extend_from_slice(&body);
     }
 
     /// The header at the beginning of a file.
     ///
     /// # Errors
-    /// A [`Violation`].
-    pub fn decode(bytes: &[u8]) -> Result<Item<Self>, Violation> {
+    /// A [`FileFormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<DecodedItem<Self>, FileFormatError> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
-            return Err(Violation::NotAStore);
+            return Err(FileFormatError::BadMagic);
         }
-        let mut fields = Fields(&bytes[known..]);
-        let Ok(version) = fields.u32() else { return Ok(Item::Partial(HEADER_HEAD_BYTES)) };
-        if version != VERSION {
-            return Err(Violation::Version(version));
-        }
-        let before = HEADER_HEAD_BYTES - FRAME_BYTES;
-        let body = match framed(fields.0, MAX_HEADER_BODY_BYTES)? {
-            Item::Whole(body, _) => body,
-            Item::Partial(needed) => return Ok(Item::Partial(before + needed)),
+        let mut fields = RecordFieldReader(&bytes[known..]);
+        let Ok(version) = fields.u32() else {
+            return Ok(DecodedItem::Partial(HEADER_PREFIX_BYTES));
         };
-        let mut fields = Fields(body);
+        if version != VERSION {
+            return Err(FileFormatError::UnsupportedVersion(version));
+        }
+        let before = HEADER_PREFIX_BYTES - FRAME_BYTES;
+        let body = match split_frame(fields.0, MAX_HEADER_BODY_BYTES)? {
+            DecodedItem::Complete(body, _) => body,
+            DecodedItem::Partial(needed) => return Ok(DecodedItem::Partial(before + needed)),
+        };
+        let mut fields = RecordFieldReader(body);
         let header = Self {
-            made_at: fields.u64()?,
+            created_at: fields.u64()?,
             world_size: Some(fields.u32()?).filter(|&size| size > 0),
             job_id: fields.text(MAX_JOB_ID_BYTES)?,
-            made_by: Process::decode(&mut fields)?,
+            created_by: ProcessIdentity::decode(&mut fields)?,
         };
-        fields.end()?;
-        Ok(Item::Whole(header, HEADER_HEAD_BYTES + body.len()))
+        fields.expect_end()?;
+        Ok(DecodedItem::Complete(header, HEADER_PREFIX_BYTES + body.len()))
     }
 }
 
-impl Process {
+impl ProcessIdentity {
     fn encode(&self, out: &mut Vec<u8>) {
         put_u32(out, self.pid);
-        out.extend_from_slice(&self.began.unwrap_or(0).to_le_bytes());
-        put_bytes(out, cut(&self.pid_space, MAX_TEXT_BYTES).as_bytes());
-        put_bytes(out, cut(&self.host, MAX_TEXT_BYTES).as_bytes());
+        out.extend_from_slice(&self.start_ticks.unwrap_or(0).to_le_bytes());
+        put_bytes(out, truncate_text(&self.pid_namespace, MAX_TEXT_BYTES).as_bytes());
+        put_bytes(out, truncate_text(&self.host, MAX_TEXT_BYTES).as_bytes());
     }
 
-    fn decode(fields: &mut Fields<'_>) -> Result<Self, Violation> {
+    fn decode(fields: &mut RecordFieldReader<'_>) -> Result<Self, FileFormatError> {
         Ok(Self {
             pid: fields.u32()?,
-            began: Some(fields.u64()?).filter(|&began| began > 0),
-            pid_space: fields.text(MAX_TEXT_BYTES)?,
+            start_ticks: Some(fields.u64()?).filter(|&began| began > 0),
+            pid_namespace: fields.text(MAX_TEXT_BYTES)?,
             host: fields.text(MAX_TEXT_BYTES)?,
         })
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> LogRecord<'a> {
     /// Appends the record's bytes to `out`. Keys and values are within the limits of all stores.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let head = out.len();
+        let frame_start = out.len();
         out.extend_from_slice(&[0; FRAME_BYTES]);
-        let body = out.len();
+        let body_start = out.len();
         out.push(self.kind());
         match self {
             Self::Set { key: name, value: bytes }
@@ -218,40 +220,40 @@ impl<'a> Record<'a> {
             Self::Join(process) => process.encode(out),
             Self::Leave { member } => put_u32(out, *member),
         }
-        let frame = frame(&out[body..]);
-        out[head..body].copy_from_slice(&frame);
+        let frame = frame_header(&out[body_start..]);
+        out[frame_start..body_start].copy_from_slice(&frame);
     }
 
     /// The record at the beginning of some bytes.
     ///
     /// # Errors
-    /// A [`Violation`].
-    pub fn decode(bytes: &'a [u8]) -> Result<Item<Self>, Violation> {
-        let (body, length) = match framed(bytes, MAX_RECORD_BODY_BYTES)? {
-            Item::Whole(body, length) => (body, length),
-            Item::Partial(needed) => return Ok(Item::Partial(needed)),
+    /// A [`FileFormatError`].
+    pub fn decode(bytes: &'a [u8]) -> Result<DecodedItem<Self>, FileFormatError> {
+        let (body, length) = match split_frame(bytes, MAX_RECORD_BODY_BYTES)? {
+            DecodedItem::Complete(body, length) => (body, length),
+            DecodedItem::Partial(needed) => return Ok(DecodedItem::Partial(needed)),
         };
-        let mut fields = Fields(body);
+        let mut fields = RecordFieldReader(body);
         let record = Self::decode_body(&mut fields)?;
-        fields.end()?;
-        Ok(Item::Whole(record, length))
+        fields.expect_end()?;
+        Ok(DecodedItem::Complete(record, length))
     }
 
-    fn decode_body(fields: &mut Fields<'a>) -> Result<Self, Violation> {
+    fn decode_body(fields: &mut RecordFieldReader<'a>) -> Result<Self, FileFormatError> {
         Ok(match fields.u8()? {
             1 => Self::Set { key: fields.key()?, value: fields.value()? },
             2 => {
                 let count = fields.length(MAX_KEYS)?;
                 let pairs = (0..count).map(|_| Ok((fields.key()?, fields.value()?)));
-                Self::MultiSet(pairs.collect::<Result<_, Violation>>()?)
+                Self::MultiSet(pairs.collect::<Result<_, FileFormatError>>()?)
             }
             3 => Self::Append { key: fields.key()?, bytes: fields.value()? },
             4 => Self::Delete { key: fields.key()? },
             5 => Self::Push { queue: fields.key()?, item: fields.value()? },
             6 => Self::Pop { queue: fields.key()? },
-            7 => Self::Join(Process::decode(fields)?),
+            7 => Self::Join(ProcessIdentity::decode(fields)?),
             8 => Self::Leave { member: fields.u32()? },
-            _ => return Err(Violation::Content),
+            _ => return Err(FileFormatError::InvalidContent),
         })
     }
 
@@ -269,57 +271,59 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What is left to read of some bytes. Whatever is too short or too long is [`Violation::Content`].
-struct Fields<'a>(&'a [u8]);
+/// What is left to read of some bytes. Whatever is too short or too long is
+/// [`FileFormatError::InvalidContent`].
+struct RecordFieldReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Violation> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Violation::Content)?;
+impl<'a> RecordFieldReader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], FileFormatError> {
+        let (taken, rest) =
+            self.0.split_at_checked(length).ok_or(FileFormatError::InvalidContent)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
-        self.take(N)?.try_into().map_err(|_| Violation::Content)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FileFormatError> {
+        self.take(N)?.try_into().map_err(|_| FileFormatError::InvalidContent)
     }
 
-    fn u8(&mut self) -> Result<u8, Violation> {
+    fn u8(&mut self) -> Result<u8, FileFormatError> {
         self.array().map(u8::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Violation> {
+    fn u32(&mut self) -> Result<u32, FileFormatError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Violation> {
+    fn u64(&mut self) -> Result<u64, FileFormatError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn length(&mut self, limit: usize) -> Result<usize, Violation> {
-        let length = usize::try_from(self.u32()?).map_err(|_| Violation::Content)?;
-        if length <= limit { Ok(length) } else { Err(Violation::Content) }
+    fn length(&mut self, limit: usize) -> Result<usize, FileFormatError> {
+        let length = usize::try_from(self.u32()?).map_err(|_| FileFormatError::InvalidContent)?;
+        if length <= limit { Ok(length) } else { Err(FileFormatError::InvalidContent) }
     }
 
-    fn bytes(&mut self, limit: usize) -> Result<&'a [u8], Violation> {
+    fn bytes(&mut self, limit: usize) -> Result<&'a [u8], FileFormatError> {
         let length = self.length(limit)?;
         self.take(length)
     }
 
-    fn key(&mut self) -> Result<&'a [u8], Violation> {
+    fn key(&mut self) -> Result<&'a [u8], FileFormatError> {
         self.bytes(MAX_KEY_BYTES)
     }
 
-    fn value(&mut self) -> Result<&'a [u8], Violation> {
+    fn value(&mut self) -> Result<&'a [u8], FileFormatError> {
         self.bytes(MAX_VALUE_BYTES)
     }
 
-    fn text(&mut self, limit: usize) -> Result<String, Violation> {
+    fn text(&mut self, limit: usize) -> Result<String, FileFormatError> {
         let bytes = self.bytes(limit)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Violation::Content)
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| FileFormatError::InvalidContent)
     }
 
-    fn end(&self) -> Result<(), Violation> {
-        if self.0.is_empty() { Ok(()) } else { Err(Violation::Content) }
+    fn expect_end(&self) -> Result<(), FileFormatError> {
+        if self.0.is_empty() { Ok(()) } else { Err(FileFormatError::InvalidContent) }
     }
 }
 
@@ -338,7 +342,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// The beginning of a text, as much as fits.
-fn cut(text: &str, limit: usize) -> &str {
+fn truncate_text(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -349,12 +353,12 @@ fn cut(text: &str, limit: usize) -> &str {
 /// Appends a body of any bytes with a right frame.
 #[cfg(any(test, fuzzing))]
 pub(super) fn put_framed(body: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(&frame(body));
+    out.extend_from_slice(&frame_header(body));
     out.extend_from_slice(body);
 }
 
 /// What comes before a body.
-fn frame(body: &[u8]) -> [u8; FRAME_BYTES] {
+fn frame_header(body: &[u8]) -> [u8; FRAME_BYTES] {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut frame = [0; FRAME_BYTES];
     frame[..4].copy_from_slice(&length.to_le_bytes());
@@ -364,21 +368,23 @@ fn frame(body: &[u8]) -> [u8; FRAME_BYTES] {
 }
 
 /// The body behind the frame that some bytes begin with.
-fn framed(bytes: &[u8], limit: usize) -> Result<Item<&[u8]>, Violation> {
+fn split_frame(bytes: &[u8], limit: usize) -> Result<DecodedItem<&[u8]>, FileFormatError> {
     let Some((frame, rest)) = bytes.split_at_checked(FRAME_BYTES) else {
-        return Ok(Item::Partial(FRAME_BYTES));
+        return Ok(DecodedItem::Partial(FRAME_BYTES));
     };
-    let mut fields = Fields(frame);
+    let mut fields = RecordFieldReader(frame);
     let (length, inverted) = (fields.u32()?, fields.u32()?);
-    let whole = usize::try_from(length).map_err(|_| Violation::Length)?;
-    if length != !inverted || whole > limit {
-        return Err(Violation::Length);
+    let body_length = usize::try_from(length).map_err(|_| FileFormatError::InvalidLength)?;
+    if length != !inverted || body_length > limit {
+        return Err(FileFormatError::InvalidLength);
     }
-    let Some(body) = rest.get(..whole) else { return Ok(Item::Partial(FRAME_BYTES + whole)) };
+    let Some(body) = rest.get(..body_length) else {
+        return Ok(DecodedItem::Partial(FRAME_BYTES + body_length));
+    };
     if fields.0 != checksum(body) {
-        return Err(Violation::Checksum);
+        return Err(FileFormatError::ChecksumMismatch);
     }
-    Ok(Item::Whole(body, FRAME_BYTES + whole))
+    Ok(DecodedItem::Complete(body, FRAME_BYTES + body_length))
 }
 
 fn checksum(body: &[u8]) -> [u8; 8] {

@@ -1,17 +1,17 @@
-//! The client of a store behind TCP: the operations, over the connections of [`link`](super::link).
+//! The client of a store behind TCP: the operations, over the connections of [`pool`](super::link).
 //!
 //! What is usually there is asked for on the main connection, in one round trip. Only when it is
 //! not does the call go to a connection of its own and wait there.
 
-use super::abilities::{Abilities, Ability};
-use super::connect::{self, Peer};
-use super::connection::{Connection, Failure, GRACE, at_least_grace};
-use super::link::{Again, Link};
-use super::names::{wire_key, wire_keys};
-use super::proto::{Bytes, Request};
+use super::capabilities::{ServerCapabilities, ServerCapability};
+use super::connect::{self, StoreEndpoint};
+use super::connection::{GRACE_PERIOD, RequestFailure, StoreConnection, extend_to_grace_period};
+use super::connection_pool::{ConnectionPool, RequestRetry};
+use super::key_encoding::{encode_key, encode_keys};
+use super::logged_wait;
+use super::proto::{Bytes, StoreRequest};
 use super::secret::Secret;
-use super::server::{Server, ServerOptions, Start};
-use super::slow;
+use super::server::{Server, ServerOptions, ServerStart};
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use crate::store::limits::{check_count, check_total, check_value};
 use crate::store::table::parse_number;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The key that counts the clients of a job; the only one without "/" before it.
-const ARRIVALS: &[u8] = b"init/";
+const WORKER_COUNT_KEY: &[u8] = b"init/";
 /// How often the arrivals are looked at.
-const ARRIVALS_EVERY: Duration = Duration::from_millis(10);
+const WORKER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long after a wait that ended for nothing the next one begins.
-const AGAIN_AFTER: Duration = Duration::from_millis(2);
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// How long the store that holds a port may take to show that it is the job's own.
-const JOIN_WITHIN: Duration = Duration::from_secs(10);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whom to connect to, and as part of what.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +51,8 @@ pub struct ClientOptions {
 /// A store whose values are in a server, reached over TCP. Share it through an `Arc`.
 #[derive(Debug)]
 pub struct TcpStore {
-    link: Link,
-    abilities: Abilities,
+    pool: ConnectionPool,
+    capabilities: ServerCapabilities,
     /// Kept running as long as this store lives, where this process hosts it.
     server: Option<Arc<Server>>,
 }
@@ -61,10 +61,10 @@ impl TcpStore {
     /// Connects to a server, which may start later.
     ///
     /// # Errors
-    /// `Connection` where the server cannot be reached until the deadline, or is something else;
-    /// `Timeout` where nothing answers, or where not all workers have come.
+    /// `StoreConnection` where the server cannot be reached until the deadline, or is something
+    /// else; `Timeout` where nothing answers, or where not all workers have come.
     pub fn connect(options: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        let peer = Peer::new(&options, None);
+        let peer = StoreEndpoint::new(&options, None);
         Self::join(peer, None, &options, deadline)
     }
 
@@ -74,33 +74,39 @@ impl TcpStore {
     /// there instead.
     ///
     /// # Errors
-    /// Those of [`Server::start`] and [`TcpStore::connect`].
+    /// Those of [`Server::start`] and [`TcpStore::connect_slot`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
         // Whoever proves to know the job's secret is the job's own store.
-        let joins = server.join_if_taken || client.secret.is_some();
-        let server = match Server::start_unless_taken(server)? {
-            Start::Started(server) => server,
-            Start::Taken(error) if joins => return Self::join_taken(error, client, deadline),
-            Start::Taken(error) => return Err(error),
+        let joins = server.join_if_port_in_use || client.secret.is_some();
+        let server = match Server::start_unless_port_in_use(server)? {
+            ServerStart::Started(server) => server,
+            ServerStart::PortInUse(error) if joins => {
+                return Self::join_existing(error, client, deadline);
+            }
+            ServerStart::PortInUse(error) => return Err(error),
         };
-        let local = reachable(server.address());
+        let local = reachable_address(server.address());
         let host =
             if client.host.is_empty() { local.ip().to_string() } else { client.host.clone() };
         let client = ClientOptions { host, port: server.port(), ..client };
-        Self::join(Peer::new(&client, Some(local)), Some(server), &client, deadline)
+        Self::join(StoreEndpoint::new(&client, Some(local)), Some(server), &client, deadline)
     }
 
     /// Joins the store that holds the port, since it ought to be the job's own.
-    fn join_taken(taken: Error, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        let limit = deadline.capped(JOIN_WITHIN);
-        let connection = connect::persistently(&Peer::new(&client, None), &limit);
+    fn join_existing(
+        bind_error: Error,
+        client: ClientOptions,
+        deadline: &Deadline,
+    ) -> Result<Self> {
+        let limit = deadline.capped(JOIN_TIMEOUT);
+        let connection = connect::connect_with_retry(&StoreEndpoint::new(&client, None), &limit);
         let connection = connection.map_err(|error| {
             let message = format!(
                 "{}; nor is it this job's store that listens there: {}",
-                taken.message(),
+                bind_error.message(),
                 error.message()
             );
-            Error::new(taken.kind(), message)
+            Error::new(bind_error.kind(), message)
         })?;
         drop(connection);
         Self::connect(client, deadline)
@@ -112,20 +118,23 @@ impl TcpStore {
     }
 
     fn join(
-        peer: Peer,
+        peer: StoreEndpoint,
         server: Option<Arc<Server>>,
         options: &ClientOptions,
         deadline: &Deadline,
     ) -> Result<Self> {
-        let connection = connect::persistently(&peer, deadline)?;
-        let abilities =
-            if connection.is_shortcut() { Abilities::all() } else { Abilities::default() };
-        let store = Self { link: Link::new(peer, connection), abilities, server };
+        let connection = connect::connect_with_retry(&peer, deadline)?;
+        let capabilities = if connection.is_unix_socket() {
+            ServerCapabilities::all()
+        } else {
+            ServerCapabilities::default()
+        };
+        let store = Self { pool: ConnectionPool::new(peer, connection), capabilities, server };
         if let Some(expected) = options.world_size {
-            let joined = Request::Add(ARRIVALS.into(), 1);
-            store.link.ask("joining", Again::Never, deadline, |connection| {
+            let joined = StoreRequest::Add(WORKER_COUNT_KEY.into(), 1);
+            store.pool.round_trip("joining", RequestRetry::Never, deadline, |connection| {
                 connection.send(std::slice::from_ref(&joined), deadline)?;
-                connection.number(deadline)
+                connection.read_i64(deadline)
             })?;
             if options.wait_for_workers && store.server.is_some() {
                 store.wait_for_workers(expected, deadline)?;
@@ -138,14 +147,14 @@ impl TcpStore {
     ///
     /// # Errors
     /// See [`Store`].
-    pub fn arrivals(&self, deadline: &Deadline) -> Result<i64> {
-        let text = self.value("arrivals", &Bytes::Borrowed(ARRIVALS), deadline)?;
+    pub fn worker_count(&self, deadline: &Deadline) -> Result<i64> {
+        let text = self.fetch_value("arrivals", &Bytes::Borrowed(WORKER_COUNT_KEY), deadline)?;
         Ok(text.as_deref().and_then(parse_number).unwrap_or(0))
     }
 
     fn wait_for_workers(&self, expected: usize, deadline: &Deadline) -> Result<()> {
         loop {
-            let joined = self.arrivals(&at_least_grace(deadline))?;
+            let joined = self.worker_count(&extend_to_grace_period(deadline))?;
             if usize::try_from(joined).is_ok_and(|joined| joined >= expected) {
                 return Ok(());
             }
@@ -158,146 +167,173 @@ impl TcpStore {
                 );
                 return Err(Error::new(ErrorKind::Timeout, message));
             }
-            wait::pause(ARRIVALS_EVERY, deadline);
+            wait::pause(WORKER_POLL_INTERVAL, deadline);
         }
     }
 
     /// A store over a connection to a server of libdist that cannot be reached a second time.
     #[cfg(any(test, fuzzing))]
-    pub(super) fn over(connection: Connection) -> Self {
-        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let peer = Peer::new(&ClientOptions::default(), Some(nowhere));
-        Self { link: Link::new(peer, connection), abilities: Abilities::all(), server: None }
+    pub(super) fn from_connection(connection: StoreConnection) -> Self {
+        let unreachable = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let peer = StoreEndpoint::new(&ClientOptions::default(), Some(unreachable));
+        Self {
+            pool: ConnectionPool::new(peer, connection),
+            capabilities: ServerCapabilities::all(),
+            server: None,
+        }
     }
 
     #[cfg(test)]
-    pub(super) fn link(&self) -> &Link {
-        &self.link
+    pub(super) fn pool(&self) -> &ConnectionPool {
+        &self.pool
     }
 
     #[cfg(test)]
-    pub(super) fn assume_all_abilities(&mut self) {
-        self.abilities = Abilities::all();
+    pub(super) fn assume_all_capabilities(&mut self) {
+        self.capabilities = ServerCapabilities::all();
     }
 
     /// Sends a request that has no answer.
-    fn tell(&self, what: &str, request: &Request<'_>, deadline: &Deadline) -> Result<()> {
-        self.in_time(what, deadline)?;
-        self.link.tell(what, request, deadline)
+    fn send_one_way(
+        &self,
+        op_name: &str,
+        request: &StoreRequest<'_>,
+        deadline: &Deadline,
+    ) -> Result<()> {
+        self.check_deadline(op_name, deadline)?;
+        self.pool.send_one_way(op_name, request, deadline)
     }
 
     /// Sends a request and reads its answer.
-    fn ask<T>(
+    fn round_trip<T>(
         &self,
-        what: &str,
-        again: Again,
-        request: &Request<'_>,
+        op_name: &str,
+        retry: RequestRetry,
+        request: &StoreRequest<'_>,
         deadline: &Deadline,
-        answer: impl Fn(&mut Connection, &Deadline) -> std::result::Result<T, Failure>,
+        read_answer: impl Fn(&mut StoreConnection, &Deadline) -> std::result::Result<T, RequestFailure>,
     ) -> Result<T> {
-        self.in_time(what, deadline)?;
-        self.link.ask(what, again, deadline, |connection| {
+        self.check_deadline(op_name, deadline)?;
+        self.pool.round_trip(op_name, retry, deadline, |connection| {
             connection.send(std::slice::from_ref(request), deadline)?;
-            answer(connection, deadline)
+            read_answer(connection, deadline)
         })
     }
 
     /// The value of a key of the wire, if it exists.
-    fn value(&self, what: &str, key: &Bytes<'_>, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+    fn fetch_value(
+        &self,
+        op_name: &str,
+        key: &Bytes<'_>,
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<u8>>> {
         let keys = std::slice::from_ref(key);
-        self.fetch(what, keys, deadline, |connection| connection.get(key, deadline))
+        self.fetch_if_present(op_name, keys, deadline, |connection| connection.get(key, deadline))
     }
 
     /// What `get` finds under keys that may be missing. A server that closes the connection on
     /// those is asked whether they exist first; that it is one is found out where nothing can be
     /// lost by it.
-    fn fetch<T>(
+    fn fetch_if_present<T>(
         &self,
-        what: &str,
+        op_name: &str,
         keys: &[Bytes<'_>],
         deadline: &Deadline,
-        get: impl Fn(&mut Connection) -> std::result::Result<Option<T>, Failure>,
+        get: impl Fn(&mut StoreConnection) -> std::result::Result<Option<T>, RequestFailure>,
     ) -> Result<Option<T>> {
-        let ability = Ability::EmptyGets;
-        if self.abilities.known(ability).is_none() && !self.link.has_told(what, deadline)? {
-            match self.link.ask(what, Again::Never, deadline, &get) {
+        let capability = ServerCapability::MissingKeyGets;
+        if self.capabilities.cached(capability).is_none()
+            && !self.pool.has_unconfirmed(op_name, deadline)?
+        {
+            match self.pool.round_trip(op_name, RequestRetry::Never, deadline, &get) {
                 Err(error) if error.kind() == ErrorKind::Connection => {
-                    self.abilities.learn(ability, false);
+                    self.capabilities.record(capability, false);
                 }
                 Ok(None) => {
-                    self.abilities.learn(ability, true);
+                    self.capabilities.record(capability, true);
                     return Ok(None);
                 }
                 outcome => return outcome,
             }
         }
-        if self.has(ability, deadline)? {
-            return self.link.ask(what, Again::Once, deadline, get);
+        if self.has(capability, deadline)? {
+            return self.pool.round_trip(op_name, RequestRetry::Once, deadline, get);
         }
-        self.link.ask(what, Again::Once, deadline, |connection| {
+        self.pool.round_trip(op_name, RequestRetry::Once, deadline, |connection| {
             if connection.check(keys, deadline)? { get(connection) } else { Ok(None) }
         })
     }
 
     /// Waits for all keys, then fetches, on a connection of its own. A fetch that finds a key gone
     /// (deleted meanwhile, or never there: torch's server wakes waiters too often) waits again.
-    fn once_there<T>(
+    fn wait_and_fetch<T>(
         &self,
-        what: &str,
-        again: Again,
+        op_name: &str,
+        retry: RequestRetry,
         keys: &[Bytes<'_>],
         user_keys: &[&[u8]],
         deadline: &Deadline,
-        fetch: impl Fn(&mut Connection, &Deadline) -> std::result::Result<Option<T>, Failure>,
+        fetch: impl Fn(
+            &mut StoreConnection,
+            &Deadline,
+        ) -> std::result::Result<Option<T>, RequestFailure>,
     ) -> Result<T> {
-        let attempt = |connection: &mut Connection| {
+        let attempt = |connection: &mut StoreConnection| {
             loop {
-                if !slow::wait(connection, self, what, (keys, user_keys), deadline)? {
-                    let missing = connection.missing(keys)?;
+                if !logged_wait::wait_with_log(
+                    connection,
+                    self,
+                    op_name,
+                    (keys, user_keys),
+                    deadline,
+                )? {
+                    let missing = connection.find_missing(keys)?;
                     if !missing.is_empty() {
                         return Ok(Err(missing));
                     }
                 }
-                if let Some(value) = fetch(connection, &at_least_grace(deadline))? {
+                if let Some(value) = fetch(connection, &extend_to_grace_period(deadline))? {
                     return Ok(Ok(value));
                 }
                 // Gone again; or a queue of that name ends the wait for a key, or a key that for an
                 // item.
                 if deadline.has_passed() {
-                    let missing = connection.missing(keys)?;
-                    let all = || (0..keys.len()).collect();
-                    return Ok(Err(if missing.is_empty() { all() } else { missing }));
+                    let missing = connection.find_missing(keys)?;
+                    let all_keys = || (0..keys.len()).collect();
+                    return Ok(Err(if missing.is_empty() { all_keys() } else { missing }));
                 }
-                wait::pause(AGAIN_AFTER, deadline);
+                wait::pause(RETRY_PAUSE, deadline);
             }
         };
         // Also a wait that has no time left asks, so that it can name what is missing.
-        let limit = at_least_grace(deadline);
-        self.link.apart(what, again, &limit, attempt)?.map_err(|missing| {
+        let limit = extend_to_grace_period(deadline);
+        self.pool.run_on_side_connection(op_name, retry, &limit, attempt)?.map_err(|missing| {
             let missing: Vec<_> = missing.into_iter().map(|position| user_keys[position]).collect();
-            missing_keys(&self.describe(), &missing, deadline).context(what)
+            missing_keys(&self.describe(), &missing, deadline).context(op_name)
         })
     }
 
     /// True where the server holds something under `key` that is not a number.
-    fn holds_no_number(&self, key: &Bytes<'_>, deadline: &Deadline) -> Result<bool> {
-        let value = self.value("add", key, deadline)?;
+    fn has_non_number(&self, key: &Bytes<'_>, deadline: &Deadline) -> Result<bool> {
+        let value = self.fetch_value("add", key, deadline)?;
         Ok(value.is_some_and(|text| parse_number(&text).is_none()))
     }
 
-    fn has(&self, ability: Ability, deadline: &Deadline) -> Result<bool> {
-        self.abilities.has(ability, &self.link, deadline)
+    fn has(&self, capability: ServerCapability, deadline: &Deadline) -> Result<bool> {
+        self.capabilities.has(capability, &self.pool, deadline)
     }
 
     /// Refuses to begin what could not be finished: a change that may or may not have taken place
     /// helps nobody.
-    fn in_time(&self, what: &str, deadline: &Deadline) -> Result<()> {
+    fn check_deadline(&self, op_name: &str, deadline: &Deadline) -> Result<()> {
         if !deadline.has_passed() {
             return Ok(());
         }
         let ms = deadline.elapsed().as_millis();
-        let message =
-            format!("{what}: the deadline passed before {} was asked ({ms} ms)", self.describe());
+        let message = format!(
+            "{op_name}: the deadline passed before {} was asked ({ms} ms)",
+            self.describe()
+        );
         Err(Error::new(ErrorKind::Timeout, message))
     }
 }
@@ -305,28 +341,41 @@ impl TcpStore {
 impl Store for TcpStore {
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
         check_value(value)?;
-        self.tell("set", &Request::Set(wire_key(key)?, value.into()), deadline)
+        self.send_one_way("set", &StoreRequest::Set(encode_key(key)?, value.into()), deadline)
     }
 
     fn get(&self, key: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        let wire = wire_key(key)?;
-        if let Some(value) = self.value("get", &wire, &at_least_grace(deadline))? {
+        let encoded_key = encode_key(key)?;
+        if let Some(value) =
+            self.fetch_value("get", &encoded_key, &extend_to_grace_period(deadline))?
+        {
             return Ok(value);
         }
-        let keys = std::slice::from_ref(&wire);
-        self.once_there("get", Again::Once, keys, &[key], deadline, |connection, limit| {
-            connection.get(&wire, limit)
-        })
+        let keys = std::slice::from_ref(&encoded_key);
+        self.wait_and_fetch(
+            "get",
+            RequestRetry::Once,
+            keys,
+            &[key],
+            deadline,
+            |connection, limit| connection.get(&encoded_key, limit),
+        )
     }
 
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
-        let wire = wire_key(key)?;
-        let request = Request::Add(wire.clone(), amount);
+        let encoded_key = encode_key(key)?;
+        let request = StoreRequest::Add(encoded_key.clone(), amount);
         // The server's only way to refuse is to close the connection, so the reason is looked up.
-        match self.ask("add", Again::Never, &request, deadline, Connection::number) {
+        match self.round_trip(
+            "add",
+            RequestRetry::Never,
+            &request,
+            deadline,
+            StoreConnection::read_i64,
+        ) {
             Err(error)
                 if error.kind() == ErrorKind::Connection
-                    && self.holds_no_number(&wire, deadline) == Ok(true) =>
+                    && self.has_non_number(&encoded_key, deadline) == Ok(true) =>
             {
                 Err(not_a_number(&self.describe(), key))
             }
@@ -343,74 +392,105 @@ impl Store for TcpStore {
     ) -> Result<Vec<u8>> {
         check_value(expected)?;
         check_value(desired)?;
-        let request = Request::CompareSet(wire_key(key)?, expected.into(), desired.into());
-        self.ask("compare_set", Again::Never, &request, deadline, Connection::bytes)
+        let request = StoreRequest::CompareSet(encode_key(key)?, expected.into(), desired.into());
+        self.round_trip(
+            "compare_set",
+            RequestRetry::Never,
+            &request,
+            deadline,
+            StoreConnection::read_bytes,
+        )
     }
 
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()> {
-        let wire = wire_keys(keys)?;
-        let check = Request::Check(wire.clone());
-        let limit = at_least_grace(deadline);
-        if self.ask("wait", Again::Once, &check, &limit, Connection::ready)? {
+        let encoded_keys = encode_keys(keys)?;
+        let check = StoreRequest::Check(encoded_keys.clone());
+        let limit = extend_to_grace_period(deadline);
+        if self.round_trip(
+            "wait",
+            RequestRetry::Once,
+            &check,
+            &limit,
+            StoreConnection::read_ready,
+        )? {
             return Ok(());
         }
-        self.once_there("wait", Again::Once, &wire, keys, deadline, |_, _| Ok(Some(())))
+        self.wait_and_fetch("wait", RequestRetry::Once, &encoded_keys, keys, deadline, |_, _| {
+            Ok(Some(()))
+        })
     }
 
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool> {
-        let check = Request::Check(wire_keys(keys)?);
-        self.ask("check", Again::Once, &check, deadline, Connection::ready)
+        let check = StoreRequest::Check(encode_keys(keys)?);
+        self.round_trip("check", RequestRetry::Once, &check, deadline, StoreConnection::read_ready)
     }
 
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
-        self.ask("num_keys", Again::Once, &Request::NumKeys, deadline, Connection::count)
+        self.round_trip(
+            "num_keys",
+            RequestRetry::Once,
+            &StoreRequest::NumKeys,
+            deadline,
+            StoreConnection::read_count,
+        )
     }
 
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool> {
-        let request = Request::DeleteKey(wire_key(key)?);
-        Ok(self.ask("delete_key", Again::Never, &request, deadline, Connection::count)? > 0)
+        let request = StoreRequest::DeleteKey(encode_key(key)?);
+        Ok(self.round_trip(
+            "delete_key",
+            RequestRetry::Never,
+            &request,
+            deadline,
+            StoreConnection::read_count,
+        )? > 0)
     }
 
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()> {
         check_value(value)?;
-        self.tell("append", &Request::Append(wire_key(key)?, value.into()), deadline)
+        self.send_one_way("append", &StoreRequest::Append(encode_key(key)?, value.into()), deadline)
     }
 
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        let wire = wire_keys(keys)?;
-        let limit = at_least_grace(deadline);
-        let get = |connection: &mut Connection| connection.multi_get(&wire, &limit);
-        if let Some(values) = self.fetch("multi_get", &wire, &limit, get)? {
+        let encoded_keys = encode_keys(keys)?;
+        let limit = extend_to_grace_period(deadline);
+        let get = |connection: &mut StoreConnection| connection.multi_get(&encoded_keys, &limit);
+        if let Some(values) = self.fetch_if_present("multi_get", &encoded_keys, &limit, get)? {
             return Ok(values);
         }
-        self.once_there("multi_get", Again::Once, &wire, keys, deadline, |connection, limit| {
-            connection.multi_get(&wire, limit)
-        })
+        self.wait_and_fetch(
+            "multi_get",
+            RequestRetry::Once,
+            &encoded_keys,
+            keys,
+            deadline,
+            |connection, limit| connection.multi_get(&encoded_keys, limit),
+        )
     }
 
     fn multi_set(&self, pairs: &[(&[u8], &[u8])], deadline: &Deadline) -> Result<()> {
         check_count(pairs.len())?;
         let mut total = 0;
-        let mut wire = Vec::with_capacity(pairs.len());
+        let mut encoded_pairs = Vec::with_capacity(pairs.len());
         for &(key, value) in pairs {
             check_value(value)?;
             total += key.len() + 1 + value.len();
-            wire.push((wire_key(key)?, Bytes::Borrowed(value)));
+            encoded_pairs.push((encode_key(key)?, Bytes::Borrowed(value)));
         }
         check_total(total)?;
-        self.tell("multi_set", &Request::MultiSet(wire), deadline)
+        self.send_one_way("multi_set", &StoreRequest::MultiSet(encoded_pairs), deadline)
     }
 
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
-        self.in_time("list_keys", deadline)?;
-        if !self.has(Ability::KeyList, deadline)? {
+        self.check_deadline("list_keys", deadline)?;
+        if !self.has(ServerCapability::KeyList, deadline)? {
             let message =
                 format!("{} cannot list its keys: it is an older server", self.describe());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let list = Request::ListKeys;
-        self.ask("list_keys", Again::Once, &list, deadline, |connection, deadline| {
-            let mut names = connection.list(deadline)?;
+        let list = StoreRequest::ListKeys;
+        self.round_trip("list_keys", RequestRetry::Once, &list, deadline, |connection, deadline| {
+            let mut names = connection.read_list(deadline)?;
             // Names without "/" are the protocol's own.
             names.retain_mut(|name| name.first() == Some(&b'/') && name.remove(0) == b'/');
             Ok(names)
@@ -418,79 +498,101 @@ impl Store for TcpStore {
     }
 
     fn queue_push(&self, queue: &[u8], item: &[u8], deadline: &Deadline) -> Result<()> {
-        if !self.has(Ability::Queues, deadline)? {
+        if !self.has(ServerCapability::Queues, deadline)? {
             return composed::push(self, queue, item, deadline);
         }
         check_value(item)?;
-        self.tell("queue_push", &Request::QueuePush(wire_key(queue)?, item.into()), deadline)
+        self.send_one_way(
+            "queue_push",
+            &StoreRequest::QueuePush(encode_key(queue)?, item.into()),
+            deadline,
+        )
     }
 
     fn queue_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Vec<u8>> {
-        if !self.has(Ability::Queues, deadline)? {
+        if !self.has(ServerCapability::Queues, deadline)? {
             return composed::pop(self, queue, deadline);
         }
-        if let Some(item) = self.queue_try_pop(queue, &at_least_grace(deadline))? {
+        if let Some(item) = self.queue_try_pop(queue, &extend_to_grace_period(deadline))? {
             return Ok(item);
         }
-        let wire = wire_key(queue)?;
-        let keys = std::slice::from_ref(&wire);
-        let what = "queue_pop";
-        self.once_there(what, Again::Never, keys, &[queue], deadline, |connection, limit| {
-            connection.pop(&wire, limit)
-        })
+        let encoded_key = encode_key(queue)?;
+        let keys = std::slice::from_ref(&encoded_key);
+        let op_name = "queue_pop";
+        self.wait_and_fetch(
+            op_name,
+            RequestRetry::Never,
+            keys,
+            &[queue],
+            deadline,
+            |connection, limit| connection.pop(&encoded_key, limit),
+        )
     }
 
     fn queue_try_pop(&self, queue: &[u8], deadline: &Deadline) -> Result<Option<Vec<u8>>> {
-        if !self.has(Ability::Queues, deadline)? {
+        if !self.has(ServerCapability::Queues, deadline)? {
             return composed::try_pop(self, queue, deadline);
         }
-        let wire = wire_key(queue)?;
-        self.in_time("queue_pop", deadline)?;
-        self.link
-            .ask("queue_pop", Again::Never, deadline, |connection| connection.pop(&wire, deadline))
+        let encoded_key = encode_key(queue)?;
+        self.check_deadline("queue_pop", deadline)?;
+        self.pool.round_trip("queue_pop", RequestRetry::Never, deadline, |connection| {
+            connection.pop(&encoded_key, deadline)
+        })
     }
 
     fn queue_len(&self, queue: &[u8], deadline: &Deadline) -> Result<i64> {
-        if !self.has(Ability::Queues, deadline)? {
+        if !self.has(ServerCapability::Queues, deadline)? {
             return composed::queue_len(self, queue, deadline);
         }
-        let request = Request::QueueLen(wire_key(queue)?);
-        self.ask("queue_len", Again::Once, &request, deadline, Connection::count)
+        let request = StoreRequest::QueueLen(encode_key(queue)?);
+        self.round_trip(
+            "queue_len",
+            RequestRetry::Once,
+            &request,
+            deadline,
+            StoreConnection::read_count,
+        )
     }
 
     fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
         if size == 0 {
             return Ok(());
         }
-        if !self.has(Ability::Barrier, deadline)? {
+        if !self.has(ServerCapability::Barrier, deadline)? {
             return composed::barrier(self, key, size, deadline);
         }
-        let wire = wire_key(key)?;
-        self.in_time("barrier", deadline)?;
+        let encoded_key = encode_key(key)?;
+        self.check_deadline("barrier", deadline)?;
         let count = i64::try_from(size).unwrap_or(i64::MAX);
-        let complete = self.link.apart("barrier", Again::Never, deadline, |connection| {
-            connection.barrier(&wire, count, deadline)
-        })?;
+        let complete = self.pool.run_on_side_connection(
+            "barrier",
+            RequestRetry::Never,
+            deadline,
+            |connection| connection.barrier(&encoded_key, count, deadline),
+        )?;
         if complete {
             return Ok(());
         }
-        let text = self.value("barrier", &wire, &Deadline::after(GRACE)).ok().flatten();
-        let come = text.as_deref().and_then(parse_number);
-        Err(barrier_incomplete(&self.describe(), key, come, size, deadline))
+        let text = self
+            .fetch_value("barrier", &encoded_key, &Deadline::after(GRACE_PERIOD))
+            .ok()
+            .flatten();
+        let arrived = text.as_deref().and_then(parse_number);
+        Err(barrier_incomplete(&self.describe(), key, arrived, size, deadline))
     }
 
     fn address(&self) -> Option<(String, u16)> {
-        let peer = self.link.peer();
+        let peer = self.pool.peer();
         Some((peer.host.clone(), peer.port))
     }
 
     fn describe(&self) -> String {
-        self.link.describe()
+        self.pool.describe()
     }
 }
 
 /// Where a server that listens on `address` is reached from its own process.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
+fn reachable_address(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => {

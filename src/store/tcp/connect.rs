@@ -1,12 +1,12 @@
 //! Finding the server: look up, try all addresses, introduce, and again until the deadline.
 
 use super::client::ClientOptions;
-use super::connection::{Connection, Failure};
+use super::connection::{RequestFailure, StoreConnection};
 use super::secret::Secret;
-use super::{proto, shortcut};
-use crate::base::log::Level;
+use super::{proto, unix_socket};
+use crate::base::log::LogLevel;
 use crate::base::{Deadline, Error, ErrorKind, Result};
-use crate::sys::stream::Stream;
+use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket};
 use crate::wait;
 use std::fmt;
@@ -17,38 +17,38 @@ use std::time::{Duration, Instant};
 /// How long an attempt at one address may take in the first round and in later ones, so that a
 /// silent address does not use up the time of the others: a host may have addresses of both
 /// families of which one leads nowhere.
-const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(10);
+const INITIAL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a server may take to answer a client's introduction before the client tries anew.
-const INTRODUCTION: Duration = Duration::from_secs(30);
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses between attempts grow from the first to the second.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// How often a client that waits for its store says so.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where the server is.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct StoreEndpoint {
     pub(super) host: String,
     pub(super) port: u16,
     /// The address to use instead of looking up the host: for the process that runs the server.
-    pub(super) local: Option<SocketAddr>,
+    pub(super) local_address: Option<SocketAddr>,
     /// Not over a Unix socket, even where there is one.
     pub(super) tcp_only: bool,
     /// What both sides must prove that they know.
     pub(super) secret: Option<Secret>,
 }
 
-impl Peer {
+impl StoreEndpoint {
     /// The server that these options name.
-    pub(super) fn new(options: &ClientOptions, local: Option<SocketAddr>) -> Self {
+    pub(super) fn new(options: &ClientOptions, local_address: Option<SocketAddr>) -> Self {
         let ClientOptions { host, port, tcp_only, secret, .. } = options.clone();
-        Self { host, port, local, tcp_only, secret }
+        Self { host, port, local_address, tcp_only, secret }
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for StoreEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') && !self.host.starts_with('[') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -59,47 +59,50 @@ impl fmt::Display for Peer {
 }
 
 /// Why an attempt failed, and whether another one may succeed.
-struct Attempt {
+struct StoreConnectFailure {
     error: Error,
-    hopeless: bool,
+    is_permanent: bool,
 }
 
 /// Connects; tries again until the deadline, since the server may start later than its clients.
 ///
 /// # Errors
-/// `Connection` where nothing listens there, the host cannot be reached or found, or something else
-/// than a store answers (at once); `Timeout` where nothing answers at all.
-pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connection> {
-    let mut pause = FIRST_PAUSE;
-    let mut patience = FIRST_ATTEMPT;
-    let mut log_at = Instant::now() + LOG_EVERY;
-    let mut before: Option<Error> = None;
+/// `StoreConnection` where nothing listens there, the host cannot be reached or found, or something
+/// else than a store answers (at once); `Timeout` where nothing answers at all.
+pub(super) fn connect_with_retry(
+    peer: &StoreEndpoint,
+    deadline: &Deadline,
+) -> Result<StoreConnection> {
+    let mut backoff = INITIAL_BACKOFF;
+    let mut attempt_timeout = INITIAL_ATTEMPT_TIMEOUT;
+    let mut log_at = Instant::now() + LOG_INTERVAL;
+    let mut previous_error: Option<Error> = None;
     for attempts in 1_u64.. {
-        let failed = match attempt(peer, patience, deadline) {
+        let failed = match connect_any_address(peer, attempt_timeout, deadline) {
             Ok(connection) => return Ok(connection),
             Err(failed) => failed,
         };
-        let left = deadline.left();
-        if failed.hopeless || left.is_zero() {
+        let left = deadline.remaining();
+        if failed.is_permanent || left.is_zero() {
             // An attempt that the deadline cut short says less than the one before it.
-            let was_cut_short = failed.error.kind() == ErrorKind::Timeout && !failed.hopeless;
-            let error = before.filter(|_| was_cut_short).unwrap_or(failed.error);
-            return Err(given_up(error, attempts, deadline));
+            let was_cut_short = failed.error.kind() == ErrorKind::Timeout && !failed.is_permanent;
+            let error = previous_error.filter(|_| was_cut_short).unwrap_or(failed.error);
+            return Err(with_attempt_count(error, attempts, deadline));
         }
         if Instant::now() >= log_at {
-            log_at = Instant::now() + LOG_EVERY;
+            log_at = Instant::now() + LOG_INTERVAL;
             crate::log!(
-                Level::Warn,
+                LogLevel::Warn,
                 "waiting for the store at {peer} for {} s, {} s left: {}",
                 deadline.elapsed().as_secs(),
                 left.as_secs(),
                 failed.error
             );
         }
-        before = Some(failed.error);
-        wait::pause(jittered(pause), deadline);
-        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
-        patience = (patience * 2).min(LONGEST_ATTEMPT);
+        previous_error = Some(failed.error);
+        wait::pause(jittered(backoff), deadline);
+        backoff = (backoff * 3 / 2).min(MAX_BACKOFF);
+        attempt_timeout = (attempt_timeout * 2).min(MAX_ATTEMPT_TIMEOUT);
     }
     Err(Error::internal("connecting ended without an outcome"))
 }
@@ -107,89 +110,98 @@ pub(super) fn persistently(peer: &Peer, deadline: &Deadline) -> Result<Connectio
 /// Connects to a server that is known to have been there: one attempt at each of its addresses.
 ///
 /// # Errors
-/// As [`persistently`].
-pub(super) fn once(peer: &Peer, deadline: &Deadline) -> Result<Connection> {
-    attempt(peer, LONGEST_ATTEMPT, deadline).map_err(|failed| failed.error)
+/// As [`connect_with_retry`].
+pub(super) fn connect_once(peer: &StoreEndpoint, deadline: &Deadline) -> Result<StoreConnection> {
+    connect_any_address(peer, MAX_ATTEMPT_TIMEOUT, deadline).map_err(|failed| failed.error)
 }
 
-fn attempt(
-    peer: &Peer,
-    patience: Duration,
+fn connect_any_address(
+    peer: &StoreEndpoint,
+    attempt_timeout: Duration,
     deadline: &Deadline,
-) -> std::result::Result<Connection, Attempt> {
-    let maybe_later = |error| Attempt { error, hopeless: false };
-    let addresses = match peer.local {
+) -> std::result::Result<StoreConnection, StoreConnectFailure> {
+    let transient_failure = |error| StoreConnectFailure { error, is_permanent: false };
+    let addresses = match peer.local_address {
         Some(address) => vec![address],
-        None => socket::resolve(&peer.host, peer.port, deadline)
-            .map_err(|cause| maybe_later(cause.context(format_args!("the store at {peer}"))))?,
+        None => socket::resolve(&peer.host, peer.port, deadline).map_err(|cause| {
+            transient_failure(cause.context(format_args!("the store at {peer}")))
+        })?,
     };
-    let mut last = None;
+    let mut last_error = None;
     for address in addresses {
-        if let Some(stream) = shortcut::connect(address).filter(|_| !peer.tcp_only) {
-            return introduce(peer, Connection::new(stream, true), deadline);
+        if let Some(stream) = unix_socket::connect(address).filter(|_| !peer.tcp_only) {
+            return validate_connection(peer, StoreConnection::new(stream, true), deadline);
         }
-        let limit = deadline.capped(patience);
-        match socket::connect(address, &limit).and_then(Stream::from_tcp) {
-            Ok(stream) => return introduce(peer, Connection::new(stream, false), deadline),
-            Err(cause) => last = Some(cannot_connect(peer, address, &cause)),
+        let limit = deadline.capped(attempt_timeout);
+        match socket::connect(address, &limit).and_then(SocketStream::from_tcp) {
+            Ok(stream) => {
+                return validate_connection(peer, StoreConnection::new(stream, false), deadline);
+            }
+            Err(cause) => last_error = Some(connect_error(peer, address, &cause)),
         }
     }
-    let none = || Error::internal(format!("the store at {peer} has no address"));
-    Err(maybe_later(last.unwrap_or_else(none)))
+    let no_address = || Error::internal(format!("the store at {peer} has no address"));
+    Err(transient_failure(last_error.unwrap_or_else(no_address)))
 }
 
-fn introduce(
-    peer: &Peer,
-    mut connection: Connection,
+fn validate_connection(
+    peer: &StoreEndpoint,
+    mut connection: StoreConnection,
     deadline: &Deadline,
-) -> std::result::Result<Connection, Attempt> {
-    let limit = deadline.capped(INTRODUCTION);
-    let failure = match connection.introduce(peer.secret.as_ref(), &limit) {
+) -> std::result::Result<StoreConnection, StoreConnectFailure> {
+    let limit = deadline.capped(VALIDATION_TIMEOUT);
+    let failure = match connection.validate(peer.secret.as_ref(), &limit) {
         Ok(()) => return Ok(connection),
-        Err(Failure::Refused(proto::FULL)) => {
+        Err(RequestFailure::Refused(proto::SERVER_FULL)) => {
             let message = format!(
                 "the store at {peer} takes no more clients: the server's process has no descriptor left \
                  for another one; raise its limit of open files (ulimit -n)"
             );
             let error = Error::new(ErrorKind::Connection, message);
-            return Err(Attempt { error, hopeless: false });
+            return Err(StoreConnectFailure { error, is_permanent: false });
         }
         Err(failure) => failure,
     };
-    let hopeless = matches!(failure, Failure::Garbled(_) | Failure::Refused(_));
-    let (kind, what) = match failure {
-        Failure::Unproven(obstacle) => {
-            return Err(Attempt { error: obstacle.error(peer), hopeless: obstacle.is_final() });
-        }
-        // The call's own time was too short to say anything about the server.
-        Failure::Timeout if deadline.has_passed() && limit.elapsed() < INTRODUCTION => {
-            let ms = deadline.elapsed().as_millis();
-            let message = format!("the store at {peer} did not answer within {ms} ms");
-            return Err(Attempt {
-                error: Error::new(ErrorKind::Timeout, message),
-                hopeless: false,
+    let is_permanent = matches!(failure, RequestFailure::Malformed(_) | RequestFailure::Refused(_));
+    let (kind, problem) = match failure {
+        RequestFailure::AuthFailed(obstacle) => {
+            return Err(StoreConnectFailure {
+                error: obstacle.to_error(peer),
+                is_permanent: obstacle.is_final(),
             });
         }
-        Failure::Timeout => {
+        // The call's own time was too short to say anything about the server.
+        RequestFailure::Timeout
+            if deadline.has_passed() && limit.elapsed() < VALIDATION_TIMEOUT =>
+        {
+            let ms = deadline.elapsed().as_millis();
+            let message = format!("the store at {peer} did not answer within {ms} ms");
+            return Err(StoreConnectFailure {
+                error: Error::new(ErrorKind::Timeout, message),
+                is_permanent: false,
+            });
+        }
+        RequestFailure::Timeout => {
             let ms = limit.elapsed().as_millis();
             let what = format!("accepted the connection but did not answer within {ms} ms");
             (ErrorKind::Timeout, what)
         }
-        Failure::Lost { cause, .. } => {
+        RequestFailure::Lost { cause, .. } => {
             let what = format!("accepted the connection and broke it off ({cause})");
             (ErrorKind::Connection, what)
         }
-        Failure::Garbled(what) => (ErrorKind::Connection, format!("sent {what}")),
-        Failure::Refused(word) => {
+        RequestFailure::Malformed(what) => (ErrorKind::Connection, format!("sent {what}")),
+        RequestFailure::Refused(word) => {
             (ErrorKind::Connection, format!("said \"{}\"", word.escape_ascii()))
         }
     };
-    let message = format!("what listens at {peer} is not a store, or not a healthy one: it {what}");
-    Err(Attempt { error: Error::new(kind, message), hopeless })
+    let message =
+        format!("what listens at {peer} is not a store, or not a healthy one: it {problem}");
+    Err(StoreConnectFailure { error: Error::new(kind, message), is_permanent })
 }
 
-fn cannot_connect(peer: &Peer, address: SocketAddr, cause: &io::Error) -> Error {
-    let (kind, why) = match cause.kind() {
+fn connect_error(peer: &StoreEndpoint, address: SocketAddr, cause: &io::Error) -> Error {
+    let (kind, reason) = match cause.kind() {
         io::ErrorKind::ConnectionRefused => {
             (ErrorKind::Connection, "connection refused: nothing listens there (yet?)".to_owned())
         }
@@ -201,13 +213,13 @@ fn cannot_connect(peer: &Peer, address: SocketAddr, cause: &io::Error) -> Error 
         }
         _ => (ErrorKind::Connection, cause.to_string()),
     };
-    Error::new(kind, format!("cannot connect to the store at {peer} (address {address}): {why}"))
+    Error::new(kind, format!("cannot connect to the store at {peer} (address {address}): {reason}"))
 }
 
-fn given_up(error: Error, attempts: u64, deadline: &Deadline) -> Error {
+fn with_attempt_count(error: Error, attempts: u64, deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
-    let times = if attempts == 1 { "attempt" } else { "attempts" };
-    Error::new(error.kind(), format!("{error} ({attempts} {times} in {ms} ms)"))
+    let unit = if attempts == 1 { "attempt" } else { "attempts" };
+    Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)"))
 }
 
 /// Between half of the pause and all of it, so that many clients do not come back together.
@@ -223,19 +235,25 @@ mod tests {
     #[test]
     fn jitter_stays_within_its_half() {
         for _ in 0..100 {
-            let pause = jittered(LONGEST_PAUSE);
-            assert!(pause >= LONGEST_PAUSE / 2 && pause <= LONGEST_PAUSE);
+            let pause = jittered(MAX_BACKOFF);
+            assert!(pause >= MAX_BACKOFF / 2 && pause <= MAX_BACKOFF);
         }
     }
 
     #[test]
     fn addresses_are_shown_as_users_write_them() {
-        let of = |host: &str| {
-            Peer { host: host.to_owned(), port: 7, local: None, tcp_only: false, secret: None }
-                .to_string()
+        let display = |host: &str| {
+            StoreEndpoint {
+                host: host.to_owned(),
+                port: 7,
+                local_address: None,
+                tcp_only: false,
+                secret: None,
+            }
+            .to_string()
         };
-        assert_eq!(of("node1"), "node1:7");
-        assert_eq!(of("::1"), "[::1]:7");
-        assert_eq!(of("[::1]"), "[::1]:7");
+        assert_eq!(display("node1"), "node1:7");
+        assert_eq!(display("::1"), "[::1]:7");
+        assert_eq!(display("[::1]"), "[::1]:7");
     }
 }

@@ -2,31 +2,32 @@
 //! it, and never takes memory for bytes that have not arrived. Pure.
 
 use super::proto::{
-    MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES, Opcode, Request, Violation,
+    MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES, Opcode, ProtocolViolation,
+    StoreRequest,
 };
 use std::borrow::Cow;
 
 /// How many strings' places are kept for the next request.
-const KEPT_TEXTS: usize = 4;
+const KEPT_STRINGS: usize = 4;
 
 /// What follows an operation's first byte: perhaps a count; then, that many times or once, a group
 /// of strings; then perhaps a number.
-struct Shape {
-    counted: bool,
-    group: &'static [Text],
+struct RequestLayout {
+    has_count: bool,
+    strings: &'static [StringKind],
     number_bytes: usize,
 }
 
 #[derive(Clone, Copy)]
-enum Text {
+enum StringKind {
     Key,
     Value,
 }
 
 impl Opcode {
-    fn shape(self) -> Shape {
-        use Text::{Key, Value};
-        let (counted, group, number_bytes): (_, &'static [Text], _) = match self {
+    fn layout(self) -> RequestLayout {
+        use StringKind::{Key, Value};
+        let (has_count, group, number_bytes): (_, &'static [StringKind], _) = match self {
             Self::Validate | Self::Ping => (false, &[], 4),
             Self::Set | Self::Append | Self::QueuePush => (false, &[Key, Value], 0),
             Self::CompareSet => (false, &[Key, Value, Value], 0),
@@ -36,32 +37,32 @@ impl Opcode {
             Self::MultiSet => (true, &[Key, Value], 0),
             Self::NumKeys | Self::CancelWait | Self::ListKeys => (false, &[], 0),
         };
-        Shape { counted, group, number_bytes }
+        RequestLayout { has_count, strings: group, number_bytes }
     }
 }
 
 /// Takes a peer's bytes as they arrive and gives its requests.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct RequestDecoder {
     /// The most bytes that the strings of one request may have.
     limit: usize,
     opcode: Option<Opcode>,
-    step: Step,
+    state: RequestDecoderState,
     /// Strings of this request that are still to begin.
-    texts_left: usize,
+    strings_left: usize,
     /// Strings of this request; the last one may be incomplete.
-    texts: Vec<Vec<u8>>,
+    strings: Vec<Vec<u8>>,
     /// Bytes of the integer being read.
     scratch: [u8; 8],
     scratch_len: usize,
     number: u64,
     /// Bytes of all strings of this request.
-    total: usize,
+    total_bytes: usize,
 }
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RequestDecoderState {
     Opcode,
     Count,
     Length,
@@ -70,37 +71,37 @@ enum Step {
     Complete,
 }
 
-impl Default for Decoder {
+impl Default for RequestDecoder {
     fn default() -> Self {
         Self::with_limit(MAX_REQUEST_BYTES)
     }
 }
 
-impl Decoder {
+impl RequestDecoder {
     /// A decoder that takes no request whose strings have more than `limit` bytes together.
     pub fn with_limit(limit: usize) -> Self {
         Self {
             limit,
             opcode: None,
-            step: Step::Opcode,
-            texts_left: 0,
-            texts: Vec::new(),
+            state: RequestDecoderState::Opcode,
+            strings_left: 0,
+            strings: Vec::new(),
             scratch: [0; 8],
             scratch_len: 0,
             number: 0,
-            total: 0,
+            total_bytes: 0,
         }
     }
 
     /// How much memory the strings of an unfinished request take, roughly. What is announced and
     /// has not arrived takes none.
-    pub fn held(&self) -> usize {
-        let coming = if let Step::Body { left } = self.step { left } else { 0 };
-        self.total - coming + self.texts.len() * size_of::<Vec<u8>>()
+    pub fn buffered_bytes(&self) -> usize {
+        let announced = if let RequestDecoderState::Body { left } = self.state { left } else { 0 };
+        self.total_bytes - announced + self.strings.len() * size_of::<Vec<u8>>()
     }
 
     /// The operation of the request that has begun to arrive, if one has.
-    pub fn begun(&self) -> Option<Opcode> {
+    pub fn pending_opcode(&self) -> Option<Opcode> {
         self.opcode
     }
 
@@ -109,98 +110,107 @@ impl Decoder {
     ///
     /// # Errors
     /// The bytes break a rule. The decoder must not be used any more.
-    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Request<'static>>, Violation> {
+    pub fn next(
+        &mut self,
+        input: &mut &[u8],
+    ) -> Result<Option<StoreRequest<'static>>, ProtocolViolation> {
         loop {
             let Some(opcode) = self.opcode else {
                 let Some((&byte, rest)) = input.split_first() else { return Ok(None) };
                 *input = rest;
-                self.begin(Opcode::from_byte(byte).ok_or(Violation::UnknownOpcode(byte))?);
+                self.begin(Opcode::from_byte(byte).ok_or(ProtocolViolation::UnknownOpcode(byte))?);
                 continue;
             };
-            let shape = opcode.shape();
-            match self.step {
-                Step::Opcode | Step::Complete => {
+            let layout = opcode.layout();
+            match self.state {
+                RequestDecoderState::Opcode | RequestDecoderState::Complete => {
                     self.opcode = None;
                     return Ok(Some(self.finish(opcode)));
                 }
-                Step::Count => {
-                    let Some(count) = self.integer(input, 8) else { return Ok(None) };
-                    let count = checked(count, MAX_KEYS, Violation::TooManyKeys)?;
-                    self.texts_left = count * shape.group.len();
-                    self.advance(&shape);
+                RequestDecoderState::Count => {
+                    let Some(count) = self.read_integer(input, 8) else { return Ok(None) };
+                    let count = check_limit(count, MAX_KEYS, ProtocolViolation::TooManyKeys)?;
+                    self.strings_left = count * layout.strings.len();
+                    self.advance_state(&layout);
                 }
-                Step::Length => {
-                    let Some(length) = self.integer(input, 8) else { return Ok(None) };
-                    self.open_text(&shape, length)?;
+                RequestDecoderState::Length => {
+                    let Some(length) = self.read_integer(input, 8) else { return Ok(None) };
+                    self.begin_string(&layout, length)?;
                 }
-                Step::Body { left } => {
-                    if !self.fill_text(input, left) {
+                RequestDecoderState::Body { left } => {
+                    if !self.fill_string(input, left) {
                         return Ok(None);
                     }
-                    self.advance(&shape);
+                    self.advance_state(&layout);
                 }
-                Step::Number => {
-                    let Some(number) = self.integer(input, shape.number_bytes) else {
+                RequestDecoderState::Number => {
+                    let Some(number) = self.read_integer(input, layout.number_bytes) else {
                         return Ok(None);
                     };
                     self.number = number;
-                    self.step = Step::Complete;
+                    self.state = RequestDecoderState::Complete;
                 }
             }
         }
     }
 
     fn begin(&mut self, opcode: Opcode) {
-        self.texts.shrink_to(KEPT_TEXTS);
-        let shape = opcode.shape();
+        self.strings.shrink_to(KEPT_STRINGS);
+        let layout = opcode.layout();
         self.opcode = Some(opcode);
-        if shape.counted {
-            self.step = Step::Count;
+        if layout.has_count {
+            self.state = RequestDecoderState::Count;
         } else {
-            self.texts_left = shape.group.len();
-            self.advance(&shape);
+            self.strings_left = layout.strings.len();
+            self.advance_state(&layout);
         }
     }
 
     /// After a string, or before the first: what comes next.
-    fn advance(&mut self, shape: &Shape) {
-        self.step = if self.texts_left > 0 {
-            Step::Length
-        } else if shape.number_bytes > 0 {
-            Step::Number
+    fn advance_state(&mut self, layout: &RequestLayout) {
+        self.state = if self.strings_left > 0 {
+            RequestDecoderState::Length
+        } else if layout.number_bytes > 0 {
+            RequestDecoderState::Number
         } else {
-            Step::Complete
+            RequestDecoderState::Complete
         };
     }
 
-    fn open_text(&mut self, shape: &Shape, length: u64) -> Result<(), Violation> {
-        let length = match shape.group[self.texts.len() % shape.group.len()] {
-            Text::Key => checked(length, MAX_KEY_BYTES, Violation::KeyTooLong)?,
-            Text::Value => checked(length, MAX_VALUE_BYTES, Violation::ValueTooLong)?,
+    fn begin_string(
+        &mut self,
+        layout: &RequestLayout,
+        length: u64,
+    ) -> Result<(), ProtocolViolation> {
+        let length = match layout.strings[self.strings.len() % layout.strings.len()] {
+            StringKind::Key => check_limit(length, MAX_KEY_BYTES, ProtocolViolation::KeyTooLong)?,
+            StringKind::Value => {
+                check_limit(length, MAX_VALUE_BYTES, ProtocolViolation::ValueTooLong)?
+            }
         };
-        self.total += length;
-        if self.total > self.limit {
-            return Err(Violation::RequestTooLong);
+        self.total_bytes += length;
+        if self.total_bytes > self.limit {
+            return Err(ProtocolViolation::RequestTooLong);
         }
-        self.texts_left -= 1;
-        self.texts.push(Vec::new());
-        self.step = Step::Body { left: length };
+        self.strings_left -= 1;
+        self.strings.push(Vec::new());
+        self.state = RequestDecoderState::Body { left: length };
         Ok(())
     }
 
     /// Moves what has arrived into the last string. True once that is complete.
-    fn fill_text(&mut self, input: &mut &[u8], left: usize) -> bool {
+    fn fill_string(&mut self, input: &mut &[u8], left: usize) -> bool {
         let (taken, rest) = input.split_at(left.min(input.len()));
-        if let Some(text) = self.texts.last_mut() {
-            text.extend_from_slice(taken);
+        if let Some(string) = self.strings.last_mut() {
+            string.extend_from_slice(taken);
         }
         *input = rest;
-        self.step = Step::Body { left: left - taken.len() };
+        self.state = RequestDecoderState::Body { left: left - taken.len() };
         left == taken.len()
     }
 
     /// An integer of `width` bytes, once all of them are there.
-    fn integer(&mut self, input: &mut &[u8], width: usize) -> Option<u64> {
+    fn read_integer(&mut self, input: &mut &[u8], width: usize) -> Option<u64> {
         let (taken, rest) = input.split_at((width - self.scratch_len).min(input.len()));
         self.scratch[self.scratch_len..self.scratch_len + taken.len()].copy_from_slice(taken);
         self.scratch_len += taken.len();
@@ -212,42 +222,48 @@ impl Decoder {
         Some(u64::from_le_bytes(std::mem::take(&mut self.scratch)))
     }
 
-    fn finish(&mut self, opcode: Opcode) -> Request<'static> {
+    fn finish(&mut self, opcode: Opcode) -> StoreRequest<'static> {
         let number = std::mem::take(&mut self.number);
         // A field of four bytes was read with zeros above them.
-        let short = u32::try_from(number).unwrap_or_default();
-        self.total = 0;
+        let number_u32 = u32::try_from(number).unwrap_or_default();
+        self.total_bytes = 0;
         // What it has room for stays, so that most requests take no memory for their list.
-        let mut texts = self.texts.drain(..).map(Cow::Owned);
-        let mut text = || texts.next().unwrap_or_default();
+        let mut strings = self.strings.drain(..).map(Cow::Owned);
+        let mut next_string = || strings.next().unwrap_or_default();
         match opcode {
-            Opcode::Validate => Request::Validate(short),
-            Opcode::Ping => Request::Ping(short),
-            Opcode::Set => Request::Set(text(), text()),
-            Opcode::Append => Request::Append(text(), text()),
-            Opcode::CompareSet => Request::CompareSet(text(), text(), text()),
-            Opcode::Get => Request::Get(text()),
-            Opcode::DeleteKey => Request::DeleteKey(text()),
-            Opcode::Add => Request::Add(text(), number.cast_signed()),
-            Opcode::Check => Request::Check(texts.collect()),
-            Opcode::Wait => Request::Wait(texts.collect()),
-            Opcode::MultiGet => Request::MultiGet(texts.collect()),
-            Opcode::MultiSet => Request::MultiSet(pairs(texts)),
-            Opcode::NumKeys => Request::NumKeys,
-            Opcode::CancelWait => Request::CancelWait,
-            Opcode::QueuePush => Request::QueuePush(text(), text()),
-            Opcode::QueuePop => Request::QueuePop(text()),
-            Opcode::QueueLen => Request::QueueLen(text()),
-            Opcode::ListKeys => Request::ListKeys,
-            Opcode::Barrier => Request::Barrier(text(), number.cast_signed()),
+            Opcode::Validate => StoreRequest::Validate(number_u32),
+            Opcode::Ping => StoreRequest::Ping(number_u32),
+            Opcode::Set => StoreRequest::Set(next_string(), next_string()),
+            Opcode::Append => StoreRequest::Append(next_string(), next_string()),
+            Opcode::CompareSet => {
+                StoreRequest::CompareSet(next_string(), next_string(), next_string())
+            }
+            Opcode::Get => StoreRequest::Get(next_string()),
+            Opcode::DeleteKey => StoreRequest::DeleteKey(next_string()),
+            Opcode::Add => StoreRequest::Add(next_string(), number.cast_signed()),
+            Opcode::Check => StoreRequest::Check(strings.collect()),
+            Opcode::Wait => StoreRequest::Wait(strings.collect()),
+            Opcode::MultiGet => StoreRequest::MultiGet(strings.collect()),
+            Opcode::MultiSet => StoreRequest::MultiSet(collect_pairs(strings)),
+            Opcode::NumKeys => StoreRequest::NumKeys,
+            Opcode::CancelWait => StoreRequest::CancelWait,
+            Opcode::QueuePush => StoreRequest::QueuePush(next_string(), next_string()),
+            Opcode::QueuePop => StoreRequest::QueuePop(next_string()),
+            Opcode::QueueLen => StoreRequest::QueueLen(next_string()),
+            Opcode::ListKeys => StoreRequest::ListKeys,
+            Opcode::Barrier => StoreRequest::Barrier(next_string(), number.cast_signed()),
         }
     }
 }
 
-fn pairs<T>(mut items: impl Iterator<Item = T>) -> Vec<(T, T)> {
+fn collect_pairs<T>(mut items: impl Iterator<Item = T>) -> Vec<(T, T)> {
     std::iter::from_fn(|| Some((items.next()?, items.next()?))).collect()
 }
 
-fn checked(length: u64, limit: usize, violation: fn(u64) -> Violation) -> Result<usize, Violation> {
+fn check_limit(
+    length: u64,
+    limit: usize,
+    violation: fn(u64) -> ProtocolViolation,
+) -> Result<usize, ProtocolViolation> {
     usize::try_from(length).ok().filter(|&n| n <= limit).ok_or_else(|| violation(length))
 }

@@ -23,7 +23,7 @@
 //! Bytes in, bytes out: nothing here waits, reads or writes. It says who the two sides are, at that
 //! moment; what they say afterwards is neither encrypted nor signed.
 
-use super::proto::{Opcode, Word};
+use super::proto::{Opcode, StatusWord};
 use super::secret::Secret;
 use crate::base::{Error, ErrorKind, Result};
 use crate::sys::host;
@@ -43,26 +43,31 @@ pub const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 /// VALIDATE and PING, with which every client without a secret begins.
 const INTRODUCTION_BYTES: usize = 10;
 
-type Nonce = [u8; NONCE_BYTES];
+type AuthNonce = [u8; NONCE_BYTES];
 
-const KNOW: Word = *b"KNOW";
+const KNOW: StatusWord = *b"KNOW";
 
 /// Whose proof it is: so that neither side can be made to give the other's.
-const OF_SERVER: &[u8] = b"libdist store server";
-const OF_CLIENT: &[u8] = b"libdist store client";
+const SERVER_ROLE: &[u8] = b"libdist store server";
+const CLIENT_ROLE: &[u8] = b"libdist store client";
 
 const _: () = assert!(NONCE_BYTES == PROOF_BYTES && INTRODUCTION_BYTES < MESSAGE_BYTES);
 
-fn proof(secret: &Secret, whose: &[u8], client: &Nonce, server: &Nonce) -> blake3::Hash {
-    secret.hash(&[whose, client, server])
+fn compute_proof(
+    secret: &Secret,
+    role: &[u8],
+    client: &AuthNonce,
+    server: &AuthNonce,
+) -> blake3::Hash {
+    secret.hash(&[role, client, server])
 }
 
 /// Why a server has nothing to do with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum AuthRefusal {
     /// It gave no proof, where one is needed.
     #[error("it did not prove that it knows the job's secret")]
-    SecretNeeded,
+    SecretRequired,
     /// It asked for a proof that this server cannot give.
     #[error("it asked for a secret, and this store has none")]
     NoSecret,
@@ -71,48 +76,48 @@ pub enum Refusal {
     WrongProof,
     /// It began as no client of any store does.
     #[error("it began with byte {0} instead of a challenge")]
-    Stranger(u8),
+    UnexpectedFirstByte(u8),
 }
 
-impl Refusal {
+impl AuthRefusal {
     /// What the client is told, if it can be expected to understand.
-    fn word(self) -> Option<Word> {
+    fn status_word(self) -> Option<StatusWord> {
         match self {
-            Self::SecretNeeded => Some(*b"AUTH"),
+            Self::SecretRequired => Some(*b"AUTH"),
             Self::NoSecret => Some(*b"OPEN"),
             Self::WrongProof => Some(*b"DENY"),
-            Self::Stranger(_) => None,
+            Self::UnexpectedFirstByte(_) => None,
         }
     }
 }
 
 /// How far a server is with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum AuthProgress {
     /// More bytes are to come.
-    More,
+    Incomplete,
     /// It is over: what follows are requests, VALIDATE first.
-    Done,
+    Complete,
 }
 
 /// What the server expects next.
 #[derive(Clone, Copy, Debug)]
-enum Step {
-    Beginning,
+enum AuthState {
+    Initial,
     /// The proof for this challenge.
-    Proof(Nonce),
-    Over(std::result::Result<(), Refusal>),
+    AwaitingProof(AuthNonce),
+    Finished(std::result::Result<(), AuthRefusal>),
 }
 
 /// The server's side, one for each connection.
 #[derive(Debug)]
 pub struct ServerHandshake {
     secret: Option<Secret>,
-    nonce: Nonce,
-    step: Step,
-    /// What has come of the message expected, in its first `held` bytes.
+    nonce: AuthNonce,
+    state: AuthState,
+    /// What has come of the message expected, in its first `received_bytes` bytes.
     message: [u8; MESSAGE_BYTES],
-    held: usize,
+    received_bytes: usize,
 }
 
 impl ServerHandshake {
@@ -125,9 +130,9 @@ impl ServerHandshake {
         Ok(Self {
             secret: secret.cloned(),
             nonce,
-            step: Step::Beginning,
+            state: AuthState::Initial,
             message: [0; MESSAGE_BYTES],
-            held: 0,
+            received_bytes: 0,
         })
     }
 
@@ -138,20 +143,22 @@ impl ServerHandshake {
     /// Why the connection is to be closed. Then all of `input` has been taken, and a client that
     /// begins as torch's does has been heard out: closing a socket with unread bytes could destroy
     /// what it was told.
-    pub fn take(
+    pub fn advance(
         &mut self,
         input: &mut &[u8],
         output: &mut Vec<u8>,
-    ) -> std::result::Result<Progress, Refusal> {
+    ) -> std::result::Result<AuthProgress, AuthRefusal> {
         loop {
-            match self.step {
-                Step::Over(outcome) => return outcome.map(|()| Progress::Done),
-                Step::Beginning | Step::Proof(_) => {
-                    let Some(outcome) = self.next(input, output) else { return Ok(Progress::More) };
-                    self.step = outcome.unwrap_or_else(|refusal| {
-                        output.extend(refusal.word().into_iter().flatten());
+            match self.state {
+                AuthState::Finished(outcome) => return outcome.map(|()| AuthProgress::Complete),
+                AuthState::Initial | AuthState::AwaitingProof(_) => {
+                    let Some(outcome) = self.next_state(input, output) else {
+                        return Ok(AuthProgress::Incomplete);
+                    };
+                    self.state = outcome.unwrap_or_else(|refusal| {
+                        output.extend(refusal.status_word().into_iter().flatten());
                         *input = &[];
-                        Step::Over(Err(refusal))
+                        AuthState::Finished(Err(refusal))
                     });
                 }
             }
@@ -159,52 +166,62 @@ impl ServerHandshake {
     }
 
     /// The step that follows the message expected; `None` as long as that has not come.
-    fn next(
+    fn next_state(
         &mut self,
         input: &mut &[u8],
         output: &mut Vec<u8>,
-    ) -> Option<std::result::Result<Step, Refusal>> {
-        let first = if self.held > 0 { self.message[0] } else { *input.first()? };
+    ) -> Option<std::result::Result<AuthState, AuthRefusal>> {
+        let first = if self.received_bytes > 0 { self.message[0] } else { *input.first()? };
         let secret = self.secret.clone();
-        Some(match (self.step, secret, first) {
-            (Step::Beginning, None, CHALLENGE) => {
-                self.gather(MESSAGE_BYTES, input)?;
-                Err(Refusal::NoSecret)
+        Some(match (self.state, secret, first) {
+            (AuthState::Initial, None, CHALLENGE) => {
+                self.collect_message(MESSAGE_BYTES, input)?;
+                Err(AuthRefusal::NoSecret)
             }
-            (Step::Beginning, None, _) => Ok(Step::Over(Ok(()))),
-            (Step::Beginning, Some(secret), CHALLENGE) => {
-                let client = self.gather(MESSAGE_BYTES, input)?;
+            (AuthState::Initial, None, _) => Ok(AuthState::Finished(Ok(()))),
+            (AuthState::Initial, Some(secret), CHALLENGE) => {
+                let client = self.collect_message(MESSAGE_BYTES, input)?;
                 output.extend(KNOW);
                 output.extend(self.nonce);
-                output.extend(proof(&secret, OF_SERVER, &client, &self.nonce).as_bytes());
-                Ok(Step::Proof(client))
+                output.extend(compute_proof(&secret, SERVER_ROLE, &client, &self.nonce).as_bytes());
+                Ok(AuthState::AwaitingProof(client))
             }
-            (Step::Proof(client), Some(secret), PROOF) => {
-                let given = blake3::Hash::from_bytes(self.gather(MESSAGE_BYTES, input)?);
+            (AuthState::AwaitingProof(client), Some(secret), PROOF) => {
+                let received_proof =
+                    blake3::Hash::from_bytes(self.collect_message(MESSAGE_BYTES, input)?);
                 // Takes the same time wherever the two differ.
-                let is_right = given == proof(&secret, OF_CLIENT, &client, &self.nonce);
-                if is_right { Ok(Step::Over(Ok(()))) } else { Err(Refusal::WrongProof) }
+                let is_right =
+                    received_proof == compute_proof(&secret, CLIENT_ROLE, &client, &self.nonce);
+                if is_right {
+                    Ok(AuthState::Finished(Ok(())))
+                } else {
+                    Err(AuthRefusal::WrongProof)
+                }
             }
-            (Step::Proof(_), _, _) => Err(Refusal::WrongProof),
-            (Step::Beginning, Some(_), first) if first == Opcode::Validate as u8 => {
-                self.gather(INTRODUCTION_BYTES, input)?;
-                Err(Refusal::SecretNeeded)
+            (AuthState::AwaitingProof(_), _, _) => Err(AuthRefusal::WrongProof),
+            (AuthState::Initial, Some(_), first) if first == Opcode::Validate as u8 => {
+                self.collect_message(INTRODUCTION_BYTES, input)?;
+                Err(AuthRefusal::SecretRequired)
             }
-            (_, _, first) => Err(Refusal::Stranger(first)),
+            (_, _, first) => Err(AuthRefusal::UnexpectedFirstByte(first)),
         })
     }
 
     /// Takes bytes until there are `wanted`; then returns what follows the first, and begins anew.
-    fn gather(&mut self, wanted: usize, input: &mut &[u8]) -> Option<[u8; MESSAGE_BYTES - 1]> {
-        let count = input.len().min(wanted - self.held);
+    fn collect_message(
+        &mut self,
+        wanted: usize,
+        input: &mut &[u8],
+    ) -> Option<[u8; MESSAGE_BYTES - 1]> {
+        let count = input.len().min(wanted - self.received_bytes);
         let (taken, rest) = input.split_at(count);
-        self.message[self.held..self.held + count].copy_from_slice(taken);
-        self.held += count;
+        self.message[self.received_bytes..self.received_bytes + count].copy_from_slice(taken);
+        self.received_bytes += count;
         *input = rest;
-        if self.held < wanted {
+        if self.received_bytes < wanted {
             return None;
         }
-        self.held = 0;
+        self.received_bytes = 0;
         let mut content = [0; MESSAGE_BYTES - 1];
         content.copy_from_slice(&self.message[1..]);
         Some(content)
@@ -215,7 +232,7 @@ impl ServerHandshake {
 #[derive(Debug)]
 pub struct ClientHandshake {
     secret: Secret,
-    nonce: Nonce,
+    nonce: AuthNonce,
 }
 
 impl ClientHandshake {
@@ -233,30 +250,32 @@ impl ClientHandshake {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub fn greet(word: Word) -> std::result::Result<(), Obstacle> {
+    pub fn check_server_word(word: StatusWord) -> std::result::Result<(), AuthFailure> {
         if word == KNOW {
             return Ok(());
         }
-        Err(Obstacle::from_word(word).unwrap_or(Obstacle::NotAStore(word)))
+        Err(AuthFailure::from_word(word).unwrap_or(AuthFailure::NotAStore(word)))
     }
 
     /// Takes the server's answer, and gives what is to be sent next.
     ///
     /// # Errors
-    /// [`Obstacle::OtherSecret`]; nothing is to be sent to that server.
+    /// [`AuthFailure::SecretMismatch`]; nothing is to be sent to that server.
     pub fn finish(
         self,
         answer: &[u8; ANSWER_BYTES],
-    ) -> std::result::Result<[u8; MESSAGE_BYTES], Obstacle> {
-        let (mut server, mut given) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
+    ) -> std::result::Result<[u8; MESSAGE_BYTES], AuthFailure> {
+        let (mut server, mut received_proof) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
         server.copy_from_slice(&answer[..NONCE_BYTES]);
-        given.copy_from_slice(&answer[NONCE_BYTES..]);
+        received_proof.copy_from_slice(&answer[NONCE_BYTES..]);
         // Takes the same time wherever the two differ.
-        if proof(&self.secret, OF_SERVER, &self.nonce, &server) != blake3::Hash::from_bytes(given) {
-            return Err(Obstacle::OtherSecret);
+        if compute_proof(&self.secret, SERVER_ROLE, &self.nonce, &server)
+            != blake3::Hash::from_bytes(received_proof)
+        {
+            return Err(AuthFailure::SecretMismatch);
         }
-        let own = proof(&self.secret, OF_CLIENT, &self.nonce, &server);
-        Ok(message(PROOF, own.as_bytes()))
+        let client_proof = compute_proof(&self.secret, CLIENT_ROLE, &self.nonce, &server);
+        Ok(message(PROOF, client_proof.as_bytes()))
     }
 }
 
@@ -268,27 +287,27 @@ fn message(kind: u8, content: &[u8; MESSAGE_BYTES - 1]) -> [u8; MESSAGE_BYTES] {
 
 /// Why a client gets no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum AuthFailure {
     /// The server wants a proof, and this client knows no secret.
-    SecretNeeded,
+    SecretRequired,
     /// This client knows a secret, and the server none.
     NoSecret,
     /// The server says that this client's proof is wrong.
     Denied,
     /// The server's proof is wrong.
-    OtherSecret,
+    SecretMismatch,
     /// The server broke the connection off, or said nothing in time, when it was to prove itself.
     NoAnswer,
     /// The server said something that no store says.
-    NotAStore(Word),
+    NotAStore(StatusWord),
 }
 
-impl Obstacle {
+impl AuthFailure {
     /// What a server says with this word, which may also come instead of the answer to the first
     /// PING.
-    pub fn from_word(word: Word) -> Option<Self> {
+    pub fn from_word(word: StatusWord) -> Option<Self> {
         match &word {
-            b"AUTH" => Some(Self::SecretNeeded),
+            b"AUTH" => Some(Self::SecretRequired),
             b"OPEN" => Some(Self::NoSecret),
             b"DENY" => Some(Self::Denied),
             _ => None,
@@ -301,9 +320,9 @@ impl Obstacle {
     }
 
     /// The error that tells the user, for the store at `peer`.
-    pub fn error(self, peer: &dyn fmt::Display) -> Error {
+    pub fn to_error(self, peer: &dyn fmt::Display) -> Error {
         let text = match self {
-            Self::SecretNeeded => format!(
+            Self::SecretRequired => format!(
                 "the store at {peer} asks for the job's secret and this process gave none: \
                  dist_init takes it from DIST_STORE_SECRET_FILE, dist_store_tcp_create from its \
                  options; distrun --no-secret makes a store without one"
@@ -316,7 +335,7 @@ impl Obstacle {
                 "the store at {peer} did not accept this process's proof that it knows the job's \
                  secret: it may be another job's store"
             ),
-            Self::OtherSecret => format!(
+            Self::SecretMismatch => format!(
                 "the store at {peer} does not know the secret that this process was given: it is \
                  another job's store, or one of the two was given a wrong secret"
             ),

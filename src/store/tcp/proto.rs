@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-pub use super::decoder::Decoder;
+pub use super::decoder::RequestDecoder;
 pub use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
 /// The number that a client introduces itself with.
@@ -20,11 +20,11 @@ pub const WAIT_CANCELED: u8 = 1;
 /// What a server of libdist says to a client that it does not want, in the place of the answer to
 /// its first PING, before it closes the connection. Torch's client takes it for a wrong answer, and
 /// reports that.
-pub type Word = [u8; 4];
+pub type StatusWord = [u8; 4];
 /// The server has no descriptor or memory left for another connection; that may change.
-pub const FULL: Word = *b"FULL";
+pub const SERVER_FULL: StatusWord = *b"FULL";
 /// All such words.
-pub const WORDS: [Word; 1] = [FULL];
+pub const STATUS_WORDS: [StatusWord; 1] = [SERVER_FULL];
 
 /// What a request asks for: its first byte. Servers of an older torch do not know 14 to 18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub type Bytes<'a> = Cow<'a, [u8]>;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum StoreRequest<'a> {
     /// "I am a store client." The first request of each connection. No answer.
     Validate(u32),
     /// Store a value. No answer.
@@ -129,7 +129,7 @@ pub enum Request<'a> {
 
 /// Why a peer's bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ProtocolViolation {
     /// The first byte names no operation.
     #[error("operation {0} is unknown")]
     UnknownOpcode(u8),
@@ -147,7 +147,7 @@ pub enum Violation {
     RequestTooLong,
 }
 
-impl Request<'_> {
+impl StoreRequest<'_> {
     /// The operation.
     pub fn opcode(&self) -> Opcode {
         match self {

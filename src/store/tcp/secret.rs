@@ -18,16 +18,17 @@ use std::sync::Arc;
 pub const MAX_SECRET_BYTES: usize = 4096;
 
 /// What keys are derived for; another version of the handshake takes another text.
-const CONTEXT: &str = "libdist 2026 TCP store handshake 1: key from the job's secret";
+const KEY_DERIVATION_CONTEXT: &str =
+    "libdist 2026 TCP store handshake 1: key from the job's secret";
 
 /// The permissions that a file with a secret must not give: those of group and others.
-const FOR_OTHERS: u32 = 0o077;
+const GROUP_AND_OTHERS_MODE: u32 = 0o077;
 
 /// A secret that the clients and the server of a store share.
 #[derive(Clone)]
-pub struct Secret(Arc<Key>);
+pub struct Secret(Arc<SecretKey>);
 
-struct Key([u8; blake3::KEY_LEN]);
+struct SecretKey([u8; blake3::KEY_LEN]);
 
 impl Secret {
     /// A secret of 1 to [`MAX_SECRET_BYTES`] bytes. Those of a random generator cannot be guessed;
@@ -38,7 +39,9 @@ impl Secret {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         match bytes.len() {
             0 => Err(Error::invalid("the store's secret is empty")),
-            1..=MAX_SECRET_BYTES => Ok(Self(Arc::new(Key(blake3::derive_key(CONTEXT, bytes))))),
+            1..=MAX_SECRET_BYTES => {
+                Ok(Self(Arc::new(SecretKey(blake3::derive_key(KEY_DERIVATION_CONTEXT, bytes)))))
+            }
             _ => {
                 let message = format!("the store's secret is longer than {MAX_SECRET_BYTES} bytes");
                 Err(Error::invalid(message))
@@ -57,25 +60,25 @@ impl Secret {
         let name = path.display();
         let file = small_file::open(path)
             .map_err(|cause| Error::system(format_args!("opening {name}"), &cause))?;
-        let wrong = |why: String| Err(Error::invalid(format!("{name} {why}")));
-        let facts = file
+        let invalid = |why: String| Err(Error::invalid(format!("{name} {why}")));
+        let metadata = file
             .metadata()
             .map_err(|cause| Error::system(format_args!("looking at {name}"), &cause))?;
-        let (owner, user, mode) = (facts.uid(), host::uid(), facts.mode() & 0o7777);
-        if !facts.is_file() {
-            return wrong("is no regular file".to_owned());
+        let (owner, user, mode) = (metadata.uid(), host::uid(), metadata.mode() & 0o7777);
+        if !metadata.is_file() {
+            return invalid("is no regular file".to_owned());
         }
         if owner != user && owner != 0 {
-            return wrong(format!(
+            return invalid(format!(
                 "belongs to user {owner}, neither to this one, {user}, nor to root"
             ));
         }
-        if mode & FOR_OTHERS != 0 {
-            return wrong(format!(
+        if mode & GROUP_AND_OTHERS_MODE != 0 {
+            return invalid(format!(
                 "has mode {mode:04o}, so that others may use it: chmod 600 {name}"
             ));
         }
-        read(&file, &name)
+        read_secret(&file, &name)
     }
 
     /// The secret in the file behind a descriptor that this process has inherited. It is read from
@@ -87,16 +90,16 @@ impl Secret {
     /// no such descriptor or it cannot be read. All name the descriptor.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let name = format!("descriptor {fd}");
-        let wrong = |why: &str| Err(Error::invalid(format!("{name} {why}")));
-        let file = match small_file::behind(fd) {
+        let invalid = |why: &str| Err(Error::invalid(format!("{name} {why}")));
+        let file = match small_file::from_inherited_fd(fd) {
             Ok(file) => file,
             Err(cause) => {
-                return wrong(&format!("cannot be used ({cause}): was it not inherited?"));
+                return invalid(&format!("cannot be used ({cause}): was it not inherited?"));
             }
         };
         match file.metadata() {
-            Ok(facts) if facts.is_file() => read(&file, &name),
-            Ok(_) => wrong("is neither a regular file nor one in memory"),
+            Ok(facts) if facts.is_file() => read_secret(&file, &name),
+            Ok(_) => invalid("is neither a regular file nor one in memory"),
             Err(cause) => Err(Error::system(format_args!("looking at {name}"), &cause)),
         }
     }
@@ -106,17 +109,17 @@ impl Secret {
     ///
     /// # Errors
     /// `System` or `OutOfMemory`.
-    pub fn fresh() -> Result<(Self, OwnedFd)> {
+    pub fn generate() -> Result<(Self, OwnedFd)> {
         let mut random: [u8; 32] = host::random_bytes()?;
         // As text, since a random byte might be taken for the newline at the end.
         let mut text = [0; 64];
         for (digits, byte) in text.chunks_exact_mut(2).zip(random) {
-            digits[0] = hexadecimal(byte >> 4);
-            digits[1] = hexadecimal(byte & 15);
+            digits[0] = hex_digit(byte >> 4);
+            digits[1] = hex_digit(byte & 15);
         }
         erase(&mut random);
-        let made =
-            Self::from_bytes(&text).and_then(|secret| Ok((secret, shm::sealed_file(&text)?)));
+        let made = Self::from_bytes(&text)
+            .and_then(|secret| Ok((secret, shm::create_sealed_file(&text)?)));
         erase(&mut text);
         made
     }
@@ -146,14 +149,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Drop for Key {
+impl Drop for SecretKey {
     fn drop(&mut self) {
         erase(&mut self.0);
     }
 }
 
 /// The secret that a file consists of.
-fn read(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
+fn read_secret(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
     // One more for a newline, and one more to see that there is more.
     let mut bytes = vec![0; MAX_SECRET_BYTES + 2];
     let outcome = small_file::read_from_start(file, &mut bytes)
@@ -167,7 +170,7 @@ fn read(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
     outcome
 }
 
-fn hexadecimal(digit: u8) -> u8 {
+fn hex_digit(digit: u8) -> u8 {
     if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
 }
 
@@ -188,7 +191,7 @@ mod tests {
     use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
     use std::path::PathBuf;
 
-    const WORDS: &[u8] = b"correct horse battery staple";
+    const TEST_SECRET_BYTES: &[u8] = b"correct horse battery staple";
 
     /// A folder of a test's own.
     struct Folder(PathBuf);
@@ -217,19 +220,19 @@ mod tests {
         }
     }
 
-    fn same(left: &Secret, right: &Secret) -> bool {
+    fn is_same(left: &Secret, right: &Secret) -> bool {
         left.hash(&[b"x"]) == right.hash(&[b"x"])
     }
 
-    fn words() -> Secret {
-        Secret::from_bytes(WORDS).unwrap()
+    fn test_secret() -> Secret {
+        Secret::from_bytes(TEST_SECRET_BYTES).unwrap()
     }
 
     #[test]
-    fn equal_bytes_are_one_secret_and_others_another() {
-        assert!(same(&words(), &words()));
+    fn equal_bytes_give_equal_secrets() {
+        assert!(is_same(&test_secret(), &test_secret()));
         let other = Secret::from_bytes(b"correct horse battery stapl").unwrap();
-        assert!(!same(&words(), &other));
+        assert!(!is_same(&test_secret(), &other));
         for (length, ok) in [(0, false), (1, true), (4096, true), (4097, false)] {
             let made = Secret::from_bytes(&vec![7; length]);
             assert_eq!(made.is_ok(), ok, "{length} bytes");
@@ -238,39 +241,39 @@ mod tests {
 
     /// The hash was computed with another implementation of BLAKE3.
     #[test]
-    fn the_hash_is_that_of_every_other_version() {
-        let hash = words().hash(&[b"libdist store server", &[1; 32], &[2; 32]]);
+    fn hash_is_stable_across_versions() {
+        let hash = test_secret().hash(&[b"libdist store server", &[1; 32], &[2; 32]]);
         let expected = "4b480fff22f68eb33f302eeaece0d5e8462bd7ed1426c614724e7b152591203e";
         assert_eq!(hash.to_hex().as_str(), expected);
     }
 
     #[test]
-    fn a_file_and_a_descriptor_of_it_are_the_same_secret() {
+    fn file_and_its_descriptor_give_the_same_secret() {
         let folder = Folder::new();
-        let with = |end: &[u8]| folder.file(&[WORDS, end].concat(), 0o600);
+        let with = |end: &[u8]| folder.file(&[TEST_SECRET_BYTES, end].concat(), 0o600);
         for (path, ok) in [(with(b""), true), (with(b"\n"), true), (with(b"\n\n"), false)] {
             let file = File::open(&path).unwrap();
-            assert_eq!(same(&Secret::from_file(&path).unwrap(), &words()), ok);
-            assert_eq!(same(&Secret::from_fd(file.as_raw_fd()).unwrap(), &words()), ok);
+            assert_eq!(is_same(&Secret::from_file(&path).unwrap(), &test_secret()), ok);
+            assert_eq!(is_same(&Secret::from_fd(file.as_raw_fd()).unwrap(), &test_secret()), ok);
         }
         let link = folder.0.join("link");
-        symlink(folder.file(WORDS, 0o400), &link).unwrap();
-        assert!(same(&Secret::from_file(&link).unwrap(), &words()));
+        symlink(folder.file(TEST_SECRET_BYTES, 0o400), &link).unwrap();
+        assert!(is_same(&Secret::from_file(&link).unwrap(), &test_secret()));
         let longest = folder.file(&[&[7; 4096][..], b"\n"].concat(), 0o600);
-        assert!(same(
+        assert!(is_same(
             &Secret::from_file(&longest).unwrap(),
             &Secret::from_bytes(&[7; 4096]).unwrap()
         ));
     }
 
     #[test]
-    fn a_file_that_cannot_hold_a_secret_is_refused_and_its_content_not_told() {
+    fn invalid_secret_file_is_refused_without_leaking_it() {
         let folder = Folder::new();
-        let long = [WORDS, &[b'x'; 5000]].concat();
+        let long = [TEST_SECRET_BYTES, &[b'x'; 5000]].concat();
         for (path, why) in [
-            (folder.file(WORDS, 0o640), "mode 0640"),
-            (folder.file(WORDS, 0o604), "mode 0604"),
-            (folder.file(WORDS, 0o620), "chmod 600"),
+            (folder.file(TEST_SECRET_BYTES, 0o640), "mode 0640"),
+            (folder.file(TEST_SECRET_BYTES, 0o604), "mode 0604"),
+            (folder.file(TEST_SECRET_BYTES, 0o620), "chmod 600"),
             (folder.file(b"", 0o600), "is empty"),
             (folder.file(b"\n", 0o600), "is empty"),
             (folder.file(&long, 0o600), "longer than 4096"),
@@ -286,12 +289,12 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_cannot_hold_a_secret_is_refused() {
+    fn invalid_secret_descriptor_is_refused() {
         let refusal = |fd| Secret::from_fd(fd).unwrap_err();
         let (reader, _writer) = io::pipe().unwrap();
         let pipe = refusal(reader.as_raw_fd());
         assert!(pipe.message().contains("neither a regular file"), "{pipe}");
-        let empty = shm::sealed_file(b"").unwrap();
+        let empty = shm::create_sealed_file(b"").unwrap();
         let empty = refusal(empty.as_raw_fd());
         assert!(empty.message().contains("is empty"), "{empty}");
         for fd in [-1, i32::MAX] {
@@ -302,16 +305,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_secret_is_that_of_its_descriptor_and_of_no_other() {
-        let (secret, fd) = Secret::fresh().unwrap();
+    fn generated_secret_matches_only_its_descriptor() {
+        let (secret, fd) = Secret::generate().unwrap();
         for _ in 0..2 {
-            assert!(same(&Secret::from_fd(fd.as_raw_fd()).unwrap(), &secret));
+            assert!(is_same(&Secret::from_fd(fd.as_raw_fd()).unwrap(), &secret));
         }
-        assert!(!same(&Secret::fresh().unwrap().0, &secret));
+        assert!(!is_same(&Secret::generate().unwrap().0, &secret));
     }
 
     #[test]
-    fn debug_output_has_nothing_of_it() {
-        assert_eq!(format!("{:?}", words()), "Secret(..)");
+    fn debug_output_hides_the_secret() {
+        assert_eq!(format!("{:?}", test_secret()), "Secret(..)");
     }
 }

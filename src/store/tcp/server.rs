@@ -11,8 +11,8 @@
 //! connection replaces the first cleanly; and a failed compare-and-set on a missing key wakes
 //! nobody.
 
-use super::event_loop::EventLoop;
-use super::listen::{self, Listener, Opened};
+use super::event_loop::ServerEventLoop;
+use super::listener::{self, ListenOutcome, StoreListener};
 use super::secret::Secret;
 use crate::base::{Error, Result};
 use crate::sys::{thread, unix};
@@ -40,22 +40,22 @@ pub struct ServerOptions {
     /// Servers of this process with the same port are one.
     pub multi_tenant: bool,
     /// Where the port is taken, [`TcpStore::host`](super::TcpStore::host) joins what listens there.
-    pub join_if_taken: bool,
+    pub join_if_port_in_use: bool,
     /// What clients must prove that they know; without one, whoever can reach the port is a client.
     pub secret: Option<Secret>,
 }
 
 /// What became of an attempt to start a server.
 #[derive(Debug)]
-pub(super) enum Start {
+pub(super) enum ServerStart {
     /// It runs.
     Started(Arc<Server>),
     /// Somebody else has the port; the error that says so.
-    Taken(Error),
+    PortInUse(Error),
 }
 
 /// The servers of this process that others may share.
-static SHARED: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
+static SHARED_SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 
 /// A running server. Dropping it closes all connections and ends the thread.
 #[derive(Debug)]
@@ -72,24 +72,24 @@ impl Server {
     ///
     /// # Errors
     /// `System`, naming address and port, where it cannot listen there; `InvalidArgument` where
-    /// `listen_fd` does not fit; `Connection` where `bind` means nothing.
+    /// `listen_fd` does not fit; `StoreConnection` where `bind` means nothing.
     pub fn start(options: ServerOptions) -> Result<Arc<Self>> {
-        match Self::start_unless_taken(options)? {
-            Start::Started(server) => Ok(server),
-            Start::Taken(error) => Err(error),
+        match Self::start_unless_port_in_use(options)? {
+            ServerStart::Started(server) => Ok(server),
+            ServerStart::PortInUse(error) => Err(error),
         }
     }
 
     /// The same, where a taken port may be no error.
-    pub(super) fn start_unless_taken(options: ServerOptions) -> Result<Start> {
+    pub(super) fn start_unless_port_in_use(options: ServerOptions) -> Result<ServerStart> {
         if !options.multi_tenant {
-            return Self::launch(options);
+            return Self::start_new(options);
         }
         // Held while starting, so that two threads do not both find none.
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED_SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|server| server.strong_count() > 0);
-        let same = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
-        if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(same) {
+        let has_same_port = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
+        if let Some(server) = shared.iter().filter_map(Weak::upgrade).find(has_same_port) {
             if server.secret != options.secret {
                 let message = format!(
                     "this process serves a store on port {} already, with another secret or none",
@@ -97,33 +97,33 @@ impl Server {
                 );
                 return Err(Error::invalid(message));
             }
-            return Ok(Start::Started(server));
+            return Ok(ServerStart::Started(server));
         }
-        let start = Self::launch(options)?;
-        if let Start::Started(server) = &start {
+        let start = Self::start_new(options)?;
+        if let ServerStart::Started(server) = &start {
             shared.push(Arc::downgrade(server));
         }
         Ok(start)
     }
 
-    fn launch(options: ServerOptions) -> Result<Start> {
+    fn start_new(options: ServerOptions) -> Result<ServerStart> {
         let max_bytes = match options.max_bytes {
             0 => DEFAULT_MAX_BYTES,
             bytes => bytes,
         };
         let secret = options.secret.clone();
-        let listeners = match listen::open(options)? {
-            Opened::Listening(listeners) => listeners,
-            Opened::Taken(error) => return Ok(Start::Taken(error)),
+        let listeners = match listener::open_listeners(options)? {
+            ListenOutcome::Listening(listeners) => listeners,
+            ListenOutcome::PortInUse(error) => return Ok(ServerStart::PortInUse(error)),
         };
         let address = listeners
             .iter()
-            .find_map(Listener::address)
+            .find_map(StoreListener::address)
             .ok_or_else(|| Error::internal("a server without a listening socket"))?;
         let (stop, stopped) = unix::pair()?;
-        let mut events = EventLoop::new(listeners, stopped, max_bytes, secret.clone())?;
+        let mut events = ServerEventLoop::new(listeners, stopped, max_bytes, secret.clone())?;
         let thread = thread::spawn("dist-store", move || events.run())?;
-        Ok(Start::Started(Arc::new(Self {
+        Ok(ServerStart::Started(Arc::new(Self {
             address,
             secret,
             stop: Some(stop),

@@ -3,18 +3,18 @@
 //! Each connection has at most one pending wait; another one replaces it. Waits are kept in the
 //! order in which they came, since an item of a queue wakes one waiter only: the first.
 
-use super::session::ConnectionId;
+use super::request_handler::ConnectionId;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// By name: the connections that wait for it, by ticket, and so in order of arrival. None is empty.
-type Lists = HashMap<Vec<u8>, BTreeMap<u64, ConnectionId>>;
+type WaitLists = HashMap<Vec<u8>, BTreeMap<u64, ConnectionId>>;
 
 /// All pending waits.
 #[derive(Debug, Default)]
-pub(super) struct Waiters {
-    for_keys: Lists,
-    in_barriers: Lists,
-    pending: HashMap<ConnectionId, Pending>,
+pub(super) struct WaiterQueues {
+    key_waits: WaitLists,
+    barrier_waits: WaitLists,
+    pending: HashMap<ConnectionId, PendingWait>,
     /// Connections that were told of an item and have not asked for anything since, and its queue.
     offered: HashMap<ConnectionId, Vec<u8>>,
     next_ticket: u64,
@@ -23,21 +23,21 @@ pub(super) struct Waiters {
 }
 
 /// What a key costs besides its bytes, roughly: it is in two tables.
-const OVERHEAD_BYTES: usize = 128;
+const WAIT_OVERHEAD_BYTES: usize = 128;
 
 /// One connection's wait.
 #[derive(Debug)]
-enum Pending {
+enum PendingWait {
     /// For these keys. Never empty.
     Keys { ticket: u64, lacking: HashSet<Vec<u8>> },
     /// For the others to come to this barrier.
     Barrier { ticket: u64, name: Vec<u8> },
 }
 
-impl Waiters {
+impl WaiterQueues {
     /// What a wait for these keys takes, roughly.
-    pub(super) fn cost(lacking: &HashSet<Vec<u8>>) -> usize {
-        lacking.iter().map(|key| cost(key)).sum()
+    pub(super) fn total_cost(lacking: &HashSet<Vec<u8>>) -> usize {
+        lacking.iter().map(|key| key_cost(key)).sum()
     }
 
     /// What all pending waits for keys take, roughly.
@@ -46,50 +46,50 @@ impl Waiters {
     }
 
     /// `connection` waits for these keys, of which there is at least one, and for nothing else.
-    pub(super) fn wait(&mut self, connection: ConnectionId, lacking: HashSet<Vec<u8>>) {
-        let ticket = self.ticket();
-        self.bytes += Self::cost(&lacking);
+    pub(super) fn add_key_wait(&mut self, connection: ConnectionId, lacking: HashSet<Vec<u8>>) {
+        let ticket = self.take_ticket();
+        self.bytes += Self::total_cost(&lacking);
         for key in &lacking {
-            self.for_keys.entry(key.clone()).or_default().insert(ticket, connection);
+            self.key_waits.entry(key.clone()).or_default().insert(ticket, connection);
         }
-        self.replace(connection, Pending::Keys { ticket, lacking });
+        self.replace(connection, PendingWait::Keys { ticket, lacking });
     }
 
     /// `connection` waits in a barrier, and for nothing else.
-    pub(super) fn join(&mut self, connection: ConnectionId, name: Vec<u8>) {
-        let ticket = self.ticket();
-        self.in_barriers.entry(name.clone()).or_default().insert(ticket, connection);
-        self.replace(connection, Pending::Barrier { ticket, name });
+    pub(super) fn add_barrier_wait(&mut self, connection: ConnectionId, name: Vec<u8>) {
+        let ticket = self.take_ticket();
+        self.barrier_waits.entry(name.clone()).or_default().insert(ticket, connection);
+        self.replace(connection, PendingWait::Barrier { ticket, name });
     }
 
     /// The connection's wait, if it has one, is over without an answer.
-    pub(super) fn forget(&mut self, connection: ConnectionId) {
+    pub(super) fn cancel_wait(&mut self, connection: ConnectionId) {
         if let Some(pending) = self.pending.remove(&connection) {
-            self.strike(&pending);
+            self.remove_wait(&pending);
         }
     }
 
-    /// A key exists now. Adds those whose wait is over to `woken`.
-    pub(super) fn key_exists(&mut self, key: &[u8], woken: &mut Vec<ConnectionId>) {
-        if self.for_keys.is_empty() {
+    /// A key exists now. Adds those whose wait is over to `woken_clients`.
+    pub(super) fn wake_key_waiters(&mut self, key: &[u8], woken: &mut Vec<ConnectionId>) {
+        if self.key_waits.is_empty() {
             return;
         }
-        for connection in self.for_keys.remove(key).unwrap_or_default().into_values() {
-            self.cross_off(connection, key, woken);
+        for connection in self.key_waits.remove(key).unwrap_or_default().into_values() {
+            self.resolve_key(connection, key, woken);
         }
     }
 
     /// A queue has got an item: offers it to the first who waits for nothing but it, and adds that
-    /// connection to `woken`. Those before it lack the queue no longer, but could not take the
-    /// item, since they lack more.
-    pub(super) fn offer(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
-        while let Some(list) = self.for_keys.get_mut(queue) {
+    /// connection to `woken_clients`. Those before it lack the queue no longer, but could not take
+    /// the item, since they lack more.
+    pub(super) fn offer_item(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
+        while let Some(list) = self.key_waits.get_mut(queue) {
             let first = list.pop_first();
             if list.is_empty() {
-                self.for_keys.remove(queue);
+                self.key_waits.remove(queue);
             }
             let Some((_, connection)) = first else { return };
-            if self.cross_off(connection, queue, woken) {
+            if self.resolve_key(connection, queue, woken) {
                 self.offered.insert(connection, queue.to_vec());
                 return;
             }
@@ -104,49 +104,51 @@ impl Waiters {
         self.offered.remove(&connection)
     }
 
-    /// A barrier is complete. Adds those who were in it to `woken`.
-    pub(super) fn release(&mut self, name: &[u8], woken: &mut Vec<ConnectionId>) {
-        for connection in self.in_barriers.remove(name).unwrap_or_default().into_values() {
+    /// A barrier is complete. Adds those who were in it to `woken_clients`.
+    pub(super) fn release_barrier(&mut self, name: &[u8], woken: &mut Vec<ConnectionId>) {
+        for connection in self.barrier_waits.remove(name).unwrap_or_default().into_values() {
             self.pending.remove(&connection);
             woken.push(connection);
         }
     }
 
-    fn ticket(&mut self) -> u64 {
+    fn take_ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
     }
 
-    fn replace(&mut self, connection: ConnectionId, pending: Pending) {
+    fn replace(&mut self, connection: ConnectionId, pending: PendingWait) {
         if let Some(old) = self.pending.insert(connection, pending) {
-            self.strike(&old);
+            self.remove_wait(&old);
         }
     }
 
     /// Takes a wait off the lists.
-    fn strike(&mut self, pending: &Pending) {
+    fn remove_wait(&mut self, pending: &PendingWait) {
         match pending {
-            Pending::Keys { ticket, lacking } => {
-                self.bytes -= Self::cost(lacking);
-                lacking.iter().for_each(|key| strike(&mut self.for_keys, key, *ticket));
+            PendingWait::Keys { ticket, lacking } => {
+                self.bytes -= Self::total_cost(lacking);
+                lacking.iter().for_each(|key| remove_ticket(&mut self.key_waits, key, *ticket));
             }
-            Pending::Barrier { ticket, name } => strike(&mut self.in_barriers, name, *ticket),
+            PendingWait::Barrier { ticket, name } => {
+                remove_ticket(&mut self.barrier_waits, name, *ticket)
+            }
         }
     }
 
     /// The connection lacks `key` no longer. True where that ended its wait; then it is added to
-    /// `woken`.
-    fn cross_off(
+    /// `woken_clients`.
+    fn resolve_key(
         &mut self,
         connection: ConnectionId,
         key: &[u8],
         woken: &mut Vec<ConnectionId>,
     ) -> bool {
-        let Some(Pending::Keys { lacking, .. }) = self.pending.get_mut(&connection) else {
+        let Some(PendingWait::Keys { lacking, .. }) = self.pending.get_mut(&connection) else {
             return false;
         };
         if lacking.remove(key) {
-            self.bytes -= cost(key);
+            self.bytes -= key_cost(key);
         }
         if !lacking.is_empty() {
             return false;
@@ -157,14 +159,14 @@ impl Waiters {
     }
 
     #[cfg(any(test, fuzzing))]
-    pub(super) fn waits(&self, connection: ConnectionId) -> bool {
+    pub(super) fn is_waiting(&self, connection: ConnectionId) -> bool {
         self.pending.contains_key(&connection)
     }
 
     #[cfg(any(test, fuzzing))]
     pub(super) fn is_empty(&self) -> bool {
-        self.for_keys.is_empty()
-            && self.in_barriers.is_empty()
+        self.key_waits.is_empty()
+            && self.barrier_waits.is_empty()
             && self.pending.is_empty()
             && self.offered.is_empty()
             && self.bytes == 0
@@ -173,35 +175,35 @@ impl Waiters {
     /// Whether connections wait for a queue, which is not empty, while none has been told that it
     /// may take an item.
     #[cfg(any(test, fuzzing))]
-    pub(super) fn are_kept_from(&self, queue: &[u8]) -> bool {
-        let told = |(connection, offered): (&ConnectionId, &Vec<u8>)| {
-            offered == queue && !self.waits(*connection)
+    pub(super) fn has_unserved_waiters(&self, queue: &[u8]) -> bool {
+        let was_offered = |(connection, offered): (&ConnectionId, &Vec<u8>)| {
+            offered == queue && !self.is_waiting(*connection)
         };
-        self.for_keys.contains_key(queue) && !self.offered.iter().any(told)
+        self.key_waits.contains_key(queue) && !self.offered.iter().any(was_offered)
     }
 
     /// Whether lists and waits say the same, and nobody waits for a key that `exists`.
     #[cfg(any(test, fuzzing))]
     pub(super) fn is_consistent(&self, exists: impl Fn(&[u8]) -> bool) -> bool {
-        let listed = |lists: &Lists, key: &[u8], ticket: u64| {
+        let is_listed = |lists: &WaitLists, key: &[u8], ticket: u64| {
             lists.get(key).is_some_and(|list| list.contains_key(&ticket))
         };
         let all_listed = self.pending.values().all(|pending| match pending {
-            Pending::Keys { ticket, lacking } => {
+            PendingWait::Keys { ticket, lacking } => {
                 !lacking.is_empty()
                     && lacking
                         .iter()
-                        .all(|key| listed(&self.for_keys, key, *ticket) && !exists(key))
+                        .all(|key| is_listed(&self.key_waits, key, *ticket) && !exists(key))
             }
-            Pending::Barrier { ticket, name } => listed(&self.in_barriers, name, *ticket),
+            PendingWait::Barrier { ticket, name } => is_listed(&self.barrier_waits, name, *ticket),
         });
-        let lists = || self.for_keys.values().chain(self.in_barriers.values());
+        let lists = || self.key_waits.values().chain(self.barrier_waits.values());
         let entries: usize = self
             .pending
             .values()
             .map(|pending| match pending {
-                Pending::Keys { lacking, .. } => lacking.len(),
-                Pending::Barrier { .. } => 1,
+                PendingWait::Keys { lacking, .. } => lacking.len(),
+                PendingWait::Barrier { .. } => 1,
             })
             .sum();
         let none_empty = lists().all(|list| !list.is_empty());
@@ -209,11 +211,11 @@ impl Waiters {
     }
 }
 
-fn cost(key: &[u8]) -> usize {
-    2 * key.len() + OVERHEAD_BYTES
+fn key_cost(key: &[u8]) -> usize {
+    2 * key.len() + WAIT_OVERHEAD_BYTES
 }
 
-fn strike(lists: &mut Lists, key: &[u8], ticket: u64) {
+fn remove_ticket(lists: &mut WaitLists, key: &[u8], ticket: u64) {
     if let Some(list) = lists.get_mut(key) {
         list.remove(&ticket);
         if list.is_empty() {

@@ -1,45 +1,46 @@
 //! [`SharedDomain`] for threads: a region on the heap. They are stopped together or not at all, so
 //! nobody watches for that.
 
-use super::Heap;
+use super::HeapRegion;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
-use crate::transport::pulse::Activity;
-use crate::transport::region::{Geometry, Region};
-use crate::transport::{Listener, Listeners, PeerName, SharedDomain};
-use crate::wait::Pace;
+use crate::transport::heartbeat::ActivityFn;
+use crate::transport::region::{Region, RegionGeometry};
+use crate::transport::{DoorbellListener, DoorbellListeners, PeerName, SharedDomain};
+use crate::wait::WaitPolicy;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 /// What the members of one domain share.
 #[derive(Debug)]
-struct Hub {
-    heap: Arc<Heap>,
-    geometry: Geometry,
-    left: Vec<AtomicBool>,
-    listeners: Vec<Listeners>,
+struct InprocDomainHub {
+    heap: Arc<HeapRegion>,
+    geometry: RegionGeometry,
+    has_left: Vec<AtomicBool>,
+    listeners: Vec<DoorbellListeners>,
 }
 
 /// A node of a group.
-type Key = (GroupId, usize);
+type InprocDomainKey = (GroupId, usize);
 
 /// The domains of the process.
-static HUBS: LazyLock<Mutex<HashMap<Key, Weak<Hub>>>> = LazyLock::new(Mutex::default);
+static HUBS: LazyLock<Mutex<HashMap<InprocDomainKey, Weak<InprocDomainHub>>>> =
+    LazyLock::new(Mutex::default);
 
 /// One thread's membership.
 #[derive(Debug)]
-pub struct Domain {
+pub struct InprocDomain {
     region: Region,
-    hub: Arc<Hub>,
+    hub: Arc<InprocDomainHub>,
     rank: Rank,
     peers: Vec<PeerName>,
-    pace: Pace,
+    wait_policy: WaitPolicy,
     group: GroupId,
-    activity: Option<Activity>,
+    activity: Option<ActivityFn>,
 }
 
-impl Domain {
+impl InprocDomain {
     /// Joins the domain of a group's node as `rank`, counted within it; `peers` names every member.
     ///
     /// # Errors
@@ -49,49 +50,49 @@ impl Domain {
         node: usize,
         rank: Rank,
         peers: Vec<PeerName>,
-        geometry: Geometry,
-        pace: Pace,
+        geometry: RegionGeometry,
+        wait_policy: WaitPolicy,
     ) -> Result<Self> {
-        let hub = Hub::find_or_make((group, node), geometry)?;
+        let hub = InprocDomainHub::get_or_create((group, node), geometry)?;
         if hub.geometry != geometry {
             let message = format!("ranks of one group want {geometry:?} and {:?}", hub.geometry);
             return Err(Error::new(ErrorKind::Mismatch, message));
         }
         let region = Region::new(geometry, Box::new(Arc::clone(&hub.heap)))?;
-        Ok(Self { region, hub, rank, peers, pace, group, activity: None })
+        Ok(Self { region, hub, rank, peers, wait_policy, group, activity: None })
     }
 
     /// The same, and it can tell what the process is doing.
     #[must_use]
-    pub fn telling(mut self, activity: Option<Activity>) -> Self {
+    pub fn with_activity(mut self, activity: Option<ActivityFn>) -> Self {
         self.activity = activity;
         self
     }
 }
 
-impl Hub {
-    fn find_or_make(key: Key, geometry: Geometry) -> Result<Arc<Self>> {
+impl InprocDomainHub {
+    fn get_or_create(key: InprocDomainKey, geometry: RegionGeometry) -> Result<Arc<Self>> {
         let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
         hubs.retain(|_, hub| hub.strong_count() > 0);
         if let Some(hub) = hubs.get(&key).and_then(Weak::upgrade) {
             return Ok(hub);
         }
-        let heap = Arc::new(Heap::zeroed(geometry.bytes()?)?);
-        let left = (0..geometry.ranks).map(|_| AtomicBool::new(false)).collect();
-        let listeners = (0..geometry.ranks).map(|_| Listeners::default()).collect();
-        let hub = Arc::new(Self { heap, geometry, left, listeners });
+        let heap = Arc::new(HeapRegion::zeroed(geometry.bytes()?)?);
+        let has_left = (0..geometry.ranks).map(|_| AtomicBool::new(false)).collect();
+        let listeners = (0..geometry.ranks).map(|_| DoorbellListeners::default()).collect();
+        let hub = Arc::new(Self { heap, geometry, has_left, listeners });
         hubs.insert(key, Arc::downgrade(&hub));
         Ok(hub)
     }
 }
 
-impl Drop for Domain {
+impl Drop for InprocDomain {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl SharedDomain for Domain {
+impl SharedDomain for InprocDomain {
     fn region(&self) -> &Region {
         &self.region
     }
@@ -100,8 +101,8 @@ impl SharedDomain for Domain {
         self.rank
     }
 
-    fn pace(&self) -> Pace {
-        self.pace
+    fn wait_policy(&self) -> WaitPolicy {
+        self.wait_policy
     }
 
     fn peer(&self, rank: Rank) -> &PeerName {
@@ -109,29 +110,29 @@ impl SharedDomain for Domain {
     }
 
     fn has_left(&self, rank: Rank) -> bool {
-        self.hub.left[rank].load(Ordering::Acquire)
+        self.hub.has_left[rank].load(Ordering::Acquire)
     }
 
-    fn knock(&self, rank: Rank) {
-        self.hub.listeners[rank].call();
+    fn notify_listeners(&self, rank: Rank) {
+        self.hub.listeners[rank].notify_all();
     }
 
-    fn said(&self, _: Rank) -> String {
+    fn last_activity(&self, _: Rank) -> String {
         self.activity.map(|tell| tell(self.group)).unwrap_or_default()
     }
 
-    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        ranks.iter().map(|&rank| Some(self.said(rank))).collect()
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        ranks.iter().map(|&rank| Some(self.last_activity(rank))).collect()
     }
 
-    fn add_listener(&self, listener: Weak<dyn Listener>) {
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
         self.hub.listeners[self.rank].add(listener);
     }
 
     fn leave(&self) {
-        if !self.hub.left[self.rank].swap(true, Ordering::AcqRel) {
-            self.ring_all();
-            self.hub.listeners.iter().for_each(Listeners::call);
+        if !self.hub.has_left[self.rank].swap(true, Ordering::AcqRel) {
+            self.wake_all();
+            self.hub.listeners.iter().for_each(DoorbellListeners::notify_all);
         }
     }
 }

@@ -2,13 +2,13 @@
 #![allow(unsafe_code, reason = "hands out one allocation as the backing of a region")]
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::transport::region::Backing;
+use crate::transport::region::RegionBacking;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
 /// Zeroed memory on the heap, aligned as a mapping would be.
 #[derive(Debug)]
-pub struct Heap {
+pub struct HeapRegion {
     /// The first byte of the allocation that has the alignment of a page.
     base: *mut u8,
     len: usize,
@@ -20,11 +20,11 @@ const PAGE: usize = 4096;
 
 // SAFETY: the allocation belongs to the value, and what is in it is only touched through atomics
 // and views.
-unsafe impl Send for Heap {}
+unsafe impl Send for HeapRegion {}
 // SAFETY: as above.
-unsafe impl Sync for Heap {}
+unsafe impl Sync for HeapRegion {}
 
-impl Heap {
+impl HeapRegion {
     /// `len` zero bytes.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Heap {
     }
 }
 
-impl Drop for Heap {
+impl Drop for HeapRegion {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout, and freed once.
         unsafe { dealloc(self.start, self.layout) };
@@ -55,7 +55,7 @@ impl Drop for Heap {
 
 // SAFETY: the allocation has room for `len` bytes from `base` on, which are zero, and lives until
 // the drop.
-unsafe impl Backing for Heap {
+unsafe impl RegionBacking for HeapRegion {
     fn base(&self) -> *mut u8 {
         self.base
     }
@@ -66,7 +66,7 @@ unsafe impl Backing for Heap {
 }
 
 // SAFETY: the shared heap lives as long as any of its owners.
-unsafe impl Backing for Arc<Heap> {
+unsafe impl RegionBacking for Arc<HeapRegion> {
     fn base(&self) -> *mut u8 {
         self.as_ref().base()
     }

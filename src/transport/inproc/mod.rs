@@ -4,9 +4,9 @@
 //! find each other through tables of the process, under the id of their group.
 
 mod domain;
-mod fabric;
 mod heap;
+mod mesh;
 
-pub use domain::Domain;
-pub use fabric::Fabric;
-pub use heap::Heap;
+pub use domain::InprocDomain;
+pub use heap::HeapRegion;
+pub use mesh::InprocMesh;

@@ -1,39 +1,41 @@
 //! Probes: looking for messages that no receive has taken, and receiving one that a probe took out
 //! of matching.
 //!
-//! A probe sees the messages in [`State::unexpected`], in the order in which a receive would take
-//! them. A probe that takes one moves it to [`State::matched`], where neither receives nor other
-//! probes find it. Its memory stays counted as before: a whole message costs its sender credit
-//! until it is received, and an offer keeps its place among the sender's offers. The message leaves
-//! `matched` when it is received, when the caller returns it to matching, or when its sender
-//! withdraws it or leaves.
+//! A probe sees the messages in [`MatchingState::unexpected`], in the order in which a receive
+//! would take them. A probe that takes one moves it to [`MatchingState::match_id`], where neither
+//! receives nor other probes find it. Its memory stays counted as before: a whole message costs its
+//! sender credit until it is received, and an offer keeps its place among the sender's offers. The
+//! message leaves `match_id` when it is received, when the caller returns it to matching, or when
+//! its sender withdraws it or leaves.
 //!
-//! A probe that waits is not posted: it looks again whenever [`State::has_news`]. As in MPI, a
-//! receive on another thread may take the message that a probe waits for.
+//! A probe that waits is not posted: it looks again whenever [`MatchingState::has_new_message`]. As
+//! in MPI, a receive on another thread may take the message that a probe waits for.
 
-use super::attendance::Core;
-use super::state::State;
+use super::progress_owner::EngineCore;
+use super::state::MatchingState;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::transport::{Completion, Envelope, Incoming, PeerName, ProbeRequest, ProbedMessage};
+use crate::transport::{
+    Completion, MessageEnvelope, PeerName, ProbeRequest, ProbedMessage, ReceiveRequest,
+};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-impl Core {
+impl EngineCore {
     /// See [`crate::transport::PointToPoint::probe`].
     pub(super) fn probe(
         &self,
         request: &ProbeRequest,
         limit: &Deadline,
     ) -> Result<Option<ProbedMessage>> {
-        let first = self.with(|state| {
-            state.go_on();
+        let first = self.with_state(|state| {
+            state.progress_and_expire();
             state.find_message(request)
         })?;
         if first.is_some() || limit.has_passed() {
             return Ok(first);
         }
-        self.with(|state| state.probing += 1);
+        self.with_state(|state| state.waiting_probes += 1);
         let found = RefCell::new(None);
         let is_over = || {
             let mut found = found.borrow_mut();
@@ -42,90 +44,92 @@ impl Core {
             }
             found.is_some()
         };
-        self.attend(&is_over, limit);
-        self.with(|state| state.probing -= 1);
+        self.progress_until(&is_over, limit);
+        self.with_state(|state| state.waiting_probes -= 1);
         found.into_inner().transpose()
     }
 }
 
-impl State {
+impl MatchingState {
     /// The first message that a receive with these arguments would take, if it is there.
     pub(super) fn find_message(&mut self, request: &ProbeRequest) -> Result<Option<ProbedMessage>> {
-        let ProbeRequest { from, tag, takes } = *request;
+        let ProbeRequest { from, tag, is_matched_probe: takes } = *request;
         self.check_peer(from)?;
         let Some((arrival, found)) = self.unexpected.first((from, tag)) else {
-            return self.nobody_left(from).map_or(Ok(None), Err);
+            return self.departure_error(from).map_or(Ok(None), Err);
         };
         let (from, tag, dtype, bytes) = (found.from, found.tag, found.dtype, found.len);
-        let envelope = Envelope { from, tag, dtype, bytes };
+        let envelope = MessageEnvelope { from, tag, dtype, bytes };
         if !takes {
-            return Ok(Some(ProbedMessage { envelope, matched: None }));
+            return Ok(Some(ProbedMessage { envelope, match_id: None }));
         }
-        self.matched.extend(self.unexpected.remove(arrival).map(|message| (arrival, message)));
-        Ok(Some(ProbedMessage { envelope, matched: Some(arrival) }))
+        self.probed_messages
+            .extend(self.unexpected.remove(arrival).map(|message| (arrival, message)));
+        Ok(Some(ProbedMessage { envelope, match_id: Some(arrival) }))
     }
 
     /// See [`crate::transport::PointToPoint::receive_matched`].
     pub(super) fn receive_matched(
         &mut self,
-        matched: u64,
-        message: Incoming,
-        done: Arc<dyn Completion>,
+        match_id: u64,
+        message: ReceiveRequest,
+        completion: Arc<dyn Completion>,
     ) -> Result<()> {
-        self.check(message.from)?;
-        let receive = self.keep_receive(message, done, true);
-        let Some(found) = self.matched.remove(&matched) else {
-            self.end_withdrawn(receive);
+        self.check_postable(message.from)?;
+        let receive = self.store_receive(message, completion, true);
+        let Some(found) = self.probed_messages.remove(&match_id) else {
+            self.fail_withdrawn_receive(receive);
             return Ok(());
         };
         let refusal = self
             .receives
             .get_mut(&receive)
-            .and_then(|receiving| receiving.refuses(&self.links[found.from].name, &found));
+            .and_then(|receiving| receiving.prepare_buffer(&self.links[found.from].name, &found));
         if let Some(error) = refusal {
-            self.end_receive(receive, Err(error));
-            self.arrived(matched, found);
-        } else if self.consume(found, receive) {
-            self.begin_receive(receive);
+            self.complete_receive(receive, Err(error));
+            self.on_message_arrived(match_id, found);
+        } else if self.deliver_to_receive(found, receive) {
+            self.start_receive_timer(receive);
         } else {
-            self.end_withdrawn(receive);
+            self.fail_withdrawn_receive(receive);
         }
         Ok(())
     }
 
     /// See [`crate::transport::PointToPoint::release_matched`].
-    pub(super) fn release_matched(&mut self, matched: u64) {
-        if let Some(message) = self.matched.remove(&matched) {
-            self.arrived(matched, message);
+    pub(super) fn release_matched(&mut self, match_id: u64) {
+        if let Some(message) = self.probed_messages.remove(&match_id) {
+            self.on_message_arrived(match_id, message);
         }
     }
 
     /// Ends the receive of a message that a probe took and that is not there any more.
-    pub(super) fn end_withdrawn(&mut self, receive: u64) {
+    pub(super) fn fail_withdrawn_receive(&mut self, receive: u64) {
         let Some(receiving) = self.receives.get(&receive) else { return };
-        let Incoming { from, tag, .. } = receiving.message;
-        let gone = from.and_then(|from| {
+        let ReceiveRequest { from, tag, .. } = receiving.message;
+        let close_error = from.and_then(|from| {
             let link = &self.links[from];
-            link.closed.clone().or_else(|| link.out_closed.clone())
+            link.close_error.clone().or_else(|| link.send_close_error.clone())
         });
-        let error = gone.unwrap_or_else(|| withdrawn(from.map(|from| self.name(from)), tag));
+        let error = close_error
+            .unwrap_or_else(|| withdrawn_error(from.map(|from| self.peer_name(from)), tag));
         let error = from.map_or(error.clone(), |from| error.with_culprit(from));
-        self.end_receive(receive, Err(error));
+        self.complete_receive(receive, Err(error));
     }
 
     /// A message that was not received does not exist any more.
-    pub(super) fn forget_message(&mut self, arrival: u64) {
+    pub(super) fn discard_message(&mut self, arrival: u64) {
         self.unexpected.remove(arrival);
-        self.matched.remove(&arrival);
+        self.probed_messages.remove(&arrival);
     }
 
     /// Has the probes that wait look again.
-    pub(super) fn note_news(&mut self) {
-        self.has_news |= self.probing > 0;
+    pub(super) fn wake_probes(&mut self) {
+        self.has_new_message |= self.waiting_probes > 0;
     }
 }
 
-fn withdrawn(from: Option<&PeerName>, tag: Option<u32>) -> Error {
+fn withdrawn_error(from: Option<&PeerName>, tag: Option<u32>) -> Error {
     let from = from.map(|name| format!(" of {name}")).unwrap_or_default();
     let tag = tag.map(|tag| format!(" with tag {tag}")).unwrap_or_default();
     let message = format!(

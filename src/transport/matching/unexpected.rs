@@ -1,51 +1,51 @@
 //! The messages that no receive has been posted for, found by sender and tag in the order of their
 //! arrival.
 
-use super::posted::{Wanted, is_internal};
+use super::posted::{MatchKey, is_internal_tag};
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A message that has been announced at least.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct UnexpectedMessage {
     pub(super) from: Rank,
     pub(super) tag: u32,
     pub(super) dtype: DataType,
     pub(super) len: usize,
-    pub(super) body: Body,
+    pub(super) body: MessageBody,
 }
 
 /// Where its bytes are.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum MessageBody {
     /// Here.
-    Held(Vec<u8>),
+    Buffered(Vec<u8>),
     /// With its sender, who has offered it under this number.
-    Offered(u64),
+    AtSender(u64),
     /// In the buffer of this rank's own send of this number.
-    Own(u64),
+    OwnSend(u64),
 }
 
 /// Messages by arrival, and by each of what a receive may ask for.
 #[derive(Debug, Default)]
-pub(super) struct Unexpected {
-    messages: BTreeMap<u64, Message>,
-    by_both: BTreeSet<(Rank, u32, u64)>,
+pub(super) struct UnexpectedQueue {
+    messages: BTreeMap<u64, UnexpectedMessage>,
+    by_sender_and_tag: BTreeSet<(Rank, u32, u64)>,
     /// Those of the library's own tags apart: a receive of any tag does not see them.
     by_sender: BTreeSet<(Rank, bool, u64)>,
     by_tag: BTreeSet<(u32, u64)>,
-    by_kind: BTreeSet<(bool, u64)>,
+    by_internal_tag: BTreeSet<(bool, u64)>,
 }
 
-impl Unexpected {
+impl UnexpectedQueue {
     /// Adds a message under a number that grows with each arrival.
-    pub(super) fn insert(&mut self, arrival: u64, message: Message) {
+    pub(super) fn insert(&mut self, arrival: u64, message: UnexpectedMessage) {
         let (from, tag) = (message.from, message.tag);
-        self.by_both.insert((from, tag, arrival));
-        self.by_sender.insert((from, is_internal(tag), arrival));
+        self.by_sender_and_tag.insert((from, tag, arrival));
+        self.by_sender.insert((from, is_internal_tag(tag), arrival));
         self.by_tag.insert((tag, arrival));
-        self.by_kind.insert((is_internal(tag), arrival));
+        self.by_internal_tag.insert((is_internal_tag(tag), arrival));
         self.messages.insert(arrival, message);
     }
 
@@ -55,21 +55,22 @@ impl Unexpected {
     }
 
     /// Takes a message out.
-    pub(super) fn remove(&mut self, arrival: u64) -> Option<Message> {
+    pub(super) fn remove(&mut self, arrival: u64) -> Option<UnexpectedMessage> {
         let message = self.messages.remove(&arrival)?;
         let (from, tag) = (message.from, message.tag);
-        self.by_both.remove(&(from, tag, arrival));
-        self.by_sender.remove(&(from, is_internal(tag), arrival));
+        self.by_sender_and_tag.remove(&(from, tag, arrival));
+        self.by_sender.remove(&(from, is_internal_tag(tag), arrival));
         self.by_tag.remove(&(tag, arrival));
-        self.by_kind.remove(&(is_internal(tag), arrival));
+        self.by_internal_tag.remove(&(is_internal_tag(tag), arrival));
         Some(message)
     }
 
     /// The first message that a receive matches.
-    pub(super) fn first(&self, wanted: Wanted) -> Option<(u64, &Message)> {
-        let arrival = match wanted {
+    pub(super) fn first(&self, key: MatchKey) -> Option<(u64, &UnexpectedMessage)> {
+        let arrival = match key {
             (Some(from), Some(tag)) => {
-                let mut range = self.by_both.range((from, tag, 0)..=(from, tag, u64::MAX));
+                let mut range =
+                    self.by_sender_and_tag.range((from, tag, 0)..=(from, tag, u64::MAX));
                 range.next().map(|&(_, _, arrival)| arrival)
             }
             (Some(from), None) => {
@@ -81,7 +82,7 @@ impl Unexpected {
                 range.next().map(|&(_, arrival)| arrival)
             }
             (None, None) => {
-                let mut range = self.by_kind.range((false, 0)..=(false, u64::MAX));
+                let mut range = self.by_internal_tag.range((false, 0)..=(false, u64::MAX));
                 range.next().map(|&(_, arrival)| arrival)
             }
         }?;
@@ -89,7 +90,10 @@ impl Unexpected {
     }
 
     /// The arrivals of one sender.
-    pub(super) fn of_sender(&self, from: Rank) -> impl Iterator<Item = (u64, &Message)> {
+    pub(super) fn messages_from(
+        &self,
+        from: Rank,
+    ) -> impl Iterator<Item = (u64, &UnexpectedMessage)> {
         let range = self.by_sender.range((from, false, 0)..=(from, true, u64::MAX));
         range.filter_map(|&(_, _, arrival)| Some((arrival, self.messages.get(&arrival)?)))
     }
@@ -100,23 +104,29 @@ mod tests {
     use super::*;
     use crate::transport::LARGEST_TAG;
 
-    fn message(from: Rank, tag: u32) -> Message {
-        Message { from, tag, dtype: DataType::U8, len: 0, body: Body::Held(Vec::new()) }
+    fn message(from: Rank, tag: u32) -> UnexpectedMessage {
+        UnexpectedMessage {
+            from,
+            tag,
+            dtype: DataType::U8,
+            len: 0,
+            body: MessageBody::Buffered(Vec::new()),
+        }
     }
 
     #[test]
-    fn the_first_arrival_wins_whatever_is_wanted() {
-        let mut unexpected = Unexpected::default();
+    fn first_arrival_matches_every_kind_of_receive() {
+        let mut unexpected = UnexpectedQueue::default();
         for (arrival, (from, tag)) in [(2, 9), (1, 7), (1, 8), (2, 7), (1, 7)].iter().enumerate() {
             unexpected.insert(arrival as u64, message(*from, *tag));
         }
-        let first = |all: &Unexpected, wanted| all.first(wanted).map(|(arrival, _)| arrival);
+        let first = |all: &UnexpectedQueue, wanted| all.first(wanted).map(|(arrival, _)| arrival);
         assert_eq!(first(&unexpected, (Some(1), Some(7))), Some(1));
         assert_eq!(first(&unexpected, (Some(1), Some(9))), None);
         assert_eq!(first(&unexpected, (Some(2), None)), Some(0));
         assert_eq!(first(&unexpected, (None, Some(7))), Some(1));
         assert_eq!(first(&unexpected, (None, None)), Some(0));
-        assert_eq!(unexpected.of_sender(1).count(), 3);
+        assert_eq!(unexpected.messages_from(1).count(), 3);
         unexpected.remove(1);
         unexpected.remove(0);
         assert_eq!(first(&unexpected, (Some(1), Some(7))), Some(4));
@@ -125,13 +135,13 @@ mod tests {
         for arrival in 0..5 {
             unexpected.remove(arrival);
         }
-        assert!(unexpected.by_both.is_empty() && unexpected.by_tag.is_empty());
-        assert!(unexpected.by_sender.is_empty() && unexpected.by_kind.is_empty());
+        assert!(unexpected.by_sender_and_tag.is_empty() && unexpected.by_tag.is_empty());
+        assert!(unexpected.by_sender.is_empty() && unexpected.by_internal_tag.is_empty());
     }
 
     #[test]
-    fn a_receive_of_any_tag_does_not_see_those_of_the_library() {
-        let mut unexpected = Unexpected::default();
+    fn any_tag_receive_skips_internal_tags() {
+        let mut unexpected = UnexpectedQueue::default();
         let own = LARGEST_TAG + 1;
         for (arrival, tag) in [own, LARGEST_TAG, u32::MAX].into_iter().enumerate() {
             unexpected.insert(arrival as u64, message(1, tag));
@@ -139,6 +149,6 @@ mod tests {
         let first = |wanted| unexpected.first(wanted).map(|(arrival, _)| arrival);
         assert_eq!((first((None, None)), first((Some(1), None))), (Some(1), Some(1)));
         assert_eq!((first((None, Some(own))), first((Some(1), Some(own)))), (Some(0), Some(0)));
-        assert_eq!(unexpected.of_sender(1).count(), 3);
+        assert_eq!(unexpected.messages_from(1).count(), 3);
     }
 }

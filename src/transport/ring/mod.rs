@@ -8,7 +8,7 @@
 //! Positions count bytes from the beginning and never wrap; the place of a byte is its position
 //! modulo the size, a power of two. A writer that finds no room says so in its cursor, and the
 //! reader rings for it once there is some (Dekker's pattern, as in
-//! [`wait::bell`](crate::wait::bell)). Readers are always told of new bytes.
+//! [`wait::doorbell`](crate::wait::bell)). Readers are always told of new bytes.
 //!
 //! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning
 //! of the ring, so that messages back and forth stay in a part of it that both cores have near. Its
@@ -19,44 +19,44 @@
 //! after it, or the beginning of it: a reader that keeps up has that with the line that tells it of
 //! it, and need not wait for another one.
 
-mod newest;
+mod inline_copy;
 mod reader;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use newest::{Beside, NEWEST_BYTES};
-pub use reader::Reader;
-pub use writer::Writer;
+pub use inline_copy::{INLINE_BODY_BYTES, InlineSnapshot};
+pub use reader::RingReader;
+pub use writer::RingWriter;
 
 use super::region::Region;
 use crate::base::buffer::{Dst, Src};
 use crate::base::copy::Stager;
 use crate::base::error::Error;
 use crate::base::ids::Rank;
-use newest::Newest;
+use inline_copy::InlineCopy;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What lies before the body of what is put as a whole, in words: one that says what it is,
 /// nothing, the length of the body, and nothing.
-pub type Head = [u64; 4];
-const HEAD_BYTES: usize = size_of::<Head>();
+pub type RecordHeader = [u64; 4];
+const HEADER_BYTES: usize = size_of::<RecordHeader>();
 
 /// How far one side has come. All zero bytes are a beginning.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Cursor {
+pub struct RingCursor {
     position: AtomicU64,
     /// In the writer's: it waits for room.
-    waits: AtomicU32,
+    waits_for_room: AtomicU32,
     /// In the writer's: where it went on when it rewound last. In the reader's: up to where it had
     /// read all there was, when it looked last.
-    turn: AtomicU64,
+    rewind_or_drained: AtomicU64,
     /// In the writer's.
-    newest: Newest,
+    inline_copy: InlineCopy,
 }
 
-impl Cursor {
+impl RingCursor {
     /// How far its owner says that it has come.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
@@ -64,45 +64,45 @@ impl Cursor {
 }
 
 #[cfg(any(test, fuzzing))]
-impl Cursor {
+impl RingCursor {
     /// What a rank that has gone wrong says of its position.
-    pub fn claim(&self, position: u64) {
+    pub fn corrupt_position(&self, position: u64) {
         self.position.store(position, Ordering::Release);
     }
 }
 
-const _: () = assert!(size_of::<Cursor>() == 128);
+const _: () = assert!(size_of::<RingCursor>() == 128);
 
 /// Where one ring lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring<'a> {
+pub struct ByteRing<'a> {
     /// The writer's.
-    pub written: &'a Cursor,
+    pub writer_cursor: &'a RingCursor,
     /// The reader's.
-    pub read: &'a Cursor,
+    pub reader_cursor: &'a RingCursor,
     /// The bytes.
     pub bytes: Dst<'a>,
     /// When a writer rewinds.
-    pub(super) turn: &'a Turn,
+    pub(super) rewind: &'a RewindPolicy,
 }
 
 /// Whether anything was ever written from one rank to another.
-pub fn has_begun(region: &Region, from: Rank, to: Rank) -> bool {
-    region.ring(from, to).written.position() != 0
+pub fn has_ever_written(region: &Region, from: Rank, to: Rank) -> bool {
+    region.ring(from, to).writer_cursor.position() != 0
 }
 
 /// From whom to whom a ring leads, and whether it is the sender's lane.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct RingRoute {
     from: Rank,
     to: Rank,
-    is_lane: bool,
+    is_bulk: bool,
 }
 
-impl Way {
-    fn ring<'a>(&self, region: &'a Region) -> Ring<'a> {
-        let Self { from, to, is_lane } = *self;
-        if is_lane { region.lane(from, to) } else { region.ring(from, to) }
+impl RingRoute {
+    fn ring<'a>(&self, region: &'a Region) -> ByteRing<'a> {
+        let Self { from, to, is_bulk: is_lane } = *self;
+        if is_lane { region.bulk_ring(from, to) } else { region.ring(from, to) }
     }
 }
 
@@ -114,35 +114,35 @@ impl Way {
 /// of 8 KiB take 0.6 microseconds in a ring of 2 MiB, 1.9 in one of 256 KiB, and 1.1 in the first 4
 /// KiB of one; those of 1 KiB take a fifth less there than elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
-    pub(super) bytes: u64,
-    pub(super) longest: usize,
+pub(super) struct RewindPolicy {
+    pub(super) rewind_after: u64,
+    pub(super) max_short_body: usize,
     /// From where on in the ring longer bodies follow each other, apart from those that stay at its
     /// beginning.
-    pub(super) apart: Option<usize>,
+    pub(super) long_body_offset: Option<usize>,
 }
 
-impl Turn {
+impl RewindPolicy {
     /// How far a reader comes before it tells that it has read everything, which a writer that goes
     /// on elsewhere has to know.
-    fn told(&self) -> u64 {
-        if self.apart.is_some() { 1 } else { self.bytes }
+    fn report_interval(&self) -> u64 {
+        if self.long_body_offset.is_some() { 1 } else { self.rewind_after }
     }
 }
 
-const LINE_BYTES: usize = 64;
+const CACHE_LINE_BYTES: usize = 64;
 
 /// Into how many pieces, of which one can be written while another is read, what is streamed
 /// divides a ring.
-const STREAMED: usize = 16;
+const STREAM_PIECES: usize = 16;
 
 #[cold]
-fn nonsense() -> Error {
+fn invalid_position_error() -> Error {
     Error::internal("a ring in shared memory claims more bytes than it has room for")
 }
 
 /// Where a position lies, and how many bytes there are from there to the end.
-fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
+fn locate(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     let size = bytes.len();
     // A power of two, of which the remainder needs no division.
     let start = usize::try_from(position & (size as u64).wrapping_sub(1)).unwrap_or(0);
@@ -150,7 +150,7 @@ fn place(bytes: Dst<'_>, position: u64) -> (usize, usize) {
 }
 
 fn copy_in(stager: &mut Stager, bytes: Dst<'_>, position: u64, from: Src<'_>) {
-    let (start, straight) = place(bytes, position);
+    let (start, straight) = locate(bytes, position);
     if from.len() <= straight {
         return stager.stage(bytes.slice(start, from.len()), from);
     }
@@ -160,7 +160,7 @@ fn copy_in(stager: &mut Stager, bytes: Dst<'_>, position: u64, from: Src<'_>) {
 }
 
 fn copy_out(bytes: Dst<'_>, position: u64, into: Dst<'_>) {
-    let (start, straight) = place(bytes, position);
+    let (start, straight) = locate(bytes, position);
     if into.len() <= straight {
         return into.copy_from(bytes.as_src().slice(start, into.len()));
     }

@@ -2,24 +2,26 @@
 //!
 //! The lowest rank makes the segment and passes its descriptor over Unix sockets; the same sockets
 //! stay open as *lifelines*, one between every two ranks, whose end of file is how a death is
-//! noticed; a rank that is merely stopped is noticed by its [`heart`]. Nothing has a name in any
-//! file system, so nothing is left behind.
+//! noticed; a rank that is merely stopped is noticed by its [`heartbeat_monitor`]. Nothing has a
+//! name in any file system, so nothing is left behind.
 
-mod heart;
-mod lifeline;
-mod meet;
+mod heartbeat_monitor;
+mod liveness_socket;
+mod segment_setup;
 
-pub use meet::{Meeting, Member, Party};
+pub use segment_setup::{ShmJoinConfig, ShmListener, ShmMember};
 
-use super::region::{Backing, Region};
-use super::{Listener, Listeners, PeerName, SharedDomain, Vitals, pulse};
+use super::region::{Region, RegionBacking};
+use super::{
+    DoorbellListener, DoorbellListeners, HeartbeatConfig, PeerName, SharedDomain, heartbeat,
+};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::sys::shm::Segment;
-use crate::wait::service::{self, Alarm, Watch};
-use crate::wait::{Pace, until};
-use lifeline::Lifeline;
+use crate::wait::service::{self, Alarm, DescriptorWatch};
+use crate::wait::{WaitPolicy, wait_until};
+use liveness_socket::LivenessSocket;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 // SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new one is
 // zeroed.
 #[allow(unsafe_code, reason = "vouches for the mapping")]
-unsafe impl Backing for Segment {
+unsafe impl RegionBacking for Segment {
     fn base(&self) -> *mut u8 {
         self.as_mut_ptr()
     }
@@ -43,80 +45,90 @@ unsafe impl Backing for Segment {
 
 /// What the calling thread and the service thread share.
 #[derive(Debug)]
-struct Shared {
+struct ShmDomainShared {
     group: GroupId,
     region: Region,
     rank: Rank,
     peers: Arc<[PeerName]>,
-    pace: Pace,
-    left: Vec<AtomicBool>,
+    wait_policy: WaitPolicy,
+    has_left: Vec<AtomicBool>,
     /// The connection to each other rank, in order.
     streams: Box<[UnixStream]>,
-    listeners: Listeners,
-    vitals: Vitals,
+    listeners: DoorbellListeners,
+    vitals: HeartbeatConfig,
     /// Present while this rank beats.
-    heart: Mutex<Option<Alarm>>,
+    heartbeat_alarm: Mutex<Option<Alarm>>,
 }
 
 /// One process's membership.
 #[derive(Debug)]
-pub struct Domain {
-    shared: Arc<Shared>,
+pub struct ShmDomain {
+    shared: Arc<ShmDomainShared>,
     /// Ended before the lifelines close.
-    watches: Mutex<Vec<Watch>>,
+    watches: Mutex<Vec<DescriptorWatch>>,
 }
 
-impl Domain {
+impl ShmDomain {
     /// Takes its place on the region; `streams` has the connection to every other rank.
     fn new(
         region: Region,
-        party: &Party<'_>,
-        pace: Pace,
+        party: &ShmJoinConfig<'_>,
+        wait_policy: WaitPolicy,
         mut streams: Vec<(Rank, UnixStream)>,
     ) -> Result<Self> {
-        let Party { group, me: rank, vitals, .. } = *party;
+        let ShmJoinConfig { group, me: rank, vitals, .. } = *party;
         let peers = Arc::clone(party.peers);
-        let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
+        let has_left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         streams.sort_by_key(|&(peer, _)| peer);
         let others = (0..peers.len()).filter(|&peer| peer != rank);
         if !streams.iter().map(|&(peer, _)| peer).eq(others) {
             return Err(Error::internal("not all ranks of the host are connected"));
         }
         let streams = streams.into_iter().map(|(_, stream)| stream).collect();
-        let (listeners, heart) = (Listeners::default(), Mutex::default());
-        let shared =
-            Shared { group, region, rank, peers, pace, left, streams, listeners, vitals, heart };
+        let (listeners, heartbeat_alarm) = (DoorbellListeners::default(), Mutex::default());
+        let shared = ShmDomainShared {
+            group,
+            region,
+            rank,
+            peers,
+            wait_policy,
+            has_left,
+            streams,
+            listeners,
+            vitals,
+            heartbeat_alarm,
+        };
         let shared = Arc::new(shared);
         let mut watches = Vec::new();
-        for lifeline in Lifeline::of_all(&shared) {
+        for lifeline in LivenessSocket::for_all_peers(&shared) {
             watches.push(service::watch(lifeline.clone())?);
-            if let Some(death) = lifeline.watch_process() {
+            if let Some(death) = lifeline.exit_handler() {
                 watches.push(service::watch(death)?);
             }
         }
         // From here on, dropping it leaves.
         let domain = Self { shared, watches: Mutex::new(watches) };
-        if let Some(rhythm) = vitals.rhythm {
-            heart::start(&domain.shared, rhythm)?;
+        if let Some(rhythm) = vitals.timing {
+            heartbeat_monitor::start(&domain.shared, rhythm)?;
         }
         Ok(domain)
     }
 }
 
-impl Shared {
+impl ShmDomainShared {
     /// The connection to another rank.
     fn stream(&self, peer: Rank) -> &UnixStream {
         &self.streams[peer - usize::from(peer > self.rank)]
     }
 }
 
-impl Drop for Domain {
+impl Drop for ShmDomain {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl SharedDomain for Shared {
+impl SharedDomain for ShmDomainShared {
     fn region(&self) -> &Region {
         &self.region
     }
@@ -125,8 +137,8 @@ impl SharedDomain for Shared {
         self.rank
     }
 
-    fn pace(&self) -> Pace {
-        self.pace
+    fn wait_policy(&self) -> WaitPolicy {
+        self.wait_policy
     }
 
     fn peer(&self, rank: Rank) -> &PeerName {
@@ -134,44 +146,46 @@ impl SharedDomain for Shared {
     }
 
     fn has_left(&self, rank: Rank) -> bool {
-        self.left[rank].load(Ordering::Acquire)
+        self.has_left[rank].load(Ordering::Acquire)
     }
 
-    fn knock(&self, rank: Rank) {
-        lifeline::knock(self, rank);
+    fn notify_listeners(&self, rank: Rank) {
+        liveness_socket::notify(self, rank);
     }
 
-    fn said(&self, rank: Rank) -> String {
+    fn last_activity(&self, rank: Rank) -> String {
         if rank == self.rank {
-            return self.vitals.activity(self.group);
+            return self.vitals.describe_activity(self.group);
         }
-        self.region.pulse(rank).said()
+        self.region.heartbeat(rank).last_activity()
     }
 
-    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        let asked: Vec<u64> = ranks.iter().map(|&rank| self.region.pulse(rank).ask()).collect();
-        ranks.iter().for_each(|&rank| self.knock(rank));
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        let asked: Vec<u64> =
+            ranks.iter().map(|&rank| self.region.heartbeat(rank).request_activity()).collect();
+        ranks.iter().for_each(|&rank| self.notify_listeners(rank));
         let has_answered = |(&rank, &stamp): (&Rank, &u64)| {
-            rank == self.rank || self.region.pulse(rank).stamp() != stamp
+            rank == self.rank || self.region.heartbeat(rank).stamp() != stamp
         };
-        let all = || ranks.iter().zip(&asked).all(has_answered).then_some(());
-        let (bell, limit) = (self.region.bell(self.rank), Deadline::after(pulse::PATIENCE));
+        let all_answered = || ranks.iter().zip(&asked).all(has_answered).then_some(());
+        let (bell, limit) =
+            (self.region.doorbell(self.rank), Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT));
         // Who has answered until then has answered.
-        drop(until(bell, Pace::PATIENT, &limit, || self.failure(), all));
+        drop(wait_until(bell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
         let answers = ranks.iter().zip(&asked);
-        answers.map(|it| has_answered(it).then(|| self.said(*it.0))).collect()
+        answers.map(|it| has_answered(it).then(|| self.last_activity(*it.0))).collect()
     }
 
-    fn add_listener(&self, listener: Weak<dyn Listener>) {
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
         self.listeners.add(listener);
     }
 
     fn leave(&self) {
-        lifeline::say_goodbye(self);
+        liveness_socket::announce_departure(self);
     }
 }
 
-impl SharedDomain for Domain {
+impl SharedDomain for ShmDomain {
     fn region(&self) -> &Region {
         self.shared.region()
     }
@@ -180,8 +194,8 @@ impl SharedDomain for Domain {
         self.shared.rank()
     }
 
-    fn pace(&self) -> Pace {
-        self.shared.pace()
+    fn wait_policy(&self) -> WaitPolicy {
+        self.shared.wait_policy()
     }
 
     fn peer(&self, rank: Rank) -> &PeerName {
@@ -192,25 +206,25 @@ impl SharedDomain for Domain {
         self.shared.has_left(rank)
     }
 
-    fn knock(&self, rank: Rank) {
-        self.shared.knock(rank);
+    fn notify_listeners(&self, rank: Rank) {
+        self.shared.notify_listeners(rank);
     }
 
-    fn said(&self, rank: Rank) -> String {
-        self.shared.said(rank)
+    fn last_activity(&self, rank: Rank) -> String {
+        self.shared.last_activity(rank)
     }
 
-    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        self.shared.ask(ranks)
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        self.shared.query_activities(ranks)
     }
 
-    fn add_listener(&self, listener: Weak<dyn Listener>) {
+    fn add_listener(&self, listener: Weak<dyn DoorbellListener>) {
         self.shared.add_listener(listener);
     }
 
     fn leave(&self) {
         self.shared.leave();
-        heart::stop(&self.shared);
+        heartbeat_monitor::stop(&self.shared);
         let watches =
             std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner));
         // Outside the lock: what is watched has a lock of its own.

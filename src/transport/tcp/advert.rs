@@ -11,7 +11,7 @@ const MAX_ADDRESSES: usize = 64;
 
 /// One address to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct RailAddress {
     pub(super) address: SocketAddr,
     /// Which of the peer's interfaces it is of, counted from 0.
     pub(super) rail: u8,
@@ -19,56 +19,56 @@ pub(super) struct Offer {
 
 /// What a rank publishes about its sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advert {
+pub struct AddressAdvert {
     /// For everybody.
-    pub(super) anyone: Vec<Offer>,
+    pub(super) routable: Vec<RailAddress>,
     /// For ranks of the same network name space.
-    pub(super) near: Vec<Offer>,
+    pub(super) same_netns: Vec<RailAddress>,
     /// That name space; empty where the system does not tell.
-    pub(super) space: String,
+    pub(super) network_namespace: String,
     /// How many interfaces take turns.
     pub(super) rails: u8,
     /// How many streams for collectives this rank would like; rank 0's wish counts.
     pub(super) lanes: u8,
     /// Why these addresses, in words.
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
-impl Advert {
+impl AddressAdvert {
     /// The advert for a card.
     pub fn encode(&self) -> Value {
-        let offers = |list: &[Offer]| -> Value {
+        let encode_list = |list: &[RailAddress]| -> Value {
             list.iter().map(|it| json!([it.address.to_string(), it.rail])).collect()
         };
         json!({
-            "anyone": offers(&self.anyone),
-            "near": offers(&self.near),
-            "space": self.space,
+            "anyone": encode_list(&self.routable),
+            "near": encode_list(&self.same_netns),
+            "space": self.network_namespace,
             "rails": self.rails,
             "lanes": self.lanes,
-            "why": self.why,
+            "why": self.reason,
         })
     }
 
     /// The advert on a card; `None` where it is none.
     pub fn decode(value: &Value) -> Option<Self> {
         let text = |name: &str| value.get(name)?.as_str().map(str::to_owned);
-        let small = |value: &Value| u8::try_from(value.as_u64()?).ok();
-        let offer = |value: &Value| {
+        let decode_u8 = |value: &Value| u8::try_from(value.as_u64()?).ok();
+        let decode_address = |value: &Value| {
             let address = value.get(0)?.as_str()?.parse().ok()?;
-            Some(Offer { address, rail: small(value.get(1)?)? })
+            Some(RailAddress { address, rail: decode_u8(value.get(1)?)? })
         };
-        let offers = |name: &str| -> Option<Vec<Offer>> {
+        let decode_list = |name: &str| -> Option<Vec<RailAddress>> {
             let list = value.get(name)?.as_array()?;
-            (list.len() <= MAX_ADDRESSES).then(|| list.iter().map(offer).collect())?
+            (list.len() <= MAX_ADDRESSES).then(|| list.iter().map(decode_address).collect())?
         };
         Some(Self {
-            anyone: offers("anyone")?,
-            near: offers("near")?,
-            space: text("space")?,
-            rails: small(value.get("rails")?).filter(|&it| usize::from(it) <= MAX_RAILS)?,
-            lanes: small(value.get("lanes")?)?,
-            why: text("why")?,
+            routable: decode_list("anyone")?,
+            same_netns: decode_list("near")?,
+            network_namespace: text("space")?,
+            rails: decode_u8(value.get("rails")?).filter(|&it| usize::from(it) <= MAX_RAILS)?,
+            lanes: decode_u8(value.get("lanes")?)?,
+            reason: text("why")?,
         })
     }
 
@@ -77,27 +77,28 @@ impl Advert {
     ///
     /// # Errors
     /// `Connection` where there is none for it, naming `owner` and what to do.
-    pub(super) fn offers_for(
+    pub(super) fn addresses_for(
         &self,
         reader: &Self,
         first_rail: u8,
         owner: &PeerName,
-    ) -> Result<Vec<Offer>> {
-        let is_near = !self.space.is_empty() && self.space == reader.space;
-        let mut offers = if is_near { self.near.clone() } else { self.anyone.clone() };
+    ) -> Result<Vec<RailAddress>> {
+        let is_near = !self.network_namespace.is_empty()
+            && self.network_namespace == reader.network_namespace;
+        let mut addresses = if is_near { self.same_netns.clone() } else { self.routable.clone() };
         let rails = self.rails.max(1);
         let first = first_rail % rails;
-        offers.sort_by_key(|it| (it.rail % rails + rails - first) % rails);
-        if offers.is_empty() {
-            let near: Vec<_> = self.near.iter().map(|it| it.address.to_string()).collect();
+        addresses.sort_by_key(|it| (it.rail % rails + rails - first) % rails);
+        if addresses.is_empty() {
+            let listed: Vec<_> = self.same_netns.iter().map(|it| it.address.to_string()).collect();
             let message = format!(
                 "{owner} can be reached on its own host only ({}; {}): set DIST_SOCKET_IFNAME there to an \
                  interface that the other hosts reach",
-                near.join(", "),
-                self.why
+                listed.join(", "),
+                self.reason
             );
             return Err(Error::new(ErrorKind::Connection, message).with_culprit(owner.rank));
         }
-        Ok(offers)
+        Ok(addresses)
     }
 }

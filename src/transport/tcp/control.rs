@@ -5,19 +5,19 @@
 //! system closes the sockets of a process that dies, and repeats the end of a connection until it
 //! has arrived. Only a host that is gone altogether says nothing, nor does a leader that is
 //! stopped: [`heart`](super::heart) notices both. The system's own probes end the connection after
-//! the same time, or where nobody watches, after [`SILENCE`].
+//! the same time, or where nobody watches, after [`DEFAULT_USER_TIMEOUT`].
 
-use super::door::{is_passing, lock};
-use super::frame::{Frame, Intake, MAX_BYTES};
-use super::mesh::Shared;
-use crate::base::error::{Error, ErrorKind, Fault};
+use super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
+use super::listener_registry::{is_transient, lock};
+use super::mesh::TcpMeshShared;
+use crate::base::error::{Error, ErrorKind, RankFault};
 use crate::base::ids::Rank;
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::sys::poll::Interest;
 use crate::sys::socket;
-use crate::sys::stream::Stream;
-use crate::transport::Rhythm;
-use crate::wait::service::{self, Next, Watch, Watched};
+use crate::sys::stream::SocketStream;
+use crate::transport::HeartbeatTiming;
+use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
 use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,41 +25,46 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// How long the host of another leader may be silent where no heartbeat is expected.
-const SILENCE: Duration = Duration::from_secs(20);
+const DEFAULT_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The connection to the leader of another node.
 #[derive(Debug)]
-pub(super) struct Line {
-    shared: Weak<Shared>,
+pub(super) struct ControlConnection {
+    shared: Weak<TcpMeshShared>,
     /// The other leader.
     leader: Rank,
-    stream: Arc<Stream>,
-    intake: Mutex<Intake>,
+    stream: Arc<SocketStream>,
+    frame_buffer: Mutex<FrameBuffer>,
     /// What found no room yet: a frame for each rank of a node and one failure at most.
-    outbox: Mutex<Vec<u8>>,
-    watch: Mutex<Option<Watch>>,
+    send_buffer: Mutex<Vec<u8>>,
+    watch: Mutex<Option<DescriptorWatch>>,
     /// How often something has come: what shows that the other leader lives.
-    signs: AtomicU64,
+    receive_count: AtomicU64,
     /// Nothing more is expected: it has left, or its end is known.
-    over: AtomicBool,
+    is_finished: AtomicBool,
 }
 
-impl Line {
+impl ControlConnection {
     /// Takes over a connection to another leader.
-    pub(super) fn open(shared: &Arc<Shared>, leader: Rank, stream: Arc<Stream>) -> Arc<Self> {
-        let silence = shared.vitals.rhythm.map_or(SILENCE, Rhythm::limit);
-        if let Err(cause) = socket::set_user_timeout(stream.as_ref(), silence) {
-            crate::log!(Level::Warn, "a host that vanishes may go unnoticed: {cause}");
+    pub(super) fn open(
+        shared: &Arc<TcpMeshShared>,
+        leader: Rank,
+        stream: Arc<SocketStream>,
+    ) -> Arc<Self> {
+        let user_timeout =
+            shared.vitals.timing.map_or(DEFAULT_USER_TIMEOUT, HeartbeatTiming::limit);
+        if let Err(cause) = socket::set_user_timeout(stream.as_ref(), user_timeout) {
+            crate::log!(LogLevel::Warn, "a host that vanishes may go unnoticed: {cause}");
         }
         Arc::new(Self {
             shared: Arc::downgrade(shared),
             leader,
             stream,
-            intake: Mutex::default(),
-            outbox: Mutex::default(),
+            frame_buffer: Mutex::default(),
+            send_buffer: Mutex::default(),
             watch: Mutex::default(),
-            signs: AtomicU64::new(0),
-            over: AtomicBool::new(false),
+            receive_count: AtomicU64::new(0),
+            is_finished: AtomicBool::new(false),
         })
     }
 
@@ -67,32 +72,32 @@ impl Line {
     ///
     /// # Errors
     /// `System`.
-    pub(super) fn begin(self: &Arc<Self>) -> crate::base::error::Result<()> {
+    pub(super) fn start_reading(self: &Arc<Self>) -> crate::base::error::Result<()> {
         let mut watch = lock(&self.watch);
         *watch = Some(service::watch(self.clone())?);
         drop(watch);
         // At once, so that the other leader watches this one from now on.
-        if self.shared.upgrade().is_some_and(|shared| shared.vitals.rhythm.is_some()) {
-            self.beat();
+        if self.shared.upgrade().is_some_and(|shared| shared.vitals.timing.is_some()) {
+            self.send_heartbeat();
         }
         Ok(())
     }
 
     /// Says that this leader lives.
-    pub(super) fn beat(&self) {
-        self.say_if_room(&Frame::Beat);
+    pub(super) fn send_heartbeat(&self) {
+        self.try_send(&ControlFrame::Heartbeat);
     }
 
     /// How often something has come; `None` for not at all so far, and where nothing more is
     /// expected.
-    pub(super) fn signs(&self) -> Option<u64> {
-        let signs = self.signs.load(Ordering::Acquire);
-        Some(signs).filter(|&signs| signs != 0 && !self.over.load(Ordering::Acquire))
+    pub(super) fn heartbeat_count(&self) -> Option<u64> {
+        let signs = self.receive_count.load(Ordering::Acquire);
+        Some(signs).filter(|&signs| signs != 0 && !self.is_finished.load(Ordering::Acquire))
     }
 
     /// Says something that may as well be left out, unless something else waits for room.
-    pub(super) fn say_if_room(&self, frame: &Frame) {
-        let mut outbox = lock(&self.outbox);
+    pub(super) fn try_send(&self, frame: &ControlFrame) {
+        let mut outbox = lock(&self.send_buffer);
         if outbox.is_empty() {
             frame.encode(&mut outbox);
             drop(outbox);
@@ -101,30 +106,30 @@ impl Line {
     }
 
     /// Says something, as soon as there is room.
-    pub(super) fn say(&self, frame: &Frame) {
-        frame.encode(&mut lock(&self.outbox));
+    pub(super) fn send(&self, frame: &ControlFrame) {
+        frame.encode(&mut lock(&self.send_buffer));
         self.flush();
     }
 
     /// Says that nothing more will come, and closes.
-    pub(super) fn end(&self, rank: Rank) {
-        self.say(&Frame::Left(rank));
-        self.say(&Frame::Bye);
+    pub(super) fn close(&self, rank: Rank) {
+        self.send(&ControlFrame::Left(rank));
+        self.send(&ControlFrame::Goodbye);
         let watch = lock(&self.watch).take();
         drop(watch);
-        self.stream.end_sending();
+        self.stream.shutdown_write();
     }
 
     /// Closes without a word, as the system does for a process that dies.
     #[cfg(test)]
-    pub(super) fn cut(&self) {
+    pub(super) fn close_abruptly(&self) {
         let watch = lock(&self.watch).take();
         drop(watch);
-        self.stream.end_sending();
+        self.stream.shutdown_write();
     }
 
     fn flush(&self) {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = lock(&self.send_buffer);
         while !outbox.is_empty() {
             match self.stream.send(&outbox) {
                 Ok(sent) => drop(outbox.drain(..sent)),
@@ -136,80 +141,83 @@ impl Line {
         }
         let interest = Interest { read: true, write: !outbox.is_empty() };
         if let Some(watch) = lock(&self.watch).as_ref() {
-            watch.want(interest);
+            watch.set_interest(interest);
         }
     }
 
     /// Reads what has come. An error says why nothing more will.
-    fn read(&self, shared: &Shared) -> Result<Next, String> {
+    fn read_frames(&self, shared: &TcpMeshShared) -> Result<WatchAction, String> {
         let mut chunk = [0; MAX_BYTES];
         loop {
             match self.stream.receive(&mut chunk) {
                 Ok(0) => return Err("the connection ended without a goodbye".to_owned()),
                 Ok(got) => {
-                    self.signs.fetch_add(1, Ordering::Release);
-                    if self.understand(shared, &chunk[..got])? == Next::Done {
-                        return Ok(Next::Done);
+                    self.receive_count.fetch_add(1, Ordering::Release);
+                    if self.handle_frames(shared, &chunk[..got])? == WatchAction::Done {
+                        return Ok(WatchAction::Done);
                     }
                 }
                 Err(cause) if cause.kind() == Io::Interrupted => {}
-                Err(cause) if is_passing(&cause) => return Ok(Next::Keep),
+                Err(cause) if is_transient(&cause) => return Ok(WatchAction::Keep),
                 Err(cause) => return Err(cause.to_string()),
             }
         }
     }
 
-    fn understand(&self, shared: &Shared, bytes: &[u8]) -> Result<Next, String> {
-        let mut intake = std::mem::take(&mut *lock(&self.intake));
-        intake.add(bytes);
-        while let Some(frame) =
-            intake.next(shared.ranks()).map_err(|what| format!("it sent {what}"))?
+    fn handle_frames(&self, shared: &TcpMeshShared, bytes: &[u8]) -> Result<WatchAction, String> {
+        let mut frame_buffer = std::mem::take(&mut *lock(&self.frame_buffer));
+        frame_buffer.push_bytes(bytes);
+        while let Some(frame) = frame_buffer
+            .next_frame(shared.rank_count())
+            .map_err(|what| format!("it sent {what}"))?
         {
             match frame {
-                Frame::Abort(error) => shared.fail_from_afar(&error),
-                Frame::Left(rank) => shared.mark_said_left(rank),
-                Frame::Bye => return Ok(Next::Done),
-                Frame::Beat => {}
-                Frame::Ask(rank) => shared.tell(rank, self),
-                Frame::Does(rank, text) => shared.heard(rank, text),
-                Frame::AskLabels(rank, sequence) => shared.tell_labels(rank, sequence, self),
-                Frame::Labels(rank, sequence, labels) => {
-                    shared.heard_labels(rank, sequence, labels);
+                ControlFrame::Abort(error) => shared.fail_this_node(&error),
+                ControlFrame::Left(rank) => shared.mark_reported_left(rank),
+                ControlFrame::Goodbye => return Ok(WatchAction::Done),
+                ControlFrame::Heartbeat => {}
+                ControlFrame::AskActivity(rank) => shared.answer_activity_query(rank, self),
+                ControlFrame::Activity(rank, text) => shared.store_activity_answer(rank, text),
+                ControlFrame::AskLabels(rank, sequence) => {
+                    shared.answer_label_query(rank, sequence, self)
+                }
+                ControlFrame::Labels(rank, sequence, labels) => {
+                    shared.store_label_answer(rank, sequence, labels);
                 }
             }
         }
-        *lock(&self.intake) = intake;
-        Ok(Next::Keep)
+        *lock(&self.frame_buffer) = frame_buffer;
+        Ok(WatchAction::Keep)
     }
 }
 
-impl Watched for Line {
+impl DescriptorHandler for ControlConnection {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    fn on_readable(&self) -> Next {
-        let Some(shared) = self.shared.upgrade() else { return Next::Done };
-        match self.read(&shared) {
-            Ok(Next::Keep) => Next::Keep,
-            Ok(Next::Done) => {
-                self.over.store(true, Ordering::Release);
-                Next::Done
+    fn on_readable(&self) -> WatchAction {
+        let Some(shared) = self.shared.upgrade() else { return WatchAction::Done };
+        match self.read_frames(&shared) {
+            Ok(WatchAction::Keep) => WatchAction::Keep,
+            Ok(WatchAction::Done) => {
+                self.is_finished.store(true, Ordering::Release);
+                WatchAction::Done
             }
             Err(why) => {
-                self.over.store(true, Ordering::Release);
+                self.is_finished.store(true, Ordering::Release);
                 let name = shared.name(self.leader);
                 let message = format!("{name} died, or its host cannot be reached any more: {why}");
                 let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(self.leader);
-                let error = error.with_fault(Fault::Unreachable);
-                shared.fail_here(&error);
-                Next::Done
+                let error = error.with_fault(RankFault::Unreachable);
+                shared.fail_all_nodes(&error);
+                WatchAction::Done
             }
         }
     }
 
-    fn on_writable(&self) -> Next {
+    fn on_writable(&self) -> WatchAction {
         self.flush();
-        Next::Keep
+        WatchAction::Keep
     }
 }

@@ -1,22 +1,24 @@
 //! What the algorithms and the matching engine call: sending, receiving, resting.
 
-use super::door::{Door, lock};
-use super::hello::Purpose;
-use super::last_words;
-use super::mesh::{Out, Shared, leave};
-use super::standing::{HAS_DIED, HAS_LEFT, PRESENT};
+use super::failure_notice;
+use super::hello::ConnectionPurpose;
+use super::listener_registry::{ListenerRegistry, lock};
+use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
+use super::peer_state::{HAS_DIED, HAS_LEFT, PRESENT};
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 use crate::base::label::Label;
-use crate::base::log::Level;
+use crate::base::log::LogLevel;
 use crate::sys::poll::{Interest, PollSet};
 use crate::sys::socket;
-use crate::sys::stream::Stream;
-use crate::transport::{Attendant, Channel, Direction, Endpoint, PeerName, Wish};
-use crate::wait::service::Watch;
-use crate::wait::{Pace, io};
+use crate::sys::stream::SocketStream;
+use crate::transport::{
+    Channel, Endpoint, PeerName, ProgressHandler, StreamDirection, StreamInterest,
+};
+use crate::wait::service::DescriptorWatch;
+use crate::wait::{WaitPolicy, io};
 use serde_json::{Value, json};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
@@ -25,115 +27,119 @@ use std::time::Duration;
 
 /// For how long an address that refuses is tried again: of a rank that has died its node tells
 /// meanwhile.
-const REFUSED: Duration = Duration::from_millis(500);
+const REFUSED_RETRY_TIME: Duration = Duration::from_millis(500);
 
 /// This process's end of all streams of a group.
 #[derive(Debug)]
-pub struct Mesh {
-    pub(super) shared: Arc<Shared>,
-    pub(super) door: Arc<Door>,
+pub struct TcpMesh {
+    pub(super) shared: Arc<TcpMeshShared>,
+    pub(super) registry: Arc<ListenerRegistry>,
     /// What a rest waits for; kept, so that resting allocates nothing.
-    pub(super) resting: Mutex<Rest>,
-    pub(super) watches: Vec<Watch>,
+    pub(super) poll_scratch: Mutex<PollScratch>,
+    pub(super) watches: Vec<DescriptorWatch>,
 }
 
 /// The room that a rest needs.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
-    set: PollSet,
+pub(super) struct PollScratch {
+    poll_set: PollSet,
     /// Keeps the descriptors of the set open.
-    streams: Vec<Arc<Stream>>,
+    streams: Vec<Arc<SocketStream>>,
 }
 
 /// Whether a wish needs to be waited for.
-enum Outlook {
+enum WaitCondition {
     /// It may have come true.
-    Now,
+    MaybeReady,
     /// It comes true when this can be read or written.
-    When(Arc<Stream>),
+    OnStream(Arc<SocketStream>),
     /// The event tells.
-    Told,
+    OnEvent,
 }
 
-impl Mesh {
+impl TcpMesh {
     /// Begins to connect a stream that is used for the first time.
-    fn begin(&self, to: Rank, channel: Channel) -> Result<usize> {
-        let dial =
-            self.shared.dial(to, Purpose::Stream(channel), Some(Deadline::after(REFUSED)))?;
-        *lock(&self.shared.slot(to, channel).out) = Out::Dialing(Arc::clone(&dial));
+    fn begin_connect(&self, to: Rank, channel: Channel) -> Result<usize> {
+        let connector = self.shared.new_connector(
+            to,
+            ConnectionPurpose::Stream(channel),
+            Some(Deadline::after(REFUSED_RETRY_TIME)),
+        )?;
+        *lock(&self.shared.stream_pair(to, channel).outgoing) =
+            OutgoingStream::Connecting(Arc::clone(&connector));
         // Not under the lock: where it fails at once, that is said in the same place.
-        dial.start();
+        connector.start();
         Ok(0)
     }
 
-    fn outlook(&self, wish: &Wish) -> Outlook {
+    fn wait_condition(&self, wish: &StreamInterest) -> WaitCondition {
         let shared = self.shared.as_ref();
-        let slot = shared.slot(wish.peer, wish.channel);
-        let standing = shared.standing(wish.peer);
-        if standing == HAS_DIED {
+        let slot = shared.stream_pair(wish.peer, wish.channel);
+        let peer_state = shared.peer_state(wish.peer);
+        if peer_state == HAS_DIED {
             // Nothing more comes; only the reason does.
-            return Outlook::Told;
+            return WaitCondition::OnEvent;
         }
         // Nor does anything go to one that leaves.
-        let (present, leaving) = (standing == PRESENT, standing == HAS_LEFT);
+        let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
         match wish.direction {
-            Direction::In => match &*lock(&slot.incoming) {
-                Some(stream) => Outlook::When(Arc::clone(stream)),
-                None if present || leaving => Outlook::Told,
-                None => Outlook::Now,
+            StreamDirection::In => match &*lock(&slot.incoming) {
+                Some(stream) => WaitCondition::OnStream(Arc::clone(stream)),
+                None if present || leaving => WaitCondition::OnEvent,
+                None => WaitCondition::MaybeReady,
             },
-            Direction::Out if leaving => Outlook::Told,
-            Direction::Out if !present => Outlook::Now,
-            Direction::Out => match &*lock(&slot.out) {
-                Out::Open(stream) => Outlook::When(Arc::clone(stream)),
-                Out::Dialing(_) => Outlook::Told,
-                Out::Unused | Out::Failed(_) => Outlook::Now,
+            StreamDirection::Out if leaving => WaitCondition::OnEvent,
+            StreamDirection::Out if !present => WaitCondition::MaybeReady,
+            StreamDirection::Out => match &*lock(&slot.outgoing) {
+                OutgoingStream::Open(stream) => WaitCondition::OnStream(Arc::clone(stream)),
+                OutgoingStream::Connecting(_) => WaitCondition::OnEvent,
+                OutgoingStream::Unused | OutgoingStream::Failed(_) => WaitCondition::MaybeReady,
             },
         }
     }
 }
 
-impl Endpoint for Mesh {
+impl Endpoint for TcpMesh {
     fn rank(&self) -> Rank {
         self.shared.me
     }
 
     fn size(&self) -> WorldSize {
-        self.shared.ranks()
+        self.shared.rank_count()
     }
 
     fn peer(&self, rank: Rank) -> &PeerName {
         self.shared.name(rank)
     }
 
-    fn lanes(&self) -> u8 {
+    fn collective_streams(&self) -> u8 {
         self.shared.lanes
     }
 
-    fn pace(&self) -> Pace {
-        self.shared.pace
+    fn wait_policy(&self) -> WaitPolicy {
+        self.shared.wait_policy
     }
 
     fn try_send(&self, to: Rank, channel: Channel, parts: &[Src<'_>]) -> Result<usize> {
         let shared = self.shared.as_ref();
-        if shared.standing(to) != PRESENT {
-            return shared.after_the_end(to);
+        if shared.peer_state(to) != PRESENT {
+            return shared.result_after_end(to);
         }
-        let out = lock(&shared.slot(to, channel).out);
+        let out = lock(&shared.stream_pair(to, channel).outgoing);
         let has_ended = match &*out {
-            Out::Open(stream) => match stream.send_parts(parts) {
+            OutgoingStream::Open(stream) => match stream.send_parts(parts) {
                 Ok(sent) => return Ok(sent),
-                Err(cause) => shared.judge(to, &cause)?,
+                Err(cause) => shared.classify_error(to, &cause)?,
             },
-            Out::Dialing(_) => return Ok(0),
-            Out::Failed(error) => return Err(error.clone()),
-            Out::Unused => {
+            OutgoingStream::Connecting(_) => return Ok(0),
+            OutgoingStream::Failed(error) => return Err(error.clone()),
+            OutgoingStream::Unused => {
                 drop(out);
-                return self.begin(to, channel);
+                return self.begin_connect(to, channel);
             }
         };
         drop(out);
-        if has_ended { shared.after_the_end(to) } else { Ok(0) }
+        if has_ended { shared.result_after_end(to) } else { Ok(0) }
     }
 
     fn try_receive(&self, from: Rank, channel: Channel, into: Dst<'_>) -> Result<usize> {
@@ -141,92 +147,92 @@ impl Endpoint for Mesh {
         if into.is_empty() {
             return Ok(0);
         }
-        let mut incoming = lock(&shared.slot(from, channel).incoming);
+        let mut incoming = lock(&shared.stream_pair(from, channel).incoming);
         let Some(stream) = incoming.as_ref() else {
             drop(incoming);
-            return shared.after_the_end(from);
+            return shared.result_after_end(from);
         };
         let has_ended = match stream.receive_into(into) {
             Ok(0) => {
                 shared.mark_left(from);
                 // It would be found to have its end again and again.
-                incoming.take().iter().for_each(|stream| leave(stream));
+                incoming.take().iter().for_each(|stream| close_gracefully(stream));
                 true
             }
             Ok(got) => return Ok(got),
-            Err(cause) => shared.judge(from, &cause)?,
+            Err(cause) => shared.classify_error(from, &cause)?,
         };
         drop(incoming);
-        if has_ended { shared.after_the_end(from) } else { Ok(0) }
+        if has_ended { shared.result_after_end(from) } else { Ok(0) }
     }
 
-    fn rest(&self, wishes: &[Wish], limit: Duration) {
+    fn wait_for_streams(&self, wishes: &[StreamInterest], limit: Duration) {
         let shared = self.shared.as_ref();
-        let bell = shared.domain.region().bell(shared.domain.rank());
-        let mut rest = lock(&self.resting);
-        let Rest { set, streams } = &mut *rest;
+        let bell = shared.domain.region().doorbell(shared.domain.rank());
+        let mut scratch = lock(&self.poll_scratch);
+        let PollScratch { poll_set: set, streams } = &mut *scratch;
         set.push(shared.wake.as_fd(), Interest::READ);
         bell.listen();
-        let mut may_sleep = !shared.domain.region().failure().is_set();
+        let mut may_sleep = !shared.domain.region().abort_record().is_set();
         for wish in wishes {
-            match self.outlook(wish) {
-                Outlook::Now => may_sleep = false,
-                Outlook::Told => {}
-                Outlook::When(stream) => {
-                    let write = wish.direction == Direction::Out;
+            match self.wait_condition(wish) {
+                WaitCondition::MaybeReady => may_sleep = false,
+                WaitCondition::OnEvent => {}
+                WaitCondition::OnStream(stream) => {
+                    let write = wish.direction == StreamDirection::Out;
                     set.push(stream.as_fd(), Interest { read: !write, write });
                     streams.push(stream);
                 }
             }
         }
-        if may_sleep && let Err(cause) = io::any(set, limit) {
-            crate::log!(Level::Error, "cannot wait for peers: {cause}");
+        if may_sleep && let Err(cause) = io::wait_for_any(set, limit) {
+            crate::log!(LogLevel::Error, "cannot wait for peers: {cause}");
         }
         bell.stop_listening();
         // The caller looks at everything after this. Where it is not raised, a call is saved.
-        if set.first_is_ready() {
+        if set.is_first_ready() {
             shared.wake.clear();
         }
         set.clear();
         streams.clear();
     }
 
-    fn ready(&self, peers: &mut Vec<Rank>) {
+    fn collect_ready_peers(&self, peers: &mut Vec<Rank>) {
         self.shared.messages.ready(peers);
     }
 
-    fn set_attendant(&self, attendant: Weak<dyn Attendant>) {
+    fn set_progress_handler(&self, attendant: Weak<dyn ProgressHandler>) {
         if let Err(error) = self.shared.messages.set_attendant(attendant) {
-            self.shared.fail_here(&error);
+            self.shared.fail_all_nodes(&error);
         }
     }
 
-    fn pause_attendant(&self, paused: bool) {
+    fn pause_progress_handler(&self, paused: bool) {
         self.shared.messages.pause(paused);
     }
 
-    fn ask(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        self.shared.ask(ranks)
+    fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        self.shared.query_activity(ranks)
     }
 
     fn labels(&self, rank: Rank, sequence: u64) -> Vec<Label> {
-        self.shared.ask_labels(rank, sequence)
+        self.shared.query_labels(rank, sequence)
     }
 
     fn describe(&self) -> Value {
         let shared = self.shared.as_ref();
         let advert = &shared.members[shared.me].advert;
-        let open = shared.slots.iter().find_map(|slot| match &*lock(&slot.out) {
-            Out::Open(stream) => Some(socket::congestion_control(stream.as_ref())),
+        let open = shared.stream_pairs.iter().find_map(|slot| match &*lock(&slot.outgoing) {
+            OutgoingStream::Open(stream) => Some(socket::congestion_control(stream.as_ref())),
             _ => None,
         });
-        let addresses = |list: &[super::advert::Offer]| -> Vec<String> {
+        let addresses = |list: &[super::advert::RailAddress]| -> Vec<String> {
             list.iter().map(|offer| offer.address.to_string()).collect()
         };
         json!({
-            "addresses": addresses(&advert.anyone),
-            "addresses_near": addresses(&advert.near),
-            "why": advert.why,
+            "addresses": addresses(&advert.routable),
+            "addresses_near": addresses(&advert.same_netns),
+            "why": advert.reason,
             "lanes": shared.lanes,
             "congestion_control": open,
         })
@@ -241,28 +247,30 @@ impl Endpoint for Mesh {
     }
 }
 
-impl Drop for Mesh {
+impl Drop for TcpMesh {
     fn drop(&mut self) {
         let shared = self.shared.as_ref();
-        shared.leaving.store(true, Ordering::Release);
-        self.door.forget((shared.group, shared.me));
-        shared.messages.end();
+        shared.is_leaving.store(true, Ordering::Release);
+        self.registry.unregister((shared.group, shared.me));
+        shared.messages.stop();
         self.watches.clear();
-        for dial in lock(&shared.dials).drain(..) {
+        for dial in lock(&shared.connectors).drain(..) {
             dial.cancel();
         }
-        shared.end_lines();
+        shared.close_control_connections();
         let failure = shared.domain.failure();
-        for slot in &shared.slots {
-            let out = std::mem::take(&mut *lock(&slot.out));
+        for slot in &shared.stream_pairs {
+            let out = std::mem::take(&mut *lock(&slot.outgoing));
             match &out {
-                Out::Dialing(dial) => dial.cancel(),
-                Out::Open(stream) => leave(stream),
-                Out::Unused | Out::Failed(_) => {}
+                OutgoingStream::Connecting(dial) => dial.cancel(),
+                OutgoingStream::Open(stream) => close_gracefully(stream),
+                OutgoingStream::Unused | OutgoingStream::Failed(_) => {}
             }
             if let Some(stream) = lock(&slot.incoming).take() {
-                failure.iter().for_each(|reason| last_words::say(&stream, reason.clone()));
-                leave(&stream);
+                failure
+                    .iter()
+                    .for_each(|reason| failure_notice::send_reason(&stream, reason.clone()));
+                close_gracefully(&stream);
             }
         }
     }

@@ -8,11 +8,11 @@
 //! ```
 //! The one who has connected says the hello and reads the answer; only when it has found that right
 //! does it say [`CONFIRM`]; so both have checked both. The acceptor then puts the connection in its
-//! place and says [`TAKEN`], and only when that has come is the connection used: no byte is ahead
-//! of its stream, and whoever was too late for an acceptor that leaves knows it.
+//! place and says [`ACCEPTED`], and only when that has come is the connection used: no byte is
+//! ahead of its stream, and whoever was too late for an acceptor that leaves knows it.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
-use crate::transport::{Channel, MAX_LANES};
+use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
 
 const MAGIC: [u8; 8] = *b"distlnk1";
 const VERSION: u16 = 4;
@@ -26,25 +26,25 @@ pub(super) const WELCOME: u8 = 0;
 /// What the one who has connected says last.
 pub(super) const CONFIRM: u8 = b'C';
 /// What the acceptor says last. No refusal has this number.
-pub(super) const TAKEN: u8 = b'T';
+pub(super) const ACCEPTED: u8 = b'T';
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Purpose {
+pub(super) enum ConnectionPurpose {
     /// A stream, from the one who has connected to the other.
     Stream(Channel),
     /// News between the leaders of two nodes.
     Control,
     /// Words between two ranks of a group that has failed.
-    Reunion,
+    Reconnect,
 }
 
-impl Purpose {
+impl ConnectionPurpose {
     /// The peer's interface that is tried first.
     pub(super) fn rail(self) -> u8 {
         match self {
             Self::Stream(Channel::Collective(lane)) => lane,
-            Self::Stream(Channel::PointToPoint) | Self::Control | Self::Reunion => 0,
+            Self::Stream(Channel::PointToPoint) | Self::Control | Self::Reconnect => 0,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Purpose {
 /// One side's introduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) purpose: Purpose,
+    pub(super) purpose: ConnectionPurpose,
     pub(super) group: GroupId,
     pub(super) epoch: u32,
     pub(super) from: Rank,
@@ -60,38 +60,38 @@ pub(super) struct Hello {
     /// The speaker's own.
     pub(super) nonce: Nonce,
     /// What the speaker knows of the other.
-    pub(super) expected: Nonce,
+    pub(super) expected_nonce: Nonce,
 }
 
 /// Why a connection is not wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Refusal {
+pub(super) enum HelloRefusal {
     /// No libdist, or another version.
-    Foreign = 1,
+    UnknownProtocol = 1,
     /// The rank of the group that is asked for is not here: not yet, or no more.
-    NotHere = 2,
+    NoSuchRank = 2,
     /// Epoch, rank or nonce are not the group's.
-    Stranger = 3,
+    IdentityMismatch = 3,
     /// There is such a connection already.
-    Double = 4,
+    Duplicate = 4,
 }
 
-impl Refusal {
-    /// The inverse of the discriminant; an unknown number is `Foreign`.
+impl HelloRefusal {
+    /// The inverse of the discriminant; an unknown number is `UnknownProtocol`.
     pub(super) fn from_number(number: u8) -> Self {
-        let all = [Self::NotHere, Self::Stranger, Self::Double];
-        all.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::Foreign)
+        let all = [Self::NoSuchRank, Self::IdentityMismatch, Self::Duplicate];
+        all.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for HelloRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Foreign => "it speaks no protocol of this version of libdist",
-            Self::NotHere => "no such rank of this group is there",
-            Self::Stranger => "its epoch, rank or nonce is not the group's",
-            Self::Double => "there is such a connection already",
+            Self::UnknownProtocol => "it speaks no protocol of this version of libdist",
+            Self::NoSuchRank => "no such rank of this group is there",
+            Self::IdentityMismatch => "its epoch, rank or nonce is not the group's",
+            Self::Duplicate => "there is such a connection already",
         })
     }
 }
@@ -99,10 +99,10 @@ impl std::fmt::Display for Refusal {
 impl Hello {
     pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
         let (channel, lane) = match self.purpose {
-            Purpose::Stream(Channel::Collective(lane)) => (0, lane),
-            Purpose::Stream(Channel::PointToPoint) => (1, 0),
-            Purpose::Control => (2, 0),
-            Purpose::Reunion => (3, 0),
+            ConnectionPurpose::Stream(Channel::Collective(lane)) => (0, lane),
+            ConnectionPurpose::Stream(Channel::PointToPoint) => (1, 0),
+            ConnectionPurpose::Control => (2, 0),
+            ConnectionPurpose::Reconnect => (3, 0),
         };
         let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX).to_le_bytes();
         let mut bytes = [0; HELLO_BYTES];
@@ -115,31 +115,31 @@ impl Hello {
         bytes[20..24].copy_from_slice(&rank(self.to));
         bytes[24..40].copy_from_slice(&self.group.0);
         bytes[40..56].copy_from_slice(&self.nonce.0);
-        bytes[56..].copy_from_slice(&self.expected.0);
+        bytes[56..].copy_from_slice(&self.expected_nonce.0);
         bytes
     }
 
     /// The hello in these bytes.
     ///
     /// # Errors
-    /// `Foreign`.
-    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Refusal> {
+    /// `UnknownProtocol`.
+    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, HelloRefusal> {
         let number = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let rank = |at: usize| Rank::try_from(number(at)).unwrap_or(Rank::MAX);
         let nonce = |at: usize| Nonce(std::array::from_fn(|i| bytes[at + i]));
         let purpose = match (bytes[10], bytes[11]) {
-            (0, lane) if usize::from(lane) < MAX_LANES => {
-                Purpose::Stream(Channel::Collective(lane))
+            (0, lane) if usize::from(lane) < MAX_COLLECTIVE_STREAMS => {
+                ConnectionPurpose::Stream(Channel::Collective(lane))
             }
-            (1, 0) => Purpose::Stream(Channel::PointToPoint),
-            (2, 0) => Purpose::Control,
-            (3, 0) => Purpose::Reunion,
-            _ => return Err(Refusal::Foreign),
+            (1, 0) => ConnectionPurpose::Stream(Channel::PointToPoint),
+            (2, 0) => ConnectionPurpose::Control,
+            (3, 0) => ConnectionPurpose::Reconnect,
+            _ => return Err(HelloRefusal::UnknownProtocol),
         };
-        if !begins_well(bytes) {
-            return Err(Refusal::Foreign);
+        if !has_valid_prefix(bytes) {
+            return Err(HelloRefusal::UnknownProtocol);
         }
         Ok(Self {
             purpose,
@@ -148,15 +148,23 @@ impl Hello {
             from: rank(16),
             to: rank(20),
             nonce: nonce(40),
-            expected: nonce(56),
+            expected_nonce: nonce(56),
         })
     }
 
     /// What the other side says where it is the one that this hello is meant for.
-    pub(super) fn answer(&self) -> Self {
+    pub(super) fn expected_answer(&self) -> Self {
         let Self { purpose, group, epoch, .. } = *self;
         let (from, to) = (self.to, self.from);
-        Self { purpose, group, epoch, from, to, nonce: self.expected, expected: self.nonce }
+        Self {
+            purpose,
+            group,
+            epoch,
+            from,
+            to,
+            nonce: self.expected_nonce,
+            expected_nonce: self.nonce,
+        }
     }
 }
 
@@ -164,21 +172,21 @@ impl Hello {
 /// more must come.
 ///
 /// # Errors
-/// What the other side said, or `Stranger` where it is somebody else.
-pub(super) fn is_answered(hello: &Hello, answer: &[u8]) -> Result<bool, Refusal> {
+/// What the other side said, or `IdentityMismatch` where it is somebody else.
+pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, HelloRefusal> {
     match answer.split_first() {
         Some((&WELCOME, said)) => match said.first_chunk() {
-            Some(said) if Hello::decode(said) == Ok(hello.answer()) => Ok(true),
-            Some(_) => Err(Refusal::Stranger),
+            Some(said) if Hello::decode(said) == Ok(hello.expected_answer()) => Ok(true),
+            Some(_) => Err(HelloRefusal::IdentityMismatch),
             None => Ok(false),
         },
-        Some((&number, _)) => Err(Refusal::from_number(number)),
+        Some((&number, _)) => Err(HelloRefusal::from_number(number)),
         None => Ok(false),
     }
 }
 
 /// False once the bytes that have come so far cannot become a hello.
-pub(super) fn begins_well(bytes: &[u8]) -> bool {
+pub(super) fn has_valid_prefix(bytes: &[u8]) -> bool {
     let [low, high] = VERSION.to_le_bytes();
     MAGIC.iter().chain(&[low, high]).zip(bytes).all(|(a, b)| a == b)
 }
@@ -188,12 +196,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn purposes() -> impl Strategy<Value = Purpose> {
+    fn purposes() -> impl Strategy<Value = ConnectionPurpose> {
         prop_oneof![
-            (0..8_u8).prop_map(|lane| Purpose::Stream(Channel::Collective(lane))),
-            Just(Purpose::Stream(Channel::PointToPoint)),
-            Just(Purpose::Control),
-            Just(Purpose::Reunion),
+            (0..8_u8).prop_map(|lane| ConnectionPurpose::Stream(Channel::Collective(lane))),
+            Just(ConnectionPurpose::Stream(Channel::PointToPoint)),
+            Just(ConnectionPurpose::Control),
+            Just(ConnectionPurpose::Reconnect),
         ]
     }
 
@@ -207,37 +215,42 @@ mod tests {
                 from,
                 to,
                 nonce: Nonce(nonce),
-                expected: Nonce(expected),
+                expected_nonce: Nonce(expected),
             },
         )
     }
 
     proptest! {
         #[test]
-        fn a_hello_survives_its_bytes(hello in hellos()) {
+        fn hello_round_trips(hello in hellos()) {
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-            prop_assert_eq!(hello.answer().answer(), hello);
+            prop_assert_eq!(hello.expected_answer().expected_answer(), hello);
         }
 
         #[test]
-        fn a_changed_byte_is_a_refusal_or_another_hello(
+        fn changed_byte_is_refused_or_decodes_differently(
             hello in hellos(), at in 0..HELLO_BYTES, bits in 1..=u8::MAX,
         ) {
             let mut bytes = hello.encode();
             bytes[at] ^= bits;
             prop_assert!(Hello::decode(&bytes) != Ok(hello));
             if at < 10 {
-                prop_assert_eq!(Hello::decode(&bytes), Err(Refusal::Foreign));
-                prop_assert!(!begins_well(&bytes[..=at]));
+                prop_assert_eq!(Hello::decode(&bytes), Err(HelloRefusal::UnknownProtocol));
+                prop_assert!(!has_valid_prefix(&bytes[..=at]));
             }
         }
     }
 
     #[test]
-    fn refusals_survive_their_numbers() {
-        for refusal in [Refusal::Foreign, Refusal::NotHere, Refusal::Stranger, Refusal::Double] {
-            assert_eq!(Refusal::from_number(refusal as u8), refusal);
+    fn refusal_numbers_round_trip() {
+        for refusal in [
+            HelloRefusal::UnknownProtocol,
+            HelloRefusal::NoSuchRank,
+            HelloRefusal::IdentityMismatch,
+            HelloRefusal::Duplicate,
+        ] {
+            assert_eq!(HelloRefusal::from_number(refusal as u8), refusal);
         }
-        assert_eq!(Refusal::from_number(200), Refusal::Foreign);
+        assert_eq!(HelloRefusal::from_number(200), HelloRefusal::UnknownProtocol);
     }
 }

@@ -5,32 +5,32 @@
 //! network name space. Loopback is only ever among the latter.
 
 use crate::base::error::{Error, Result};
-use crate::sys::netif::Interface;
+use crate::sys::netif::NetworkInterface;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// What the user says, and what the system does.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rules {
+pub(super) struct InterfaceRules {
     /// The list of interfaces and the name of its variable.
     pub(super) list: Option<(String, &'static str)>,
     /// The only family that is wanted.
-    pub(super) family: Option<Family>,
+    pub(super) family: Option<AddressFamily>,
     /// The address that this host sends from to the store.
-    pub(super) to_store: Option<IpAddr>,
+    pub(super) store_source: Option<IpAddr>,
     /// The store's address as the user gave it means this host, wherever it is read.
     pub(super) is_local_job: bool,
     /// The address that this host sends from to anywhere else.
-    pub(super) to_world: Option<IpAddr>,
+    pub(super) default_source: Option<IpAddr>,
 }
 
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum AddressFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl AddressFamily {
     fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -53,7 +53,7 @@ impl Family {
 
 /// An address without a port, and which of the chosen interfaces it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chosen {
+pub(super) struct InterfaceAddress {
     /// The port is 0.
     pub(super) address: SocketAddr,
     pub(super) rail: u8,
@@ -61,13 +61,13 @@ pub(super) struct Chosen {
 
 /// What came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
-    pub(super) anyone: Vec<Chosen>,
-    pub(super) near: Vec<Chosen>,
+pub(super) struct InterfaceChoice {
+    pub(super) routable: Vec<InterfaceAddress>,
+    pub(super) same_netns: Vec<InterfaceAddress>,
     /// How many interfaces take turns.
     pub(super) rails: u8,
     /// In words.
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
 /// The most interfaces that take turns.
@@ -77,19 +77,25 @@ pub(super) const MAX_RAILS: usize = 8;
 ///
 /// # Errors
 /// `InvalidArgument` where the list names nothing that there is, with what there is.
-pub(super) fn choose(interfaces: &[Interface], rules: &Rules) -> Result<Choice> {
-    let usable: Vec<&Interface> = interfaces
+pub(super) fn choose_interfaces(
+    interfaces: &[NetworkInterface],
+    rules: &InterfaceRules,
+) -> Result<InterfaceChoice> {
+    let usable: Vec<&NetworkInterface> = interfaces
         .iter()
-        .filter(|it| it.up && rules.family.is_none_or(|family| family == Family::of(it.address)))
+        .filter(|it| {
+            it.is_up && rules.family.is_none_or(|family| family == AddressFamily::of(it.address))
+        })
         .collect();
     let choice = match &rules.list {
-        Some((list, variable)) => named(&usable, list, variable, rules)?,
+        Some((list, variable)) => choose_named(&usable, list, variable, rules)?,
         None => {
-            let to_store = rules.to_store.and_then(|ip| wanted_on_same(interfaces, &usable, ip));
-            routed(&usable, &Rules { to_store, ..rules.clone() })
+            let to_store =
+                rules.store_source.and_then(|ip| same_interface_address(interfaces, &usable, ip));
+            choose_by_route(&usable, &InterfaceRules { store_source: to_store, ..rules.clone() })
         }
     };
-    if choice.near.is_empty() {
+    if choice.same_netns.is_empty() {
         let message = format!(
             "no interface of this host has an address to listen on; there are: {}",
             describe(interfaces)
@@ -100,8 +106,13 @@ pub(super) fn choose(interfaces: &[Interface], rules: &Rules) -> Result<Choice> 
 }
 
 /// Those that the user has named.
-fn named(usable: &[&Interface], list: &str, variable: &str, rules: &Rules) -> Result<Choice> {
-    let refuse = |why: String| {
+fn choose_named(
+    usable: &[&NetworkInterface],
+    list: &str,
+    variable: &str,
+    rules: &InterfaceRules,
+) -> Result<InterfaceChoice> {
+    let invalid_list = |why: String| {
         let there = describe(usable.iter().copied());
         Error::invalid(format!("{variable}=\"{list}\" {why}; there are: {there}"))
     };
@@ -111,99 +122,118 @@ fn named(usable: &[&Interface], list: &str, variable: &str, rules: &Rules) -> Re
     };
     let all_exact = items.starts_with('=');
     let items: Vec<&str> = items.split(',').map(str::trim).filter(|it| !it.is_empty()).collect();
-    let fits = |item: &str, it: &Interface| match item.strip_prefix('=') {
+    let matches = |item: &str, it: &NetworkInterface| match item.strip_prefix('=') {
         Some(name) => it.name == name,
         None if all_exact => it.name == item,
         None => it.name.starts_with(item),
     };
-    let mut rails: Vec<Vec<&Interface>> = Vec::new();
+    let mut rails: Vec<Vec<&NetworkInterface>> = Vec::new();
     if excludes {
-        let kept = |it: &&&Interface| !it.loopback && !items.iter().any(|item| fits(item, it));
-        rails.extend(by_name(usable.iter().filter(kept).copied().filter(is_wide)));
+        let is_kept = |it: &&&NetworkInterface| {
+            !it.is_loopback && !items.iter().any(|item| matches(item, it))
+        };
+        rails.extend(group_by_name(
+            usable.iter().filter(is_kept).copied().filter(is_not_link_local),
+        ));
     }
     for item in items.iter().filter(|_| !excludes) {
-        let of_item: Vec<&Interface> = match item.parse::<IpAddr>() {
+        let of_item: Vec<&NetworkInterface> = match item.parse::<IpAddr>() {
             Ok(address) => usable.iter().copied().filter(|it| it.address == address).collect(),
             Err(_) => {
                 let exact = usable.iter().any(|it| it.name == *item);
-                let fits = |it: &&&Interface| if exact { it.name == *item } else { fits(item, it) };
-                usable.iter().filter(fits).copied().filter(is_wide).collect()
+                let matches = |it: &&&NetworkInterface| {
+                    if exact { it.name == *item } else { matches(item, it) }
+                };
+                usable.iter().filter(matches).copied().filter(is_not_link_local).collect()
             }
         };
         if of_item.is_empty() {
-            return Err(refuse(format!("names no interface that is up (\"{item}\")")));
+            return Err(invalid_list(format!("names no interface that is up (\"{item}\")")));
         }
         // One interface takes one turn, however often it is named.
-        let known = |it: &&Interface| rails.iter().flatten().any(|known| known.name == it.name);
-        let of_item: Vec<&Interface> = of_item.into_iter().filter(|it| !known(it)).collect();
-        rails.extend(by_name(of_item.into_iter()));
+        let known =
+            |it: &&NetworkInterface| rails.iter().flatten().any(|known| known.name == it.name);
+        let of_item: Vec<&NetworkInterface> = of_item.into_iter().filter(|it| !known(it)).collect();
+        rails.extend(group_by_name(of_item.into_iter()));
     }
     rails.truncate(MAX_RAILS);
     if rails.is_empty() {
-        return Err(refuse("leaves no interface that is up".to_owned()));
+        return Err(invalid_list("leaves no interface that is up".to_owned()));
     }
-    let first = rules.to_store.map_or(Family::V4, Family::of);
+    let first = rules.store_source.map_or(AddressFamily::V4, AddressFamily::of);
     for rail in &mut rails {
-        rail.sort_by_key(|it| Family::of(it.address) != first);
+        rail.sort_by_key(|it| AddressFamily::of(it.address) != first);
     }
-    let near = number(&rails);
-    let outward = outward_of(&near);
+    let near = number_rails(&rails);
+    let routable = routable_only(&near);
     let names: Vec<&str> =
         rails.iter().filter_map(|rail| Some(rail.first()?.name.as_str())).collect();
-    let why = format!("{variable}=\"{list}\" means {}", names.join(", "));
+    let reason = format!("{variable}=\"{list}\" means {}", names.join(", "));
     let rails = u8::try_from(rails.len()).unwrap_or(u8::MAX);
-    Ok(Choice { anyone: outward, near, rails, why })
+    Ok(InterfaceChoice { routable, same_netns: near, rails, reason })
 }
 
 /// An own address, or where that is not of the wanted family, one of its interface that is.
-fn wanted_on_same(all: &[Interface], usable: &[&Interface], ip: IpAddr) -> Option<IpAddr> {
+fn same_interface_address(
+    all: &[NetworkInterface],
+    usable: &[&NetworkInterface],
+    ip: IpAddr,
+) -> Option<IpAddr> {
     let of_ip = all.iter().find(|it| it.address == ip.to_canonical())?;
     let same = || usable.iter().filter(|it| it.name == of_ip.name);
-    let found =
-        same().find(|it| it.address == of_ip.address).or_else(|| same().find(|it| is_wide(it)));
+    let found = same()
+        .find(|it| it.address == of_ip.address)
+        .or_else(|| same().find(|it| is_not_link_local(it)));
     found.map(|it| it.address)
 }
 
 /// The interface that leads to the store, or out of the host.
-fn routed(usable: &[&Interface], rules: &Rules) -> Choice {
+fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> InterfaceChoice {
     let has = |ip: &IpAddr| usable.iter().any(|it| it.address == ip.to_canonical());
-    let to_store = rules.to_store.filter(has);
-    let outward = |ip: &IpAddr| !ip.is_loopback() && has(ip);
-    let first_wide = || usable.iter().find(|it| !it.loopback && is_wide(it)).map(|it| it.address);
-    let (source, mut why) = match to_store {
-        Some(ip) if outward(&ip) => (Some(ip), "it is on the way to the store"),
+    let to_store = rules.store_source.filter(has);
+    let is_routable = |ip: &IpAddr| !ip.is_loopback() && has(ip);
+    let first_up =
+        || usable.iter().find(|it| !it.is_loopback && is_not_link_local(it)).map(|it| it.address);
+    let (source, mut reason) = match to_store {
+        Some(ip) if is_routable(&ip) => (Some(ip), "it is on the way to the store"),
         Some(_) if rules.is_local_job => (None, "the store is on the loopback interface"),
-        _ => match rules.to_world.filter(outward) {
+        _ => match rules.default_source.filter(is_routable) {
             Some(ip) => (Some(ip), "it is on the way out of this host"),
-            None => (first_wide(), "it is the first one that is up"),
+            None => (first_up(), "it is the first one that is up"),
         },
     };
     if source.is_none() && !rules.is_local_job {
-        why = "this host has no other interface that is up";
+        reason = "this host has no other interface that is up";
     }
     let source = source.map(|ip| ip.to_canonical());
     let chosen = source.and_then(|ip| usable.iter().find(|it| it.address == ip)).copied();
-    let mut rail: Vec<&Interface> = chosen.into_iter().collect();
+    let mut rail: Vec<&NetworkInterface> = chosen.into_iter().collect();
     if let Some(chosen) = chosen {
-        let other = |it: &&&Interface| {
+        let other = |it: &&&NetworkInterface| {
             it.name == chosen.name
-                && Family::of(it.address) != Family::of(chosen.address)
-                && is_wide(it)
+                && AddressFamily::of(it.address) != AddressFamily::of(chosen.address)
+                && is_not_link_local(it)
         };
         rail.extend(usable.iter().find(other).copied());
     }
-    let anyone = outward_of(&number(std::slice::from_ref(&rail)));
-    let loopback: Vec<&Interface> = usable.iter().copied().filter(|it| it.loopback).collect();
+    let anyone = routable_only(&number_rails(std::slice::from_ref(&rail)));
+    let loopback: Vec<&NetworkInterface> =
+        usable.iter().copied().filter(|it| it.is_loopback).collect();
     // Whoever reaches the store through the loopback interface is near.
     let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || anyone.is_empty();
     let near_rail = if is_near { [loopback, rail].concat() } else { rail };
-    let near = number(std::slice::from_ref(&near_rail));
+    let near = number_rails(std::slice::from_ref(&near_rail));
     let name = chosen.map_or("loopback only", |it| it.name.as_str());
-    Choice { anyone, near, rails: 1, why: format!("{name}: {why}") }
+    InterfaceChoice {
+        routable: anyone,
+        same_netns: near,
+        rails: 1,
+        reason: format!("{name}: {reason}"),
+    }
 }
 
 /// Not an address that means something on its own link only.
-fn is_wide(it: &&Interface) -> bool {
+fn is_not_link_local(it: &&NetworkInterface) -> bool {
     match it.address {
         IpAddr::V4(ip) => !ip.is_link_local(),
         IpAddr::V6(ip) => !ip.is_unicast_link_local(),
@@ -212,8 +242,8 @@ fn is_wide(it: &&Interface) -> bool {
 
 /// Those that mean something on other hosts. A link's IPv6 address needs the number of the reader's
 /// own interface, which only readers of the same name space share.
-fn outward_of(list: &[Chosen]) -> Vec<Chosen> {
-    let is_outward = |it: &&Chosen| match it.address.ip() {
+fn routable_only(list: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
+    let is_outward = |it: &&InterfaceAddress| match it.address.ip() {
         IpAddr::V4(ip) => !ip.is_loopback(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
     };
@@ -221,8 +251,10 @@ fn outward_of(list: &[Chosen]) -> Vec<Chosen> {
 }
 
 /// Grouped by the interface, in the order of their first address.
-fn by_name<'a>(list: impl Iterator<Item = &'a Interface>) -> Vec<Vec<&'a Interface>> {
-    let mut groups: Vec<Vec<&Interface>> = Vec::new();
+fn group_by_name<'a>(
+    list: impl Iterator<Item = &'a NetworkInterface>,
+) -> Vec<Vec<&'a NetworkInterface>> {
+    let mut groups: Vec<Vec<&NetworkInterface>> = Vec::new();
     for it in list {
         match groups.iter_mut().find(|group| group.iter().any(|other| other.name == it.name)) {
             Some(group) => group.push(it),
@@ -232,14 +264,16 @@ fn by_name<'a>(list: impl Iterator<Item = &'a Interface>) -> Vec<Vec<&'a Interfa
     groups
 }
 
-fn number(rails: &[Vec<&Interface>]) -> Vec<Chosen> {
-    let of_rail = |(rail, list): (u8, &Vec<&Interface>)| {
-        list.iter().map(|it| Chosen { address: socket_address(it), rail }).collect::<Vec<_>>()
+fn number_rails(rails: &[Vec<&NetworkInterface>]) -> Vec<InterfaceAddress> {
+    let of_rail = |(rail, list): (u8, &Vec<&NetworkInterface>)| {
+        list.iter()
+            .map(|it| InterfaceAddress { address: socket_address(it), rail })
+            .collect::<Vec<_>>()
     };
     (0..).zip(rails).flat_map(of_rail).collect()
 }
 
-fn socket_address(it: &Interface) -> SocketAddr {
+fn socket_address(it: &NetworkInterface) -> SocketAddr {
     match it.address {
         IpAddr::V4(ip) => SocketAddr::from((ip, 0)),
         IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, it.scope).into(),
@@ -247,11 +281,11 @@ fn socket_address(it: &Interface) -> SocketAddr {
 }
 
 /// What there is, for messages.
-fn describe<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> String {
-    let groups = by_name(interfaces.into_iter());
-    let describe = |group: &Vec<&Interface>| {
+fn describe<'a>(interfaces: impl IntoIterator<Item = &'a NetworkInterface>) -> String {
+    let groups = group_by_name(interfaces.into_iter());
+    let describe = |group: &Vec<&NetworkInterface>| {
         let addresses: Vec<_> = group.iter().map(|it| it.address.to_string()).collect();
-        let down = if group.iter().all(|it| it.up) { "" } else { ", down" };
+        let down = if group.iter().all(|it| it.is_up) { "" } else { ", down" };
         let name = group.first().map_or("", |it| it.name.as_str());
         format!("{name} ({}{down})", addresses.join(", "))
     };

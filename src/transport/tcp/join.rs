@@ -1,30 +1,32 @@
 //! How a rank comes into a mesh: it opens the door, tells where that is, and once it knows the
 //! others, leaders connect to each other. Streams are made later, when they are first used.
 
-use super::advert::{Advert, Offer};
-use super::control::Line;
-use super::door::{Door, Guest, lock};
-use super::endpoint::{Mesh, Rest};
-use super::gate::Gate;
-use super::heart;
-use super::hello::Purpose;
-use super::interface::{self, Chosen, Family, Rules};
-use super::mesh::{Ends, Shared, Slot};
-use super::messages::Messages;
-use super::standing::PRESENT;
+use super::advert::{AddressAdvert, RailAddress};
+use super::control::ControlConnection;
+use super::endpoint::{PollScratch, TcpMesh};
+use super::heartbeat_monitor;
+use super::hello::ConnectionPurpose;
+use super::interface::{self, AddressFamily, InterfaceAddress, InterfaceRules};
+use super::listener_registry::{ConnectionAcceptor, ListenerRegistry, lock};
+use super::mesh::{StreamEndHandler, StreamPair, TcpMeshShared};
+use super::message_streams::MessageStreams;
+use super::peer_state::PRESENT;
+use super::reconnect::ReconnectEndpoint;
 use crate::base::config;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Nonce, Rank};
-use crate::base::log::Level;
-use crate::sys::event::Event;
+use crate::base::log::LogLevel;
+use crate::sys::eventfd::EventFd;
 use crate::sys::poll::Poller;
 use crate::sys::{host, netif, socket};
-use crate::transport::{Listener, MAX_LANES, PeerName, SharedDomain, Vitals};
-use crate::wait::bell::Bell;
-use crate::wait::nudge::Nudge;
-use crate::wait::service::{self, Alarm, Alarmed};
-use crate::wait::{Interrupt, Pace, until};
+use crate::transport::{
+    DoorbellListener, HeartbeatConfig, MAX_COLLECTIVE_STREAMS, PeerName, SharedDomain,
+};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::service::{self, Alarm, AlarmHandler};
+use crate::wait::service_task::ServiceTask;
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -32,14 +34,14 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// How long looking up the store's host may take; whoever asks has connected to it already.
-const LOOK_UP: Duration = Duration::from_secs(5);
+const STORE_LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait in one go before asking whether the others still try.
-const LOOK_AROUND: Duration = Duration::from_millis(250);
+const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is known of one rank of the group before they meet.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct TcpMember {
     /// Who it is.
     pub name: PeerName,
     /// The nonce that it published.
@@ -47,33 +49,33 @@ pub struct Member {
     /// Its node, counted from 0; the first rank of each node is the node's leader.
     pub node: usize,
     /// Where it can be reached.
-    pub advert: Advert,
+    pub advert: AddressAdvert,
 }
 
 /// Who meets whom.
 #[derive(Debug)]
-pub struct Party<'a> {
+pub struct TcpJoinConfig<'a> {
     /// The group.
     pub group: GroupId,
     /// Which life of the group.
     pub epoch: u32,
     /// All ranks, in order.
-    pub members: &'a [Member],
+    pub members: &'a [TcpMember],
     /// This one.
     pub me: Rank,
     /// When the leaders must have met.
     pub deadline: &'a Deadline,
     /// How this rank waits.
-    pub pace: Pace,
+    pub wait_policy: WaitPolicy,
     /// What they tell of themselves from then on.
-    pub vitals: Vitals,
+    pub vitals: HeartbeatConfig,
 }
 
 /// An open door, and what is to be told of it.
 #[derive(Debug)]
-pub struct Opening {
-    door: Arc<Door>,
-    advert: Advert,
+pub struct TcpListening {
+    registry: Arc<ListenerRegistry>,
+    advert: AddressAdvert,
 }
 
 /// Opens the door at the addresses that the environment asks for, or that lead to the store, whose
@@ -82,72 +84,82 @@ pub struct Opening {
 /// # Errors
 /// `InvalidArgument` for a variable that makes no sense here, `Connection` where no port is free,
 /// `System`.
-pub fn open(route_hint: Option<(&str, u16)>) -> Result<Opening> {
-    let rules = rules(route_hint)?;
-    let choice = interface::choose(&netif::interfaces()?, &rules)?;
-    let lanes = config::bounded(config::TCP_LANES, u64::from(choice.rails), 1, MAX_LANES as u64)?;
+pub fn listen(route_hint: Option<(&str, u16)>) -> Result<TcpListening> {
+    let rules = interface_rules(route_hint)?;
+    let choice = interface::choose_interfaces(&netif::interfaces()?, &rules)?;
+    let lanes = config::read_bounded(
+        config::TCP_LANES,
+        u64::from(choice.rails),
+        1,
+        MAX_COLLECTIVE_STREAMS as u64,
+    )?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
-    for chosen in choice.near.iter().chain(&choice.anyone) {
+    for chosen in choice.same_netns.iter().chain(&choice.routable) {
         if !addresses.contains(&chosen.address) {
             addresses.push(chosen.address);
         }
     }
-    let door = Door::open(&addresses, port_range()?.as_ref())?;
-    let offer = |chosen: &Chosen| {
+    let registry = ListenerRegistry::listen_on(&addresses, port_range()?.as_ref())?;
+    let rail_address = |chosen: &InterfaceAddress| {
         let mut address = chosen.address;
-        address.set_port(door.port(address.ip())?);
-        Some(Offer { address, rail: chosen.rail })
+        address.set_port(registry.port(address.ip())?);
+        Some(RailAddress { address, rail: chosen.rail })
     };
-    let advert = Advert {
-        anyone: choice.anyone.iter().filter_map(offer).collect(),
-        near: choice.near.iter().filter_map(offer).collect(),
-        space: host::network_space(),
+    let advert = AddressAdvert {
+        routable: choice.routable.iter().filter_map(rail_address).collect(),
+        same_netns: choice.same_netns.iter().filter_map(rail_address).collect(),
+        network_namespace: host::network_namespace(),
         rails: choice.rails,
         lanes: u8::try_from(lanes).unwrap_or(1),
-        why: choice.why,
+        reason: choice.reason,
     };
-    let offers = advert.near.iter().chain(&advert.anyone).map(|offer| offer.address.to_string());
-    let offers: Vec<_> = offers.collect();
-    crate::log!(Level::Info, "listening on {} ({})", offers.join(", "), advert.why);
-    Ok(Opening { door, advert })
+    let texts =
+        advert.same_netns.iter().chain(&advert.routable).map(|offer| offer.address.to_string());
+    let texts: Vec<_> = texts.collect();
+    crate::log!(LogLevel::Info, "listening on {} ({})", texts.join(", "), advert.reason);
+    Ok(TcpListening { registry, advert })
 }
 
-fn rules(route_hint: Option<(&str, u16)>) -> Result<Rules> {
-    let first = |variables: [config::Variable; 2]| -> Result<Option<(String, &'static str)>> {
+fn interface_rules(route_hint: Option<(&str, u16)>) -> Result<InterfaceRules> {
+    let first = |variables: [config::EnvVariable; 2]| -> Result<Option<(String, &'static str)>> {
         for variable in variables {
-            if let Some(text) = config::text(variable)? {
+            if let Some(text) = config::read_text(variable)? {
                 return Ok(Some((text, variable.name)));
             }
         }
         Ok(None)
     };
     let family = first([config::SOCKET_FAMILY, config::NCCL_SOCKET_FAMILY])?;
-    let family = family.map(|(text, name)| Family::parse(&text, name)).transpose()?;
-    let mut rules = Rules {
+    let family = family.map(|(text, name)| AddressFamily::parse(&text, name)).transpose()?;
+    let mut rules = InterfaceRules {
         list: first([config::SOCKET_IFNAME, config::GLOO_SOCKET_IFNAME])?,
         family,
-        ..Rules::default()
+        ..InterfaceRules::default()
     };
     if let Some((host, port)) = route_hint {
         // A store that cannot be found is found out by those who use it.
-        let found = socket::resolve(host, port, &Deadline::after(LOOK_UP)).unwrap_or_default();
-        let sources = found.iter().filter_map(|it| socket::source_towards(it.ip()).ok());
+        let found =
+            socket::resolve(host, port, &Deadline::after(STORE_LOOKUP_TIMEOUT)).unwrap_or_default();
+        let sources = found.iter().filter_map(|it| socket::source_address_for(it.ip()).ok());
         let sources: Vec<IpAddr> = sources.map(|ip| ip.to_canonical()).collect();
-        let fits =
-            |ip: &&IpAddr| family.is_none_or(|family| (family == Family::V4) == ip.is_ipv4());
+        let has_wanted_family = |ip: &&IpAddr| {
+            family.is_none_or(|family| (family == AddressFamily::V4) == ip.is_ipv4())
+        };
         // The interface counts, even where the store has no address of the wanted family.
-        rules.to_store = sources.iter().find(fits).or(sources.first()).copied();
+        rules.store_source = sources.iter().find(has_wanted_family).or(sources.first()).copied();
         // A host's own name may mean another loopback address there, and its real one elsewhere.
         rules.is_local_job = matches!(host, "localhost" | "127.0.0.1" | "::1" | "[::1]");
     }
     // Addresses that nobody has; nothing is sent.
-    let nobody = [IpAddr::from([198, 51, 100, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
-    rules.to_world = nobody.into_iter().find_map(|ip| socket::source_towards(ip).ok());
+    let documentation_addresses =
+        [IpAddr::from([198, 51, 100, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
+    rules.default_source =
+        documentation_addresses.into_iter().find_map(|ip| socket::source_address_for(ip).ok());
     Ok(rules)
 }
 
 fn port_range() -> Result<Option<RangeInclusive<u16>>> {
-    config::text(config::PORT_RANGE)?.map(|text| parse_range(&text)).transpose()
+    config::read_text(config::PORT_RANGE)?.map(|text| parse_range(&text)).transpose()
 }
 
 /// "low-high", or one port.
@@ -164,19 +176,19 @@ pub(super) fn parse_range(text: &str) -> Result<RangeInclusive<u16>> {
     }
 }
 
-impl Opening {
+impl TcpListening {
     #[cfg(test)]
-    pub(super) fn new(door: Arc<Door>, advert: Advert) -> Self {
-        Self { door, advert }
+    pub(super) fn new(door: Arc<ListenerRegistry>, advert: AddressAdvert) -> Self {
+        Self { registry: door, advert }
     }
 
     #[cfg(test)]
-    pub(super) fn advert_mut(&mut self) -> &mut Advert {
+    pub(super) fn advert_mut(&mut self) -> &mut AddressAdvert {
         &mut self.advert
     }
 
     /// What to tell the others.
-    pub fn advert(&self) -> &Advert {
+    pub fn advert(&self) -> &AddressAdvert {
         &self.advert
     }
 
@@ -184,163 +196,181 @@ impl Opening {
     ///
     /// # Errors
     /// `System`.
-    pub fn gate(&self, party: &Party<'_>) -> Result<Gate> {
-        Gate::open(Arc::clone(&self.door), party)
+    pub fn reconnect_endpoint(&self, party: &TcpJoinConfig<'_>) -> Result<ReconnectEndpoint> {
+        ReconnectEndpoint::open(Arc::clone(&self.registry), party)
     }
 
     /// Joins the others; `domain` is the one of this rank's node. Once all have joined, streams can
-    /// be used. `over` is asked now and then whether there is a reason not to wait any longer.
+    /// be used. `cancelled` is asked now and then whether there is a reason not to wait any longer.
     ///
     /// # Errors
     /// That reason, or the domain's failure; `Connection` or `Timeout` naming the leader that could
     /// not be reached; `System`.
     pub fn join(
         self,
-        party: &Party<'_>,
+        party: &TcpJoinConfig<'_>,
         domain: Arc<dyn SharedDomain>,
-        over: &dyn Fn() -> Option<Error>,
-    ) -> Result<Mesh> {
-        let leaders = leaders(party.members);
+        cancelled: &dyn Fn() -> Option<Error>,
+    ) -> Result<TcpMesh> {
+        let leaders = node_leaders(party.members);
         let node = party.members[party.me].node;
-        let shared = shared(party, domain, &leaders)?;
+        let shared = new_shared(party, domain, &leaders)?;
         let task = Arc::downgrade(&shared);
-        let news = Nudge::new(move || task.upgrade().iter().for_each(|shared| shared.pass_on()))?;
+        let forward_task = ServiceTask::new(move || {
+            task.upgrade().iter().for_each(|shared| shared.forward_updates())
+        })?;
         // Each is set once, here.
-        drop(shared.news.set(news));
-        drop(shared.undertaker.set(obituary_clock(&shared)?));
-        let ends = Ends { shared: Arc::downgrade(&shared), poller: Arc::clone(&shared.ends) };
-        let listener: Arc<dyn Listener> = shared.clone();
-        shared.domain.add_listener(Arc::downgrade(&listener));
-        let guest: Arc<dyn Guest> = shared.clone();
-        let key = (party.group, party.me);
-        self.door.register(key, Arc::downgrade(&guest))?;
-        // From here on, dropping it leaves.
-        let mesh = Mesh {
-            shared: Arc::clone(&shared),
-            door: self.door,
-            resting: Mutex::new(Rest::default()),
-            watches: vec![service::watch(Arc::new(ends))?],
+        drop(shared.forward_task.set(forward_task));
+        drop(shared.delayed_event_alarm.set(new_delayed_event_alarm(&shared)?));
+        let stream_ends = StreamEndHandler {
+            shared: Arc::downgrade(&shared),
+            poller: Arc::clone(&shared.end_poller),
         };
-        if shared.leads {
-            if let Some(rhythm) = party.vitals.rhythm {
-                heart::start(&shared, rhythm)?;
+        let listener: Arc<dyn DoorbellListener> = shared.clone();
+        shared.domain.add_listener(Arc::downgrade(&listener));
+        let acceptor: Arc<dyn ConnectionAcceptor> = shared.clone();
+        let key = (party.group, party.me);
+        self.registry.register(key, Arc::downgrade(&acceptor))?;
+        // From here on, dropping it leaves.
+        let mesh = TcpMesh {
+            shared: Arc::clone(&shared),
+            registry: self.registry,
+            poll_scratch: Mutex::new(PollScratch::default()),
+            watches: vec![service::watch(Arc::new(stream_ends))?],
+        };
+        if shared.is_leader {
+            if let Some(rhythm) = party.vitals.timing {
+                heartbeat_monitor::start(&shared, rhythm)?;
             }
             for &leader in leaders.iter().take(node) {
-                let dial = shared.dial(leader, Purpose::Control, Some(*party.deadline))?;
-                lock(&shared.dials).push(Arc::clone(&dial));
-                dial.start();
+                let connector = shared.new_connector(
+                    leader,
+                    ConnectionPurpose::Control,
+                    Some(*party.deadline),
+                )?;
+                lock(&shared.connectors).push(Arc::clone(&connector));
+                connector.start();
             }
-            await_lines(&shared, party, &leaders, over)?;
+            await_control_connections(&shared, party, &leaders, cancelled)?;
             // What happened before there was anybody to tell.
-            shared.pass_on();
+            shared.forward_updates();
         }
         Ok(mesh)
     }
 }
 
-fn obituary_clock(shared: &Arc<Shared>) -> Result<Alarm> {
+fn new_delayed_event_alarm(shared: &Arc<TcpMeshShared>) -> Result<Alarm> {
     #[derive(Debug)]
-    struct Clock(Weak<Shared>);
-    impl Alarmed for Clock {
+    struct DelayedEventAlarm(Weak<TcpMeshShared>);
+    impl AlarmHandler for DelayedEventAlarm {
         fn on_alarm(&self) {
-            self.0.upgrade().iter().for_each(|shared| shared.publish_obituaries());
+            self.0.upgrade().iter().for_each(|shared| shared.apply_due_events());
         }
     }
-    service::alarm(Arc::new(Clock(Arc::downgrade(shared))))
+    service::alarm(Arc::new(DelayedEventAlarm(Arc::downgrade(shared))))
 }
 
 /// The first rank of each node.
-fn leaders(members: &[Member]) -> Vec<Rank> {
+fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
     let nodes = members.iter().map(|member| member.node + 1).max().unwrap_or(0);
     (0..nodes)
         .map(|node| members.iter().position(|member| member.node == node).unwrap_or(usize::MAX))
         .collect()
 }
 
-fn shared(
-    party: &Party<'_>,
+fn new_shared(
+    party: &TcpJoinConfig<'_>,
     domain: Arc<dyn SharedDomain>,
     leaders: &[Rank],
-) -> Result<Arc<Shared>> {
+) -> Result<Arc<TcpMeshShared>> {
     let ranks = party.members.len();
-    let asked = party.members.first().map_or(1, |first| first.advert.lanes);
-    let lanes = asked.clamp(1, u8::try_from(MAX_LANES).unwrap_or(1));
-    let leads = leaders.contains(&party.me);
-    let (ends, wake, messages) = (Arc::new(Poller::new()?), Event::new()?, Messages::new()?);
-    let lines: Vec<Option<Arc<Line>>> =
-        if leads { leaders.iter().map(|_| None).collect() } else { Vec::new() };
+    let wanted_lanes = party.members.first().map_or(1, |first| first.advert.lanes);
+    let lanes = wanted_lanes.clamp(1, u8::try_from(MAX_COLLECTIVE_STREAMS).unwrap_or(1));
+    let is_leader = leaders.contains(&party.me);
+    let (end_poller, wake, messages) =
+        (Arc::new(Poller::new()?), EventFd::new()?, MessageStreams::new()?);
+    let control_connections: Vec<Option<Arc<ControlConnection>>> =
+        if is_leader { leaders.iter().map(|_| None).collect() } else { Vec::new() };
     let slots = ranks * (usize::from(lanes) + 1);
-    Ok(Arc::new_cyclic(|weak| Shared {
+    Ok(Arc::new_cyclic(|weak| TcpMeshShared {
         group: party.group,
         epoch: party.epoch,
         me: party.me,
         members: party.members.to_vec(),
         leaders: leaders.to_vec(),
         lanes,
-        pace: party.pace,
-        slots: (0..slots).map(|_| Slot::default()).collect(),
-        standings: (0..ranks).map(|_| AtomicU8::new(PRESENT)).collect(),
-        ends,
+        wait_policy: party.wait_policy,
+        stream_pairs: (0..slots).map(|_| StreamPair::default()).collect(),
+        peer_states: (0..ranks).map(|_| AtomicU8::new(PRESENT)).collect(),
+        end_poller,
         wake,
         messages,
-        obituaries: Mutex::default(),
-        undertaker: OnceLock::new(),
+        delayed_events: Mutex::default(),
+        delayed_event_alarm: OnceLock::new(),
         vitals: party.vitals,
-        heart: OnceLock::new(),
-        inquiry: Mutex::default(),
-        labels_asked: Mutex::default(),
-        lines: Mutex::new(lines),
-        dials: Mutex::default(),
-        unreached: Mutex::default(),
-        bell: Bell::default(),
-        leads,
-        spread: AtomicBool::new(false),
-        stirred: AtomicBool::new(false),
-        reported: Mutex::new(vec![false; domain.size()]),
-        passing: Mutex::default(),
-        news: OnceLock::new(),
-        leaving: AtomicBool::new(false),
+        heartbeat_alarm: OnceLock::new(),
+        activity_answers: Mutex::default(),
+        label_query: Mutex::default(),
+        control_connections: Mutex::new(control_connections),
+        connectors: Mutex::default(),
+        connect_error: Mutex::default(),
+        doorbell: Doorbell::default(),
+        is_leader,
+        is_failure_forwarded: AtomicBool::new(false),
+        is_failure_reported: AtomicBool::new(false),
+        reported_left: Mutex::new(vec![false; domain.size()]),
+        forwarding: Mutex::default(),
+        forward_task: OnceLock::new(),
+        is_leaving: AtomicBool::new(false),
         weak: weak.clone(),
         domain,
     }))
 }
 
 /// Waits until this leader is connected with all others.
-fn await_lines(
-    shared: &Shared,
-    party: &Party<'_>,
+fn await_control_connections(
+    shared: &TcpMeshShared,
+    party: &TcpJoinConfig<'_>,
     leaders: &[Rank],
-    over: &dyn Fn() -> Option<Error>,
+    cancelled: &dyn Fn() -> Option<Error>,
 ) -> Result<()> {
     let own = party.members[party.me].node;
     let missing = || -> Vec<Rank> {
-        let lines = lock(&shared.lines);
-        let absent = |node: &usize| *node != own && lines.get(*node).is_some_and(Option::is_none);
-        (0..leaders.len()).filter(absent).map(|node| leaders[node]).collect()
+        let lines = lock(&shared.control_connections);
+        let is_missing =
+            |node: &usize| *node != own && lines.get(*node).is_some_and(Option::is_none);
+        (0..leaders.len()).filter(is_missing).map(|node| leaders[node]).collect()
     };
-    let halted = || lock(&shared.unreached).clone().or_else(|| shared.domain.failure());
+    let abort_reason = || lock(&shared.connect_error).clone().or_else(|| shared.domain.failure());
     loop {
-        let slice = party.deadline.capped(LOOK_AROUND);
-        let met = || missing().is_empty().then_some(());
-        match until(&shared.bell, Pace::PATIENT, &slice, halted, met) {
+        let slice = party.deadline.capped(CANCEL_CHECK_INTERVAL);
+        let all_connected = || missing().is_empty().then_some(());
+        match wait_until(
+            &shared.doorbell,
+            WaitPolicy::SLEEP_SOON,
+            &slice,
+            abort_reason,
+            all_connected,
+        ) {
             Ok(()) => return Ok(()),
-            Err(Interrupt::Halted(error)) => return Err(error),
-            Err(Interrupt::Deadline) => {}
+            Err(WaitInterrupt::Aborted(error)) => return Err(error),
+            Err(WaitInterrupt::Deadline) => {}
         }
-        over().map_or(Ok(()), Err)?;
+        cancelled().map_or(Ok(()), Err)?;
         if party.deadline.has_passed() {
-            return Err(late(shared, party, &missing()));
+            return Err(timeout_error(shared, party, &missing()));
         }
     }
 }
 
-fn late(shared: &Shared, party: &Party<'_>, missing: &[Rank]) -> Error {
+fn timeout_error(shared: &TcpMeshShared, party: &TcpJoinConfig<'_>, missing: &[Rank]) -> Error {
     let names: Vec<_> = missing.iter().map(|&rank| shared.name(rank).to_string()).collect();
-    let causes: Vec<_> = lock(&shared.dials).iter().filter_map(|dial| dial.describe()).collect();
+    let causes: Vec<_> =
+        lock(&shared.connectors).iter().filter_map(|dial| dial.describe()).collect();
     let message = format!(
         "no connection with {} within {} ms{}{}",
         names.join(", "),
-        party.deadline.allowed().as_millis(),
+        party.deadline.timeout().as_millis(),
         if causes.is_empty() { "" } else { ": " },
         causes.join("; ")
     );

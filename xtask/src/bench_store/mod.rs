@@ -4,12 +4,12 @@
 //! is one run of each, and every other pair begins with the other one, so that what else the
 //! machine does meets both alike.
 
-mod rows;
+mod comparison_rows;
 
-use crate::torch::Torch;
-use crate::workspace::{self, Stage, root, scratch};
-use crate::{Arguments, Outcome, examples, run, tools};
-use rows::{Row, Samples};
+use crate::torch::TorchEnvironment;
+use crate::workspace::{self, StagedBuild, repository_root, scratch_folder};
+use crate::{Arguments, CommandResult, examples, run, tools};
+use comparison_rows::{ComparisonRow, PairedSamples};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,23 +20,23 @@ const RUN_LIMIT: Duration = Duration::from_secs(300);
 const PAIRS: usize = 10;
 const QUICK_PAIRS: usize = 2;
 /// How server and clients are pinned: see `store_bench.h`.
-const MODES: [&str; 3] = ["same", "apart", "free"];
-const REPORT: &str = "BENCHMARKS.md";
-const MARKS: (&str, &str) = ("<!-- store:begin -->\n", "<!-- store:end -->");
+const PINNING_MODES: [&str; 3] = ["same", "apart", "free"];
+const REPORT_FILE: &str = "BENCHMARKS.md";
+const REPORT_MARKERS: (&str, &str) = ("<!-- store:begin -->\n", "<!-- store:end -->");
 
 /// The two programs, and how they are run.
-struct Programs {
+struct StorePrograms {
     ours: PathBuf,
     torch: PathBuf,
     /// What names come from.
-    names: Names,
-    quick: bool,
+    name_resolution: NameResolution,
+    is_quick: bool,
     /// Our clients do not use the Unix socket that servers have for clients of their own host.
-    tcp: bool,
+    is_tcp_only: bool,
 }
 
 /// Runs the command.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let venv = arguments.value("--venv")?.map(PathBuf::from);
     let quick = arguments.flag("--quick");
@@ -56,31 +56,31 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
         return Err("--quick measures too little to be written down".into());
     }
 
-    let torch = Torch::find(venv.as_deref())?;
-    let stage = workspace::release()?;
+    let torch = TorchEnvironment::find_torch(venv.as_deref())?;
+    let stage = workspace::stage_release_build()?;
     println!("Compiling ffi-tests/perf/store_bench.c and store_bench_torch.cpp");
-    let programs = Programs {
-        ours: examples::compile(&stage, "store_bench", &[source("store_bench.c")])?,
+    let programs = StorePrograms {
+        ours: examples::compile(&stage, "store_bench", &[source_file("store_bench.c")])?,
         torch: compile_against_torch(&stage, &torch)?,
-        names: Names::from_files()?,
-        quick,
-        tcp,
+        name_resolution: NameResolution::files_only()?,
+        is_quick: quick,
+        is_tcp_only: tcp,
     };
     let samples = measure(&programs, pairs)?;
-    let report = report(&samples, &torch, &programs, pairs)?;
+    let report = report_text(&samples, &torch, &programs, pairs)?;
     print!("\n{report}");
     if write {
         write_report(&report)?;
-        println!("written into {REPORT}");
+        println!("written into {REPORT_FILE}");
     }
     Ok(true)
 }
 
-fn source(name: &str) -> PathBuf {
-    root().join("ffi-tests/perf").join(name)
+fn source_file(name: &str) -> PathBuf {
+    repository_root().join("ffi-tests/perf").join(name)
 }
 
-fn compile_against_torch(stage: &Stage, torch: &Torch) -> Result<PathBuf, String> {
+fn compile_against_torch(stage: &StagedBuild, torch: &TorchEnvironment) -> Result<PathBuf, String> {
     let program = stage.lib.join("store_bench_torch");
     let libraries = torch.package.join("lib");
     let compiler = tools::cxx_compiler()?;
@@ -90,30 +90,30 @@ fn compile_against_torch(stage: &Stage, torch: &Torch) -> Result<PathBuf, String
         .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_USE_CXX11_ABI=1"])
         .arg("-isystem")
         .arg(torch.package.join("include"))
-        .arg(source("store_bench_torch.cpp"))
+        .arg(source_file("store_bench_torch.cpp"))
         .arg("-o")
         .arg(&program)
         .arg("-L")
         .arg(&libraries)
         .arg(format!("-Wl,-rpath,{}", libraries.display()))
         .args(["-ltorch_cpu", "-lc10"]);
-    run::must(&mut cxx, COMPILE_LIMIT)?;
+    run::run_checked(&mut cxx, COMPILE_LIMIT)?;
     Ok(program)
 }
 
 /// Whether host names come from files only. torch looks up the name of every peer, and where a name
 /// server does not answer would spend its time with that.
-enum Names {
+enum NameResolution {
     /// In a mount name space of its own, begun with these words.
-    Files(Vec<String>),
+    FilesOnly(Vec<String>),
     /// This machine does not permit that.
-    AsFound,
+    SystemDefault,
 }
 
-impl Names {
-    fn from_files() -> Result<Self, String> {
-        let folder = scratch("names")?;
-        tools::fresh_folder(&folder)?;
+impl NameResolution {
+    fn files_only() -> Result<Self, String> {
+        let folder = scratch_folder("names")?;
+        tools::recreate_folder(&folder)?;
         let file = folder.join("nsswitch.conf");
         fs::write(&file, "hosts: files\n")
             .map_err(|cause| format!("writing {}: {cause}", file.display()))?;
@@ -126,24 +126,24 @@ impl Names {
             words.push(file.display().to_string());
             let mut probe = command(&words);
             probe.args(["grep", "-qx", "hosts: files", "/etc/nsswitch.conf"]);
-            match run::must(&mut probe, Duration::from_secs(30)) {
-                Ok(_) => return Ok(Self::Files(words)),
+            match run::run_checked(&mut probe, Duration::from_secs(30)) {
+                Ok(_) => return Ok(Self::FilesOnly(words)),
                 Err(problem) => reason = problem,
             }
         }
         println!("names come from wherever this machine takes them: {reason}");
-        Ok(Self::AsFound)
+        Ok(Self::SystemDefault)
     }
 
     /// A program that gets its names so.
     fn command(&self, program: &Path) -> Command {
         match self {
-            Self::Files(words) => {
+            Self::FilesOnly(words) => {
                 let mut command = command(words);
                 command.arg(program);
                 command
             }
-            Self::AsFound => run::command(program),
+            Self::SystemDefault => run::command(program),
         }
     }
 }
@@ -155,10 +155,10 @@ fn command(words: &[String]) -> Command {
 }
 
 /// Runs the pairs, and says how far it is.
-fn measure(programs: &Programs, pairs: usize) -> Result<Samples, String> {
-    let mut samples = Samples::default();
+fn measure(programs: &StorePrograms, pairs: usize) -> Result<PairedSamples, String> {
+    let mut samples = PairedSamples::default();
     for pair in 0..pairs {
-        for mode in MODES {
+        for mode in PINNING_MODES {
             println!("pair {} of {pairs}, {mode}", pair + 1);
             let (ours, torch) = if pair % 2 == 0 {
                 let ours = programs.run(&programs.ours, mode)?;
@@ -173,48 +173,56 @@ fn measure(programs: &Programs, pairs: usize) -> Result<Samples, String> {
     Ok(samples)
 }
 
-impl Programs {
+impl StorePrograms {
     fn run(&self, program: &Path, mode: &str) -> Result<String, String> {
-        let mut command = self.names.command(program);
-        command.arg(mode).args(self.quick.then_some("--quick"));
-        command.envs(self.tcp.then_some(("DIST_STORE_UNIX", "off")));
-        Ok(run::must(&mut command, RUN_LIMIT)?.text)
+        let mut command = self.name_resolution.command(program);
+        command.arg(mode).args(self.is_quick.then_some("--quick"));
+        command.envs(self.is_tcp_only.then_some(("DIST_STORE_UNIX", "off")));
+        Ok(run::run_checked(&mut command, RUN_LIMIT)?.text)
     }
 }
 
-fn report(
-    samples: &Samples,
-    torch: &Torch,
-    programs: &Programs,
+fn report_text(
+    samples: &PairedSamples,
+    torch: &TorchEnvironment,
+    programs: &StorePrograms,
     pairs: usize,
 ) -> Result<String, String> {
-    let rows = Row::all();
+    let rows = ComparisonRow::all();
     let results = rows.iter().map(|row| samples.result(row)).collect::<Result<Vec<_>, _>>()?;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let names = match programs.names {
-        Names::Files(_) => "names from files only",
-        Names::AsFound => "names as this machine resolves them",
+    let names = match programs.name_resolution {
+        NameResolution::FilesOnly(_) => "names from files only",
+        NameResolution::SystemDefault => "names as this machine resolves them",
     };
-    let path = if programs.tcp { "clients over TCP" } else { "clients as by default" };
+    let path = if programs.is_tcp_only { "clients over TCP" } else { "clients as by default" };
     let version = &torch.version;
     let mut text = format!(
         "libdist {} against torch {version}, {pairs} pairs, {cores} cores, {names}, {path}.\n\n",
         env!("CARGO_PKG_VERSION")
     );
-    text.push_str(&rows::table(&rows, &results));
-    let wanted = rows.iter().filter(|row| row.needed.is_some()).count();
-    let met = rows.iter().zip(&results).filter(|(row, result)| result.meets(row)).count();
-    text.push_str(&format!("\n{met} of {wanted} requirements are met.\n"));
+    text.push_str(&comparison_rows::markdown_table(&rows, &results));
+    let requirement_count = rows.iter().filter(|row| row.required_ratio.is_some()).count();
+    let met_count =
+        rows.iter().zip(&results).filter(|(row, result)| result.meets_requirement(row)).count();
+    text.push_str(&format!("\n{met_count} of {requirement_count} requirements are met.\n"));
     Ok(text)
 }
 
 /// Puts the report between its marks.
 fn write_report(report: &str) -> Result<(), String> {
-    let path = root().join(REPORT);
-    let text = fs::read_to_string(&path).map_err(|cause| format!("reading {REPORT}: {cause}"))?;
-    let missing = || format!("{REPORT} lacks the marks {} and {}", MARKS.0.trim(), MARKS.1);
-    let (head, rest) = text.split_once(MARKS.0).ok_or_else(missing)?;
-    let (_, tail) = rest.split_once(MARKS.1).ok_or_else(missing)?;
-    let text = format!("{head}{}{report}{}{tail}", MARKS.0, MARKS.1);
-    fs::write(&path, text).map_err(|cause| format!("writing {REPORT}: {cause}"))
+    let path = repository_root().join(REPORT_FILE);
+    let text =
+        fs::read_to_string(&path).map_err(|cause| format!("reading {REPORT_FILE}: {cause}"))?;
+    let missing = || {
+        format!(
+            "{REPORT_FILE} lacks the marks {} and {}",
+            REPORT_MARKERS.0.trim(),
+            REPORT_MARKERS.1
+        )
+    };
+    let (head, rest) = text.split_once(REPORT_MARKERS.0).ok_or_else(missing)?;
+    let (_, tail) = rest.split_once(REPORT_MARKERS.1).ok_or_else(missing)?;
+    let text = format!("{head}{}{report}{}{tail}", REPORT_MARKERS.0, REPORT_MARKERS.1);
+    fs::write(&path, text).map_err(|cause| format!("writing {REPORT_FILE}: {cause}"))
 }

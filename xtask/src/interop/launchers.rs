@@ -1,57 +1,61 @@
 //! Our programs under other projects' launchers: each sets its own environment, torchrun hosts the
 //! store itself, and the outcome must be the very one that it is under distrun.
 
-use super::{Case, Context, LIMIT, Problem, RANKS, Result};
-use crate::examples::{Training, distrun};
+use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT, RANKS};
+use crate::examples::{TrainingResult, distrun};
 use crate::{run, tools};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 
 /// The cases, in the order in which they run.
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<InteropCase> {
     vec![
-        Case::new("torchrun --standalone: all_reduce", |context| {
+        InteropCase::new("torchrun --standalone: all_reduce", |context| {
             let store = ("TORCHELASTIC_USE_AGENT_STORE", "True");
             all_reduce(context, &["--standalone"], store, None)
         }),
-        Case::new("torchrun with a c10d rendezvous: all_reduce", |context| {
+        InteropCase::new("torchrun with a c10d rendezvous: all_reduce", |context| {
             let endpoint = format!("localhost:{}", free_port()?);
             let options =
                 ["--rdzv-backend=c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id=interop"];
             all_reduce(context, &options, ("TORCHELASTIC_RUN_ID", "interop"), None)
         }),
-        Case::new("torchrun in static mode: all_reduce", |context| {
+        InteropCase::new("torchrun in static mode: all_reduce", |context| {
             let port = free_port()?.to_string();
-            all_reduce(context, &fixed(&port), ("MASTER_PORT", &port), None)
+            all_reduce(context, &fixed_endpoint_options(&port), ("MASTER_PORT", &port), None)
         }),
-        Case::new("torchrun without a shared store: all_reduce", |context| {
+        InteropCase::new("torchrun without a shared store: all_reduce", |context| {
             let store = ("TORCHELASTIC_USE_AGENT_STORE", "False");
             let apart = Some(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"));
             all_reduce(context, &["--standalone"], store, apart)
         }),
-        Case::new("torchrun restarts in dynamic mode", |context| {
+        InteropCase::new("torchrun restarts in dynamic mode", |context| {
             restart(context, &["--standalone"], ("TORCHELASTIC_USE_AGENT_STORE", "True"))
         }),
-        Case::new("torchrun restarts in static mode", |context| {
+        InteropCase::new("torchrun restarts in static mode", |context| {
             let port = free_port()?.to_string();
-            restart(context, &fixed(&port), ("MASTER_PORT", &port))
+            restart(context, &fixed_endpoint_options(&port), ("MASTER_PORT", &port))
         }),
-        Case::new("torchrun: train_digits", |context| {
+        InteropCase::new("torchrun: train_digits", |context| {
             let mut command = context.torch()?.torchrun(RANKS, &["--standalone"]);
             command.arg(&context.train_digits);
             train(context, command)
         }),
-        Case::new("Open MPI: train_digits", |context| {
+        InteropCase::new("Open MPI: train_digits", |context| {
             let names = ["mpirun.openmpi", "mpirun"];
-            let mut command = run::command(mpi(&names, &["Open MPI", "OpenRTE"], "openmpi-bin")?);
+            let mut command =
+                run::command(find_mpi_launcher(&names, &["Open MPI", "OpenRTE"], "openmpi-bin")?);
             command.args(["--allow-run-as-root", "--oversubscribe", "-n", &RANKS.to_string()]);
             command.arg(&context.train_digits);
             train(context, command)
         }),
-        Case::new("MPICH: train_digits", |context| {
-            let mut command =
-                run::command(mpi(&["mpiexec.mpich", "mpiexec"], &["HYDRA"], "mpich")?);
+        InteropCase::new("MPICH: train_digits", |context| {
+            let mut command = run::command(find_mpi_launcher(
+                &["mpiexec.mpich", "mpiexec"],
+                &["HYDRA"],
+                "mpich",
+            )?);
             command.args(["-n", &RANKS.to_string()]).arg(&context.train_digits);
             train(context, command)
         }),
@@ -59,19 +63,19 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// torchrun's options for a job whose place is known beforehand.
-fn fixed(port: &str) -> [&str; 5] {
+fn fixed_endpoint_options(port: &str) -> [&str; 5] {
     ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port", port]
 }
 
 /// A port that is free now.
-fn free_port() -> Result<u16> {
+fn free_port() -> CaseResult<u16> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
     Ok(bound.map_err(|cause| format!("binding a port: {cause}"))?.port())
 }
 
 /// Adds a program that is run only if a variable of its environment has the value that tells the
 /// launcher's mode: a case must not pass because torchrun did something else than was asked.
-fn only_with(command: &mut Command, (variable, value): (&str, &str), program: &PathBuf) {
+fn require_variable(command: &mut Command, (variable, value): (&str, &str), program: &PathBuf) {
     let script = format!(
         "[ \"${variable}\" = '{value}' ] || {{ echo \"{variable} is ${variable}, not {value}\"; exit 9; }}; exec \"$0\""
     );
@@ -79,56 +83,64 @@ fn only_with(command: &mut Command, (variable, value): (&str, &str), program: &P
 }
 
 fn all_reduce(
-    context: &Context,
+    context: &InteropContext,
     options: &[&str],
     mode: (&str, &str),
     setting: Option<(&str, &str)>,
-) -> Result {
+) -> CaseResult {
     let mut command = context.torch()?.torchrun(RANKS, options);
     command.envs(setting);
-    only_with(&mut command, mode, &context.all_reduce);
-    let text = run::must(&mut command, LIMIT)?.text;
+    require_variable(&mut command, mode, &context.all_reduce);
+    let text = run::run_checked(&mut command, PROCESS_TIMEOUT)?.text;
     let right = text.lines().filter(|line| line.ends_with("sums correct")).count();
     if right != RANKS {
-        return Err(Problem::Failed(format!("{right} of {RANKS} ranks have the sums:\n{text}")));
+        return Err(CaseProblem::Failed(format!(
+            "{right} of {RANKS} ranks have the sums:\n{text}"
+        )));
     }
     Ok(format!("{RANKS} ranks have the sums; {} was {}", mode.0, mode.1))
 }
 
 /// The first attempt fails on one rank; the second must succeed on all.
-fn restart(context: &Context, options: &[&str], mode: (&str, &str)) -> Result {
+fn restart(context: &InteropContext, options: &[&str], mode: (&str, &str)) -> CaseResult {
     let again = ["--max-restarts=1", "--monitor-interval=0.1"];
     let mut command = context.torch()?.torchrun(RANKS, &[options, &again].concat());
-    only_with(&mut command, mode, &context.restart);
-    let text = run::must(&mut command, LIMIT)?.text;
+    require_variable(&mut command, mode, &context.restart);
+    let text = run::run_checked(&mut command, PROCESS_TIMEOUT)?.text;
     let anew = "attempt 1 formed a group of its own";
     let formed = text.lines().filter(|line| line.ends_with(anew)).count();
     if formed != RANKS || text.contains("does not hold") {
-        return Err(Problem::Failed(format!("{formed} of {RANKS} ranks formed a group:\n{text}")));
+        return Err(CaseProblem::Failed(format!(
+            "{formed} of {RANKS} ranks formed a group:\n{text}"
+        )));
     }
     Ok(format!("attempt 0 failed on a rank, {anew} on the same store"))
 }
 
 /// The result under distrun, and the same one under another launcher.
-fn train(context: &Context, mut command: Command) -> Result {
+fn train(context: &InteropContext, mut command: Command) -> CaseResult {
     let expected = training(&mut distrun(&context.stage, RANKS, &context.train_digits))?;
     let training = training(&mut command)?;
     if training == expected {
         return Ok(training.result);
     }
-    let distance = training.distance(&expected);
+    let distance = training.max_loss_difference(&expected);
     let (here, there) = (training.result, expected.result);
-    Err(Problem::Failed(format!("{here}, but under distrun {there}; losses differ by {distance}")))
+    Err(CaseProblem::Failed(format!(
+        "{here}, but under distrun {there}; losses differ by {distance}"
+    )))
 }
 
-fn training(command: &mut Command) -> Result<Training> {
-    Ok(Training::read(&run::must(command, LIMIT)?.text)?)
+fn training(command: &mut Command) -> CaseResult<TrainingResult> {
+    Ok(TrainingResult::parse_output(&run::run_checked(command, PROCESS_TIMEOUT)?.text)?)
 }
 
 /// The first of the names whose version says that it is the implementation meant.
-fn mpi(names: &[&str], words: &[&str], package: &str) -> Result<PathBuf> {
-    let found = names.iter().find(|name| tools::version_mentions(name, words));
-    found.and_then(|name| tools::find(name)).ok_or_else(|| {
-        Problem::Skipped(format!("not installed; on Debian or Ubuntu: `apt-get install {package}`"))
+fn find_mpi_launcher(names: &[&str], words: &[&str], package: &str) -> CaseResult<PathBuf> {
+    let launcher_name = names.iter().find(|name| tools::version_mentions(name, words));
+    launcher_name.and_then(|name| tools::find_program(name)).ok_or_else(|| {
+        CaseProblem::Skipped(format!(
+            "not installed; on Debian or Ubuntu: `apt-get install {package}`"
+        ))
     })
 }

@@ -2,9 +2,9 @@
 //! test program checks `ddp.hpp`. Two ranks of the example must get the weights of one, and reduce
 //! gradients during the backward pass.
 
-use super::{Case, Context, LIMIT, Problem, Result};
+use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT};
 use crate::examples::{self, distrun};
-use crate::workspace::root;
+use crate::workspace::repository_root;
 use crate::{run, tools};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,39 +17,44 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(600);
 const RANKS: usize = 2;
 
 /// The cases, in the order in which they run.
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<InteropCase> {
     vec![
-        Case::new("libtorch: ddp.hpp averages gradients in place", |context| {
-            let source = root().join("ffi-tests/interop/libtorch_ddp.cpp");
+        InteropCase::new("libtorch: ddp.hpp averages gradients in place", |context| {
+            let source = repository_root().join("ffi-tests/interop/libtorch_ddp.cpp");
             let program = compile(context, "libtorch_ddp", &[source])?;
-            let text = run::must(&mut distrun(&context.stage, RANKS, &program), LIMIT)?.text;
+            let text =
+                run::run_checked(&mut distrun(&context.stage, RANKS, &program), PROCESS_TIMEOUT)?
+                    .text;
             let passed = text.lines().filter(|line| line.ends_with("all checks hold")).count();
             if passed != RANKS {
-                return Err(Problem::Failed(format!("{passed} of {RANKS} ranks passed:\n{text}")));
+                return Err(CaseProblem::Failed(format!(
+                    "{passed} of {RANKS} ranks passed:\n{text}"
+                )));
             }
             Ok(format!("all checks hold on {RANKS} ranks"))
         }),
-        Case::new("libtorch: train_convnet on 1 and 2 ranks", train),
+        InteropCase::new("libtorch: train_convnet on 1 and 2 ranks", train),
     ]
 }
 
 /// Compares the weights of two ranks with those of one, and reads the traces of the two ranks.
-fn train(context: &Context) -> Result {
+fn train(context: &InteropContext) -> CaseResult {
     let program = compile_example(context)?;
-    let folder = examples::folder()?;
+    let folder = examples::program_folder()?;
     let weights = folder.join("libtorch_weights.pt");
     let trace = folder.join("libtorch_trace_");
 
     let mut one = distrun(&context.stage, 1, &program);
-    run::must(one.args(["--double", "--save"]).arg(&weights), LIMIT)?;
+    run::run_checked(one.args(["--double", "--save"]).arg(&weights), PROCESS_TIMEOUT)?;
     let mut two = distrun(&context.stage, RANKS, &program);
     two.args(["--double", "--compare"]).arg(&weights).arg("--trace").arg(&trace);
     // The program fails if the difference is above 1e-6.
-    let text = run::must(&mut two, LIMIT)?.text;
+    let text = run::run_checked(&mut two, PROCESS_TIMEOUT)?.text;
     let lines = text.lines().map(examples::without_rank);
     let difference = lines.filter_map(|line| line.strip_prefix("largest difference: ")).next_back();
-    let difference = difference
-        .ok_or_else(|| Problem::Failed(format!("the program printed no difference:\n{text}")))?;
+    let difference = difference.ok_or_else(|| {
+        CaseProblem::Failed(format!("the program printed no difference:\n{text}"))
+    })?;
 
     let mut overlaps = Vec::new();
     for rank in 0..RANKS {
@@ -60,24 +65,24 @@ fn train(context: &Context) -> Result {
 }
 
 /// Compiles `train_convnet`. Its data set is read by a source file in C.
-fn compile_example(context: &Context) -> Result<PathBuf> {
+fn compile_example(context: &InteropContext) -> CaseResult<PathBuf> {
     // Without torch the case is skipped before anything is compiled.
     context.torch()?;
-    let digits = root().join("c-examples/digits_training");
-    let object = examples::folder()?.join("libtorch_digits_data.o");
+    let digits = repository_root().join("c-examples/digits_training");
+    let object = examples::program_folder()?.join("libtorch_digits_data.o");
     let c_compiler = tools::c_compiler()?;
     let mut cc = compiler_command(&c_compiler);
     cc.args(["-std=c99", "-O2", "-c"]).arg(digits.join("digits_data.c"));
-    run::must(cc.arg(data_path()).arg("-o").arg(&object), COMPILE_LIMIT)?;
-    let source = root().join("c-examples/libtorch/train_convnet.cpp");
+    run::run_checked(cc.arg(data_path()).arg("-o").arg(&object), COMPILE_LIMIT)?;
+    let source = repository_root().join("c-examples/libtorch/train_convnet.cpp");
     compile(context, "libtorch_train_convnet", &[source, object])
 }
 
 /// Compiles a C++ program with the headers and libraries of torch's wheel.
-fn compile(context: &Context, name: &str, sources: &[PathBuf]) -> Result<PathBuf> {
+fn compile(context: &InteropContext, name: &str, sources: &[PathBuf]) -> CaseResult<PathBuf> {
     let torch = context.torch()?;
     let include = torch.package.join("include");
-    let program = examples::folder()?.join(name);
+    let program = examples::program_folder()?.join(name);
     let cxx_compiler = tools::cxx_compiler()?;
     let mut cxx = compiler_command(&cxx_compiler);
     cxx.args(["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"])
@@ -98,7 +103,7 @@ fn compile(context: &Context, name: &str, sources: &[PathBuf]) -> Result<PathBuf
     for lib in [&context.stage.lib, &torch.package.join("lib")] {
         cxx.arg("-L").arg(lib).arg(format!("-Wl,-rpath,{}", lib.display()));
     }
-    run::must(cxx.args(["-ldist", "-ltorch", "-ltorch_cpu", "-lc10"]), COMPILE_LIMIT)?;
+    run::run_checked(cxx.args(["-ldist", "-ltorch", "-ltorch_cpu", "-lc10"]), COMPILE_LIMIT)?;
     Ok(program)
 }
 
@@ -112,7 +117,7 @@ fn compiler_command(compiler: &str) -> Command {
 
 /// The definition of the path of the data set.
 fn data_path() -> String {
-    let data = root().join("c-examples/digits_training/data/digits.csv");
+    let data = repository_root().join("c-examples/digits_training/data/digits.csv");
     format!("-DDIGITS_CSV=\"{}\"", data.display())
 }
 
@@ -128,13 +133,13 @@ fn torch_abi(package: &Path) -> Option<String> {
 
 /// A span of a trace, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Span {
+struct TraceSpan {
     begin: f64,
     end: f64,
 }
 
 /// Checks that an all-reduce of gradients began during each backward pass.
-fn check_overlap(file: &Path) -> Result {
+fn check_overlap(file: &Path) -> CaseResult {
     let text =
         fs::read_to_string(file).map_err(|cause| format!("reading {}: {cause}", file.display()))?;
     let passes = spans(&text, "\"name\":\"backward\"");
@@ -142,22 +147,22 @@ fn check_overlap(file: &Path) -> Result {
     let overlapped = passes.iter().filter(|pass| has_begin_inside(pass, &reductions)).count();
     let result = format!("{overlapped} of {} backward passes overlap", passes.len());
     if passes.is_empty() || overlapped != passes.len() {
-        return Err(Problem::Failed(format!("{result} in {}", file.display())));
+        return Err(CaseProblem::Failed(format!("{result} in {}", file.display())));
     }
     Ok(result)
 }
 
-fn has_begin_inside(pass: &Span, operations: &[Span]) -> bool {
+fn has_begin_inside(pass: &TraceSpan, operations: &[TraceSpan]) -> bool {
     operations.iter().any(|operation| pass.begin < operation.begin && operation.begin < pass.end)
 }
 
 /// The spans of all events whose line has this text. A trace has one event per line.
-fn spans(trace: &str, text: &str) -> Vec<Span> {
+fn spans(trace: &str, text: &str) -> Vec<TraceSpan> {
     let events = trace.lines().filter(|line| line.contains(text));
     events
         .filter_map(|line| {
             let begin = number(line, "ts")?;
-            Some(Span { begin, end: begin + number(line, "dur")? })
+            Some(TraceSpan { begin, end: begin + number(line, "dur")? })
         })
         .collect()
 }
@@ -178,9 +183,9 @@ mod tests {
             {\"args\":{\"op\":\"BOR\"},\"dur\":1,\"name\":\"all_reduce\",\"ts\":11}\n\
             ,{\"name\":\"backward\",\"ts\":9.5,\"dur\":4.000}\n]\n";
         let reductions = spans(trace, "\"op\":\"AVG\"");
-        assert_eq!(reductions, [Span { begin: 10.25, end: 12.75 }]);
+        assert_eq!(reductions, [TraceSpan { begin: 10.25, end: 12.75 }]);
         let passes = spans(trace, "\"name\":\"backward\"");
-        assert_eq!(passes, [Span { begin: 9.5, end: 13.5 }]);
+        assert_eq!(passes, [TraceSpan { begin: 9.5, end: 13.5 }]);
         assert!(has_begin_inside(&passes[0], &reductions));
         assert!(!has_begin_inside(&reductions[0], &passes));
     }

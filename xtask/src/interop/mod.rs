@@ -16,59 +16,59 @@ mod stores;
 
 use crate::examples::{self, ALL_REDUCE, TRAIN_DIGITS};
 use crate::tools::{self, Tool};
-use crate::torch::Torch;
-use crate::workspace::{self, Stage, root};
-use crate::{Arguments, Outcome};
+use crate::torch::TorchEnvironment;
+use crate::workspace::{self, StagedBuild, repository_root};
+use crate::{Arguments, CommandResult};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What one process of a case may take. Their own waits are shorter, so that they can say what they
 /// waited for.
-const LIMIT: Duration = Duration::from_secs(180);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(180);
 /// How many ranks our programs have.
 const RANKS: usize = 4;
 
-const NEEDED: &[Tool] = &[
+const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: "python3", package: "python3-venv", purpose: "torch" },
     Tool { program: "mpirun.openmpi", package: "openmpi-bin", purpose: "Open MPI's launcher" },
     Tool { program: "mpiexec.mpich", package: "mpich", purpose: "MPICH's launcher" },
 ];
 
 /// Why a case has not succeeded.
-enum Problem {
+enum CaseProblem {
     /// It cannot be run here.
     Skipped(String),
     /// It did not do what it should.
     Failed(String),
 }
 
-impl From<String> for Problem {
+impl From<String> for CaseProblem {
     fn from(what: String) -> Self {
         Self::Failed(what)
     }
 }
 
 /// What a case has to say for itself.
-type Result<T = String> = std::result::Result<T, Problem>;
+type CaseResult<T = String> = Result<T, CaseProblem>;
 
 /// A case: its name, and what it does.
-struct Case {
+struct InteropCase {
     name: String,
-    run: Box<dyn Fn(&Context) -> Result>,
+    run: Box<dyn Fn(&InteropContext) -> CaseResult>,
 }
 
-impl Case {
-    fn new(name: impl Into<String>, run: impl Fn(&Context) -> Result + 'static) -> Self {
+impl InteropCase {
+    fn new(name: impl Into<String>, run: impl Fn(&InteropContext) -> CaseResult + 'static) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
 }
 
 /// What the cases have in common.
-struct Context {
-    torch: std::result::Result<Torch, String>,
+struct InteropContext {
+    torch: Result<TorchEnvironment, String>,
     /// The file of NCCL that was named.
     nccl: Option<PathBuf>,
-    stage: Stage,
+    stage: StagedBuild,
     all_reduce: PathBuf,
     train_digits: PathBuf,
     serve: PathBuf,
@@ -76,15 +76,15 @@ struct Context {
     restart: PathBuf,
 }
 
-impl Context {
-    fn new(venv: Option<&Path>, nccl: Option<PathBuf>) -> std::result::Result<Self, String> {
-        let stage = workspace::release()?;
+impl InteropContext {
+    fn new(venv: Option<&Path>, nccl: Option<PathBuf>) -> Result<Self, String> {
+        let stage = workspace::stage_release_build()?;
         let ours = |name: &str| {
-            let source = root().join("ffi-tests/interop").join(format!("{name}.c"));
+            let source = repository_root().join("ffi-tests/interop").join(format!("{name}.c"));
             examples::compile(&stage, name, &[source])
         };
         Ok(Self {
-            torch: Torch::find(venv),
+            torch: TorchEnvironment::find_torch(venv),
             nccl,
             all_reduce: ALL_REDUCE.compile(&stage)?,
             train_digits: TRAIN_DIGITS.compile(&stage)?,
@@ -95,13 +95,13 @@ impl Context {
         })
     }
 
-    fn torch(&self) -> Result<&Torch> {
-        self.torch.as_ref().map_err(|reason| Problem::Skipped(reason.clone()))
+    fn torch(&self) -> CaseResult<&TorchEnvironment> {
+        self.torch.as_ref().map_err(|reason| CaseProblem::Skipped(reason.clone()))
     }
 }
 
 /// Runs the command. Its last line is the count.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let venv = arguments.value("--venv")?.map(PathBuf::from);
     let nccl = arguments.value("--nccl")?.map(PathBuf::from);
@@ -111,29 +111,29 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
 
     let cases = stores::cases().into_iter().chain(launchers::cases());
     let cases = cases.chain(libtorch::cases()).chain(nccl::cases());
-    let cases: Vec<Case> = cases.collect();
-    let chosen: Vec<&Case> = cases.iter().filter(|case| case.name.contains(&only)).collect();
+    let cases: Vec<InteropCase> = cases.collect();
+    let chosen: Vec<&InteropCase> = cases.iter().filter(|case| case.name.contains(&only)).collect();
     if chosen.is_empty() {
         return Err(format!("no case has \"{only}\" in its name"));
     }
-    tools::provide(NEEDED, may_install);
-    let context = Context::new(venv.as_deref(), nccl)?;
+    tools::install_missing(NEEDED_TOOLS, may_install);
+    let context = InteropContext::new(venv.as_deref(), nccl)?;
     match &context.torch {
         Ok(torch) => println!("torch {}", torch.version),
         Err(reason) => println!("no torch: {reason}"),
     }
-    Ok(run(&context, &chosen))
+    Ok(run_cases(&context, &chosen))
 }
 
 /// Runs the cases in order. Returns whether none failed.
-fn run(context: &Context, cases: &[&Case]) -> bool {
+fn run_cases(context: &InteropContext, cases: &[&InteropCase]) -> bool {
     let widest = cases.iter().map(|case| case.name.chars().count()).max().unwrap_or(0);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for case in cases {
         let (verdict, detail, count) = match (case.run)(context) {
             Ok(detail) => ("ok", detail, &mut passed),
-            Err(Problem::Failed(what)) => ("FAILED", what, &mut failed),
-            Err(Problem::Skipped(reason)) => {
+            Err(CaseProblem::Failed(what)) => ("FAILED", what, &mut failed),
+            Err(CaseProblem::Skipped(reason)) => {
                 let reason = reason.lines().next().unwrap_or_default().to_string();
                 ("skipped", reason, &mut skipped)
             }

@@ -1,8 +1,8 @@
 //! One store, two implementations: torch's clients on our server, our client and whole jobs on
 //! torch's, and processes of both on one.
 
-use super::{Case, Context, LIMIT, Problem, RANKS, Result};
-use crate::run::{self, Background};
+use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT, RANKS};
+use crate::run::{self, BackgroundProcess};
 use std::process::Command;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const OUR_SECTIONS: &[(&str, &str)] = &[
 
 /// Whose server, and of which kind.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ServerKind {
     Ours,
     /// torch's default.
     Libuv,
@@ -39,9 +39,9 @@ enum Kind {
     Legacy,
 }
 
-impl Kind {
+impl ServerKind {
     /// What torch's and our programs call it.
-    fn word(self) -> &'static str {
+    fn argument(self) -> &'static str {
         match self {
             Self::Ours | Self::Libuv => "libuv",
             Self::Legacy => "legacy",
@@ -58,137 +58,141 @@ impl Kind {
 }
 
 /// A server that runs as long as this lives.
-struct Server {
-    process: Background,
+struct StoreServer {
+    process: BackgroundProcess,
     port: String,
 }
 
-impl Server {
-    fn start(context: &Context, kind: Kind) -> Result<Self> {
+impl StoreServer {
+    fn start(context: &InteropContext, kind: ServerKind) -> CaseResult<Self> {
         let mut command = match kind {
-            Kind::Ours => run::command(&context.serve),
-            Kind::Libuv | Kind::Legacy => {
+            ServerKind::Ours => run::command(&context.serve),
+            ServerKind::Libuv | ServerKind::Legacy => {
                 let mut command = context.torch()?.script("ffi-tests/interop/torch_server.py");
-                command.arg(kind.word());
+                command.arg(kind.argument());
                 command
             }
         };
-        let mut process = Background::start(&mut command)?;
-        let port = process.line("port ", START_LIMIT)?;
+        let mut process = BackgroundProcess::start(&mut command)?;
+        let port = process.await_line("port ", START_LIMIT)?;
         Ok(Self { process, port })
     }
 
     /// Runs programs at once, to their ends. Where one fails, what the server has said is part of
     /// the message.
-    fn serve(&mut self, commands: Vec<Command>) -> Result<Vec<String>> {
-        run::together(commands, LIMIT).map_err(|problem| {
-            let said = self.process.said();
-            let server =
-                if said.is_empty() { String::new() } else { format!("\n  server: {said}") };
-            Problem::Failed(format!("{problem}{server}"))
+    fn run_clients(&mut self, commands: Vec<Command>) -> CaseResult<Vec<String>> {
+        run::run_all(commands, PROCESS_TIMEOUT).map_err(|problem| {
+            let server_output = self.process.other_output();
+            let server = if server_output.is_empty() {
+                String::new()
+            } else {
+                format!("\n  server: {server_output}")
+            };
+            CaseProblem::Failed(format!("{problem}{server}"))
         })
     }
 }
 
 /// The cases, in the order in which they run.
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<InteropCase> {
     let mut cases = Vec::new();
     for &(section, what) in TORCH_SECTIONS {
-        cases.push(Case::new(format!("torch's client on our server: {what}"), move |context| {
-            torch_section(context, section)
-        }));
+        cases.push(InteropCase::new(
+            format!("torch's client on our server: {what}"),
+            move |context| torch_section(context, section),
+        ));
     }
-    cases.push(Case::new("torch's client on our server: 4 processes", torch_members));
-    cases.push(Case::new("torch's Gloo job of 2 ranks on our server", gloo_job));
-    for kind in [Kind::Libuv, Kind::Legacy] {
+    cases.push(InteropCase::new("torch's client on our server: 4 processes", torch_members));
+    cases.push(InteropCase::new("torch's Gloo job of 2 ranks on our server", gloo_job));
+    for kind in [ServerKind::Libuv, ServerKind::Legacy] {
         for &(section, what) in OUR_SECTIONS {
             let name = format!("our client on {}: {what}", kind.name());
-            cases.push(Case::new(name, move |context| our_section(context, kind, section)));
+            cases.push(InteropCase::new(name, move |context| our_section(context, kind, section)));
         }
     }
-    for kind in [Kind::Ours, Kind::Libuv, Kind::Legacy] {
+    for kind in [ServerKind::Ours, ServerKind::Libuv, ServerKind::Legacy] {
         let name = format!("torch and libdist together on {}", kind.name());
-        cases.push(Case::new(name, move |context| mixed(context, kind)));
+        cases.push(InteropCase::new(name, move |context| mixed_clients(context, kind)));
     }
-    for kind in [Kind::Libuv, Kind::Legacy] {
+    for kind in [ServerKind::Libuv, ServerKind::Legacy] {
         let name = format!("dist_init of {RANKS} ranks on {}", kind.name());
-        cases.push(Case::new(name, move |context| dist_init(context, kind)));
+        cases.push(InteropCase::new(name, move |context| dist_init(context, kind)));
     }
     cases
 }
 
-fn torch_section(context: &Context, section: &str) -> Result {
+fn torch_section(context: &InteropContext, section: &str) -> CaseResult {
     let mut client = context.torch()?.script("ffi-tests/interop/torch_client.py");
-    let mut server = Server::start(context, Kind::Ours)?;
+    let mut server = StoreServer::start(context, ServerKind::Ours)?;
     client.args([&server.port, section]);
-    let said = server.serve(vec![client])?;
-    as_expected(&said)
+    let outputs = server.run_clients(vec![client])?;
+    check_scripts(&outputs)
 }
 
-fn torch_members(context: &Context) -> Result {
+fn torch_members(context: &InteropContext) -> CaseResult {
     let torch = context.torch()?;
-    let mut server = Server::start(context, Kind::Ours)?;
+    let mut server = StoreServer::start(context, ServerKind::Ours)?;
     let members = (0..RANKS).map(|rank| {
         let mut member = torch.script("ffi-tests/interop/torch_client.py");
         member.args([&server.port, "member", &rank.to_string(), &RANKS.to_string()]);
         member
     });
     let members = members.collect();
-    as_expected(&server.serve(members)?)
+    check_scripts(&server.run_clients(members)?)
 }
 
-fn gloo_job(context: &Context) -> Result {
+fn gloo_job(context: &InteropContext) -> CaseResult {
     let torch = context.torch()?;
-    let mut server = Server::start(context, Kind::Ours)?;
+    let mut server = StoreServer::start(context, ServerKind::Ours)?;
     let ranks = (0..2).map(|rank| {
         let mut command = torch.script("ffi-tests/interop/torch_job.py");
-        as_rank(&mut command, rank, 2, &server.port);
+        set_rank_environment(&mut command, rank, 2, &server.port);
         command
     });
     let ranks = ranks.collect();
-    as_expected(&server.serve(ranks)?)
+    check_scripts(&server.run_clients(ranks)?)
 }
 
-fn our_section(context: &Context, kind: Kind, section: &str) -> Result {
-    let mut server = Server::start(context, kind)?;
+fn our_section(context: &InteropContext, kind: ServerKind, section: &str) -> CaseResult {
+    let mut server = StoreServer::start(context, kind)?;
     let mut client = run::command(&context.client);
-    client.args([&server.port, section, kind.word()]);
-    let said = server.serve(vec![client])?;
+    client.args([&server.port, section, kind.argument()]);
+    let outputs = server.run_clients(vec![client])?;
     // A refusal is part of the outcome.
     let refused =
-        said.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("refused"));
-    let last = said.iter().flat_map(|text| text.lines()).last();
+        outputs.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("refused"));
+    let last = outputs.iter().flat_map(|text| text.lines()).last();
     Ok(refused.or(last).unwrap_or_default().to_string())
 }
 
-fn mixed(context: &Context, kind: Kind) -> Result {
-    let mut theirs = context.torch()?.script("ffi-tests/interop/torch_mixed.py");
-    let mut server = Server::start(context, kind)?;
-    theirs.args([&server.port, kind.word()]);
-    let mut ours = run::command(&context.client);
-    ours.args([&server.port, "mixed", kind.word()]);
-    let said = server.serve(vec![theirs, ours])?;
-    as_expected(&said[..1])?;
+fn mixed_clients(context: &InteropContext, kind: ServerKind) -> CaseResult {
+    let mut torch_client = context.torch()?.script("ffi-tests/interop/torch_mixed.py");
+    let mut server = StoreServer::start(context, kind)?;
+    torch_client.args([&server.port, kind.argument()]);
+    let mut libdist_client = run::command(&context.client);
+    libdist_client.args([&server.port, "mixed", kind.argument()]);
+    let outputs = server.run_clients(vec![torch_client, libdist_client])?;
+    check_scripts(&outputs[..1])?;
     Ok("values, counters, queues and both kinds of barriers".into())
 }
 
-fn dist_init(context: &Context, kind: Kind) -> Result {
-    let mut server = Server::start(context, kind)?;
+fn dist_init(context: &InteropContext, kind: ServerKind) -> CaseResult {
+    let mut server = StoreServer::start(context, kind)?;
     let ranks = (0..RANKS).map(|rank| {
         let mut command = run::command(&context.all_reduce);
-        as_rank(&mut command, rank, RANKS, &server.port);
+        set_rank_environment(&mut command, rank, RANKS, &server.port);
         command
     });
     let ranks = ranks.collect();
-    let said = server.serve(ranks)?;
-    match said.iter().find(|text| !text.contains("sums correct")) {
-        Some(text) => Err(Problem::Failed(format!("a rank has no sums: {text}"))),
+    let outputs = server.run_clients(ranks)?;
+    match outputs.iter().find(|text| !text.contains("sums correct")) {
+        Some(text) => Err(CaseProblem::Failed(format!("a rank has no sums: {text}"))),
         None => Ok(format!("{RANKS} ranks have the sums")),
     }
 }
 
 /// What a launcher that hosts the store tells a rank.
-fn as_rank(command: &mut Command, rank: usize, size: usize, port: &str) {
+fn set_rank_environment(command: &mut Command, rank: usize, size: usize, port: &str) {
     command
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", size.to_string())
@@ -198,13 +202,13 @@ fn as_rank(command: &mut Command, rank: usize, size: usize, port: &str) {
 }
 
 /// Every script came to its end; what it had to leave out is told.
-fn as_expected(said: &[String]) -> Result {
-    for text in said {
+fn check_scripts(outputs: &[String]) -> CaseResult {
+    for text in outputs {
         if text.lines().last() != Some("all as expected") {
-            return Err(Problem::Failed(format!("a script has not come to its end: {text}")));
+            return Err(CaseProblem::Failed(format!("a script has not come to its end: {text}")));
         }
     }
     let left_out =
-        said.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("without"));
+        outputs.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("without"));
     Ok(left_out.unwrap_or("all as expected").to_string())
 }

@@ -4,13 +4,13 @@ use std::fmt;
 
 /// Numbers of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TestCounts {
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) skipped: usize,
 }
 
-impl Counts {
+impl TestCounts {
     pub(super) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -21,7 +21,7 @@ impl Counts {
         self.passed + self.failed + self.skipped
     }
 
-    /// nextest: `Summary [1.2s] 12 tests run: 11 passed (1 slow), 1 timed out, 2 skipped`.
+    /// nextest: `Summary [1.2s] 12 run_tests run: 11 passed (1 slow), 1 timed out, 2 skipped`.
     pub(super) fn of_nextest(text: &str) -> Option<Self> {
         let line = text.lines().rfind(|line| line.contains("Summary ["))?;
         let (_, pieces) = line.split_once(" run: ")?;
@@ -52,7 +52,8 @@ impl Counts {
         counts
     }
 
-    /// ctest: `90% tests passed, 1 tests failed out of 10`, and `***Skipped` behind a test's name.
+    /// ctest: `90% run_tests passed, 1 run_tests failed out of 10`, and `***Skipped` behind a
+    /// test's name.
     pub(super) fn of_ctest(text: &str) -> Option<Self> {
         let line = text.lines().rfind(|line| line.contains("tests failed out of "))?;
         let failed = number_before(line, " tests failed")?;
@@ -66,7 +67,7 @@ fn number_before(line: &str, word: &str) -> Option<usize> {
     line[..line.find(word)?].rsplit(' ').next()?.parse().ok()
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for TestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { passed, failed, skipped } = self;
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
@@ -77,32 +78,32 @@ impl fmt::Display for Counts {
 mod tests {
     use super::*;
 
-    fn counts(passed: usize, failed: usize, skipped: usize) -> Option<Counts> {
-        Some(Counts { passed, failed, skipped })
+    fn counts(passed: usize, failed: usize, skipped: usize) -> Option<TestCounts> {
+        Some(TestCounts { passed, failed, skipped })
     }
 
     #[test]
-    fn nextest() {
+    fn nextest_summary_is_parsed() {
         let text = "     Summary [   0.012s] 12 tests run: 12 passed, 0 skipped\n";
-        assert_eq!(Counts::of_nextest(text), counts(12, 0, 0));
+        assert_eq!(TestCounts::of_nextest(text), counts(12, 0, 0));
         let text = "x\n     Summary [   9.1s] 12/14 tests run: 8 passed (2 slow, 1 leaky), 2 failed, \
                     1 timed out, 1 exec failed, 3 skipped\n        FAIL [0.1s] y\n";
-        assert_eq!(Counts::of_nextest(text), counts(8, 4, 3));
-        assert_eq!(Counts::of_nextest("error: could not compile"), None);
+        assert_eq!(TestCounts::of_nextest(text), counts(8, 4, 3));
+        assert_eq!(TestCounts::of_nextest("error: could not compile"), None);
     }
 
     #[test]
-    fn cargo_test() {
+    fn cargo_test_summary_is_parsed() {
         let text = "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
                     test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(Counts::of_cargo_test(text), counts(7, 3, 1));
-        assert_eq!(Counts::of_cargo_test(""), None);
+        assert_eq!(TestCounts::of_cargo_test(text), counts(7, 3, 1));
+        assert_eq!(TestCounts::of_cargo_test(""), None);
     }
 
     #[test]
-    fn ctest() {
+    fn ctest_summary_is_parsed() {
         let text = "1/3 Test #1: a ...   Passed    0.01 sec\n2/3 Test #2: b ...***Skipped   0.00 sec\n\
                     3/3 Test #3: c ...***Failed    0.01 sec\n\n67% tests passed, 1 tests failed out of 3\n";
-        assert_eq!(Counts::of_ctest(text), counts(1, 1, 1));
+        assert_eq!(TestCounts::of_ctest(text), counts(1, 1, 1));
     }
 }

@@ -1,61 +1,68 @@
 //! A rank is killed in the middle of training: under distrun, and with nobody to look after the
 //! ranks.
 
-use super::report::{Checked, PASSED, Report};
+use super::report::{CheckReport, CheckResult, PASSED};
 use crate::examples::{TRAIN_DIGITS, distrun};
-use crate::run::{self, Finished};
-use crate::workspace::Stage;
+use crate::run::{self, FinishedProcess};
+use crate::workspace::StagedBuild;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const JOB_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a job may take to end after the death of a rank.
-const PROMPT: Duration = Duration::from_secs(2);
+const MAX_FAILURE_TIME: Duration = Duration::from_secs(2);
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
 
-pub(super) fn run(report: &mut Report, stage: &Stage) {
-    report.check("a killed rank, under distrun", || under_distrun(stage));
-    report.check("a killed rank, started by hand", || by_hand(stage));
+pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
+    report.run_check("a killed rank, under distrun", || check_under_distrun(stage));
+    report.run_check("a killed rank, started by hand", || check_started_by_hand(stage));
 }
 
-fn under_distrun(stage: &Stage) -> Checked {
+fn check_under_distrun(stage: &StagedBuild) -> CheckResult {
     let program = TRAIN_DIGITS.compile(stage)?;
     let mut killed = None;
     let mut command = distrun(stage, RANKS, &program);
-    let finished = run::watched(command.args(["--epochs", "1000000"]), LIMIT, |line| {
-        if killed.is_none() && line.contains("epoch ") {
-            killed = Some(kill(&program));
-        }
-    })?;
+    let finished =
+        run::run_with_lines(command.args(["--epochs", "1000000"]), JOB_TIMEOUT, |line| {
+            if killed.is_none() && line.contains("epoch ") {
+                killed = Some(kill_victim(&program));
+            }
+        })?;
     let (_, when) = killed.ok_or("there was no epoch to kill a rank in")??;
-    prompt(when)?;
+    check_failure_time(when)?;
     for words in [format!("rank {VICTIM}"), "SIGKILL".to_string()] {
         if finished.success() || !finished.text.contains(&words) {
-            return Err(format!("\"{words}\": {}{}", finished.ending(), finished.tail()));
+            return Err(format!(
+                "\"{words}\": {}{}",
+                finished.exit_description(),
+                finished.output_tail()
+            ));
         }
     }
-    nobody_left(&program)
+    check_no_processes_left(&program)
 }
 
 /// The ranks get nothing but the four variables, and rank 0 hosts the store.
-fn by_hand(stage: &Stage) -> Checked {
+fn check_started_by_hand(stage: &StagedBuild) -> CheckResult {
     let program = TRAIN_DIGITS.compile(stage)?;
     let port = free_port()?;
     let (program, port) = (program.as_path(), port.as_str());
     let mut killed = None;
-    let ended: Vec<Result<Finished, String>> = std::thread::scope(|scope| {
+    let ended: Vec<Result<FinishedProcess, String>> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..RANKS)
             .map(|rank| {
-                scope.spawn(move || run::quiet(&mut rank_by_hand(program, rank, port), LIMIT))
+                scope.spawn(move || {
+                    run::run_quietly(&mut rank_command(program, rank, port), JOB_TIMEOUT)
+                })
             })
             .collect();
-        let first = run::watched(&mut rank_by_hand(program, 0, port), LIMIT, |line| {
+        let first = run::run_with_lines(&mut rank_command(program, 0, port), JOB_TIMEOUT, |line| {
             if killed.is_none() && line.contains("epoch ") {
-                killed = Some(kill(program));
+                killed = Some(kill_victim(program));
             }
         });
         let others = others.into_iter().map(|rank| {
@@ -64,27 +71,27 @@ fn by_hand(stage: &Stage) -> Checked {
         std::iter::once(first).chain(others).collect()
     });
     let (pid, when) = killed.ok_or("there was no epoch to kill a rank in")??;
-    prompt(when)?;
+    check_failure_time(when)?;
     for (rank, finished) in ended.into_iter().enumerate().filter(|&(rank, _)| rank != VICTIM) {
         let finished = finished?;
-        let said = finished.text.lines().any(|line| {
+        let names_victim = finished.text.lines().any(|line| {
             line.contains("a peer has failed")
                 && line.contains("all_reduce")
                 && line.contains(&format!("rank {VICTIM}"))
                 && line.contains(&pid)
         });
-        if finished.code() != Some(3) || !said {
+        if finished.code() != Some(3) || !names_victim {
             return Err(format!(
                 "rank {rank} should have blamed rank {VICTIM}, pid {pid}: {}{}",
-                finished.ending(),
-                finished.tail()
+                finished.exit_description(),
+                finished.output_tail()
             ));
         }
     }
-    nobody_left(program)
+    check_no_processes_left(program)
 }
 
-fn rank_by_hand(program: &Path, rank: usize, port: &str) -> Command {
+fn rank_command(program: &Path, rank: usize, port: &str) -> Command {
     let mut command = run::command(program);
     command.args(["--epochs", "1000000"]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
@@ -98,7 +105,7 @@ fn free_port() -> Result<String, String> {
 }
 
 /// Kills the victim; returns its process id, and when.
-fn kill(program: &Path) -> Result<(String, Instant), String> {
+fn kill_victim(program: &Path) -> Result<(String, Instant), String> {
     let variable = format!("RANK={VICTIM}");
     let is_victim = |pid: &String| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -106,17 +113,17 @@ fn kill(program: &Path) -> Result<(String, Instant), String> {
     };
     let pid = processes_of(program).into_iter().find(is_victim).ok_or("the victim is not there")?;
     let when = Instant::now();
-    run::must(run::command("sh").args(["-c", &format!("kill -KILL {pid}")]), LIMIT)?;
+    run::run_checked(run::command("sh").args(["-c", &format!("kill -KILL {pid}")]), JOB_TIMEOUT)?;
     Ok((pid, when))
 }
 
-fn prompt(killed: Instant) -> Result<(), String> {
+fn check_failure_time(killed: Instant) -> Result<(), String> {
     let took = killed.elapsed();
     println!("all had ended {:.3} s after the kill", took.as_secs_f64());
-    if took > PROMPT { Err("that is too long".into()) } else { Ok(()) }
+    if took > MAX_FAILURE_TIME { Err("that is too long".into()) } else { Ok(()) }
 }
 
-fn nobody_left(program: &Path) -> Checked {
+fn check_no_processes_left(program: &Path) -> CheckResult {
     match processes_of(program).as_slice() {
         [] => Ok(PASSED),
         left => Err(format!("processes are left: {}", left.join(", "))),

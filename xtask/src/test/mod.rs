@@ -14,10 +14,10 @@ mod rust;
 
 use crate::tools::{self, Tool};
 use crate::workspace;
-use crate::{Arguments, Outcome};
-use report::Report;
+use crate::{Arguments, CommandResult};
+use report::CheckReport;
 
-const NEEDED: &[Tool] = &[
+const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: "cmake", package: "cmake", purpose: "C tests, installed package" },
     Tool { program: "make", package: "make", purpose: "C tests, installed package" },
     Tool { program: "c++", package: "g++", purpose: "the header from C++" },
@@ -45,7 +45,7 @@ const NEEDED: &[Tool] = &[
 ];
 
 /// Runs the command. Its last line is the count.
-pub(crate) fn main(rest: &[String]) -> Outcome {
+pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let may_install = !arguments.flag("--no-install");
     let only = arguments.value("--only")?;
@@ -55,16 +55,16 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
         return Err(format!("--only takes packages or mpi, and not {only}"));
     }
 
-    tools::provide(NEEDED, may_install);
-    let mut report = Report::default();
+    tools::install_missing(NEEDED_TOOLS, may_install);
+    let mut report = CheckReport::default();
     let stage = match only {
         None => {
             rust::run(&mut report);
             programs::run(&mut report)
         }
-        Some(_) => Some(workspace::release()?),
+        Some(_) => Some(workspace::stage_release_build()?),
     };
-    let Some(stage) = stage else { return Ok(report.print()) };
+    let Some(stage) = stage else { return Ok(report.print_summary()) };
     if only.is_none() {
         faults::run(&mut report, &stage);
     }
@@ -73,9 +73,9 @@ pub(crate) fn main(rest: &[String]) -> Outcome {
     }
     if wants("mpi") {
         mpi::run(&mut report, &stage);
-        report.check("what GPUs are tested with, over the stubs", || {
-            crate::gpu::over_stubs(&stage).map(|()| report::PASSED)
+        report.run_check("what GPUs are tested with, over the stubs", || {
+            crate::gpu::run_over_stubs(&stage).map(|()| report::PASSED)
         });
     }
-    Ok(report.print())
+    Ok(report.print_summary())
 }

@@ -4,12 +4,12 @@
 //! The tree is moved after installation, so that nothing in it may name the place where it was
 //! built or installed.
 
-use super::counts::Counts;
+use super::counts::TestCounts;
 use super::mpi;
-use super::report::{Checked, PASSED, Report, Verdict};
-use super::rust::counted;
-use crate::mpi::Mpi;
-use crate::workspace::{Stage, root, scratch, target};
+use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
+use super::rust::counted_result;
+use crate::mpi::MpiLibrary;
+use crate::workspace::{StagedBuild, repository_root, scratch_folder, target_folder};
 use crate::{run, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,105 +17,112 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(900);
 
-pub(super) fn run(report: &mut Report, stage: &Stage) {
+pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
     let mut prefix = None;
-    report.check("install through CMake", || match missing(&["cmake", "make"]) {
-        Some(reason) => Ok(Verdict::Skipped(reason)),
+    report.run_check("install through CMake", || match missing_programs(&["cmake", "make"]) {
+        Some(reason) => Ok(CheckVerdict::Skipped(reason)),
         None => {
             prefix = Some(install()?);
             Ok(PASSED)
         }
     });
-    let installed = |check: &dyn Fn(&Path) -> Checked| match &prefix {
+    let installed = |check: &dyn Fn(&Path) -> CheckResult| match &prefix {
         Some(prefix) => check(prefix),
-        None => Ok(Verdict::Skipped("there is no installed tree".into())),
+        None => Ok(CheckVerdict::Skipped("there is no installed tree".into())),
     };
-    report.check("consumer: CMake, shared and static", || {
+    report.run_check("consumer: CMake, shared and static", || {
         installed(&|prefix| find_package("ffi-tests/consumer/cmake", prefix, stage))
     });
-    report.check("consumer: CMake, C++", || {
+    report.run_check("consumer: CMake, C++", || {
         installed(&|prefix| find_package_cxx("ffi-tests/consumer/cxx", prefix, stage))
     });
     for (title, project) in
         [("add_subdirectory", "subdirectory"), ("FetchContent", "fetch_content")]
     {
-        report.check(&format!("consumer: {title}"), || {
+        report.run_check(&format!("consumer: {title}"), || {
             build_tree(&format!("ffi-tests/consumer/{project}"), stage)
         });
     }
-    report.check("consumer: pkg-config", || {
-        installed(&|prefix| pkg_config(Language::C, prefix, stage))
+    report.run_check("consumer: pkg-config", || {
+        installed(&|prefix| run_pkg_config_consumer(ConsumerLanguage::C, prefix, stage))
     });
-    report.check("consumer: pkg-config, C++", || {
-        installed(&|prefix| pkg_config(Language::Cxx, prefix, stage))
+    report.run_check("consumer: pkg-config, C++", || {
+        installed(&|prefix| run_pkg_config_consumer(ConsumerLanguage::Cxx, prefix, stage))
     });
-    report.check("consumer: dlopen from Python", || installed(&|prefix| dlopen(prefix, stage)));
-    for mpi in Mpi::ALL {
-        report.check(&format!("installed: the plug-in for {}", mpi.title()), || {
-            installed(&|prefix| plugin(mpi, prefix))
+    report.run_check("consumer: dlopen from Python", || {
+        installed(&|prefix| run_dlopen_consumer(prefix, stage))
+    });
+    for mpi in MpiLibrary::ALL {
+        report.run_check(&format!("installed: the plug-in for {}", mpi.title()), || {
+            installed(&|prefix| run_installed_plugin(mpi, prefix))
         });
     }
-    report.check("examples as a CMake project", || {
+    report.run_check("examples as a CMake project", || {
         installed(&|prefix| find_package_cxx("c-examples", prefix, stage))
     });
-    report.check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
+    report
+        .run_check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
 }
 
 /// Why a check cannot run without these programs.
-fn missing(programs: &[&str]) -> Option<String> {
-    let absent: Vec<&str> = programs.iter().copied().filter(|name| !tools::has(name)).collect();
+fn missing_programs(programs: &[&str]) -> Option<String> {
+    let absent: Vec<&str> =
+        programs.iter().copied().filter(|name| !tools::has_program(name)).collect();
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
 }
 
 /// Configures, builds and installs as docs/install.md says, and moves the result.
 fn install() -> Result<PathBuf, String> {
-    let (build, first, moved) =
-        (scratch("cmake")?, scratch("installed")?, scratch("moved")?.join("dist"));
-    tools::fresh_folder(&build)?;
-    tools::fresh_folder(&first)?;
-    tools::fresh_folder(&scratch("moved")?)?;
+    let (build, first, moved) = (
+        scratch_folder("cmake")?,
+        scratch_folder("installed")?,
+        scratch_folder("moved")?.join("dist"),
+    );
+    tools::recreate_folder(&build)?;
+    tools::recreate_folder(&first)?;
+    tools::recreate_folder(&scratch_folder("moved")?)?;
     let mut configure = run::command("cmake");
-    configure.arg("-S").arg(root()).arg("-B").arg(&build);
+    configure.arg("-S").arg(repository_root()).arg("-B").arg(&build);
     // Cargo's usual target folder, so that the release build is not made twice.
-    configure.arg(format!("-DDIST_CARGO_TARGET_DIR={}", target()?.display()));
-    if Mpi::ALL.into_iter().any(|mpi| mpi::missing(mpi).is_none()) {
+    configure.arg(format!("-DDIST_CARGO_TARGET_DIR={}", target_folder()?.display()));
+    if MpiLibrary::ALL.into_iter().any(|mpi| mpi::missing_requirement(mpi).is_none()) {
         configure.arg("-DDIST_MPI=ON");
     }
-    run::must(&mut configure, LIMIT)?;
-    run::must(run::command("cmake").arg("--build").arg(&build), LIMIT)?;
+    run::run_checked(&mut configure, LIMIT)?;
+    run::run_checked(run::command("cmake").arg("--build").arg(&build), LIMIT)?;
     let mut install = run::command("cmake");
-    run::must(install.arg("--install").arg(&build).arg("--prefix").arg(&first), LIMIT)?;
+    run::run_checked(install.arg("--install").arg(&build).arg("--prefix").arg(&first), LIMIT)?;
     std::fs::rename(&first, &moved).map_err(|cause| format!("moving the tree: {cause}"))?;
     Ok(moved)
 }
 
 /// Tests a project that uses the installed package.
-fn find_package(source: &str, prefix: &Path, stage: &Stage) -> Checked {
+fn find_package(source: &str, prefix: &Path, stage: &StagedBuild) -> CheckResult {
     let build = project_folder(source)?;
     cmake_project(source, &build, &format!("CMAKE_PREFIX_PATH={}", prefix.display()), stage)
 }
 
 /// The same for a project that needs a C++ compiler.
-fn find_package_cxx(source: &str, prefix: &Path, stage: &Stage) -> Checked {
-    match missing(&["c++"]) {
-        Some(reason) => Ok(Verdict::Skipped(reason)),
+fn find_package_cxx(source: &str, prefix: &Path, stage: &StagedBuild) -> CheckResult {
+    match missing_programs(&["c++"]) {
+        Some(reason) => Ok(CheckVerdict::Skipped(reason)),
         None => find_package(source, prefix, stage),
     }
 }
 
 /// Tests a project that builds libdist as a part of itself, and that thus installs nothing of
 /// libdist.
-fn build_tree(source: &str, stage: &Stage) -> Checked {
-    if let Some(reason) = missing(&["cmake", "make", "c++"]) {
-        return Ok(Verdict::Skipped(reason));
+fn build_tree(source: &str, stage: &StagedBuild) -> CheckResult {
+    if let Some(reason) = missing_programs(&["cmake", "make", "c++"]) {
+        return Ok(CheckVerdict::Skipped(reason));
     }
     let build = project_folder(source)?;
     // Cargo finds the release build of the other checks there.
-    let setting = format!("DIST_CARGO_TARGET_DIR={}", target()?.display());
+    let setting = format!("DIST_CARGO_TARGET_DIR={}", target_folder()?.display());
     let verdict = cmake_project(source, &build, &setting, stage)?;
     let prefix = build.join("installed");
     let mut install = run::command("cmake");
-    run::must(install.arg("--install").arg(&build).arg("--prefix").arg(&prefix), LIMIT)?;
+    run::run_checked(install.arg("--install").arg(&build).arg("--prefix").arg(&prefix), LIMIT)?;
     if prefix.exists() {
         return Err(format!("{source} installs files of libdist"));
     }
@@ -124,76 +131,85 @@ fn build_tree(source: &str, stage: &Stage) -> Checked {
 
 /// The empty folder in which a project is built.
 fn project_folder(source: &str) -> Result<PathBuf, String> {
-    let build = scratch("projects")?.join(source.replace('/', "-"));
-    tools::fresh_folder(&build)?;
+    let build = scratch_folder("projects")?.join(source.replace('/', "-"));
+    tools::recreate_folder(&build)?;
     Ok(build)
 }
 
 /// Configures, builds and tests a project with one CMake variable set.
-fn cmake_project(source: &str, build: &Path, setting: &str, stage: &Stage) -> Checked {
+fn cmake_project(source: &str, build: &Path, setting: &str, stage: &StagedBuild) -> CheckResult {
     let mut configure = run::command("cmake");
-    configure.arg("-S").arg(root().join(source)).arg("-B").arg(build).arg(format!("-D{setting}"));
-    run::must(&mut configure, LIMIT)?;
-    run::must(run::command("cmake").arg("--build").arg(build), LIMIT)?;
+    configure
+        .arg("-S")
+        .arg(repository_root().join(source))
+        .arg("-B")
+        .arg(build)
+        .arg(format!("-D{setting}"));
+    run::run_checked(&mut configure, LIMIT)?;
+    run::run_checked(run::command("cmake").arg("--build").arg(build), LIMIT)?;
     let mut ctest = run::command("ctest");
     ctest.arg("--output-on-failure").current_dir(build);
     ctest.env("DISTRUN", &stage.distrun);
-    counted(&run::shown(&mut ctest, LIMIT)?, Counts::of_ctest)
+    counted_result(&run::run_visibly(&mut ctest, LIMIT)?, TestCounts::of_ctest)
 }
 
 /// A program that asks for the back end over MPI, under its launcher, with nothing but the
 /// installed tree.
-fn plugin(mpi: Mpi, prefix: &Path) -> Checked {
-    if let Some(reason) = mpi::missing(mpi) {
-        return Ok(Verdict::Skipped(reason));
+fn run_installed_plugin(mpi: MpiLibrary, prefix: &Path) -> CheckResult {
+    if let Some(reason) = mpi::missing_requirement(mpi) {
+        return Ok(CheckVerdict::Skipped(reason));
     }
     let name = format!("libdist_mpi_{}.so", mpi.name());
     let folders = ["lib", "lib64"].map(|folder| prefix.join(folder));
     let lib = folders.iter().find(|folder| folder.join(&name).exists());
     let lib = lib.ok_or_else(|| format!("{name} was not installed beside the library"))?;
-    mpi::behave_installed(mpi, &prefix.join("include"), lib)
+    mpi::run_behaviour_installed(mpi, &prefix.join("include"), lib)
 }
 
 /// The language of a consumer that is built through pkg-config.
 #[derive(Clone, Copy)]
-enum Language {
+enum ConsumerLanguage {
     C,
     Cxx,
 }
 
-fn pkg_config(language: Language, prefix: &Path, stage: &Stage) -> Checked {
+fn run_pkg_config_consumer(
+    language: ConsumerLanguage,
+    prefix: &Path,
+    stage: &StagedBuild,
+) -> CheckResult {
     let (name, needed): (_, &[&str]) = match language {
-        Language::C => ("c", &["pkg-config"]),
-        Language::Cxx => ("cxx", &["pkg-config", "c++"]),
+        ConsumerLanguage::C => ("c", &["pkg-config"]),
+        ConsumerLanguage::Cxx => ("cxx", &["pkg-config", "c++"]),
     };
-    if let Some(reason) = missing(needed) {
-        return Ok(Verdict::Skipped(reason));
+    if let Some(reason) = missing_programs(needed) {
+        return Ok(CheckVerdict::Skipped(reason));
     }
     let out = project_folder(&format!("pkg-config-{name}"))?;
-    let mut build = run::command(root().join("ffi-tests/consumer/pkgconfig/build.sh"));
+    let mut build = run::command(repository_root().join("ffi-tests/consumer/pkgconfig/build.sh"));
     build.arg(prefix).arg(&out).arg(name).env("CC", tools::c_compiler()?);
-    run::must(&mut build, LIMIT)?;
+    run::run_checked(&mut build, LIMIT)?;
     for program in ["shared", "static"] {
-        two_ranks(stage, Command::new(out.join(program)))?;
+        run_on_two_ranks(stage, Command::new(out.join(program)))?;
     }
-    Ok(Verdict::Passed(Counts { passed: 2, ..Counts::default() }))
+    Ok(CheckVerdict::Passed(TestCounts { passed: 2, ..TestCounts::default() }))
 }
 
-fn dlopen(prefix: &Path, stage: &Stage) -> Checked {
-    let Some(python) = tools::find("python3") else {
-        return Ok(Verdict::Skipped("not installed: python3".into()));
+fn run_dlopen_consumer(prefix: &Path, stage: &StagedBuild) -> CheckResult {
+    let Some(python) = tools::find_program("python3") else {
+        return Ok(CheckVerdict::Skipped("not installed: python3".into()));
     };
     let mut script = Command::new(python);
-    script.arg(root().join("ffi-tests/consumer/dlopen/all_reduce.py")).arg(prefix);
-    two_ranks(stage, script)?;
+    script.arg(repository_root().join("ffi-tests/consumer/dlopen/all_reduce.py")).arg(prefix);
+    run_on_two_ranks(stage, script)?;
     Ok(PASSED)
 }
 
 /// Runs a program and its arguments on two ranks, which must end well.
-fn two_ranks(stage: &Stage, program: Command) -> Result<(), String> {
+fn run_on_two_ranks(stage: &StagedBuild, program: Command) -> Result<(), String> {
     let mut launcher = run::command(&stage.distrun);
     launcher.args(["--nproc-per-node", "2"]).arg(program.get_program()).args(program.get_args());
-    let finished = run::must(&mut launcher, LIMIT)?;
+    let finished = run::run_checked(&mut launcher, LIMIT)?;
     print!("{}", finished.text);
     Ok(())
 }

@@ -1,57 +1,58 @@
 //! What the checks found: kept as they run, printed at the end.
 
-use super::counts::Counts;
+use super::counts::TestCounts;
 use std::time::Instant;
 
 /// How a check ended, if nothing was wrong.
-pub(super) enum Verdict {
+pub(super) enum CheckVerdict {
     /// It ran; several tests may lie behind one check.
-    Passed(Counts),
+    Passed(TestCounts),
     /// It could not run here, and why.
     Skipped(String),
 }
 
 /// A check that is a single test.
-pub(super) const PASSED: Verdict = Verdict::Passed(Counts { passed: 1, failed: 0, skipped: 0 });
+pub(super) const PASSED: CheckVerdict =
+    CheckVerdict::Passed(TestCounts { passed: 1, failed: 0, skipped: 0 });
 
 /// The verdict of a check, or what was wrong.
-pub(super) type Checked = Result<Verdict, String>;
+pub(super) type CheckResult = Result<CheckVerdict, String>;
 
-struct Line {
+struct ReportLine {
     name: String,
-    result: Checked,
+    result: CheckResult,
     seconds: f64,
 }
 
 /// All checks so far.
 #[derive(Default)]
-pub(super) struct Report {
-    lines: Vec<Line>,
+pub(super) struct CheckReport {
+    lines: Vec<ReportLine>,
 }
 
-impl Report {
+impl CheckReport {
     /// Runs a check and keeps its result. Returns whether nothing was wrong.
-    pub(super) fn check(&mut self, name: &str, check: impl FnOnce() -> Checked) -> bool {
+    pub(super) fn run_check(&mut self, name: &str, check: impl FnOnce() -> CheckResult) -> bool {
         println!("\n== {name}");
         let start = Instant::now();
         let result = check();
         match &result {
-            Ok(Verdict::Passed(_)) => (),
-            Ok(Verdict::Skipped(reason)) => println!("skipped: {reason}"),
+            Ok(CheckVerdict::Passed(_)) => (),
+            Ok(CheckVerdict::Skipped(reason)) => println!("skipped: {reason}"),
             Err(problem) => println!("FAILED: {problem}"),
         }
-        let fine = matches!(&result, Ok(Verdict::Skipped(_)))
-            || matches!(&result, Ok(Verdict::Passed(counts)) if counts.failed == 0);
+        let is_ok = matches!(&result, Ok(CheckVerdict::Skipped(_)))
+            || matches!(&result, Ok(CheckVerdict::Passed(counts)) if counts.failed == 0);
         let seconds = start.elapsed().as_secs_f64();
-        self.lines.push(Line { name: name.to_string(), result, seconds });
-        fine
+        self.lines.push(ReportLine { name: name.to_string(), result, seconds });
+        is_ok
     }
 
     /// Prints a line for each check, and the count of tests as the last line. Returns whether none
     /// failed.
-    pub(super) fn print(&self) -> bool {
+    pub(super) fn print_summary(&self) -> bool {
         println!("\n== summary");
-        let mut total = Counts::default();
+        let mut total = TestCounts::default();
         for line in &self.lines {
             let (word, detail, counts) = describe(&line.result);
             println!("{word:<8} {:<42} {:>7.1} s  {detail}", line.name, line.seconds);
@@ -62,17 +63,19 @@ impl Report {
     }
 }
 
-fn describe(result: &Checked) -> (&'static str, String, Counts) {
+fn describe(result: &CheckResult) -> (&'static str, String, TestCounts) {
     match result {
-        Ok(Verdict::Passed(counts)) if counts.failed > 0 => ("FAILED", counts.to_string(), *counts),
-        Ok(Verdict::Passed(counts)) if counts.total() == 1 => ("ok", String::new(), *counts),
-        Ok(Verdict::Passed(counts)) => ("ok", counts.to_string(), *counts),
-        Ok(Verdict::Skipped(reason)) => {
-            ("skipped", reason.clone(), Counts { skipped: 1, ..Counts::default() })
+        Ok(CheckVerdict::Passed(counts)) if counts.failed > 0 => {
+            ("FAILED", counts.to_string(), *counts)
+        }
+        Ok(CheckVerdict::Passed(counts)) if counts.total() == 1 => ("ok", String::new(), *counts),
+        Ok(CheckVerdict::Passed(counts)) => ("ok", counts.to_string(), *counts),
+        Ok(CheckVerdict::Skipped(reason)) => {
+            ("skipped", reason.clone(), TestCounts { skipped: 1, ..TestCounts::default() })
         }
         Err(problem) => {
             let first = problem.lines().next().unwrap_or_default();
-            ("FAILED", first.to_string(), Counts { failed: 1, ..Counts::default() })
+            ("FAILED", first.to_string(), TestCounts { failed: 1, ..TestCounts::default() })
         }
     }
 }

@@ -1,25 +1,30 @@
 //! All-reduce between nodes.
 
-pub mod lanes;
-pub mod leader;
+pub mod split_rail;
+pub mod two_level;
 
-use super::Levels;
+use super::HierarchicalOperation;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, finish};
+use crate::algo::fold::{Fold, finish_average};
 use crate::algo::message::{Team, all_reduce};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 
 /// One rank of each node all-reduces what it has folded for its node.
-fn between(
-    levels: &mut Levels<'_>,
+fn all_reduce_between_nodes(
+    levels: &mut HierarchicalOperation<'_>,
     members: &[Rank],
     fold: Fold,
     operation: &Operation<'_>,
     data: Dst<'_>,
 ) -> Result<()> {
-    let team = Team::of(members, levels.call.rank())?;
-    all_reduce::best(data.len(), team.size())(&mut levels.call, team, fold, data)?;
-    finish(operation, data, levels.nodes.ranks())
+    let team = Team::of(members, levels.messages.rank())?;
+    all_reduce::select_team_algorithm(data.len(), team.size())(
+        &mut levels.messages,
+        team,
+        fold,
+        data,
+    )?;
+    finish_average(operation, data, levels.nodes.rank_count())
 }

@@ -1,11 +1,11 @@
 //! Bruck's algorithm, for small blocks: what everybody has doubles with each message.
 
 use crate::algo::Operation;
-use crate::algo::message::{Call, Team};
-use crate::algo::pattern::bruck::{Round, rounds};
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::pattern::bruck::{BruckRound, rounds};
 use crate::algo::pattern::pairwise;
-use crate::algo::select::Shape;
-use crate::algo::table::{Algorithm, Body};
+use crate::algo::select::GroupShape;
+use crate::algo::table::{Algorithm, AlgorithmBody};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::kernel;
@@ -19,48 +19,60 @@ pub static ROW: Algorithm = Algorithm {
     fits,
     pays,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// Whoever has the scratch memory has room for all blocks twice.
-fn fits(bytes: usize, shape: &Shape) -> bool {
+fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
 /// Up to which size fewer messages beat a copy less.
-fn pays(bytes: usize, shape: &Shape) -> bool {
+fn pays(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 64 << 10
 }
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    among(call, team, operation.send, operation.recv)
+/// As [`run_team`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    run_team(call, team, operation.send, operation.recv)
 }
 
 /// `data` holds a block of the same length for each member.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn among(call: &mut Call<'_>, team: Team<'_>, own: Src<'_>, data: Dst<'_>) -> Result<()> {
-    let (size, me, len) = (team.size(), team.me(), own.len());
+pub fn run_team(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    own: Src<'_>,
+    data: Dst<'_>,
+) -> Result<()> {
+    let (size, me, len) = (team.size(), team.own_position(), own.len());
     let mut scratch = call.scratch(data.len())?;
     // The blocks in order from the own one.
-    let turned = Dst::from(&mut scratch[..data.len()]);
-    kernel::copy(turned.slice(0, len), own);
+    let rotated = Dst::from(&mut scratch[..data.len()]);
+    kernel::copy(rotated.slice(0, len), own);
     let mut exchange = call.exchange(team);
-    for Round { distance, blocks } in rounds(size) {
-        exchange.send(pairwise::from(size, me, distance), turned.as_src().slice(0, blocks * len));
-        let place = turned.slice(distance * len, blocks * len);
-        let came = exchange.receive(pairwise::to(size, me, distance), place);
+    for BruckRound { distance, blocks } in rounds(size) {
+        exchange.send(
+            pairwise::receive_peer(size, me, distance),
+            rotated.as_src().slice(0, blocks * len),
+        );
+        let place = rotated.slice(distance * len, blocks * len);
+        let came = exchange.receive(pairwise::send_peer(size, me, distance), place);
         exchange.wait(came)?;
     }
     exchange.finish()?;
     let first = (size - me) * len;
-    kernel::copy(data.slice(me * len, first), turned.as_src().slice(0, first));
-    kernel::copy(data.slice(0, me * len), turned.as_src().slice(first, me * len));
-    call.keep(scratch);
+    kernel::copy(data.slice(me * len, first), rotated.as_src().slice(0, first));
+    kernel::copy(data.slice(0, me * len), rotated.as_src().slice(first, me * len));
+    call.return_scratch(scratch);
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Blocks go round. Everybody sends to its neighbour only, and receives each block once.
 
 use crate::algo::Operation;
-use crate::algo::message::ring::Ring;
-use crate::algo::message::{Call, Team};
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::message::segmented_ring::SegmentedRing;
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -17,17 +17,21 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`run_team`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
     let block = |rank: usize| operation.recv_block(rank);
-    kernel::copy(block(team.me()), operation.send);
-    among(call, team, &block)
+    kernel::copy(block(team.own_position()), operation.send);
+    run_team(call, team, &block)
 }
 
 /// Each member's own block is in its place; blocks may have different lengths, that all members
@@ -35,10 +39,10 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn among<'d>(
-    call: &mut Call<'_>,
+pub fn run_team<'d>(
+    call: &mut MessageOperation<'_>,
     team: Team<'_>,
     block: &dyn Fn(usize) -> Dst<'d>,
 ) -> Result<()> {
-    Ring::new(team.size(), block).run(call, team, team.size() - 1, None)
+    SegmentedRing::new(team.size(), block).run(call, team, team.size() - 1, None)
 }

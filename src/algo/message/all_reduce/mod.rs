@@ -1,39 +1,39 @@
 //! All-reduce over messages, in place: the data of every member become the fold of all.
 
-pub mod direct;
-pub mod doubling;
+pub mod linear;
 pub mod ordered;
 pub mod rabenseifner;
+pub mod recursive_doubling;
 pub mod ring;
 
-use super::{Call, Team};
+use super::{MessageOperation, Team};
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_part, finish};
+use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
 
 /// An algorithm among the members of a team.
-pub type Among = fn(&mut Call<'_>, Team<'_>, Fold, Dst<'_>) -> Result<()>;
+pub type TeamAllReduce = fn(&mut MessageOperation<'_>, Team<'_>, Fold, Dst<'_>) -> Result<()>;
 
 /// The algorithm that pays; all members choose the same.
-pub fn best(bytes: usize, ranks: WorldSize) -> Among {
+pub fn select_team_algorithm(bytes: usize, ranks: WorldSize) -> TeamAllReduce {
     match () {
-        () if direct::pays(bytes, ranks) => direct::among,
-        () if doubling::pays(bytes, ranks) => doubling::among,
-        () if rabenseifner::pays(bytes, ranks) => rabenseifner::among,
-        () => ring::among,
+        () if linear::pays(bytes, ranks) => linear::run_team,
+        () if recursive_doubling::pays(bytes, ranks) => recursive_doubling::run_team,
+        () if rabenseifner::pays(bytes, ranks) => rabenseifner::run_team,
+        () => ring::run_team,
     }
 }
 
 /// All ranks, by an algorithm that folds some vectors before others.
-fn by_and_by(
-    call: &mut Call<'_>,
+fn reduce_in_place(
+    call: &mut MessageOperation<'_>,
     team: Team<'_>,
     operation: &Operation<'_>,
-    among: Among,
+    run_team: TeamAllReduce,
 ) -> Result<()> {
-    contribute_part(operation, operation.recv, operation.send, team.size())?;
-    among(call, team, Fold::partial(operation)?, operation.recv)?;
-    finish(operation, operation.recv, team.size())
+    copy_partial_contribution(operation, operation.recv, operation.send, team.size())?;
+    run_team(call, team, Fold::partial(operation)?, operation.recv)?;
+    finish_average(operation, operation.recv, team.size())
 }

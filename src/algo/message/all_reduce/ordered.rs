@@ -2,9 +2,9 @@
 //! the result does not depend on which ranks share a node.
 
 use crate::algo::Operation;
-use crate::algo::message::{Call, Team, all_gather, reduce_scatter};
-use crate::algo::pattern::slices::owned;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::message::{MessageOperation, Team, all_gather, reduce_scatter};
+use crate::algo::pattern::slices::owned_slice;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -16,18 +16,22 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
     let (send, recv) = (operation.send, operation.recv);
-    let slice = |rank: usize| owned(operation.bytes(), team.size(), rank);
+    let slice = |rank: usize| owned_slice(operation.bytes(), team.size(), rank);
     let result = |rank: usize| recv.slice(slice(rank).start, slice(rank).len());
     let block = |rank: usize| send.slice(slice(rank).start, slice(rank).len());
-    reduce_scatter::ordered::among(call, team, operation, &block, result(team.me()))?;
-    all_gather::ring::among(call, team, &result)
+    reduce_scatter::ordered::run_team(call, team, operation, &block, result(team.own_position()))?;
+    all_gather::ring::run_team(call, team, &result)
 }

@@ -3,11 +3,11 @@
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
-use crate::algo::message::{Call, Team};
-use crate::algo::pattern::doubling::{Role, member, role, workers};
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::pattern::doubling::{DoublingRole, role_of, worker_count, worker_member};
 use crate::algo::pattern::halving::rounds;
-use crate::algo::pattern::slices::{chunks, owned};
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::pattern::slices::{chunks, owned_slice};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
@@ -22,15 +22,19 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: |bytes, shape| pays(bytes, shape.ranks),
     ordered: false,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    super::by_and_by(call, team, operation, among)
+/// As [`run_team`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    super::reduce_in_place(call, team, operation, run_team)
 }
 
 /// Twice the hops of doubling, and twice the vector in all; a ring has as many hops as ranks.
@@ -39,69 +43,74 @@ pub(super) fn pays(bytes: usize, ranks: WorldSize) -> bool {
 }
 
 /// What is worked through at a time; scratch memory is as large.
-const MOST: usize = 8 << 20;
+const MAX_CHUNK: usize = 8 << 20;
 
 /// Both phases for each chunk.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn among(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
-    let mut scratch = call.scratch(MOST.min(data.len()))?;
+pub fn run_team(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    fold: Fold,
+    data: Dst<'_>,
+) -> Result<()> {
+    let mut scratch = call.scratch(MAX_CHUNK.min(data.len()))?;
     let memory = Dst::from(scratch.as_mut_slice());
-    for chunk in chunks(data.len(), MOST) {
-        one(call, team, fold, data.slice(chunk.start, chunk.len()), memory)?;
+    for chunk in chunks(data.len(), MAX_CHUNK) {
+        run_chunk(call, team, fold, data.slice(chunk.start, chunk.len()), memory)?;
     }
-    call.keep(scratch);
+    call.return_scratch(scratch);
     Ok(())
 }
 
-fn one(
-    call: &mut Call<'_>,
+fn run_chunk(
+    call: &mut MessageOperation<'_>,
     team: Team<'_>,
     fold: Fold,
     data: Dst<'_>,
     memory: Dst<'_>,
 ) -> Result<()> {
-    let (size, me, workers) = (team.size(), team.me(), workers(team.size()));
+    let (size, me, workers) = (team.size(), team.own_position(), worker_count(team.size()));
     let mut exchange = call.exchange(team);
-    let (number, takes) = match role(size, me) {
-        Role::Gives => {
+    let (worker_index, has_extra) = match role_of(size, me) {
+        DoublingRole::Extra => {
             exchange.send(me + 1, data.as_src());
             // The result comes only after all of it has gone.
             exchange.receive(me + 1, data);
             return exchange.finish();
         }
-        Role::Works { number, takes } => (number, takes),
+        DoublingRole::Worker { worker_index: number, has_extra: takes } => (number, takes),
     };
-    if takes {
+    if has_extra {
         let theirs = memory.slice(0, data.len());
         let given = exchange.receive(me - 1, theirs);
         exchange.wait(given)?;
-        fold.two(data, theirs.as_src(), data.as_src());
+        fold.fold_two(data, theirs.as_src(), data.as_src());
     }
     let blocks = |range: &Range<usize>| {
-        let start = owned(data.len(), workers, range.start).start;
-        data.slice(start, owned(data.len(), workers, range.end - 1).end - start)
+        let start = owned_slice(data.len(), workers, range.start).start;
+        data.slice(start, owned_slice(data.len(), workers, range.end - 1).end - start)
     };
-    let rounds = rounds(workers, number);
+    let rounds = rounds(workers, worker_index);
     for round in &rounds {
-        let partner = member(size, round.partner);
-        let keeps = blocks(&round.keeps);
-        let theirs = memory.slice(0, keeps.len());
-        exchange.send(partner, blocks(&round.gives).as_src());
+        let partner = worker_member(size, round.partner);
+        let kept_blocks = blocks(&round.kept_blocks);
+        let theirs = memory.slice(0, kept_blocks.len());
+        exchange.send(partner, blocks(&round.sent_blocks).as_src());
         let came = exchange.receive(partner, theirs);
         exchange.wait(came)?;
-        let (low, high) = if partner < me { (theirs, keeps) } else { (keeps, theirs) };
-        fold.two(keeps, low.as_src(), high.as_src());
+        let (low, high) = if partner < me { (theirs, kept_blocks) } else { (kept_blocks, theirs) };
+        fold.fold_two(kept_blocks, low.as_src(), high.as_src());
     }
     for round in rounds.iter().rev() {
-        let partner = member(size, round.partner);
-        exchange.send(partner, blocks(&round.keeps).as_src());
+        let partner = worker_member(size, round.partner);
+        exchange.send(partner, blocks(&round.kept_blocks).as_src());
         // The partner sends it after it has received what was given to it there.
-        let came = exchange.receive(partner, blocks(&round.gives));
+        let came = exchange.receive(partner, blocks(&round.sent_blocks));
         exchange.wait(came)?;
     }
-    if takes {
+    if has_extra {
         exchange.send(me - 1, data.as_src());
     }
     exchange.finish()

@@ -4,10 +4,10 @@
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
-use crate::algo::message::ring::{Ring, WINDOW};
-use crate::algo::message::{Call, Team};
-use crate::algo::pattern::slices::owned;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::message::segmented_ring::{SEGMENT_WINDOW, SegmentedRing};
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::pattern::slices::owned_slice;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -20,30 +20,39 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: false,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    super::by_and_by(call, team, operation, among)
+/// As [`run_team`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    super::reduce_in_place(call, team, operation, run_team)
 }
 
 /// Both rounds.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn among(call: &mut Call<'_>, team: Team<'_>, fold: Fold, data: Dst<'_>) -> Result<()> {
+pub fn run_team(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    fold: Fold,
+    data: Dst<'_>,
+) -> Result<()> {
     let size = team.size();
     let block = |member: usize| {
-        let owned = owned(data.len(), size, member);
+        let owned = owned_slice(data.len(), size, member);
         data.slice(owned.start, owned.len())
     };
-    let ring = Ring::new(size, &block);
-    let mut scratch = call.scratch(WINDOW * ring.segment())?;
+    let ring = SegmentedRing::new(size, &block);
+    let mut scratch = call.scratch(SEGMENT_WINDOW * ring.segment_bytes())?;
     ring.run(call, team, 2 * (size - 1), Some((fold, Dst::from(scratch.as_mut_slice()))))?;
-    call.keep(scratch);
+    call.return_scratch(scratch);
     Ok(())
 }

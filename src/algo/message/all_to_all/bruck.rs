@@ -2,10 +2,10 @@
 //! that double, so that each block goes as far as the bits of its way say.
 
 use crate::algo::Operation;
-use crate::algo::message::{Call, Team};
+use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::{bruck, pairwise};
-use crate::algo::select::Shape;
-use crate::algo::table::{Algorithm, Body};
+use crate::algo::select::GroupShape;
+use crate::algo::table::{Algorithm, AlgorithmBody};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::kernel;
@@ -19,16 +19,16 @@ pub static ROW: Algorithm = Algorithm {
     fits,
     pays,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// Whoever has the scratch memory has room for all blocks twice.
-fn fits(bytes: usize, shape: &Shape) -> bool {
+fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
 /// Fewer messages, each with half of all that a rank has, against each block once.
-fn pays(bytes: usize, shape: &Shape) -> bool {
+fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks >= 8 && bytes.saturating_mul(shape.ranks) <= 16 << 10
 }
 
@@ -36,8 +36,12 @@ fn pays(bytes: usize, shape: &Shape) -> bool {
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (size, me, len) = (team.size(), team.me(), operation.bytes());
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me, len) = (team.size(), team.own_position(), operation.bytes());
     let half = size.div_ceil(2) * len;
     let mut scratch = call.scratch(size * len + 2 * half)?;
     let memory = Dst::from(scratch.as_mut_slice());
@@ -45,17 +49,19 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     let block = |way: usize| memory.slice(way * len, len);
     let (out, come) = (memory.slice(size * len, half), memory.slice(size * len + half, half));
     for way in 0..size {
-        kernel::copy(block(way), operation.send_block(pairwise::to(size, me, way)));
+        kernel::copy(block(way), operation.send_block(pairwise::send_peer(size, me, way)));
     }
     let mut exchange = call.exchange(team);
-    for bruck::Round { distance, .. } in bruck::rounds(size) {
-        let moving = || bruck::moving(size, distance).enumerate();
+    for bruck::BruckRound { distance, .. } in bruck::rounds(size) {
+        let moving = || bruck::moving_blocks(size, distance).enumerate();
         for (i, way) in moving() {
             kernel::copy(out.slice(i * len, len), block(way).as_src());
         }
         let bytes = moving().count() * len;
-        let sent = exchange.send(pairwise::to(size, me, distance), out.as_src().slice(0, bytes));
-        let came = exchange.receive(pairwise::from(size, me, distance), come.slice(0, bytes));
+        let sent =
+            exchange.send(pairwise::send_peer(size, me, distance), out.as_src().slice(0, bytes));
+        let came =
+            exchange.receive(pairwise::receive_peer(size, me, distance), come.slice(0, bytes));
         exchange.wait(came)?;
         exchange.wait(sent)?;
         for (i, way) in moving() {
@@ -64,9 +70,9 @@ pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Re
     }
     exchange.finish()?;
     for way in 0..size {
-        let from = pairwise::from(size, me, way);
+        let from = pairwise::receive_peer(size, me, way);
         kernel::copy(operation.recv_block(from), block(way).as_src());
     }
-    call.keep(scratch);
+    call.return_scratch(scratch);
     Ok(())
 }

@@ -2,9 +2,9 @@
 //! again, so that nobody is spoken to by all. A few rounds are on their way at once.
 
 use crate::algo::Operation;
-use crate::algo::message::{Call, POSTED, Team};
+use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::pairwise;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -16,7 +16,7 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
@@ -24,15 +24,20 @@ pub static ROW: Algorithm = Algorithm {
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what another does not
 /// expect.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (size, me) = (team.size(), team.me());
-    call.keep_own(operation.recv_block(me), operation.send_block(me))?;
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me) = (team.size(), team.own_position());
+    call.copy_own_block(operation.recv_block(me), operation.send_block(me))?;
     let mut exchange = call.exchange(team);
     for distance in 1..size {
-        let (to, from) = (pairwise::to(size, me, distance), pairwise::from(size, me, distance));
+        let (to, from) =
+            (pairwise::send_peer(size, me, distance), pairwise::receive_peer(size, me, distance));
         exchange.receive(from, operation.recv_block(from));
         exchange.send(to, operation.send_block(to));
-        exchange.wait_few(POSTED)?;
+        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
     }
     exchange.finish()
 }

@@ -2,10 +2,10 @@
 //! hops.
 
 use crate::algo::Operation;
-use crate::algo::message::{Call, Team};
+use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::bruck::rounds;
 use crate::algo::pattern::pairwise;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -18,27 +18,27 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, _: &Operation<'_>) -> Result<()> {
-    among(call, team)
+/// As [`run_team`].
+pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>, _: &Operation<'_>) -> Result<()> {
+    run_team(call, team)
 }
 
 /// Everybody hears, by others, of everybody.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn among(call: &mut Call<'_>, team: Team<'_>) -> Result<()> {
-    let (size, me) = (team.size(), team.me());
+pub fn run_team(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
+    let (size, me) = (team.size(), team.own_position());
     let mut exchange = call.exchange(team);
     for round in rounds(size) {
-        exchange.send(pairwise::to(size, me, round.distance), Src::empty());
-        let came = exchange.receive(pairwise::from(size, me, round.distance), Dst::empty());
+        exchange.send(pairwise::send_peer(size, me, round.distance), Src::empty());
+        let came = exchange.receive(pairwise::receive_peer(size, me, round.distance), Dst::empty());
         exchange.wait(came)?;
     }
     exchange.finish()

@@ -1,10 +1,10 @@
 //! Along a chain: everybody sends everything once.
 
-use super::down;
+use super::send_down_tree;
 use crate::algo::Operation;
-use crate::algo::message::{Call, Team};
+use crate::algo::message::{MessageOperation, Team};
 use crate::algo::pattern::tree;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -16,14 +16,18 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    let place = tree::chain(team.size(), operation.root()?, team.me());
-    down(call, team, &place, operation.send, operation.recv)
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let position = tree::chain_position(team.size(), operation.root()?, team.own_position());
+    send_down_tree(call, team, &position, operation.send, operation.recv)
 }

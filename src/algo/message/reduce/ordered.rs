@@ -2,12 +2,12 @@
 //! does not depend on which ranks share a node. Only the root waits.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
-use crate::algo::message::reduce_scatter::ordered::part_of_each;
-use crate::algo::message::{Call, POSTED, Team};
+use crate::algo::fold::{Fold, copy_contribution};
+use crate::algo::message::reduce_scatter::ordered::chunk_per_vector;
+use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::pairwise;
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -20,38 +20,43 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks, a part of each vector at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (size, me, root) = (team.size(), team.me(), operation.root()?);
-    let most = part_of_each(size);
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me, root) = (team.size(), team.own_position(), operation.root()?);
+    let max_chunk = chunk_per_vector(size);
     let vectors = if me == root { size } else { 1 };
-    let mut scratch = call.scratch(vectors * most.min(operation.bytes()))?;
+    let mut scratch = call.scratch(vectors * max_chunk.min(operation.bytes()))?;
     let memory = Dst::from(scratch.as_mut_slice());
-    for chunk in chunks(operation.bytes(), most) {
+    for chunk in chunks(operation.bytes(), max_chunk) {
         let (start, len) = (chunk.start, chunk.len());
-        let place = |rank: usize| memory.slice(if me == root { rank * len } else { 0 }, len);
-        contribute(operation, place(me), operation.send.slice(start, len))?;
+        let vector_memory =
+            |rank: usize| memory.slice(if me == root { rank * len } else { 0 }, len);
+        copy_contribution(operation, vector_memory(me), operation.send.slice(start, len))?;
         let mut exchange = call.exchange(team);
         if me != root {
-            exchange.send(root, place(me).as_src());
+            exchange.send(root, vector_memory(me).as_src());
             exchange.finish()?;
             continue;
         }
         for distance in 1..size {
-            let from = pairwise::to(size, me, distance);
-            exchange.receive(from, place(from));
-            exchange.wait_few(POSTED)?;
+            let from = pairwise::send_peer(size, me, distance);
+            exchange.receive(from, vector_memory(from));
+            exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
         }
         exchange.finish()?;
         let result = operation.recv.slice(start, len);
-        Fold::of(operation)?.in_order(result, size, |rank| place(rank).as_src());
+        Fold::of(operation)?.fold_in_order(result, size, |rank| vector_memory(rank).as_src());
     }
-    call.keep(scratch);
+    call.return_scratch(scratch);
     Ok(())
 }

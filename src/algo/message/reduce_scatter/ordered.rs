@@ -3,11 +3,11 @@
 //! all ranks' blocks.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
-use crate::algo::message::{Call, POSTED, SEGMENT, Team};
+use crate::algo::fold::{Fold, copy_contribution};
+use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::pattern::pairwise;
-use crate::algo::pattern::slices::{chunks, clipped, share};
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::pattern::slices::{bytes_per_block, chunks, clip_to_block};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
@@ -22,20 +22,24 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    among(call, team, operation, &|rank| operation.send_block(rank), operation.recv)
+/// As [`run_team`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    run_team(call, team, operation, &|rank| operation.send_block(rank), operation.recv)
 }
 
 /// How much of each of so many vectors is kept at a time; whole elements.
-pub(in crate::algo::message) fn part_of_each(vectors: WorldSize) -> usize {
-    share((4 * SEGMENT).max(vectors * 64), vectors)
+pub(in crate::algo::message) fn chunk_per_vector(vectors: WorldSize) -> usize {
+    bytes_per_block((4 * SEGMENT_BYTES).max(vectors * 64), vectors)
 }
 
 /// `block` is what this rank has for another; `result` gets the fold of what all have for this one.
@@ -43,8 +47,8 @@ pub(in crate::algo::message) fn part_of_each(vectors: WorldSize) -> usize {
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn among<'d>(
-    call: &mut Call<'_>,
+pub fn run_team<'d>(
+    call: &mut MessageOperation<'_>,
     team: Team<'_>,
     operation: &Operation<'_>,
     block: &dyn Fn(usize) -> Src<'d>,
@@ -52,49 +56,53 @@ pub fn among<'d>(
 ) -> Result<()> {
     let (size, fold) = (team.size(), Fold::of(operation)?);
     let longest = (0..size).map(|member| block(member).len()).max().unwrap_or(0);
-    let most = part_of_each(size).min(longest);
+    let max_chunk = chunk_per_vector(size).min(longest);
     // What is changed needs room for all blocks.
-    let scales = operation.op()? == ReduceOp::PremulSum;
-    let mut scratch = call.scratch(size * most * if scales { 2 } else { 1 })?;
+    let is_scaled = operation.op()? == ReduceOp::PremulSum;
+    let mut scratch = call.scratch(size * max_chunk * if is_scaled { 2 } else { 1 })?;
     let memory = Dst::from(scratch.as_mut_slice());
-    for chunk in chunks(longest, most.max(1)) {
+    for chunk in chunks(longest, max_chunk.max(1)) {
         let part = |member: usize| {
             let block = block(member);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             block.slice(part.start, part.len())
         };
-        let scaled = |member: usize| memory.slice((size + member) * most, part(member).len());
-        if scales {
-            (0..size).try_for_each(|m| contribute(operation, scaled(m), part(m)))?;
+        let scaled = |member: usize| memory.slice((size + member) * max_chunk, part(member).len());
+        if is_scaled {
+            (0..size).try_for_each(|m| copy_contribution(operation, scaled(m), part(m)))?;
         }
-        let give = |member: usize| if scales { scaled(member).as_src() } else { part(member) };
-        let own = clipped(&chunk, result.len());
+        let outgoing_part =
+            |member: usize| if is_scaled { scaled(member).as_src() } else { part(member) };
+        let own = clip_to_block(&chunk, result.len());
         let result = result.slice(own.start, own.len());
-        one(call, team, fold, &give, result, memory.slice(0, size * most))?;
+        run_chunk(call, team, fold, &outgoing_part, result, memory.slice(0, size * max_chunk))?;
     }
-    call.keep(scratch);
+    call.return_scratch(scratch);
     Ok(())
 }
 
 /// One chunk of all blocks.
-fn one<'d>(
-    call: &mut Call<'_>,
+fn run_chunk<'d>(
+    call: &mut MessageOperation<'_>,
     team: Team<'_>,
     fold: Fold,
-    give: &dyn Fn(usize) -> Src<'d>,
+    outgoing_part: &dyn Fn(usize) -> Src<'d>,
     result: Dst<'_>,
     memory: Dst<'_>,
 ) -> Result<()> {
-    let (size, me, len) = (team.size(), team.me(), result.len());
-    let theirs = |member: usize| memory.slice(member * len, len);
+    let (size, me, len) = (team.size(), team.own_position(), result.len());
+    let peer_part = |member: usize| memory.slice(member * len, len);
     let mut exchange = call.exchange(team);
     for distance in 1..size {
-        let (to, from) = (pairwise::to(size, me, distance), pairwise::from(size, me, distance));
-        exchange.receive(from, theirs(from));
-        exchange.send(to, give(to));
-        exchange.wait_few(POSTED)?;
+        let (to, from) =
+            (pairwise::send_peer(size, me, distance), pairwise::receive_peer(size, me, distance));
+        exchange.receive(from, peer_part(from));
+        exchange.send(to, outgoing_part(to));
+        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
     }
     exchange.finish()?;
-    fold.in_order(result, size, |m| if m == me { give(m) } else { theirs(m).as_src() });
+    fold.fold_in_order(result, size, |m| {
+        if m == me { outgoing_part(m) } else { peer_part(m).as_src() }
+    });
     Ok(())
 }

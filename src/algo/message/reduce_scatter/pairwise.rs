@@ -1,11 +1,11 @@
 //! Everybody sends each block to its owner, who folds what comes into its own.
 
-use super::by_and_by;
+use super::reduce_in_chunks;
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
-use crate::algo::message::{Call, POSTED, Team};
+use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::pairwise;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::kernel;
@@ -18,52 +18,59 @@ pub static ROW: Algorithm = Algorithm {
     description: "messages, everybody sends each block to its owner",
     fits: ALWAYS,
     // Where ranks share a node, a fold is rounded once for each node, and not for each rank.
-    pays: |_, shape| shape.largest == 1,
+    pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks.
 ///
 /// # Errors
-/// As [`among`].
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    by_and_by(call, team, operation, |call, fold, give, result, scratch| {
-        kernel::copy(result, give(team.me()));
-        among(call, team, fold, give, result, scratch)
+/// As [`run_team`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    reduce_in_chunks(call, team, operation, |call, fold, give, result, scratch| {
+        kernel::copy(result, give(team.own_position()));
+        run_team(call, team, fold, give, result, scratch)
     })
 }
 
 /// Everybody sends each block to whom it is for, who folds them in the order in which they come:
-/// its own, then those of the members before it. `give` is this member's part of another's block,
-/// `own` begins as its part of its own, and `scratch` is twice as long.
+/// its own, then those of the members before it. `outgoing_part` is this member's part of another's
+/// block, `own` begins as its part of its own, and `scratch` is twice as long.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`].
-pub fn among<'d>(
-    call: &mut Call<'_>,
+pub fn run_team<'d>(
+    call: &mut MessageOperation<'_>,
     team: Team<'_>,
     fold: Fold,
-    give: &dyn Fn(usize) -> Src<'d>,
+    outgoing_part: &dyn Fn(usize) -> Src<'d>,
     own: Dst<'_>,
     scratch: Dst<'_>,
 ) -> Result<()> {
-    let (size, me, len) = (team.size(), team.me(), own.len());
-    let landing = |distance: usize| scratch.slice(distance % 2 * len, len);
+    let (size, me, len) = (team.size(), team.own_position(), own.len());
+    let receive_memory = |distance: usize| scratch.slice(distance % 2 * len, len);
     let mut exchange = call.exchange(team);
-    let mut coming = None;
+    let mut pending_receive = None;
     for distance in 1..=size {
-        let came = coming.take();
+        let received = pending_receive.take();
         if distance < size {
-            exchange.send(pairwise::to(size, me, distance), give(pairwise::to(size, me, distance)));
-            let from = pairwise::from(size, me, distance);
-            coming = Some(exchange.receive(from, landing(distance)));
+            exchange.send(
+                pairwise::send_peer(size, me, distance),
+                outgoing_part(pairwise::send_peer(size, me, distance)),
+            );
+            let from = pairwise::receive_peer(size, me, distance);
+            pending_receive = Some(exchange.receive(from, receive_memory(distance)));
         }
-        if let Some(came) = came {
+        if let Some(came) = received {
             exchange.wait(came)?;
-            fold.two(own, own.as_src(), landing(distance - 1).as_src());
+            fold.fold_two(own, own.as_src(), receive_memory(distance - 1).as_src());
         }
-        exchange.wait_few(POSTED)?;
+        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
     }
     exchange.finish()
 }

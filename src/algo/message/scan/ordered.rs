@@ -2,11 +2,11 @@
 //! and in rank order. One hop; rank 0 sends its vector to all others.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute};
-use crate::algo::message::reduce_scatter::ordered::part_of_each;
-use crate::algo::message::{Call, POSTED, Team};
+use crate::algo::fold::{Fold, copy_contribution};
+use crate::algo::message::reduce_scatter::ordered::chunk_per_vector;
+use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
@@ -19,40 +19,44 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Message(run),
+    body: AlgorithmBody::Message(run),
 };
 
 /// All ranks, a part of each vector at a time.
 ///
 /// # Errors
 /// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
-pub fn run(call: &mut Call<'_>, team: Team<'_>, operation: &Operation<'_>) -> Result<()> {
-    let (size, me) = (team.size(), team.me());
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me) = (team.size(), team.own_position());
     let vectors = operation.descriptor.kind.prefix_len(me);
     let fold = Fold::of(operation)?;
-    let most = part_of_each(size);
-    let mut scratch = call.scratch((me + 1) * most.min(operation.bytes()))?;
+    let max_chunk = chunk_per_vector(size);
+    let mut scratch = call.scratch((me + 1) * max_chunk.min(operation.bytes()))?;
     let memory = Dst::from(scratch.as_mut_slice());
-    for chunk in chunks(operation.bytes(), most) {
+    for chunk in chunks(operation.bytes(), max_chunk) {
         let (start, len) = (chunk.start, chunk.len());
         let vector = |rank: usize| memory.slice(rank * len, len);
-        contribute(operation, vector(me), operation.send.slice(start, len))?;
+        copy_contribution(operation, vector(me), operation.send.slice(start, len))?;
         let mut exchange = call.exchange(team);
         // The nearest first: each rank begins with another one.
         for to in me + 1..size {
             exchange.send(to, vector(me).as_src());
-            exchange.wait_few(POSTED)?;
+            exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
         }
         for from in (0..me).rev() {
             exchange.receive(from, vector(from));
-            exchange.wait_few(POSTED)?;
+            exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
         }
         exchange.finish()?;
         if vectors > 0 {
             let result = operation.recv.slice(start, len);
-            fold.in_order(result, vectors, |rank| vector(rank).as_src());
+            fold.fold_in_order(result, vectors, |rank| vector(rank).as_src());
         }
     }
-    call.keep(scratch);
+    call.return_scratch(scratch);
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Blocks that fit beside the step number: everybody publishes its block, everybody copies all
 //! blocks.
 
-use crate::algo::Plain;
-use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};
-use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
+use crate::algo::CallArguments;
+use crate::algo::shared::one_step::{
+    Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_vector,
+};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -12,19 +14,23 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "inline",
     description: "blocks beside the step number; at most 88 bytes each",
-    fits: FITS_A_LINE,
+    fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::All, place: Place::Line, say: say_vector, hear: gather };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::All,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_vector,
+    reduce: copy_blocks,
+};
 
-fn gather(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
-    for rank in 0..heard.size() {
-        let block = plain.recv_block(rank);
-        block.copy_from(heard.of(rank, block.len()));
+fn copy_blocks(arguments: &CallArguments<'_>, contributions: &Contributions<'_>) -> Result<()> {
+    for rank in 0..contributions.size() {
+        let block = arguments.recv_block(rank);
+        block.copy_from(contributions.payload_of(rank, block.len()));
     }
     Ok(())
 }

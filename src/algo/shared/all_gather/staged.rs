@@ -1,12 +1,12 @@
 //! Blocks of any size, a chunk at a time through the slots: everybody stages its block, everybody
 //! copies all blocks.
 
-use super::direct;
+use super::arena_access;
 use crate::algo::Operation;
-use crate::algo::pattern::slices::{chunks, clipped};
-use crate::algo::shared::direct::NOTHING;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::pattern::slices::{chunks, clip_to_block};
+use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -19,37 +19,37 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// Directly where it can be. Else one step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    if direct::run(steps, operation)? {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
         return Ok(());
     }
     let (send, all) = (operation.send, operation.recv.len());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
-        let part_of = |rank| {
+        let recv_part = |rank| {
             let block = operation.recv_block(rank);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             block.slice(part.start, part.len())
         };
-        let own = clipped(&chunk, send.len());
+        let own = clip_to_block(&chunk, send.len());
         let own = send.slice(own.start, own.len());
         kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), own);
-        steps.publish(&NOTHING)?;
-        kernel::copy_part(all, part_of(steps.rank()), own);
-        if steps.is_asked(operation)? {
+        steps.publish(&NO_ARENA_OFFER)?;
+        kernel::copy_part(all, recv_part(steps.rank()), own);
+        if steps.has_arena_offers(operation)? {
             return run(steps, operation);
         }
         for rank in steps.others() {
             steps.await_rank(rank)?;
-            let place = part_of(rank);
-            let theirs = steps.part(rank, chunk.len()).slice(0, place.len());
-            kernel::copy_part(all, place, theirs);
+            let dst = recv_part(rank);
+            let staged = steps.part(rank, chunk.len()).slice(0, dst.len());
+            kernel::copy_part(all, dst, staged);
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! Payloads that fit beside the step number: one cache line from each rank, one hop.
 
-use crate::algo::Plain;
-use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_contribution};
-use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
+use crate::algo::CallArguments;
+use crate::algo::shared::one_step::{
+    Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_contribution,
+};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -11,20 +13,27 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "inline",
     description: "payload beside the step number, everybody folds all; at most 88 bytes",
-    fits: FITS_A_LINE,
+    fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::All, place: Place::Line, say: say_contribution, hear: fold };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::All,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_contribution,
+    reduce: fold_payloads,
+};
 
 /// Folds the payloads of all ranks into the result, where they lie.
-pub(in crate::algo::shared) fn fold(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
-    let bytes = plain.bytes();
+pub(in crate::algo::shared) fn fold_payloads(
+    arguments: &CallArguments<'_>,
+    contributions: &Contributions<'_>,
+) -> Result<()> {
+    let bytes = arguments.bytes();
     if bytes > 0 {
-        heard.fold(plain.recv, |rank| heard.of(rank, bytes))?;
+        contributions.fold(arguments.recv, |rank| contributions.payload_of(rank, bytes))?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Small vectors: everybody stages its vector, everybody folds all of them. One hop, and every rank
 //! reads all the data, so it pays while a hop costs more than that.
 
-use super::direct;
+use super::arena_access;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_staged, contributes_as_is};
+use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::select::Shape;
-use crate::algo::shared::direct::NOTHING;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::select::GroupShape;
+use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
@@ -21,32 +21,32 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// Directly where it can be. Else one step per chunk: stage, publish, await all, fold. The own
 /// vector is folded where the caller has it: the others take what is staged away.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    if direct::run(steps, operation)? {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
         return Ok(());
     }
-    let (rank, as_is) = (steps.rank(), contributes_as_is(operation)?);
-    let mut stager = Stager::of(operation.bytes());
+    let (rank, is_unscaled) = (steps.rank(), is_contribution_unscaled(operation)?);
+    let mut stager = Stager::for_total(operation.bytes());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = operation.send.slice(start, len);
-        contribute_staged(operation, &mut stager, steps.next_part(len)?, own)?;
-        steps.publish(&NOTHING)?;
-        if steps.is_asked(operation)? {
+        stage_contribution(operation, &mut stager, steps.next_part(len)?, own)?;
+        steps.publish(&NO_ARENA_OFFER)?;
+        if steps.has_arena_offers(operation)? {
             return run(steps, operation);
         }
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
-        Fold::of(operation)?.in_order(result, steps.size(), |peer| {
-            if peer == rank && as_is { own } else { steps.part(peer, len) }
+        Fold::of(operation)?.fold_in_order(result, steps.size(), |peer| {
+            if peer == rank && is_unscaled { own } else { steps.part(peer, len) }
         });
     }
     Ok(())
@@ -56,8 +56,8 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 /// about 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two
 /// ranks each further one adds its whole vector to what one hop reads. Two ranks stage and read the
 /// same either way.
-fn pays(bytes: usize, shape: &Shape) -> bool {
-    let limit = match (shape.ranks, shape.crowded) {
+fn pays(bytes: usize, shape: &GroupShape) -> bool {
+    let limit = match (shape.ranks, shape.is_oversubscribed) {
         (0..=2, _) => 64 << 10,
         (ranks, true) => (128 << 10) / ranks,
         (ranks, false) => (8 << 10) / ranks,

@@ -2,14 +2,14 @@
 //! the folded slices. Two hops, and each rank reads two vectors' worth whatever the number of
 //! ranks.
 
-use super::direct;
+use super::arena_access;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_staged, contributes_as_is};
-use crate::algo::pattern::slices::{chunks, longest, owned};
-use crate::algo::shared::direct::NOTHING;
-use crate::algo::shared::stagers::Stagers;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
+use crate::algo::pattern::slices::{chunks, max_slice_bytes, owned_slice};
+use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::shared::stagers::RankStagers;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
@@ -24,7 +24,7 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// Directly where it can be. Else two steps per chunk: stage what others fold, publish, await all,
@@ -32,36 +32,38 @@ pub static ROW: Algorithm = Algorithm {
 /// slice of the own vector is folded where the caller has it.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    if direct::run(steps, operation)? {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
         return Ok(());
     }
-    let (rank, size, as_is) = (steps.rank(), steps.size(), contributes_as_is(operation)?);
-    let each = operation.bytes() / size;
-    let (mut stagers, mut gatherer) = (Stagers::of(each), Stager::of(each));
+    let (rank, size, is_unscaled) =
+        (steps.rank(), steps.size(), is_contribution_unscaled(operation)?);
+    let bytes_per_rank = operation.bytes() / size;
+    let (mut stagers, mut gatherer) =
+        (RankStagers::of(bytes_per_rank), Stager::for_total(bytes_per_rank));
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = operation.send.slice(start, len);
         let slot = steps.next_part(len)?;
-        for peer in steps.others().chain((!as_is).then_some(rank)) {
-            let theirs = owned(len, size, peer);
+        for peer in steps.others().chain((!is_unscaled).then_some(rank)) {
+            let theirs = owned_slice(len, size, peer);
             let part = slot.slice(theirs.start, theirs.len());
             let own = own.slice(theirs.start, theirs.len());
-            contribute_staged(operation, stagers.to(peer), part, own)?;
+            stage_contribution(operation, stagers.stager_for(peer), part, own)?;
         }
-        steps.publish(&NOTHING)?;
-        if steps.is_asked(operation)? {
+        steps.publish(&NO_ARENA_OFFER)?;
+        if steps.has_arena_offers(operation)? {
             return run(steps, operation);
         }
         steps.await_all()?;
 
-        let mine = owned(len, size, rank);
-        let room = longest(len, size);
-        let folded = steps.next_part(room)?.slice(0, mine.len());
+        let mine = owned_slice(len, size, rank);
+        let slot_bytes_used = max_slice_bytes(len, size);
+        let folded = steps.next_part(slot_bytes_used)?.slice(0, mine.len());
         let result = operation.recv.slice(start + mine.start, mine.len());
         let vector = |peer| {
-            let vector = if peer == rank && as_is { own } else { steps.part(peer, len) };
+            let vector = if peer == rank && is_unscaled { own } else { steps.part(peer, len) };
             vector.slice(mine.start, mine.len())
         };
         fold_to_both(&mut gatherer, (Fold::of(operation)?, size), (result, folded), vector);
@@ -69,9 +71,9 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 
         for peer in steps.others() {
             steps.await_rank(peer)?;
-            let theirs = owned(len, size, peer);
+            let theirs = owned_slice(len, size, peer);
             let result = operation.recv.slice(start + theirs.start, theirs.len());
-            kernel::copy(result, steps.part(peer, room).slice(0, theirs.len()));
+            kernel::copy(result, steps.part(peer, slot_bytes_used).slice(0, theirs.len()));
         }
     }
     Ok(())
@@ -79,7 +81,7 @@ pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
 
 /// How much is folded at once where the slot's lines are far away: what is copied there then is
 /// still in the nearest cache.
-const PIECE: usize = 16 << 10;
+const FAR_FOLD_BYTES: usize = 16 << 10;
 
 /// Folds into the result, and into a slot that others have read before.
 fn fold_to_both<'a>(
@@ -90,21 +92,21 @@ fn fold_to_both<'a>(
 ) {
     let mut done = 0;
     while done < result.len() {
-        let (feeler, rest) = (stager.feeler(), result.len() - done);
-        let is_near = feeler == 0 && !stager.is_far();
-        let len = match (is_near, feeler) {
+        let (probe_len, rest) = (stager.probe_len(), result.len() - done);
+        let is_near = probe_len == 0 && !stager.is_far();
+        let len = match (is_near, probe_len) {
             (true, _) => rest,
-            (false, 0) => rest.min(PIECE),
-            (false, _) => rest.min(feeler),
+            (false, 0) => rest.min(FAR_FOLD_BYTES),
+            (false, _) => rest.min(probe_len),
         };
-        let (into, beside) = (result.slice(done, len), slot.slice(done, len));
+        let (into, slot_part) = (result.slice(done, len), slot.slice(done, len));
         let part = |peer| vector(peer).slice(done, len);
         if is_near {
-            fold.to_all((beside, &[into]), size, part);
-            stager.note(len);
+            fold.fold_to_all((slot_part, &[into]), size, part);
+            stager.record_staged(len);
         } else {
-            fold.in_order(into, size, part);
-            stager.stage(beside, into.as_src());
+            fold.fold_in_order(into, size, part);
+            stager.stage(slot_part, into.as_src());
         }
         done += len;
     }

@@ -1,9 +1,11 @@
 //! Blocks that all fit beside the step number: everybody publishes all that it has, and copies what
 //! is for it.
 
-use crate::algo::Plain;
-use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};
-use crate::algo::table::{ALL_FIT_A_LINE, ALWAYS, Algorithm, Body};
+use crate::algo::CallArguments;
+use crate::algo::shared::one_step::{
+    Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_vector,
+};
+use crate::algo::table::{ALL_FIT_INLINE, ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -12,20 +14,26 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "inline",
     description: "all blocks beside the step number; at most 88 bytes in all",
-    fits: ALL_FIT_A_LINE,
+    fits: ALL_FIT_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::All, place: Place::Line, say: say_vector, hear: take_own };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::All,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_vector,
+    reduce: copy_own_blocks,
+};
 
-fn take_own(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
-    let (own, size) = (plain.bytes(), heard.size());
+fn copy_own_blocks(arguments: &CallArguments<'_>, contributions: &Contributions<'_>) -> Result<()> {
+    let (block_bytes, size) = (arguments.bytes(), contributions.size());
     for rank in 0..size {
-        let block = heard.of(rank, own * size).slice(own * heard.rank(), own);
-        plain.recv_block(rank).copy_from(block);
+        let block = contributions
+            .payload_of(rank, block_bytes * size)
+            .slice(block_bytes * contributions.rank(), block_bytes);
+        arguments.recv_block(rank).copy_from(block);
     }
     Ok(())
 }

@@ -1,14 +1,16 @@
 //! Blocks of any size, a chunk of each at a time: everybody stages what it has for all, and copies
 //! what the others have for it. One hop.
 
-use super::direct;
+use super::arena_access;
 use crate::algo::Operation;
-use crate::algo::pattern::slices::{chunks, clipped, part_for, share, spread};
-use crate::algo::shared::counts::{agree, longest, one_for_each};
-use crate::algo::shared::direct::NOTHING;
-use crate::algo::shared::stagers::Stagers;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::pattern::slices::{
+    bytes_per_block, chunks, clip_to_block, part_index, part_stride,
+};
+use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::shared::count_exchange::{check_counts, exchange_block_lengths, longest_block};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::shared::stagers::RankStagers;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -21,56 +23,56 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// Directly where it can be. Else one step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`Steps::await_all`], and `Mismatch` where a rank sends what another does not expect.
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    if direct::run(steps, operation)? {
+/// As [`ShmSequencer::await_all`], and `Mismatch` where a rank sends what another does not expect.
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
         return Ok(());
     }
     let (me, size, all) = (steps.rank(), steps.size(), operation.recv.len());
     let others = (size - 1).max(1);
-    let longest = longest(steps, operation, |steps| {
+    let longest = longest_block(steps, operation, |steps| {
         let mine = |rank| operation.send_block(rank).len();
-        one_for_each(steps, mine, |steps, rank, sent| {
-            agree(steps, (rank, sent), (me, operation.recv_block(rank).len() as u64))
+        exchange_block_lengths(steps, mine, |steps, rank, sent| {
+            check_counts(steps, (rank, sent), (me, operation.recv_block(rank).len() as u64))
         })
     })?;
-    let most = share(steps.slot_bytes(), others);
-    let mut stagers = Stagers::of(longest);
-    for chunk in chunks(longest, most) {
-        let part_to = |rank| {
+    let max_chunk = bytes_per_block(steps.slot_bytes(), others);
+    let mut stagers = RankStagers::of(longest);
+    for chunk in chunks(longest, max_chunk) {
+        let send_part = |rank| {
             let block = operation.send_block(rank);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             block.slice(part.start, part.len())
         };
-        let part_from = |rank| {
+        let recv_part = |rank| {
             let block = operation.recv_block(rank);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             block.slice(part.start, part.len())
         };
-        let each = spread(chunk.len(), most);
-        let slot = steps.next_part(each * others)?;
+        let stride = part_stride(chunk.len(), max_chunk);
+        let slot = steps.next_part(stride * others)?;
         for rank in steps.others() {
-            let part = part_to(rank);
-            let place = slot.slice(part_for(rank, me, size) * each, part.len());
-            stagers.to(rank).stage(place, part);
+            let part = send_part(rank);
+            let slot_part = slot.slice(part_index(rank, me, size) * stride, part.len());
+            stagers.stager_for(rank).stage(slot_part, part);
         }
-        steps.publish(&NOTHING)?;
-        kernel::copy_part(all, part_from(me), part_to(me));
-        if steps.is_asked(operation)? {
+        steps.publish(&NO_ARENA_OFFER)?;
+        kernel::copy_part(all, recv_part(me), send_part(me));
+        if steps.has_arena_offers(operation)? {
             return run(steps, operation);
         }
         for rank in steps.others() {
             steps.await_rank(rank)?;
-            let place = part_from(rank);
-            let theirs = steps.part(rank, each * others);
-            let part = theirs.slice(part_for(me, rank, size) * each, place.len());
-            kernel::copy_part(all, place, part);
+            let dst = recv_part(rank);
+            let staged = steps.part(rank, stride * others);
+            let part = staged.slice(part_index(me, rank, size) * stride, dst.len());
+            kernel::copy_part(all, dst, part);
         }
     }
     Ok(())

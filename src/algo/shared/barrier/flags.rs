@@ -1,7 +1,7 @@
 //! Everybody publishes, everybody reads all.
 
-use crate::algo::shared::one_step::{OneStep, Place, Speakers};
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::shared::one_step::{OneStepAlgorithm, OneStepSenders, PayloadLocation};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -12,10 +12,10 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&OneStep {
-        speakers: Speakers::All,
-        place: Place::Line,
-        say: |_, _| Ok(()),
-        hear: |_, _| Ok(()),
+    body: AlgorithmBody::OneStep(&OneStepAlgorithm {
+        senders: OneStepSenders::All,
+        location: PayloadLocation::CtrlSlot,
+        pack: |_, _| Ok(()),
+        reduce: |_, _| Ok(()),
     }),
 };

@@ -1,9 +1,11 @@
 //! Vectors that fit beside the step number: the root publishes, the others read. The root does not
 //! wait for its readers but runs ahead as far as its lines reach.
 
-use crate::algo::Plain;
-use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_vector};
-use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
+use crate::algo::CallArguments;
+use crate::algo::shared::one_step::{
+    Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_vector,
+};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -12,16 +14,20 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "inline",
     description: "payload beside the step number; at most 88 bytes",
-    fits: FITS_A_LINE,
+    fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::Root, place: Place::Line, say: say_vector, hear: take };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::Root,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_vector,
+    reduce: copy_vector,
+};
 
-fn take(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
-    plain.recv.copy_from(heard.of(plain.root()?, plain.recv.len()));
+fn copy_vector(arguments: &CallArguments<'_>, contributions: &Contributions<'_>) -> Result<()> {
+    arguments.recv.copy_from(contributions.payload_of(arguments.root()?, arguments.recv.len()));
     Ok(())
 }

@@ -3,8 +3,8 @@
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::chunks;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
@@ -17,19 +17,23 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// How many chunks a vector is made of, so that readers copy the first one while the root is at the
 /// next, and the least of one, which takes some times as long as what comes with it.
-const CHUNKS: (usize, usize) = (8, 2 << 10);
+const CHUNK_COUNT_AND_MIN_BYTES: (usize, usize) = (8, 2 << 10);
 /// The same where each wait takes a context switch: no more than there are slots, so that the root
 /// waits for nobody.
-const CROWDED_CHUNKS: (usize, usize) = (4, 16 << 10);
+const OVERSUBSCRIBED_CHUNK_COUNT_AND_MIN_BYTES: (usize, usize) = (4, 16 << 10);
 
 /// The bytes of a chunk.
-fn chunk_bytes(bytes: usize, steps: &Steps<'_>) -> usize {
-    let (count, least) = if steps.is_crowded() { CROWDED_CHUNKS } else { CHUNKS };
+fn chunk_bytes(bytes: usize, steps: &ShmSequencer<'_>) -> usize {
+    let (count, least) = if steps.is_oversubscribed() {
+        OVERSUBSCRIBED_CHUNK_COUNT_AND_MIN_BYTES
+    } else {
+        CHUNK_COUNT_AND_MIN_BYTES
+    };
     let most = steps.slot_bytes();
     (bytes / count).next_multiple_of(least).clamp(least.min(most), most)
 }
@@ -37,22 +41,22 @@ fn chunk_bytes(bytes: usize, steps: &Steps<'_>) -> usize {
 /// One step per chunk.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
-    let mut stager = Stager::of(operation.bytes());
+    let mut stager = Stager::for_total(operation.bytes());
     for chunk in chunks(operation.bytes(), chunk_bytes(operation.bytes(), steps)) {
         let (start, len) = (chunk.start, chunk.len());
         if steps.rank() == root {
             let slot = steps.next_part(len)?;
             stager.stage(slot, operation.send.slice(start, len));
-            steps.give(&[])?;
+            steps.publish_finished(&[])?;
             continue;
         }
-        steps.note()?;
+        steps.publish_unnotified()?;
         steps.await_rank(root)?;
-        let place = operation.recv.slice(start, len);
-        kernel::copy_part(operation.bytes(), place, steps.part(root, len));
+        let dst = operation.recv.slice(start, len);
+        kernel::copy_part(operation.bytes(), dst, steps.part(root, len));
         steps.checkpoint();
     }
     Ok(())

@@ -2,10 +2,10 @@
 //! root waits; the others may run ahead as far as their slots reach.
 
 use crate::algo::Operation;
-use crate::algo::pattern::slices::{chunks, clipped};
-use crate::algo::shared::counts::{agree, longest, one_each};
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::pattern::slices::{chunks, clip_to_block};
+use crate::algo::shared::count_exchange::{check_counts, exchange_block_length, longest_block};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -18,36 +18,38 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// One step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`Steps::await_all`], and `Mismatch` where a rank sends what the root does not expect.
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`ShmSequencer::await_all`], and `Mismatch` where a rank sends what the root does not expect.
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (root, send, all) = (operation.root()?, operation.send, operation.recv.len());
     let is_root = steps.rank() == root;
-    let longest = longest(steps, operation, |steps| {
-        one_each(steps, send.len(), |steps, rank, sent| match is_root {
-            true => agree(steps, (rank, sent), (root, operation.recv_block(rank).len() as u64)),
+    let longest = longest_block(steps, operation, |steps| {
+        exchange_block_length(steps, send.len(), |steps, rank, sent| match is_root {
+            true => {
+                check_counts(steps, (rank, sent), (root, operation.recv_block(rank).len() as u64))
+            }
             false => Ok(()),
         })
     })?;
     for chunk in chunks(longest, steps.slot_bytes()) {
-        let own = clipped(&chunk, send.len());
+        let own = clip_to_block(&chunk, send.len());
         let part = send.slice(own.start, own.len());
         if !is_root {
             kernel::stage(steps.next_part(chunk.len())?.slice(0, own.len()), part);
-            steps.give(&[])?;
+            steps.publish_finished(&[])?;
             continue;
         }
-        steps.note()?;
+        steps.publish_unnotified()?;
         kernel::copy_part(all, operation.recv_block(root).slice(own.start, own.len()), part);
         for rank in steps.others() {
             steps.await_rank(rank)?;
             let block = operation.recv_block(rank);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             let from = steps.part(rank, chunk.len()).slice(0, part.len());
             kernel::copy_part(all, block.slice(part.start, part.len()), from);
         }

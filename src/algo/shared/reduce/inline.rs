@@ -1,8 +1,10 @@
 //! Payloads that fit beside the step number: the root reads everybody's line.
 
-use crate::algo::shared::all_reduce::inline::fold;
-use crate::algo::shared::one_step::{OneStep, Place, Speakers, say_contribution};
-use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
+use crate::algo::shared::all_reduce::inline::fold_payloads;
+use crate::algo::shared::one_step::{
+    OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_contribution,
+};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::transport::OpKind;
 
 /// Its row in the table.
@@ -10,11 +12,15 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "inline",
     description: "payload beside the step number, the root folds; at most 88 bytes",
-    fits: FITS_A_LINE,
+    fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::Others, place: Place::Line, say: say_contribution, hear: fold };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::Others,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_contribution,
+    reduce: fold_payloads,
+};

@@ -2,10 +2,10 @@
 //! the root waits; the others may run ahead as far as their slots reach.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_staged};
+use crate::algo::fold::{Fold, stage_contribution};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
@@ -18,28 +18,28 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// One step per chunk.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let is_root = steps.rank() == operation.root()?;
-    let mut stager = Stager::of(operation.bytes());
+    let mut stager = Stager::for_total(operation.bytes());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = steps.next_part(len)?;
-        contribute_staged(operation, &mut stager, own, operation.send.slice(start, len))?;
+        stage_contribution(operation, &mut stager, own, operation.send.slice(start, len))?;
         if !is_root {
-            steps.give(&[])?;
+            steps.publish_finished(&[])?;
             continue;
         }
-        steps.note()?;
+        steps.publish_unnotified()?;
         steps.await_all()?;
         let result = operation.recv.slice(start, len);
-        Fold::of(operation)?.in_order(result, steps.size(), |rank| steps.part(rank, len));
+        Fold::of(operation)?.fold_in_order(result, steps.size(), |rank| steps.part(rank, len));
         steps.checkpoint();
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! Vectors of which all blocks fit beside the step number: everybody publishes the whole, and folds
 //! its own block.
 
-use crate::algo::Plain;
-use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_contribution};
-use crate::algo::table::{ALL_FIT_A_LINE, ALWAYS, Algorithm, Body};
+use crate::algo::CallArguments;
+use crate::algo::shared::one_step::{
+    Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_contribution,
+};
+use crate::algo::table::{ALL_FIT_INLINE, ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -12,20 +14,28 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "inline",
     description: "all blocks beside the step number, everybody folds its own; at most 88 bytes in all",
-    fits: ALL_FIT_A_LINE,
+    fits: ALL_FIT_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::All, place: Place::Line, say: say_contribution, hear: fold_own };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::All,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_contribution,
+    reduce: fold_own_block,
+};
 
-fn fold_own(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
-    let (own, size) = (plain.bytes(), heard.size());
-    if own > 0 {
-        let block = |rank| heard.of(rank, own * size).slice(own * heard.rank(), own);
-        heard.fold(plain.recv, block)?;
+fn fold_own_block(arguments: &CallArguments<'_>, contributions: &Contributions<'_>) -> Result<()> {
+    let (block_bytes, size) = (arguments.bytes(), contributions.size());
+    if block_bytes > 0 {
+        let block = |rank| {
+            contributions
+                .payload_of(rank, block_bytes * size)
+                .slice(block_bytes * contributions.rank(), block_bytes)
+        };
+        contributions.fold(arguments.recv, block)?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Everybody stages the vectors for all ranks, and each rank folds the ones meant for it. One hop;
 //! nothing is folded that is not kept.
 
-use super::direct;
+use super::arena_access;
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_staged, contributes_as_is};
-use crate::algo::pattern::slices::{chunks, clipped, part_for, spread};
-use crate::algo::shared::direct::NOTHING;
-use crate::algo::shared::stagers::Stagers;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::fold::{Fold, is_contribution_unscaled, stage_contribution};
+use crate::algo::pattern::slices::{chunks, clip_to_block, part_index, part_stride};
+use crate::algo::shared::arena_access::NO_ARENA_OFFER;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::shared::stagers::RankStagers;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -20,49 +20,49 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// Directly where it can be. Else a slot holds one chunk for each of the others, and for this rank
 /// where it is not folded as it is.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
-    if direct::run(steps, operation)? {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
         return Ok(());
     }
-    let (me, size, element) = (steps.rank(), steps.size(), operation.element());
-    let as_is = contributes_as_is(operation)?;
-    let parts = if as_is { (size - 1).max(1) } else { size };
-    let most = (steps.slot_bytes() / parts / element).max(1) * element;
-    let mut stagers = Stagers::of(operation.bytes());
-    for chunk in chunks(operation.bytes(), most) {
-        let each = spread(chunk.len(), most);
-        let slot = steps.next_part(each * parts)?;
-        let part_to = |rank| {
+    let (me, size, element) = (steps.rank(), steps.size(), operation.element_bytes());
+    let is_unscaled = is_contribution_unscaled(operation)?;
+    let parts = if is_unscaled { (size - 1).max(1) } else { size };
+    let max_chunk = (steps.slot_bytes() / parts / element).max(1) * element;
+    let mut stagers = RankStagers::of(operation.bytes());
+    for chunk in chunks(operation.bytes(), max_chunk) {
+        let stride = part_stride(chunk.len(), max_chunk);
+        let slot = steps.next_part(stride * parts)?;
+        let send_part = |rank| {
             let block = operation.send_block(rank);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             block.slice(part.start, part.len())
         };
-        for rank in steps.others().chain((!as_is).then_some(me)) {
-            let part = part_to(rank);
-            let place = part_for(rank, me, size) * each;
-            let place = slot.slice(place, part.len());
-            contribute_staged(operation, stagers.to(rank), place, part)?;
+        for rank in steps.others().chain((!is_unscaled).then_some(me)) {
+            let part = send_part(rank);
+            let part_offset = part_index(rank, me, size) * stride;
+            let slot_part = slot.slice(part_offset, part.len());
+            stage_contribution(operation, stagers.stager_for(rank), slot_part, part)?;
         }
-        steps.publish(&NOTHING)?;
-        if steps.is_asked(operation)? {
+        steps.publish(&NO_ARENA_OFFER)?;
+        if steps.has_arena_offers(operation)? {
             return run(steps, operation);
         }
         steps.await_all()?;
-        let own = clipped(&chunk, operation.recv.len());
+        let own = clip_to_block(&chunk, operation.recv.len());
         let result = operation.recv.slice(own.start, own.len());
-        Fold::of(operation)?.in_order(result, size, |rank| match rank == me && as_is {
-            true => part_to(me),
+        Fold::of(operation)?.fold_in_order(result, size, |rank| match rank == me && is_unscaled {
+            true => send_part(me),
             false => {
-                let theirs = steps.part(rank, each * parts);
-                theirs.slice(part_for(me, rank, size) * each, own.len())
+                let staged = steps.part(rank, stride * parts);
+                staged.slice(part_index(me, rank, size) * stride, own.len())
             }
         });
     }

@@ -1,8 +1,10 @@
 //! Payloads that fit in the control line: every rank folds the lines of the ranks before it.
 
-use crate::algo::Plain;
-use crate::algo::shared::one_step::{Heard, OneStep, Place, Speakers, say_contribution};
-use crate::algo::table::{ALWAYS, Algorithm, Body, FITS_A_LINE};
+use crate::algo::CallArguments;
+use crate::algo::shared::one_step::{
+    Contributions, OneStepAlgorithm, OneStepSenders, PayloadLocation, pack_contribution,
+};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
@@ -11,20 +13,28 @@ pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "inline",
     description: "payload beside the step number, each rank folds those before it; at most 88 bytes",
-    fits: FITS_A_LINE,
+    fits: FITS_INLINE,
     pays: ALWAYS,
     ordered: true,
-    body: Body::OneStep(&STEP),
+    body: AlgorithmBody::OneStep(&STEP),
 };
 
-pub(super) const STEP: OneStep =
-    OneStep { speakers: Speakers::All, place: Place::Line, say: say_contribution, hear: fold };
+pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
+    senders: OneStepSenders::All,
+    location: PayloadLocation::CtrlSlot,
+    pack: pack_contribution,
+    reduce: fold_prefix_payloads,
+};
 
 /// Folds the payloads of the ranks that the result of this rank covers.
-fn fold(plain: &Plain<'_>, heard: &Heard<'_>) -> Result<()> {
-    let (bytes, vectors) = (plain.bytes(), plain.kind.prefix_len(heard.rank()));
+fn fold_prefix_payloads(
+    arguments: &CallArguments<'_>,
+    contributions: &Contributions<'_>,
+) -> Result<()> {
+    let (bytes, vectors) = (arguments.bytes(), arguments.kind.prefix_len(contributions.rank()));
     if bytes > 0 && vectors > 0 {
-        heard.fold_first(vectors, plain.recv, |rank| heard.of(rank, bytes))?;
+        contributions
+            .fold_prefix(vectors, arguments.recv, |rank| contributions.payload_of(rank, bytes))?;
     }
     Ok(())
 }

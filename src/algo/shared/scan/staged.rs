@@ -2,10 +2,10 @@
 //! the ranks before it.
 
 use crate::algo::Operation;
-use crate::algo::fold::{Fold, contribute_staged};
+use crate::algo::fold::{Fold, stage_contribution};
 use crate::algo::pattern::slices::chunks;
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
@@ -18,27 +18,27 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// One step per chunk. All ranks wait for each other in each step, so that every slot is free two
 /// steps later.
 ///
 /// # Errors
-/// As [`Steps::await_all`].
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let vectors = operation.descriptor.kind.prefix_len(steps.rank());
     let fold = Fold::of(operation)?;
-    let mut stager = Stager::of(operation.bytes());
+    let mut stager = Stager::for_total(operation.bytes());
     for chunk in chunks(operation.bytes(), steps.slot_bytes()) {
         let (start, len) = (chunk.start, chunk.len());
         let own = steps.next_part(len)?;
-        contribute_staged(operation, &mut stager, own, operation.send.slice(start, len))?;
+        stage_contribution(operation, &mut stager, own, operation.send.slice(start, len))?;
         steps.publish(&[])?;
         steps.await_all()?;
         if vectors > 0 {
             let result = operation.recv.slice(start, len);
-            fold.in_order(result, vectors, |rank| steps.part(rank, len));
+            fold.fold_in_order(result, vectors, |rank| steps.part(rank, len));
         }
     }
     Ok(())

@@ -2,10 +2,12 @@
 //! for its readers but runs ahead as far as its slots reach.
 
 use crate::algo::Operation;
-use crate::algo::pattern::slices::{chunks, clipped, part_for, share, spread};
-use crate::algo::shared::counts::{agree, longest, one_each};
-use crate::algo::shared::steps::Steps;
-use crate::algo::table::{ALWAYS, Algorithm, Body};
+use crate::algo::pattern::slices::{
+    bytes_per_block, chunks, clip_to_block, part_index, part_stride,
+};
+use crate::algo::shared::count_exchange::{check_counts, exchange_block_length, longest_block};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
@@ -18,46 +20,50 @@ pub static ROW: Algorithm = Algorithm {
     fits: ALWAYS,
     pays: ALWAYS,
     ordered: true,
-    body: Body::Shared(run),
+    body: AlgorithmBody::Shared(run),
 };
 
 /// One step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`Steps::await_all`], and `Mismatch` where a rank expects what the root does not send.
-pub fn run(steps: &mut Steps<'_>, operation: &Operation<'_>) -> Result<()> {
+/// As [`ShmSequencer::await_all`], and `Mismatch` where a rank expects what the root does not send.
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (root, recv, me) = (operation.root()?, operation.recv, steps.rank());
-    let longest = longest(steps, operation, |steps| {
-        one_each(steps, recv.len(), |steps, rank, expected| match me == root {
-            true => agree(steps, (root, operation.send_block(rank).len() as u64), (rank, expected)),
+    let longest = longest_block(steps, operation, |steps| {
+        exchange_block_length(steps, recv.len(), |steps, rank, expected| match me == root {
+            true => check_counts(
+                steps,
+                (root, operation.send_block(rank).len() as u64),
+                (rank, expected),
+            ),
             false => Ok(()),
         })
     })?;
     let (size, others) = (steps.size(), (steps.size() - 1).max(1));
-    let most = share(steps.slot_bytes(), others);
-    for chunk in chunks(longest, most) {
-        let each = spread(chunk.len(), most);
-        let own = clipped(&chunk, recv.len());
-        let place = recv.slice(own.start, own.len());
+    let max_chunk = bytes_per_block(steps.slot_bytes(), others);
+    for chunk in chunks(longest, max_chunk) {
+        let stride = part_stride(chunk.len(), max_chunk);
+        let own = clip_to_block(&chunk, recv.len());
+        let dst = recv.slice(own.start, own.len());
         if me != root {
-            steps.note()?;
+            steps.publish_unnotified()?;
             steps.await_rank(root)?;
-            let staged = steps.part(root, each * others);
-            let part = staged.slice(part_for(me, root, size) * each, own.len());
-            kernel::copy_part(recv.len(), place, part);
+            let staged = steps.part(root, stride * others);
+            let part = staged.slice(part_index(me, root, size) * stride, own.len());
+            kernel::copy_part(recv.len(), dst, part);
             steps.checkpoint();
             continue;
         }
-        let slot = steps.next_part(each * others)?;
+        let slot = steps.next_part(stride * others)?;
         for rank in steps.others() {
             let block = operation.send_block(rank);
-            let part = clipped(&chunk, block.len());
+            let part = clip_to_block(&chunk, block.len());
             let from = block.slice(part.start, part.len());
-            kernel::stage(slot.slice(part_for(rank, me, size) * each, part.len()), from);
+            kernel::stage(slot.slice(part_index(rank, me, size) * stride, part.len()), from);
         }
-        steps.give(&[])?;
+        steps.publish_finished(&[])?;
         let part = operation.send_block(root).slice(own.start, own.len());
-        kernel::copy_part(recv.len(), place, part);
+        kernel::copy_part(recv.len(), dst, part);
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::function::HookFunction;
 use super::powersgd::PowerSettings;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 
 /// The names of the library's own hooks.
 const NAMES: &str = "\"all_reduce\", \"f16\", \"bf16\", \"int8\", \"powersgd\" or \"none\"";
@@ -40,7 +40,7 @@ impl HookChoice {
     /// # Errors
     /// `InvalidArgument`.
     pub fn parse(name: &str, settings: &str) -> Result<Self> {
-        let mut settings = Settings::parse(settings)?;
+        let mut settings = HookSettings::parse(settings)?;
         let choice = match name {
             "" | "all_reduce" => Self::AllReduce,
             "f16" => Self::Cast(DataType::F16),
@@ -89,9 +89,9 @@ impl HookChoice {
 
 /// A list of settings; each is taken once.
 #[derive(Debug)]
-pub(super) struct Settings<'s>(Vec<(&'s str, &'s str)>);
+pub(super) struct HookSettings<'s>(Vec<(&'s str, &'s str)>);
 
-impl<'s> Settings<'s> {
+impl<'s> HookSettings<'s> {
     fn parse(text: &'s str) -> Result<Self> {
         let mut pairs = Vec::new();
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {

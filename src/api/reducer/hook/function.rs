@@ -8,7 +8,7 @@ use super::{HookBucket, HookOutcome};
 use crate::api::group::Group;
 use crate::api::reducer::launch::BucketView;
 use crate::api::subgroup::SubgroupOptions;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl FunctionHook {
                 // same ranks.
                 Some(cause) => cause,
                 // The other ranks may wait for this one in the group of the hook.
-                None => self.group.fail_here(error),
+                None => self.group.fail_with_local_blame(error),
             });
         done.context(|| format!("the hook \"{}\"", self.function.name))?;
         Ok(HookOutcome { bytes_sent: call.bytes_sent, updates: Vec::new() })

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_off_by_half_a_step_of_its_block_at_most() {
+    fn quantisation_error_is_at_most_half_a_step() {
         let values: Vec<f32> = (0..1000_i16).map(|i| f32::from(i % 77 - 38) * 1e-3).collect();
         for block in [1, 7, 256, 5000] {
             let back = there_and_back(&values, block);

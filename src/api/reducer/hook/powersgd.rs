@@ -11,7 +11,7 @@
 //! the ranks agree on the step.
 
 use super::bucket::sum;
-use super::choice::Settings;
+use super::choice::HookSettings;
 use super::{HookBucket, HookOutcome, HookTurn};
 use crate::api::reducer::param::Param;
 use crate::base::error::Result;
@@ -42,7 +42,7 @@ pub struct PowerSettings {
 }
 
 impl PowerSettings {
-    pub(super) fn take(settings: &mut Settings<'_>) -> Result<Self> {
+    pub(super) fn take(settings: &mut HookSettings<'_>) -> Result<Self> {
         let small = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Ok(Self {
             rank: small(settings.number("rank", RANK, 1..=1024)?),
@@ -64,11 +64,11 @@ impl fmt::Display for PowerSettings {
 
 /// A gradient that is sent as two factors.
 #[derive(Debug)]
-struct Compressed {
+struct CompressedMatrix {
     param: usize,
     /// Where it begins among the values of the bucket.
     begin: usize,
-    shape: Shape,
+    shape: MatrixShape,
     /// The factor with as many rows as the matrix; orthonormal once all ranks' are added.
     p: Vec<f32>,
     /// The factor with as many rows as the matrix has columns.
@@ -77,7 +77,7 @@ struct Compressed {
 
 /// The extent of a matrix, and the rank of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct MatrixShape {
     rows: usize,
     columns: usize,
     rank: usize,
@@ -96,14 +96,14 @@ pub(in crate::api::reducer) struct PowerUpdate {
 pub(super) struct PowerSgd {
     settings: PowerSettings,
     /// The matrices of the parameters; `None` for gradients that stay as they are.
-    shapes: Vec<Option<Shape>>,
+    shapes: Vec<Option<MatrixShape>>,
     errors: HashMap<usize, Vec<f32>>,
     factors: HashMap<usize, Vec<f32>>,
     /// The number of steps when the group began: the first factors depend on it.
     since: u64,
 }
 
-impl Shape {
+impl MatrixShape {
     /// The matrix of a parameter, if it is worth its factors.
     fn of(param: &Param, settings: PowerSettings) -> Option<Self> {
         let rows = usize::try_from(*param.shape.first()?).ok().filter(|&rows| rows > 0)?;
@@ -121,7 +121,7 @@ impl Shape {
 
 impl PowerSgd {
     pub(super) fn new(settings: PowerSettings, params: &[Param], since: u64) -> Self {
-        let shapes = params.iter().map(|param| Shape::of(param, settings)).collect();
+        let shapes = params.iter().map(|param| MatrixShape::of(param, settings)).collect();
         Self { settings, shapes, errors: HashMap::new(), factors: HashMap::new(), since }
     }
 
@@ -180,7 +180,7 @@ impl PowerSgd {
 
     /// The matrices of a bucket with their first factors, the errors of earlier steps added to the
     /// values.
-    fn matrices(&self, bucket: &HookBucket<'_>, values: &mut [f32]) -> Vec<Compressed> {
+    fn matrices(&self, bucket: &HookBucket<'_>, values: &mut [f32]) -> Vec<CompressedMatrix> {
         let mut matrices = Vec::new();
         for ((_, _, begin), &param) in bucket.pieces().zip(&bucket.spec.params) {
             let Some(shape) = self.shapes[param] else { continue };
@@ -194,7 +194,7 @@ impl PowerSgd {
                 None => random(param, bucket.step, shape),
             };
             let p = multiply(matrix, &q, shape);
-            matrices.push(Compressed { param, begin, shape, p, q });
+            matrices.push(CompressedMatrix { param, begin, shape, p, q });
         }
         matrices
     }
@@ -229,12 +229,12 @@ impl PowerSgd {
     /// next step.
     fn finish(
         &self,
-        matrix: Compressed,
+        matrix: CompressedMatrix,
         own: &[f32],
         values: &mut [f32],
         step: u64,
     ) -> PowerUpdate {
-        let Compressed { param, begin, shape, p, mut q } = matrix;
+        let CompressedMatrix { param, begin, shape, p, mut q } = matrix;
         let values = &mut values[begin..begin + shape.count()];
         let mut error = Vec::new();
         if self.settings.has_feedback {
@@ -253,10 +253,10 @@ impl PowerSgd {
     }
 }
 
-impl Compressed {
+impl CompressedMatrix {
     /// Q = M^T P.
     fn multiply_transposed(&mut self, values: &[f32]) {
-        let Shape { columns, rank, .. } = self.shape;
+        let MatrixShape { columns, rank, .. } = self.shape;
         self.q.fill(0.0);
         let matrix = &values[self.begin..self.begin + self.shape.count()];
         for (row, p) in matrix.chunks_exact(columns).zip(self.p.chunks_exact(rank)) {
@@ -269,8 +269,8 @@ impl Compressed {
 
 /// Adds up one factor of all matrices over the ranks, together.
 fn add_all(
-    matrices: &mut [Compressed],
-    factor: impl Fn(&mut Compressed) -> &mut Vec<f32>,
+    matrices: &mut [CompressedMatrix],
+    factor: impl Fn(&mut CompressedMatrix) -> &mut Vec<f32>,
     turn: &mut HookTurn<'_>,
 ) -> Result<()> {
     let mut all: Vec<f32> = Vec::new();
@@ -287,8 +287,8 @@ fn add_all(
 }
 
 /// P = M Q.
-fn multiply(matrix: &[f32], q: &[f32], shape: Shape) -> Vec<f32> {
-    let Shape { rows, columns, rank } = shape;
+fn multiply(matrix: &[f32], q: &[f32], shape: MatrixShape) -> Vec<f32> {
+    let MatrixShape { rows, columns, rank } = shape;
     let mut p = vec![0.0; rows * rank];
     for (row, p) in matrix.chunks_exact(columns).zip(p.chunks_exact_mut(rank)) {
         for (value, q) in row.iter().zip(q.chunks_exact(rank)) {
@@ -299,8 +299,8 @@ fn multiply(matrix: &[f32], q: &[f32], shape: Shape) -> Vec<f32> {
 }
 
 /// P Q^T.
-fn product(p: &[f32], q: &[f32], shape: Shape) -> Vec<f32> {
-    let Shape { columns, rank, .. } = shape;
+fn product(p: &[f32], q: &[f32], shape: MatrixShape) -> Vec<f32> {
+    let MatrixShape { columns, rank, .. } = shape;
     let mut matrix = vec![0.0; shape.count()];
     for (row, p) in matrix.chunks_exact_mut(columns).zip(p.chunks_exact(rank)) {
         for (value, q) in row.iter_mut().zip(q.chunks_exact(rank)) {
@@ -339,7 +339,7 @@ fn is_of_full_rank(matrix: &[f32], columns: usize) -> bool {
 }
 
 /// A factor to begin with, the same on all ranks: numbers from -1 to 1.
-fn random(param: usize, step: u64, shape: Shape) -> Vec<f32> {
+fn random(param: usize, step: u64, shape: MatrixShape) -> Vec<f32> {
     let mut state = (param as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step.rotate_left(32);
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use crate::api::reducer::param::tests::param;
 
-    const SHAPE: Shape = Shape { rows: 5, columns: 4, rank: 2 };
+    const SHAPE: MatrixShape = MatrixShape { rows: 5, columns: 4, rank: 2 };
 
     fn settings(text: &str) -> PowerSettings {
         let super::super::HookChoice::PowerSgd(settings) =
@@ -382,25 +382,26 @@ mod tests {
     fn only_matrices_that_become_smaller_are_compressed() {
         let mut matrix = param("w", 64 * 32 * 9);
         matrix.shape = vec![64, 32, 3, 3];
-        let shape = Shape::of(&matrix, settings("rank=4"));
-        assert_eq!(shape, Some(Shape { rows: 64, columns: 288, rank: 4 }));
-        assert_eq!(Shape::of(&matrix, settings("rank=64")), None);
-        assert_eq!(Shape::of(&param("bias", 1000), settings("")), None);
+        let shape = MatrixShape::of(&matrix, settings("rank=4"));
+        assert_eq!(shape, Some(MatrixShape { rows: 64, columns: 288, rank: 4 }));
+        assert_eq!(MatrixShape::of(&matrix, settings("rank=64")), None);
+        assert_eq!(MatrixShape::of(&param("bias", 1000), settings("")), None);
         let mut narrow = param("narrow", 20);
         narrow.shape = vec![10, 2];
-        assert_eq!(Shape::of(&narrow, settings("")), None);
+        assert_eq!(MatrixShape::of(&narrow, settings("")), None);
     }
 
     #[test]
     fn one_iteration_finds_a_matrix_of_low_rank() {
-        let left = random(1, 0, Shape { rows: 0, columns: 5, rank: 2 });
+        let left = random(1, 0, MatrixShape { rows: 0, columns: 5, rank: 2 });
         let right = random(2, 0, SHAPE);
         let matrix = product(&left, &right, SHAPE);
         let mut p = multiply(&matrix, &random(3, 0, SHAPE), SHAPE);
         orthonormalise(&mut p, 2);
         let dot: f32 = p.chunks_exact(2).map(|row| row[0] * row[1]).sum();
         assert!(dot.abs() < 1e-5, "{dot}");
-        let mut found = Compressed { param: 0, begin: 0, shape: SHAPE, p, q: vec![0.0; 4 * 2] };
+        let mut found =
+            CompressedMatrix { param: 0, begin: 0, shape: SHAPE, p, q: vec![0.0; 4 * 2] };
         found.multiply_transposed(&matrix);
         for (a, b) in matrix.iter().zip(product(&found.p, &found.q, SHAPE)) {
             assert!((a - b).abs() < 1e-5, "{a} {b}");
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_and_dependent_columns_do_no_harm() {
+    fn zero_and_dependent_columns_stay_finite() {
         let mut zeros = vec![0.0; 10];
         orthonormalise(&mut zeros, 2);
         assert_eq!(zeros, [0.0; 10]);
@@ -419,11 +420,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_added_in_the_next_step() {
+    fn compression_error_is_added_in_the_next_step() {
         let hook = PowerSgd::new(settings("rank=1;min_ratio=1"), &[], 0);
-        let shape = Shape { rows: 2, columns: 2, rank: 1 };
+        let shape = MatrixShape { rows: 2, columns: 2, rank: 1 };
         let mut values = vec![1.0, 0.0, 0.0, 3.0];
-        let matrix = Compressed { param: 0, begin: 0, shape, p: vec![0.0, 1.0], q: vec![0.0, 3.0] };
+        let matrix =
+            CompressedMatrix { param: 0, begin: 0, shape, p: vec![0.0, 1.0], q: vec![0.0, 3.0] };
         let update = hook.finish(matrix, &[0.0, 3.0], &mut values, 0);
         assert_eq!(values, [0.0, 0.0, 0.0, 3.0]);
         assert_eq!(update.error, [1.0, 0.0, 0.0, 0.0]);

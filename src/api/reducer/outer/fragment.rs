@@ -6,7 +6,7 @@ use super::super::array::Array;
 use super::super::hook::HookChoice;
 use super::super::options::ReducerOptions;
 use super::super::param::{Param, ParamRole};
-use super::super::{Deliver, Reducer};
+use super::super::{Reducer, VoteDelivery};
 use super::OuterOptions;
 use crate::api::group::Group;
 use crate::base::buffer::Dst;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A parameter of a fragment.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct FragmentParam {
     /// Its index in the caller's list.
     pub(super) index: usize,
     pub(super) global: Array<f32>,
@@ -28,8 +28,8 @@ pub(super) struct Member {
 }
 
 #[derive(Debug)]
-pub(super) struct Fragment {
-    pub(super) members: Vec<Member>,
+pub(super) struct OuterFragment {
+    pub(super) members: Vec<FragmentParam>,
     /// Each member has a state, which is a parameter of the reducer too.
     has_states: bool,
     pub(super) reducer: Arc<Reducer>,
@@ -54,7 +54,7 @@ pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-impl Fragment {
+impl OuterFragment {
     /// Made by all ranks together: they get the values of the lowest one that has a fragment, or of
     /// rank 0.
     pub(super) fn new(
@@ -69,7 +69,7 @@ impl Fragment {
         for &index in indices {
             let param = &params[index];
             let state = Array::new(if has_states { param.count } else { 0 });
-            let member = Member { index, global: Array::new(param.count), state };
+            let member = FragmentParam { index, global: Array::new(param.count), state };
             member.read_local(param, &member.global);
             own.push(inner_param(&param.name, member.global.view(), ParamRole::Trained));
             if has_states {
@@ -124,7 +124,7 @@ impl Fragment {
     pub(super) fn end(&self, params: &[Param], options: &OuterOptions, vote: u64) -> Result<u64> {
         let votes = Arc::new(AtomicU64::new(0));
         let all = Arc::clone(&votes);
-        let deliver = Deliver::new(move |votes| all.store(votes, Ordering::Relaxed));
+        let deliver = VoteDelivery::new(move |votes| all.store(votes, Ordering::Relaxed));
         self.reducer.end(vote, deliver)?;
         let votes = votes.load(Ordering::Relaxed);
         if votes == 0 {
@@ -146,7 +146,7 @@ impl Fragment {
     }
 }
 
-impl Member {
+impl FragmentParam {
     /// This rank's values of a parameter.
     fn read_local(&self, param: &Param, into: &Array<f32>) {
         let mut values = vec![0.0; param.count];

@@ -23,7 +23,7 @@ use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::kernel;
-use fragment::Fragment;
+use fragment::OuterFragment;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See `dist_outer_options_t`.
@@ -69,7 +69,7 @@ pub struct OuterStep {
 pub struct Outer {
     params: Vec<Param>,
     options: OuterOptions,
-    fragments: Vec<Fragment>,
+    fragments: Vec<OuterFragment>,
     /// The number of steps; one number, since operations bring it to ranks that join.
     counter: Array<u64>,
     state: Mutex<OuterState>,
@@ -93,7 +93,7 @@ impl Outer {
         params: Vec<Param>,
         options: OuterOptions,
     ) -> Result<Arc<Self>> {
-        callbacks::refuse_to_block("dist_outer_create")?;
+        callbacks::reject_blocking_in_callback("dist_outer_create")?;
         param::check_params(&params)?;
         let trained: Vec<usize> =
             (0..params.len()).filter(|&index| params[index].is_trained()).collect();
@@ -103,7 +103,7 @@ impl Outer {
         let mut fragments = Vec::with_capacity(options.fragments);
         for range in fragment::cut(&counts, options.fragments) {
             let of = (&options, &counter);
-            fragments.push(Fragment::new(group, &params, &trained[range], of)?);
+            fragments.push(OuterFragment::new(group, &params, &trained[range], of)?);
         }
         let state = Mutex::default();
         Ok(Arc::new(Self { params, options, fragments, counter, state }))
@@ -128,7 +128,7 @@ impl Outer {
     /// # Errors
     /// Those of [`super::Reducer::end`].
     pub fn step(&self, vote: u64) -> Result<OuterStep> {
-        callbacks::refuse_to_block("dist_outer_step")?;
+        callbacks::reject_blocking_in_callback("dist_outer_step")?;
         let Some(fragment) = self.begin_step()? else {
             return Ok(OuterStep { fragment: None, votes: 0 });
         };
@@ -164,7 +164,7 @@ impl Outer {
     /// # Errors
     /// Those of [`super::Reducer::regroup`].
     pub fn regroup(&self, group: &Arc<Group>) -> Result<()> {
-        callbacks::refuse_to_block("dist_outer_regroup")?;
+        callbacks::reject_blocking_in_callback("dist_outer_regroup")?;
         self.fragments.iter().try_for_each(|fragment| fragment.reducer.regroup(group))
     }
 

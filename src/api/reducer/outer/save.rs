@@ -57,14 +57,14 @@ impl Outer {
     /// `InvalidArgument` on all ranks if the bytes have another form or other parameters; those of
     /// a broadcast.
     pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
-        callbacks::refuse_to_block("dist_outer_load")?;
+        callbacks::reject_blocking_in_callback("dist_outer_load")?;
         if self.lock().pending.is_some() {
             return Err(unfinished());
         }
         let Some(first) = self.fragments.first() else { return Ok(()) };
         let group = first.reducer.lock().group()?;
         let sent = if group.rank() == root { bytes } else { &[] };
-        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN };
+        let options = CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT };
         let told = group.run_bytes(&BytesCall::broadcast(Src::from(sent), root), &options)?;
         let told = told.and_then(|strings| strings.into_iter().next());
         self.take(told.as_deref().unwrap_or(sent))?;

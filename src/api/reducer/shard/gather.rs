@@ -7,22 +7,22 @@ use super::super::param::Param;
 use super::super::task::run_in_turn;
 use super::Shard;
 use super::reshard;
-use super::split::{Piece, Split};
+use super::split::{ShardSplit, SplitPiece};
 use crate::api::call::{Call, CallOptions};
 use crate::api::callbacks;
 use crate::api::group::Group;
-use crate::api::issue::{Task, enqueue};
+use crate::api::issue::{OperationTask, enqueue_task};
 use crate::api::work::Work;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, Result};
+use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::transport::Descriptor;
 use std::sync::Arc;
 
 /// A gather that was begun.
 #[derive(Clone, Debug)]
-pub(super) struct Gathering {
+pub(super) struct PendingGather {
     /// By bucket.
     buckets: Vec<Arc<Work>>,
     /// That of the agreement.
@@ -31,7 +31,7 @@ pub(super) struct Gathering {
     steps: u64,
 }
 
-impl Gathering {
+impl PendingGather {
     pub(super) fn all(&self) -> Vec<Arc<Work>> {
         self.buckets.iter().chain(std::iter::once(&self.end)).map(Arc::clone).collect()
     }
@@ -43,9 +43,9 @@ impl Gathering {
 }
 
 /// How a call goes on.
-enum Gathered {
-    Now,
-    With(Arc<Work>),
+enum GatherProgress {
+    Completed,
+    Pending(Arc<Work>),
 }
 
 impl Shard {
@@ -64,11 +64,11 @@ impl Shard {
     /// `InvalidArgument` while another gather runs; `NotFound` if states are lost; those of
     /// collectives.
     pub fn gather(&self) -> Result<()> {
-        callbacks::refuse_to_block("dist_shard_gather")?;
+        callbacks::reject_blocking_in_callback("dist_shard_gather")?;
         match self.begin_gather(None)? {
-            Gathered::Now => Ok(()),
-            Gathered::With(work) => {
-                work.will_be_awaited();
+            GatherProgress::Completed => Ok(()),
+            GatherProgress::Pending(work) => {
+                work.set_awaited();
                 let outcome = work.wait(&Deadline::never()).map(drop);
                 if outcome.is_err() {
                     self.await_gather();
@@ -83,7 +83,7 @@ impl Shard {
     /// # Errors
     /// As [`Self::gather`], but those of operations are the work's.
     pub fn gather_with(&self, work: &Arc<Work>) -> Result<()> {
-        if let Gathered::Now = self.begin_gather(Some(work))? {
+        if let GatherProgress::Completed = self.begin_gather(Some(work))? {
             work.end(Ok(None));
         }
         Ok(())
@@ -99,8 +99,8 @@ impl Shard {
         let place = self.reducer.lock().memory.layout.places[param];
         let work = gather.as_ref().zip(place).map(|(gather, (bucket, _))| &gather.buckets[bucket]);
         let Some(work) = work else { return Ok(()) };
-        callbacks::refuse_to_block("dist_shard_wait")?;
-        work.will_be_awaited();
+        callbacks::reject_blocking_in_callback("dist_shard_wait")?;
+        work.set_awaited();
         let waited = work.wait(&Deadline::never()).map(drop);
         waited.context(|| format!("parameter \"{}\"", self.reducer.params[param].name))
     }
@@ -125,7 +125,7 @@ impl Shard {
         if is_same { Err(failed_before(&failure)) } else { self.gather() }
     }
 
-    fn begin_gather(&self, work: Option<&Arc<Work>>) -> Result<Gathered> {
+    fn begin_gather(&self, work: Option<&Arc<Work>>) -> Result<GatherProgress> {
         let (group, steps) = {
             let state = self.reducer.lock();
             (state.group()?, state.steps)
@@ -134,7 +134,7 @@ impl Shard {
             let mut state = self.lock();
             let is_same = state.local.is_in(&group);
             if state.adopted.take() == Some(steps) {
-                return Ok(Gathered::Now);
+                return Ok(GatherProgress::Completed);
             }
             match state.gather.as_ref().map(|gather| gather.end.outcome()) {
                 None | Some(Some(Ok(()))) => {}
@@ -149,17 +149,17 @@ impl Shard {
         };
         if !is_same {
             self.redistribute(&group)?;
-            return Ok(Gathered::Now);
+            return Ok(GatherProgress::Completed);
         }
         let gathering = self.issue(&group, steps, work).map_err(|error| fail(&group, error))?;
         let end = Arc::clone(&gathering.end);
         self.lock().gather = Some(gathering);
-        Ok(Gathered::With(end))
+        Ok(GatherProgress::Pending(end))
     }
 
     /// Redistributes the states to the ranks of another group, and the parameters to all.
     fn redistribute(&self, group: &Arc<Group>) -> Result<()> {
-        callbacks::refuse_to_block("dist_shard_gather")?;
+        callbacks::reject_blocking_in_callback("dist_shard_gather")?;
         let gathers = self.reducer.lock().gathers;
         let former = self.local_shard();
         let old = Some((&*former, gathers));
@@ -169,7 +169,12 @@ impl Shard {
         Ok(())
     }
 
-    fn issue(&self, group: &Arc<Group>, steps: u64, work: Option<&Arc<Work>>) -> Result<Gathering> {
+    fn issue(
+        &self,
+        group: &Arc<Group>,
+        steps: u64,
+        work: Option<&Arc<Work>>,
+    ) -> Result<PendingGather> {
         let memory = Arc::clone(&self.reducer.lock().memory);
         let split = Arc::new(self.local_shard().split.clone());
         let options = self.call_options();
@@ -184,25 +189,25 @@ impl Shard {
                 options: options.clone(),
                 works: [Arc::clone(&work)],
             };
-            enqueue(Arc::clone(group), deadline, task)?;
+            enqueue_task(Arc::clone(group), deadline, task)?;
             buckets.push(work);
         }
         buckets.reverse();
         let end = work.map_or_else(|| new_work(group), Arc::clone);
         let reducer = Arc::clone(&self.reducer);
         let task = GatherEnd { reducer, options, works: [Arc::clone(&end)] };
-        enqueue(Arc::clone(group), deadline, task)?;
-        Ok(Gathering { buckets, end, steps })
+        enqueue_task(Arc::clone(group), deadline, task)?;
+        Ok(PendingGather { buckets, end, steps })
     }
 }
 
 /// The values of elements of one rank.
-type Values = Vec<Dst<'static>>;
+type RankValues = Vec<Dst<'static>>;
 
 impl super::Reducer {
     /// The values of a bucket's parameters, by the rank that sends them.
-    fn pieces_of(&self, memory: &GradMemory, split: &Split, bucket: usize) -> Vec<Values> {
-        let values = |piece: &Piece| piece.values(&self.params);
+    fn pieces_of(&self, memory: &GradMemory, split: &ShardSplit, bucket: usize) -> Vec<RankValues> {
+        let values = |piece: &SplitPiece| piece.values(&self.params);
         (0..split.ranks)
             .map(|rank| {
                 split.bucket_pieces(&memory.layout, bucket, rank).iter().map(values).collect()
@@ -211,7 +216,7 @@ impl super::Reducer {
     }
 }
 
-impl Piece {
+impl SplitPiece {
     /// The values of its elements.
     pub(super) fn values(&self, params: &[Param]) -> Dst<'static> {
         let size = params[self.param].dtype.size();
@@ -222,20 +227,20 @@ impl Piece {
 /// Gathers the parameters of a bucket.
 #[derive(Debug)]
 struct BucketGather {
-    params: Vec<Values>,
+    params: Vec<RankValues>,
     bucket: usize,
     options: CallOptions,
     works: [Arc<Work>; 1],
 }
 
-fn len(values: &Values) -> usize {
+fn len(values: &RankValues) -> usize {
     values.iter().map(|values| values.len()).sum()
 }
 
 impl BucketGather {
     /// If each rank has one piece at most, they are sent from where they are to where they go.
     fn run_in_place(&self, rank: usize, run: impl FnOnce(&Call<'_>) -> Result<()>) -> Result<()> {
-        let piece = |values: &Values| values.first().copied().unwrap_or(Dst::empty());
+        let piece = |values: &RankValues| values.first().copied().unwrap_or(Dst::empty());
         let recvs: Vec<Dst<'static>> = self.params.iter().map(piece).collect();
         run(&Call::all_gather_v(recvs[rank].as_src(), recvs, DataType::U8))
     }
@@ -257,7 +262,7 @@ impl BucketGather {
 }
 
 /// The parts of a buffer that have the values of pieces, one after the other.
-fn each_part<'r>(values: &Values, room: Dst<'r>, mut copy: impl FnMut(Dst<'static>, Dst<'r>)) {
+fn each_part<'r>(values: &RankValues, room: Dst<'r>, mut copy: impl FnMut(Dst<'static>, Dst<'r>)) {
     let mut begin = 0;
     for &values in values {
         copy(values, room.slice(begin, values.len()));
@@ -265,14 +270,15 @@ fn each_part<'r>(values: &Values, room: Dst<'r>, mut copy: impl FnMut(Dst<'stati
     }
 }
 
-impl Task for BucketGather {
+impl OperationTask for BucketGather {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }
 
     fn descriptor(&self, sequence: u64) -> Descriptor {
         let counts: Vec<usize> = self.params.iter().map(len).collect();
-        Call::all_gather_v_of(&counts, DataType::U8).descriptor(sequence, self.options.label)
+        Call::all_gather_v_without_buffers(&counts, DataType::U8)
+            .descriptor(sequence, self.options.label)
     }
 
     fn title(&self, descriptor: &Descriptor) -> String {
@@ -297,7 +303,7 @@ struct GatherEnd {
     works: [Arc<Work>; 1],
 }
 
-impl Task for GatherEnd {
+impl OperationTask for GatherEnd {
     fn works(&self) -> &[Arc<Work>] {
         &self.works
     }

@@ -22,15 +22,15 @@ mod split;
 pub(super) use own::OwnGrads;
 
 use super::array::Array;
-use super::{Phase, Reducer, State};
+use super::{Reducer, ReducerPhase, ReducerState};
 use crate::api::call::CallOptions;
 use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
-use gather::Gathering;
-use split::{Piece, Split};
+use gather::PendingGather;
+use split::{ShardSplit, SplitPiece};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The most states of a shard.
@@ -78,7 +78,7 @@ pub struct Shard {
 struct ShardState {
     local: Arc<LocalShard>,
     /// The gather that was begun last, unless it has ended without error.
-    gather: Option<Gathering>,
+    gather: Option<PendingGather>,
     /// Another rank has told that the gather after so many steps has ended: if it is called again
     /// before the next step, there is nothing to do.
     adopted: Option<u64>,
@@ -88,7 +88,7 @@ struct ShardState {
 #[derive(Debug)]
 struct LocalShard {
     group: Weak<Group>,
-    split: Split,
+    split: ShardSplit,
     rank: usize,
     pieces: Vec<ShardPiece>,
     /// The number of elements.
@@ -100,7 +100,7 @@ struct LocalShard {
 /// Elements that a rank updates: its own, or copies of those of another rank.
 #[derive(Clone, Copy, Debug)]
 struct ShardPiece {
-    piece: Piece,
+    piece: SplitPiece,
     /// The rank whose own elements they are.
     owner: usize,
     /// Where they begin in each state.
@@ -117,7 +117,7 @@ impl LocalShard {
     fn new(reducer: &Reducer, group: &Arc<Group>, options: &ShardOptions) -> Self {
         let memory = Arc::clone(&reducer.lock().memory);
         let (rank, ranks) = (group.rank(), group.size());
-        let split = Split::of(&memory.layout, ranks);
+        let split = ShardSplit::of(&memory.layout, ranks);
         let mut pieces = Vec::new();
         let mut count = 0;
         for owner in updated_by(rank, ranks, options.copies) {
@@ -148,11 +148,11 @@ impl Shard {
     /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if the options
     /// differ; those of collectives.
     pub fn create(reducer: &Arc<Reducer>, options: ShardOptions) -> Result<Arc<Self>> {
-        callbacks::refuse_to_block("dist_shard_create")?;
+        callbacks::reject_blocking_in_callback("dist_shard_create")?;
         check(reducer, &options)?;
         let group = {
             let mut state = reducer.settled();
-            if !matches!(state.phase, Phase::Idle) {
+            if !matches!(state.phase, ReducerPhase::Idle) {
                 return Err(state.refuse("a shard is created between steps"));
             }
             if state.shard.strong_count() > 0 {
@@ -219,7 +219,7 @@ impl Shard {
     }
 
     fn call_options(&self) -> CallOptions {
-        CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::PLAIN }
+        CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT }
     }
 
     /// Waits until no operation uses the parameters any more. Operations have deadlines.
@@ -228,15 +228,15 @@ impl Shard {
     }
 
     fn await_gather(&self) {
-        let works = self.lock().gather.as_ref().map(Gathering::all).unwrap_or_default();
+        let works = self.lock().gather.as_ref().map(PendingGather::all).unwrap_or_default();
         works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
     }
 }
 
 impl Reducer {
-    fn range(&self, state: &State, held: &ShardPiece) -> Result<ShardRange> {
+    fn range(&self, state: &ReducerState, held: &ShardPiece) -> Result<ShardRange> {
         let ShardPiece { piece, offset, .. } = *held;
-        let Piece { param, begin, count, bucket, .. } = piece;
+        let SplitPiece { param, begin, count, bucket, .. } = piece;
         let known = &self.params[param];
         let part = |whole: Dst<'static>, size: usize| whole.slice(begin * size, count * size);
         let grad = match &state.own {
@@ -273,7 +273,7 @@ impl Reducer {
     }
 }
 
-impl State {
+impl ReducerState {
     /// The scattered gradients of this rank, by parameter.
     pub(super) fn own_grads(&self) -> Vec<(usize, Dst<'static>)> {
         let Some(own) = &self.own else { return Vec::new() };

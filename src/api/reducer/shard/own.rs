@@ -1,8 +1,8 @@
 //! The reduced gradients of a rank's own elements, in a reducer that scatters its buckets.
 
-use super::super::layout::Layout;
-use super::super::memory::Block;
-use super::split::{Piece, Split};
+use super::super::layout::BucketLayout;
+use super::super::memory::GradBlock;
+use super::split::{ShardSplit, SplitPiece};
 use crate::api::group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 /// Memory for the own part of each bucket.
 #[derive(Debug)]
 pub(in crate::api::reducer) struct OwnGrads {
-    split: Split,
+    split: ShardSplit,
     rank: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<GradBlock>,
 }
 
 impl OwnGrads {
     /// # Errors
     /// `OutOfMemory`, `System`.
-    pub(in crate::api::reducer) fn new(group: &Group, layout: &Layout) -> Result<Arc<Self>> {
-        let (split, rank) = (Split::of(layout, group.size()), group.rank());
+    pub(in crate::api::reducer) fn new(group: &Group, layout: &BucketLayout) -> Result<Arc<Self>> {
+        let (split, rank) = (ShardSplit::of(layout, group.size()), group.rank());
         let blocks = (0..layout.buckets.len())
-            .map(|bucket| Block::new(group, split.block(layout, bucket, rank).len(), None))
+            .map(|bucket| GradBlock::new(group, split.block(layout, bucket, rank).len(), None))
             .collect::<Result<_>>()?;
         Ok(Arc::new(Self { split, rank, blocks }))
     }
@@ -30,7 +30,7 @@ impl OwnGrads {
     /// What a bucket has for each rank.
     pub(in crate::api::reducer) fn sends(
         &self,
-        layout: &Layout,
+        layout: &BucketLayout,
         bucket: usize,
         memory: Dst<'static>,
     ) -> Vec<Src<'static>> {
@@ -47,12 +47,16 @@ impl OwnGrads {
     }
 
     /// The own pieces.
-    pub(in crate::api::reducer) fn pieces(&self, layout: &Layout) -> Vec<Piece> {
+    pub(in crate::api::reducer) fn pieces(&self, layout: &BucketLayout) -> Vec<SplitPiece> {
         self.split.pieces(layout, self.rank)
     }
 
     /// The reduced gradient of an own piece.
-    pub(in crate::api::reducer) fn grad(&self, layout: &Layout, piece: &Piece) -> Dst<'static> {
+    pub(in crate::api::reducer) fn grad(
+        &self,
+        layout: &BucketLayout,
+        piece: &SplitPiece,
+    ) -> Dst<'static> {
         let begin = self.split.block(layout, piece.bucket, self.rank).start;
         let size = layout.buckets[piece.bucket].dtype.size();
         self.blocks[piece.bucket].view().slice(piece.at - begin, piece.count * size)

@@ -5,13 +5,13 @@
 //! elements that they update now.
 
 use super::super::memory::GradMemory;
-use super::split::Piece;
+use super::split::SplitPiece;
 use super::{LocalShard, Reducer, ShardOptions, updated_by};
 use crate::api::bytes::BytesCall;
 use crate::api::call::CallOptions;
 use crate::api::group::Group;
 use crate::base::buffer::{Dst, Src};
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ pub(super) fn redistribute(
     options: &ShardOptions,
     old: Option<(&LocalShard, u64)>,
 ) -> Result<(LocalShard, u64)> {
-    let call = CallOptions { timeout_ms: options.timeout_ms, ..CallOptions::PLAIN };
+    let call = CallOptions { timeout_ms: options.timeout_ms, ..CallOptions::DEFAULT };
     let own = ShardRecord {
         former: old.map(|(local, _)| (local.rank, local.split.ranks)),
         gathers: old.map_or(0, |(_, gathers)| gathers),
@@ -79,7 +79,7 @@ pub(super) fn redistribute(
         Redistribution { reducer, group, memory: &memory, call: &call, fresh: &fresh };
     // Nothing is sent if something is lost.
     let holders: Vec<Rank> = (0..ranks)
-        .map(|part| holder(&records, part, options.copies).ok_or_else(|| lost(part)))
+        .map(|part| holder(&records, part, options.copies).ok_or_else(|| lost_part_error(part)))
         .collect::<Result<_>>()?;
     for (part, holder) in holders.into_iter().enumerate() {
         redistribution.send_part(part, ranks, holder, old.map(|(local, _)| local))?;
@@ -124,7 +124,7 @@ fn holder(records: &[ShardRecord], part: usize, copies: usize) -> Option<Rank> {
     (0..copies).find_map(|copy| records.iter().position(|record| has(record, copy)))
 }
 
-fn lost(part: usize) -> Error {
+fn lost_part_error(part: usize) -> Error {
     let message = format!(
         "the states of rank {part} of the former group are lost with it: create the shard again and load a checkpoint \
          (dist_shard_load), or have two `copies`"
@@ -149,7 +149,7 @@ impl Redistribution<'_> {
         holder: Rank,
         old: Option<&LocalShard>,
     ) -> Result<()> {
-        let split = super::split::Split::of(&self.memory.layout, ranks);
+        let split = super::split::ShardSplit::of(&self.memory.layout, ranks);
         let pieces = split.pieces(&self.memory.layout, part);
         let is_own = holder == self.group.rank();
         let sent = match old.filter(|_| is_own) {
@@ -165,7 +165,7 @@ impl Redistribution<'_> {
     }
 
     /// The states and the values of pieces that this rank has.
-    fn encode(&self, part: usize, pieces: &[Piece], old: &LocalShard) -> Vec<u8> {
+    fn encode(&self, part: usize, pieces: &[SplitPiece], old: &LocalShard) -> Vec<u8> {
         let mut bytes = Vec::new();
         let held = old.pieces.iter().filter(|held| held.owner == part);
         for held in held {
@@ -181,7 +181,7 @@ impl Redistribution<'_> {
         bytes
     }
 
-    fn take(&self, pieces: &[Piece], bytes: &[u8]) -> Result<()> {
+    fn take(&self, pieces: &[SplitPiece], bytes: &[u8]) -> Result<()> {
         let wrong = || {
             let message = "states of another form: use the same version of libdist on all ranks";
             Error::new(ErrorKind::Mismatch, message)
@@ -219,7 +219,13 @@ impl LocalShard {
     }
 
     /// Takes a state of the elements that this rank has, from the bytes of a piece.
-    pub(super) fn take_state(&self, wanted: &ByParam, state: usize, from: &Piece, bytes: &[u8]) {
+    pub(super) fn take_state(
+        &self,
+        wanted: &ByParam,
+        state: usize,
+        from: &SplitPiece,
+        bytes: &[u8],
+    ) {
         for &index in wanted.get(&from.param).into_iter().flatten() {
             let held = self.pieces[index];
             let begin = held.piece.begin.max(from.begin);

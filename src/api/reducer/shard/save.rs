@@ -6,7 +6,7 @@
 //! depends on the number of ranks or on buckets.
 
 use super::super::param::Param;
-use super::split::{Piece, Split};
+use super::split::{ShardSplit, SplitPiece};
 use super::{LocalShard, Shard};
 use crate::api::bytes::BytesCall;
 use crate::api::call::{Call, CallOptions};
@@ -14,7 +14,7 @@ use crate::api::callbacks;
 use crate::api::group::Group;
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
-use crate::base::error::{Context as _, Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
 use crate::base::ids::Rank;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ const MAGIC: &[u8; 8] = b"DISTSHD1";
 const SIZE: usize = size_of::<f32>();
 
 /// Where the states of each parameter are among the bytes, and the number of its elements.
-struct Contents<'c> {
+struct ShardContents<'c> {
     params: HashMap<&'c str, (usize, usize)>,
 }
 
@@ -50,7 +50,7 @@ impl Shard {
     /// `InvalidArgument` for a rank that does not exist; `OutOfMemory`; those of a gather of byte
     /// strings.
     pub fn save(&self, root: Rank) -> Result<Option<Vec<u8>>> {
-        callbacks::refuse_to_block("dist_shard_save")?;
+        callbacks::reject_blocking_in_callback("dist_shard_save")?;
         let group = self.usable_group()?;
         let mut own = Vec::new();
         let local = self.local_shard();
@@ -74,7 +74,7 @@ impl Shard {
     }
 
     /// Puts the parts of all ranks together.
-    fn assemble(&self, parts: &[Vec<u8>], split: &Split) -> Result<Vec<u8>> {
+    fn assemble(&self, parts: &[Vec<u8>], split: &ShardSplit) -> Result<Vec<u8>> {
         let (params, states) = (&self.reducer.params, &self.options.states);
         let header = header(params, states);
         let mut bytes = MAGIC.to_vec();
@@ -115,7 +115,7 @@ impl Shard {
     /// `InvalidArgument` on all ranks if the root's bytes are no states, or those of other
     /// parameters or of another optimizer; those of a broadcast.
     pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
-        callbacks::refuse_to_block("dist_shard_load")?;
+        callbacks::reject_blocking_in_callback("dist_shard_load")?;
         let group = self.usable_group()?;
         let options = self.call_options();
         let is_root = group.rank() == root;
@@ -132,7 +132,7 @@ impl Shard {
             return Err(Error::invalid(String::from_utf8_lossy(&message).into_owned()));
         }
         let local = self.local_shard();
-        let loader = Loader { group: &group, options: &options, root, local: &local };
+        let loader = ShardLoader { group: &group, options: &options, root, local: &local };
         let wanted = local.by_param();
         for (index, param) in self.reducer.params.iter().enumerate() {
             if !param.is_trained() {
@@ -152,7 +152,7 @@ impl Shard {
     }
 
     /// Finds the parameters of this shard among saved bytes.
-    fn read<'b>(&'b self, bytes: &'b [u8]) -> Result<Contents<'b>> {
+    fn read<'b>(&'b self, bytes: &'b [u8]) -> Result<ShardContents<'b>> {
         let wrong = |what: &str| Error::invalid(format!("bytes (saved states): {what}"));
         let (magic, rest) =
             bytes.split_first_chunk::<8>().ok_or_else(|| wrong("no output of dist_shard_save"))?;
@@ -204,7 +204,7 @@ impl Shard {
             let more = saved.keys().find(|name| !params.contains_key(name.as_str()));
             return Err(wrong(&format!("they have the parameter {more:?}, which the shard lacks")));
         }
-        Ok(Contents { params })
+        Ok(ShardContents { params })
     }
 }
 
@@ -213,14 +213,14 @@ fn too_large() -> Error {
 }
 
 /// Sends states from the root to all, one parameter at a time.
-struct Loader<'l> {
+struct ShardLoader<'l> {
     group: &'l Group,
     options: &'l CallOptions,
     root: Rank,
     local: &'l LocalShard,
 }
 
-impl Loader<'_> {
+impl ShardLoader<'_> {
     fn load(
         &self,
         from: Option<&[u8]>,
@@ -232,7 +232,7 @@ impl Loader<'_> {
         let view = Dst::from(room.as_mut_slice());
         let call = Call::broadcast(view, DataType::U8, self.root, self.group.rank());
         self.group.run(call, self.options)?;
-        let whole = Piece { param, begin: 0, count, bucket: 0, at: 0 };
+        let whole = SplitPiece { param, begin: 0, count, bucket: 0, at: 0 };
         self.local.take_state(wanted, state, &whole, &room);
         Ok(())
     }

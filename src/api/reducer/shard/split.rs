@@ -4,12 +4,12 @@
 //! turn, also from bucket to bucket. So over all buckets no rank has more than one element more
 //! than another rank. Elements are addressed by parameter and offset, without any padding.
 
-use super::super::layout::{BucketSpec, Layout};
+use super::super::layout::{BucketLayout, BucketSpec};
 use std::ops::Range;
 
 /// A layout, split over a number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::api::reducer) struct Split {
+pub(in crate::api::reducer) struct ShardSplit {
     pub(in crate::api::reducer) ranks: usize,
     /// For each bucket, where the part of each rank begins, and the number of elements: counted
     /// without the gaps between gradients.
@@ -18,7 +18,7 @@ pub(in crate::api::reducer) struct Split {
 
 /// Elements of one parameter in one bucket that belong to one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api::reducer) struct Piece {
+pub(in crate::api::reducer) struct SplitPiece {
     pub(in crate::api::reducer) param: usize,
     /// The first element, in the parameter.
     pub(in crate::api::reducer) begin: usize,
@@ -28,7 +28,7 @@ pub(in crate::api::reducer) struct Piece {
     pub(in crate::api::reducer) at: usize,
 }
 
-impl Piece {
+impl SplitPiece {
     /// The elements, in the parameter.
     pub(super) fn range(&self) -> Range<usize> {
         self.begin..self.begin + self.count
@@ -57,8 +57,8 @@ fn byte_of(spec: &BucketSpec, element: usize) -> usize {
     spec.bytes
 }
 
-impl Split {
-    pub(in crate::api::reducer) fn of(layout: &Layout, ranks: usize) -> Self {
+impl ShardSplit {
+    pub(in crate::api::reducer) fn of(layout: &BucketLayout, ranks: usize) -> Self {
         let mut before = 0;
         let bounds = layout.buckets.iter().map(|spec| {
             let after = before + elements(spec);
@@ -77,7 +77,7 @@ impl Split {
     /// The part of a bucket's memory that belongs to a rank, gaps included.
     pub(in crate::api::reducer) fn block(
         &self,
-        layout: &Layout,
+        layout: &BucketLayout,
         bucket: usize,
         rank: usize,
     ) -> Range<usize> {
@@ -88,10 +88,10 @@ impl Split {
     /// The pieces of a rank in a bucket, in the order of their gradients.
     pub(in crate::api::reducer) fn bucket_pieces(
         &self,
-        layout: &Layout,
+        layout: &BucketLayout,
         bucket: usize,
         rank: usize,
-    ) -> Vec<Piece> {
+    ) -> Vec<SplitPiece> {
         let (spec, bounds) = (&layout.buckets[bucket], &self.bounds[bucket]);
         let (from, to) = (bounds[rank], bounds[rank + 1]);
         let mut pieces = Vec::new();
@@ -102,7 +102,7 @@ impl Split {
             if begin < to.min(end) {
                 let at = spec.offsets[position] + (begin - first) * spec.dtype.size();
                 let count = to.min(end) - begin;
-                pieces.push(Piece { param, begin: begin - first, count, bucket, at });
+                pieces.push(SplitPiece { param, begin: begin - first, count, bucket, at });
             }
             first = end;
         }
@@ -110,7 +110,11 @@ impl Split {
     }
 
     /// The pieces of a rank in all buckets.
-    pub(in crate::api::reducer) fn pieces(&self, layout: &Layout, rank: usize) -> Vec<Piece> {
+    pub(in crate::api::reducer) fn pieces(
+        &self,
+        layout: &BucketLayout,
+        rank: usize,
+    ) -> Vec<SplitPiece> {
         let buckets = 0..layout.buckets.len();
         buckets.flat_map(|bucket| self.bucket_pieces(layout, bucket, rank)).collect()
     }
@@ -123,10 +127,10 @@ mod tests {
     use crate::api::reducer::param::Param;
     use crate::api::reducer::param::tests::param;
 
-    fn layout(counts: &[usize], limit: usize) -> Layout {
+    fn layout(counts: &[usize], limit: usize) -> BucketLayout {
         let params: Vec<Param> =
             counts.iter().enumerate().map(|(i, &count)| param(&format!("p{i}"), count)).collect();
-        Layout::reversed(&params, BucketLimits { first: limit, rest: limit })
+        BucketLayout::reversed(&params, BucketLimits { first: limit, rest: limit })
     }
 
     #[test]
@@ -140,7 +144,7 @@ mod tests {
         ] {
             let layout = layout(&counts, limit);
             for ranks in 1..7 {
-                let split = Split::of(&layout, ranks);
+                let split = ShardSplit::of(&layout, ranks);
                 let mut owners: Vec<Vec<usize>> =
                     counts.iter().map(|&count| vec![0; count]).collect();
                 let mut sizes = Vec::new();
@@ -162,7 +166,7 @@ mod tests {
     fn blocks_cover_a_bucket_and_have_the_pieces() {
         let layout = layout(&[5, 17, 100, 3], 1 << 20);
         for ranks in 1..5 {
-            let split = Split::of(&layout, ranks);
+            let split = ShardSplit::of(&layout, ranks);
             let mut end = 0;
             for rank in 0..ranks {
                 let block = split.block(&layout, 0, rank);

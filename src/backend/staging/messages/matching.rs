@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// A message of another rank, or of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct StagingRts {
     pub(super) from: Rank,
     /// Its sender's number of it.
     pub(super) number: u64,
@@ -20,88 +20,89 @@ pub(super) struct Offer {
 
 /// A place for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ReceiveCriteria {
     /// In the order of posting.
     pub(super) id: u64,
     pub(super) from: Option<Rank>,
     pub(super) tag: Option<u32>,
     pub(super) dtype: DataType,
-    pub(super) most: usize,
+    pub(super) max_bytes: usize,
 }
 
 /// What has become of a place.
 #[derive(Debug)]
-pub(super) enum Met {
+pub(super) enum MatchOutcome {
     /// This message is for it.
-    Pair(Place, Offer),
+    Matched(ReceiveCriteria, StagingRts),
     /// The message that it matched does not fit.
-    Misfit(Place, Error),
+    DoesNotFit(ReceiveCriteria, Error),
 }
 
 /// What waits.
 #[derive(Debug, Default)]
-pub(super) struct Matching {
-    places: VecDeque<Place>,
-    offers: VecDeque<Offer>,
+pub(super) struct StagingMatcher {
+    posted: VecDeque<ReceiveCriteria>,
+    unexpected: VecDeque<StagingRts>,
 }
 
-fn matches(place: &Place, offer: &Offer) -> bool {
-    place.from.is_none_or(|from| from == offer.from) && place.tag.is_none_or(|tag| tag == offer.tag)
+fn is_match(criteria: &ReceiveCriteria, rts: &StagingRts) -> bool {
+    criteria.from.is_none_or(|from| from == rts.from)
+        && criteria.tag.is_none_or(|tag| tag == rts.tag)
 }
 
-fn meet(place: Place, offer: Offer) -> Met {
-    let Offer { from, tag, dtype, len, .. } = offer;
-    let what = if dtype != place.dtype {
-        format!("has elements of {dtype}, and the receive of {}", place.dtype)
-    } else if len > place.most {
-        format!("has {len} bytes, and the receive room for {}", place.most)
+fn check_fit(criteria: ReceiveCriteria, rts: StagingRts) -> MatchOutcome {
+    let StagingRts { from, tag, dtype, len, .. } = rts;
+    let what = if dtype != criteria.dtype {
+        format!("has elements of {dtype}, and the receive of {}", criteria.dtype)
+    } else if len > criteria.max_bytes {
+        format!("has {len} bytes, and the receive room for {}", criteria.max_bytes)
     } else {
-        return Met::Pair(place, offer);
+        return MatchOutcome::Matched(criteria, rts);
     };
     let message = format!("the message of rank {from} under tag {tag} {what}");
-    Met::Misfit(place, Error::new(ErrorKind::Mismatch, message).with_culprit(from))
+    MatchOutcome::DoesNotFit(criteria, Error::new(ErrorKind::Mismatch, message).with_culprit(from))
 }
 
-impl Matching {
+impl StagingMatcher {
     /// A place is posted, or comes back because nothing came for it.
-    pub(super) fn post(&mut self, place: Place) -> Option<Met> {
-        let found = self.offers.iter().position(|offer| matches(&place, offer));
-        let Some(offer) = found.and_then(|at| self.offers.get(at).copied()) else {
-            let later = self.places.iter().position(|other| other.id > place.id);
-            self.places.insert(later.unwrap_or(self.places.len()), place);
+    pub(super) fn post(&mut self, criteria: ReceiveCriteria) -> Option<MatchOutcome> {
+        let found = self.unexpected.iter().position(|offer| is_match(&criteria, offer));
+        let Some(offer) = found.and_then(|at| self.unexpected.get(at).copied()) else {
+            let later = self.posted.iter().position(|other| other.id > criteria.id);
+            self.posted.insert(later.unwrap_or(self.posted.len()), criteria);
             return None;
         };
-        let met = meet(place, offer);
-        if matches!(met, Met::Pair(..)) {
-            self.offers.retain(|other| *other != offer);
+        let met = check_fit(criteria, offer);
+        if matches!(met, MatchOutcome::Matched(..)) {
+            self.unexpected.retain(|other| *other != offer);
         }
         Some(met)
     }
 
     /// A message is offered, or again.
-    pub(super) fn offer(&mut self, offer: Offer) -> Vec<Met> {
-        let mut met = Vec::new();
-        while let Some(at) = self.places.iter().position(|place| matches(place, &offer)) {
-            let Some(place) = self.places.remove(at) else { break };
-            met.push(meet(place, offer));
-            if matches!(met.last(), Some(Met::Pair(..))) {
-                return met;
+    pub(super) fn add_rts(&mut self, rts: StagingRts) -> Vec<MatchOutcome> {
+        let mut outcomes = Vec::new();
+        while let Some(at) = self.posted.iter().position(|place| is_match(place, &rts)) {
+            let Some(criteria) = self.posted.remove(at) else { break };
+            outcomes.push(check_fit(criteria, rts));
+            if matches!(outcomes.last(), Some(MatchOutcome::Matched(..))) {
+                return outcomes;
             }
         }
-        let later = |other: &Offer| other.from == offer.from && other.number > offer.number;
-        let place = self.offers.iter().position(later);
-        self.offers.insert(place.unwrap_or(self.offers.len()), offer);
-        met
+        let later = |other: &StagingRts| other.from == rts.from && other.number > rts.number;
+        let position = self.unexpected.iter().position(later);
+        self.unexpected.insert(position.unwrap_or(self.unexpected.len()), rts);
+        outcomes
     }
 
     /// A message is not offered any more.
-    pub(super) fn withdraw(&mut self, from: Rank, number: u64) {
-        self.offers.retain(|offer| (offer.from, offer.number) != (from, number));
+    pub(super) fn remove_rts(&mut self, from: Rank, number: u64) {
+        self.unexpected.retain(|offer| (offer.from, offer.number) != (from, number));
     }
 
     /// A place is not there any more.
-    pub(super) fn cancel(&mut self, id: u64) {
-        self.places.retain(|place| place.id != id);
+    pub(super) fn cancel_receive(&mut self, id: u64) {
+        self.posted.retain(|place| place.id != id);
     }
 }
 
@@ -109,52 +110,62 @@ impl Matching {
 mod tests {
     use super::*;
 
-    fn offer(from: Rank, number: u64, tag: u32, len: usize) -> Offer {
-        Offer { from, number, tag, dtype: DataType::F32, len }
+    fn rts_of(from: Rank, number: u64, tag: u32, len: usize) -> StagingRts {
+        StagingRts { from, number, tag, dtype: DataType::F32, len }
     }
 
-    fn place(id: u64, from: Option<Rank>, tag: Option<u32>) -> Place {
-        Place { id, from, tag, dtype: DataType::F32, most: 8 }
+    fn criteria_of(id: u64, from: Option<Rank>, tag: Option<u32>) -> ReceiveCriteria {
+        ReceiveCriteria { id, from, tag, dtype: DataType::F32, max_bytes: 8 }
     }
 
-    fn pair(met: Option<Met>) -> (u64, u64) {
+    fn matched_ids(met: Option<MatchOutcome>) -> (u64, u64) {
         match met {
-            Some(Met::Pair(place, offer)) => (place.id, offer.number),
+            Some(MatchOutcome::Matched(place, offer)) => (place.id, offer.number),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn messages_and_places_meet_in_their_orders() {
-        let mut matching = Matching::default();
-        assert!(matching.offer(offer(1, 1, 5, 8)).is_empty());
-        assert!(matching.offer(offer(1, 2, 5, 4)).is_empty());
-        assert!(matching.offer(offer(2, 1, 6, 4)).is_empty());
-        assert_eq!(pair(matching.post(place(1, None, Some(6)))), (1, 1));
-        assert_eq!(pair(matching.post(place(2, Some(1), None))), (2, 1));
-        assert!(matching.post(place(4, None, None)).is_some());
-        assert!(matching.post(place(6, None, None)).is_none());
+    fn matching_follows_send_and_post_order() {
+        let mut matching = StagingMatcher::default();
+        assert!(matching.add_rts(rts_of(1, 1, 5, 8)).is_empty());
+        assert!(matching.add_rts(rts_of(1, 2, 5, 4)).is_empty());
+        assert!(matching.add_rts(rts_of(2, 1, 6, 4)).is_empty());
+        assert_eq!(matched_ids(matching.post(criteria_of(1, None, Some(6)))), (1, 1));
+        assert_eq!(matched_ids(matching.post(criteria_of(2, Some(1), None))), (2, 1));
+        assert!(matching.post(criteria_of(4, None, None)).is_some());
+        assert!(matching.post(criteria_of(6, None, None)).is_none());
         // One that comes back goes where it was.
-        assert!(matching.post(place(5, Some(1), None)).is_none());
-        assert_eq!(pair(matching.offer(offer(1, 9, 0, 0)).pop()), (5, 9));
-        matching.cancel(6);
-        assert!(matching.offer(offer(3, 1, 0, 0)).is_empty());
-        matching.withdraw(3, 1);
-        assert!(matching.post(place(7, None, None)).is_none());
+        assert!(matching.post(criteria_of(5, Some(1), None)).is_none());
+        assert_eq!(matched_ids(matching.add_rts(rts_of(1, 9, 0, 0)).pop()), (5, 9));
+        matching.cancel_receive(6);
+        assert!(matching.add_rts(rts_of(3, 1, 0, 0)).is_empty());
+        matching.remove_rts(3, 1);
+        assert!(matching.post(criteria_of(7, None, None)).is_none());
     }
 
     #[test]
-    fn what_does_not_fit_stays_for_the_next() {
-        let mut matching = Matching::default();
-        let small = Place { most: 4, ..place(1, None, None) };
-        let other = Place { dtype: DataType::I32, ..place(2, None, None) };
-        for place in [small, other, place(3, None, None)] {
+    fn misfit_message_stays_for_the_next_receive() {
+        let mut matching = StagingMatcher::default();
+        let small = ReceiveCriteria { max_bytes: 4, ..criteria_of(1, None, None) };
+        let other = ReceiveCriteria { dtype: DataType::I32, ..criteria_of(2, None, None) };
+        for place in [small, other, criteria_of(3, None, None)] {
             assert!(matching.post(place).is_none());
         }
-        let met = matching.offer(offer(0, 1, 0, 8));
-        assert!(matches!(met[..], [Met::Misfit(..), Met::Misfit(..), Met::Pair(..)]), "{met:?}");
-        assert!(matching.offer(offer(0, 2, 0, 8)).is_empty());
-        assert!(matches!(matching.post(small), Some(Met::Misfit(..))));
-        assert_eq!(pair(matching.post(place(4, None, None))), (4, 2));
+        let outcomes = matching.add_rts(rts_of(0, 1, 0, 8));
+        assert!(
+            matches!(
+                outcomes[..],
+                [
+                    MatchOutcome::DoesNotFit(..),
+                    MatchOutcome::DoesNotFit(..),
+                    MatchOutcome::Matched(..)
+                ]
+            ),
+            "{outcomes:?}"
+        );
+        assert!(matching.add_rts(rts_of(0, 2, 0, 8)).is_empty());
+        assert!(matches!(matching.post(small), Some(MatchOutcome::DoesNotFit(..))));
+        assert_eq!(matched_ids(matching.post(criteria_of(4, None, None))), (4, 2));
     }
 }

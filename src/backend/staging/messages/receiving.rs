@@ -1,10 +1,10 @@
 //! Places for messages of others.
 
-use super::Posted;
-use super::letters::{Letter, piece_tag};
-use super::matching::{Met, Offer, Place};
-use super::postman::{Half, Postman, piece_len, pieces};
-use crate::backend::{Delivery, Incoming, Room};
+use super::PostedCompletion;
+use super::control::{StagingControlMessage, piece_tag};
+use super::matching::{MatchOutcome, ReceiveCriteria, StagingRts};
+use super::worker::{HalfState, StagingWorker, piece_count, piece_len};
+use crate::backend::{Delivery, ReceiveBuffer, ReceiveRequest};
 use crate::base::buffer::Dst;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
@@ -13,74 +13,74 @@ use std::mem::replace;
 
 /// A place for one.
 #[derive(Debug)]
-pub(super) struct Receiving {
-    pub(super) place: Place,
+pub(super) struct StagingReceive {
+    pub(super) criteria: ReceiveCriteria,
     pub(super) into: Dst<'static>,
     pub(super) deadline: Deadline,
-    pub(super) posted: Posted,
+    pub(super) posted: PostedCompletion,
     pub(super) is_ready: bool,
-    pub(super) offer: Option<Offer>,
+    pub(super) rts: Option<StagingRts>,
     /// That message was taken back, and not all that it was granted has been answered.
-    pub(super) is_void: bool,
+    pub(super) is_cancelled: bool,
     /// How many pieces there was room for, have come, and are on the device.
-    pub(super) asked: usize,
-    pub(super) came: usize,
+    pub(super) granted: usize,
+    pub(super) arrived: usize,
     pub(super) written: usize,
 }
 
-impl Receiving {
+impl StagingReceive {
     /// How long the message is that it gets; 0 where that is not known.
     pub(super) fn len(&self) -> usize {
-        self.offer.map_or(0, |offer| offer.len)
+        self.rts.map_or(0, |offer| offer.len)
     }
 }
 
-impl Postman {
+impl StagingWorker {
     pub(super) fn begin_receive(
         &mut self,
-        message: &Incoming,
+        message: &ReceiveRequest,
         into: Dst<'static>,
-        posted: Posted,
+        posted: PostedCompletion,
     ) -> Result<()> {
-        let id = self.next;
-        self.next += 1;
-        let Incoming { from, tag, dtype, deadline, .. } = *message;
-        let place = Place { id, from, tag, dtype, most: into.len() };
-        let (offer, is_void, asked, came, written) = (None, false, 0, 0, 0);
+        let id = self.next_id;
+        self.next_id += 1;
+        let ReceiveRequest { from, tag, dtype, deadline, .. } = *message;
+        let criteria = ReceiveCriteria { id, from, tag, dtype, max_bytes: into.len() };
+        let (rts, is_cancelled, granted, arrived, written) = (None, false, 0, 0, 0);
         let is_ready = false;
-        let receiving = Receiving {
-            place,
+        let receiving = StagingReceive {
+            criteria,
             into,
             deadline,
             posted,
             is_ready,
-            offer,
-            is_void,
-            asked,
-            came,
+            rts,
+            is_cancelled,
+            granted,
+            arrived,
             written,
         };
         self.receives.insert(id, receiving);
-        if self.over.is_some() {
+        if self.shutdown.is_some() {
             return Ok(());
         }
-        match self.listen() {
+        match self.post_control_receive() {
             Err(error) => self.end_receive(id, Err(error)),
             Ok(()) => {
-                let met = self.matching.post(place);
-                self.met(met);
+                let met = self.matcher.post(criteria);
+                self.handle_matches(met);
             }
         }
         Ok(())
     }
 
-    pub(super) fn met(&mut self, met: impl IntoIterator<Item = Met>) {
-        for met in met {
-            match met {
-                Met::Misfit(place, error) => self.end_receive(place.id, Err(error)),
-                Met::Pair(place, offer) => {
+    pub(super) fn handle_matches(&mut self, outcomes: impl IntoIterator<Item = MatchOutcome>) {
+        for outcome in outcomes {
+            match outcome {
+                MatchOutcome::DoesNotFit(place, error) => self.end_receive(place.id, Err(error)),
+                MatchOutcome::Matched(place, offer) => {
                     if let Some(receiving) = self.receives.get_mut(&place.id) {
-                        receiving.offer = Some(offer);
+                        receiving.rts = Some(offer);
                     }
                     if offer.len == 0 {
                         self.end_receive(place.id, Ok(()));
@@ -91,43 +91,44 @@ impl Postman {
     }
 
     /// Gives halves to messages that are to come, in the order in which their places were posted.
-    pub(super) fn grant(&mut self) -> Result<()> {
+    pub(super) fn grant_pieces(&mut self) -> Result<()> {
         let chunk = self.chunk;
-        while let Some(half) = self.outward.iter().position(|half| *half == Half::Free) {
-            let wants = |it: &&mut Receiving| {
-                it.is_ready && !it.is_void && it.asked < pieces(it.len(), chunk)
+        while let Some(half) = self.to_device.iter().position(|half| *half == HalfState::Free) {
+            let can_grant = |it: &&mut StagingReceive| {
+                it.is_ready && !it.is_cancelled && it.granted < piece_count(it.len(), chunk)
             };
-            let Some(it) = self.receives.values_mut().find(wants) else { return Ok(()) };
-            let Some(Offer { from, number, len, .. }) = it.offer else { return Ok(()) };
-            let (id, index, deadline) = (it.place.id, it.asked, it.deadline);
+            let Some(it) = self.receives.values_mut().find(can_grant) else { return Ok(()) };
+            let Some(StagingRts { from, number, len, .. }) = it.rts else { return Ok(()) };
+            let (id, index, deadline) = (it.criteria.id, it.granted, it.deadline);
             let bytes = piece_len(len, chunk, index);
-            it.asked += 1;
-            let into = Room::Lent(self.desk.outward.half(half)?.slice(0, bytes));
+            it.granted += 1;
+            let into =
+                ReceiveBuffer::Borrowed(self.buffers.to_device.half_memory(half)?.slice(0, bytes));
             let (tag, dtype) = (Some(piece_tag(number)), DataType::U8);
-            let piece = Incoming { from: Some(from), tag, dtype, into, deadline };
-            self.outward[half] = Half::InEngine(id, index);
-            let posted = self.engine()?.receive(piece, self.piece(half, false));
+            let piece = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
+            self.to_device[half] = HalfState::InMessage(id, index);
+            let posted = self.point_to_point()?.receive(piece, self.piece_completion(half, false));
             if posted.is_err() {
-                self.outward[half] = Half::Free;
+                self.to_device[half] = HalfState::Free;
             }
             posted?;
-            self.say(from, Letter::Go { number })?;
+            self.send_control(from, StagingControlMessage::Cts { number })?;
         }
         Ok(())
     }
 
     /// Ends messages that are on the device.
-    pub(super) fn after_copies_out(&mut self) -> Result<()> {
+    pub(super) fn finish_copies_to_device(&mut self) -> Result<()> {
         for half in [0, 1] {
-            let Half::OnDevice(id) = self.outward[half] else { continue };
-            if !self.desk.outward.is_settled(half)? {
+            let HalfState::Copying(id) = self.to_device[half] else { continue };
+            if !self.buffers.to_device.is_half_free(half)? {
                 continue;
             }
-            self.outward[half] = Half::Free;
+            self.to_device[half] = HalfState::Free;
             let chunk = self.chunk;
             let is_whole = self.receives.get_mut(&id).is_some_and(|it| {
                 it.written += 1;
-                it.written == pieces(it.len(), chunk)
+                it.written == piece_count(it.len(), chunk)
             });
             if is_whole {
                 self.end_receive(id, Ok(()));
@@ -137,16 +138,21 @@ impl Postman {
     }
 
     /// A piece has come.
-    pub(super) fn came(&mut self, half: usize, outcome: Result<Delivery>) -> Result<()> {
-        let Half::InEngine(id, index) = replace(&mut self.outward[half], Half::Free) else {
+    pub(super) fn handle_piece_received(
+        &mut self,
+        half: usize,
+        outcome: Result<Delivery>,
+    ) -> Result<()> {
+        let HalfState::InMessage(id, index) = replace(&mut self.to_device[half], HalfState::Free)
+        else {
             return Err(Error::internal("a piece has come for a half that waited for none"));
         };
         let delivery = outcome?;
-        let Some(it) = self.receives.get_mut(&id).filter(|_| self.over.is_none()) else {
+        let Some(it) = self.receives.get_mut(&id).filter(|_| self.shutdown.is_none()) else {
             return Ok(());
         };
         if delivery.bytes == 0 {
-            return self.came_to_nothing(id);
+            return self.handle_cancelled_send(id);
         }
         let bytes = piece_len(it.len(), self.chunk, index);
         if delivery.bytes != bytes {
@@ -157,34 +163,34 @@ impl Postman {
             return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(delivery.peer));
         }
         let into = it.into.slice(index * self.chunk, bytes);
-        it.came += 1;
-        let from = self.desk.outward.half(half)?.as_src().slice(0, bytes);
-        self.outward[half] = Half::OnDevice(id);
-        self.desk.outward.unload(half, &[(from, into)])
+        it.arrived += 1;
+        let from = self.buffers.to_device.half_memory(half)?.as_src().slice(0, bytes);
+        self.to_device[half] = HalfState::Copying(id);
+        self.buffers.to_device.copy_to_device(half, &[(from, into)])
     }
 
     /// The message was taken back before any of it came: the place waits for another, once nothing
     /// of this one is on its way.
-    fn came_to_nothing(&mut self, id: u64) -> Result<()> {
+    fn handle_cancelled_send(&mut self, id: u64) -> Result<()> {
         let Some(it) = self.receives.get_mut(&id) else { return Ok(()) };
-        it.asked = it.asked.saturating_sub(1);
-        it.is_void = it.asked > 0;
-        if it.came > 0 {
+        it.granted = it.granted.saturating_sub(1);
+        it.is_cancelled = it.granted > 0;
+        if it.arrived > 0 {
             return Err(Error::internal("a message was taken back that had begun to come"));
         }
-        if it.asked == 0 {
-            it.offer = None;
-            let met = self.matching.post(it.place);
-            self.met(met);
+        if it.granted == 0 {
+            it.rts = None;
+            let met = self.matcher.post(it.criteria);
+            self.handle_matches(met);
         }
         Ok(())
     }
 
     pub(super) fn end_receive(&mut self, id: u64, outcome: Result<()>) {
-        let Some(Receiving { posted, offer, .. }) = self.receives.remove(&id) else { return };
-        let offer = offer.ok_or_else(|| Error::internal("a receive has ended without a message"));
+        let Some(StagingReceive { posted, rts, .. }) = self.receives.remove(&id) else { return };
+        let rts = rts.ok_or_else(|| Error::internal("a receive has ended without a message"));
         let delivery =
-            |offer: Offer| Delivery { peer: offer.from, tag: offer.tag, bytes: offer.len };
-        self.tell(posted, outcome.and_then(|()| offer.map(delivery)));
+            |offer: StagingRts| Delivery { peer: offer.from, tag: offer.tag, bytes: offer.len };
+        self.complete(posted, outcome.and_then(|()| rts.map(delivery)));
     }
 }

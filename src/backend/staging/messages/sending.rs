@@ -1,10 +1,10 @@
 //! Messages of this rank's, on their way to others.
 
-use super::letters::{Letter, piece_tag};
-use super::postman::{Half, Postman, piece_len, pieces};
-use super::{Envelope, Posted};
-use crate::backend::lent::Lent;
-use crate::backend::{Delivery, Outgoing};
+use super::control::{StagingControlMessage, piece_tag};
+use super::worker::{HalfState, StagingWorker, piece_count, piece_len};
+use super::{ControlSendCompletion, PostedCompletion};
+use crate::backend::buffer_pool::PooledBuffer;
+use crate::backend::{Delivery, SendRequest};
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
@@ -14,31 +14,36 @@ use std::sync::Arc;
 
 /// A message of this rank's.
 #[derive(Debug)]
-pub(super) struct Sending {
-    pub(super) message: Outgoing,
-    pub(super) posted: Posted,
+pub(super) struct StagingSend {
+    pub(super) message: SendRequest,
+    pub(super) posted: PostedCompletion,
     pub(super) is_ready: bool,
     /// How many pieces the receiver has room for, were left to the device, given to the engine, and
     /// have gone.
     pub(super) granted: usize,
     pub(super) loaded: usize,
-    pub(super) given: usize,
+    pub(super) submitted: usize,
     pub(super) sent: usize,
 }
 
-impl Postman {
-    pub(super) fn begin_send(&mut self, message: Outgoing, posted: Posted) -> Result<()> {
-        let number = self.next;
-        self.next += 1;
-        let Outgoing { to, tag, dtype, bytes, .. } = message;
+impl StagingWorker {
+    pub(super) fn begin_send(
+        &mut self,
+        message: SendRequest,
+        posted: PostedCompletion,
+    ) -> Result<()> {
+        let number = self.next_id;
+        self.next_id += 1;
+        let SendRequest { to, tag, dtype, bytes, .. } = message;
         let (granted, loaded, given, sent, is_ready) = (0, 0, 0, 0, false);
-        let sending = Sending { message, posted, is_ready, granted, loaded, given, sent };
+        let sending =
+            StagingSend { message, posted, is_ready, granted, loaded, submitted: given, sent };
         self.sends.insert(number, sending);
-        if self.over.is_some() {
+        if self.shutdown.is_some() {
             return Ok(());
         }
-        let offer = Letter::Offer { number, tag, dtype, len: bytes.len() as u64 };
-        match self.listen().and_then(|()| self.say(to, offer)) {
+        let rts = StagingControlMessage::Rts { number, tag, dtype, len: bytes.len() as u64 };
+        match self.post_control_receive().and_then(|()| self.send_control(to, rts)) {
             Err(error) => self.end_send(number, Err(error)),
             // There is nothing to wait for.
             Ok(()) if bytes.is_empty() => self.end_send(number, Ok(())),
@@ -47,71 +52,77 @@ impl Postman {
         Ok(())
     }
 
-    pub(super) fn give_nothing(&self, to: Rank, number: u64) -> Result<()> {
-        let lent = Lent::copy_of(&[]);
-        let (tag, dtype, bytes) = (piece_tag(number), DataType::U8, lent.bytes());
+    pub(super) fn send_empty_piece(&self, to: Rank, number: u64) -> Result<()> {
+        let buffer = PooledBuffer::copy_of(&[]);
+        let (tag, dtype, bytes) = (piece_tag(number), DataType::U8, buffer.as_src());
         let deadline = Deadline::never();
-        let piece = Outgoing { to, tag, dtype, bytes, deadline, synchronous: false };
-        self.engine()?.send(piece, Arc::new(Envelope { _letter: lent }))
+        let piece = SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: false };
+        self.point_to_point()?.send(piece, Arc::new(ControlSendCompletion { _buffer: buffer }))
     }
 
     /// Gives halves to pieces that somebody waits for, and leaves them to the device.
-    pub(super) fn load(&mut self) -> Result<()> {
+    pub(super) fn load_pieces(&mut self) -> Result<()> {
         let chunk = self.chunk;
-        while let Some(half) = self.inward.iter().position(|half| *half == Half::Free) {
-            let wants = |(_, it): &(&u64, &mut Sending)| it.is_ready && it.granted > it.loaded;
-            let Some((&number, it)) = self.sends.iter_mut().find(wants) else { return Ok(()) };
+        while let Some(half) = self.from_device.iter().position(|half| *half == HalfState::Free) {
+            let can_load =
+                |(_, it): &(&u64, &mut StagingSend)| it.is_ready && it.granted > it.loaded;
+            let Some((&number, it)) = self.sends.iter_mut().find(can_load) else { return Ok(()) };
             let all = it.message.bytes;
             let len = piece_len(all.len(), chunk, it.loaded);
             let from = all.slice(it.loaded * chunk, len);
             it.loaded += 1;
-            let into = self.desk.inward.half(half)?.slice(0, len);
-            self.inward[half] = Half::OnDevice(number);
-            self.desk.inward.load(half, &[(from, into)])?;
+            let into = self.buffers.from_device.half_memory(half)?.slice(0, len);
+            self.from_device[half] = HalfState::Copying(number);
+            self.buffers.from_device.copy_from_device(half, &[(from, into)])?;
         }
         Ok(())
     }
 
     /// Sends what the device has brought, in order.
-    pub(super) fn after_copies_in(&mut self) -> Result<()> {
+    pub(super) fn send_loaded_pieces(&mut self) -> Result<()> {
         // Of one message the older piece first: the stream has one order, and of two halves at most
         // one is older.
         for half in self.older_first() {
-            let Half::OnDevice(number) = self.inward[half] else { continue };
-            if !self.desk.inward.is_settled(half)? {
+            let HalfState::Copying(number) = self.from_device[half] else { continue };
+            if !self.buffers.from_device.is_half_free(half)? {
                 return Ok(());
             }
-            self.inward[half] = Half::Free;
-            let Some(it) = self.sends.get_mut(&number).filter(|_| self.over.is_none()) else {
+            self.from_device[half] = HalfState::Free;
+            let Some(it) = self.sends.get_mut(&number).filter(|_| self.shutdown.is_none()) else {
                 continue;
             };
-            let Outgoing { to, bytes, deadline, .. } = it.message;
-            let index = it.given;
+            let SendRequest { to, bytes, deadline, .. } = it.message;
+            let index = it.submitted;
             let len = piece_len(bytes.len(), self.chunk, index);
-            it.given += 1;
-            let bytes = self.desk.inward.half(half)?.as_src().slice(0, len);
+            it.submitted += 1;
+            let bytes = self.buffers.from_device.half_memory(half)?.as_src().slice(0, len);
             let (tag, dtype) = (piece_tag(number), DataType::U8);
-            self.engine()?.send(
-                Outgoing { to, tag, dtype, bytes, deadline, synchronous: false },
-                self.piece(half, true),
+            self.point_to_point()?.send(
+                SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: false },
+                self.piece_completion(half, true),
             )?;
-            self.inward[half] = Half::InEngine(number, index);
+            self.from_device[half] = HalfState::InMessage(number, index);
         }
         Ok(())
     }
 
     fn older_first(&self) -> [usize; 2] {
-        self.desk.inward.in_order()
+        self.buffers.from_device.oldest_first()
     }
 
     /// A piece has gone.
-    pub(super) fn sent(&mut self, half: usize, outcome: Result<Delivery>) -> Result<()> {
-        let Half::InEngine(number, _) = replace(&mut self.inward[half], Half::Free) else {
+    pub(super) fn handle_piece_sent(
+        &mut self,
+        half: usize,
+        outcome: Result<Delivery>,
+    ) -> Result<()> {
+        let HalfState::InMessage(number, _) = replace(&mut self.from_device[half], HalfState::Free)
+        else {
             return Err(Error::internal("a piece has gone from a half that had none"));
         };
         let Some(it) = self.sends.get_mut(&number) else { return Ok(()) };
         it.sent += 1;
-        let is_whole = it.sent == pieces(it.message.bytes.len(), self.chunk);
+        let is_whole = it.sent == piece_count(it.message.bytes.len(), self.chunk);
         // In the middle of a message nobody can go on.
         outcome?;
         if is_whole {
@@ -121,9 +132,9 @@ impl Postman {
     }
 
     pub(super) fn end_send(&mut self, number: u64, outcome: Result<()>) {
-        let Some(Sending { message, posted, .. }) = self.sends.remove(&number) else { return };
-        let Outgoing { to, tag, bytes, .. } = message;
+        let Some(StagingSend { message, posted, .. }) = self.sends.remove(&number) else { return };
+        let SendRequest { to, tag, bytes, .. } = message;
         let delivery = Delivery { peer: to, tag, bytes: bytes.len() };
-        self.tell(posted, outcome.map(|()| delivery));
+        self.complete(posted, outcome.map(|()| delivery));
     }
 }

@@ -2,66 +2,66 @@
 //! is used, so that any tree whose ranks understand the same orders can be compared.
 
 use crate::Failure;
-use crate::cell::Cell;
-use crate::engine::Launch;
-use crate::ours::Ours;
+use crate::cell::BenchCell;
+use crate::engine::EngineLauncher;
+use crate::libdist_engine::LibdistEngine;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The program's path below a source tree.
-const BUILT: &str = "target/release/dist-bench";
+const RELEASE_PROGRAM: &str = "target/release/dist-bench";
 
 /// The program's name, in a folder of programs.
-const NAME: &str = "dist-bench";
+const PROGRAM_NAME: &str = "dist-bench";
 
 /// The other tree's engine.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct OtherTree {
     pub(super) program: PathBuf,
     /// Its ranks are asked for the same as ours.
-    ours: Ours,
+    libdist: LibdistEngine,
 }
 
-impl Tree {
+impl OtherTree {
     /// Finds the program in a source tree or a folder of programs; or the path is that of the
     /// program.
-    pub(super) fn find(path: &Path, ours: Ours) -> Result<Self, Failure> {
-        let places = [path.to_path_buf(), path.join(BUILT), path.join(NAME)];
-        let program = places.into_iter().find(|place| place.is_file());
-        let program = program.ok_or_else(|| missing(path))?;
+    pub(super) fn find(path: &Path, ours: LibdistEngine) -> Result<Self, Failure> {
+        let candidates = [path.to_path_buf(), path.join(RELEASE_PROGRAM), path.join(PROGRAM_NAME)];
+        let program = candidates.into_iter().find(|place| place.is_file());
+        let program = program.ok_or_else(|| program_missing(path))?;
         let program = program
             .canonicalize()
             .map_err(|cause| Failure::new(format!("--against {}: {cause}", program.display())))?;
-        Ok(Self { program, ours })
+        Ok(Self { program, libdist: ours })
     }
 }
 
 /// The reason why there is no program, and the remedy.
-fn missing(path: &Path) -> Failure {
+fn program_missing(path: &Path) -> Failure {
     let (shown, manifest) = (path.display(), path.join("Cargo.toml"));
     Failure::new(match manifest.is_file() {
         true => format!(
-            "--against {shown}: there is no {BUILT} in this source tree; build it: cargo build --release --bin \
+            "--against {shown}: there is no {RELEASE_PROGRAM} in this source tree; build it: cargo build --release --bin \
              dist-bench --manifest-path {}",
             manifest.display()
         ),
         false => format!(
-            "--against {shown}: this is no source tree with {BUILT}, no folder with {NAME}, and no program; give the \
+            "--against {shown}: this is no source tree with {RELEASE_PROGRAM}, no folder with {PROGRAM_NAME}, and no program; give the \
              folder that has the other tree's Cargo.toml, after `cargo build --release --bin dist-bench` there"
         ),
     })
 }
 
-impl Launch for Tree {
+impl EngineLauncher for OtherTree {
     fn name(&self) -> &str {
         super::BASELINE
     }
 
     fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
-        Ok(self.ours.commands_of(&self.program, ranks, place))
+        Ok(self.libdist.rank_commands(&self.program, ranks, place))
     }
 
-    fn takes(&self, _cell: &Cell) -> bool {
+    fn supports_cell(&self, _cell: &BenchCell) -> bool {
         true
     }
 }
@@ -70,22 +70,22 @@ impl Launch for Tree {
 mod tests {
     use super::*;
 
-    const OURS: Ours = Ours { transport: "auto", device: "" };
+    const OURS: LibdistEngine = LibdistEngine { transport: "auto", device: "" };
 
     #[test]
-    fn a_tree_without_its_program_is_refused_with_the_remedy() {
+    fn tree_without_program_is_refused_with_remedy() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
         let unbuilt = source.join("docs");
-        let failure = Tree::find(&unbuilt, OURS).unwrap_err();
+        let failure = OtherTree::find(&unbuilt, OURS).unwrap_err();
         assert!(failure.message.contains("this is no source tree"), "{}", failure.message);
-        let failure = missing(source);
+        let failure = program_missing(source);
         assert!(failure.message.contains("cargo build --release --bin"), "{}", failure.message);
     }
 
     #[test]
     fn the_program_itself_is_accepted() {
         let own = std::env::current_exe().unwrap();
-        let tree = Tree::find(&own, OURS).unwrap();
+        let tree = OtherTree::find(&own, OURS).unwrap();
         let commands = tree.commands(3, Path::new("/tmp/x")).unwrap();
         let words: Vec<&str> = commands[2].get_args().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(words, ["--as-rank", "2", "3", "auto", "/tmp/x", ""]);

@@ -1,8 +1,8 @@
 //! The rule by which this tree is no slower than the other one. No cell has an interval that is
 //! entirely above [`CELL_LIMIT`]. No operation has a geometric mean above [`MEAN_LIMIT`]. Pure.
 
-use crate::cell::{self, Measured};
-use crate::table::{Mean, kind, means};
+use crate::cell::{self, CellResult};
+use crate::table::{OpMean, mean_key, op_means};
 
 /// A cell is slower if the whole interval of its ratio is above this.
 pub(crate) const CELL_LIMIT: f64 = 1.03;
@@ -12,66 +12,68 @@ pub(super) const MEAN_LIMIT: f64 = 1.005;
 
 /// How this tree compares with the other one.
 #[derive(Debug)]
-pub(crate) struct Verdict<'a> {
+pub(crate) struct TreeVerdict<'a> {
     /// All operations.
-    pub(super) means: Vec<Mean>,
+    pub(super) op_means: Vec<OpMean>,
     /// Cells whose interval is entirely above the limit.
-    pub(super) slower: Vec<&'a Measured>,
+    pub(super) slower_cells: Vec<&'a CellResult>,
     /// Cells without an interval: too few pairs.
-    pub(super) unjudged: Vec<&'a Measured>,
+    pub(super) inconclusive: Vec<&'a CellResult>,
     /// Cells that the other tree does not offer.
-    pub(super) not_offered: Vec<&'a Measured>,
+    pub(super) unsupported: Vec<&'a CellResult>,
     /// Number of cells with an interval wider than 10 % to each side.
-    pub(super) wide: usize,
+    pub(super) wide_intervals: usize,
     /// Number of cells with a ratio.
-    pub(super) compared: usize,
+    pub(super) compared_cells: usize,
 }
 
-impl<'a> Verdict<'a> {
-    pub(crate) fn of(all: &'a [Measured]) -> Self {
-        let ended = |wanted: cell::Verdict| -> Vec<&Measured> {
+impl<'a> TreeVerdict<'a> {
+    pub(crate) fn of(all: &'a [CellResult]) -> Self {
+        let cells_with_verdict = |wanted: cell::CellVerdict| -> Vec<&CellResult> {
             all.iter().filter(|measured| measured.verdict() == Some(wanted)).collect()
         };
-        let ratios = all.iter().filter_map(Measured::ratio);
+        let ratios = all.iter().filter_map(CellResult::ratio);
         let wide = ratios.clone().filter(|ratio| !ratio.is_narrow()).count();
         Self {
-            means: means(all),
-            slower: ended(cell::Verdict::Slower),
-            unjudged: ended(cell::Verdict::Uncertain),
-            not_offered: all.iter().filter(|measured| measured.ratio().is_none()).collect(),
-            wide,
-            compared: ratios.count(),
+            op_means: op_means(all),
+            slower_cells: cells_with_verdict(cell::CellVerdict::Slower),
+            inconclusive: cells_with_verdict(cell::CellVerdict::Uncertain),
+            unsupported: all.iter().filter(|measured| measured.ratio().is_none()).collect(),
+            wide_intervals: wide,
+            compared_cells: ratios.count(),
         }
     }
 
     /// The operations above the limit.
-    pub(super) fn slower_means(&self) -> impl Iterator<Item = &Mean> {
-        self.means.iter().filter(|mean| is_above(mean))
+    pub(super) fn slower_means(&self) -> impl Iterator<Item = &OpMean> {
+        self.op_means.iter().filter(|mean| is_above_mean_limit(mean))
     }
 
     /// True if no limit is exceeded and every compared cell has an interval. Without any cell
     /// nothing is known.
     pub(crate) fn is_no_slower(&self) -> bool {
-        let is_exceeded = !self.slower.is_empty() || self.slower_means().next().is_some();
-        self.compared > 0 && self.unjudged.is_empty() && !is_exceeded
+        let is_exceeded = !self.slower_cells.is_empty() || self.slower_means().next().is_some();
+        self.compared_cells > 0 && self.inconclusive.is_empty() && !is_exceeded
     }
 }
 
 /// True if the operation's geometric mean is above its limit.
-pub(super) fn is_above(mean: &Mean) -> bool {
+pub(super) fn is_above_mean_limit(mean: &OpMean) -> bool {
     mean.ratio > MEAN_LIMIT
 }
 
 /// The places of the cells above the limit, and of all cells of the operations above theirs.
-pub(super) fn exceeding(all: &[Option<Measured>]) -> Vec<usize> {
-    let present: Vec<Measured> = all.iter().flatten().cloned().collect();
-    let above: Vec<Mean> = means(&present).into_iter().filter(is_above).collect();
-    let exceeds = |measured: &Measured| {
-        let (ranks, words, op) = kind(&measured.cell);
-        let is_slower = measured.verdict() == Some(cell::Verdict::Slower);
+pub(super) fn cells_above_limit(all: &[Option<CellResult>]) -> Vec<usize> {
+    let present: Vec<CellResult> = all.iter().flatten().cloned().collect();
+    let slow_ops: Vec<OpMean> =
+        op_means(&present).into_iter().filter(is_above_mean_limit).collect();
+    let exceeds = |measured: &CellResult| {
+        let (ranks, words, op) = mean_key(&measured.cell);
+        let is_slower = measured.verdict() == Some(cell::CellVerdict::Slower);
         let has_ratio = measured.ratio().is_some();
         is_slower
-            || has_ratio && above.iter().any(|m| (m.ranks, m.words, m.op) == (ranks, words, op))
+            || has_ratio
+                && slow_ops.iter().any(|m| (m.ranks, m.variant_words, m.op) == (ranks, words, op))
     };
     let numbered = all.iter().enumerate();
     numbered
@@ -84,15 +86,15 @@ pub(super) fn exceeding(all: &[Option<Measured>]) -> Vec<usize> {
 #[cfg(test)]
 pub(super) mod samples {
     use super::super::BASELINE;
-    use crate::cell::Measured;
+    use crate::cell::CellResult;
     use crate::cell::samples::{figures, measured};
-    use crate::ops::Op;
+    use crate::ops::BenchOp;
 
     /// A cell in which ours took these percentages of the other tree's 1000 ns.
-    pub(in super::super) fn compared(op: Op, bytes: usize, percents: &[f64]) -> Measured {
+    pub(in super::super) fn compared(op: BenchOp, bytes: usize, percents: &[f64]) -> CellResult {
         let mut cell = measured(op, bytes, &[(BASELINE, 1000.0)]);
         let ours: Vec<f64> = percents.iter().map(|percent| percent * 10.0).collect();
-        cell.ours = figures("libdist", &ours);
+        cell.libdist = figures("libdist", &ours);
         cell.peers[0].runs.truncate(percents.len());
         cell
     }
@@ -102,7 +104,7 @@ pub(super) mod samples {
 mod tests {
     use super::samples::compared;
     use super::*;
-    use crate::ops::Op;
+    use crate::ops::BenchOp;
 
     /// Ten ratios. Their interval is from the second smallest to the second largest.
     fn between(low: f64, median: f64, high: f64) -> [f64; 10] {
@@ -117,60 +119,60 @@ mod tests {
             (between(90.0, 104.9, 130.0), false),
             (between(80.0, 81.0, 82.0), false),
         ] {
-            let all = [compared(Op::AllReduce, 4, &percents)];
-            assert_eq!(!Verdict::of(&all).slower.is_empty(), is_slower, "{percents:?}");
+            let all = [compared(BenchOp::AllReduce, 4, &percents)];
+            assert_eq!(!TreeVerdict::of(&all).slower_cells.is_empty(), is_slower, "{percents:?}");
         }
     }
 
     #[test]
     fn the_mean_of_an_operation_has_a_limit_of_its_own() {
         // No interval is above 1.03, but all together are 0.6 % slower.
-        let cell = |bytes: usize, percent: f64| compared(Op::AllReduce, bytes, &[percent; 10]);
-        let all = [cell(4, 102.0), cell(64, 99.22), compared(Op::Barrier, 0, &[100.4; 10])];
-        let verdict = Verdict::of(&all);
-        assert!(verdict.slower.is_empty() && !verdict.is_no_slower());
+        let cell = |bytes: usize, percent: f64| compared(BenchOp::AllReduce, bytes, &[percent; 10]);
+        let all = [cell(4, 102.0), cell(64, 99.22), compared(BenchOp::Barrier, 0, &[100.4; 10])];
+        let verdict = TreeVerdict::of(&all);
+        assert!(verdict.slower_cells.is_empty() && !verdict.is_no_slower());
         let above: Vec<&str> = verdict.slower_means().map(|mean| mean.op).collect();
         assert_eq!(above, ["all_reduce"]);
-        let all = [cell(4, 102.0), cell(64, 98.9), compared(Op::Barrier, 0, &[100.4; 10])];
-        assert!(Verdict::of(&all).is_no_slower());
+        let all = [cell(4, 102.0), cell(64, 98.9), compared(BenchOp::Barrier, 0, &[100.4; 10])];
+        assert!(TreeVerdict::of(&all).is_no_slower());
     }
 
     #[test]
-    fn cells_without_an_interval_are_not_judged() {
-        let few = [compared(Op::AllReduce, 4, &[100.0; 5])];
-        let verdict = Verdict::of(&few);
-        assert_eq!((verdict.unjudged.len(), verdict.is_no_slower()), (1, false));
-        assert!(!Verdict::of(&[]).is_no_slower());
-        let mut missing = compared(Op::AllReduce, 4, &[100.0; 10]);
+    fn cells_without_interval_are_inconclusive() {
+        let few = [compared(BenchOp::AllReduce, 4, &[100.0; 5])];
+        let verdict = TreeVerdict::of(&few);
+        assert_eq!((verdict.inconclusive.len(), verdict.is_no_slower()), (1, false));
+        assert!(!TreeVerdict::of(&[]).is_no_slower());
+        let mut missing = compared(BenchOp::AllReduce, 4, &[100.0; 10]);
         missing.peers.clear();
-        let both = [missing, compared(Op::Barrier, 0, &[100.0; 10])];
-        let verdict = Verdict::of(&both);
-        assert_eq!((verdict.not_offered.len(), verdict.compared), (1, 1));
+        let both = [missing, compared(BenchOp::Barrier, 0, &[100.0; 10])];
+        let verdict = TreeVerdict::of(&both);
+        assert_eq!((verdict.unsupported.len(), verdict.compared_cells), (1, 1));
         assert!(verdict.is_no_slower());
     }
 
     #[test]
     fn wide_intervals_are_counted() {
         let all = [
-            compared(Op::AllReduce, 4, &between(80.0, 100.0, 120.0)),
-            compared(Op::AllReduce, 64, &between(95.0, 100.0, 105.0)),
+            compared(BenchOp::AllReduce, 4, &between(80.0, 100.0, 120.0)),
+            compared(BenchOp::AllReduce, 64, &between(95.0, 100.0, 105.0)),
         ];
-        assert_eq!(Verdict::of(&all).wide, 1);
+        assert_eq!(TreeVerdict::of(&all).wide_intervals, 1);
     }
 
     #[test]
     fn cells_and_whole_operations_are_measured_again() {
         let all = [
-            compared(Op::AllReduce, 4, &[110.0; 10]),
-            compared(Op::AllReduce, 64, &[80.0; 10]),
-            compared(Op::Barrier, 0, &[101.0; 10]),
-            compared(Op::SendRecv, 4, &[101.5; 10]),
-            compared(Op::SendRecv, 64, &[100.1; 10]),
-            compared(Op::Gather, 64, &[100.1; 10]),
+            compared(BenchOp::AllReduce, 4, &[110.0; 10]),
+            compared(BenchOp::AllReduce, 64, &[80.0; 10]),
+            compared(BenchOp::Barrier, 0, &[101.0; 10]),
+            compared(BenchOp::SendRecv, 4, &[101.5; 10]),
+            compared(BenchOp::SendRecv, 64, &[100.1; 10]),
+            compared(BenchOp::Gather, 64, &[100.1; 10]),
         ];
         let mut all = all.map(Some).to_vec();
-        assert_eq!(exceeding(&all), [0, 2, 3, 4]);
+        assert_eq!(cells_above_limit(&all), [0, 2, 3, 4]);
         all[2] = None;
-        assert_eq!(exceeding(&all), [0, 3, 4]);
+        assert_eq!(cells_above_limit(&all), [0, 3, 4]);
     }
 }

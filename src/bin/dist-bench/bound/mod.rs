@@ -10,19 +10,19 @@
 //! Both are `bound_allreduce`'s in the project's baseline. The pieces have the size that is best of
 //! some in a trial.
 
-mod control;
-mod pair;
-mod sums;
+mod bound_rank;
+mod control_segment;
+mod sum_kernels;
 
 use crate::Failure;
-use crate::cell::Cell;
-use crate::engine::Launch;
-use crate::ops::Op;
-use crate::rank::Post;
+use crate::cell::BenchCell;
+use crate::engine::EngineLauncher;
+use crate::ops::BenchOp;
+use crate::rank::DriverLink;
+use bound_rank::BoundRank;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use dist::sys::{host, thread};
-use pair::Pair;
 use std::path::Path;
 use std::process::Command;
 
@@ -33,36 +33,36 @@ pub(crate) const AS_BOUND: &str = "--as-bound";
 const RANKS: usize = 2;
 
 /// Below, a library has shorter ways.
-const LEAST: usize = 4096;
+const MIN_BYTES: usize = 4096;
 
 /// The engine.
 #[derive(Debug)]
-pub(crate) struct Bound;
+pub(crate) struct BoundEngine;
 
-impl Launch for Bound {
+impl EngineLauncher for BoundEngine {
     fn name(&self) -> &str {
         "bound"
     }
 
-    fn commands(&self, ranks: usize, place: &Path) -> Result<Vec<Command>, Failure> {
+    fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure> {
         let program = std::env::current_exe()
             .map_err(|cause| Failure::new(format!("finding this program: {cause}")))?;
         let command = |rank: usize| {
             let mut command = Command::new(&program);
-            command.args([AS_BOUND, &rank.to_string()]).arg(place);
+            command.args([AS_BOUND, &rank.to_string()]).arg(path_prefix);
             command
         };
         Ok((0..ranks).map(command).collect())
     }
 
-    fn takes(&self, cell: &Cell) -> bool {
-        let is_known = cell.op == Op::AllReduce && cell.variant.in_place;
-        let is_plain = cell.dtype == DataType::F32 && cell.redop == ReduceOp::Sum;
-        let fits = cell.ranks == RANKS && host::cores() >= RANKS && cell.bytes() >= LEAST;
-        is_known && is_plain && fits
+    fn supports_cell(&self, cell: &BenchCell) -> bool {
+        let is_in_place_all_reduce = cell.op == BenchOp::AllReduce && cell.variant.in_place;
+        let is_f32_sum = cell.dtype == DataType::F32 && cell.redop == ReduceOp::Sum;
+        let fits = cell.ranks == RANKS && host::cores() >= RANKS && cell.bytes() >= MIN_BYTES;
+        is_in_place_all_reduce && is_f32_sum && fits
     }
 
-    fn is_bound(&self) -> bool {
+    fn is_bound_engine(&self) -> bool {
         true
     }
 }
@@ -71,13 +71,15 @@ impl Launch for Bound {
 ///
 /// # Errors
 /// Why it ended early, in words; the driver has been told too, if that was possible.
-pub(crate) fn run(words: &[String]) -> Result<(), String> {
-    let [rank, place] = words else { return Err("a rank is started by dist-bench itself".into()) };
+pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
+    let [rank, path_prefix] = words else {
+        return Err("a rank is started by dist-bench itself".into());
+    };
     let rank: usize = rank.parse().map_err(|_| format!("no rank: {rank}"))?;
-    Post::open(rank, place)?.tell(|post| {
-        thread::pin_to(rank).map_err(|error| error.to_string())?;
-        let mut pair = Pair::meet(rank, place)?;
-        post.obey(&mut |order| pair.carry_out(order))
+    DriverLink::open(rank, path_prefix)?.run_and_report(|post| {
+        thread::pin_to_core(rank).map_err(|error| error.to_string())?;
+        let mut pair = BoundRank::connect(rank, path_prefix)?;
+        post.serve_requests(&mut |order| pair.execute(order))
     })
 }
 
@@ -87,11 +89,11 @@ mod tests {
     use crate::cell::samples::cell;
 
     #[test]
-    fn it_takes_part_where_it_knows_how() {
-        let takes = |cell: Cell| Bound.takes(&cell);
-        assert_eq!(takes(cell(Op::AllReduce, LEAST)), host::cores() >= RANKS);
-        assert!(!takes(cell(Op::AllReduce, 4)) && !takes(cell(Op::AllGather, LEAST)));
-        assert!(!takes(Cell { ranks: 4, ..cell(Op::AllReduce, LEAST) }));
-        assert!(!takes(Cell { dtype: DataType::F64, ..cell(Op::AllReduce, LEAST) }));
+    fn only_large_f32_sums_of_two_ranks_are_supported() {
+        let takes = |cell: BenchCell| BoundEngine.supports_cell(&cell);
+        assert_eq!(takes(cell(BenchOp::AllReduce, MIN_BYTES)), host::cores() >= RANKS);
+        assert!(!takes(cell(BenchOp::AllReduce, 4)) && !takes(cell(BenchOp::AllGather, MIN_BYTES)));
+        assert!(!takes(BenchCell { ranks: 4, ..cell(BenchOp::AllReduce, MIN_BYTES) }));
+        assert!(!takes(BenchCell { dtype: DataType::F64, ..cell(BenchOp::AllReduce, MIN_BYTES) }));
     }
 }

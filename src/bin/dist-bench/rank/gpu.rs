@@ -3,42 +3,42 @@
 
 use dist::base::buffer::{Dst, Src};
 use dist::device::memory::DeviceMemory;
-use dist::device::{Context, Event, Stream, driver};
+use dist::device::{CudaContext, CudaEvent, CudaStream, driver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a copy may take.
-const COPYING: Duration = Duration::from_secs(60);
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A GPU, and a stream for copies.
 #[derive(Clone, Debug)]
-pub(crate) struct Gpu {
-    context: Arc<Context>,
-    stream: Arc<Stream>,
+pub(crate) struct RankGpu {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
 }
 
 /// Memory of a GPU, with what was last copied to it or from it.
 #[derive(Debug)]
-pub(super) struct OnGpu {
-    gpu: Gpu,
+pub(super) struct GpuBuffer {
+    gpu: RankGpu,
     memory: DeviceMemory,
     /// The same bytes in host memory.
-    pub(super) shadow: Vec<u8>,
+    pub(super) host_copy: Vec<u8>,
 }
 
-impl Gpu {
+impl RankGpu {
     /// That of a rank.
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub(crate) fn of(rank: usize) -> Result<Self, String> {
-        let found = driver::get().and_then(|driver| driver.device_count());
-        let count = found.map_err(|error| error.to_string())?;
+    pub(crate) fn for_rank(rank: usize) -> Result<Self, String> {
+        let device_count = driver::get_or_load().and_then(|driver| driver.device_count());
+        let count = device_count.map_err(|error| error.to_string())?;
         if count == 0 {
             return Err("the CUDA driver has no device".to_owned());
         }
-        let context = Context::of(rank % count).map_err(|error| error.to_string())?;
-        let stream = Stream::new(&context, false).map_err(|error| error.to_string())?;
+        let context = CudaContext::primary(rank % count).map_err(|error| error.to_string())?;
+        let stream = CudaStream::new(&context, false).map_err(|error| error.to_string())?;
         Ok(Self { context, stream: Arc::new(stream) })
     }
 
@@ -47,19 +47,19 @@ impl Gpu {
     }
 
     /// So many bytes.
-    pub(super) fn allocate(&self, bytes: usize) -> Result<OnGpu, String> {
+    pub(super) fn allocate(&self, bytes: usize) -> Result<GpuBuffer, String> {
         let memory = DeviceMemory::new(&self.context, bytes).map_err(|error| error.to_string())?;
-        Ok(OnGpu { gpu: self.clone(), memory, shadow: vec![0; bytes] })
+        Ok(GpuBuffer { gpu: self.clone(), memory, host_copy: vec![0; bytes] })
     }
 
     /// Waits for the copies.
-    fn settle(&self) -> Result<(), String> {
+    fn synchronize(&self) -> Result<(), String> {
         let begun = Instant::now();
-        let event = Event::new(&self.context).map_err(|error| error.to_string())?;
+        let event = CudaEvent::new(&self.context).map_err(|error| error.to_string())?;
         event.record(self.stream.handle()).map_err(|error| error.to_string())?;
         while !event.is_over().map_err(|error| error.to_string())? {
-            if begun.elapsed() > COPYING {
-                return Err(format!("a copy has not ended within {} s", COPYING.as_secs()));
+            if begun.elapsed() > COPY_TIMEOUT {
+                return Err(format!("a copy has not ended within {} s", COPY_TIMEOUT.as_secs()));
             }
             std::thread::yield_now();
         }
@@ -67,35 +67,35 @@ impl Gpu {
     }
 }
 
-impl OnGpu {
+impl GpuBuffer {
     /// Where it is on the device.
-    pub(super) fn start(&self) -> *mut u8 {
+    pub(super) fn device_ptr(&self) -> *mut u8 {
         let address = usize::try_from(self.memory.address()).unwrap_or(0);
         std::ptr::with_exposed_provenance_mut(address)
     }
 
     /// Copies the shadow to the device.
     pub(super) fn upload(&mut self) -> Result<(), String> {
-        let len = self.shadow.len();
+        let len = self.host_copy.len();
         // SAFETY: the device's memory of this length, which stays until the copy has ended; nobody
         // follows the address.
-        let into = unsafe { Dst::new(self.start(), len) };
-        let from = Src::from(&self.shadow[..]);
+        let into = unsafe { Dst::new(self.device_ptr(), len) };
+        let from = Src::from(&self.host_copy[..]);
         // SAFETY: both stay until the copy has ended, which is waited for.
         let copied = unsafe { self.gpu.stream.copy_to_device(from, into) };
         copied.map_err(|error| error.to_string())?;
-        self.gpu.settle()
+        self.gpu.synchronize()
     }
 
     /// Copies what is on the device to the shadow.
-    pub(super) fn fetch(&mut self) -> Result<(), String> {
-        let (start, len) = (self.start(), self.shadow.len());
+    pub(super) fn download(&mut self) -> Result<(), String> {
+        let (start, len) = (self.device_ptr(), self.host_copy.len());
         // SAFETY: as above.
         let from = unsafe { Src::new(start, len) };
-        let into = Dst::from(&mut self.shadow[..]);
+        let into = Dst::from(&mut self.host_copy[..]);
         // SAFETY: as above.
         let copied = unsafe { self.gpu.stream.copy_to_host(from, into) };
         copied.map_err(|error| error.to_string())?;
-        self.gpu.settle()
+        self.gpu.synchronize()
     }
 }

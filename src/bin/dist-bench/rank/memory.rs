@@ -2,10 +2,10 @@
 //! at between calls.
 #![allow(unsafe_code, reason = "memory that is lent to C functions is raw")]
 
-use super::calls;
-use super::gpu::{Gpu, OnGpu};
-use crate::ops::{Op, ROOT};
-use crate::order::Order;
+use super::gpu::{GpuBuffer, RankGpu};
+use super::op_calls;
+use crate::ops::{BenchOp, ROOT};
+use crate::request::BenchRequest;
 use crate::values::{self, POISON};
 use dist::sys::shm::Segment;
 use std::alloc::Layout;
@@ -18,43 +18,43 @@ const WORD: usize = 8;
 
 /// Who has made a piece of memory.
 #[derive(Debug)]
-enum Maker {
+enum MemoryOwner {
     /// The allocator of the process.
-    Process(Layout),
+    Allocator(Layout),
     /// `dist_mem_alloc`.
     Library,
     /// CUDA: it is on a device.
-    Device(OnGpu),
+    Device(GpuBuffer),
     /// Whoever has made the segment.
     Segment(#[allow(dead_code, reason = "it keeps the memory mapped")] Segment),
     /// Nobody: it is empty.
-    Nobody,
+    Empty,
 }
 
 /// Memory of some bytes, rounded up to whole words.
 #[derive(Debug)]
-struct Memory {
+struct AlignedMemory {
     ptr: *mut u8,
     len: usize,
-    maker: Maker,
+    owner: MemoryOwner,
 }
 
-impl Memory {
-    fn new(bytes: usize, arena: bool, gpu: Option<&Gpu>) -> Result<Self, String> {
+impl AlignedMemory {
+    fn new(bytes: usize, arena: bool, gpu: Option<&RankGpu>) -> Result<Self, String> {
         let len = bytes.next_multiple_of(WORD);
         if len == 0 {
-            return Ok(Self { ptr: std::ptr::dangling_mut(), len, maker: Maker::Nobody });
+            return Ok(Self { ptr: std::ptr::dangling_mut(), len, owner: MemoryOwner::Empty });
         }
         if let Some(gpu) = gpu {
             let memory = gpu.allocate(len)?;
-            return Ok(Self { ptr: memory.start(), len, maker: Maker::Device(memory) });
+            return Ok(Self { ptr: memory.device_ptr(), len, owner: MemoryOwner::Device(memory) });
         }
         if arena {
-            let ptr = calls::allocate(len)?;
+            let ptr = op_calls::allocate(len)?;
             // What it holds is arbitrary until it is written.
             // SAFETY: the library has given `len` bytes, which are nobody else's.
             unsafe { ptr.write_bytes(0, len) };
-            return Ok(Self { ptr, len, maker: Maker::Library });
+            return Ok(Self { ptr, len, owner: MemoryOwner::Library });
         }
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|error| error.to_string())?;
         // SAFETY: the length is not 0.
@@ -62,166 +62,185 @@ impl Memory {
         if ptr.is_null() {
             return Err(format!("there is no memory for {len} bytes"));
         }
-        Ok(Self { ptr, len, maker: Maker::Process(layout) })
+        Ok(Self { ptr, len, owner: MemoryOwner::Allocator(layout) })
     }
 
-    fn of_segment(segment: Segment) -> Self {
+    fn from_segment(segment: Segment) -> Self {
         let (ptr, len) = (segment.as_mut_ptr(), segment.len());
-        Self { ptr, len, maker: Maker::Segment(segment) }
+        Self { ptr, len, owner: MemoryOwner::Segment(segment) }
     }
 
     /// What is in it; on a device, what was when it was last copied.
     fn bytes(&self) -> &[u8] {
-        if let Maker::Device(memory) = &self.maker {
-            return &memory.shadow;
+        if let MemoryOwner::Device(memory) = &self.owner {
+            return &memory.host_copy;
         }
         // SAFETY: `len` initialised bytes of ours, which no call uses between calls.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        if let Maker::Device(memory) = &mut self.maker {
-            return &mut memory.shadow;
+        if let MemoryOwner::Device(memory) = &mut self.owner {
+            return &mut memory.host_copy;
         }
         // SAFETY: as above, and borrowed as long as they are written.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
 }
 
-impl Memory {
+impl AlignedMemory {
     fn upload(&mut self) -> Result<(), String> {
-        if let Maker::Device(memory) = &mut self.maker { memory.upload() } else { Ok(()) }
+        if let MemoryOwner::Device(memory) = &mut self.owner { memory.upload() } else { Ok(()) }
     }
 
-    fn fetch(&mut self) -> Result<(), String> {
-        if let Maker::Device(memory) = &mut self.maker { memory.fetch() } else { Ok(()) }
+    fn download(&mut self) -> Result<(), String> {
+        if let MemoryOwner::Device(memory) = &mut self.owner { memory.download() } else { Ok(()) }
     }
 }
 
-impl Drop for Memory {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        match self.maker {
+        match self.owner {
             // SAFETY: allocated with this layout, and freed once.
-            Maker::Process(layout) => unsafe { std::alloc::dealloc(self.ptr, layout) },
-            Maker::Library => calls::free(self.ptr),
-            Maker::Device(_) | Maker::Segment(_) | Maker::Nobody => {}
+            MemoryOwner::Allocator(layout) => unsafe { std::alloc::dealloc(self.ptr, layout) },
+            MemoryOwner::Library => op_calls::free(self.ptr),
+            MemoryOwner::Device(_) | MemoryOwner::Segment(_) | MemoryOwner::Empty => {}
         }
     }
 }
 
 /// The part of a buffer, in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Part {
-    at: usize,
+struct BufferRange {
+    offset: usize,
     len: usize,
 }
 
 /// What an operation needs of the two buffers on one rank.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Shape {
+struct BufferLayout {
     /// Elements of the first buffer, which has the input.
-    first: usize,
+    first_len: usize,
     /// Elements of the second one, which has the result where that is not in the first.
-    second: usize,
-    input: Part,
-    result: Part,
+    second_len: usize,
+    input: BufferRange,
+    result: BufferRange,
     /// The result is in the first one.
-    together: bool,
+    is_result_in_first: bool,
 }
 
-impl Shape {
-    fn new(order: &Order, rank: usize, ranks: usize) -> Self {
-        let (all, block) = (order.count, order.count / ranks);
-        let whole = Part { at: 0, len: all };
-        let (one, own) = (Part { at: 0, len: block }, Part { at: rank * block, len: block });
-        let nothing = Part::default();
+impl BufferLayout {
+    fn new(request: &BenchRequest, rank: usize, ranks: usize) -> Self {
+        let (all, block) = (request.count, request.count / ranks);
+        let whole = BufferRange { offset: 0, len: all };
+        let (first_block, own) = (
+            BufferRange { offset: 0, len: block },
+            BufferRange { offset: rank * block, len: block },
+        );
+        let empty = BufferRange::default();
         let is_root = rank == ROOT;
-        let together = |first: usize, input: Part, result: Part| Self {
-            first,
-            second: 0,
+        let in_one_buffer = |first: usize, input: BufferRange, result: BufferRange| Self {
+            first_len: first,
+            second_len: 0,
             input,
             result,
-            together: true,
+            is_result_in_first: true,
         };
-        let apart = |input: usize, result: usize| Self {
-            first: input,
-            second: result,
-            input: Part { at: 0, len: input },
-            result: Part { at: 0, len: result },
-            together: false,
+        let in_two_buffers = |input: usize, result: usize| Self {
+            first_len: input,
+            second_len: result,
+            input: BufferRange { offset: 0, len: input },
+            result: BufferRange { offset: 0, len: result },
+            is_result_in_first: false,
         };
-        match (order.op, order.in_place) {
-            (Op::Barrier, _) => Self::default(),
-            (Op::AllToAll | Op::SendRecv, _) | (Op::AllReduce, false) => apart(all, all),
-            (Op::AllReduce, true) => together(all, whole, whole),
-            (Op::Broadcast, _) => together(all, if is_root { whole } else { nothing }, whole),
-            (Op::AllGather, true) => together(all, own, whole),
-            (Op::AllGather, false) => apart(block, all),
-            (Op::ReduceScatter, true) => together(all, whole, own),
-            (Op::ReduceScatter, false) => apart(all, block),
-            (Op::Reduce, _) if !is_root => together(all, whole, nothing),
-            (Op::Reduce, true) => together(all, whole, whole),
-            (Op::Reduce, false) => apart(all, all),
-            (Op::Gather, _) if !is_root => together(block, one, nothing),
-            (Op::Gather, true) => together(all, own, whole),
-            (Op::Gather, false) => apart(block, all),
-            (Op::Scatter, _) if !is_root => together(block, nothing, one),
-            (Op::Scatter, true) => together(all, whole, own),
-            (Op::Scatter, false) => apart(all, block),
+        match (request.op, request.is_in_place) {
+            (BenchOp::Barrier, _) => Self::default(),
+            (BenchOp::AllToAll | BenchOp::SendRecv, _) | (BenchOp::AllReduce, false) => {
+                in_two_buffers(all, all)
+            }
+            (BenchOp::AllReduce, true) => in_one_buffer(all, whole, whole),
+            (BenchOp::Broadcast, _) => {
+                in_one_buffer(all, if is_root { whole } else { empty }, whole)
+            }
+            (BenchOp::AllGather, true) => in_one_buffer(all, own, whole),
+            (BenchOp::AllGather, false) => in_two_buffers(block, all),
+            (BenchOp::ReduceScatter, true) => in_one_buffer(all, whole, own),
+            (BenchOp::ReduceScatter, false) => in_two_buffers(all, block),
+            (BenchOp::Reduce, _) if !is_root => in_one_buffer(all, whole, empty),
+            (BenchOp::Reduce, true) => in_one_buffer(all, whole, whole),
+            (BenchOp::Reduce, false) => in_two_buffers(all, all),
+            (BenchOp::Gather, _) if !is_root => in_one_buffer(block, first_block, empty),
+            (BenchOp::Gather, true) => in_one_buffer(all, own, whole),
+            (BenchOp::Gather, false) => in_two_buffers(block, all),
+            (BenchOp::Scatter, _) if !is_root => in_one_buffer(block, empty, first_block),
+            (BenchOp::Scatter, true) => in_one_buffer(all, whole, own),
+            (BenchOp::Scatter, false) => in_two_buffers(all, block),
         }
     }
 }
 
 /// The buffers of one rank for one kind of order.
 #[derive(Debug)]
-pub(crate) struct Buffers {
-    first: Memory,
-    second: Memory,
-    shape: Shape,
-    element: usize,
+pub(crate) struct RankBuffers {
+    first: AlignedMemory,
+    second: AlignedMemory,
+    layout: BufferLayout,
+    element_bytes: usize,
 }
 
-impl Buffers {
+impl RankBuffers {
     pub(crate) fn new(
-        order: &Order,
+        request: &BenchRequest,
         rank: usize,
         ranks: usize,
-        gpu: Option<&Gpu>,
+        gpu: Option<&RankGpu>,
     ) -> Result<Self, String> {
-        let (shape, element) = (Shape::new(order, rank, ranks), order.dtype.size());
-        let first = Memory::new(shape.first * element, order.arena, gpu)?;
-        let second = Memory::new(shape.second * element, order.arena, gpu)?;
-        Ok(Self { first, second, shape, element })
+        let (shape, element) = (BufferLayout::new(request, rank, ranks), request.dtype.size());
+        let first = AlignedMemory::new(shape.first_len * element, request.uses_arena, gpu)?;
+        let second = AlignedMemory::new(shape.second_len * element, request.uses_arena, gpu)?;
+        Ok(Self { first, second, layout: shape, element_bytes: element })
     }
 
     /// The first buffer is a segment, of as many bytes as it takes; the second one is empty.
-    pub(crate) fn in_segment(order: &Order, rank: usize, ranks: usize, segment: Segment) -> Self {
-        let (shape, element) = (Shape::new(order, rank, ranks), order.dtype.size());
-        let second = Memory { ptr: std::ptr::dangling_mut(), len: 0, maker: Maker::Nobody };
-        Self { first: Memory::of_segment(segment), second, shape, element }
+    pub(crate) fn in_segment(
+        request: &BenchRequest,
+        rank: usize,
+        ranks: usize,
+        segment: Segment,
+    ) -> Self {
+        let (shape, element) = (BufferLayout::new(request, rank, ranks), request.dtype.size());
+        let second =
+            AlignedMemory { ptr: std::ptr::dangling_mut(), len: 0, owner: MemoryOwner::Empty };
+        Self {
+            first: AlignedMemory::from_segment(segment),
+            second,
+            layout: shape,
+            element_bytes: element,
+        }
     }
 
     /// Where a call is to read.
     pub(super) fn input(&self) -> *const u8 {
-        self.first.ptr.wrapping_add(self.shape.input.at * self.element)
+        self.first.ptr.wrapping_add(self.layout.input.offset * self.element_bytes)
     }
 
     /// Where a call is to write.
     pub(crate) fn output(&self) -> *mut u8 {
-        let memory = if self.shape.together { &self.first } else { &self.second };
-        memory.ptr.wrapping_add(self.shape.result.at * self.element)
+        let memory = if self.layout.is_result_in_first { &self.first } else { &self.second };
+        memory.ptr.wrapping_add(self.layout.result.offset * self.element_bytes)
     }
 
     /// Puts known values where a call reads, and what cannot be a result everywhere else.
     ///
     /// # Errors
     /// Why it cannot be copied to the device.
-    pub(crate) fn fill(&mut self, order: &Order, rank: usize) -> Result<(), String> {
+    pub(crate) fn fill(&mut self, request: &BenchRequest, rank: usize) -> Result<(), String> {
         self.first.bytes_mut().fill(POISON);
         self.second.bytes_mut().fill(POISON);
-        let Part { at, len } = self.shape.input;
-        let input = &mut self.first.bytes_mut()[at * self.element..][..len * self.element];
-        values::fill(order.dtype, rank, input);
+        let BufferRange { offset: at, len } = self.layout.input;
+        let input =
+            &mut self.first.bytes_mut()[at * self.element_bytes..][..len * self.element_bytes];
+        values::fill_input(request.dtype, rank, input);
         self.first.upload()?;
         self.second.upload()
     }
@@ -230,23 +249,24 @@ impl Buffers {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub(crate) fn fetch(&mut self) -> Result<(), String> {
-        let memory = if self.shape.together { &mut self.first } else { &mut self.second };
-        memory.fetch()
+    pub(crate) fn download(&mut self) -> Result<(), String> {
+        let memory =
+            if self.layout.is_result_in_first { &mut self.first } else { &mut self.second };
+        memory.download()
     }
 
     /// What a call has written, once it was fetched.
     pub(crate) fn result(&self) -> &[u8] {
-        let memory = if self.shape.together { &self.first } else { &self.second };
-        let Part { at, len } = self.shape.result;
-        &memory.bytes()[at * self.element..][..len * self.element]
+        let memory = if self.layout.is_result_in_first { &self.first } else { &self.second };
+        let BufferRange { offset: at, len } = self.layout.result;
+        &memory.bytes()[at * self.element_bytes..][..len * self.element_bytes]
     }
 
     /// Writes the whole of the first buffer anew, as a caller does that has new values.
     pub(crate) fn rewrite(&mut self, word: u64) {
         let word = word.to_le_bytes();
-        for place in self.first.bytes_mut().chunks_exact_mut(WORD) {
-            place.copy_from_slice(&word);
+        for chunk in self.first.bytes_mut().chunks_exact_mut(WORD) {
+            chunk.copy_from_slice(&word);
         }
     }
 }
@@ -255,20 +275,25 @@ impl Buffers {
 mod tests {
     use super::*;
 
-    fn order(op: &str, in_place: u8) -> Order {
-        Order::parse(&format!("run {op} f32 sum 12 0 1 0 0 {in_place} 0 0 1")).unwrap()
+    fn order(op: &str, in_place: u8) -> BenchRequest {
+        BenchRequest::parse(&format!("run {op} f32 sum 12 0 1 0 0 {in_place} 0 0 1")).unwrap()
     }
 
     fn shape(op: &str, in_place: u8, rank: usize) -> ((usize, usize), (usize, usize), bool) {
-        let Shape { first, second, input, result, together } =
-            Shape::new(&order(op, in_place), rank, 3);
-        assert!(input.at + input.len <= first);
-        assert!(result.at + result.len <= if together { first } else { second });
-        ((input.at, input.len), (result.at, result.len), together)
+        let BufferLayout {
+            first_len: first,
+            second_len: second,
+            input,
+            result,
+            is_result_in_first: together,
+        } = BufferLayout::new(&order(op, in_place), rank, 3);
+        assert!(input.offset + input.len <= first);
+        assert!(result.offset + result.len <= if together { first } else { second });
+        ((input.offset, input.len), (result.offset, result.len), together)
     }
 
     #[test]
-    fn input_and_result_are_where_the_interface_says() {
+    fn buffer_layout_follows_the_c_interface() {
         assert_eq!(shape("all_reduce", 1, 2), ((0, 12), (0, 12), true));
         assert_eq!(shape("all_gather", 1, 2), ((8, 4), (0, 12), true));
         assert_eq!(shape("all_gather", 0, 2), ((0, 4), (0, 12), false));
@@ -283,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_filled_rewritten_and_looked_at() {
+    fn buffers_are_filled_rewritten_and_checked() {
         let order = order("all_gather", 1);
-        let mut buffers = Buffers::new(&order, 1, 3, None).unwrap();
+        let mut buffers = RankBuffers::new(&order, 1, 3, None).unwrap();
         buffers.fill(&order, 1).unwrap();
         let wrong = values::count_wrong(&order, 1, 3, buffers.result());
         // Its own block is there already.

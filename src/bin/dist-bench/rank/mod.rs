@@ -1,39 +1,39 @@
 //! A rank of libdist's own engine: dist-bench started once more, which does what the driver orders
 //! and waits for the next order without using the processor.
 
-mod calls;
+mod driver_link;
 mod gpu;
 mod memory;
-mod post;
+mod op_calls;
 
-use crate::ops::Op;
-use crate::order::{Order, Stamps};
+use crate::ops::BenchOp;
+use crate::request::{BenchRequest, RankStamps};
 use crate::values;
-use calls::{Call, Choice};
-pub(crate) use calls::{World, check};
 use dist::sys::{clock, thread};
-use gpu::Gpu;
-pub(crate) use memory::Buffers;
-pub(crate) use post::Post;
+pub(crate) use driver_link::DriverLink;
+use gpu::RankGpu;
+pub(crate) use memory::RankBuffers;
+use op_calls::{AlgorithmOptions, OpCall};
+pub(crate) use op_calls::{RankWorld, check};
 
 /// What the driver says on the command line of a rank, after the word that makes it one.
 #[derive(Debug)]
-struct Task {
+struct RankArguments {
     rank: usize,
     ranks: usize,
     transport: String,
     /// Where orders come from, answers go to and samples lie, but for the endings of the names.
-    place: String,
+    path_prefix: String,
     /// The map of back ends where buffers are in the memory of GPUs; empty where they are not.
     device: String,
 }
 
-impl Task {
+impl RankArguments {
     fn parse(words: &[String]) -> Option<Self> {
         let [rank, ranks, transport, place, device] = words else { return None };
         let (transport, place, device) = (transport.clone(), place.clone(), device.clone());
         let (rank, ranks) = (rank.parse().ok()?, ranks.parse().ok()?);
-        Some(Self { rank, ranks, transport, place, device })
+        Some(Self { rank, ranks, transport, path_prefix: place, device })
     }
 }
 
@@ -41,106 +41,114 @@ impl Task {
 ///
 /// # Errors
 /// Why it ended early, in words; the driver has been told too, if that was possible.
-pub(crate) fn run(words: &[String]) -> Result<(), String> {
-    let task = Task::parse(words).ok_or("a rank is started by dist-bench itself")?;
-    Post::open(task.rank, &task.place)?.tell(|post| {
-        let meeting = format!("file://{}.store", task.place);
+pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
+    let task = RankArguments::parse(words).ok_or("a rank is started by dist-bench itself")?;
+    DriverLink::open(task.rank, &task.path_prefix)?.run_and_report(|post| {
+        let store_url = format!("file://{}.store", task.path_prefix);
         let gpu = match &*task.device {
             "" => None,
-            _ => Some(Gpu::of(task.rank)?),
+            _ => Some(RankGpu::for_rank(task.rank)?),
         };
         let on_device = gpu.as_ref().map(|gpu| (gpu.device(), &*task.device));
-        let world = World::meet(&meeting, (task.rank, task.ranks), &task.transport, on_device)?;
+        let world =
+            RankWorld::join(&store_url, (task.rank, task.ranks), &task.transport, on_device)?;
         // Only now: a rank that begins on one core would tell the library that there is only one.
-        thread::pin_to(task.rank).map_err(|error| error.to_string())?;
+        thread::pin_to_core(task.rank).map_err(|error| error.to_string())?;
         let mut buffers = None;
-        post.obey(&mut |order| carry_out(&world, gpu.as_ref(), order, &mut buffers))?;
+        post.serve_requests(&mut |order| execute(&world, gpu.as_ref(), order, &mut buffers))?;
         drop(buffers);
         world.leave()
     })
 }
 
 /// Buffers, and for which orders they are right.
-type Kept = Option<(Order, Buffers)>;
+type CachedBuffers = Option<(BenchRequest, RankBuffers)>;
 
-fn carry_out(
-    world: &World,
-    gpu: Option<&Gpu>,
-    order: &Order,
-    kept: &mut Kept,
-) -> Result<Option<Stamps>, String> {
+fn execute(
+    world: &RankWorld,
+    gpu: Option<&RankGpu>,
+    request: &BenchRequest,
+    cached_buffers: &mut CachedBuffers,
+) -> Result<Option<RankStamps>, String> {
     let (rank, ranks) = (world.rank, world.ranks);
-    if order.op == Op::SendRecv && rank > 1 {
-        return Ok(Some(Stamps::default()));
+    if request.op == BenchOp::SendRecv && rank > 1 {
+        return Ok(Some(RankStamps::default()));
     }
-    if !kept.as_ref().is_some_and(|(before, _)| wants_the_same(before, order)) {
+    if !cached_buffers.as_ref().is_some_and(|(before, _)| can_reuse_buffers(before, request)) {
         // First those of before: both may not fit.
-        *kept = None;
-        *kept = Some((order.clone(), Buffers::new(order, rank, ranks, gpu)?));
+        *cached_buffers = None;
+        *cached_buffers = Some((request.clone(), RankBuffers::new(request, rank, ranks, gpu)?));
     }
-    let Some((_, buffers)) = kept else { return Err("there are no buffers".to_owned()) };
-    let choice = order.algorithm.as_deref().map(Choice::of).transpose()?;
-    let call = Call::new(order, buffers, choice.as_ref());
-    if choice.is_some() && !world.can(&call)? {
+    let Some((_, buffers)) = cached_buffers else { return Err("there are no buffers".to_owned()) };
+    let algorithm =
+        request.algorithm.as_deref().map(AlgorithmOptions::for_algorithm).transpose()?;
+    let call = OpCall::new(request, buffers, algorithm.as_ref());
+    if algorithm.is_some() && !world.supports_algorithm(&call)? {
         return Ok(None);
     }
     // The ranks that take part: for a ping-pong the two of it, so that the others need not wait.
-    let is_ping_pong = order.op == Op::SendRecv;
-    let meet = || if is_ping_pong { world.ready() } else { world.barrier() };
-    let settle = || if is_ping_pong { Ok(()) } else { world.barrier() };
-    measure(order, buffers, (rank, ranks), meet, settle, || world.call(&call)).map(Some)
+    let is_ping_pong = request.op == BenchOp::SendRecv;
+    let start_barrier = || if is_ping_pong { world.await_peer() } else { world.barrier() };
+    let end_barrier = || if is_ping_pong { Ok(()) } else { world.barrier() };
+    measure_calls(request, buffers, (rank, ranks), start_barrier, end_barrier, || {
+        world.run_call(&call)
+    })
+    .map(Some)
 }
 
 /// Makes the calls of an order: one that is checked, if that is wanted, and those that are timed.
-/// `meet` has the ranks come together that take part, and `settle` all of them at the end.
+/// `start_barrier` has the ranks come together that take part, and `end_barrier` all of them at the
+/// end.
 ///
 /// # Errors
 /// That of whatever fails first.
-pub(crate) fn measure(
-    order: &Order,
-    buffers: &mut Buffers,
+pub(crate) fn measure_calls(
+    request: &BenchRequest,
+    buffers: &mut RankBuffers,
     (rank, ranks): (usize, usize),
-    meet: impl Fn() -> Result<(), String>,
-    settle: impl Fn() -> Result<(), String>,
+    start_barrier: impl Fn() -> Result<(), String>,
+    end_barrier: impl Fn() -> Result<(), String>,
     call: impl Fn() -> Result<(), String>,
-) -> Result<Stamps, String> {
-    let mut stamps = Stamps { wrong: 0, calls: Vec::with_capacity(order.calls) };
-    if order.verify {
-        buffers.fill(order, rank)?;
+) -> Result<RankStamps, String> {
+    let mut stamps =
+        RankStamps { wrong_elements: 0, call_times: Vec::with_capacity(request.calls) };
+    if request.is_verified {
+        buffers.fill(request, rank)?;
         call()?;
-        buffers.fetch()?;
-        stamps.wrong = values::count_wrong(order, rank, ranks, buffers.result());
+        buffers.download()?;
+        stamps.wrong_elements = values::count_wrong(request, rank, ranks, buffers.result());
     }
-    if order.rewrite != 0 {
-        buffers.rewrite(order.rewrite);
+    if request.rewrite_word != 0 {
+        buffers.rewrite(request.rewrite_word);
     }
     // However late the ranks have been told.
-    meet()?;
-    for number in 0..order.warm_up + order.calls {
-        if order.rewrite != 0 {
-            buffers.rewrite(order.rewrite);
+    start_barrier()?;
+    for number in 0..request.warm_up + request.calls {
+        if request.rewrite_word != 0 {
+            buffers.rewrite(request.rewrite_word);
         }
-        if order.barrier {
-            meet()?;
+        if request.has_barrier {
+            start_barrier()?;
         }
         let start = clock::monotonic_ns();
         call()?;
         let end = clock::monotonic_ns();
-        if number >= order.warm_up {
-            stamps.calls.push((start, end));
+        if number >= request.warm_up {
+            stamps.call_times.push((start, end));
         }
     }
     // Nobody goes to sleep while another rank may still need it.
-    settle()?;
+    end_barrier()?;
     Ok(stamps)
 }
 
-fn wants_the_same(before: &Order, order: &Order) -> bool {
-    let shape = |order: &Order| {
-        let Order { op, dtype, count, in_place, arena, .. } = *order;
+fn can_reuse_buffers(previous: &BenchRequest, request: &BenchRequest) -> bool {
+    let shape = |order: &BenchRequest| {
+        let BenchRequest { op, dtype, count, is_in_place: in_place, uses_arena: arena, .. } =
+            *order;
         (op, dtype, count, in_place, arena)
     };
-    shape(before) == shape(order)
+    shape(previous) == shape(request)
 }
 
 #[cfg(test)]
@@ -148,11 +156,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_what_the_driver_says() {
+    fn rank_arguments_are_parsed() {
         let words = ["3", "4", "shm", "/tmp/x/ours", ""].map(str::to_owned);
-        let task = Task::parse(&words).unwrap();
+        let task = RankArguments::parse(&words).unwrap();
         assert_eq!((task.rank, task.ranks, task.transport.as_str()), (3, 4, "shm"));
-        assert_eq!(task.place, "/tmp/x/ours");
-        assert!(Task::parse(&words[1..]).is_none());
+        assert_eq!(task.path_prefix, "/tmp/x/ours");
+        assert!(RankArguments::parse(&words[1..]).is_none());
     }
 }

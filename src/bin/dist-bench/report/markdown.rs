@@ -1,21 +1,21 @@
 //! The report's text. Pure.
 
-use super::ops;
-use crate::cell::{Buffers, Cell, Measured, Verdict};
-use crate::files::Results;
-use crate::ops::{Judged, Op};
-use crate::order::redop_name;
-use crate::shares::shares;
-use crate::stats::Estimate;
-use crate::table::{means, tails_text};
-use crate::text::{microseconds, size};
+use super::measured_ops;
+use crate::bound_share::bound_shares;
+use crate::cell::{BenchCell, BufferKind, CellResult, CellVerdict};
+use crate::ops::{BenchOp, TimeRule};
+use crate::request::redop_name;
+use crate::result_files::BenchResults;
+use crate::stats::MedianEstimate;
+use crate::table::{op_means, tails_text};
+use crate::text::{microseconds_text, size_text};
 
 /// The engine of Gloo through torch.
-const TORCH: &str = "gloo";
+const TORCH_ENGINE: &str = "gloo";
 
 /// The whole report; `parts` are the results that it is made of, and plots are in the folder
 /// `plots`.
-pub(super) fn report(results: &Results, parts: &[Results], plots: &str) -> String {
+pub(super) fn report(results: &BenchResults, parts: &[BenchResults], plots: &str) -> String {
     let run = &results.run;
     let commands: String = parts.iter().map(|part| format!("{}\n", part.run.command)).collect();
     let version = env!("CARGO_PKG_VERSION");
@@ -24,35 +24,35 @@ pub(super) fn report(results: &Results, parts: &[Results], plots: &str) -> Strin
         run.transport,
         run.machine.describe()
     );
-    text.push_str(&summary(results));
-    text.push_str(&against_torch(results));
-    text.push_str(&limits(results));
-    for op in ops(results) {
-        text.push_str(&operation(results, op, plots));
+    text.push_str(&summary_section(results));
+    text.push_str(&torch_section(results));
+    text.push_str(&limits_section(results));
+    for op in measured_ops(results) {
+        text.push_str(&operation_section(results, op, plots));
     }
     text.trim_end().to_owned() + "\n"
 }
 
 /// Names of columns, and a line under them: texts to the left, numbers to the right.
-fn head(columns: &[(&str, bool)]) -> String {
+fn table_header(columns: &[(&str, bool)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let lines: Vec<&str> =
         columns.iter().map(|(_, is_number)| if *is_number { "---:" } else { "---" }).collect();
     format!("| {} |\n|{}|\n", names.join(" | "), lines.join("|"))
 }
 
-fn row(words: &[String]) -> String {
+fn table_row(words: &[String]) -> String {
     format!("| {} |\n", words.join(" | "))
 }
 
 /// Means, tails, and what is lost.
-fn summary(results: &Results) -> String {
-    let means = means(&results.cells);
+fn summary_section(results: &BenchResults) -> String {
+    let means = op_means(&results.cells);
     if means.is_empty() {
         return String::new();
     }
     let mut text = "### Time by the best peer's\n\n".to_owned();
-    text.push_str(&head(&[
+    text.push_str(&table_header(&[
         ("operation", false),
         ("ranks", true),
         ("called", false),
@@ -62,18 +62,18 @@ fn summary(results: &Results) -> String {
         ("lost", true),
     ]));
     for mean in means {
-        text.push_str(&row(&[
+        text.push_str(&table_row(&[
             mean.op.to_owned(),
             mean.ranks.to_string(),
-            mean.words.join(", "),
+            mean.variant_words.join(", "),
             format!("{:.2}", mean.ratio),
-            format!("{:.2}", mean.of_means),
+            format!("{:.2}", mean.ratio_of_means),
             mean.cells.to_string(),
             mean.lost.to_string(),
         ]));
     }
     text.push_str(&format!("\n{}\n\n", tails_text(&results.cells)));
-    let lost: String = results.cells.iter().filter_map(lost).collect();
+    let lost: String = results.cells.iter().filter_map(lost_cell_line).collect();
     text.push_str(&match lost.is_empty() {
         true => "No cell is lost.\n\n".to_owned(),
         false => format!("Lost cells:\n\n{lost}\n"),
@@ -81,40 +81,41 @@ fn summary(results: &Results) -> String {
     text
 }
 
-fn lost(measured: &Measured) -> Option<String> {
-    let why = measured.verdict()?.lost()?;
-    let (ratio, best) = (measured.ratio()?, measured.best()?);
-    let Cell { ranks, op, variant, .. } = measured.cell;
+fn lost_cell_line(measured: &CellResult) -> Option<String> {
+    let why = measured.verdict()?.loss_reason()?;
+    let (ratio, best) = (measured.ratio()?, measured.best_peer()?);
+    let BenchCell { ranks, op, variant, .. } = measured.cell;
     Some(format!(
         "* {} {}, {ranks} ranks, {}: {:.2} ({}) of {}, {why}\n",
         op.name(),
-        size(measured.cell.bytes()),
+        size_text(measured.cell.bytes()),
         variant.describe().join(", "),
         ratio.value,
-        interval(&ratio),
+        interval_text(&ratio),
         best.engine
     ))
 }
 
-fn interval(ratio: &Estimate) -> String {
+fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
 /// How many times faster an all_reduce in ordinary memory is than Gloo's through torch; nothing
 /// where that took no part.
-fn against_torch(results: &Results) -> String {
-    let times = |measured: &Measured| {
-        let Cell { op, ranks, variant, .. } = measured.cell;
-        let torch = measured.peers.iter().find(|peer| peer.engine == TORCH)?;
-        let is_meant = op == Op::AllReduce && variant.buffers == Buffers::Ordinary;
-        is_meant.then(|| {
-            row(&[
+fn torch_section(results: &BenchResults) -> String {
+    let times = |measured: &CellResult| {
+        let BenchCell { op, ranks, variant, .. } = measured.cell;
+        let torch = measured.peers.iter().find(|peer| peer.engine == TORCH_ENGINE)?;
+        let is_ordinary_all_reduce =
+            op == BenchOp::AllReduce && variant.buffers == BufferKind::Ordinary;
+        is_ordinary_all_reduce.then(|| {
+            table_row(&[
                 ranks.to_string(),
-                size(measured.cell.bytes()),
+                size_text(measured.cell.bytes()),
                 variant.describe().join(", "),
-                microseconds(measured.ours.p50()),
-                microseconds(torch.p50()),
-                factor(torch.p50() / measured.ours.p50().max(1.0)),
+                microseconds_text(measured.libdist.p50()),
+                microseconds_text(torch.p50()),
+                speedup_text(torch.p50() / measured.libdist.p50().max(1.0)),
             ])
         })
     };
@@ -122,7 +123,7 @@ fn against_torch(results: &Results) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = head(&[
+    let head = table_header(&[
         ("ranks", true),
         ("bytes", true),
         ("called", false),
@@ -133,22 +134,22 @@ fn against_torch(results: &Results) -> String {
     format!("### all_reduce against Gloo through torch\n\n{head}{rows}\n")
 }
 
-fn factor(times: f64) -> String {
+fn speedup_text(times: f64) -> String {
     if times < 9.95 { format!("{times:.1}") } else { format!("{times:.0}") }
 }
 
 /// What the machine allows, and what comes of it.
-fn limits(results: &Results) -> String {
+fn limits_section(results: &BenchResults) -> String {
     let mut text = String::new();
     if let Some(limits) = &results.limits {
         text.push_str(&format!("### Limits of the machine\n\n```\n{}```\n\n", limits.text()));
     }
-    let shares = shares(results);
+    let shares = bound_shares(results);
     if shares.is_empty() {
         return text;
     }
     text.push_str("### Shares of the limits of the machine\n\n");
-    text.push_str(&head(&[
+    text.push_str(&table_header(&[
         ("two ranks", false),
         ("bound", false),
         ("bound µs", true),
@@ -156,41 +157,44 @@ fn limits(results: &Results) -> String {
         ("share", true),
     ]));
     for share in shares {
-        text.push_str(&row(&[
-            share.what.clone(),
-            share.bound.clone(),
-            microseconds(share.bound_ns),
-            microseconds(share.ours_ns),
-            format!("{:.2}", share.share()),
+        text.push_str(&table_row(&[
+            share.cell_name.clone(),
+            share.bound_label.clone(),
+            microseconds_text(share.bound_ns),
+            microseconds_text(share.libdist_ns),
+            format!("{:.2}", share.ratio()),
         ]));
     }
     text + "\n"
 }
 
 /// All cells of an operation, with its plot.
-fn operation(results: &Results, op: Op, plots: &str) -> String {
+fn operation_section(results: &BenchResults, op: BenchOp, plots: &str) -> String {
     let name = op.name();
     let mut text = format!("### {name}\n\n![{name}]({plots}/{name}.svg)\n");
     let mut before = None;
     for measured in results.cells.iter().filter(|measured| measured.cell.op == op) {
-        let Cell { ranks, dtype, redop, variant, .. } = measured.cell;
+        let BenchCell { ranks, dtype, redop, variant, .. } = measured.cell;
         if before != Some((ranks, variant)) {
             before = Some((ranks, variant));
             let redop =
                 if op.reduces() { format!(" {}", redop_name(redop)) } else { String::new() };
             let (words, dtype) = (variant.describe().join(", "), dtype.name());
-            text.push_str(&format!("\n{ranks} ranks, {dtype}{redop}, {words}:\n\n{}", columns(op)));
+            text.push_str(&format!(
+                "\n{ranks} ranks, {dtype}{redop}, {words}:\n\n{}",
+                column_header(op)
+            ));
         }
-        text.push_str(&cell(measured));
+        text.push_str(&cell_row(measured));
     }
     text + "\n"
 }
 
-fn has_root(op: Op) -> bool {
-    op.judged() == Judged::LastAfterRoot
+fn has_root(op: BenchOp) -> bool {
+    op.time_rule() == TimeRule::LastAfterRoot
 }
 
-fn columns(op: Op) -> String {
+fn column_header(op: BenchOp) -> String {
     let mut columns = vec![("bytes", true), ("p50 µs", true), ("p99 µs", true), ("mean µs", true)];
     columns.extend(has_root(op).then_some(("root µs", true)));
     columns.extend([
@@ -202,47 +206,47 @@ fn columns(op: Op) -> String {
         ("95 %", true),
         ("lost", false),
     ]);
-    head(&columns)
+    table_header(&columns)
 }
 
-fn cell(measured: &Measured) -> String {
-    let ours = &measured.ours;
-    let mut words = vec![size(measured.cell.bytes())];
-    words.extend([ours.p50(), ours.p99(), ours.mean()].map(microseconds));
+fn cell_row(measured: &CellResult) -> String {
+    let ours = &measured.libdist;
+    let mut words = vec![size_text(measured.cell.bytes())];
+    words.extend([ours.p50(), ours.p99(), ours.mean()].map(microseconds_text));
     if has_root(measured.cell.op) {
-        words.push(ours.root().map_or_else(|| "-".to_owned(), microseconds));
+        words.push(ours.root_p50().map_or_else(|| "-".to_owned(), microseconds_text));
     }
-    match (measured.best(), measured.ratio()) {
+    match (measured.best_peer(), measured.ratio()) {
         (Some(best), Some(ratio)) => words.extend([
             best.engine.clone(),
-            microseconds(best.p50()),
-            microseconds(best.p99()),
-            microseconds(best.mean()),
+            microseconds_text(best.p50()),
+            microseconds_text(best.p99()),
+            microseconds_text(best.mean()),
             format!("{:.2}", ratio.value),
-            interval(&ratio),
-            measured.verdict().and_then(Verdict::lost).unwrap_or("").to_owned(),
+            interval_text(&ratio),
+            measured.verdict().and_then(CellVerdict::loss_reason).unwrap_or("").to_owned(),
         ]),
         _ => words.extend(["none", "-", "-", "-", "-", "-", ""].map(str::to_owned)),
     }
-    row(&words)
+    table_row(&words)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cell::samples::{figures, measured};
-    use crate::files::samples::results;
+    use crate::result_files::samples::results;
 
-    fn text(cells: Vec<Measured>) -> String {
+    fn text(cells: Vec<CellResult>) -> String {
         let results = results(cells);
         report(&results, &[results.clone(), results.clone()], "docs/plots")
     }
 
     #[test]
-    fn all_that_was_measured_is_told() {
-        let mut long = measured(Op::AllReduce, 4 << 20, &[("mpich", 800.0), ("gloo", 4e5)]);
+    fn report_has_all_measurements() {
+        let mut long = measured(BenchOp::AllReduce, 4 << 20, &[("mpich", 800.0), ("gloo", 4e5)]);
         long.bound = Some(figures("cma_read", &[900.0; 3]));
-        let text = text(vec![long, measured(Op::Broadcast, 4, &[])]);
+        let text = text(vec![long, measured(BenchOp::Broadcast, 4, &[])]);
         for part in [
             "dist-bench --peer mpich\ndist-bench --peer mpich\n",
             "on 2 cores of Some Processor, 24 GiB, Linux 6.1",
@@ -261,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_told() {
-        let text = text(vec![measured(Op::AllReduce, 64, &[("mpich", 4000.0)])]);
+    fn report_omits_missing_sections() {
+        let text = text(vec![measured(BenchOp::AllReduce, 64, &[("mpich", 4000.0)])]);
         assert!(text.contains("No cell is lost."), "{text}");
         assert!(!text.contains("Gloo") && !text.contains("Limits") && !text.contains("Shares"));
         // Every table's rows have as many columns as its head.

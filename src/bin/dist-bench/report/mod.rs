@@ -7,10 +7,10 @@ mod plot;
 mod series;
 
 use crate::Failure;
-use crate::cell::{Cell, Measured};
-use crate::files::{Results, write};
-use crate::ops::Op;
-use crate::read::read;
+use crate::cell::{BenchCell, CellResult};
+use crate::ops::BenchOp;
+use crate::result_files::{BenchResults, write_file};
+use crate::results_reader::read_results;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,45 +18,52 @@ pub(crate) use plot::STYLE;
 
 /// The lines of a Markdown file between which a report is put.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct MarkerLines {
     begin: &'static str,
     end: &'static str,
 }
 
 /// The marks of the tables of operations.
-const MARKS: Marks = Marks { begin: "<!-- dist-bench:begin -->\n", end: "<!-- dist-bench:end -->" };
+const OP_MARKERS: MarkerLines =
+    MarkerLines { begin: "<!-- dist-bench:begin -->\n", end: "<!-- dist-bench:end -->" };
 
 /// The marks of the tables of `--training`.
-pub(crate) const TRAINING_MARKS: Marks = Marks {
+pub(crate) const TRAINING_MARKERS: MarkerLines = MarkerLines {
     begin: "<!-- dist-bench-training:begin -->\n",
     end: "<!-- dist-bench-training:end -->",
 };
 
 /// Where the plots are, seen from the folder of the file.
-pub(crate) const PLOTS: &str = "docs/plots";
+pub(crate) const PLOT_FOLDER: &str = "docs/plots";
 
 /// Whether a file can take the report: to be asked before hours are spent.
-pub(crate) fn check(path: &Path) -> Result<(), Failure> {
-    check_marks(path, &MARKS)
+pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
+    check_markers(path, &OP_MARKERS)
 }
 
 /// Whether a file has these marks.
-pub(crate) fn check_marks(path: &Path, marks: &Marks) -> Result<(), Failure> {
-    between_marks(&read_text(path)?, marks, "").map(drop).ok_or_else(|| lacks_marks(path, marks))
+pub(crate) fn check_markers(path: &Path, markers: &MarkerLines) -> Result<(), Failure> {
+    replace_between(&read_text(path)?, markers, "")
+        .map(drop)
+        .ok_or_else(|| missing_markers(path, markers))
 }
 
 /// Replaces the text between the marks of a file.
-pub(crate) fn replace(path: &Path, marks: &Marks, report: &str) -> Result<(), Failure> {
-    let text = between_marks(&read_text(path)?, marks, report);
-    write(path, &text.ok_or_else(|| lacks_marks(path, marks))?)
+pub(crate) fn replace_report(
+    path: &Path,
+    markers: &MarkerLines,
+    report: &str,
+) -> Result<(), Failure> {
+    let text = replace_between(&read_text(path)?, markers, report);
+    write_file(path, &text.ok_or_else(|| missing_markers(path, markers))?)
 }
 
 /// Writes a plot of the report in a file.
-pub(crate) fn put_plot(path: &Path, name: &str, svg: &str) -> Result<(), Failure> {
-    let plots = path.parent().unwrap_or(Path::new("")).join(PLOTS);
+pub(crate) fn write_plot(path: &Path, name: &str, svg: &str) -> Result<(), Failure> {
+    let plots = path.parent().unwrap_or(Path::new("")).join(PLOT_FOLDER);
     let made = fs::create_dir_all(&plots);
     made.map_err(|cause| Failure::new(format!("{}: {cause}", plots.display())))?;
-    write(&plots.join(name), svg)
+    write_file(&plots.join(name), svg)
 }
 
 fn read_text(path: &Path) -> Result<String, Failure> {
@@ -65,45 +72,48 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 }
 
 /// Makes the report of files that were written before, in this order.
-pub(crate) fn make(path: &Path, files: &[PathBuf]) -> Result<(), Failure> {
-    let parts = files.iter().map(|file| read(file)).collect::<Result<Vec<Results>, Failure>>()?;
-    put(path, &parts)
+pub(crate) fn write_report_from_files(path: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let parts = files
+        .iter()
+        .map(|file| read_results(file))
+        .collect::<Result<Vec<BenchResults>, Failure>>()?;
+    write_report(path, &parts)
 }
 
 /// Puts the report into a file, and the plots beside it.
-pub(crate) fn put(path: &Path, parts: &[Results]) -> Result<(), Failure> {
-    let results = merged(parts)?;
-    check(path)?;
-    for op in ops(&results) {
-        let svg = plot::svg(op.name(), &series::panels(&results, op));
-        put_plot(path, &format!("{}.svg", op.name()), &svg)?;
+pub(crate) fn write_report(path: &Path, parts: &[BenchResults]) -> Result<(), Failure> {
+    let results = merge_results(parts)?;
+    check_target(path)?;
+    for op in measured_ops(&results) {
+        let svg = plot::svg(op.name(), &series::op_panels(&results, op));
+        write_plot(path, &format!("{}.svg", op.name()), &svg)?;
     }
-    replace(path, &MARKS, &markdown::report(&results, parts, PLOTS))
+    replace_report(path, &OP_MARKERS, &markdown::report(&results, parts, PLOT_FOLDER))
 }
 
-fn lacks_marks(path: &Path, marks: &Marks) -> Failure {
-    let (begin, end) = (marks.begin.trim_end(), marks.end);
+fn missing_markers(path: &Path, markers: &MarkerLines) -> Failure {
+    let (begin, end) = (markers.begin.trim_end(), markers.end);
     Failure::new(format!(
         "{}: it lacks the lines {begin} and {end}, between which the report is put",
         path.display()
     ))
 }
 
-fn between_marks(text: &str, marks: &Marks, report: &str) -> Option<String> {
-    let Marks { begin, end } = marks;
+fn replace_between(text: &str, markers: &MarkerLines, report: &str) -> Option<String> {
+    let MarkerLines { begin, end } = markers;
     let (head, rest) = text.split_once(begin)?;
     let (_, tail) = rest.split_once(end)?;
     Some(format!("{head}{begin}{report}{end}{tail}"))
 }
 
 /// The operations that were measured, in their order.
-fn ops(results: &Results) -> Vec<Op> {
-    let has = |op: &Op| results.cells.iter().any(|measured| measured.cell.op == *op);
-    Op::ALL.into_iter().filter(has).collect()
+fn measured_ops(results: &BenchResults) -> Vec<BenchOp> {
+    let has = |op: &BenchOp| results.cells.iter().any(|measured| measured.cell.op == *op);
+    BenchOp::ALL.into_iter().filter(has).collect()
 }
 
 /// All cells of all parts, in order; of a cell that several have, the last one's.
-fn merged(parts: &[Results]) -> Result<Results, Failure> {
+fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
     let mut parts = parts.iter().cloned();
     let mut all = parts.next().ok_or_else(|| Failure::new("a report of nothing"))?;
     for part in parts {
@@ -116,20 +126,21 @@ fn merged(parts: &[Results]) -> Result<Results, Failure> {
                 described.join(" and of ")
             )));
         }
-        all.cells.retain(|old| part.cells.iter().all(|new| key(&new.cell) != key(&old.cell)));
+        all.cells
+            .retain(|old| part.cells.iter().all(|new| sort_key(&new.cell) != sort_key(&old.cell)));
         all.cells.extend(part.cells);
         all.limits = part.limits.or(all.limits);
     }
     if !all.cells.iter().all(|measured| has_type_of(&measured.cell, &all.cells)) {
         return Err(Failure::new("a report is of one type of elements and one operator"));
     }
-    all.cells.sort_by_key(|measured| key(&measured.cell));
+    all.cells.sort_by_key(|measured| sort_key(&measured.cell));
     Ok(all)
 }
 
 /// What tells cells of a report apart, in the order in which they are shown.
-fn key(cell: &Cell) -> (usize, usize, [bool; 4], usize) {
-    let place = Op::ALL.iter().position(|op| *op == cell.op);
+fn sort_key(cell: &BenchCell) -> (usize, usize, [bool; 4], usize) {
+    let place = BenchOp::ALL.iter().position(|op| *op == cell.op);
     let [mode, buffers, in_place, call] = cell.variant.describe();
     // What is usual comes first.
     let unusual =
@@ -137,8 +148,8 @@ fn key(cell: &Cell) -> (usize, usize, [bool; 4], usize) {
     (place.unwrap_or(0), cell.ranks, unusual, cell.bytes())
 }
 
-fn has_type_of(cell: &Cell, all: &[Measured]) -> bool {
-    let is_alike = |other: &Cell| {
+fn has_type_of(cell: &BenchCell, all: &[CellResult]) -> bool {
+    let is_alike = |other: &BenchCell| {
         let may_differ = !(cell.op.reduces() && other.op.reduces());
         cell.dtype == other.dtype && (may_differ || cell.redop == other.redop)
     };
@@ -149,41 +160,44 @@ fn has_type_of(cell: &Cell, all: &[Measured]) -> bool {
 mod tests {
     use super::*;
     use crate::cell::samples::measured;
-    use crate::files::samples::results;
+    use crate::result_files::samples::results;
 
     #[test]
-    fn later_parts_win_for_the_same_cell() {
+    fn last_file_wins_for_the_same_cell() {
         let first = vec![
-            measured(Op::Barrier, 0, &[]),
-            measured(Op::AllReduce, 64, &[("mpich", 500.0)]),
-            measured(Op::AllReduce, 4, &[]),
+            measured(BenchOp::Barrier, 0, &[]),
+            measured(BenchOp::AllReduce, 64, &[("mpich", 500.0)]),
+            measured(BenchOp::AllReduce, 4, &[]),
         ];
-        let second = vec![measured(Op::AllReduce, 64, &[("openmpi", 2000.0)])];
-        let all = merged(&[results(first), results(second)]).unwrap();
-        let shown: Vec<(Op, usize)> =
+        let second = vec![measured(BenchOp::AllReduce, 64, &[("openmpi", 2000.0)])];
+        let all = merge_results(&[results(first), results(second)]).unwrap();
+        let shown: Vec<(BenchOp, usize)> =
             all.cells.iter().map(|m| (m.cell.op, m.cell.bytes())).collect();
-        assert_eq!(shown, [(Op::AllReduce, 4), (Op::AllReduce, 64), (Op::Barrier, 0)]);
+        assert_eq!(
+            shown,
+            [(BenchOp::AllReduce, 4), (BenchOp::AllReduce, 64), (BenchOp::Barrier, 0)]
+        );
         assert_eq!(all.cells[1].peers[0].engine, "openmpi");
     }
 
     #[test]
-    fn parts_that_cannot_be_compared_are_refused() {
-        let one = results(vec![measured(Op::AllReduce, 64, &[])]);
+    fn incompatible_results_are_refused() {
+        let one = results(vec![measured(BenchOp::AllReduce, 64, &[])]);
         let mut other = one.clone();
         other.run.transport = "tcp".to_owned();
-        let failure = merged(&[one.clone(), other]).unwrap_err();
+        let failure = merge_results(&[one.clone(), other]).unwrap_err();
         assert!(failure.message.contains("one transport"), "{}", failure.message);
         let mut other = one.clone();
         other.cells[0].cell.dtype = dist::base::dtype::DataType::F64;
-        assert!(merged(&[one, other]).unwrap_err().message.contains("one type of elements"));
-        assert!(merged(&[]).is_err());
+        assert!(merge_results(&[one, other]).unwrap_err().message.contains("one type of elements"));
+        assert!(merge_results(&[]).is_err());
     }
 
     #[test]
-    fn what_is_around_the_marks_stays() {
-        let text = format!("before\n{}old\n{}\nafter\n", MARKS.begin, MARKS.end);
-        let new = between_marks(&text, &MARKS, "new\n").unwrap();
+    fn text_around_the_markers_is_kept() {
+        let text = format!("before\n{}old\n{}\nafter\n", OP_MARKERS.begin, OP_MARKERS.end);
+        let new = replace_between(&text, &OP_MARKERS, "new\n").unwrap();
         assert_eq!(new, text.replace("old", "new"));
-        assert_eq!(between_marks("nothing", &MARKS, "new"), None);
+        assert_eq!(replace_between("nothing", &OP_MARKERS, "new"), None);
     }
 }

@@ -2,11 +2,11 @@
 //! colours are those of the reader's light or dark mode, and each line has marks of its own shape,
 //! so that nobody needs the colours. Pure.
 
-use crate::text::size;
+use crate::text::size_text;
 
 /// A line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Series {
+pub(super) struct PlotSeries {
     pub(super) name: String,
     /// Which of the colours.
     pub(super) colour: usize,
@@ -16,9 +16,9 @@ pub(super) struct Series {
 
 /// What was measured with one number of ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Panel {
+pub(super) struct PlotPanel {
     pub(super) title: String,
-    pub(super) series: Vec<Series>,
+    pub(super) series: Vec<PlotSeries>,
 }
 
 /// Of a panel, the room around its frame, and of the whole, in pixels.
@@ -31,7 +31,7 @@ const BOTTOM: f64 = 46.0;
 const LEGEND: f64 = 20.0;
 
 /// Powers of two between two labels of the axis of sizes.
-const STEP: i32 = 4;
+const LABEL_STEP_LOG2: i32 = 4;
 
 /// The style of all plots.
 pub(crate) const STYLE: &str = "\
@@ -46,26 +46,26 @@ const COLOURS: usize = 6;
 
 /// From values to a stretch of pixels.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
+struct PlotAxis {
     low: f64,
     high: f64,
     from: f64,
     to: f64,
 }
 
-impl Axis {
-    fn place(&self, value: f64) -> f64 {
+impl PlotAxis {
+    fn pixel(&self, value: f64) -> f64 {
         let share = (value - self.low) / (self.high - self.low).max(f64::MIN_POSITIVE);
         self.from + share * (self.to - self.from)
     }
 }
 
 /// The picture.
-pub(super) fn svg(title: &str, panels: &[Panel]) -> String {
-    let names = names(panels);
+pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
+    let names = series_names(panels);
     #[allow(clippy::cast_precision_loss, reason = "a small number of panels and lines")]
-    let (across, lines) = (panels.len().max(1) as f64, names.len() as f64);
-    let width = across * (LEFT + WIDTH + RIGHT);
+    let (panel_count, lines) = (panels.len().max(1) as f64, names.len() as f64);
+    let width = panel_count * (LEFT + WIDTH + RIGHT);
     let legend_rows = (lines * 120.0 / width).ceil();
     let height = TOP + HEIGHT + BOTTOM + legend_rows * LEGEND;
     let mut text = format!(
@@ -74,24 +74,26 @@ pub(super) fn svg(title: &str, panels: &[Panel]) -> String {
          <rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"20\">{title}</text>\n",
     );
-    let (bytes, times) = (range(panels, |(bytes, _)| bytes.max(1.0).log2()), decades(panels));
+    let (bytes, times) =
+        (value_range(panels, |(bytes, _)| bytes.max(1.0).log2()), decade_range(panels));
     let mut left = 0.0;
     for panel in panels {
-        let x = Axis { low: bytes.0, high: bytes.1, from: left + LEFT, to: left + LEFT + WIDTH };
-        let y = Axis { low: times.0, high: times.1, from: TOP + HEIGHT, to: TOP };
-        frame(&mut text, panel, x, y);
+        let x =
+            PlotAxis { low: bytes.0, high: bytes.1, from: left + LEFT, to: left + LEFT + WIDTH };
+        let y = PlotAxis { low: times.0, high: times.1, from: TOP + HEIGHT, to: TOP };
+        draw_frame(&mut text, panel, x, y);
         for series in &panel.series {
             let shape = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
-            line(&mut text, series, shape, x, y);
+            draw_line(&mut text, series, shape, x, y);
         }
         left += LEFT + WIDTH + RIGHT;
     }
-    legend(&mut text, &names, width);
+    draw_legend(&mut text, &names, width);
     text + "</svg>\n"
 }
 
 /// All lines that are anywhere, each once, with its colour.
-fn names(panels: &[Panel]) -> Vec<(String, usize)> {
+fn series_names(panels: &[PlotPanel]) -> Vec<(String, usize)> {
     let mut names: Vec<(String, usize)> = Vec::new();
     for series in panels.iter().flat_map(|panel| &panel.series) {
         if names.iter().all(|(name, _)| *name != series.name) {
@@ -102,7 +104,7 @@ fn names(panels: &[Panel]) -> Vec<(String, usize)> {
 }
 
 /// From the smallest to the largest of all points; with room around it where these are one.
-fn range(panels: &[Panel], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
+fn value_range(panels: &[PlotPanel], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
     let series = panels.iter().flat_map(|panel| &panel.series);
     let values = series.flat_map(|series| series.points.iter().map(|&point| of(point)));
     let (low, high) =
@@ -115,13 +117,13 @@ fn range(panels: &[Panel], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
 }
 
 /// Whole powers of ten that all times are between.
-fn decades(panels: &[Panel]) -> (f64, f64) {
-    let (low, high) = range(panels, |(_, us)| us.log10());
+fn decade_range(panels: &[PlotPanel]) -> (f64, f64) {
+    let (low, high) = value_range(panels, |(_, us)| us.log10());
     (low.floor(), high.ceil().max(low.floor() + 1.0))
 }
 
 /// The frame of a panel, with the labels of its axes.
-fn frame(text: &mut String, panel: &Panel, x: Axis, y: Axis) {
+fn draw_frame(text: &mut String, panel: &PlotPanel, x: PlotAxis, y: PlotAxis) {
     let middle = f64::midpoint(x.from, x.to);
     text.push_str(&format!(
         "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
@@ -131,7 +133,7 @@ fn frame(text: &mut String, panel: &Panel, x: Axis, y: Axis) {
     #[allow(clippy::cast_possible_truncation, reason = "exponents of times and sizes")]
     let (decades, powers) = (y.low as i32..=y.high as i32, x.low.ceil() as i32..=x.high as i32);
     for decade in decades {
-        let at = y.place(f64::from(decade));
+        let at = y.pixel(f64::from(decade));
         text.push_str(&format!(
             "<line class=\"grid\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
@@ -139,19 +141,19 @@ fn frame(text: &mut String, panel: &Panel, x: Axis, y: Axis) {
             x.to,
             x.from - 6.0,
             at + 4.0,
-            time(decade)
+            decade_label(decade)
         ));
     }
     let first = *powers.start();
-    for power in powers.filter(|power| (power - first) % STEP == 0 && *power > 0) {
-        let at = x.place(f64::from(power));
+    for power in powers.filter(|power| (power - first) % LABEL_STEP_LOG2 == 0 && *power > 0) {
+        let at = x.pixel(f64::from(power));
         text.push_str(&format!(
             "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
              <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
             y.to,
             y.from,
             y.from + 16.0,
-            size(1usize << power.clamp(0, 60))
+            size_text(1usize << power.clamp(0, 60))
         ));
     }
     text.push_str(&format!(
@@ -161,7 +163,7 @@ fn frame(text: &mut String, panel: &Panel, x: Axis, y: Axis) {
 }
 
 /// A power of ten of microseconds, in the unit that people say.
-fn time(decade: i32) -> String {
+fn decade_label(decade: i32) -> String {
     match decade {
         ..0 => format!("{} ns", 10f64.powi(decade + 3)),
         0..3 => format!("{} µs", 10f64.powi(decade)),
@@ -170,15 +172,15 @@ fn time(decade: i32) -> String {
     }
 }
 
-fn line(text: &mut String, series: &Series, shape: usize, x: Axis, y: Axis) {
+fn draw_line(text: &mut String, series: &PlotSeries, shape: usize, x: PlotAxis, y: PlotAxis) {
     let mut points: Vec<(f64, f64)> = series
         .points
         .iter()
-        .map(|&(bytes, us)| (x.place(bytes.max(1.0).log2()), y.place(us.log10())))
+        .map(|&(bytes, us)| (x.pixel(bytes.max(1.0).log2()), y.pixel(us.log10())))
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let places: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let marks: String = points.iter().map(|&point| mark(shape, point)).collect();
+    let marks: String = points.iter().map(|&point| marker_path(shape, point)).collect();
     text.push_str(&format!(
         "<g class=\"c{}\"><polyline class=\"line\" points=\"{}\"/>{marks}</g>\n",
         series.colour % COLOURS,
@@ -187,7 +189,7 @@ fn line(text: &mut String, series: &Series, shape: usize, x: Axis, y: Axis) {
 }
 
 /// A mark at a point: a circle, a square, a triangle up or down, a diamond, a cross bar.
-fn mark(shape: usize, (x, y): (f64, f64)) -> String {
+fn marker_path(shape: usize, (x, y): (f64, f64)) -> String {
     let path = match shape % 6 {
         0 => return format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"),
         1 => "m-3,-3h6v6h-6z",
@@ -199,7 +201,7 @@ fn mark(shape: usize, (x, y): (f64, f64)) -> String {
     format!("<path class=\"mark\" d=\"M{x:.1},{y:.1}{path}\"/>")
 }
 
-fn legend(text: &mut String, names: &[(String, usize)], width: f64) {
+fn draw_legend(text: &mut String, names: &[(String, usize)], width: f64) {
     let (mut x, mut y) = (LEFT, TOP + HEIGHT + BOTTOM - 4.0);
     for (shape, (name, colour)) in names.iter().enumerate() {
         #[allow(clippy::cast_precision_loss, reason = "the length of a name")]
@@ -211,7 +213,7 @@ fn legend(text: &mut String, names: &[(String, usize)], width: f64) {
             "<g class=\"c{colour}\"><path class=\"line\" d=\"M{:.1},{y:.1}h20\"/>{}</g>\
              <text x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
             x - 4.0,
-            mark(shape, (x + 6.0, y)),
+            marker_path(shape, (x + 6.0, y)),
             x + 21.0,
             y + 4.0
         ));
@@ -223,19 +225,22 @@ fn legend(text: &mut String, names: &[(String, usize)], width: f64) {
 mod tests {
     use super::*;
 
-    fn panel(points: &[(f64, f64)]) -> Panel {
-        let series =
-            |name: &str, colour| Series { name: name.to_owned(), colour, points: points.to_vec() };
-        Panel {
+    fn panel(points: &[(f64, f64)]) -> PlotPanel {
+        let series = |name: &str, colour| PlotSeries {
+            name: name.to_owned(),
+            colour,
+            points: points.to_vec(),
+        };
+        PlotPanel {
             title: "2 ranks".to_owned(),
             series: vec![series("libdist", 0), series("mpich", 2)],
         }
     }
 
     #[test]
-    fn points_lie_where_their_logarithms_are() {
-        let x = Axis { low: 2.0, high: 12.0, from: 0.0, to: 100.0 };
-        assert_eq!([2.0, 7.0, 12.0].map(|power| x.place(power)), [0.0, 50.0, 100.0]);
+    fn points_are_placed_by_logarithm() {
+        let x = PlotAxis { low: 2.0, high: 12.0, from: 0.0, to: 100.0 };
+        assert_eq!([2.0, 7.0, 12.0].map(|power| x.pixel(power)), [0.0, 50.0, 100.0]);
         let svg = svg("all_reduce", &[panel(&[(4096.0, 10.0), (4.0, 1.0)])]);
         // From the lower left to the upper right corner of the frame, in the order of sizes.
         let (bottom, right) = (TOP + HEIGHT, LEFT + WIDTH);
@@ -249,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_is_closed() {
+    fn svg_elements_are_closed() {
         let panels = [panel(&[(4.0, 1.0), (64.0, 3000.0)]), panel(&[(0.0, 0.2)]), panel(&[])];
         for panels in [&panels[..], &panels[1..], &panels[2..], &[]] {
             let svg = svg("barrier", panels);
@@ -257,6 +262,9 @@ mod tests {
             assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
             assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
         }
-        assert_eq!([-1, 0, 2, 4, 6].map(time), ["100 ns", "1 µs", "100 µs", "10 ms", "1 s"]);
+        assert_eq!(
+            [-1, 0, 2, 4, 6].map(decade_label),
+            ["100 ns", "1 µs", "100 µs", "10 ms", "1 s"]
+        );
     }
 }

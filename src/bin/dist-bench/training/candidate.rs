@@ -1,10 +1,10 @@
 //! The candidates of `--training`, and the commands that start their ranks.
 
 use crate::Failure;
-use crate::build::{Source, find};
 use crate::gloo;
-use crate::mpi::Implementation;
-use crate::stage::Stage;
+use crate::mpi::MpiImplementation;
+use crate::peer_programs::{ProgramSource, find_program};
+use crate::run_context::RunContext;
 use clap::ValueEnum;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) const AS_TRAINER: &str = "--as-trainer";
 const SCRIPT: &str = include_str!("../peers/training.py");
 
 /// The program for Open MPI.
-const SOURCE: Source = Source {
+const SOURCE: ProgramSource = ProgramSource {
     name: "training-openmpi",
     files: &[("training.c", include_str!("../peers/training.c"))],
     options: &["-std=gnu11", "-O3", "-Wall", "-Wextra"],
@@ -69,7 +69,7 @@ impl Candidate {
     }
 
     /// The candidate with this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|candidate| candidate.name() == name)
     }
 
@@ -95,7 +95,7 @@ impl Candidate {
     ///
     /// # Errors
     /// The message that names the missing program.
-    pub(super) fn program(self, stage: &mut Stage) -> Result<Program, Failure> {
+    pub(super) fn find_program(self, stage: &mut RunContext) -> Result<TrainingProgram, Failure> {
         match self {
             Self::TorchGloo => {
                 let python = gloo::python_with_torch(
@@ -108,20 +108,20 @@ impl Candidate {
                 let script = stage.folder().join("training.py");
                 let written = fs::write(&script, SCRIPT);
                 written.map_err(|cause| Failure::new(format!("{}: {cause}", script.display())))?;
-                Ok(Program::Torch { python, script })
+                Ok(TrainingProgram::Torch { python, script })
             }
             Self::Openmpi | Self::Horovod => {
-                let mpi = Implementation::Openmpi;
+                let mpi = MpiImplementation::Openmpi;
                 let packages = mpi.packages();
                 let remedy =
                     self.remedy(&format!("install {packages} (the names of Debian and Ubuntu)"));
-                let compiler = find(mpi.compiler(), &remedy)?;
-                let launcher = find(mpi.launcher(), &remedy)?;
-                let program = SOURCE.compiled(&compiler, &remedy, stage)?;
-                Ok(Program::Mpi { launcher, program })
+                let compiler = find_program(mpi.compiler(), &remedy)?;
+                let launcher = find_program(mpi.launcher(), &remedy)?;
+                let program = SOURCE.find_or_compile(&compiler, &remedy, stage)?;
+                Ok(TrainingProgram::Mpi { launcher, program })
             }
             _ => std::env::current_exe()
-                .map(Program::Ours)
+                .map(TrainingProgram::Ours)
                 .map_err(|cause| Failure::new(format!("finding this program: {cause}"))),
         }
     }
@@ -133,7 +133,7 @@ impl Candidate {
 
 /// A program whose ranks train.
 #[derive(Clone, Debug)]
-pub(super) enum Program {
+pub(super) enum TrainingProgram {
     /// This program.
     Ours(PathBuf),
     Torch {
@@ -146,16 +146,16 @@ pub(super) enum Program {
     },
 }
 
-impl Program {
-    /// The commands that start all ranks. The ranks find the plan at `place`, followed by its
+impl TrainingProgram {
+    /// The commands that start all ranks. The ranks find the plan at `path_prefix`, followed by its
     /// ending.
-    pub(super) fn commands(&self, ranks: usize, place: &Path) -> Vec<Command> {
+    pub(super) fn commands(&self, ranks: usize, path_prefix: &Path) -> Vec<Command> {
         let numbers = |rank: usize| [rank.to_string(), ranks.to_string()];
         match self {
             Self::Ours(program) => {
                 let command = |rank: usize| {
                     let mut command = Command::new(program);
-                    command.arg(AS_TRAINER).args(numbers(rank)).arg(place);
+                    command.arg(AS_TRAINER).args(numbers(rank)).arg(path_prefix);
                     command
                 };
                 (0..ranks).map(command).collect()
@@ -163,16 +163,16 @@ impl Program {
             Self::Torch { python, script } => {
                 let command = |rank: usize| {
                     let mut command = Command::new(python);
-                    command.arg(script).args(numbers(rank)).arg(place);
-                    gloo::limit(&mut command);
+                    command.arg(script).args(numbers(rank)).arg(path_prefix);
+                    gloo::limit_threads_and_interface(&mut command);
                     command
                 };
                 (0..ranks).map(command).collect()
             }
             Self::Mpi { launcher, program } => {
                 let mut command = Command::new(launcher);
-                Implementation::add_training_arguments(&mut command, ranks);
-                command.args(["-n", &ranks.to_string()]).arg(program).arg(place);
+                MpiImplementation::add_training_arguments(&mut command, ranks);
+                command.args(["-n", &ranks.to_string()]).arg(program).arg(path_prefix);
                 vec![command]
             }
         }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_command_line() {
         for candidate in Candidate::ALL {
-            assert_eq!(Candidate::named(candidate.name()), Some(candidate));
+            assert_eq!(Candidate::from_name(candidate.name()), Some(candidate));
             assert_eq!(Candidate::from_str(candidate.name(), false), Ok(candidate));
         }
         assert_eq!(Candidate::ALL.iter().filter(|candidate| candidate.is_ours()).count(), 4);
@@ -199,12 +199,13 @@ mod tests {
     #[test]
     fn commands_name_the_rank_and_the_plan() {
         let place = Path::new("/place");
-        let ours = Program::Ours("bench".into()).commands(3, place);
+        let ours = TrainingProgram::Ours("bench".into()).commands(3, place);
         assert_eq!(words(&ours[2]), ["--as-trainer", "2", "3", "/place"]);
-        let torch = Program::Torch { python: "python3".into(), script: "training.py".into() };
+        let torch =
+            TrainingProgram::Torch { python: "python3".into(), script: "training.py".into() };
         let torch = torch.commands(2, place);
         assert_eq!(words(&torch[1]), ["training.py", "1", "2", "/place"]);
-        let mpi = Program::Mpi { launcher: "mpirun".into(), program: "training".into() };
+        let mpi = TrainingProgram::Mpi { launcher: "mpirun".into(), program: "training".into() };
         let mpi = words(&mpi.commands(2, place)[0]);
         assert_eq!(mpi[mpi.len() - 4..], ["-n", "2", "training", "/place"]);
     }

@@ -18,47 +18,47 @@
 //! | `plan` | the plan of a process group, and what its ranks measure |
 //! | `candidate`, `peers/training.c`, `peers/training.py` | the candidates and their programs |
 //! | `trainer`, `reducer` | the ranks of libdist's candidates |
-//! | `results`, `table`, `plot`, `files` | figures and verdicts, tables, the plot, JSON |
+//! | `training_results`, `table`, `plot`, `training_files` | figures and verdicts, tables, the plot, JSON |
 
 mod candidate;
-mod files;
 mod model;
 mod options;
 mod plan;
 mod plot;
 mod reducer;
-mod results;
 mod table;
 mod trainer;
+mod training_files;
+mod training_results;
 
 pub(crate) use candidate::AS_TRAINER;
 pub(crate) use options::TrainingOptions;
-pub(crate) use trainer::run as run_trainer;
+pub(crate) use trainer::run_trainer;
 
 use crate::cli::Options;
-use crate::files::write;
-use crate::machine::Machine;
-use crate::progress::Progress;
+use crate::machine::HostMachine;
+use crate::progress::ProgressLine;
 use crate::report;
-use crate::stage::Stage;
-use crate::text::count;
-use crate::{Failure, complain, say};
-use candidate::{Candidate, Program};
+use crate::result_files::write_file;
+use crate::run_context::RunContext;
+use crate::text::count_text;
+use crate::{Failure, report_error, write_output};
+use candidate::{Candidate, TrainingProgram};
 use dist::base::deadline::Deadline;
 use dist::sys::clock;
-use files::Results;
-use plan::{GroupRun, PLAN, Plan, SAMPLE, Sample, Workload};
+use plan::{GroupPlan, GroupRun, PLAN_SUFFIX, RankSample, SAMPLE_SUFFIX, Workload};
 use rand_mt::Mt64;
-use results::{Figures, Measured};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use training_files::TrainingResults;
+use training_results::{CandidateResult, WorkloadResult};
 
 /// How long one process group may take apart from its computation.
 const GROUP_LIMIT: Duration = Duration::from_secs(300);
 
 /// How many lines of the output of a failed group are shown.
-const SHOWN_LINES: usize = 12;
+const LOG_TAIL_LINES: usize = 12;
 
 /// The name of the plot.
 const PLOT: &str = "training.svg";
@@ -70,22 +70,25 @@ const PLOT: &str = "training.svg";
 /// The reason.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let target = options.report.as_deref();
-    target.map_or(Ok(()), |path| report::check_marks(path, &report::TRAINING_MARKS))?;
+    target.map_or(Ok(()), |path| report::check_markers(path, &report::TRAINING_MARKERS))?;
     if let Some(path) = target.filter(|_| !options.report_from.is_empty()) {
-        let parts = options.report_from.iter().map(|file| files::read(file));
-        return put_report(path, &parts.collect::<Result<Vec<Results>, Failure>>()?);
+        let parts = options.report_from.iter().map(|file| training_files::read_results(file));
+        return put_report(path, &parts.collect::<Result<Vec<TrainingResults>, Failure>>()?);
     }
-    let mut bench = Bench::new(options)?;
-    let outcome = bench.measure_all();
+    let mut bench = TrainingBenchmark::new(options)?;
+    let outcome = bench.measure_all_workloads();
     bench.progress.clear();
-    let results =
-        Results { command: Options::told(), machine: Machine::here(), workloads: bench.done };
+    let results = TrainingResults {
+        command: Options::shareable_command_line(),
+        machine: HostMachine::current(),
+        workloads: bench.workload_results,
+    };
     // The results so far are kept, even if the measurement was cut short.
     if let Some(path) = &options.json {
-        write(path, &files::text(&results))?;
+        write_file(path, &training_files::results_text(&results))?;
     }
     outcome?;
-    let wrong: u64 = results.workloads.iter().map(Measured::wrong).sum();
+    let wrong: u64 = results.workloads.iter().map(WorkloadResult::wrong_elements).sum();
     if wrong > 0 {
         return Err(Failure::new(format!("{} wrong", count_of(wrong, "averaged gradient"))));
     }
@@ -93,51 +96,51 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 fn count_of(number: u64, thing: &str) -> String {
-    count(usize::try_from(number).unwrap_or(usize::MAX), thing)
+    count_text(usize::try_from(number).unwrap_or(usize::MAX), thing)
 }
 
 /// Puts the tables of all parts into a file, and the plot into its folder for plots.
-fn put_report(path: &Path, parts: &[Results]) -> Result<(), Failure> {
+fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
     let Some(first) = parts.first() else { return Err(Failure::new("a report of nothing")) };
     if parts.iter().any(|part| part.machine != first.machine) {
         return Err(Failure::new("a report is of one machine"));
     }
-    let mut all: Vec<Measured> = Vec::new();
+    let mut all: Vec<WorkloadResult> = Vec::new();
     for measured in parts.iter().flat_map(|part| &part.workloads) {
         // The last part counts for a workload that several have.
         all.retain(|before| before.workload != measured.workload);
         all.push(measured.clone());
     }
     let commands: Vec<String> = parts.iter().map(|part| part.command.clone()).collect();
-    let plot = format!("{}/{PLOT}", report::PLOTS);
+    let plot = format!("{}/{PLOT}", report::PLOT_FOLDER);
     let text = table::markdown(&all, &commands, &first.machine, &plot);
-    report::put_plot(path, PLOT, &plot::svg(&all))?;
-    report::replace(path, &report::TRAINING_MARKS, &text)
+    report::write_plot(path, PLOT, &plot::svg(&all))?;
+    report::replace_report(path, &report::TRAINING_MARKERS, &text)
 }
 
 /// The measurement under way.
-struct Bench<'a> {
+struct TrainingBenchmark<'a> {
     options: &'a Options,
-    stage: Stage,
-    programs: Vec<(Candidate, Program)>,
-    progress: Progress,
+    stage: RunContext,
+    programs: Vec<(Candidate, TrainingProgram)>,
+    progress: ProgressLine,
     /// Shuffles the candidates of a pair.
     random: Mt64,
-    done: Vec<Measured>,
+    workload_results: Vec<WorkloadResult>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> TrainingBenchmark<'a> {
     /// Finds the programs of the candidates. A candidate that is not installed is left out with a
     /// message.
     fn new(options: &'a Options) -> Result<Self, Failure> {
-        let mut stage = Stage::new()?;
+        let mut stage = RunContext::new()?;
         let mut programs = Vec::new();
         for candidate in options.training.candidates() {
-            match candidate.program(&mut stage) {
+            match candidate.find_program(&mut stage) {
                 Ok(program) => programs.push((candidate, program)),
                 Err(failure) if failure.is_signal() => return Err(failure),
                 Err(failure) => {
-                    complain(&format!("{} is left out: {}", candidate.name(), failure.message));
+                    report_error(&format!("{} is left out: {}", candidate.name(), failure.message));
                 }
             }
         }
@@ -145,29 +148,38 @@ impl<'a> Bench<'a> {
             return Err(Failure::new("no candidate is left"));
         }
         let random = Mt64::new(clock::monotonic_ns());
-        Ok(Self { options, stage, programs, progress: Progress::new(0), random, done: Vec::new() })
+        Ok(Self {
+            options,
+            stage,
+            programs,
+            progress: ProgressLine::new(0),
+            random,
+            workload_results: Vec::new(),
+        })
     }
 
-    fn measure_all(&mut self) -> Result<(), Failure> {
+    fn measure_all_workloads(&mut self) -> Result<(), Failure> {
         let workloads = self.options.training.workloads(&self.options.ranks());
         let groups = workloads.len() * self.options.pairs() * self.programs.len();
-        self.progress = Progress::new(groups);
+        self.progress = ProgressLine::new(groups);
         if cfg!(debug_assertions) {
-            say("This program is a debug build: its times do not count.\n")?;
+            write_output("This program is a debug build: its times do not count.\n")?;
         }
-        say(&format!(
+        write_output(&format!(
             "{}, {}, {}, {} of {} each\n",
-            count(workloads.len(), "workload"),
-            count(self.programs.len(), "candidate"),
-            count(self.options.pairs(), "pair"),
+            count_text(workloads.len(), "workload"),
+            count_text(self.programs.len(), "candidate"),
+            count_text(self.options.pairs(), "pair"),
             "process groups",
-            count(self.options.training.steps(self.options.quick), "step"),
+            count_text(self.options.training.steps(self.options.quick), "step"),
         ))?;
         for workload in workloads {
-            let outcome = self.measure(&workload);
+            let outcome = self.measure_workload(&workload);
             self.progress.clear();
-            if let Some(measured) = self.done.last().filter(|last| last.workload == workload) {
-                say(&table::text(measured))?;
+            if let Some(measured) =
+                self.workload_results.last().filter(|last| last.workload == workload)
+            {
+                write_output(&table::workload_text(measured))?;
             }
             outcome?;
         }
@@ -175,17 +187,25 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures a workload. The pairs so far are kept if it fails.
-    fn measure(&mut self, workload: &Workload) -> Result<(), Failure> {
+    fn measure_workload(&mut self, workload: &Workload) -> Result<(), Failure> {
         let steps = self.options.training.steps(self.options.quick);
-        let new = |&(candidate, _): &(Candidate, Program)| Figures { candidate, runs: Vec::new() };
+        let new = |&(candidate, _): &(Candidate, TrainingProgram)| CandidateResult {
+            candidate,
+            runs: Vec::new(),
+        };
         let candidates = self.programs.iter().map(new).collect();
         let left_out = Vec::new();
-        self.done.push(Measured { workload: *workload, steps, candidates, left_out });
+        self.workload_results.push(WorkloadResult {
+            workload: *workload,
+            steps,
+            candidates,
+            left_out,
+        });
         for pair in 0..self.options.pairs() {
-            for index in self.shuffled() {
+            for index in self.shuffled_indices() {
                 let candidate = self.programs[index].0;
-                self.progress.next();
-                self.progress.show(&format!(
+                self.progress.advance();
+                self.progress.show_text(&format!(
                     "{}, pair {}, {}",
                     table::describe(workload),
                     pair + 1,
@@ -195,11 +215,11 @@ impl<'a> Bench<'a> {
                     continue;
                 }
                 match self.run_group(workload, index, steps) {
-                    Ok(run) => self.add(candidate, run),
+                    Ok(run) => self.add_run(candidate, run),
                     Err(failure) if failure.is_signal() || candidate.is_ours() => {
                         return Err(failure);
                     }
-                    Err(failure) => self.leave_out(candidate, &failure),
+                    Err(failure) => self.leave_out_candidate(candidate, &failure),
                 }
             }
         }
@@ -207,7 +227,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The indices of all candidates in random order.
-    fn shuffled(&mut self) -> Vec<usize> {
+    fn shuffled_indices(&mut self) -> Vec<usize> {
         let mut order: Vec<(u64, usize)> =
             (0..self.programs.len()).map(|index| (self.random.next_u64(), index)).collect();
         order.sort_unstable();
@@ -215,12 +235,12 @@ impl<'a> Bench<'a> {
     }
 
     fn is_left_out(&self, candidate: Candidate) -> bool {
-        let names = self.done.last().map_or(&[][..], |measured| &measured.left_out);
+        let names = self.workload_results.last().map_or(&[][..], |measured| &measured.left_out);
         names.iter().any(|name| name == candidate.name())
     }
 
-    fn add(&mut self, candidate: Candidate, run: GroupRun) {
-        let candidates = self.done.last_mut().map(|measured| &mut measured.candidates);
+    fn add_run(&mut self, candidate: Candidate, run: GroupRun) {
+        let candidates = self.workload_results.last_mut().map(|measured| &mut measured.candidates);
         let mut all = candidates.into_iter().flatten();
         if let Some(figures) = all.find(|figures| figures.candidate == candidate) {
             figures.runs.push(run);
@@ -229,10 +249,10 @@ impl<'a> Bench<'a> {
 
     /// Goes on without a candidate that failed. Its runs are dropped, since pairs are compared one
     /// by one.
-    fn leave_out(&mut self, candidate: Candidate, failure: &Failure) {
+    fn leave_out_candidate(&mut self, candidate: Candidate, failure: &Failure) {
         self.progress.clear();
-        complain(&format!("{}\n  the measurement goes on without it", failure.message));
-        if let Some(measured) = self.done.last_mut() {
+        report_error(&format!("{}\n  the measurement goes on without it", failure.message));
+        if let Some(measured) = self.workload_results.last_mut() {
             measured.candidates.retain(|figures| figures.candidate != candidate);
             measured.left_out.push(candidate.name().to_owned());
         }
@@ -248,28 +268,28 @@ impl<'a> Bench<'a> {
         let Self { stage, programs, .. } = self;
         let (candidate, program) = &programs[index];
         // The number makes the name unique.
-        let name = format!("training-{}-{}", candidate.name(), stage.started());
+        let name = format!("training-{}-{}", candidate.name(), stage.process_count());
         let place = stage.folder().join(name);
-        let plan = Plan::new(workload, *candidate, steps);
-        write(&with_ending(&place, PLAN), &plan.text())?;
-        let log = with_ending(&place, ".log");
+        let plan = GroupPlan::new(workload, *candidate, steps);
+        write_file(&with_suffix(&place, PLAN_SUFFIX), &plan.text())?;
+        let log = with_suffix(&place, ".log");
         let mut members = Vec::new();
         for mut command in program.commands(workload.ranks, &place) {
             members.push(stage.start(&mut command, &log)?);
         }
-        let deadline = Deadline::after(GROUP_LIMIT + computation(&plan));
+        let deadline = Deadline::after(GROUP_LIMIT + total_computation(&plan));
         await_group(stage, &members, &deadline)
             .and_then(|()| {
                 let samples = (0..workload.ranks).map(|rank| read_sample(&place, rank, steps));
-                samples.collect::<Result<Vec<Sample>, Failure>>()
+                samples.collect::<Result<Vec<RankSample>, Failure>>()
             })
-            .map(|samples| GroupRun::of(&samples))
-            .map_err(|failure| with_output(failure, *candidate, &log))
+            .map(|samples| GroupRun::from_samples(&samples))
+            .map_err(|failure| with_log_tail(failure, *candidate, &log))
     }
 }
 
 /// How long the ranks compute, as far as the plan says.
-fn computation(plan: &Plan) -> Duration {
+fn total_computation(plan: &GroupPlan) -> Duration {
     let steps = 2 * (plan.steps + plan.warm_up) * plan.counts.len();
     Duration::from_nanos(plan.last_rank_ns.max(plan.gradient_ns))
         .saturating_mul(steps.try_into().unwrap_or(u32::MAX))
@@ -277,50 +297,57 @@ fn computation(plan: &Plan) -> Duration {
 
 /// Waits until all processes have ended well. If one fails or the deadline passes, it ends the
 /// others.
-fn await_group(stage: &mut Stage, members: &[usize], deadline: &Deadline) -> Result<(), Failure> {
+fn await_group(
+    stage: &mut RunContext,
+    members: &[usize],
+    deadline: &Deadline,
+) -> Result<(), Failure> {
     /// How often the driver looks for a process that has failed.
-    const LOOK: Duration = Duration::from_millis(20);
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
     loop {
-        let mut endings = members.iter().filter_map(|&number| stage.ending(number));
+        let mut endings = members.iter().filter_map(|&number| stage.exit_status(number));
         let failed = endings.find(|ending| !ending.is_success());
         if let Some(ending) = failed {
-            stage.end(members)?;
+            stage.terminate(members)?;
             let status = ending.shell_status();
             return Err(Failure::new(format!("a process ended with status {status}")));
         }
-        if stage.await_ends(members, &deadline.capped(LOOK))? {
+        if stage.await_exits(members, &deadline.capped(POLL_INTERVAL))? {
             // A last look at how they ended.
-            if members.iter().all(|&number| stage.ending(number).is_some_and(|e| e.is_success())) {
+            if members
+                .iter()
+                .all(|&number| stage.exit_status(number).is_some_and(|e| e.is_success()))
+            {
                 return Ok(());
             }
         } else if deadline.has_passed() {
-            stage.end(members)?;
-            let seconds = deadline.allowed().as_secs();
+            stage.terminate(members)?;
+            let seconds = deadline.timeout().as_secs();
             return Err(Failure::new(format!("the group needs more than {seconds} s")));
         }
     }
 }
 
-fn read_sample(place: &Path, rank: usize, steps: usize) -> Result<Sample, Failure> {
-    let path = with_ending(place, &format!(".{rank}{SAMPLE}"));
+fn read_sample(path_prefix: &Path, rank: usize, steps: usize) -> Result<RankSample, Failure> {
+    let path = with_suffix(path_prefix, &format!(".{rank}{SAMPLE_SUFFIX}"));
     let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(&path).map_err(|cause| failed(cause.to_string()))?;
-    Sample::parse(&text, steps).ok_or_else(|| failed("it is no sample".to_owned()))
+    RankSample::parse(&text, steps).ok_or_else(|| failed("it is no sample".to_owned()))
 }
 
-fn with_ending(place: &Path, ending: &str) -> PathBuf {
-    PathBuf::from(format!("{}{ending}", place.display()))
+fn with_suffix(path_prefix: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", path_prefix.display()))
 }
 
 /// Adds the candidate and the last lines of its output to a failure.
-fn with_output(failure: Failure, candidate: Candidate, log: &Path) -> Failure {
+fn with_log_tail(failure: Failure, candidate: Candidate, log: &Path) -> Failure {
     if failure.is_signal() {
         return failure;
     }
     let output = fs::read(log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+    let last = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
     let shown: String = last.iter().map(|line| format!("\n  | {line}")).collect();
     Failure::new(format!("{}: {}{shown}", candidate.name(), failure.message))
 }
@@ -334,14 +361,14 @@ mod tests {
     fn a_failure_shows_the_last_lines_of_output() {
         let folder = std::env::temp_dir().join(format!("dist-bench-log-{}", host::pid()));
         fs::write(&folder, "first\n\nno module\n").unwrap();
-        let failure = with_output(Failure::new("it failed"), Candidate::TorchGloo, &folder);
+        let failure = with_log_tail(Failure::new("it failed"), Candidate::TorchGloo, &folder);
         fs::remove_file(&folder).unwrap();
         assert_eq!(failure.message, "torch-gloo: it failed\n  | first\n  | no module");
     }
 
     #[test]
     fn files_are_named_after_their_group() {
-        let path = with_ending(Path::new("/tmp/x/training-arena-0"), PLAN);
+        let path = with_suffix(Path::new("/tmp/x/training-arena-0"), PLAN_SUFFIX);
         assert_eq!(path, PathBuf::from("/tmp/x/training-arena-0.plan"));
     }
 }

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 /// A model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Model {
+pub(crate) enum TrainingModel {
     /// 200 parameters of 512 KiB
     A,
     /// ResNet-50: 161 parameters, 97.5 MiB
@@ -22,7 +22,7 @@ pub(crate) enum Model {
 /// Bytes of an element of a gradient: f32.
 pub(super) const ELEMENT_BYTES: usize = 4;
 
-impl Model {
+impl TrainingModel {
     /// The models that figures are published for.
     pub(super) const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
 
@@ -37,7 +37,7 @@ impl Model {
     }
 
     /// The model with this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         [Self::A, Self::B, Self::C, Self::Tiny].into_iter().find(|model| model.name() == name)
     }
 
@@ -52,7 +52,7 @@ impl Model {
     }
 
     /// The number of elements of each parameter.
-    pub(super) fn counts(self) -> Vec<usize> {
+    pub(super) fn parameter_counts(self) -> Vec<usize> {
         match self {
             Self::A => vec![(512 << 10) / ELEMENT_BYTES; 200],
             Self::B => resnet50(),
@@ -116,31 +116,32 @@ fn gpt2_small() -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn totals(model: Model) -> (usize, usize) {
-        let counts = model.counts();
+    fn totals(model: TrainingModel) -> (usize, usize) {
+        let counts = model.parameter_counts();
         (counts.len(), counts.iter().sum())
     }
 
     #[test]
     fn models_have_the_published_sizes() {
-        assert_eq!(totals(Model::A), (200, (100 << 20) / ELEMENT_BYTES));
-        assert_eq!(totals(Model::B), (161, 25_557_032));
-        assert_eq!(totals(Model::C), (148, 124_439_808));
-        assert_eq!(totals(Model::Tiny), (12, 4095));
+        assert_eq!(totals(TrainingModel::A), (200, (100 << 20) / ELEMENT_BYTES));
+        assert_eq!(totals(TrainingModel::B), (161, 25_557_032));
+        assert_eq!(totals(TrainingModel::C), (148, 124_439_808));
+        assert_eq!(totals(TrainingModel::Tiny), (12, 4095));
     }
 
     #[test]
     fn the_first_and_last_parameters_are_known() {
-        let (resnet, gpt) = (Model::B.counts(), Model::C.counts());
+        let (resnet, gpt) =
+            (TrainingModel::B.parameter_counts(), TrainingModel::C.parameter_counts());
         assert_eq!((resnet[0], resnet[159], resnet[160]), (9408, 2_048_000, 1000));
         assert_eq!((gpt[0], gpt[147]), (38_597_376, 768));
     }
 
     #[test]
     fn models_are_found_by_name() {
-        for model in Model::ALL.into_iter().chain([Model::Tiny]) {
-            assert_eq!(Model::named(model.name()), Some(model));
+        for model in TrainingModel::ALL.into_iter().chain([TrainingModel::Tiny]) {
+            assert_eq!(TrainingModel::from_name(model.name()), Some(model));
         }
-        assert_eq!(Model::named("d"), None);
+        assert_eq!(TrainingModel::from_name("d"), None);
     }
 }

@@ -1,19 +1,19 @@
 //! The command line of `--training`.
 
 use super::candidate::Candidate;
-use super::model::Model;
-use super::plan::{Compute, Workload};
+use super::model::TrainingModel;
+use super::plan::{ComputeKind, Workload};
 use clap::{Args, ValueEnum as _};
 
 /// The models that one word of the command line names.
 #[derive(Clone, Debug)]
-struct Models(Vec<Model>);
+struct ModelSelection(Vec<TrainingModel>);
 
-fn parse_models(text: &str) -> Result<Models, String> {
+fn parse_models(text: &str) -> Result<ModelSelection, String> {
     match text {
-        "all" => Ok(Models(Model::ALL.to_vec())),
-        name => Model::from_str(name, false)
-            .map(|model| Models(vec![model]))
+        "all" => Ok(ModelSelection(TrainingModel::ALL.to_vec())),
+        name => TrainingModel::from_str(name, false)
+            .map(|model| ModelSelection(vec![model]))
             .map_err(|_| "there are a, b, c, tiny, all".to_owned()),
     }
 }
@@ -33,12 +33,12 @@ pub(crate) struct TrainingOptions {
     /// all
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_value = "a")]
     #[arg(value_parser = parse_models, requires = "training")]
-    model: Vec<Models>,
+    model: Vec<ModelSelection>,
 
     /// How a rank computes a gradient
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_value = "sleep")]
     #[arg(requires = "training")]
-    compute: Vec<Compute>,
+    compute: Vec<ComputeKind>,
 
     /// Microseconds that a rank takes to compute one gradient
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "500")]
@@ -64,11 +64,12 @@ impl TrainingOptions {
     /// All combinations that the options ask for, for these numbers of ranks.
     pub(super) fn workloads(&self, ranks: &[usize]) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
-        for &model in self.model.iter().flat_map(|Models(models)| models) {
+        for &model in self.model.iter().flat_map(|ModelSelection(models)| models) {
             for &ranks in ranks {
                 for &compute in &self.compute {
                     for &us in &self.gradient_us {
-                        let gradient_us = if compute == Compute::None { 0 } else { u64::from(us) };
+                        let gradient_us =
+                            if compute == ComputeKind::None { 0 } else { u64::from(us) };
                         let has_slow_rank = self.slow_rank;
                         let workload =
                             Workload { model, ranks, compute, gradient_us, has_slow_rank };
@@ -113,7 +114,8 @@ mod tests {
     fn the_default_is_model_a_with_all_candidates() {
         let options = parse("--training").unwrap();
         let workloads = options.training.workloads(&options.ranks());
-        let [Workload { model: Model::A, ranks: 2, gradient_us: 500, .. }] = workloads[..] else {
+        let [Workload { model: TrainingModel::A, ranks: 2, gradient_us: 500, .. }] = workloads[..]
+        else {
             panic!("{workloads:?}")
         };
         assert_eq!(options.training.candidates(), Candidate::ALL);
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_to_training_is_refused() {
+    fn training_options_need_training_and_valid_values() {
         for wrong in [
             "--model a",
             "--training --model d",

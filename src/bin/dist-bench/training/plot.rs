@@ -1,8 +1,8 @@
 //! The plot of `--training`: a panel for each workload with a bar for each candidate, the exposed
 //! communication, and its interval. Pure.
 
-use super::results::{Figures, Measured};
 use super::table::describe;
+use super::training_results::{CandidateResult, WorkloadResult};
 use crate::report::STYLE;
 
 /// Pixels: of a bar and its room, of the text at its left and at its right, and around a panel.
@@ -16,10 +16,10 @@ const TOP: f64 = 34.0;
 const MARGIN: f64 = 12.0;
 
 /// The picture.
-pub(super) fn svg(all: &[Measured]) -> String {
+pub(super) fn svg(all: &[WorkloadResult]) -> String {
     let width = LABEL + BARS + VALUE;
     #[allow(clippy::cast_precision_loss, reason = "a small number of bars")]
-    let rows = |measured: &Measured| shown(measured).count() as f64;
+    let rows = |measured: &WorkloadResult| measured_candidates(measured).count() as f64;
     let height = TOP + MARGIN + all.iter().map(|panel| HEAD + ROW * rows(panel)).sum::<f64>();
     let title = "exposed communication of a training step";
     let mut text = format!(
@@ -36,27 +36,27 @@ pub(super) fn svg(all: &[Measured]) -> String {
             describe(&measured.workload)
         ));
         y += HEAD;
-        let largest = shown(measured).map(largest).fold(1.0, f64::max);
-        for figures in shown(measured) {
-            bar(&mut text, figures, y, BARS / largest);
+        let largest = measured_candidates(measured).map(largest_exposed_ns).fold(1.0, f64::max);
+        for figures in measured_candidates(measured) {
+            draw_bar(&mut text, figures, y, BARS / largest);
             y += ROW;
         }
     }
     text + "</svg>\n"
 }
 
-fn shown(measured: &Measured) -> impl Iterator<Item = &Figures> {
+fn measured_candidates(measured: &WorkloadResult) -> impl Iterator<Item = &CandidateResult> {
     measured.candidates.iter().filter(|figures| !figures.runs.is_empty())
 }
 
 /// The right end of a bar or its interval.
-fn largest(figures: &Figures) -> f64 {
+fn largest_exposed_ns(figures: &CandidateResult) -> f64 {
     let exposed = figures.exposed_ns();
     exposed.interval.map_or(exposed.value, |(_, high)| high.max(exposed.value))
 }
 
 /// The bar of a candidate; `scale` is the number of pixels of a nanosecond.
-fn bar(text: &mut String, figures: &Figures, y: f64, scale: f64) {
+fn draw_bar(text: &mut String, figures: &CandidateResult, y: f64, scale: f64) {
     let exposed = figures.exposed_ns();
     let length = exposed.value.max(0.0) * scale;
     let colour = if figures.candidate.is_ours() { 0 } else { 1 };
@@ -87,7 +87,7 @@ fn bar(text: &mut String, figures: &Figures, y: f64, scale: f64) {
 #[cfg(test)]
 mod tests {
     use super::super::candidate::Candidate;
-    use super::super::results::samples::measured;
+    use super::super::training_results::samples::measured;
     use super::*;
 
     #[test]

@@ -14,17 +14,17 @@ use std::ptr::{null, null_mut};
 
 /// The gradients of a model, where the trainer writes them.
 #[derive(Debug)]
-pub(super) struct Grads {
-    places: Vec<(*mut c_void, usize)>,
+pub(super) struct GradientBuffers {
+    gradients: Vec<(*mut c_void, usize)>,
     is_bf16: bool,
     /// The memory of the gradients, unless the reducer provides it.
     _own: Vec<Vec<f32>>,
 }
 
-impl Grads {
+impl GradientBuffers {
     /// Writes a value to all elements of a gradient.
     pub(super) fn fill(&mut self, param: usize, value: f32) {
-        let (place, count) = self.places[param];
+        let (place, count) = self.gradients[param];
         if self.is_bf16 {
             // SAFETY: the reducer gave `count` elements of bf16, which no operation uses now.
             let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<u16>(), count) };
@@ -51,14 +51,14 @@ const fn from_bf16(bits: u16) -> f32 {
 
 /// A reducer and the values of its parameters.
 #[derive(Debug)]
-pub(super) struct Reducer {
+pub(super) struct BenchReducer {
     reducer: *mut dist_reducer_t,
     is_bf16: bool,
     /// Lent to the reducer.
     _values: Vec<Vec<f32>>,
 }
 
-impl Reducer {
+impl BenchReducer {
     /// Creates the reducer of a candidate for parameters with so many elements.
     ///
     /// # Errors
@@ -67,13 +67,14 @@ impl Reducer {
         group: *mut dist_group_t,
         counts: &[usize],
         candidate: Candidate,
-    ) -> Result<(Self, Grads), String> {
+    ) -> Result<(Self, GradientBuffers), String> {
         let is_bf16 = candidate == Candidate::Bf16;
         let memory = |value: f32| -> Vec<Vec<f32>> {
             counts.iter().map(|&count| vec![value; count]).collect()
         };
         let mut values = memory(1.0);
-        let mut own = if candidate == Candidate::Ordinary { memory(1.0) } else { Vec::new() };
+        let mut caller_gradients =
+            if candidate == Candidate::Ordinary { memory(1.0) } else { Vec::new() };
         let names = (0..counts.len()).map(|param| CString::new(format!("p{param}")));
         let names =
             names.collect::<Result<Vec<CString>, _>>().map_err(|error| error.to_string())?;
@@ -83,7 +84,9 @@ impl Reducer {
                 fields: 0,
                 name: names[param].as_ptr(),
                 data: values[param].as_mut_ptr().cast(),
-                grad: own.get_mut(param).map_or(null_mut(), |grad| grad.as_mut_ptr().cast()),
+                grad: caller_gradients
+                    .get_mut(param)
+                    .map_or(null_mut(), |grad| grad.as_mut_ptr().cast()),
                 shape: null(),
                 n_shape: 0,
                 count: counts[param],
@@ -125,28 +128,28 @@ impl Reducer {
             )
         })?;
         let made = Self { reducer: handle, is_bf16, _values: values };
-        let places = (0..counts.len()).map(|param| made.place(param, false));
+        let places = (0..counts.len()).map(|param| made.gradient(param, false));
         let places = places.collect::<Result<Vec<_>, String>>()?;
-        Ok((made, Grads { places, is_bf16, _own: own }))
+        Ok((made, GradientBuffers { gradients: places, is_bf16, _own: caller_gradients }))
     }
 
     /// Begins a step.
     ///
     /// # Errors
     /// The library's reason, as for all functions here.
-    pub(super) fn begin(&self) -> Result<(), String> {
+    pub(super) fn begin_step(&self) -> Result<(), String> {
         // SAFETY: a reducer that was not released.
         Ok(check(unsafe { reducer_step::dist_reducer_begin(self.reducer, 0.0, 0) })?)
     }
 
     /// Marks a gradient that is complete.
-    pub(super) fn ready(&self, param: usize) -> Result<(), String> {
+    pub(super) fn mark_ready(&self, param: usize) -> Result<(), String> {
         // SAFETY: as above; the trainer does not write the gradient until the step has ended.
         Ok(check(unsafe { reducer_step::dist_reducer_ready(self.reducer, param) })?)
     }
 
     /// Ends the step and waits for the averages.
-    pub(super) fn end(&self) -> Result<(), String> {
+    pub(super) fn end_step(&self) -> Result<(), String> {
         let mut votes = 0;
         // SAFETY: as above; the call waits, so that `votes` lives long enough.
         Ok(check(unsafe {
@@ -156,7 +159,7 @@ impl Reducer {
 
     /// The first, the middle and the last element of an averaged gradient.
     pub(super) fn result(&self, param: usize) -> Result<[f32; 3], String> {
-        let (place, count) = self.place(param, true)?;
+        let (place, count) = self.gradient(param, true)?;
         let last = count - 1;
         Ok([0, last / 2, last].map(|element| {
             if self.is_bf16 {
@@ -200,7 +203,7 @@ impl Reducer {
     }
 
     /// The gradient of a parameter, or its average after a step, and the number of elements.
-    fn place(&self, param: usize, is_result: bool) -> Result<(*mut c_void, usize), String> {
+    fn gradient(&self, param: usize, is_result: bool) -> Result<(*mut c_void, usize), String> {
         let (mut place, mut count): (*mut c_void, usize) = (null_mut(), 0);
         let (to_place, to_count) = (&raw mut place, &raw mut count);
         let status = if is_result {
@@ -220,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_the_trainer_survive_bf16() {
+    fn trainer_values_survive_bf16_rounding() {
         for value in [1.0, 1.5, 3.0, 12.0, 240.0] {
             assert_eq!(from_bf16(to_bf16(value)), value);
         }

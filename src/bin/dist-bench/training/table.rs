@@ -1,11 +1,11 @@
 //! The tables of `--training`: on the terminal and in Markdown. Pure.
 
 use super::candidate::Candidate;
-use super::plan::{Compute, Workload};
-use super::results::{Figures, LIMITS, Measured, Verdict};
-use crate::machine::Machine;
-use crate::stats::Estimate;
-use crate::text::count;
+use super::plan::{ComputeKind, Workload};
+use super::training_results::{CandidateResult, EXPOSED_LIMITS, LimitVerdict, WorkloadResult};
+use crate::machine::HostMachine;
+use crate::stats::MedianEstimate;
+use crate::text::count_text;
 
 /// The columns: the title, and whether it is a number.
 const COLUMNS: [(&str, bool); 10] = [
@@ -25,52 +25,53 @@ const COLUMNS: [(&str, bool); 10] = [
 pub(super) fn describe(workload: &Workload) -> String {
     let Workload { model, ranks, compute, gradient_us, has_slow_rank } = workload;
     let computing = match compute {
-        Compute::None => "no computation".to_owned(),
+        ComputeKind::None => "no computation".to_owned(),
         _ => format!("{} of {gradient_us} us per gradient", compute.name()),
     };
     let slow = if *has_slow_rank { ", the last rank 30 % slower" } else { "" };
-    format!("{}, {}, {computing}{slow}", model.title(), count(*ranks, "rank"))
+    format!("{}, {}, {computing}{slow}", model.title(), count_text(*ranks, "rank"))
 }
 
 /// The cells of a candidate's row, as [`COLUMNS`] names them.
-fn cells(measured: &Measured, figures: &Figures) -> [String; 10] {
+fn row_cells(measured: &WorkloadResult, figures: &CandidateResult) -> [String; 10] {
     let exposed = figures.exposed_ns();
-    let [torch, horovod] = LIMITS.map(|(other, _)| by(measured, figures.candidate, other));
+    let [torch, horovod] =
+        EXPOSED_LIMITS.map(|(other, _)| ratio_text(measured, figures.candidate, other));
     let (least, most) = figures.spread_ns();
     [
         figures.candidate.title().to_owned(),
-        ms(figures.local_ns()),
-        ms(figures.step_ns()),
-        ms(exposed.value),
-        exposed.interval.map_or_else(|| "-".to_owned(), |(low, high)| range_ms(low, high)),
-        range_ms(least, most),
+        ms_text(figures.local_ns()),
+        ms_text(figures.step_ns()),
+        ms_text(exposed.value),
+        exposed.interval.map_or_else(|| "-".to_owned(), |(low, high)| range_ms_text(low, high)),
+        range_ms_text(least, most),
         torch,
         horovod,
-        figures.copied().map_or_else(|| "-".to_owned(), mib),
-        mib(figures.peak()),
+        figures.copied_bytes().map_or_else(|| "-".to_owned(), mib_text),
+        mib_text(figures.peak_bytes()),
     ]
 }
 
 /// A ratio; "-" for a candidate by itself.
-fn by(measured: &Measured, candidate: Candidate, other: Candidate) -> String {
+fn ratio_text(measured: &WorkloadResult, candidate: Candidate, other: Candidate) -> String {
     let ratio = measured.ratio(candidate, other).filter(|_| candidate != other);
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.3}", ratio.value))
 }
 
-fn ms(ns: f64) -> String {
+fn ms_text(ns: f64) -> String {
     format!("{:.1}", ns / 1e6)
 }
 
-fn range_ms(low: f64, high: f64) -> String {
-    format!("{} to {}", ms(low), ms(high))
+fn range_ms_text(low: f64, high: f64) -> String {
+    format!("{} to {}", ms_text(low), ms_text(high))
 }
 
-fn mib(bytes: u64) -> String {
+fn mib_text(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
 }
 
 /// The table on the terminal, with the verdicts below.
-pub(super) fn text(measured: &Measured) -> String {
+pub(super) fn workload_text(measured: &WorkloadResult) -> String {
     const WIDTHS: [usize; 10] = [27, 9, 9, 11, 15, 16, 9, 11, 11, 9];
     let row = |words: &[String]| {
         let padded =
@@ -81,8 +82,8 @@ pub(super) fn text(measured: &Measured) -> String {
     };
     let mut text = format!("\n{}:\n", describe(&measured.workload));
     text.push_str(&row(&COLUMNS.map(|(name, _)| name.to_owned())));
-    for figures in shown(measured) {
-        text.push_str(&row(&cells(measured, figures)));
+    for figures in measured_candidates(measured) {
+        text.push_str(&row(&row_cells(measured, figures)));
     }
     for verdict in measured.verdicts() {
         text.push_str(&verdict_text(&verdict));
@@ -91,12 +92,13 @@ pub(super) fn text(measured: &Measured) -> String {
     text
 }
 
-fn shown(measured: &Measured) -> impl Iterator<Item = &Figures> {
+fn measured_candidates(measured: &WorkloadResult) -> impl Iterator<Item = &CandidateResult> {
     measured.candidates.iter().filter(|figures| !figures.runs.is_empty())
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
-    let Verdict { ours, other, limit, ratio: Estimate { value, interval } } = verdict;
+fn verdict_text(verdict: &LimitVerdict) -> String {
+    let LimitVerdict { candidate: ours, other, limit, ratio: MedianEstimate { value, interval } } =
+        verdict;
     let interval =
         interval.map_or_else(String::new, |(low, high)| format!(" ({low:.3} to {high:.3})"));
     let outcome = match verdict.is_met() {
@@ -113,9 +115,9 @@ fn verdict_text(verdict: &Verdict) -> String {
 
 /// The tables in Markdown. The plot is at `plot`.
 pub(super) fn markdown(
-    all: &[Measured],
+    all: &[WorkloadResult],
     commands: &[String],
-    machine: &Machine,
+    machine: &HostMachine,
     plot: &str,
 ) -> String {
     let version = env!("CARGO_PKG_VERSION");
@@ -129,14 +131,14 @@ pub(super) fn markdown(
         text.push_str(&format!(
             "\n{}, {} of {}:\n\n",
             describe(&measured.workload),
-            count(pairs, "pair"),
-            count(measured.steps, "step")
+            count_text(pairs, "pair"),
+            count_text(measured.steps, "step")
         ));
         text.push_str(&format!("| {} |\n", COLUMNS.map(|(name, _)| name).join(" | ")));
         let lines = COLUMNS.map(|(_, is_number)| if is_number { "---:" } else { "---" });
         text.push_str(&format!("|{}|\n", lines.join("|")));
-        for figures in shown(measured) {
-            text.push_str(&format!("| {} |\n", cells(measured, figures).join(" | ")));
+        for figures in measured_candidates(measured) {
+            text.push_str(&format!("| {} |\n", row_cells(measured, figures).join(" | ")));
         }
         let verdicts = measured.verdicts();
         if !verdicts.is_empty() {
@@ -151,7 +153,7 @@ pub(super) fn markdown(
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::samples::measured;
+    use super::super::training_results::samples::measured;
     use super::*;
 
     const SHOWN: [(Candidate, f64); 3] =
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_terminal_has_figures_and_verdicts() {
-        let text = text(&measured(&SHOWN));
+        let text = workload_text(&measured(&SHOWN));
         for part in [
             "\nmodel a (200 x 512 KiB), 2 ranks, sleep of 500 us per gradient:\n",
             "libdist, arena                 120.0    123.0        3.0     3.0 to 3.1      3.0 to 3.1    0.061      0.303",
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn markdown_tables_have_as_many_columns_as_their_heads() {
-        let machine = Machine::here();
+        let machine = HostMachine::current();
         let commands = ["dist-bench --training".to_owned()];
         let text =
             markdown(&[measured(&SHOWN), measured(&SHOWN[..1])], &commands, &machine, "x.svg");
@@ -191,7 +193,7 @@ mod tests {
     #[test]
     fn a_workload_is_described() {
         let mut workload = measured(&SHOWN).workload;
-        workload.compute = Compute::None;
+        workload.compute = ComputeKind::None;
         workload.has_slow_rank = true;
         let text = describe(&workload);
         assert!(text.ends_with("2 ranks, no computation, the last rank 30 % slower"), "{text}");

@@ -1,8 +1,8 @@
 //! A rank of `--training` over libdist's reducer: this program started once for each rank.
 
-use super::plan::{Compute, PLAN, Plan, SAMPLE, Sample};
-use super::reducer::{Grads, Reducer};
-use crate::rank::World;
+use super::plan::{ComputeKind, GroupPlan, PLAN_SUFFIX, RankSample, SAMPLE_SUFFIX};
+use super::reducer::{BenchReducer, GradientBuffers};
+use crate::rank::RankWorld;
 use dist::sys::clock;
 use std::fs;
 use std::time::Duration;
@@ -12,85 +12,85 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The reason, in words.
-pub(crate) fn run(words: &[String]) -> Result<(), String> {
+pub(crate) fn run_trainer(words: &[String]) -> Result<(), String> {
     let [rank, ranks, place] = words else {
         return Err("a training rank is started by dist-bench itself".to_owned());
     };
     let number = |word: &String| word.parse::<usize>().map_err(|error| error.to_string());
     let (rank, ranks) = (number(rank)?, number(ranks)?);
-    let text = fs::read_to_string(format!("{place}{PLAN}"));
+    let text = fs::read_to_string(format!("{place}{PLAN_SUFFIX}"));
     let text = text.map_err(|cause| format!("reading the plan: {cause}"))?;
-    let plan = Plan::parse(&text).ok_or("the plan is not readable")?;
-    let world = World::meet(&format!("file://{place}.store"), (rank, ranks), "auto", None)?;
-    let mut trainer = Trainer::new(&world, plan)?;
+    let plan = GroupPlan::parse(&text).ok_or("the plan is not readable")?;
+    let world = RankWorld::join(&format!("file://{place}.store"), (rank, ranks), "auto", None)?;
+    let mut trainer = TrainerRank::new(&world, plan)?;
     let sample = trainer.train()?;
     trainer.reducer.release()?;
     world.leave()?;
-    let path = format!("{place}.{rank}{SAMPLE}");
+    let path = format!("{place}.{rank}{SAMPLE_SUFFIX}");
     fs::write(&path, sample.text()).map_err(|cause| format!("writing the sample: {cause}"))
 }
 
 /// A rank with a model of its own.
-struct Trainer<'w> {
-    world: &'w World,
-    plan: Plan,
-    reducer: Reducer,
-    grads: Grads,
+struct TrainerRank<'w> {
+    world: &'w RankWorld,
+    plan: GroupPlan,
+    reducer: BenchReducer,
+    grads: GradientBuffers,
 }
 
-impl<'w> Trainer<'w> {
-    fn new(world: &'w World, plan: Plan) -> Result<Self, String> {
-        let (reducer, grads) = Reducer::new(world.group(), &plan.counts, plan.candidate)?;
+impl<'w> TrainerRank<'w> {
+    fn new(world: &'w RankWorld, plan: GroupPlan) -> Result<Self, String> {
+        let (reducer, grads) = BenchReducer::new(world.group(), &plan.counts, plan.candidate)?;
         Ok(Self { world, plan, reducer, grads })
     }
 
     /// Steps with communication and steps without it, in turns, so that a change of the machine's
     /// speed reaches both.
-    fn train(&mut self) -> Result<Sample, String> {
-        let mut sample = Sample::default();
+    fn train(&mut self) -> Result<RankSample, String> {
+        let mut sample = RankSample::default();
         for number in 0..self.plan.warm_up + self.plan.steps {
-            let step_ns = self.step(number, true)?;
-            sample.wrong += self.count_wrong(number)?;
-            let local_ns = self.step(number, false)?;
+            let step_ns = self.run_step(number, true)?;
+            sample.wrong_elements += self.count_wrong(number)?;
+            let local_ns = self.run_step(number, false)?;
             if number >= self.plan.warm_up {
                 sample.step_ns.push(step_ns);
                 sample.local_ns.push(local_ns);
             }
         }
-        sample.copied = Some(self.reducer.bytes_copied()?);
-        sample.peak = peak_bytes();
+        sample.copied_bytes = Some(self.reducer.bytes_copied()?);
+        sample.peak_bytes = peak_bytes();
         Ok(sample)
     }
 
     /// One step; its time in nanoseconds. All ranks begin together.
-    fn step(&mut self, number: usize, communicates: bool) -> Result<u64, String> {
+    fn run_step(&mut self, number: usize, communicates: bool) -> Result<u64, String> {
         self.world.barrier()?;
         let start = clock::monotonic_ns();
         if communicates {
-            self.reducer.begin()?;
+            self.reducer.begin_step()?;
         }
         for param in (0..self.plan.counts.len()).rev() {
-            self.compute();
+            self.compute_gradient();
             self.grads.fill(param, rank_factor(self.world.rank) * base_value(number, param));
             if communicates {
-                self.reducer.ready(param)?;
+                self.reducer.mark_ready(param)?;
             }
         }
         if communicates {
-            self.reducer.end()?;
+            self.reducer.end_step()?;
         }
         Ok(clock::monotonic_ns() - start)
     }
 
     /// Computes one gradient.
-    fn compute(&self) {
+    fn compute_gradient(&self) {
         let is_last = self.world.rank + 1 == self.world.ranks;
         let ns = if is_last { self.plan.last_rank_ns } else { self.plan.gradient_ns };
         match self.plan.compute {
-            Compute::None => {}
+            ComputeKind::None => {}
             #[allow(clippy::disallowed_methods, reason = "a computation has no abort condition")]
-            Compute::Sleep => std::thread::sleep(Duration::from_nanos(ns)),
-            Compute::Spin => {
+            ComputeKind::Sleep => std::thread::sleep(Duration::from_nanos(ns)),
+            ComputeKind::Spin => {
                 let end = clock::monotonic_ns() + ns;
                 while clock::monotonic_ns() < end {}
             }
@@ -103,9 +103,9 @@ impl<'w> Trainer<'w> {
         // Of 1, 2, ..., ranks.
         let mean = rank_factor(self.world.ranks) / 2.0;
         for param in 0..self.plan.counts.len() {
-            let wanted = mean * base_value(number, param);
+            let expected = mean * base_value(number, param);
             let values = self.reducer.result(param)?;
-            wrong += values.iter().filter(|value| !is_near(**value, wanted)).count() as u64;
+            wrong += values.iter().filter(|value| !is_near(**value, expected)).count() as u64;
         }
         Ok(wrong)
     }
@@ -124,8 +124,8 @@ fn base_value(step: usize, param: usize) -> f32 {
 }
 
 /// Whether a value is right, up to the rounding of bf16.
-fn is_near(value: f32, wanted: f32) -> bool {
-    (value - wanted).abs() < 0.01 * wanted
+fn is_near(value: f32, expected: f32) -> bool {
+    (value - expected).abs() < 0.01 * expected
 }
 
 /// The largest resident memory of this process so far; 0 if the kernel does not tell.
@@ -144,17 +144,17 @@ mod tests {
     fn stale_and_unreduced_gradients_are_wrong() {
         let mean = (rank_factor(0) + rank_factor(1)) / 2.0;
         for step in 0..4 {
-            let wanted = mean * base_value(step, 5);
-            assert!(is_near(wanted, wanted) && is_near(wanted * 1.004, wanted));
-            assert!(!is_near(mean * base_value(step + 1, 5), wanted));
-            assert!(!is_near(rank_factor(0) * base_value(step, 5), wanted));
-            assert!(!is_near(rank_factor(1) * base_value(step, 5), wanted));
-            assert!(!is_near(f32::NAN, wanted));
+            let expected = mean * base_value(step, 5);
+            assert!(is_near(expected, expected) && is_near(expected * 1.004, expected));
+            assert!(!is_near(mean * base_value(step + 1, 5), expected));
+            assert!(!is_near(rank_factor(0) * base_value(step, 5), expected));
+            assert!(!is_near(rank_factor(1) * base_value(step, 5), expected));
+            assert!(!is_near(f32::NAN, expected));
         }
     }
 
     #[test]
-    fn this_process_has_a_peak() {
+    fn peak_memory_of_this_process_is_known() {
         assert!(peak_bytes() > 1 << 20);
     }
 }

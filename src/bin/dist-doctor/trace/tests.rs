@@ -8,9 +8,9 @@ use std::path::PathBuf;
 const MS: i64 = 1_000_000;
 
 /// A folder that goes with the test.
-struct Folder(PathBuf);
+struct TraceFolder(PathBuf);
 
-impl Folder {
+impl TraceFolder {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("dist-trace-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
@@ -29,11 +29,11 @@ impl Folder {
     fn merge(&self, places: &[&str]) -> Result<Value, Failure> {
         let output = self.path("merged.json");
         let places = places.iter().map(|place| self.path(place).into_os_string()).collect();
-        main(&Options { places, output: output.clone().into_os_string() })?;
+        main(&TraceOptions { places, output: output.clone().into_os_string() })?;
         Ok(serde_json::from_slice(&fs::read(output).unwrap()).unwrap())
     }
 
-    fn refusal(&self, places: &[&str]) -> String {
+    fn merge_error(&self, places: &[&str]) -> String {
         let failure = self.merge(places).unwrap_err();
         assert_eq!(failure.status, 2);
         assert!(!self.path("merged.json").exists() && !self.path("merged.json.part").exists());
@@ -41,32 +41,32 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TraceFolder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
-/// A rank on a host, by whose clock the true time `t` is `t * speed + ahead`.
+/// A rank on a host, by whose clock the true time `t` is `t * clock_rate + clock_offset`.
 #[derive(Clone, Copy)]
-struct Rank {
+struct SampleRank {
     rank: usize,
     host: &'static str,
-    ahead: i64,
-    speed: f64,
+    clock_offset: i64,
+    clock_rate: f64,
 }
 
-impl Rank {
+impl SampleRank {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         reason = "made-up times"
     )]
     fn clock(&self, ns: i64) -> i64 {
-        (ns as f64 * self.speed) as i64 + self.ahead
+        (ns as f64 * self.clock_rate) as i64 + self.clock_offset
     }
 
-    fn head(&self) -> Value {
+    fn first_event(&self) -> Value {
         json!({"name": "libdist_trace", "ph": "M", "pid": self.rank, "tid": 0, "args": {
             "version": 1, "host": self.host, "pid": 100 + self.rank, "clock": self.host,
             "monotonic_ns": self.clock(0), "wall_ns": 1_700_000_000_000_000_000_i64,
@@ -74,7 +74,7 @@ impl Rank {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "made-up times")]
-    fn operation(&self, name: &str, sequence: i64, (begun, ended): (i64, i64)) -> Value {
+    fn operation_event(&self, name: &str, sequence: i64, (begun, ended): (i64, i64)) -> Value {
         let (begun, ended) = (self.clock(begun), self.clock(ended));
         json!({
             "name": name, "cat": "collective", "ph": "X", "pid": self.rank, "tid": 128,
@@ -87,18 +87,18 @@ impl Rank {
     }
 }
 
-fn text(lines: &[Value], end: &str) -> String {
+fn trace_text(lines: &[Value], end: &str) -> String {
     let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
     format!("[\n{}{end}", lines.join(",\n"))
 }
 
-const END: &str = ",\n{\"name\":\"libdist_end\",\"ph\":\"M\",\"args\":{\"dropped\":0}}\n]\n";
+const TRACE_END: &str = ",\n{\"name\":\"libdist_end\",\"ph\":\"M\",\"args\":{\"dropped\":0}}\n]\n";
 
 /// All-reduces of two ranks, one every `every` ns, which the one or the other begins later, and
 /// which end 20 us after that.
-fn pair(folder: &Folder, ranks: [Rank; 2], count: i64, every: i64) {
+fn write_two_traces(folder: &TraceFolder, ranks: [SampleRank; 2], count: i64, every: i64) {
     for rank in ranks {
-        let mut lines = vec![rank.head()];
+        let mut lines = vec![rank.first_event()];
         for i in 0..count {
             let at = i * every;
             let (first, second) = (at + i * 37 % 90_000, at + i * 53 % 110_000);
@@ -106,54 +106,58 @@ fn pair(folder: &Folder, ranks: [Rank; 2], count: i64, every: i64) {
             let begun = if rank.rank == ranks[0].rank { first } else { second };
             // The label of a call follows its name.
             let name = if i % 2 == 0 { "all_reduce" } else { "all_reduce \"layer3.weight\"" };
-            lines.push(rank.operation(name, i + 1, (begun, ended)));
+            lines.push(rank.operation_event(name, i + 1, (begun, ended)));
         }
-        folder.write(&format!("tr_{}.json", rank.rank), &text(&lines, END));
+        folder.write(&format!("tr_{}.json", rank.rank), &trace_text(&lines, TRACE_END));
     }
 }
 
-fn aligned(folder: &Folder) -> Alignment {
-    let mut index = Index::default();
+fn align_two_ranks(folder: &TraceFolder) -> ClockAlignment {
+    let mut index = TraceIndex::default();
     for rank in 0..2 {
-        index.read(&folder.path(&format!("tr_{rank}.json"))).unwrap();
+        index.read_file(&folder.path(&format!("tr_{rank}.json"))).unwrap();
     }
-    clocks::align(&index.sources)
+    clock_alignment::align_clocks(&index.sources)
 }
 
-const NEAR: Rank = Rank { rank: 0, host: "near", ahead: 7 * MS, speed: 1.0 };
+const NEAR_RANK: SampleRank =
+    SampleRank { rank: 0, host: "near", clock_offset: 7 * MS, clock_rate: 1.0 };
 
 #[test]
 fn a_constant_offset_is_found_from_common_operations() {
-    let folder = Folder::new("offset");
-    let far = Rank { rank: 1, host: "far", ahead: 90_000 * MS, speed: 1.0 };
-    pair(&folder, [NEAR, far], 500, MS);
-    let alignment = aligned(&folder);
-    let Found::Operations { count, off_ns } = alignment.hosts[1].found else { panic!("not set") };
-    assert_eq!((count, alignment.hosts[0].found), (500, Found::Reference));
-    let wrong = alignment.hosts[1].offset_ns - (NEAR.ahead - far.ahead);
+    let folder = TraceFolder::new("offset");
+    let far = SampleRank { rank: 1, host: "far", clock_offset: 90_000 * MS, clock_rate: 1.0 };
+    write_two_traces(&folder, [NEAR_RANK, far], 500, MS);
+    let alignment = align_two_ranks(&folder);
+    let ClockSource::CommonOperations { count, max_error_ns: off_ns } = alignment.hosts[1].source
+    else {
+        panic!("not set")
+    };
+    assert_eq!((count, alignment.hosts[0].source), (500, ClockSource::Reference));
+    let wrong = alignment.hosts[1].offset_ns - (NEAR_RANK.clock_offset - far.clock_offset);
     assert!(wrong.abs() <= off_ns && off_ns <= 25_000, "{wrong} of {off_ns}");
 }
 
 #[test]
-fn clocks_that_drift_apart_are_followed() {
-    let folder = Folder::new("drift");
+fn clock_drift_is_corrected() {
+    let folder = TraceFolder::new("drift");
     // 20 parts in a million, for a hundred seconds: two milliseconds.
-    let far = Rank { rank: 1, host: "far", ahead: 90_000 * MS, speed: 1.000_02 };
-    pair(&folder, [NEAR, far], 2000, 50 * MS);
-    let alignment = aligned(&folder);
+    let far = SampleRank { rank: 1, host: "far", clock_offset: 90_000 * MS, clock_rate: 1.000_02 };
+    write_two_traces(&folder, [NEAR_RANK, far], 2000, 50 * MS);
+    let alignment = align_two_ranks(&folder);
     for at in [0, 30_000 * MS, 100_000 * MS] {
-        let wrong = alignment.correct("far", far.clock(at)) - NEAR.clock(at);
+        let wrong = alignment.to_common_clock("far", far.clock(at)) - NEAR_RANK.clock(at);
         assert!(wrong.abs() < 60_000, "{wrong} ns at {at}");
     }
 }
 
 #[test]
-fn the_merged_file_is_in_the_order_of_true_time_and_begins_at_zero() {
-    let folder = Folder::new("order");
-    let far = Rank { rank: 1, host: "far", ahead: -6 * MS, speed: 1.0 };
+fn merged_events_are_ordered_by_true_time_from_zero() {
+    let folder = TraceFolder::new("order");
+    let far = SampleRank { rank: 1, host: "far", clock_offset: -6 * MS, clock_rate: 1.0 };
     // A later clock, so that nothing is before its beginning.
-    let far = Rank { ahead: far.ahead + 20 * MS, ..far };
-    pair(&folder, [NEAR, far], 100, MS);
+    let far = SampleRank { clock_offset: far.clock_offset + 20 * MS, ..far };
+    write_two_traces(&folder, [NEAR_RANK, far], 100, MS);
     let merged = folder.merge(&["tr_"]).unwrap();
     let events = merged["traceEvents"].as_array().unwrap();
     let times: Vec<f64> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
@@ -170,45 +174,45 @@ fn the_merged_file_is_in_the_order_of_true_time_and_begins_at_zero() {
 }
 
 #[test]
-fn hosts_without_a_common_operation_are_set_by_the_wall() {
-    let folder = Folder::new("wall");
-    let far = Rank { rank: 1, host: "far", ahead: 500 * MS, speed: 1.0 };
-    for rank in [NEAR, far] {
+fn hosts_without_common_operation_use_wall_clock() {
+    let folder = TraceFolder::new("wall");
+    let far = SampleRank { rank: 1, host: "far", clock_offset: 500 * MS, clock_rate: 1.0 };
+    for rank in [NEAR_RANK, far] {
         // Of a kind that a rank may leave before others come.
-        let lines = [rank.head(), rank.operation("broadcast", 1, (MS, 2 * MS))];
-        folder.write(&format!("tr_{}.json", rank.rank), &text(&lines, END));
+        let lines = [rank.first_event(), rank.operation_event("broadcast", 1, (MS, 2 * MS))];
+        folder.write(&format!("tr_{}.json", rank.rank), &trace_text(&lines, TRACE_END));
     }
-    let alignment = aligned(&folder);
-    assert_eq!(alignment.hosts[1].found, Found::Wall);
-    assert_eq!(alignment.correct("far", far.clock(MS)), NEAR.clock(MS));
+    let alignment = align_two_ranks(&folder);
+    assert_eq!(alignment.hosts[1].source, ClockSource::WallClock);
+    assert_eq!(alignment.to_common_clock("far", far.clock(MS)), NEAR_RANK.clock(MS));
 }
 
 #[test]
-fn a_host_is_set_by_one_that_was_set() {
-    let folder = Folder::new("chain");
-    let middle = Rank { rank: 1, host: "middle", ahead: 40 * MS, speed: 1.0 };
-    let far = Rank { rank: 2, host: "far", ahead: 900 * MS, speed: 1.0 };
+fn hosts_are_aligned_through_a_third_host() {
+    let folder = TraceFolder::new("chain");
+    let middle = SampleRank { rank: 1, host: "middle", clock_offset: 40 * MS, clock_rate: 1.0 };
+    let far = SampleRank { rank: 2, host: "far", clock_offset: 900 * MS, clock_rate: 1.0 };
     let at = |sequence: i64| (sequence * MS, sequence * MS + 30_000);
-    let write = |rank: Rank, sequences: &[i64]| {
-        let mut lines = vec![rank.head()];
-        lines.extend(sequences.iter().map(|&n| rank.operation("barrier", n, at(n))));
-        folder.write(&format!("tr_{}.json", rank.rank), &text(&lines, END));
+    let write = |rank: SampleRank, sequences: &[i64]| {
+        let mut lines = vec![rank.first_event()];
+        lines.extend(sequences.iter().map(|&n| rank.operation_event("barrier", n, at(n))));
+        folder.write(&format!("tr_{}.json", rank.rank), &trace_text(&lines, TRACE_END));
     };
-    write(NEAR, &[1, 2]);
+    write(NEAR_RANK, &[1, 2]);
     write(middle, &[1, 2, 3, 4]);
     write(far, &[3, 4]);
-    let mut index = Index::default();
-    (0..3).for_each(|rank| index.read(&folder.path(&format!("tr_{rank}.json"))).unwrap());
-    let alignment = clocks::align(&index.sources);
-    let wrong = alignment.correct("far", far.clock(5 * MS)) - NEAR.clock(5 * MS);
+    let mut index = TraceIndex::default();
+    (0..3).for_each(|rank| index.read_file(&folder.path(&format!("tr_{rank}.json"))).unwrap());
+    let alignment = clock_alignment::align_clocks(&index.sources);
+    let wrong = alignment.to_common_clock("far", far.clock(5 * MS)) - NEAR_RANK.clock(5 * MS);
     assert!(wrong.abs() <= 60_000, "{wrong}");
-    assert!(matches!(alignment.hosts[2].found, Found::Operations { count: 2, .. }));
+    assert!(matches!(alignment.hosts[2].source, ClockSource::CommonOperations { count: 2, .. }));
 }
 
 #[test]
-fn the_trace_of_a_killed_process_counts_up_to_where_it_was_cut() {
-    let folder = Folder::new("cut");
-    pair(&folder, [NEAR, Rank { rank: 1, ..NEAR }], 10, MS);
+fn truncated_trace_is_merged_up_to_the_cut() {
+    let folder = TraceFolder::new("cut");
+    write_two_traces(&folder, [NEAR_RANK, SampleRank { rank: 1, ..NEAR_RANK }], 10, MS);
     let whole = fs::read_to_string(folder.path("tr_1.json")).unwrap();
     let cut = whole.find("\"sequence\":5").unwrap();
     folder.write("tr_1.json", &whole[..cut]);
@@ -220,12 +224,15 @@ fn the_trace_of_a_killed_process_counts_up_to_where_it_was_cut() {
 }
 
 #[test]
-fn a_process_that_took_over_a_rank_is_another() {
-    let folder = Folder::new("again");
+fn second_process_of_a_rank_gets_its_own_pid() {
+    let folder = TraceFolder::new("again");
     for (name, pid) in [("a.json", 5), ("b.json", 6)] {
-        let mut head = NEAR.head();
+        let mut head = NEAR_RANK.first_event();
         head["args"]["pid"] = json!(pid);
-        folder.write(name, &text(&[head, NEAR.operation("barrier", 1, (MS, 2 * MS))], END));
+        folder.write(
+            name,
+            &trace_text(&[head, NEAR_RANK.operation_event("barrier", 1, (MS, 2 * MS))], TRACE_END),
+        );
     }
     // Other files of the folder are none of its business.
     folder.write("dump_0.json", "{\"format\": \"libdist flight recorder\"}");
@@ -236,11 +243,11 @@ fn a_process_that_took_over_a_rank_is_another() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_its_name_and_line() {
-    let folder = Folder::new("refused");
-    let good = NEAR.operation("barrier", 1, (MS, 2 * MS));
-    folder.write("good.json", &text(&[NEAR.head(), good.clone()], END));
-    let mut old = NEAR.head();
+fn malformed_traces_are_refused_with_name_and_line() {
+    let folder = TraceFolder::new("refused");
+    let good = NEAR_RANK.operation_event("barrier", 1, (MS, 2 * MS));
+    folder.write("good.json", &trace_text(&[NEAR_RANK.first_event(), good.clone()], TRACE_END));
+    let mut old = NEAR_RANK.first_event();
     old["args"]["version"] = json!(99);
     let mut bad_time = good.clone();
     bad_time["ts"] = json!(-1.0);
@@ -251,19 +258,19 @@ fn what_is_no_trace_is_refused_with_its_name_and_line() {
             vec![json!({"name": "libdist_trace", "args": {"version": 1}})],
             "lacks a part of the clock",
         ),
-        (vec![NEAR.head(), json!([1]), good], "line 3 is no event"),
-        (vec![NEAR.head(), bad_time], "line 3: ts is no time"),
-        (vec![NEAR.head(), json!({"pid": "x", "ts": 1})], "line 3: pid is no rank"),
+        (vec![NEAR_RANK.first_event(), json!([1]), good], "line 3 is no event"),
+        (vec![NEAR_RANK.first_event(), bad_time], "line 3: ts is no time"),
+        (vec![NEAR_RANK.first_event(), json!({"pid": "x", "ts": 1})], "line 3: pid is no rank"),
     ] {
-        folder.write("bad.json", &text(&lines, END));
-        let message = folder.refusal(&["good.json", "bad.json"]);
+        folder.write("bad.json", &trace_text(&lines, TRACE_END));
+        let message = folder.merge_error(&["good.json", "bad.json"]);
         assert!(message.contains("bad.json: ") && message.contains(why), "{message}");
     }
     folder.write("bad.json", "");
-    assert!(folder.refusal(&["bad.json"]).contains("no event"));
+    assert!(folder.merge_error(&["bad.json"]).contains("no event"));
     folder.write("bad.json", &"x".repeat(3 << 20));
-    assert!(folder.refusal(&["bad.json"]).contains("line 1 has more than"));
-    assert!(folder.refusal(&["nothing"]).contains("no such file"));
+    assert!(folder.merge_error(&["bad.json"]).contains("line 1 has more than"));
+    assert!(folder.merge_error(&["nothing"]).contains("no such file"));
     fs::remove_file(folder.path("good.json")).unwrap();
-    assert!(folder.refusal(&[""]).contains("no trace among these files"));
+    assert!(folder.merge_error(&[""]).contains("no trace among these files"));
 }

@@ -1,63 +1,65 @@
 //! What a group itself says that it failed of, as its ranks have it in their dumps.
 
-use super::{Class, Finding};
-use crate::dump::Fault;
-use crate::job::Job;
+use super::{Finding, FindingClass};
+use crate::job::JobDumps;
+use crate::recorder_dump::GroupFailure;
 use crate::text;
 
 /// The kind of a failure by a deadline, of which the dumps may tell more than the failure does.
-const LATE: &str = "Timeout";
+const TIMEOUT_KIND: &str = "Timeout";
 
 /// A failure that is none by a deadline.
-pub(super) fn unless_late(job: &Job, number: usize) -> Option<Finding> {
-    any(job, number).filter(|_| reasons(job, number).iter().any(|(fault, _)| fault.kind != LATE))
+pub(super) fn find_except_timeout(job: &JobDumps, number: usize) -> Option<Finding> {
+    find_any(job, number).filter(|_| {
+        failures_by_ranks(job, number).iter().any(|(fault, _)| fault.kind != TIMEOUT_KIND)
+    })
 }
 
 /// Any failure.
-pub(super) fn any(job: &Job, number: usize) -> Option<Finding> {
+pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
-    let reasons = reasons(job, number);
-    let (most, ranks) = reasons.first()?;
-    let mut text = format!("group {} has failed: {}", group.name, most.message);
+    let failures = failures_by_ranks(job, number);
+    let (most_named, ranks) = failures.first()?;
+    let mut text = format!("group {} has failed: {}", group.name, most_named.message);
     if let Some(culprit) =
-        most.culprit.filter(|rank| !most.message.contains(&format!("rank {rank} ")))
+        most_named.culprit.filter(|rank| !most_named.message.contains(&format!("rank {rank} ")))
     {
-        text.push_str(&format!("; to blame is {}", group.who(culprit)));
+        text.push_str(&format!("; to blame is {}", group.describe_rank(culprit)));
     }
     if ranks.len() > 1 {
-        text.push_str(&format!("; {} say so", text::ranks(ranks)));
+        text.push_str(&format!("; {} say so", text::ranks_text(ranks)));
     }
-    for (other, ranks) in &reasons[1..] {
-        text.push_str(&format!(", but {}: {}", text::ranks(ranks), other.message));
+    for (other, ranks) in &failures[1..] {
+        text.push_str(&format!(", but {}: {}", text::ranks_text(ranks), other.message));
     }
-    let culprits = reasons.iter().filter_map(|(fault, _)| fault.culprit);
+    let culprits = failures.iter().filter_map(|(fault, _)| fault.culprit);
     let mut culprits: Vec<usize> = culprits.collect();
     culprits.sort_unstable();
     culprits.dedup();
     // The first call that failed of it; else somebody noticed it without a call.
-    let failed = group.lines.values().filter_map(|line| {
-        let dump = &job.dumps[line.dump];
+    let failed = group.timelines.values().filter_map(|line| {
+        let dump = &job.dumps[line.dump_index];
         let ended = job.calls(line).filter(|(_, entry)| entry.has_failed());
         let first = ended.filter_map(|(_, entry)| entry.ended_ns).min();
-        Some(dump.on_the_wall(first.unwrap_or(dump.taken_ns))).filter(|_| line.failure.is_some())
+        Some(dump.to_unix_ns(first.unwrap_or(dump.taken_ns))).filter(|_| line.failure.is_some())
     });
     let since = failed.min().unwrap_or(u64::MAX);
-    Some(Finding { class: Class::Failure, group: number, text, culprits, since })
+    Some(Finding { class: FindingClass::Failure, group: number, text, culprits, since })
 }
 
 /// The different reasons, most named first, and which ranks name each.
-fn reasons(job: &Job, number: usize) -> Vec<(&Fault, Vec<usize>)> {
-    let mut reasons: Vec<(&Fault, Vec<usize>)> = Vec::new();
-    for (&rank, line) in &job.groups[number].lines {
+fn failures_by_ranks(job: &JobDumps, number: usize) -> Vec<(&GroupFailure, Vec<usize>)> {
+    let mut failures: Vec<(&GroupFailure, Vec<usize>)> = Vec::new();
+    for (&rank, line) in &job.groups[number].timelines {
         let Some(fault) = &line.failure else { continue };
-        let same = |known: &&mut (&Fault, Vec<usize>)| {
+        let same = |known: &&mut (&GroupFailure, Vec<usize>)| {
             (&known.0.kind, known.0.culprit) == (&fault.kind, fault.culprit)
         };
-        match reasons.iter_mut().find(same) {
+        match failures.iter_mut().find(same) {
             Some((_, ranks)) => ranks.push(rank),
-            None => reasons.push((fault, vec![rank])),
+            None => failures.push((fault, vec![rank])),
         }
     }
-    reasons.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
-    reasons
+    failures.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
+    failures
 }

@@ -16,14 +16,14 @@ mod slow;
 mod tests;
 mod waiting;
 
-use crate::cli::Verdict;
-use crate::job::Job;
-use crate::{Outcome, files, say};
+use crate::cli::VerdictOptions;
+use crate::job::JobDumps;
+use crate::{CommandResult, input_files, write_output};
 
 /// Something that is wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    class: Class,
+    class: FindingClass,
     /// Which of the job's groups.
     group: usize,
     /// In one line.
@@ -36,7 +36,7 @@ pub(crate) struct Finding {
 
 /// What kind of thing is wrong; of two that began together the first one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
+enum FindingClass {
     Mismatch,
     Failure,
     Deadlock,
@@ -46,7 +46,7 @@ enum Class {
     Slow,
 }
 
-impl Class {
+impl FindingClass {
     fn name(self) -> &'static str {
         match self {
             Self::Mismatch => "mismatch",
@@ -61,43 +61,47 @@ impl Class {
 }
 
 /// A culprit was found.
-const SOMETHING: u8 = 1;
+const EXIT_CULPRIT_FOUND: u8 = 1;
 
 /// Reads the dumps, and tells what is wrong.
-pub(crate) fn main(options: &Verdict) -> Outcome {
-    let found = files::read(&options.places)?;
-    let mut job = Job::of(found.dumps);
-    job.notes.extend(found.unusable.iter().map(|why| format!("{why}; it is passed over")));
+pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
+    let loaded = input_files::read_dumps(&options.places)?;
+    let mut job = JobDumps::from_dumps(loaded.dumps);
+    job.remarks.extend(loaded.skipped_files.iter().map(|why| format!("{why}; it is passed over")));
     let findings = diagnose(&job);
     let text = if options.json {
-        format!("{:#}\n", report::json(&job, &findings))
+        format!("{:#}\n", report::report_json(&job, &findings))
     } else {
-        report::text(&job, &findings)
+        report::report_text(&job, &findings)
     };
-    say(&text)?;
-    Ok(if findings.is_empty() { 0 } else { SOMETHING })
+    write_output(&text)?;
+    Ok(if findings.is_empty() { 0 } else { EXIT_CULPRIT_FOUND })
 }
 
 /// What is wrong with a job, the most likely cause first.
-fn diagnose(job: &Job) -> Vec<Finding> {
+fn diagnose(job: &JobDumps) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut explained = vec![false; job.groups.len()];
     for (number, explained) in explained.iter_mut().enumerate() {
-        let found = mismatch::find(job, number).or_else(|| failure::unless_late(job, number));
-        *explained = found.is_some();
-        findings.extend(found);
+        let finding = mismatch::find_mismatch(job, number)
+            .or_else(|| failure::find_except_timeout(job, number));
+        *explained = finding.is_some();
+        findings.extend(finding);
     }
-    let waiting = waiting::find(job, &explained);
+    let waiting = waiting::find_wait_causes(job, &explained);
     for finding in &waiting {
         explained[finding.group] = true;
     }
     findings.extend(waiting);
     for (number, explained) in explained.iter().enumerate() {
         if !explained {
-            findings.extend(failure::any(job, number).or_else(|| slow::find(job, number)));
+            findings.extend(
+                failure::find_any(job, number).or_else(|| slow::find_straggler(job, number)),
+            );
         }
     }
     // What is slow may have been so from the beginning, and hurts less than anything else.
-    findings.sort_by_key(|finding| (finding.class == Class::Slow, finding.since, finding.class));
+    findings
+        .sort_by_key(|finding| (finding.class == FindingClass::Slow, finding.since, finding.class));
     findings
 }

@@ -1,65 +1,73 @@
 //! The verdict, for people and for programs. Pure.
 
 use super::Finding;
-use crate::dump::Entry;
-use crate::job::{Group, Job};
+use crate::job::{JobDumps, JobGroup};
+use crate::recorder_dump::OperationRecord;
 use crate::text;
 use serde_json::{Value, json};
 
 /// How many ranks of a group are told of one by one.
-const RANKS_SHOWN: usize = 64;
+const MAX_RANKS_SHOWN: usize = 64;
 
 /// The verdict in one line.
-fn headline(job: &Job, findings: &[Finding]) -> String {
+fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     if let Some(first) = findings.first() {
         return first.text.clone();
     }
-    let missing: usize = job.groups.iter().map(|group| group.missing().len()).max().unwrap_or(0);
-    let but = if missing > 0 {
-        format!(", but {} of one group are missing", text::count(missing, "dump"))
+    let missing: usize =
+        job.groups.iter().map(|group| group.ranks_without_dump().len()).max().unwrap_or(0);
+    let missing_note = if missing > 0 {
+        format!(", but {} of one group are missing", text::count_text(missing, "dump"))
     } else {
         String::new()
     };
-    format!("nothing wrong was found in {}{but}", text::count(job.dumps.len(), "dump"))
+    format!(
+        "nothing wrong was found in {}{missing_note}",
+        text::count_text(job.dumps.len(), "dump")
+    )
 }
 
 /// For people: the verdict in the first line, what else was found, and where each rank is.
-pub(super) fn text(job: &Job, findings: &[Finding]) -> String {
+pub(super) fn report_text(job: &JobDumps, findings: &[Finding]) -> String {
     let mut lines = vec![headline(job, findings)];
     lines.extend(findings.iter().skip(1).map(|finding| format!("also: {}", finding.text)));
-    lines.extend(job.notes.iter().map(|note| format!("note: {note}")));
+    lines.extend(job.remarks.iter().map(|note| format!("note: {note}")));
     for group in &job.groups {
         lines.push(String::new());
-        lines.push(format!("group {} ({})", group.name, text::count(group.size, "rank")));
-        let missing = group.missing();
+        lines.push(format!("group {} ({})", group.name, text::count_text(group.size, "rank")));
+        let missing = group.ranks_without_dump();
         if !missing.is_empty() {
-            lines.push(format!("  no dump of {}", text::ranks(&missing)));
+            lines.push(format!("  no dump of {}", text::ranks_text(&missing)));
         }
-        for (&rank, line) in group.lines.iter().take(RANKS_SHOWN) {
+        for (&rank, line) in group.timelines.iter().take(MAX_RANKS_SHOWN) {
             let last = last_finished(job, group, rank).map_or_else(
                 || "it has finished nothing here".to_owned(),
                 |entry| format!("last finished here: {}", entry.description),
             );
-            let now = job.whereabouts(line.dump);
-            lines.push(format!("  {}: {last}; {now}", group.who(rank)));
+            let activity = job.current_activity(line.dump_index);
+            lines.push(format!("  {}: {last}; {activity}", group.describe_rank(rank)));
             if let Some(failure) = &line.failure {
                 lines.push(format!("    failed: {}", failure.message));
             }
         }
-        if group.lines.len() > RANKS_SHOWN {
-            lines.push(format!("  and {} more", group.lines.len() - RANKS_SHOWN));
+        if group.timelines.len() > MAX_RANKS_SHOWN {
+            lines.push(format!("  and {} more", group.timelines.len() - MAX_RANKS_SHOWN));
         }
     }
     lines.join("\n") + "\n"
 }
 
-fn last_finished<'a>(job: &'a Job, group: &'a Group, rank: usize) -> Option<&'a Entry> {
-    let calls = job.calls(group.lines.get(&rank)?).map(|(_, entry)| entry);
+fn last_finished<'a>(
+    job: &'a JobDumps,
+    group: &'a JobGroup,
+    rank: usize,
+) -> Option<&'a OperationRecord> {
+    let calls = job.calls(group.timelines.get(&rank)?).map(|(_, entry)| entry);
     calls.filter(|entry| !entry.has_failed() && !entry.is_under_way()).last()
 }
 
 /// For programs.
-pub(super) fn json(job: &Job, findings: &[Finding]) -> Value {
+pub(super) fn report_json(job: &JobDumps, findings: &[Finding]) -> Value {
     let finding = |finding: &Finding| {
         let group = &job.groups[finding.group];
         let culprit = |&rank: &usize| {
@@ -82,15 +90,15 @@ pub(super) fn json(job: &Job, findings: &[Finding]) -> Value {
     json!({
         "verdict": headline(job, findings),
         "findings": findings.iter().map(finding).collect::<Vec<_>>(),
-        "notes": job.notes,
-        "groups": job.groups.iter().map(|group| describe(job, group)).collect::<Vec<_>>(),
+        "notes": job.remarks,
+        "groups": job.groups.iter().map(|group| group_json(job, group)).collect::<Vec<_>>(),
     })
 }
 
-fn describe(job: &Job, group: &Group) -> Value {
+fn group_json(job: &JobDumps, group: &JobGroup) -> Value {
     let rank = |&rank: &usize| {
-        let line = &group.lines[&rank];
-        let dump = &job.dumps[line.dump];
+        let line = &group.timelines[&rank];
+        let dump = &job.dumps[line.dump_index];
         json!({
             "rank": rank,
             "job_rank": dump.rank,
@@ -98,7 +106,7 @@ fn describe(job: &Job, group: &Group) -> Value {
             "host": dump.host,
             "file": dump.file,
             "last_finished": last_finished(job, group, rank).map(|entry| entry.description.as_str()),
-            "now": job.whereabouts(line.dump),
+            "now": job.current_activity(line.dump_index),
             "failure": line.failure.as_ref().map(|failure| json!({
                 "kind": failure.kind,
                 "message": failure.message,
@@ -110,7 +118,7 @@ fn describe(job: &Job, group: &Group) -> Value {
         "name": group.name,
         "id": format!("{:016x}", group.id),
         "size": group.size,
-        "missing": group.missing(),
-        "ranks": group.lines.keys().map(rank).collect::<Vec<_>>(),
+        "missing": group.ranks_without_dump(),
+        "ranks": group.timelines.keys().map(rank).collect::<Vec<_>>(),
     })
 }

@@ -3,70 +3,81 @@
 //! No clock is compared with another: whoever comes last to an operation that all must enter has
 //! the shortest time in it, and the next shortest is at least how long everybody else has waited.
 
-use super::{Class, Finding};
-use crate::dump::State;
-use crate::job::Job;
+use super::{Finding, FindingClass};
+use crate::job::JobDumps;
+use crate::recorder_dump::OperationState;
 use crate::text;
 use std::collections::BTreeMap;
 
 /// Operations that end nowhere before all ranks have entered them.
-const TOGETHER: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all"];
+const SYNCHRONISING_COLLECTIVES: [&str; 5] =
+    ["all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all"];
 
 /// From how many operations on there is anything to say.
-const FEWEST: usize = 10;
+const MIN_OPERATIONS: usize = 10;
 
 /// What share of the operations, and of the time, the others must have waited for the same rank.
-const SHARE_OF_CALLS: f64 = 0.7;
-const SHARE_OF_TIME: f64 = 0.2;
+const MIN_SHARE_OF_CALLS: f64 = 0.7;
+const MIN_SHARE_OF_TIME: f64 = 0.2;
 
 /// And how long for each operation.
-const LEAST_NS: u64 = 1_000_000;
+const MIN_WAIT_PER_CALL_NS: u64 = 1_000_000;
 
-pub(super) fn find(job: &Job, number: usize) -> Option<Finding> {
+pub(super) fn find_straggler(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
     // How long each rank was in each operation.
     let mut times: BTreeMap<u64, Vec<(u64, usize)>> = BTreeMap::new();
     let (mut earliest, mut latest) = (u64::MAX, 0);
-    for (&rank, line) in &group.lines {
-        let dump = &job.dumps[line.dump];
+    for (&rank, line) in &group.timelines {
+        let dump = &job.dumps[line.dump_index];
         for (sequence, entry) in job.calls(line) {
-            let is_common = TOGETHER.iter().any(|name| entry.operation.starts_with(name));
+            let is_common =
+                SYNCHRONISING_COLLECTIVES.iter().any(|name| entry.operation.starts_with(name));
             let (Some(started), Some(ended)) = (entry.started_ns, entry.ended_ns) else { continue };
-            if is_common && entry.state == State::Done {
-                earliest = earliest.min(dump.on_the_wall(started));
-                latest = latest.max(dump.on_the_wall(ended));
-                let took = ended.saturating_sub(started);
-                times.entry(sequence).or_default().push((took, rank));
+            if is_common && entry.state == OperationState::Done {
+                earliest = earliest.min(dump.to_unix_ns(started));
+                latest = latest.max(dump.to_unix_ns(ended));
+                let duration = ended.saturating_sub(started);
+                times.entry(sequence).or_default().push((duration, rank));
             }
         }
     }
     // Only where all of them are known; of one rank alone there is nothing to say.
-    times.retain(|_, ranks| ranks.len() == group.lines.len() && ranks.len() > 1);
-    if times.len() < FEWEST {
+    times.retain(|_, ranks| ranks.len() == group.timelines.len() && ranks.len() > 1);
+    if times.len() < MIN_OPERATIONS {
         return None;
     }
-    let mut waited: BTreeMap<usize, (usize, u64)> = BTreeMap::new();
+    let mut waited_for_rank: BTreeMap<usize, (usize, u64)> = BTreeMap::new();
     for ranks in times.values_mut() {
         ranks.sort_unstable();
         let ((least, last), (next, _)) = (ranks[0], ranks[1]);
-        let (calls, time) = waited.entry(last).or_default();
+        let (calls, time) = waited_for_rank.entry(last).or_default();
         *calls += 1;
         *time += next - least;
     }
-    let (&rank, &(calls, time)) = waited.iter().max_by_key(|(_, (_, time))| *time)?;
+    let (&rank, &(calls, time)) = waited_for_rank.iter().max_by_key(|(_, (_, time))| *time)?;
     let span = latest.saturating_sub(earliest);
     let shares = (calls as f64 / times.len() as f64, time as f64 / span.max(1) as f64);
-    if shares.0 < SHARE_OF_CALLS || shares.1 < SHARE_OF_TIME || time / (calls as u64) < LEAST_NS {
+    if shares.0 < MIN_SHARE_OF_CALLS
+        || shares.1 < MIN_SHARE_OF_TIME
+        || time / (calls as u64) < MIN_WAIT_PER_CALL_NS
+    {
         return None;
     }
     let text = format!(
         "{} was the last to enter {calls} of {} operations of group {}; the others waited {} for it, {:.0} % of \
          the time",
-        group.who(rank),
+        group.describe_rank(rank),
         times.len(),
         group.name,
-        text::span(time),
+        text::span_text(time),
         shares.1 * 100.0
     );
-    Some(Finding { class: Class::Slow, group: number, text, culprits: vec![rank], since: earliest })
+    Some(Finding {
+        class: FindingClass::Slow,
+        group: number,
+        text,
+        culprits: vec![rank],
+        since: earliest,
+    })
 }

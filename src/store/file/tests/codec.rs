@@ -1,6 +1,8 @@
 //! Records to bytes and back, and what becomes of bytes that nobody wrote.
 
-use crate::store::file::record::{Header, Item, MAGIC, Process, Record, VERSION, Violation};
+use crate::store::file::record::{
+    DecodedItem, FileFormatError, FileHeader, LogRecord, MAGIC, ProcessIdentity, VERSION,
+};
 use crate::store::file::replay::replay;
 use crate::store::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use proptest::collection::vec;
@@ -8,30 +10,30 @@ use proptest::prelude::*;
 
 /// A record that owns its bytes.
 #[derive(Clone, Debug)]
-enum Owned {
+enum OwnedRecord {
     Set(Vec<u8>, Vec<u8>),
     MultiSet(Vec<(Vec<u8>, Vec<u8>)>),
     Append(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
     Push(Vec<u8>, Vec<u8>),
     Pop(Vec<u8>),
-    Join(Process),
+    Join(ProcessIdentity),
     Leave(u32),
 }
 
-impl Owned {
-    fn borrow(&self) -> Record<'_> {
+impl OwnedRecord {
+    fn as_record(&self) -> LogRecord<'_> {
         match self {
-            Self::Set(key, value) => Record::Set { key, value },
-            Self::MultiSet(pairs) => {
-                Record::MultiSet(pairs.iter().map(|(key, value)| (&key[..], &value[..])).collect())
-            }
-            Self::Append(key, bytes) => Record::Append { key, bytes },
-            Self::Delete(key) => Record::Delete { key },
-            Self::Push(queue, item) => Record::Push { queue, item },
-            Self::Pop(queue) => Record::Pop { queue },
-            Self::Join(process) => Record::Join(process.clone()),
-            Self::Leave(member) => Record::Leave { member: *member },
+            Self::Set(key, value) => LogRecord::Set { key, value },
+            Self::MultiSet(pairs) => LogRecord::MultiSet(
+                pairs.iter().map(|(key, value)| (&key[..], &value[..])).collect(),
+            ),
+            Self::Append(key, bytes) => LogRecord::Append { key, bytes },
+            Self::Delete(key) => LogRecord::Delete { key },
+            Self::Push(queue, item) => LogRecord::Push { queue, item },
+            Self::Pop(queue) => LogRecord::Pop { queue },
+            Self::Join(process) => LogRecord::Join(process.clone()),
+            Self::Leave(member) => LogRecord::Leave { member: *member },
         }
     }
 }
@@ -40,33 +42,44 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..40)
 }
 
-fn process() -> impl Strategy<Value = Process> {
+fn process() -> impl Strategy<Value = ProcessIdentity> {
     let began = proptest::option::of(1..u64::MAX);
-    (any::<u32>(), began, "[a-z/0-9]{0,20}", "[a-z.]{0,20}")
-        .prop_map(|(pid, began, pid_space, host)| Process { pid, began, pid_space, host })
-}
-
-fn record() -> impl Strategy<Value = Owned> {
-    prop_oneof![
-        (bytes(), bytes()).prop_map(|(key, value)| Owned::Set(key, value)),
-        vec((bytes(), bytes()), 0..5).prop_map(Owned::MultiSet),
-        (bytes(), bytes()).prop_map(|(key, value)| Owned::Append(key, value)),
-        bytes().prop_map(Owned::Delete),
-        (bytes(), bytes()).prop_map(|(queue, item)| Owned::Push(queue, item)),
-        bytes().prop_map(Owned::Pop),
-        process().prop_map(Owned::Join),
-        any::<u32>().prop_map(Owned::Leave),
-    ]
-}
-
-fn header() -> impl Strategy<Value = Header> {
-    let world_size = proptest::option::of(1..u32::MAX);
-    (any::<u64>(), world_size, "\\PC{0,30}", process()).prop_map(
-        |(made_at, world_size, job_id, made_by)| Header { made_at, world_size, job_id, made_by },
+    (any::<u32>(), began, "[a-z/0-9]{0,20}", "[a-z.]{0,20}").prop_map(
+        |(pid, began, pid_space, host)| ProcessIdentity {
+            pid,
+            start_ticks: began,
+            pid_namespace: pid_space,
+            host,
+        },
     )
 }
 
-fn encoded(record: &Record<'_>) -> Vec<u8> {
+fn record() -> impl Strategy<Value = OwnedRecord> {
+    prop_oneof![
+        (bytes(), bytes()).prop_map(|(key, value)| OwnedRecord::Set(key, value)),
+        vec((bytes(), bytes()), 0..5).prop_map(OwnedRecord::MultiSet),
+        (bytes(), bytes()).prop_map(|(key, value)| OwnedRecord::Append(key, value)),
+        bytes().prop_map(OwnedRecord::Delete),
+        (bytes(), bytes()).prop_map(|(queue, item)| OwnedRecord::Push(queue, item)),
+        bytes().prop_map(OwnedRecord::Pop),
+        process().prop_map(OwnedRecord::Join),
+        any::<u32>().prop_map(OwnedRecord::Leave),
+    ]
+}
+
+fn header() -> impl Strategy<Value = FileHeader> {
+    let world_size = proptest::option::of(1..u32::MAX);
+    (any::<u64>(), world_size, "\\PC{0,30}", process()).prop_map(
+        |(made_at, world_size, job_id, made_by)| FileHeader {
+            created_at: made_at,
+            world_size,
+            job_id,
+            created_by: made_by,
+        },
+    )
+}
+
+fn encoded(record: &LogRecord<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     record.encode(&mut bytes);
     bytes
@@ -74,11 +87,16 @@ fn encoded(record: &Record<'_>) -> Vec<u8> {
 
 fn encoded_header() -> Vec<u8> {
     let mut bytes = Vec::new();
-    let header = Header {
-        made_at: 5,
+    let header = FileHeader {
+        created_at: 5,
         world_size: Some(2),
         job_id: "a job".to_owned(),
-        made_by: Process { pid: 7, began: None, pid_space: "x".to_owned(), host: "h".to_owned() },
+        created_by: ProcessIdentity {
+            pid: 7,
+            start_ticks: None,
+            pid_namespace: "x".to_owned(),
+            host: "h".to_owned(),
+        },
     };
     header.encode(&mut bytes);
     bytes
@@ -86,40 +104,40 @@ fn encoded_header() -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn records_survive_their_bytes(record in record(), behind in bytes()) {
-        let mut bytes = encoded(&record.borrow());
+    fn records_round_trip(record in record(), behind in bytes()) {
+        let mut bytes = encoded(&record.as_record());
         let length = bytes.len();
         bytes.extend(behind);
-        prop_assert_eq!(Record::decode(&bytes), Ok(Item::Whole(record.borrow(), length)));
+        prop_assert_eq!(LogRecord::decode(&bytes), Ok(DecodedItem::Complete(record.as_record(), length)));
         for end in 0..length {
-            let partial = Record::decode(&bytes[..end]);
-            let is_short = matches!(partial, Ok(Item::Partial(needed)) if needed > end && needed <= length);
+            let partial = LogRecord::decode(&bytes[..end]);
+            let is_short = matches!(partial, Ok(DecodedItem::Partial(needed)) if needed > end && needed <= length);
             prop_assert!(is_short, "{:?} of {} bytes", partial, end);
         }
     }
 
     #[test]
-    fn headers_survive_their_bytes(header in header(), behind in bytes()) {
+    fn headers_round_trip(header in header(), behind in bytes()) {
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         let length = bytes.len();
         bytes.extend(behind);
-        prop_assert_eq!(Header::decode(&bytes), Ok(Item::Whole(header, length)));
+        prop_assert_eq!(FileHeader::decode(&bytes), Ok(DecodedItem::Complete(header, length)));
         for end in 0..length {
-            let partial = Header::decode(&bytes[..end]);
-            let is_short = matches!(partial, Ok(Item::Partial(needed)) if needed > end && needed <= length);
+            let partial = FileHeader::decode(&bytes[..end]);
+            let is_short = matches!(partial, Ok(DecodedItem::Partial(needed)) if needed > end && needed <= length);
             prop_assert!(is_short, "{:?} of {} bytes", partial, end);
         }
     }
 
     #[test]
-    fn any_truncation_gives_exactly_the_records_that_are_whole(records in vec(record(), 0..8)) {
+    fn truncated_log_keeps_its_complete_records(records in vec(record(), 0..8)) {
         // A member that nobody is cannot leave.
-        let records: Vec<_> = records.iter().filter(|r| !matches!(r, Owned::Leave(_))).collect();
+        let records: Vec<_> = records.iter().filter(|r| !matches!(r, OwnedRecord::Leave(_))).collect();
         let mut bytes = encoded_header();
         let mut ends = vec![bytes.len()];
         for record in &records {
-            record.borrow().encode(&mut bytes);
+            record.as_record().encode(&mut bytes);
             ends.push(bytes.len());
         }
         for end in 0..=bytes.len() {
@@ -132,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_harm(bytes in vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
         drop(replay(&bytes));
         let behind_magic = [&MAGIC[..], &bytes].concat();
         drop(replay(&behind_magic));
@@ -141,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_of_any_bytes_with_a_checksum_is_read_without_harm(
+    fn valid_checksum_on_any_body_is_read_without_panic(
         kind in 0_u8..10,
         body in vec(prop_oneof![0_u8..4, any::<u8>()], 0..80),
     ) {
@@ -155,30 +173,30 @@ proptest! {
         match replay(&bytes) {
             Ok((replay, whole)) => prop_assert_eq!((replay.records(), whole), (1, bytes.len())),
             Err((at, violation)) => {
-                prop_assert_eq!((at, violation), (encoded_header().len(), Violation::Content));
+                prop_assert_eq!((at, violation), (encoded_header().len(), FileFormatError::InvalidContent));
             }
         }
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn every_flipped_bit_is_detected(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let header = encoded_header();
-        let mut bytes = [header.clone(), encoded(&Record::Set { key: b"key", value: b"value" })].concat();
+        let mut bytes = [header.clone(), encoded(&LogRecord::Set { key: b"key", value: b"value" })].concat();
         let place = place.index(bytes.len());
         bytes[place] ^= 1_u8 << bit;
         match replay(&bytes) {
             Ok(_) => prop_assert!(false, "nothing was noticed at {place}"),
             Err((at, violation)) => {
                 prop_assert_eq!(at, if place < header.len() { 0 } else { header.len() });
-                prop_assert_eq!(violation == Violation::NotAStore, place < 8);
-                prop_assert_eq!(matches!(violation, Violation::Version(_)), (8..12).contains(&place));
+                prop_assert_eq!(violation == FileFormatError::BadMagic, place < 8);
+                prop_assert_eq!(matches!(violation, FileFormatError::UnsupportedVersion(_)), (8..12).contains(&place));
             }
         }
     }
 }
 
 #[test]
-fn the_bytes_are_those_of_the_documentation() {
+fn encoding_matches_the_documented_format() {
     let mut expected = MAGIC.to_vec();
     let body = [
         &5_u64.to_le_bytes()[..],
@@ -199,25 +217,25 @@ fn the_bytes_are_those_of_the_documentation() {
     let body = b"\x01\x01\0\0\0k\x02\0\0\0vw";
     let expected =
         [b"\x0c\0\0\0\xf3\xff\xff\xff", &blake3::hash(body).as_bytes()[..8], body].concat();
-    assert_eq!(encoded(&Record::Set { key: b"k", value: b"vw" }), expected);
+    assert_eq!(encoded(&LogRecord::Set { key: b"k", value: b"vw" }), expected);
 }
 
 #[test]
-fn lengths_beyond_the_limits_are_refused_before_there_are_so_many_bytes() {
+fn excessive_lengths_are_refused_from_the_header() {
     let huge = u32::MAX.to_le_bytes();
     let head = [&huge[..], &0_u32.to_le_bytes(), &[0; 8]].concat();
-    assert_eq!(Record::decode(&head), Err(Violation::Length));
+    assert_eq!(LogRecord::decode(&head), Err(FileFormatError::InvalidLength));
     let header = [&MAGIC[..], &VERSION.to_le_bytes(), &head].concat();
-    assert_eq!(Header::decode(&header), Err(Violation::Length));
+    assert_eq!(FileHeader::decode(&header), Err(FileFormatError::InvalidLength));
     // Zeros, as a file that was made longer has them, are no torn record.
-    assert_eq!(Record::decode(&[0; 64]), Err(Violation::Length));
+    assert_eq!(LogRecord::decode(&[0; 64]), Err(FileFormatError::InvalidLength));
     for (key, value) in [(MAX_KEY_BYTES + 1, 0), (0, MAX_VALUE_BYTES + 1)] {
         let (key, value) = (vec![0; key], vec![0; value]);
-        let bytes = encoded(&Record::Set { key: &key, value: &value });
-        assert_eq!(Record::decode(&bytes), Err(Violation::Content));
+        let bytes = encoded(&LogRecord::Set { key: &key, value: &value });
+        assert_eq!(LogRecord::decode(&bytes), Err(FileFormatError::InvalidContent));
     }
     let (key, value) = (vec![1; MAX_KEY_BYTES], vec![2; MAX_VALUE_BYTES]);
-    let largest = Record::Set { key: &key, value: &value };
+    let largest = LogRecord::Set { key: &key, value: &value };
     let bytes = encoded(&largest);
-    assert_eq!(Record::decode(&bytes), Ok(Item::Whole(largest, bytes.len())));
+    assert_eq!(LogRecord::decode(&bytes), Ok(DecodedItem::Complete(largest, bytes.len())));
 }

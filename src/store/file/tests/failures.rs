@@ -1,16 +1,16 @@
 //! Files that are something else, damaged, or taken away, and a lock that somebody keeps.
 
-use super::{Folder, open, open_as, soon};
+use super::{Folder, open, open_as, test_deadline};
 use crate::base::{Deadline, ErrorKind};
 use crate::store::Store as _;
 use crate::store::file::{FileOptions, FileStore};
 use crate::store::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::sys::file::{self, Lock};
+use crate::sys::file::{self, FileLock};
 use std::fs::{self, File};
 use std::path::Path;
 
 #[test]
-fn what_is_no_store_is_refused_and_left_alone() {
+fn foreign_files_are_refused_and_unchanged() {
     let folder = Folder::new();
     let path = folder.file();
     for text in [&b"l"[..], b"a letter\n", b"\x89PNG\r\n\x1a\n", &[0; 4096]] {
@@ -32,13 +32,13 @@ fn what_is_no_store_is_refused_and_left_alone() {
 }
 
 #[test]
-fn damage_is_an_error_that_says_where_and_is_never_repaired() {
+fn damage_is_reported_with_offset_and_not_repaired() {
     let folder = Folder::new();
     let path = folder.file();
     let store = open(&path);
     let offset = fs::metadata(&path).unwrap().len();
-    store.set(b"k", b"value", &soon()).unwrap();
-    store.set(b"l", b"other", &soon()).unwrap();
+    store.set(b"k", b"value", &test_deadline()).unwrap();
+    store.set(b"l", b"other", &test_deadline()).unwrap();
     let good = fs::read(&path).unwrap();
     let first = usize::try_from(offset).unwrap();
     for place in [first, first + 5, first + 9, first + 20] {
@@ -60,16 +60,16 @@ fn damage_is_an_error_that_says_where_and_is_never_repaired() {
 }
 
 #[test]
-fn a_file_that_is_taken_away_or_cut_is_an_error_of_every_call() {
+fn removed_or_truncated_file_fails_every_call() {
     let folder = Folder::new();
     let path = folder.file();
     let store = open(&path);
-    store.set(b"k", b"v", &soon()).unwrap();
+    store.set(b"k", b"v", &test_deadline()).unwrap();
     fs::remove_file(&path).unwrap();
     for error in [
-        store.set(b"k", b"w", &soon()).unwrap_err(),
-        store.get(b"k", &soon()).unwrap_err(),
-        store.wait(&[b"other"], &soon()).unwrap_err(),
+        store.set(b"k", b"w", &test_deadline()).unwrap_err(),
+        store.get(b"k", &test_deadline()).unwrap_err(),
+        store.wait(&[b"other"], &test_deadline()).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.message().contains("removed by somebody"), "{error}");
@@ -81,20 +81,20 @@ fn a_file_that_is_taken_away_or_cut_is_an_error_of_every_call() {
     drop(other);
 
     let store = open(&path);
-    store.set(b"k", b"v", &soon()).unwrap();
+    store.set(b"k", b"v", &test_deadline()).unwrap();
     fs::write(&path, b"").unwrap();
-    let error = store.get(b"k", &soon()).unwrap_err();
+    let error = store.get(b"k", &test_deadline()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Connection);
     assert!(error.message().contains("shorter"), "{error}");
 }
 
 #[test]
-fn a_lock_that_somebody_keeps_ends_the_wait_for_it_at_the_deadline() {
+fn lock_held_elsewhere_times_out_at_the_deadline() {
     let folder = Folder::new();
     let path = folder.file();
     let store = open(&path);
     let other = File::options().read(true).write(true).open(&path).unwrap();
-    assert!(file::try_lock(&other, Lock::Exclusive).unwrap());
+    assert!(file::try_lock(&other, FileLock::Exclusive).unwrap());
     let short = || Deadline::after_ms(50);
     for error in [
         store.set(b"k", b"v", &short()).unwrap_err(),
@@ -108,12 +108,12 @@ fn a_lock_that_somebody_keeps_ends_the_wait_for_it_at_the_deadline() {
     }
     file::unlock(&other).unwrap();
     // Whoever reads does not keep others from reading.
-    assert!(file::try_lock(&other, Lock::Shared).unwrap());
+    assert!(file::try_lock(&other, FileLock::Shared).unwrap());
     assert_eq!(store.num_keys(&short()).unwrap(), 0);
     let error = store.set(b"k", b"v", &short()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     drop(other);
-    store.set(b"k", b"v", &soon()).unwrap();
+    store.set(b"k", b"v", &test_deadline()).unwrap();
     // A wait that began before still names what is missing.
     let other = File::options().read(true).write(true).open(&path).unwrap();
     let error = store.wait(&[b"k", b"missing"], &short()).unwrap_err();
@@ -127,22 +127,22 @@ fn keys_values_and_job_ids_have_limits() {
     let store = open(&folder.file());
     let (key, long_key) = (vec![b'k'; MAX_KEY_BYTES], vec![b'k'; MAX_KEY_BYTES + 1]);
     let (value, long_value) = (vec![1; MAX_VALUE_BYTES], vec![1; MAX_VALUE_BYTES + 1]);
-    store.set(&key, &value, &soon()).unwrap();
-    assert_eq!(store.get(&key, &soon()).unwrap(), value);
-    store.append(&key, &value, &soon()).unwrap();
-    assert_eq!(store.get(&key, &soon()).unwrap().len(), 2 * MAX_VALUE_BYTES);
+    store.set(&key, &value, &test_deadline()).unwrap();
+    assert_eq!(store.get(&key, &test_deadline()).unwrap(), value);
+    store.append(&key, &value, &test_deadline()).unwrap();
+    assert_eq!(store.get(&key, &test_deadline()).unwrap().len(), 2 * MAX_VALUE_BYTES);
     for error in [
-        store.set(&long_key, b"", &soon()).unwrap_err(),
-        store.get(&long_key, &soon()).unwrap_err(),
-        store.set(b"k", &long_value, &soon()).unwrap_err(),
-        store.append(b"k", &long_value, &soon()).unwrap_err(),
-        store.compare_set(b"k", b"", &long_value, &soon()).unwrap_err(),
-        store.queue_push(b"q", &long_value, &soon()).unwrap_err(),
-        store.multi_set(&[(b"k", b"v"), (&long_key, b"v")], &soon()).unwrap_err(),
+        store.set(&long_key, b"", &test_deadline()).unwrap_err(),
+        store.get(&long_key, &test_deadline()).unwrap_err(),
+        store.set(b"k", &long_value, &test_deadline()).unwrap_err(),
+        store.append(b"k", &long_value, &test_deadline()).unwrap_err(),
+        store.compare_set(b"k", b"", &long_value, &test_deadline()).unwrap_err(),
+        store.queue_push(b"q", &long_value, &test_deadline()).unwrap_err(),
+        store.multi_set(&[(b"k", b"v"), (&long_key, b"v")], &test_deadline()).unwrap_err(),
         open_as(&folder.0.join("other"), None, &"j".repeat(5000)).unwrap_err(),
         open_as(&folder.0.join("other"), Some(1 << 40), "").unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
-    assert_eq!(store.num_keys(&soon()).unwrap(), 1);
+    assert_eq!(store.num_keys(&test_deadline()).unwrap(), 1);
 }

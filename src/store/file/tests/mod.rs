@@ -6,7 +6,7 @@ mod failures;
 mod torn;
 mod users;
 
-use super::record::{Process, Record};
+use super::record::{LogRecord, ProcessIdentity};
 use super::{FileOptions, FileStore, members};
 use crate::base::{Deadline, Result};
 use std::fs;
@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Enough for anything that succeeds.
-fn soon() -> Deadline {
+fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
@@ -49,26 +49,31 @@ fn open(path: &Path) -> FileStore {
 }
 
 fn open_as(path: &Path, world_size: Option<usize>, job_id: &str) -> Result<FileStore> {
-    let options = FileOptions { world_size, job_id: job_id.to_owned(), together: false };
-    FileStore::open(path, &options, &soon())
+    let options = FileOptions { world_size, job_id: job_id.to_owned(), is_rendezvous: false };
+    FileStore::open(path, &options, &test_deadline())
 }
 
 /// A process of this host that has ended.
-fn ended_process() -> Process {
+fn ended_process() -> ProcessIdentity {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
     // No process began when the host did, so that it does not matter if the id is taken again.
-    Process { pid, began: Some(1), ..members::this_process() }
+    ProcessIdentity { pid, start_ticks: Some(1), ..members::this_process() }
 }
 
 /// A process of which only its own host knows whether it is there.
-fn distant_process() -> Process {
-    Process { pid: 1, began: Some(1), pid_space: "elsewhere".to_owned(), host: "far".to_owned() }
+fn remote_process() -> ProcessIdentity {
+    ProcessIdentity {
+        pid: 1,
+        start_ticks: Some(1),
+        pid_namespace: "elsewhere".to_owned(),
+        host: "far".to_owned(),
+    }
 }
 
 /// Writes a record to the end of a file, as another process would.
-fn write_behind(path: &Path, record: &Record<'_>) {
+fn append_record(path: &Path, record: &LogRecord<'_>) {
     let mut bytes = fs::read(path).unwrap();
     record.encode(&mut bytes);
     fs::write(path, bytes).unwrap();

@@ -5,17 +5,17 @@
 //! bytes with the calls, and the server's bytes.
 
 use super::super::client::TcpStore;
-use super::super::connection::{Connection, Failure};
-use super::super::proto::{Bytes, Request};
-use crate::base::fuzz::Script;
+use super::super::connection::{RequestFailure, StoreConnection};
+use super::super::proto::{Bytes, StoreRequest};
+use crate::base::fuzz::FuzzScript;
 use crate::base::{Deadline, Error, ErrorKind};
 use crate::store::Store as _;
-use crate::sys::stream::Stream;
+use crate::sys::stream::SocketStream;
 use crate::sys::unix;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-const CALLS: usize = 4;
+const CALL_COUNT: usize = 4;
 /// What the client believes is the number of its first PING, whichever process it is.
 const NONCE: u32 = 9059;
 /// Far more than any call needs, since the server has ended already.
@@ -26,10 +26,10 @@ const LIMIT_MS: u64 = 60_000;
 /// # Panics
 /// Where the client does what it must never do.
 pub fn client(input: &[u8]) {
-    let mut script = Script(input);
-    let Some(mode) = script.byte() else { return };
-    let calls = script.take(CALLS);
-    let Some((connection, server)) = connection(script.0) else { return };
+    let mut script = FuzzScript(input);
+    let Some(mode) = script.next_byte() else { return };
+    let calls = script.take_bytes(CALL_COUNT);
+    let Some((connection, server)) = connection_with_input(script.0) else { return };
     if mode & 1 == 0 {
         // It reads what it is sent, as far as the client can tell.
         let outcome = server.shutdown(Shutdown::Write);
@@ -38,64 +38,68 @@ pub fn client(input: &[u8]) {
         drop(server);
     }
     let deadline = Deadline::after_ms(LIMIT_MS);
-    let got = if mode & 2 == 0 {
-        converse(connection, calls, &deadline)
+    let received = if mode & 2 == 0 {
+        call_connection(connection, calls, &deadline)
     } else {
-        operate(&TcpStore::over(connection), calls, &deadline)
+        call_store(&TcpStore::from_connection(connection), calls, &deadline)
     };
-    assert!(got <= script.0.len(), "{got} bytes out of {}", script.0.len());
+    assert!(received <= script.0.len(), "{received} bytes out of {}", script.0.len());
     assert!(!deadline.has_passed(), "it waited for a server that had ended");
 }
 
 /// A connection whose other end has sent these bytes; `None` where they are too many for that.
-fn connection(bytes: &[u8]) -> Option<(Connection, UnixStream)> {
+fn connection_with_input(bytes: &[u8]) -> Option<(StoreConnection, UnixStream)> {
     let (ours, theirs) = unix::pair().expect("a pair of sockets");
-    let stream = Stream::from_unix(ours).expect("a stream");
+    let stream = SocketStream::from_unix(ours).expect("a stream");
     let sent = if bytes.is_empty() { 0 } else { unix::send(&theirs, bytes, None).ok()? };
-    (sent == bytes.len()).then(|| (Connection::new(stream, false).with_nonce(NONCE), theirs))
+    (sent == bytes.len()).then(|| (StoreConnection::new(stream, false).with_nonce(NONCE), theirs))
 }
 
 fn keys() -> Vec<Bytes<'static>> {
     [&b"/a"[..], b"/b", b"/c"].map(Bytes::Borrowed).to_vec()
 }
 
-fn sizes(values: &[Vec<u8>]) -> usize {
+fn total_len(values: &[Vec<u8>]) -> usize {
     values.iter().map(Vec::len).sum()
 }
 
 /// Makes calls on the connection itself, up to the first that fails. Returns how many bytes they
 /// gave.
-fn converse(mut connection: Connection, calls: &[u8], deadline: &Deadline) -> usize {
-    let mut got = 0;
+fn call_connection(mut connection: StoreConnection, calls: &[u8], deadline: &Deadline) -> usize {
+    let mut received = 0;
     for call in calls {
-        match call_on(&mut connection, *call, deadline) {
-            Ok(count) => got += count,
-            Err(Failure::Timeout) => panic!("call {call} waited"),
+        match connection_call(&mut connection, *call, deadline) {
+            Ok(count) => received += count,
+            Err(RequestFailure::Timeout) => panic!("call {call} waited"),
             Err(_) => break,
         }
     }
-    got
+    received
 }
 
-fn call_on(connection: &mut Connection, call: u8, deadline: &Deadline) -> Result<usize, Failure> {
+fn connection_call(
+    connection: &mut StoreConnection,
+    call: u8,
+    deadline: &Deadline,
+) -> Result<usize, RequestFailure> {
     let (keys, key) = (keys(), Bytes::Borrowed(&b"/k"[..]));
     Ok(match call % 13 {
-        0 => connection.introduce(None, deadline).map(|()| 0)?,
+        0 => connection.validate(None, deadline).map(|()| 0)?,
         1 => connection.ping(deadline).map(|()| 0)?,
-        2 => connection.number(deadline).map(|_| 0)?,
-        3 => connection.bytes(deadline)?.len(),
-        4 => connection.ready(deadline).map(|_| 0)?,
+        2 => connection.read_i64(deadline).map(|_| 0)?,
+        3 => connection.read_bytes(deadline)?.len(),
+        4 => connection.read_ready(deadline).map(|_| 0)?,
         5 => connection.wait(&keys, deadline).map(|_| 0)?,
         6 => connection.barrier(&key, 2, deadline).map(|_| 0)?,
         7 => connection.get(&key, deadline)?.map_or(0, |value| value.len()),
-        8 => connection.multi_get(&keys, deadline)?.map_or(0, |values| sizes(&values)),
+        8 => connection.multi_get(&keys, deadline)?.map_or(0, |values| total_len(&values)),
         9 => {
-            connection.send(&[Request::ListKeys], deadline)?;
-            sizes(&connection.list(deadline)?)
+            connection.send(&[StoreRequest::ListKeys], deadline)?;
+            total_len(&connection.read_list(deadline)?)
         }
         10 => connection.pop(&key, deadline)?.map_or(0, |value| value.len()),
         11 => {
-            let missing = connection.missing(&keys)?;
+            let missing = connection.find_missing(&keys)?;
             assert!(missing.iter().all(|&position| position < keys.len()));
             0
         }
@@ -107,21 +111,21 @@ fn call_on(connection: &mut Connection, call: u8, deadline: &Deadline) -> Result
 }
 
 /// Makes calls on a store that finds nobody at its server's address once the connection is lost.
-fn operate(store: &TcpStore, calls: &[u8], deadline: &Deadline) -> usize {
-    let mut got = 0;
+fn call_store(store: &TcpStore, calls: &[u8], deadline: &Deadline) -> usize {
+    let mut received = 0;
     for call in calls {
-        match operation(store, *call, deadline) {
-            Ok(count) => got += count,
+        match store_call(store, *call, deadline) {
+            Ok(count) => received += count,
             Err(error) => assert!(
                 matches!(error.kind(), ErrorKind::Connection | ErrorKind::NotANumber),
                 "call {call}: {error}"
             ),
         }
     }
-    got
+    received
 }
 
-fn operation(store: &TcpStore, call: u8, deadline: &Deadline) -> Result<usize, Error> {
+fn store_call(store: &TcpStore, call: u8, deadline: &Deadline) -> Result<usize, Error> {
     let keys = [&b"a"[..], b"b", b"c"];
     Ok(match call % 18 {
         0 => store.set(b"k", b"v", deadline).map(|()| 0)?,
@@ -140,10 +144,10 @@ fn operation(store: &TcpStore, call: u8, deadline: &Deadline) -> Result<usize, E
         9 => {
             let values = store.multi_get(&keys, deadline)?;
             assert_eq!(values.len(), keys.len());
-            sizes(&values)
+            total_len(&values)
         }
         10 => store.multi_set(&[(b"a", b"1"), (b"b", b"2")], deadline).map(|()| 0)?,
-        11 => sizes(&store.list_keys(deadline)?),
+        11 => total_len(&store.list_keys(deadline)?),
         12 => store.queue_push(b"q", b"i", deadline).map(|()| 0)?,
         13 => store.queue_pop(b"q", deadline)?.len(),
         14 => store.queue_try_pop(b"q", deadline)?.map_or(0, |item| item.len()),
@@ -153,6 +157,6 @@ fn operation(store: &TcpStore, call: u8, deadline: &Deadline) -> Result<usize, E
             0
         }
         16 => store.barrier(b"b", 2, deadline).map(|()| 0)?,
-        _ => store.arrivals(deadline).map(|_| 0)?,
+        _ => store.worker_count(deadline).map(|_| 0)?,
     })
 }

@@ -19,25 +19,25 @@ pub use server::server;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::fuzz::replay;
+    use crate::base::fuzz::replay_corpus;
 
     #[test]
-    fn the_servers_corpus() {
-        replay("store_server", server);
+    fn store_server_corpus_passes() {
+        replay_corpus("store_server", server);
     }
 
     #[test]
-    fn the_clients_corpus() {
-        replay("store_client", client);
+    fn store_client_corpus_passes() {
+        replay_corpus("store_client", client);
     }
 
     #[test]
-    fn the_requests_corpus() {
-        replay("store_requests", requests);
+    fn store_requests_corpus_passes() {
+        replay_corpus("store_requests", requests);
     }
 
     #[test]
-    fn the_secrets_corpus() {
-        replay("store_secret", secret);
+    fn store_secret_corpus_passes() {
+        replay_corpus("store_secret", secret);
     }
 }

@@ -3,145 +3,157 @@
 //!
 //! A script is a row of steps. The low two bits of a step's first byte are the client, and the
 //! others how many bytes of the script it sends; a client 3 means that one of them does something
-//! else ([`Server::special`]).
+//! else ([`FuzzServer::run_other_action`]).
 
 use super::super::handshake::ServerHandshake;
-use super::super::intake::Intake;
-use super::super::proto::{self, Request};
-use super::super::session::{ConnectionId, Refusal, Session};
-use crate::base::fuzz::Script;
+use super::super::proto::{self, StoreRequest};
+use super::super::request_handler::{ClientRejection, ConnectionId, RequestHandler};
+use super::super::request_reader::RequestReader;
+use crate::base::fuzz::FuzzScript;
 
 /// What the store may take: little, so that it gets full.
-const MAX_BYTES: usize = 8 << 10;
+const MAX_STORE_BYTES: usize = 8 << 10;
 /// How much of long texts a script sends at most, so that the memory that it takes stays small.
-const RUN_BYTES: usize = 64 << 10;
+const MAX_RUN_BYTES: usize = 64 << 10;
 
 /// Runs a script.
 ///
 /// # Panics
 /// Where the server does what it must never do.
 pub fn server(input: &[u8]) {
-    let mut script = Script(input);
-    let mut server = Server::new();
-    while let Some(step) = script.byte() {
-        let (who, count) = (usize::from(step & 3), usize::from(step >> 2));
-        if who < CLIENTS {
-            let piece = script.take(count + 1);
-            server.receive(who, piece);
+    let mut script = FuzzScript(input);
+    let mut server = FuzzServer::new();
+    while let Some(step) = script.next_byte() {
+        let (client_index, count) = (usize::from(step & 3), usize::from(step >> 2));
+        if client_index < CLIENTS {
+            let piece = script.take_bytes(count + 1);
+            server.receive(client_index, piece);
         } else {
-            server.special(count, &mut script);
+            server.run_other_action(count, &mut script);
         }
         server.check();
     }
     (0..CLIENTS).for_each(|who| server.replace(who));
     server.check();
-    assert!(server.session.is_idle(), "somebody who has gone still waits");
+    assert!(server.handler.is_idle(), "somebody who has gone still waits");
 }
 
 const CLIENTS: usize = 3;
 
-struct Client {
+struct FuzzClient {
     id: ConnectionId,
-    intake: Intake,
+    request_reader: RequestReader,
     /// All that was sent and is not yet part of a request.
-    said: Vec<u8>,
-    introduced: bool,
+    unparsed: Vec<u8>,
+    is_validated: bool,
     /// A WAIT or BARRIER has no answer yet.
-    waits: bool,
+    is_waiting: bool,
     answers: Vec<u8>,
 }
 
-impl Client {
+impl FuzzClient {
     fn new(id: ConnectionId) -> Self {
         Self {
             id,
-            intake: Intake::new(ServerHandshake::new(None).expect("no random bytes are needed")),
-            said: Vec::new(),
-            introduced: false,
-            waits: false,
+            request_reader: RequestReader::new(
+                ServerHandshake::new(None).expect("no random bytes are needed"),
+            ),
+            unparsed: Vec::new(),
+            is_validated: false,
+            is_waiting: false,
             answers: Vec::new(),
         }
     }
 
     /// The front of what was said must be this request, byte for byte.
-    fn has_said(&mut self, request: &Request<'_>) {
+    fn consume_request(&mut self, request: &StoreRequest<'_>) {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
-        assert!(self.said.starts_with(&bytes), "{request:?} was not what was sent");
-        self.said.drain(..bytes.len());
+        assert!(self.unparsed.starts_with(&bytes), "{request:?} was not what was sent");
+        self.unparsed.drain(..bytes.len());
     }
 }
 
-struct Server {
-    session: Session,
-    clients: [Client; CLIENTS],
+struct FuzzServer {
+    handler: RequestHandler,
+    clients: [FuzzClient; CLIENTS],
     next_id: ConnectionId,
-    /// What is left of [`RUN_BYTES`].
-    runs: usize,
+    /// What is left of [`MAX_RUN_BYTES`].
+    run_bytes_left: usize,
 }
 
-impl Server {
+impl FuzzServer {
     fn new() -> Self {
-        let clients = [0, 1, 2].map(Client::new);
-        Self { session: Session::new(MAX_BYTES), clients, next_id: 3, runs: RUN_BYTES }
+        let clients = [0, 1, 2].map(FuzzClient::new);
+        Self {
+            handler: RequestHandler::new(MAX_STORE_BYTES),
+            clients,
+            next_id: 3,
+            run_bytes_left: MAX_RUN_BYTES,
+        }
     }
 
     /// What a client may do besides sending bytes of the script.
-    fn special(&mut self, what: usize, script: &mut Script<'_>) {
-        let who = what % CLIENTS;
-        match what / CLIENTS % 4 {
+    fn run_other_action(&mut self, action: usize, script: &mut FuzzScript<'_>) {
+        let client_index = action % CLIENTS;
+        match action / CLIENTS % 4 {
             0 => {
                 let mut hello = Vec::new();
-                Request::Validate(proto::MAGIC).encode(&mut hello);
-                self.receive(who, &hello);
+                StoreRequest::Validate(proto::MAGIC).encode(&mut hello);
+                self.receive(client_index, &hello);
             }
-            1 => self.replace(who),
-            2 => self.clients[who].answers.clear(),
+            1 => self.replace(client_index),
+            2 => self.clients[client_index].answers.clear(),
             _ => {
-                let length = script.number().unsigned_abs();
-                let length = usize::try_from(length).map_or(self.runs, |n| n.min(self.runs));
-                self.runs -= length;
-                self.receive(who, &vec![b'x'; length]);
+                let length = script.next_number().unsigned_abs();
+                let length = usize::try_from(length)
+                    .map_or(self.run_bytes_left, |n| n.min(self.run_bytes_left));
+                self.run_bytes_left -= length;
+                self.receive(client_index, &vec![b'x'; length]);
             }
         }
     }
 
-    fn receive(&mut self, who: usize, piece: &[u8]) {
-        self.clients[who].said.extend_from_slice(piece);
-        if self.serve(who, piece).is_err() {
-            self.replace(who);
+    fn receive(&mut self, client_index: usize, piece: &[u8]) {
+        self.clients[client_index].unparsed.extend_from_slice(piece);
+        if self.serve(client_index, piece).is_err() {
+            self.replace(client_index);
             return;
         }
-        let client = &mut self.clients[who];
-        if client.intake.is_validated() && !client.introduced {
-            client.introduced = true;
-            client.has_said(&Request::Validate(proto::MAGIC));
+        let client = &mut self.clients[client_index];
+        if client.request_reader.is_validated() && !client.is_validated {
+            client.is_validated = true;
+            client.consume_request(&StoreRequest::Validate(proto::MAGIC));
         }
         // The count and the lengths are eight bytes each; what is kept of a text is not much more.
-        let (held, said) = (client.intake.held(), client.said.len());
-        assert!(held <= 4 * said, "{said} bytes of a request take {held}");
+        let (buffered, unparsed) = (client.request_reader.buffered_bytes(), client.unparsed.len());
+        assert!(buffered <= 4 * unparsed, "{unparsed} bytes of a request take {buffered}");
     }
 
-    fn serve(&mut self, who: usize, mut input: &[u8]) -> Result<(), Refusal> {
+    fn serve(&mut self, client_index: usize, mut input: &[u8]) -> Result<(), ClientRejection> {
         let mut woken = Vec::new();
         loop {
-            let client = &mut self.clients[who];
-            let Some(request) = client.intake.next(&mut input, &mut client.answers)? else { break };
-            assert!(client.intake.is_validated(), "a request of nobody: {request:?}");
-            if !client.introduced {
-                client.introduced = true;
-                client.has_said(&Request::Validate(proto::MAGIC));
+            let client = &mut self.clients[client_index];
+            let Some(request) =
+                client.request_reader.next_request(&mut input, &mut client.answers)?
+            else {
+                break;
+            };
+            assert!(client.request_reader.is_validated(), "a request of nobody: {request:?}");
+            if !client.is_validated {
+                client.is_validated = true;
+                client.consume_request(&StoreRequest::Validate(proto::MAGIC));
             }
-            client.has_said(&request);
-            let may_wait = matches!(request, Request::Wait(_) | Request::Barrier(..));
+            client.consume_request(&request);
+            let may_wait = matches!(request, StoreRequest::Wait(_) | StoreRequest::Barrier(..));
             let before = client.answers.len();
-            let cancels = may_wait || request == Request::CancelWait;
+            let cancels = may_wait || request == StoreRequest::CancelWait;
             let (id, answers) = (client.id, &mut client.answers);
-            let served = self.session.serve(id, request, answers, &mut woken);
+            let served = self.handler.serve(id, request, answers, &mut woken);
             if cancels {
-                client.waits = may_wait && client.answers.len() == before;
+                client.is_waiting = may_wait && client.answers.len() == before;
             }
-            self.wake(&mut woken);
+            self.deliver_answers(&mut woken);
             served?;
         }
         assert!(input.is_empty(), "bytes were left over");
@@ -149,33 +161,34 @@ impl Server {
     }
 
     /// Hands out answers to those who waited.
-    fn wake(&mut self, woken: &mut Vec<ConnectionId>) {
+    fn deliver_answers(&mut self, woken: &mut Vec<ConnectionId>) {
         for id in woken.drain(..) {
             let found = self.clients.iter_mut().find(|client| client.id == id);
             let client = found.expect("woken after it had gone");
-            assert!(client.waits, "woken without waiting, or twice");
-            assert!(client.introduced, "woken without having been let in");
-            client.waits = false;
+            assert!(client.is_waiting, "woken without waiting, or twice");
+            assert!(client.is_validated, "woken without having been let in");
+            client.is_waiting = false;
             client.answers.push(proto::READY);
         }
     }
 
     /// The client goes, and another one comes.
-    fn replace(&mut self, who: usize) {
+    fn replace(&mut self, client_index: usize) {
         let mut woken = Vec::new();
-        let gone = std::mem::replace(&mut self.clients[who], Client::new(self.next_id));
+        let removed =
+            std::mem::replace(&mut self.clients[client_index], FuzzClient::new(self.next_id));
         self.next_id += 1;
         // One that asks for a secret is told that there is none.
-        let is_told = gone.answers.is_empty() || gone.answers == b"OPEN";
-        assert!(gone.introduced || is_told, "an answer to nobody");
-        self.session.forget(gone.id, &mut woken);
-        self.wake(&mut woken);
+        let is_answer_expected = removed.answers.is_empty() || removed.answers == b"OPEN";
+        assert!(removed.is_validated || is_answer_expected, "an answer to nobody");
+        self.handler.remove_connection(removed.id, &mut woken);
+        self.deliver_answers(&mut woken);
     }
 
     fn check(&self) {
-        self.session.check();
+        self.handler.assert_consistent();
         for client in &self.clients {
-            assert_eq!(self.session.has_waiting(client.id), client.waits);
+            assert_eq!(self.handler.is_waiting(client.id), client.is_waiting);
         }
     }
 }

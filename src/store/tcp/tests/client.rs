@@ -1,9 +1,9 @@
 //! The client, byte by byte, against a server that follows a script; and its errors.
 
-use super::{Raw, bytes, connect, soon, start};
+use super::{RawPeer, connect_store, hex_bytes, start_server, test_deadline};
 use crate::base::{Deadline, ErrorKind};
 use crate::store::tcp::ClientOptions;
-use crate::store::tcp::abilities::{Abilities, Ability};
+use crate::store::tcp::capabilities::{ServerCapabilities, ServerCapability};
 use crate::store::{Store, TcpStore};
 use crate::sys::thread;
 use std::io::Read as _;
@@ -18,19 +18,19 @@ pub(super) fn listener() -> (TcpListener, ClientOptions) {
     (listener, ClientOptions { host, port, ..ClientOptions::default() })
 }
 
-pub(super) fn accept(listener: &TcpListener) -> Raw {
-    Raw::new(listener.accept().unwrap().0)
+pub(super) fn accept(listener: &TcpListener) -> RawPeer {
+    RawPeer::new(listener.accept().unwrap().0)
 }
 
 /// Takes the introduction, which has this process's id in its PING, and answers it.
-pub(super) fn introduce(raw: &mut Raw) -> u32 {
-    raw.gets("00 ce f7 85 3c");
-    ping(raw)
+pub(super) fn answer_validation(raw: &mut RawPeer) -> u32 {
+    raw.expect_hex("00 ce f7 85 3c");
+    answer_ping(raw)
 }
 
 /// Takes a PING and answers it.
-fn ping(raw: &mut Raw) -> u32 {
-    raw.gets("0d");
+fn answer_ping(raw: &mut RawPeer) -> u32 {
+    raw.expect_hex("0d");
     let mut nonce = [0; 4];
     raw.0.read_exact(&mut nonce).unwrap();
     raw.send(&nonce);
@@ -39,20 +39,20 @@ fn ping(raw: &mut Raw) -> u32 {
 
 /// Runs a script as the server of one client, and what the client does.
 fn with_script<T>(
-    script: impl FnOnce(&TcpListener, Raw) + Send + 'static,
+    script: impl FnOnce(&TcpListener, RawPeer) + Send + 'static,
     client: impl FnOnce(TcpStore) -> T,
 ) -> T {
     let (listener, options) = listener();
     let (done, finished) = mpsc::channel();
     let server = thread::spawn("test-script", move || {
         let mut raw = accept(&listener);
-        assert_eq!(introduce(&mut raw), std::process::id());
+        assert_eq!(answer_validation(&mut raw), std::process::id());
         script(&listener, raw);
         done.send(()).unwrap();
     });
     drop(server.unwrap());
-    let outcome = client(TcpStore::connect(options, &soon()).unwrap());
-    finished.recv_timeout(soon().left()).expect("the script went as written");
+    let outcome = client(TcpStore::connect(options, &test_deadline()).unwrap());
+    finished.recv_timeout(test_deadline().remaining()).expect("the script went as written");
     outcome
 }
 
@@ -61,10 +61,10 @@ fn with_exchange<T>(
     lines: &'static [(&'static str, &'static str)],
     client: impl FnOnce(TcpStore) -> T,
 ) -> T {
-    let script = move |_: &TcpListener, mut raw: Raw| {
+    let script = move |_: &TcpListener, mut raw: RawPeer| {
         for (request, answer) in lines {
-            raw.gets(request);
-            raw.sends(answer);
+            raw.expect_hex(request);
+            raw.send_hex(answer);
         }
     };
     with_script(script, client)
@@ -79,12 +79,12 @@ const NOTHING: &str = "00 00 00 00 00 00 00 00";
 const V1: &str = "02 00 00 00 00 00 00 00 76 31";
 
 #[test]
-fn a_set_is_not_waited_for_and_a_get_is_one_round_trip() {
+fn set_is_one_way_and_get_is_one_round_trip() {
     let lines = &[(SET_K, ""), (GET_K, V1)];
     with_exchange(lines, |mut store| {
-        store.assume_all_abilities();
-        store.set(b"k", b"v1", &soon()).unwrap();
-        assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
+        store.assume_all_capabilities();
+        store.set(b"k", b"v1", &test_deadline()).unwrap();
+        assert_eq!(store.get(b"k", &test_deadline()).unwrap(), b"v1");
     });
 }
 
@@ -103,120 +103,120 @@ fn counters_and_comparisons() {
         ("09 03 00 00 00 00 00 00 00 2f 61 70 02 00 00 00 00 00 00 00 78 78", ""),
     ];
     with_exchange(lines, |store| {
-        assert_eq!(store.add(b"n", -2, &soon()).unwrap(), 3);
-        assert_eq!(store.compare_set(b"cs", b"a", b"bb", &soon()).unwrap(), b"bb");
-        assert!(store.check(&[], &soon()).unwrap());
-        assert!(!store.check(&[b"k"], &soon()).unwrap());
-        assert_eq!(store.num_keys(&soon()).unwrap(), 3);
-        assert!(store.delete_key(b"k", &soon()).unwrap());
-        store.append(b"ap", b"xx", &soon()).unwrap();
+        assert_eq!(store.add(b"n", -2, &test_deadline()).unwrap(), 3);
+        assert_eq!(store.compare_set(b"cs", b"a", b"bb", &test_deadline()).unwrap(), b"bb");
+        assert!(store.check(&[], &test_deadline()).unwrap());
+        assert!(!store.check(&[b"k"], &test_deadline()).unwrap());
+        assert_eq!(store.num_keys(&test_deadline()).unwrap(), 3);
+        assert!(store.delete_key(b"k", &test_deadline()).unwrap());
+        store.append(b"ap", b"xx", &test_deadline()).unwrap();
     });
 }
 
 #[test]
-fn lists() {
+fn multi_set_and_multi_get() {
     const KEYS: &str = "03 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 \
                         00 2f 62 03 00 00 00 00 00 00 00 2f 61 70";
-    let script = |_: &TcpListener, mut raw: Raw| {
-        raw.gets(
+    let script = |_: &TcpListener, mut raw: RawPeer| {
+        raw.expect_hex(
             "0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31 02 \
              00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00 32 32",
         );
-        raw.gets(&format!("0a {KEYS}"));
-        raw.sends("01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32");
-        raw.sends("04 00 00 00 00 00 00 00 78 78 79 79");
+        raw.expect_hex(&format!("0a {KEYS}"));
+        raw.send_hex("01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32");
+        raw.send_hex("04 00 00 00 00 00 00 00 78 78 79 79");
     };
     with_script(script, |mut store| {
-        store.assume_all_abilities();
-        store.multi_set(&[(b"a", b"1"), (b"b", b"22")], &soon()).unwrap();
-        let values = store.multi_get(&[b"a", b"b", b"ap"], &soon()).unwrap();
+        store.assume_all_capabilities();
+        store.multi_set(&[(b"a", b"1"), (b"b", b"22")], &test_deadline()).unwrap();
+        let values = store.multi_get(&[b"a", b"b", b"ap"], &test_deadline()).unwrap();
         assert_eq!(values, [&b"1"[..], b"22", b"xxyy"]);
     });
 }
 
 /// The second connection of a client, which is for waiting.
-fn side(listener: &TcpListener) -> Raw {
+fn accept_side_connection(listener: &TcpListener) -> RawPeer {
     let mut side = accept(listener);
-    introduce(&mut side);
+    answer_validation(&mut side);
     side
 }
 
 #[test]
-fn a_timed_out_wait_is_cancelled_and_its_connection_goes_on() {
-    let script = |listener: &TcpListener, mut main: Raw| {
-        main.gets(CHECK_K);
-        main.sends("01");
-        let mut side = side(listener);
-        side.gets(WAIT_K);
-        side.gets("0c");
-        side.sends("01");
-        side.gets(CHECK_K);
-        side.sends("01");
-        main.gets("07");
-        main.sends("03 00 00 00 00 00 00 00");
-        main.gets(CHECK_K);
-        main.sends("01");
-        side.gets(WAIT_K);
-        side.sends("00");
+fn timed_out_wait_is_cancelled_and_connection_reused() {
+    let script = |listener: &TcpListener, mut main: RawPeer| {
+        main.expect_hex(CHECK_K);
+        main.send_hex("01");
+        let mut side = accept_side_connection(listener);
+        side.expect_hex(WAIT_K);
+        side.expect_hex("0c");
+        side.send_hex("01");
+        side.expect_hex(CHECK_K);
+        side.send_hex("01");
+        main.expect_hex("07");
+        main.send_hex("03 00 00 00 00 00 00 00");
+        main.expect_hex(CHECK_K);
+        main.send_hex("01");
+        side.expect_hex(WAIT_K);
+        side.send_hex("00");
     };
     with_script(script, |store| {
         let error = store.wait(&[b"k"], &Deadline::after_ms(50)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.message().contains("missing: \"k\""), "{error}");
-        assert_eq!(store.num_keys(&soon()).unwrap(), 3);
-        store.wait(&[b"k"], &soon()).unwrap();
+        assert_eq!(store.num_keys(&test_deadline()).unwrap(), 3);
+        store.wait(&[b"k"], &test_deadline()).unwrap();
     });
 }
 
 #[test]
-fn what_was_told_has_taken_place_before_anybody_waits() {
-    let script = |listener: &TcpListener, mut main: Raw| {
-        main.gets(SET_K);
-        main.gets(GET_K);
+fn one_way_requests_complete_before_a_wait() {
+    let script = |listener: &TcpListener, mut main: RawPeer| {
+        main.expect_hex(SET_K);
+        main.expect_hex(GET_K);
         // Gone already: somebody has deleted it.
-        main.sends(NOTHING);
-        main.gets(CHECK_K);
-        main.gets(GET_K);
-        main.sends("01");
-        main.sends(NOTHING);
-        let mut side = side(listener);
-        side.gets(WAIT_K);
-        side.sends("00");
-        side.gets(GET_K);
-        side.sends(V1);
-        main.gets(SET_K);
+        main.send_hex(NOTHING);
+        main.expect_hex(CHECK_K);
+        main.expect_hex(GET_K);
+        main.send_hex("01");
+        main.send_hex(NOTHING);
+        let mut side = accept_side_connection(listener);
+        side.expect_hex(WAIT_K);
+        side.send_hex("00");
+        side.expect_hex(GET_K);
+        side.send_hex(V1);
+        main.expect_hex(SET_K);
         // A barrier is asked for on the other connection: first this one must be done.
-        main.gets("0d");
+        main.expect_hex("0d");
         let mut nonce = [0; 4];
         main.0.read_exact(&mut nonce).unwrap();
         main.send(&nonce);
-        side.gets("12 02 00 00 00 00 00 00 00 2f 62 01 00 00 00 00 00 00 00");
-        side.sends("00");
+        side.expect_hex("12 02 00 00 00 00 00 00 00 2f 62 01 00 00 00 00 00 00 00");
+        side.send_hex("00");
     };
     with_script(script, |mut store| {
-        store.assume_all_abilities();
-        store.set(b"k", b"v1", &soon()).unwrap();
-        assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
-        store.set(b"k", b"v1", &soon()).unwrap();
-        store.barrier(b"b", 1, &soon()).unwrap();
+        store.assume_all_capabilities();
+        store.set(b"k", b"v1", &test_deadline()).unwrap();
+        assert_eq!(store.get(b"k", &test_deadline()).unwrap(), b"v1");
+        store.set(b"k", b"v1", &test_deadline()).unwrap();
+        store.barrier(b"b", 1, &test_deadline()).unwrap();
     });
 }
 
 #[test]
-fn a_key_that_comes_with_the_time_out_has_come() {
-    let script = |listener: &TcpListener, mut main: Raw| {
-        main.gets(GET_K);
-        main.sends(NOTHING);
-        main.gets(CHECK_K);
-        main.gets(GET_K);
-        main.sends("01");
-        main.sends(NOTHING);
-        let mut side = side(listener);
-        side.gets(WAIT_K);
-        side.gets("0c");
-        side.sends("00 01");
-        side.gets(GET_K);
-        side.sends(V1);
+fn key_set_at_the_timeout_is_returned() {
+    let script = |listener: &TcpListener, mut main: RawPeer| {
+        main.expect_hex(GET_K);
+        main.send_hex(NOTHING);
+        main.expect_hex(CHECK_K);
+        main.expect_hex(GET_K);
+        main.send_hex("01");
+        main.send_hex(NOTHING);
+        let mut side = accept_side_connection(listener);
+        side.expect_hex(WAIT_K);
+        side.expect_hex("0c");
+        side.send_hex("00 01");
+        side.expect_hex(GET_K);
+        side.send_hex(V1);
     };
     with_script(script, |store| {
         assert_eq!(store.get(b"k", &Deadline::after_ms(50)).unwrap(), b"v1");
@@ -224,170 +224,170 @@ fn a_key_that_comes_with_the_time_out_has_come() {
 }
 
 #[test]
-fn a_get_survives_a_wake_without_a_key() {
-    let script = |listener: &TcpListener, mut main: Raw| {
-        main.gets(GET_K);
-        main.sends(NOTHING);
-        main.gets(CHECK_K);
-        main.gets(GET_K);
-        main.sends("01");
-        main.sends(NOTHING);
-        let mut side = side(listener);
+fn get_waits_again_after_a_spurious_wakeup() {
+    let script = |listener: &TcpListener, mut main: RawPeer| {
+        main.expect_hex(GET_K);
+        main.send_hex(NOTHING);
+        main.expect_hex(CHECK_K);
+        main.expect_hex(GET_K);
+        main.send_hex("01");
+        main.send_hex(NOTHING);
+        let mut side = accept_side_connection(listener);
         // Woken, and not there: wait on. Woken, there, and empty.
         for answer in ["01", "00"] {
-            side.gets(WAIT_K);
-            side.sends("00");
-            side.gets(GET_K);
-            side.sends(NOTHING);
-            side.gets(CHECK_K);
-            side.gets(GET_K);
-            side.sends(answer);
-            side.sends(NOTHING);
+            side.expect_hex(WAIT_K);
+            side.send_hex("00");
+            side.expect_hex(GET_K);
+            side.send_hex(NOTHING);
+            side.expect_hex(CHECK_K);
+            side.expect_hex(GET_K);
+            side.send_hex(answer);
+            side.send_hex(NOTHING);
         }
     };
-    with_script(script, |store| assert_eq!(store.get(b"k", &soon()).unwrap(), b""));
+    with_script(script, |store| assert_eq!(store.get(b"k", &test_deadline()).unwrap(), b""));
 }
 
 #[test]
-fn an_older_server_is_found_out_and_spared() {
+fn older_server_is_detected_by_a_separate_probe() {
     // Closes the connection on what it does not know; everything else is left as it was.
     let probes = ["10 0d 00 00 00 00 00 00 00 6c 69 62 64 69 73 74 2f 70 72 6f 62 65", "11"];
-    let script = move |listener: &TcpListener, mut main: Raw| {
+    let script = move |listener: &TcpListener, mut main: RawPeer| {
         for probe in probes {
-            let mut fresh = side(listener);
-            fresh.gets(probe);
+            let mut probe_connection = accept_side_connection(listener);
+            probe_connection.expect_hex(probe);
         }
-        main.gets("07");
-        main.sends("03 00 00 00 00 00 00 00");
+        main.expect_hex("07");
+        main.send_hex("03 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
-        let link = store.link();
-        let abilities = Abilities::default();
-        assert!(!abilities.has(Ability::Queues, link, &soon()).unwrap());
+        let pool = store.pool();
+        let capabilities = ServerCapabilities::default();
+        assert!(!capabilities.has(ServerCapability::Queues, pool, &test_deadline()).unwrap());
         // Asked once only.
-        assert!(!abilities.has(Ability::Queues, link, &soon()).unwrap());
-        let error = store.list_keys(&soon()).unwrap_err();
+        assert!(!capabilities.has(ServerCapability::Queues, pool, &test_deadline()).unwrap());
+        let error = store.list_keys(&test_deadline()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert_eq!(store.num_keys(&soon()).unwrap(), 3);
+        assert_eq!(store.num_keys(&test_deadline()).unwrap(), 3);
     });
 }
 
 #[test]
-fn a_server_that_closes_on_a_missing_key_is_asked_first() {
-    let script = |listener: &TcpListener, mut raw: Raw| {
-        raw.gets(GET_K);
+fn missing_key_is_checked_first_on_older_servers() {
+    let script = |listener: &TcpListener, mut raw: RawPeer| {
+        raw.expect_hex(GET_K);
         drop(raw);
-        let mut again = side(listener);
-        again.gets(CHECK_K);
-        again.sends("00");
-        again.gets(GET_K);
-        again.sends(V1);
+        let mut reconnected = accept_side_connection(listener);
+        reconnected.expect_hex(CHECK_K);
+        reconnected.send_hex("00");
+        reconnected.expect_hex(GET_K);
+        reconnected.send_hex(V1);
         // It is known from here on.
-        again.gets(CHECK_K);
-        again.sends("00");
-        again.gets(GET_K);
-        again.sends(V1);
+        reconnected.expect_hex(CHECK_K);
+        reconnected.send_hex("00");
+        reconnected.expect_hex(GET_K);
+        reconnected.send_hex(V1);
     };
     with_script(script, |store| {
         for _ in 0..2 {
-            assert_eq!(store.get(b"k", &soon()).unwrap(), b"v1");
+            assert_eq!(store.get(b"k", &test_deadline()).unwrap(), b"v1");
         }
     });
 }
 
 #[test]
-fn an_addition_that_ends_the_connection_is_explained() {
+fn refused_add_reports_the_reason() {
     let value = "02 00 00 00 00 00 00 00";
     for (text, kind) in [("76 31", ErrorKind::NotANumber), ("31 32", ErrorKind::Connection)] {
-        let script = move |listener: &TcpListener, mut raw: Raw| {
-            raw.gets(ADD_K);
+        let script = move |listener: &TcpListener, mut raw: RawPeer| {
+            raw.expect_hex(ADD_K);
             drop(raw);
-            let mut again = side(listener);
-            again.gets(GET_K);
-            again.sends(&format!("{value} {text}"));
+            let mut reconnected = accept_side_connection(listener);
+            reconnected.expect_hex(GET_K);
+            reconnected.send_hex(&format!("{value} {text}"));
         };
-        let error = with_script(script, |store| store.add(b"k", 1, &soon()).unwrap_err());
+        let error = with_script(script, |store| store.add(b"k", 1, &test_deadline()).unwrap_err());
         assert_eq!(error.kind(), kind, "{error}");
     }
 }
 
 #[test]
-fn a_negative_count_is_no_answer() {
+fn negative_count_is_a_protocol_error() {
     let lines = &[("07", "ff ff ff ff ff ff ff ff")];
-    let error = with_exchange(lines, |store| store.num_keys(&soon()).unwrap_err());
+    let error = with_exchange(lines, |store| store.num_keys(&test_deadline()).unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Connection);
     assert!(error.message().contains("sent -1 as a count"), "{error}");
 }
 
 #[test]
-fn a_lost_connection_is_replaced_for_what_changes_nothing() {
-    let script = |listener: &TcpListener, mut raw: Raw| {
-        raw.gets(CHECK_K);
+fn lost_connection_is_retried_for_read_only_calls() {
+    let script = |listener: &TcpListener, mut raw: RawPeer| {
+        raw.expect_hex(CHECK_K);
         drop(raw);
-        let mut again = side(listener);
-        again.gets(CHECK_K);
-        again.sends("00");
+        let mut reconnected = accept_side_connection(listener);
+        reconnected.expect_hex(CHECK_K);
+        reconnected.send_hex("00");
     };
-    with_script(script, |store| store.wait(&[b"k"], &soon()).unwrap());
+    with_script(script, |store| store.wait(&[b"k"], &test_deadline()).unwrap());
 }
 
 #[test]
-fn a_lost_connection_is_reported_for_what_changes_something() {
-    let script = |_: &TcpListener, mut raw: Raw| raw.gets(ADD_K);
-    let error = with_script(script, |store| store.add(b"k", 1, &soon()).unwrap_err());
+fn lost_connection_is_reported_for_changing_calls() {
+    let script = |_: &TcpListener, mut raw: RawPeer| raw.expect_hex(ADD_K);
+    let error = with_script(script, |store| store.add(b"k", 1, &test_deadline()).unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Connection);
     assert!(error.message().contains("lost") && error.message().contains("unknown"), "{error}");
 }
 
 #[test]
-fn a_set_that_was_lost_fails_the_next_call() {
-    let script = |listener: &TcpListener, mut raw: Raw| {
-        raw.gets("01 02 00 00 00 00 00 00 00 2f 6b");
+fn lost_set_fails_the_next_call() {
+    let script = |listener: &TcpListener, mut raw: RawPeer| {
+        raw.expect_hex("01 02 00 00 00 00 00 00 00 2f 6b");
         drop(raw);
-        let mut again = side(listener);
-        again.gets("07");
-        again.sends("00 00 00 00 00 00 00 00");
+        let mut reconnected = accept_side_connection(listener);
+        reconnected.expect_hex("07");
+        reconnected.send_hex("00 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
-        store.set(b"k", b"v1", &soon()).unwrap();
-        let error = store.num_keys(&soon()).unwrap_err();
+        store.set(b"k", b"v1", &test_deadline()).unwrap();
+        let error = store.num_keys(&test_deadline()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.message().contains("1 earlier call (set"), "{error}");
         // It has been said; from here on there is a new connection.
-        assert_eq!(store.num_keys(&soon()).unwrap(), 0);
+        assert_eq!(store.num_keys(&test_deadline()).unwrap(), 0);
     });
 }
 
 #[test]
-fn a_connection_that_was_closed_while_idle_is_not_used() {
-    let script = |listener: &TcpListener, raw: Raw| {
+fn connection_closed_while_idle_is_replaced() {
+    let script = |listener: &TcpListener, raw: RawPeer| {
         drop(raw);
-        let mut again = side(listener);
-        again.gets(ADD_K);
-        again.sends("01 00 00 00 00 00 00 00");
+        let mut reconnected = accept_side_connection(listener);
+        reconnected.expect_hex(ADD_K);
+        reconnected.send_hex("01 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
         // The end of the first connection must have arrived; nothing else tells when.
-        while store.link().is_usable() {
+        while store.pool().is_main_usable() {
             std::thread::yield_now();
         }
         // Within the time in which a connection is taken to be good it is not looked at.
-        crate::wait::pause(std::time::Duration::from_millis(20), &soon());
-        assert_eq!(store.add(b"k", 1, &soon()).unwrap(), 1);
+        crate::wait::pause(std::time::Duration::from_millis(20), &test_deadline());
+        assert_eq!(store.add(b"k", 1, &test_deadline()).unwrap(), 1);
     });
 }
 
 #[test]
-fn a_server_that_is_gone_is_reported_at_once() {
-    let server = start();
-    let store = connect(server.address());
+fn stopped_server_is_reported_immediately() {
+    let server = start_server();
+    let store = connect_store(server.address());
     let port = server.port();
     drop(server);
     for outcome in [
-        store.num_keys(&soon()).map(drop),
-        store.set(b"k", b"v", &soon()),
-        store.get(b"k", &soon()).map(drop),
-        store.wait(&[b"k"], &soon()),
+        store.num_keys(&test_deadline()).map(drop),
+        store.set(b"k", b"v", &test_deadline()),
+        store.get(b"k", &test_deadline()).map(drop),
+        store.wait(&[b"k"], &test_deadline()),
     ] {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
@@ -397,8 +397,8 @@ fn a_server_that_is_gone_is_reported_at_once() {
 
 #[test]
 fn a_client_with_a_world_size_counts_itself() {
-    let server = start();
-    let store = connect(server.address());
+    let server = start_server();
+    let store = connect_store(server.address());
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
     // It does not wait for the other one: only the process with the server does.
     let options = ClientOptions {
@@ -408,29 +408,29 @@ fn a_client_with_a_world_size_counts_itself() {
         wait_for_workers: true,
         ..ClientOptions::default()
     };
-    TcpStore::connect(options, &soon()).unwrap();
+    TcpStore::connect(options, &test_deadline()).unwrap();
     // Counted under a key without "/", which is a key nevertheless.
-    assert_eq!(store.num_keys(&soon()).unwrap(), 1);
-    assert_eq!(store.arrivals(&soon()).unwrap(), 1);
-    assert!(!store.check(&[b"init/"], &soon()).unwrap());
+    assert_eq!(store.num_keys(&test_deadline()).unwrap(), 1);
+    assert_eq!(store.worker_count(&test_deadline()).unwrap(), 1);
+    assert!(!store.check(&[b"init/"], &test_deadline()).unwrap());
 }
 
 #[test]
-fn a_deadline_that_has_passed_changes_nothing() {
-    let server = start();
-    let store = connect(server.address());
+fn expired_deadline_sends_no_request() {
+    let server = start_server();
+    let store = connect_store(server.address());
     let error = store.set(b"k", b"v", &Deadline::after_ms(0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(!store.check(&[b"k"], &soon()).unwrap());
+    assert!(!store.check(&[b"k"], &test_deadline()).unwrap());
 }
 
 #[test]
-fn a_stuck_server_is_given_up_at_the_deadline() {
-    let script = |_: &TcpListener, mut raw: Raw| {
-        raw.gets("07");
-        raw.is_dropped();
+fn stuck_server_times_out_at_the_deadline() {
+    let script = |_: &TcpListener, mut raw: RawPeer| {
+        raw.expect_hex("07");
+        raw.expect_closed();
     };
     let error = with_script(script, |store| store.num_keys(&Deadline::after_ms(100)).unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert_eq!(bytes("07"), [7]);
+    assert_eq!(hex_bytes("07"), [7]);
 }

@@ -1,6 +1,6 @@
 //! Starting and ending servers, and stores that host their own.
 
-use super::{Raw, connect, soon, start};
+use super::{RawPeer, connect_store, start_server, test_deadline};
 use crate::base::{Deadline, ErrorKind};
 use crate::store::tcp::{ClientOptions, Server, ServerOptions};
 use crate::store::{Store as _, TcpStore};
@@ -11,10 +11,10 @@ fn options(bind: &str, port: u16) -> ServerOptions {
     ServerOptions { bind: bind.to_owned(), port, ..ServerOptions::default() }
 }
 
-fn works(address: SocketAddr) {
-    let store = connect(address);
-    store.set(b"k", b"v", &soon()).unwrap();
-    assert_eq!(store.get(b"k", &soon()).unwrap(), b"v");
+fn assert_serves(address: SocketAddr) {
+    let store = connect_store(address);
+    store.set(b"k", b"v", &test_deadline()).unwrap();
+    assert_eq!(store.get(b"k", &test_deadline()).unwrap(), b"v");
 }
 
 fn has_ipv6() -> bool {
@@ -22,11 +22,11 @@ fn has_ipv6() -> bool {
 }
 
 #[test]
-fn all_interfaces_means_both_families() {
+fn empty_bind_listens_on_ipv4_and_ipv6() {
     let server = Server::start(options("", 0)).unwrap();
-    works((Ipv4Addr::LOCALHOST, server.port()).into());
+    assert_serves((Ipv4Addr::LOCALHOST, server.port()).into());
     if has_ipv6() {
-        works((Ipv6Addr::LOCALHOST, server.port()).into());
+        assert_serves((Ipv6Addr::LOCALHOST, server.port()).into());
     }
 }
 
@@ -38,24 +38,24 @@ fn an_ipv6_address_is_served() {
     for bind in ["::1", "[::1]"] {
         let server = Server::start(options(bind, 0)).unwrap();
         assert_eq!(server.address().ip(), IpAddr::V6(Ipv6Addr::LOCALHOST));
-        works(server.address());
+        assert_serves(server.address());
     }
 }
 
 #[test]
 fn a_name_is_served_at_all_its_addresses() {
     let server = Server::start(options("localhost", 0)).unwrap();
-    works((Ipv4Addr::LOCALHOST, server.port()).into());
+    assert_serves((Ipv4Addr::LOCALHOST, server.port()).into());
     let host = "localhost".to_owned();
     let client = ClientOptions { host, port: server.port(), ..ClientOptions::default() };
-    let store = TcpStore::connect(client, &soon()).unwrap();
+    let store = TcpStore::connect(client, &test_deadline()).unwrap();
     assert_eq!(store.address(), Some(("localhost".to_owned(), server.port())));
     assert_eq!(store.describe(), format!("the store at localhost:{}", server.port()));
 }
 
 #[test]
 fn a_port_in_use_is_named_with_a_remedy() {
-    let first = start();
+    let first = start_server();
     let error = Server::start(options("127.0.0.1", first.port())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::System);
     let text = error.message();
@@ -64,12 +64,12 @@ fn a_port_in_use_is_named_with_a_remedy() {
 }
 
 #[test]
-fn a_port_is_free_again_after_its_server() {
-    let server = start();
+fn port_is_released_when_the_server_stops() {
+    let server = start_server();
     let port = server.port();
-    let mut client = Raw::introduced(&server);
+    let mut client = RawPeer::connect_validated(&server);
     drop(server);
-    client.is_dropped();
+    client.expect_closed();
     // Unless another test was quicker.
     if let Err(error) = Server::start(options("127.0.0.1", port)) {
         assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err(), "{error}");
@@ -87,7 +87,7 @@ fn an_address_of_another_host_is_refused() {
 }
 
 #[test]
-fn a_socket_may_be_handed_over() {
+fn server_uses_an_inherited_listening_socket() {
     let bound = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let listener = bound();
     let port = listener.local_addr().unwrap().port();
@@ -100,7 +100,7 @@ fn a_socket_may_be_handed_over() {
         });
         let server = server.unwrap();
         assert_eq!(server.port(), port);
-        works(server.address());
+        assert_serves(server.address());
     }
     let fd = Some(bound().into());
     let wrong = ServerOptions { port, listen_fd: fd, ..ServerOptions::default() };
@@ -110,13 +110,13 @@ fn a_socket_may_be_handed_over() {
 }
 
 #[test]
-fn ending_a_server_ends_its_clients_waits() {
-    let server = start();
-    let mut waiter = Raw::introduced(&server);
-    waiter.sends("06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b");
-    waiter.gets_nothing_more();
+fn stopping_the_server_ends_client_waits() {
+    let server = start_server();
+    let mut waiter = RawPeer::connect_validated(&server);
+    waiter.send_hex("06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b");
+    waiter.expect_nothing_more();
     drop(server);
-    waiter.is_dropped();
+    waiter.expect_closed();
 }
 
 #[test]
@@ -127,11 +127,11 @@ fn a_hosting_store_keeps_its_server() {
         wait_for_workers: true,
         ..ClientOptions::default()
     };
-    let store = TcpStore::host(options("", 0), client, &soon()).unwrap();
+    let store = TcpStore::host(options("", 0), client, &test_deadline()).unwrap();
     let (host, port) = store.address().unwrap();
     assert_eq!(host, "a-name-that-only-others-can-resolve.invalid");
-    works((Ipv4Addr::LOCALHOST, port).into());
-    assert_eq!(store.get(b"k", &soon()).unwrap(), b"v");
+    assert_serves((Ipv4Addr::LOCALHOST, port).into());
+    assert_eq!(store.get(b"k", &test_deadline()).unwrap(), b"v");
     assert_eq!(store.server().unwrap().port(), port);
 }
 
@@ -153,27 +153,27 @@ fn a_hosting_store_waits_for_its_workers() {
     let port = listener.local_addr().unwrap().port();
     let server = ServerOptions { listen_fd: Some(listener.into()), ..ServerOptions::default() };
     let worker = thread::spawn("test-worker", move || {
-        TcpStore::connect(world(port), &soon()).unwrap();
+        TcpStore::connect(world(port), &test_deadline()).unwrap();
     });
-    TcpStore::host(server, world(port), &soon()).unwrap();
+    TcpStore::host(server, world(port), &test_deadline()).unwrap();
     worker.unwrap().join().unwrap();
 }
 
 #[test]
-fn clients_of_this_host_come_over_a_unix_socket() {
+fn local_clients_use_the_unix_socket() {
     for bind in ["127.0.0.1", "", "localhost"] {
         let server = Server::start(options(bind, 0)).unwrap();
-        let store = connect((Ipv4Addr::LOCALHOST, server.port()).into());
-        assert!(store.link().is_shortcut(), "bound to \"{bind}\"");
+        let store = connect_store((Ipv4Addr::LOCALHOST, server.port()).into());
+        assert!(store.pool().is_shortcut(), "bound to \"{bind}\"");
     }
-    let server = start();
+    let server = start_server();
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
     let client = ClientOptions { host, port, tcp_only: true, ..ClientOptions::default() };
-    assert!(!TcpStore::connect(client, &soon()).unwrap().link().is_shortcut());
+    assert!(!TcpStore::connect(client, &test_deadline()).unwrap().pool().is_shortcut());
 }
 
 #[test]
-fn tenants_share_a_server() {
+fn multi_tenant_servers_on_one_port_are_shared() {
     let tenant = |port| ServerOptions { multi_tenant: true, ..options("127.0.0.1", port) };
     let first = Server::start(tenant(0)).unwrap();
     let second = Server::start(tenant(first.port())).unwrap();
@@ -182,25 +182,25 @@ fn tenants_share_a_server() {
     assert!(Server::start(options("127.0.0.1", first.port())).is_err());
     let port = first.port();
     drop(first);
-    works(second.address());
+    assert_serves(second.address());
     drop(second);
     assert_eq!(Server::start(tenant(port)).unwrap().port(), port);
 }
 
 #[test]
-fn a_taken_port_is_joined_if_a_store_holds_it_and_that_is_wanted() {
-    let holder = start();
-    let join = |port| ServerOptions { join_if_taken: true, ..options("127.0.0.1", port) };
+fn port_in_use_by_a_store_is_joined_if_allowed() {
+    let holder = start_server();
+    let join = |port| ServerOptions { join_if_port_in_use: true, ..options("127.0.0.1", port) };
     let client =
         |port| ClientOptions { host: "127.0.0.1".to_owned(), port, ..ClientOptions::default() };
     let port = holder.port();
-    let store = TcpStore::host(join(port), client(port), &soon()).unwrap();
+    let store = TcpStore::host(join(port), client(port), &test_deadline()).unwrap();
     assert!(store.server().is_none());
-    store.set(b"k", b"v", &soon()).unwrap();
-    assert_eq!(connect(holder.address()).get(b"k", &soon()).unwrap(), b"v");
+    store.set(b"k", b"v", &test_deadline()).unwrap();
+    assert_eq!(connect_store(holder.address()).get(b"k", &test_deadline()).unwrap(), b"v");
     // Not what else may listen there.
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = stranger.local_addr().unwrap().port();
+    let other_listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other_listener.local_addr().unwrap().port();
     let error = TcpStore::host(join(port), client(port), &Deadline::after_ms(300)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::System);
     let text = error.message();
@@ -208,24 +208,24 @@ fn a_taken_port_is_joined_if_a_store_holds_it_and_that_is_wanted() {
 }
 
 #[test]
-fn a_long_row_of_sets_goes_over_tcp_and_stays_in_order() {
-    let server = start();
-    let store = connect(server.address());
-    let other = connect(server.address());
-    assert!(!store.link().has_bulk());
+fn long_series_of_sets_uses_tcp_and_stays_in_order() {
+    let server = start_server();
+    let store = connect_store(server.address());
+    let other = connect_store(server.address());
+    assert!(!store.pool().has_bulk());
     for round in 0..3_u8 {
-        store.link().assume_shared_core();
+        store.pool().assume_shared_core();
         for number in 0..100_u8 {
-            store.set(b"k", &[round, number], &soon()).unwrap();
-            assert_eq!(store.link().has_bulk(), round > 0 || number >= 8);
+            store.set(b"k", &[round, number], &test_deadline()).unwrap();
+            assert_eq!(store.pool().has_bulk(), round > 0 || number >= 8);
             if number % 40 == 20 {
-                assert_eq!(store.get(b"k", &soon()).unwrap(), [round, number]);
+                assert_eq!(store.get(b"k", &test_deadline()).unwrap(), [round, number]);
             }
         }
         // What may wait has a connection of its own, and finds all of it done; so does everybody
         // else then.
-        store.append(b"k", b"!", &soon()).unwrap();
-        store.barrier(&[b'b', round], 1, &soon()).unwrap();
-        assert_eq!(other.get(b"k", &soon()).unwrap(), [round, 99, b'!']);
+        store.append(b"k", b"!", &test_deadline()).unwrap();
+        store.barrier(&[b'b', round], 1, &test_deadline()).unwrap();
+        assert_eq!(other.get(b"k", &test_deadline()).unwrap(), [round, 99, b'!']);
     }
 }

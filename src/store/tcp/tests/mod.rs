@@ -2,12 +2,12 @@
 //! peers that behave badly. Everything is on the loopback interface, on free ports, with deadlines.
 
 mod client;
+mod connecting;
 mod handshake;
 mod hostile;
 mod hosting;
 mod limits;
 mod proto;
-mod reaching;
 mod traces;
 
 use super::{ClientOptions, Server, ServerOptions, TcpStore};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Enough for anything that succeeds.
-fn soon() -> Deadline {
+fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
@@ -26,42 +26,42 @@ fn soon() -> Deadline {
 const HELLO: &str = "00 ce f7 85 3c 0d 63 23 00 00";
 const HELLO_ANSWER: &str = "63 23 00 00";
 
-fn start() -> Arc<Server> {
+fn start_server() -> Arc<Server> {
     let options = ServerOptions { bind: "127.0.0.1".to_owned(), ..ServerOptions::default() };
     Server::start(options).unwrap()
 }
 
-fn connect(address: SocketAddr) -> TcpStore {
+fn connect_store(address: SocketAddr) -> TcpStore {
     let host = address.ip().to_string();
     let options = ClientOptions { host, port: address.port(), ..ClientOptions::default() };
-    TcpStore::connect(options, &soon()).unwrap()
+    TcpStore::connect(options, &test_deadline()).unwrap()
 }
 
 /// The bytes of a line of hexadecimal numbers.
-fn bytes(hex: &str) -> Vec<u8> {
+fn hex_bytes(hex: &str) -> Vec<u8> {
     hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
 /// A peer without any knowledge of the protocol.
-struct Raw(TcpStream);
+struct RawPeer(TcpStream);
 
-impl Raw {
+impl RawPeer {
     fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(soon().left())).unwrap();
-        stream.set_write_timeout(Some(soon().left())).unwrap();
+        stream.set_read_timeout(Some(test_deadline().remaining())).unwrap();
+        stream.set_write_timeout(Some(test_deadline().remaining())).unwrap();
         Self(stream)
     }
 
-    fn to(server: &Server) -> Self {
+    fn connect(server: &Server) -> Self {
         Self::new(TcpStream::connect(server.address()).unwrap())
     }
 
     /// A connection that has introduced itself.
-    fn introduced(server: &Server) -> Self {
-        let mut raw = Self::to(server);
-        raw.sends(HELLO);
-        raw.gets(HELLO_ANSWER);
+    fn connect_validated(server: &Server) -> Self {
+        let mut raw = Self::connect(server);
+        raw.send_hex(HELLO);
+        raw.expect_hex(HELLO_ANSWER);
         raw
     }
 
@@ -69,25 +69,25 @@ impl Raw {
         self.0.write_all(bytes).unwrap();
     }
 
-    fn sends(&mut self, hex: &str) {
-        self.send(&bytes(hex));
+    fn send_hex(&mut self, hex: &str) {
+        self.send(&hex_bytes(hex));
     }
 
-    fn gets(&mut self, hex: &str) {
-        let expected = bytes(hex);
+    fn expect_hex(&mut self, hex: &str) {
+        let expected = hex_bytes(hex);
         let mut got = vec![0; expected.len()];
         self.0.read_exact(&mut got).unwrap();
         assert_eq!(got, expected);
     }
 
     /// Shows that nothing else is on its way: the next byte is the answer to a PING.
-    fn gets_nothing_more(&mut self) {
-        self.sends("0d 01 02 03 04");
-        self.gets("01 02 03 04");
+    fn expect_nothing_more(&mut self) {
+        self.send_hex("0d 01 02 03 04");
+        self.expect_hex("01 02 03 04");
     }
 
     /// Shows that the other side has closed the connection, or broken it.
-    fn is_dropped(&mut self) {
+    fn expect_closed(&mut self) {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {
             Ok(_) => assert_eq!(rest, b"", "bytes before the end"),

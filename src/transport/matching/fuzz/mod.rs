@@ -11,115 +11,117 @@
 mod arena;
 mod peer;
 
-use super::frame::{Frame, HEAD_BYTES};
-use super::link::{Inflow, Sink};
-use super::outstanding::Ended;
-use super::state::State;
-use super::unexpected::{Body, Message};
+use super::frame::{HEADER_BYTES, MessageFrame};
+use super::link::{BodyDestination, InboundFrame};
+use super::outstanding::CompletedMessage;
+use super::state::MatchingState;
+use super::unexpected::{MessageBody, UnexpectedMessage};
 use crate::base::buffer::Src;
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
-use crate::base::fuzz::Script;
+use crate::base::fuzz::FuzzScript;
 use crate::base::ids::{Nonce, Rank};
-use crate::transport::{Incoming, Outgoing, ProbeRequest, ProbedMessage, Reuse, Room};
-use arena::{Arena, Done};
-use peer::Peer;
+use crate::transport::{
+    ProbeRequest, ProbedMessage, ReceiveBuffer, ReceiveRequest, ReusePolicy, SendRequest,
+};
+use arena::{FuzzArena, FuzzCompletion};
+use peer::FuzzPeer;
 use std::sync::Arc;
 
 const PEER: Rank = 1;
 /// Sizes of messages on both sides of every limit: staged, straight, whole, offered.
 const SIZES: [usize; 8] = [0, 1, 5, 64, 300, 5000, 16 << 10, 17_000];
 /// What this rank sends.
-static TEXT: [u8; 17_000] = [b's'; 17_000];
+static SEND_BYTES: [u8; 17_000] = [b's'; 17_000];
 /// What the peer sends without writing it out, at most.
-const RUN_BYTES: usize = 128 << 10;
+const MAX_FILL_BYTES: usize = 128 << 10;
 /// The most that this rank posts.
-const MOST_POSTED: usize = 64;
+const MAX_POSTED: usize = 64;
 
 /// Runs a script.
 ///
 /// # Panics
 /// Where the engine does what it must never do.
 pub fn frames(input: &[u8]) {
-    let mut script = Script(input);
-    let choice = script.byte().unwrap_or_default();
-    let reuse = if choice & 2 == 0 { Reuse::Soon } else { Reuse::Late };
-    let mut scene = Scene::new((choice & 1 == 1).then_some(reuse));
-    while let Some(step) = script.byte() {
+    let mut script = FuzzScript(input);
+    let choice = script.next_byte().unwrap_or_default();
+    let reuse = if choice & 2 == 0 { ReusePolicy::WhileCached } else { ReusePolicy::AfterEviction };
+    let mut scene = FuzzScene::new((choice & 1 == 1).then_some(reuse));
+    while let Some(step) = script.next_byte() {
         scene.step(step, &mut script);
-        scene.settle();
+        scene.complete_ended();
         scene.check();
     }
     scene.state.progress();
-    scene.settle();
+    scene.complete_ended();
     scene.check();
     scene.state.leave();
-    scene.settle();
+    scene.complete_ended();
     scene.arena.check_end();
 }
 
-struct Scene {
-    peer: Peer,
-    state: State,
-    arena: Arena,
+struct FuzzScene {
+    peer: FuzzPeer,
+    state: MatchingState,
+    arena: FuzzArena,
     /// Messages that probes took out of matching.
     probed: Vec<ProbedMessage>,
-    /// What is left of [`RUN_BYTES`].
-    runs: usize,
+    /// What is left of [`MAX_FILL_BYTES`].
+    fill_left: usize,
     /// The group was failed by somebody else, or by time.
-    excused: bool,
+    is_failure_expected: bool,
 }
 
-impl Scene {
+impl FuzzScene {
     /// Over rings in memory that is used again so soon, or over streams.
-    fn new(rings: Option<Reuse>) -> Self {
-        let peer = Peer::new(rings);
-        let state = State::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
+    fn new(rings: Option<ReusePolicy>) -> Self {
+        let peer = FuzzPeer::new(rings);
+        let state = MatchingState::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
         let mut state = state.expect("a state of two ranks");
         // The peer's process is this one, and what it says where it wants to have something is
         // anything.
-        state.may_write = false;
-        let (arena, probed) = (Arena::new(), Vec::new());
-        Self { peer, state, arena, probed, runs: RUN_BYTES, excused: false }
+        state.can_cma_write = false;
+        let (arena, probed) = (FuzzArena::new(), Vec::new());
+        Self { peer, state, arena, probed, fill_left: MAX_FILL_BYTES, is_failure_expected: false }
     }
 
-    fn step(&mut self, step: u8, script: &mut Script<'_>) {
-        let mut byte = || script.byte().unwrap_or_default();
+    fn step(&mut self, step: u8, script: &mut FuzzScript<'_>) {
+        let mut byte = || script.next_byte().unwrap_or_default();
         match step % 16 {
             0 => self.state.progress(),
             1 => self.receive(byte(), byte()),
             2 => self.send(byte(), byte()),
             3..=6 => {
-                let frame = frame(byte(), byte(), byte(), script);
-                self.peer.say(&frame.encode());
+                let frame = arbitrary_frame(byte(), byte(), byte(), script);
+                self.peer.send_bytes(&frame.encode());
             }
             7 => {
-                let count = SIZES[usize::from(byte()) % SIZES.len()].min(self.runs);
-                self.runs -= count;
-                self.peer.say(&vec![b'x'; count]);
+                let count = SIZES[usize::from(byte()) % SIZES.len()].min(self.fill_left);
+                self.fill_left -= count;
+                self.peer.send_bytes(&vec![b'x'; count]);
             }
             8 => {
                 let count = byte();
-                self.peer.say(script.take(count.into()));
+                self.peer.send_bytes(script.take_bytes(count.into()));
             }
             9 => {
-                self.excused = true;
+                self.is_failure_expected = true;
                 self.state.expire();
             }
-            10 | 11 => self.peer.listen(usize::from(byte()) << (step >> 4 & 7)),
-            12 => self.peer.spoil(byte(), script.number()),
-            13 => self.peer.lend(byte(), byte()),
+            10 | 11 => self.peer.receive_bytes(usize::from(byte()) << (step >> 4 & 7)),
+            12 => self.peer.corrupt_position(byte(), script.next_number()),
+            13 => self.peer.expose(byte(), byte()),
             14 => self.peer.leave(),
             _ if step >> 4 == 15 => {
-                self.excused = true;
+                self.is_failure_expected = true;
                 self.peer.domain().fail(&Error::new(ErrorKind::Aborted, "somebody failed"));
             }
             _ => match step >> 4 {
                 8 | 9 => self.probe(byte()),
                 10 | 11 => self.receive_probed(byte()),
                 12 | 13 => {
-                    let matched = self.probed.pop().and_then(|probed| probed.matched);
+                    let matched = self.probed.pop().and_then(|probed| probed.match_id);
                     matched.into_iter().for_each(|matched| self.state.release_matched(matched));
                 }
                 _ => self.state.progress(),
@@ -130,116 +132,134 @@ impl Scene {
     fn probe(&mut self, choice: u8) {
         let from = [None, Some(PEER), Some(0), Some(PEER)][usize::from(choice & 3)];
         let tag = (choice & 4 == 0).then_some(u32::from(choice >> 4 & 3));
-        let request = ProbeRequest { from, tag, takes: choice & 8 == 0 };
+        let request = ProbeRequest { from, tag, is_matched_probe: choice & 8 == 0 };
         if let Ok(Some(probed)) = self.state.find_message(&request) {
             self.probed.push(probed);
         }
     }
 
     fn receive_probed(&mut self, choice: u8) {
-        let Some(ProbedMessage { envelope, matched: Some(matched) }) = self.probed.pop() else {
+        let Some(ProbedMessage { envelope, match_id: Some(matched) }) = self.probed.pop() else {
             return;
         };
         let (from, tag, dtype) = (Some(envelope.from), Some(envelope.tag), envelope.dtype);
-        if self.arena.posted() >= MOST_POSTED {
+        if self.arena.posted() >= MAX_POSTED {
             return self.state.release_matched(matched);
         }
-        let Some((done, into)) = self.arena.post(SIZES[7]) else {
+        let Some((done, into)) = self.arena.post_receive(SIZES[7]) else {
             return self.state.release_matched(matched);
         };
         let most = into.len();
-        let into = if choice & 0x20 == 0 { Room::Lent(into) } else { Room::Grows { most } };
-        let message = Incoming { from, tag, dtype, into, deadline: deadline(choice) };
+        let into = if choice & 0x20 == 0 {
+            ReceiveBuffer::Borrowed(into)
+        } else {
+            ReceiveBuffer::Allocated { max_bytes: most }
+        };
+        let message = ReceiveRequest { from, tag, dtype, buffer: into, deadline: deadline(choice) };
         if self.state.receive_matched(matched, message, done.clone()).is_err() {
-            self.arena.refused(&done);
+            self.arena.forget(&done);
         }
     }
 
-    fn receive(&mut self, who: u8, choice: u8) {
-        let (from, tag) = match who % 8 {
-            0..4 => (Some(PEER), Some(u32::from(who % 4))),
+    fn receive(&mut self, selector: u8, choice: u8) {
+        let (from, tag) = match selector % 8 {
+            0..4 => (Some(PEER), Some(u32::from(selector % 4))),
             4 => (Some(PEER), None),
             5 => (None, None),
             6 => (None, Some(1)),
             _ => (Some(0), None),
         };
-        let Some((done, into)) = self.arena.post(SIZES[usize::from(choice) % SIZES.len()]) else {
+        let Some((done, into)) = self.arena.post_receive(SIZES[usize::from(choice) % SIZES.len()])
+        else {
             return;
         };
         let dtype = if choice & 0x40 == 0 { DataType::U8 } else { DataType::F32 };
         let deadline = deadline(choice);
         let most = into.len();
-        let into = if choice & 0x20 == 0 { Room::Lent(into) } else { Room::Grows { most } };
-        let message = Incoming { from, tag, dtype, into, deadline };
+        let into = if choice & 0x20 == 0 {
+            ReceiveBuffer::Borrowed(into)
+        } else {
+            ReceiveBuffer::Allocated { max_bytes: most }
+        };
+        let message = ReceiveRequest { from, tag, dtype, buffer: into, deadline };
         if self.state.receive(message, done.clone()).is_err() {
-            self.arena.refused(&done);
+            self.arena.forget(&done);
         }
     }
 
-    fn send(&mut self, who: u8, choice: u8) {
-        if self.arena.posted() >= MOST_POSTED {
+    fn send(&mut self, selector: u8, choice: u8) {
+        if self.arena.posted() >= MAX_POSTED {
             return;
         }
-        let to = if who & 7 == 7 { 0 } else { PEER };
-        let bytes = Src::from(&TEXT[..SIZES[usize::from(choice) % SIZES.len()]]);
-        let (tag, dtype, deadline) = (u32::from(who % 4), DataType::U8, deadline(choice));
-        let done = self.arena.lend();
-        let message = Outgoing { to, tag, dtype, bytes, deadline, synchronous: who & 8 != 0 };
+        let to = if selector & 7 == 7 { 0 } else { PEER };
+        let bytes = Src::from(&SEND_BYTES[..SIZES[usize::from(choice) % SIZES.len()]]);
+        let (tag, dtype, deadline) = (u32::from(selector % 4), DataType::U8, deadline(choice));
+        let done = self.arena.post_send();
+        let message =
+            SendRequest { to, tag, dtype, bytes, deadline, is_synchronous: selector & 8 != 0 };
         if self.state.send(message, done.clone()).is_err() {
-            self.arena.refused(&done);
+            self.arena.forget(&done);
         }
     }
 
     /// What the engine does before it lets go of its lock, and after.
-    fn settle(&mut self) {
-        self.state.put_all();
-        std::mem::take(&mut self.state.ended).into_iter().for_each(Ended::tell);
-        self.arena.note();
+    fn complete_ended(&mut self) {
+        self.state.flush_all();
+        std::mem::take(&mut self.state.completed).into_iter().for_each(CompletedMessage::notify);
+        self.arena.record_completions();
     }
 
     /// What must hold at any time.
     fn check(&mut self) {
-        self.check_said();
-        if let Some(error) = &self.state.failed {
+        self.check_received();
+        if let Some(error) = &self.state.failure {
             let names_it = error.culprit() == Some(PEER);
-            assert!(self.excused || names_it, "the group failed, and nobody is named: {error:?}");
+            assert!(
+                self.is_failure_expected || names_it,
+                "the group failed, and nobody is named: {error:?}"
+            );
             return;
         }
         let link = &self.state.links[PEER];
         let most = self.state.limits.held_bytes;
-        assert!(link.held + link.owed <= most, "{} bytes are held", link.held);
-        assert!(link.used <= most, "{} bytes are to be held", link.used);
+        assert!(link.held_cost + link.owed_credit <= most, "{} bytes are held", link.held_cost);
+        assert!(link.used_credit <= most, "{} bytes are to be held", link.used_credit);
         // For a message: an offer and its withdrawal, or a question and what came of it.
         let bound = 3 * self.arena.posted() + 8;
-        assert!(link.outbox.len() <= bound, "{} frames wait", link.outbox.len());
-        let held = |message: &Message| match &message.body {
-            Body::Held(bytes) => bytes.len(),
-            Body::Offered(_) | Body::Own(_) => 0,
+        assert!(link.send_queue.len() <= bound, "{} frames wait", link.send_queue.len());
+        let held = |message: &UnexpectedMessage| match &message.body {
+            MessageBody::Buffered(bytes) => bytes.len(),
+            MessageBody::AtSender(_) | MessageBody::OwnSend(_) => 0,
         };
-        let messages = (0..2).flat_map(|rank| self.state.unexpected.of_sender(rank));
-        let all = messages.map(|(_, message)| message).chain(self.state.matched.values());
+        let messages = (0..2).flat_map(|rank| self.state.unexpected.messages_from(rank));
+        let all = messages.map(|(_, message)| message).chain(self.state.probed_messages.values());
         let mut buffered: usize = all.map(held).sum();
-        if let Inflow::Body { sink: Sink::Held(message), .. } = &link.inflow {
+        if let InboundFrame::Body { destination: BodyDestination::Unexpected(message), .. } =
+            &link.inbound_frame
+        {
             buffered += held(message);
         }
-        assert!(link.closed.is_some() || buffered == self.state.buffered, "counted wrong");
+        assert!(
+            link.close_error.is_some() || buffered == self.state.buffered_bytes,
+            "counted wrong"
+        );
     }
 
     /// What the engine says is frames.
-    fn check_said(&mut self) {
-        let Some(said) = self.peer.said() else { return };
-        while let Some(head) = said.first_chunk::<HEAD_BYTES>() {
-            let frame = Frame::decode(head).expect("what an engine says is frames");
+    fn check_received(&mut self) {
+        let Some(received) = self.peer.received() else { return };
+        while let Some(head) = received.first_chunk::<HEADER_BYTES>() {
+            let frame = MessageFrame::decode(head).expect("what an engine says is frames");
             let body = match frame {
-                Frame::Eager { len, in_lane: false, .. }
-                | Frame::Piece { len, in_lane: false, .. } => len,
+                MessageFrame::Eager { len, is_bulk: false, .. }
+                | MessageFrame::Fragment { len, is_bulk: false, .. } => len,
                 _ => 0,
             };
-            let whole = HEAD_BYTES + usize::try_from(body).expect("a length");
-            if said.len() < whole {
+            let whole = HEADER_BYTES + usize::try_from(body).expect("a length");
+            if received.len() < whole {
                 break;
             }
-            said.drain(..whole);
+            received.drain(..whole);
         }
     }
 }
@@ -249,56 +269,61 @@ fn deadline(choice: u8) -> Deadline {
 }
 
 /// A frame with values that mean something, mostly.
-fn frame(kind: u8, what: u8, choice: u8, script: &mut Script<'_>) -> Frame {
-    let (tag, number) = (u32::from(what % 4), u64::from(what >> 2));
+fn arbitrary_frame(kind: u8, fields: u8, choice: u8, script: &mut FuzzScript<'_>) -> MessageFrame {
+    let (tag, number) = (u32::from(fields % 4), u64::from(fields >> 2));
     let dtype = if choice & 0x40 == 0 { DataType::U8 } else { DataType::F32 };
     let len = match choice & 0x80 {
         0 => SIZES[usize::from(choice) % SIZES.len()] as u64,
-        _ => script.number().unsigned_abs(),
+        _ => script.next_number().unsigned_abs(),
     };
     let attempt = u32::from(choice >> 3 & 7);
     match kind % 10 {
-        8 => Frame::Share { number, address: peer::lent_address(), region: len },
-        9 => Frame::Wrote { number, len },
-        0 => Frame::Eager { tag, dtype, len, in_lane: kind & 0x20 != 0 },
-        1 => Frame::Offer { tag, dtype, number, len, lent: None, awaited: false },
+        8 => {
+            MessageFrame::SplitPut { number, address: peer::exposed_address(), region_address: len }
+        }
+        9 => MessageFrame::PutDone { number, len },
+        0 => MessageFrame::Eager { tag, dtype, len, is_bulk: kind & 0x20 != 0 },
+        1 => MessageFrame::Rts { tag, dtype, number, len, exposed: None, is_awaited: false },
         2 => {
-            let address =
-                if kind & 8 == 0 { peer::lent_address() } else { script.number().cast_unsigned() };
+            let address = if kind & 8 == 0 {
+                peer::exposed_address()
+            } else {
+                script.next_number().cast_unsigned()
+            };
             let place = u16::from(kind >> 4);
-            Frame::Offer {
+            MessageFrame::Rts {
                 tag,
                 dtype,
                 number,
                 len,
-                lent: Some(super::frame::Lent { address, place }),
-                awaited: choice & 1 != 0,
+                exposed: Some(super::frame::ExposedBuffer { address, slot: place }),
+                is_awaited: choice & 1 != 0,
             }
         }
-        3 => Frame::Pull { number, attempt },
-        4 => Frame::Piece {
+        3 => MessageFrame::Cts { number, attempt },
+        4 => MessageFrame::Fragment {
             number,
             attempt,
             offset: u64::from(kind >> 3) * 100,
             len,
-            in_lane: choice & 1 != 0,
+            is_bulk: choice & 1 != 0,
         },
-        5 => Frame::Taken { number },
-        6 => Frame::Credit { bytes: len },
-        _ => Frame::Withdraw { number },
+        5 => MessageFrame::Fin { number },
+        6 => MessageFrame::Credit { bytes: len },
+        _ => MessageFrame::CancelRts { number },
     }
 }
 
 /// What a completion is told as.
-type Told = Arc<Done>;
+type SharedCompletion = Arc<FuzzCompletion>;
 
 #[cfg(test)]
 mod tests {
     use super::frames;
-    use crate::base::fuzz::replay;
+    use crate::base::fuzz::replay_corpus;
 
     #[test]
-    fn the_frames_corpus() {
-        replay("message_frames", frames);
+    fn frames_corpus_replays() {
+        replay_corpus("message_frames", frames);
     }
 }

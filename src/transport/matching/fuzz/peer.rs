@@ -1,73 +1,76 @@
 //! The other rank: what it says, and what it does to the memory that it shares.
 
-use super::super::transfer::words;
+use super::super::rendezvous::cookie_words;
 use super::PEER;
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank, WorldSize};
 use crate::sys::host;
-use crate::transport::inproc::Domain;
-use crate::transport::ring::{Reader, Writer};
+use crate::transport::inproc::InprocDomain;
+use crate::transport::ring::{RingReader, RingWriter};
 use crate::transport::{
-    Attendant, Channel, Endpoint, Geometry, PeerName, Reuse, SharedDomain, Wish,
+    Channel, Endpoint, PeerName, ProgressHandler, RegionGeometry, ReusePolicy, SharedDomain,
+    StreamInterest,
 };
-use crate::wait::Pace;
+use crate::wait::WaitPolicy;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// What the peer's process is recognised by, and what it lends.
-static MARK: Nonce = Nonce([9; 16]);
-static LENT: [u8; 20_000] = [b'l'; 20_000];
+static COOKIE: Nonce = Nonce([9; 16]);
+static EXPOSED: [u8; 20_000] = [b'l'; 20_000];
 
 /// Where the peer's lent buffer lies.
-pub(super) fn lent_address() -> u64 {
-    LENT.as_ptr().addr() as u64
+pub(super) fn exposed_address() -> u64 {
+    EXPOSED.as_ptr().addr() as u64
 }
 
 /// Either way to the peer.
-pub(super) struct Peer {
+pub(super) struct FuzzPeer {
     domain: Arc<dyn SharedDomain>,
-    streams: Option<Arc<Streams>>,
-    rings: Option<Rings>,
-    said: Vec<u8>,
+    streams: Option<Arc<FuzzStreams>>,
+    rings: Option<FuzzRings>,
+    received: Vec<u8>,
 }
 
 /// The peer's ends of the rings.
-struct Rings {
+struct FuzzRings {
     /// Its membership; gone when it has left.
-    domain: Option<Domain>,
-    out: Writer,
-    into: Reader,
+    domain: Option<InprocDomain>,
+    writer: RingWriter,
+    reader: RingReader,
     /// It has written positions of its own choosing.
-    is_spoilt: bool,
+    is_corrupted: bool,
 }
 
-impl Peer {
+impl FuzzPeer {
     /// Over rings in memory that is used again so soon, or over streams.
-    pub(super) fn new(rings: Option<Reuse>) -> Self {
+    pub(super) fn new(rings: Option<ReusePolicy>) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let number = u128::from(GROUPS.fetch_add(1, Ordering::Relaxed));
         let group = Nonce(number.to_le_bytes());
         let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
         let ranks = if rings.is_some() { 2 } else { 1 };
-        let reuse = rings.unwrap_or(Reuse::Soon);
-        let geometry = Geometry { ranks, slot_bytes: 4096, reuse };
+        let reuse = rings.unwrap_or(ReusePolicy::WhileCached);
+        let geometry = RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: reuse };
         let join = |rank: Rank| {
             let peers = (0..ranks).map(name).collect();
-            Domain::join(group, usize::MAX, rank, peers, geometry, Pace::PATIENT).expect("a domain")
+            InprocDomain::join(group, usize::MAX, rank, peers, geometry, WaitPolicy::SLEEP_SOON)
+                .expect("a domain")
         };
         let domain: Arc<dyn SharedDomain> = Arc::new(join(0));
         let names = [name(0), name(PEER)];
-        let streams = rings.is_none().then(|| Arc::new(Streams { names, inner: Mutex::default() }));
-        let rings = rings.map(|_| Rings {
+        let streams =
+            rings.is_none().then(|| Arc::new(FuzzStreams { names, inner: Mutex::default() }));
+        let rings = rings.map(|_| FuzzRings {
             domain: Some(join(PEER)),
-            out: Writer::new(PEER, 0),
-            into: Reader::new(0, PEER),
-            is_spoilt: false,
+            writer: RingWriter::new(PEER, 0),
+            reader: RingReader::new(0, PEER),
+            is_corrupted: false,
         });
-        Self { domain, streams, rings, said: Vec::new() }
+        Self { domain, streams, rings, received: Vec::new() }
     }
 
     pub(super) fn domain(&self) -> Arc<dyn SharedDomain> {
@@ -79,11 +82,11 @@ impl Peer {
     }
 
     /// Sends bytes, as far as there is room.
-    pub(super) fn say(&mut self, bytes: &[u8]) {
+    pub(super) fn send_bytes(&mut self, bytes: &[u8]) {
         if let Some(streams) = &self.streams {
             streams.inner().incoming.extend(bytes);
         }
-        if let Some(Rings { out, is_spoilt, .. }) = &mut self.rings {
+        if let Some(FuzzRings { writer: out, is_corrupted: is_spoilt, .. }) = &mut self.rings {
             let region = self.domain.region();
             let written = out.write(region, &[Src::from(bytes)]);
             assert!(written.is_ok() || *is_spoilt, "a position of this rank makes no sense");
@@ -92,44 +95,44 @@ impl Peer {
     }
 
     /// Takes up to so many bytes.
-    pub(super) fn listen(&mut self, count: usize) {
+    pub(super) fn receive_bytes(&mut self, count: usize) {
         if let Some(streams) = &self.streams {
             let mut inner = streams.inner();
             inner.room += count;
             inner.is_ready = true;
         }
-        if let Some(Rings { into, is_spoilt, .. }) = &mut self.rings {
+        if let Some(FuzzRings { reader: into, is_corrupted: is_spoilt, .. }) = &mut self.rings {
             let mut bytes = vec![0; count];
             let region = self.domain.region();
             let got = into.read(region, Dst::from(bytes.as_mut_slice()));
             assert!(got.is_ok() || *is_spoilt, "a position of this rank makes no sense");
             into.release(region);
-            self.said.extend(&bytes[..got.unwrap_or(0)]);
+            self.received.extend(&bytes[..got.unwrap_or(0)]);
         }
     }
 
     /// Writes anything over its positions.
-    pub(super) fn spoil(&mut self, which: u8, position: i64) {
+    pub(super) fn corrupt_position(&mut self, which: u8, position: i64) {
         let Some(rings) = &mut self.rings else { return };
-        rings.is_spoilt = true;
+        rings.is_corrupted = true;
         let position = position.cast_unsigned();
         let region = self.domain.region();
         match which & 1 {
-            0 => region.ring(PEER, 0).written.claim(position),
-            _ => region.ring(0, PEER).read.claim(position),
+            0 => region.ring(PEER, 0).writer_cursor.corrupt_position(position),
+            _ => region.ring(0, PEER).reader_cursor.corrupt_position(position),
         }
     }
 
     /// Shows its mark, or lends a buffer.
-    pub(super) fn lend(&mut self, place: u8, number: u8) {
+    pub(super) fn expose(&mut self, slot: u8, number: u8) {
         if self.rings.is_none() {
             return;
         }
-        let desk = self.domain.region().desk(PEER);
-        match place {
-            255 => desk.show_mark(MARK.0.as_ptr().addr() as u64, words(&MARK)),
-            254 => desk.show_mark(u64::from(number), words(&MARK)),
-            _ => desk.lend(place.into(), number.into()),
+        let desk = self.domain.region().exposure_table(PEER);
+        match slot {
+            255 => desk.publish_cookie(COOKIE.0.as_ptr().addr() as u64, cookie_words(&COOKIE)),
+            254 => desk.publish_cookie(u64::from(number), cookie_words(&COOKIE)),
+            _ => desk.expose(slot.into(), number.into()),
         }
     }
 
@@ -143,24 +146,24 @@ impl Peer {
     }
 
     /// What the engine has said and was not looked at; `None` where the peer has spoilt that.
-    pub(super) fn said(&mut self) -> Option<&mut Vec<u8>> {
+    pub(super) fn received(&mut self) -> Option<&mut Vec<u8>> {
         if let Some(streams) = &self.streams {
-            self.said.append(&mut streams.inner().outgoing);
+            self.received.append(&mut streams.inner().outgoing);
         }
-        let is_spoilt = self.rings.as_ref().is_some_and(|rings| rings.is_spoilt);
-        (!is_spoilt).then_some(&mut self.said)
+        let is_spoilt = self.rings.as_ref().is_some_and(|rings| rings.is_corrupted);
+        (!is_spoilt).then_some(&mut self.received)
     }
 }
 
 /// Streams to and from the peer.
 #[derive(Debug)]
-struct Streams {
+struct FuzzStreams {
     names: [PeerName; 2],
-    inner: Mutex<Inner>,
+    inner: Mutex<FuzzStreamState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct FuzzStreamState {
     incoming: Vec<u8>,
     /// How much of it has been taken.
     taken: usize,
@@ -171,17 +174,17 @@ struct Inner {
     failure: Option<Error>,
 }
 
-impl Streams {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+impl FuzzStreams {
+    fn inner(&self) -> MutexGuard<'_, FuzzStreamState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn gone() -> Error {
+    fn left_error() -> Error {
         Error::new(ErrorKind::PeerFailed, "the peer has left the group").with_culprit(PEER)
     }
 }
 
-impl Endpoint for Streams {
+impl Endpoint for FuzzStreams {
     fn rank(&self) -> Rank {
         0
     }
@@ -194,19 +197,19 @@ impl Endpoint for Streams {
         &self.names[rank]
     }
 
-    fn lanes(&self) -> u8 {
+    fn collective_streams(&self) -> u8 {
         1
     }
 
-    fn pace(&self) -> Pace {
-        Pace::PATIENT
+    fn wait_policy(&self) -> WaitPolicy {
+        WaitPolicy::SLEEP_SOON
     }
 
     fn try_send(&self, to: Rank, _: Channel, parts: &[Src<'_>]) -> Result<usize> {
         assert_eq!(to, PEER);
         let mut inner = self.inner();
         if inner.has_left {
-            return Err(Self::gone());
+            return Err(Self::left_error());
         }
         let before = inner.outgoing.len();
         for part in parts {
@@ -225,16 +228,16 @@ impl Endpoint for Streams {
         let rest = &inner.incoming[inner.taken..];
         let count = into.len().min(rest.len());
         if count == 0 && inner.has_left && !into.is_empty() {
-            return Err(Self::gone());
+            return Err(Self::left_error());
         }
         into.slice(0, count).copy_from(Src::from(&rest[..count]));
         inner.taken += count;
         Ok(count)
     }
 
-    fn rest(&self, _: &[Wish], _: Duration) {}
+    fn wait_for_streams(&self, _: &[StreamInterest], _: Duration) {}
 
-    fn ready(&self, peers: &mut Vec<Rank>) {
+    fn collect_ready_peers(&self, peers: &mut Vec<Rank>) {
         let mut inner = self.inner();
         let is_ready = std::mem::take(&mut inner.is_ready);
         if is_ready || inner.has_left || inner.taken < inner.incoming.len() {
@@ -242,9 +245,9 @@ impl Endpoint for Streams {
         }
     }
 
-    fn set_attendant(&self, _: Weak<dyn Attendant>) {}
+    fn set_progress_handler(&self, _: Weak<dyn ProgressHandler>) {}
 
-    fn pause_attendant(&self, _: bool) {}
+    fn pause_progress_handler(&self, _: bool) {}
 
     fn describe(&self) -> Value {
         Value::Null

@@ -1,15 +1,15 @@
 //! Engines against each other: ranks that are threads, on one node, on a node each, and on both.
 
-mod dormant;
-mod endings;
+mod allocating_receive;
+mod bulk_ring;
 mod exchange;
-mod growing;
-mod lanes;
-mod level;
-mod parting;
+mod fast_path;
+mod lazy_engine;
+mod level_triggered;
+mod match_order;
+mod peer_departure;
 mod probe;
-mod prompt;
 mod random;
-mod rules;
-mod sharing;
-mod world;
+mod split_transfer;
+mod termination;
+mod test_ranks;

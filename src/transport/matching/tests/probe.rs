@@ -1,15 +1,16 @@
 //! Probes, the messages that they take out of matching, and synchronous sends.
 
-use super::world::{
-    Member, PATIENCE_MS, SPREADS, Spread, content, each, go_on_until, growing, incoming,
-    leave_alone, lent_to, outgoing, text, with, world,
+use super::test_ranks::{
+    NODE_SPREADS, NodeSpread, TEST_TIMEOUT_MS, TestRank, allocating_receive, borrowed_buffer,
+    create_ranks, progress_until, read_bytes, receive_request, run_each_rank, send_request,
+    stop_service, test_payload, with_state,
 };
 use crate::base::deadline::Deadline;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Rank;
-use crate::transport::matching::Inner;
-use crate::transport::{Incoming, Outgoing, PointToPoint, ProbeRequest, ProbedMessage};
+use crate::transport::matching::EngineInner;
+use crate::transport::{PointToPoint, ProbeRequest, ProbedMessage, ReceiveRequest, SendRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,113 +18,125 @@ use std::time::Duration;
 const SIZES: [usize; 3] = [0, 100, 300_000];
 
 fn request(from: Option<Rank>, tag: Option<u32>) -> ProbeRequest {
-    ProbeRequest { from, tag, takes: true }
+    ProbeRequest { from, tag, is_matched_probe: true }
 }
 
-impl Member {
+impl TestRank {
     /// Waits for a message and takes it out of matching.
     fn probe(&self, from: Option<Rank>, tag: Option<u32>) -> Result<ProbedMessage> {
-        let limit = Deadline::after_ms(PATIENCE_MS);
+        let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         Ok(self.engine.probe(&request(from, tag), &limit)?.expect("a message"))
     }
 
     /// Looks once.
-    fn glance(&self, from: Option<Rank>, tag: Option<u32>) -> Result<Option<ProbedMessage>> {
-        let look = ProbeRequest { takes: false, ..request(from, tag) };
+    fn probe_once(&self, from: Option<Rank>, tag: Option<u32>) -> Result<Option<ProbedMessage>> {
+        let look = ProbeRequest { is_matched_probe: false, ..request(from, tag) };
         self.engine.probe(&look, &Deadline::after_ms(0))
     }
 
     fn receive_probed(&self, probed: ProbedMessage) -> Result<Vec<u8>> {
-        let ProbedMessage { envelope, matched } = probed;
-        let message = incoming(Some(envelope.from), Some(envelope.tag), envelope.bytes);
-        let outcome = Arc::new(super::world::Outcome::default());
+        let ProbedMessage { envelope, match_id: matched } = probed;
+        let message = receive_request(Some(envelope.from), Some(envelope.tag), envelope.bytes);
+        let outcome = Arc::new(super::test_ranks::TestCompletion::default());
         self.engine.receive_matched(matched.unwrap(), message, outcome.clone())?;
-        self.attend_to(&outcome)?;
-        Ok(content(lent_to(&message)))
+        self.wait_with_progress(&outcome)?;
+        Ok(read_bytes(borrowed_buffer(&message)))
     }
 
     fn buffered(&self) -> usize {
-        with(self, |state| state.buffered)
+        with_state(self, |state| state.buffered_bytes)
     }
 }
 
-fn synchronous(message: Outgoing) -> Outgoing {
-    Outgoing { synchronous: true, ..message }
+fn synchronous(message: SendRequest) -> SendRequest {
+    SendRequest { is_synchronous: true, ..message }
 }
 
 #[test]
 fn a_probed_message_is_out_of_matching() {
-    for (spread, len) in SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len))) {
-        let members = world(spread, 2);
+    for (spread, len) in NODE_SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len)))
+    {
+        let members = create_ranks(spread, 2);
         // Two of each: the probe takes the first.
-        let sent = [1, 2].map(|seed| members[0].post_send(outgoing(1, 7, text(seed, len))));
+        let sent =
+            [1, 2].map(|seed| members[0].post_send(send_request(1, 7, test_payload(seed, len))));
         let probed = members[1].probe(Some(0), Some(7)).unwrap();
         let envelope = probed.envelope;
         assert_eq!((envelope.from, envelope.tag, envelope.bytes), (0, 7, len));
         assert_eq!(envelope.dtype, DataType::U8);
-        assert_eq!(members[1].receive(0, 7, len).unwrap(), text(2, len), "{spread:?}, {len}");
-        assert_eq!(members[1].glance(None, None), Ok(None), "{spread:?}, {len}");
-        assert_eq!(members[1].receive_probed(probed).unwrap(), text(1, len));
+        assert_eq!(
+            members[1].receive(0, 7, len).unwrap(),
+            test_payload(2, len),
+            "{spread:?}, {len}"
+        );
+        assert_eq!(members[1].probe_once(None, None), Ok(None), "{spread:?}, {len}");
+        assert_eq!(members[1].receive_probed(probed).unwrap(), test_payload(1, len));
         sent.iter().for_each(|sent| assert_eq!(sent.wait().unwrap().tag, 7));
         assert_eq!(members[1].buffered(), 0);
     }
 }
 
 #[test]
-fn a_plain_probe_leaves_the_message() {
-    for spread in SPREADS {
-        let members = world(spread, 2);
-        let look = ProbeRequest { takes: false, ..request(None, None) };
-        let sent = members[0].post_send(outgoing(1, 3, text(5, 40)));
-        let limit = Deadline::after_ms(PATIENCE_MS);
+fn plain_probe_leaves_the_message_in_matching() {
+    for spread in NODE_SPREADS {
+        let members = create_ranks(spread, 2);
+        let look = ProbeRequest { is_matched_probe: false, ..request(None, None) };
+        let sent = members[0].post_send(send_request(1, 3, test_payload(5, 40)));
+        let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         for _ in 0..2 {
             let found = members[1].engine.probe(&look, &limit).unwrap().unwrap();
-            assert_eq!((found.envelope.tag, found.matched), (3, None));
+            assert_eq!((found.envelope.tag, found.match_id), (3, None));
         }
-        assert_eq!(members[1].receive(0, 3, 40).unwrap(), text(5, 40));
+        assert_eq!(members[1].receive(0, 3, 40).unwrap(), test_payload(5, 40));
         sent.wait().unwrap();
     }
 }
 
 #[test]
 fn a_released_message_keeps_its_place() {
-    for (spread, len) in SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len))) {
-        let members = world(spread, 2);
-        let _sent = [1, 2, 3].map(|seed| members[0].post_send(outgoing(1, 7, text(seed, len))));
+    for (spread, len) in NODE_SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len)))
+    {
+        let members = create_ranks(spread, 2);
+        let _sent =
+            [1, 2, 3].map(|seed| members[0].post_send(send_request(1, 7, test_payload(seed, len))));
         let first = members[1].probe(Some(0), Some(7)).unwrap();
         let second = members[1].probe(None, Some(7)).unwrap();
-        members[1].engine.release_matched(second.matched.unwrap());
-        members[1].engine.release_matched(first.matched.unwrap());
+        members[1].engine.release_matched(second.match_id.unwrap());
+        members[1].engine.release_matched(first.match_id.unwrap());
         // Once is enough.
-        members[1].engine.release_matched(first.matched.unwrap());
+        members[1].engine.release_matched(first.match_id.unwrap());
         for seed in [1, 2, 3] {
-            assert_eq!(members[1].receive(0, 7, len).unwrap(), text(seed, len), "{spread:?}");
+            assert_eq!(
+                members[1].receive(0, 7, len).unwrap(),
+                test_payload(seed, len),
+                "{spread:?}"
+            );
         }
     }
 }
 
 #[test]
 fn a_released_message_goes_to_a_posted_receive() {
-    let members = world(Spread::Together, 2);
-    let _sent = members[0].post_send(outgoing(1, 7, text(1, 50)));
+    let members = create_ranks(NodeSpread::OneNode, 2);
+    let _sent = members[0].post_send(send_request(1, 7, test_payload(1, 50)));
     let probed = members[1].probe(Some(0), None).unwrap();
-    let message = incoming(None, Some(7), 50);
+    let message = receive_request(None, Some(7), 50);
     let received = members[1].post_receive(message);
     assert!(received.get().is_none());
-    members[1].engine.release_matched(probed.matched.unwrap());
+    members[1].engine.release_matched(probed.match_id.unwrap());
     received.wait().unwrap();
-    assert_eq!(content(lent_to(&message)), text(1, 50));
+    assert_eq!(read_bytes(borrowed_buffer(&message)), test_payload(1, 50));
 }
 
 #[test]
-fn a_probe_waits_for_a_message_and_for_its_time() {
-    for spread in SPREADS {
-        each(world(spread, 2), |rank, member| {
+fn probe_waits_for_a_message_or_its_deadline() {
+    for spread in NODE_SPREADS {
+        run_each_rank(create_ranks(spread, 2), |rank, member| {
             if rank == 0 {
                 // After the other one has begun to wait, most of the time.
                 let soon = Deadline::after(Duration::from_millis(30));
-                member.engine.attend(&|| false, &soon);
-                member.send(1, 9, text(4, 64)).unwrap();
+                member.engine.progress_until(&|| false, &soon);
+                member.send(1, 9, test_payload(4, 64)).unwrap();
                 assert_eq!(member.receive(1, 0, 1).unwrap(), [1]);
                 return;
             }
@@ -131,7 +144,7 @@ fn a_probe_waits_for_a_message_and_for_its_time() {
             assert_eq!(member.engine.probe(&request(Some(0), Some(8)), &limit), Ok(None));
             assert!(limit.has_passed());
             let probed = member.probe(Some(0), Some(9)).unwrap();
-            assert_eq!(member.receive_probed(probed).unwrap(), text(4, 64));
+            assert_eq!(member.receive_probed(probed).unwrap(), test_payload(4, 64));
             member.send(0, 0, vec![1]).unwrap();
         });
     }
@@ -140,20 +153,20 @@ fn a_probe_waits_for_a_message_and_for_its_time() {
 #[test]
 fn a_probe_wakes_for_a_message_to_self() {
     for len in SIZES {
-        let members = world(Spread::Together, 1);
+        let members = create_ranks(NodeSpread::OneNode, 1);
         let member = &members[0];
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new();
             let waits = thread.spawn_scoped(scope, || member.probe(None, Some(2)).unwrap());
             let waits = waits.unwrap();
-            while with(member, |state| state.probing) == 0 {
+            while with_state(member, |state| state.waiting_probes) == 0 {
                 std::thread::yield_now();
             }
             // Long enough to sleep.
             std::thread::park_timeout(Duration::from_millis(20));
-            let sent = member.post_send(outgoing(0, 2, text(6, len)));
+            let sent = member.post_send(send_request(0, 2, test_payload(6, len)));
             let probed = waits.join().unwrap();
-            assert_eq!(member.receive_probed(probed).unwrap(), text(6, len));
+            assert_eq!(member.receive_probed(probed).unwrap(), test_payload(6, len));
             sent.wait().unwrap();
         });
     }
@@ -161,79 +174,83 @@ fn a_probe_wakes_for_a_message_to_self() {
 
 #[test]
 fn a_probe_ends_when_its_sender_leaves() {
-    for spread in SPREADS {
-        let mut members = world(spread, 2);
-        let leaving = members.remove(0);
-        leaving.send(1, 1, text(1, 10)).unwrap();
-        drop(leaving);
+    for spread in NODE_SPREADS {
+        let mut members = create_ranks(spread, 2);
+        let departing = members.remove(0);
+        departing.send(1, 1, test_payload(1, 10)).unwrap();
+        drop(departing);
         // What it sent before is found.
         let probed = members[0].probe(Some(0), None).unwrap();
         let error = members[0].probe(Some(0), None).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(0)));
-        assert_eq!(members[0].receive_probed(probed).unwrap(), text(1, 10));
+        assert_eq!(members[0].receive_probed(probed).unwrap(), test_payload(1, 10));
     }
 }
 
 #[test]
 fn an_offered_message_ends_with_its_sender() {
-    for spread in SPREADS {
-        let mut members = world(spread, 2);
-        let leaving = members.remove(0);
-        let _sent = leaving.post_send(outgoing(1, 1, text(1, 300_000)));
+    for spread in NODE_SPREADS {
+        let mut members = create_ranks(spread, 2);
+        let departing = members.remove(0);
+        let _sent = departing.post_send(send_request(1, 1, test_payload(1, 300_000)));
         let probed = members[0].probe(None, None).unwrap();
-        drop(leaving);
+        drop(departing);
         let error = members[0].receive_probed(probed).unwrap_err();
         // A sender that leaves withdraws its messages first, and that may be seen before the end of
         // its stream.
         let kinds = [ErrorKind::PeerFailed, ErrorKind::Aborted];
         assert!(kinds.contains(&error.kind()) && error.culprit() == Some(0), "{error}");
-        assert!(with(&members[0], |state| state.receives.is_empty() && state.matched.is_empty()));
-        members[0].engine.release_matched(probed.matched.unwrap());
+        assert!(with_state(&members[0], |state| state.receives.is_empty()
+            && state.probed_messages.is_empty()));
+        members[0].engine.release_matched(probed.match_id.unwrap());
     }
 }
 
 #[test]
 fn a_withdrawn_message_ends_its_receive() {
-    for spread in SPREADS {
-        let members = world(spread, 2);
+    for spread in NODE_SPREADS {
+        let members = create_ranks(spread, 2);
         let deadline = Deadline::after_ms(30);
-        let sent = members[0].post_send(Outgoing { deadline, ..outgoing(1, 1, text(1, 300_000)) });
+        let sent = members[0]
+            .post_send(SendRequest { deadline, ..send_request(1, 1, test_payload(1, 300_000)) });
         let probed = members[1].probe(None, None).unwrap();
         assert_eq!(sent.error().0, ErrorKind::Timeout);
         let error = members[1].receive_probed(probed).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Aborted, Some(0)), "{error}");
         assert!(error.message().contains("withdrew"), "{error}");
         // The next message is not taken in its place.
-        let _next = members[0].post_send(outgoing(1, 1, text(2, 10)));
-        assert_eq!(members[1].receive(0, 1, 10).unwrap(), text(2, 10));
+        let _next = members[0].post_send(send_request(1, 1, test_payload(2, 10)));
+        assert_eq!(members[1].receive(0, 1, 10).unwrap(), test_payload(2, 10));
     }
 }
 
 #[test]
 fn a_late_receive_returns_the_message_to_matching() {
-    let members = world(Spread::Apart, 2);
-    let sent = members[0].post_send(outgoing(1, 1, text(1, 300_000)));
-    let ProbedMessage { envelope, matched } = members[1].probe(None, None).unwrap();
-    leave_alone(&members[0]);
+    let members = create_ranks(NodeSpread::NodePerRank, 2);
+    let sent = members[0].post_send(send_request(1, 1, test_payload(1, 300_000)));
+    let ProbedMessage { envelope, match_id: matched } = members[1].probe(None, None).unwrap();
+    stop_service(&members[0]);
     let (from, tag) = (Some(envelope.from), Some(envelope.tag));
-    let message =
-        Incoming { deadline: Deadline::after_ms(20), ..incoming(from, tag, envelope.bytes) };
-    let outcome = Arc::new(super::world::Outcome::default());
+    let message = ReceiveRequest {
+        deadline: Deadline::after_ms(20),
+        ..receive_request(from, tag, envelope.bytes)
+    };
+    let outcome = Arc::new(super::test_ranks::TestCompletion::default());
     members[1].engine.receive_matched(matched.unwrap(), message, outcome.clone()).unwrap();
     assert_eq!(outcome.error().0, ErrorKind::Timeout);
-    let again = incoming(None, None, envelope.bytes);
+    let again = receive_request(None, None, envelope.bytes);
     let received = members[1].post_receive(again);
-    go_on_until(&[&members[0], &members[1]], || received.get().is_some());
-    assert_eq!(content(lent_to(&again)), text(1, 300_000));
-    go_on_until(&[&members[0], &members[1]], || sent.get().is_some());
+    progress_until(&[&members[0], &members[1]], || received.get().is_some());
+    assert_eq!(read_bytes(borrowed_buffer(&again)), test_payload(1, 300_000));
+    progress_until(&[&members[0], &members[1]], || sent.get().is_some());
 }
 
 #[test]
-fn a_failed_group_ends_probes_and_what_they_took() {
-    for spread in SPREADS {
-        each(world(spread, 2), |rank, member| {
+fn failed_group_ends_probes_and_matched_messages() {
+    for spread in NODE_SPREADS {
+        run_each_rank(create_ranks(spread, 2), |rank, member| {
             if rank == 0 {
-                let _sent = member.post_send(outgoing(1, 1, text(1, 300_000)));
+                let _sent = member.post_send(send_request(1, 1, test_payload(1, 300_000)));
                 assert_eq!(member.receive(1, 0, 1).unwrap(), [1]);
                 let reason = Error::new(ErrorKind::Aborted, "as asked");
                 member.domain.fail(&reason);
@@ -246,74 +263,76 @@ fn a_failed_group_ends_probes_and_what_they_took() {
             assert!(error.message().contains("as asked"), "{error}");
             let error = member.receive_probed(probed).unwrap_err();
             assert!(error.message().contains("as asked"), "{error}");
-            member.engine.release_matched(probed.matched.unwrap());
+            member.engine.release_matched(probed.match_id.unwrap());
         });
     }
 }
 
 #[test]
-fn what_is_held_for_a_probe_stays_bounded() {
-    let members = world(Spread::Together, 2);
+fn bytes_held_for_probes_stay_bounded() {
+    let members = create_ranks(NodeSpread::OneNode, 2);
     let len = 20_000;
     let count = 200;
-    let sent: Vec<_> =
-        (0..count).map(|seed| members[0].post_send(outgoing(1, 1, text(seed, len)))).collect();
+    let sent: Vec<_> = (0..count)
+        .map(|seed| members[0].post_send(send_request(1, 1, test_payload(seed, len))))
+        .collect();
     let probed: Vec<_> = (0..count).map(|_| members[1].probe(Some(0), None).unwrap()).collect();
-    let limit = with(&members[1], |state| state.limits.held_bytes);
+    let limit = with_state(&members[1], |state| state.limits.held_bytes);
     assert!(members[1].buffered() > 0 && members[1].buffered() <= limit);
     for (seed, probed) in (0..count).zip(probed) {
-        assert_eq!(members[1].receive_probed(probed).unwrap(), text(seed, len));
+        assert_eq!(members[1].receive_probed(probed).unwrap(), test_payload(seed, len));
     }
     sent.iter().for_each(|sent| assert_eq!(sent.wait().unwrap().bytes, len));
     assert_eq!(members[1].buffered(), 0);
 }
 
 #[test]
-fn a_probe_makes_a_dormant_engine() {
-    let members = world(Spread::Together, 2);
-    assert!(matches!(members[0].engine.0, Inner::Dormant(_)));
+fn probe_creates_a_lazy_engine() {
+    let members = create_ranks(NodeSpread::OneNode, 2);
+    assert!(matches!(members[0].engine.0, EngineInner::Lazy(_)));
     members[0].engine.release_matched(1);
-    assert!(members[0].engine.made().is_none());
-    assert_eq!(members[0].glance(Some(1), Some(1)), Ok(None));
-    assert!(members[0].engine.made().is_some());
-    let error = members[0].glance(Some(2), None).unwrap_err();
+    assert!(members[0].engine.existing_core().is_none());
+    assert_eq!(members[0].probe_once(Some(1), Some(1)), Ok(None));
+    assert!(members[0].engine.existing_core().is_some());
+    let error = members[0].probe_once(Some(2), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]
 fn a_synchronous_send_waits_for_its_receive() {
-    for (spread, len) in SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len))) {
-        let members = world(spread, 2);
-        let plain = members[0].post_send(outgoing(1, 1, text(1, 100)));
+    for (spread, len) in NODE_SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len)))
+    {
+        let members = create_ranks(spread, 2);
+        let plain = members[0].post_send(send_request(1, 1, test_payload(1, 100)));
         plain.wait().unwrap();
-        let sent = members[0].post_send(synchronous(outgoing(1, 2, text(2, len))));
+        let sent = members[0].post_send(synchronous(send_request(1, 2, test_payload(2, len))));
         // The receiver has it, and has posted nothing.
         let probed = members[1].probe(Some(0), Some(2)).unwrap();
         assert!(sent.get().is_none(), "{spread:?}, {len}");
-        assert_eq!(members[1].receive_probed(probed).unwrap(), text(2, len));
+        assert_eq!(members[1].receive_probed(probed).unwrap(), test_payload(2, len));
         sent.wait().unwrap();
-        assert_eq!(members[1].receive(0, 1, 100).unwrap(), text(1, 100));
+        assert_eq!(members[1].receive(0, 1, 100).unwrap(), test_payload(1, 100));
         // In memory that the engine makes, and to oneself.
-        let sent = members[0].post_send(synchronous(outgoing(1, 2, text(3, len))));
-        let grown = members[1].post_receive(growing(Some(0), None, len));
+        let sent = members[0].post_send(synchronous(send_request(1, 2, test_payload(3, len))));
+        let grown = members[1].post_receive(allocating_receive(Some(0), None, len));
         grown.wait().unwrap();
-        assert_eq!(grown.grown(), text(3, len));
+        assert_eq!(grown.allocated_bytes(), test_payload(3, len));
         sent.wait().unwrap();
-        let own = members[0].post_send(synchronous(outgoing(0, 3, text(4, len))));
+        let own = members[0].post_send(synchronous(send_request(0, 3, test_payload(4, len))));
         assert!(own.get().is_none());
-        assert_eq!(members[0].receive(0, 3, len).unwrap(), text(4, len));
+        assert_eq!(members[0].receive(0, 3, len).unwrap(), test_payload(4, len));
         own.wait().unwrap();
     }
 }
 
 #[test]
-fn a_synchronous_send_that_nobody_receives_is_late() {
-    let members = world(Spread::Segment, 2);
+fn unreceived_synchronous_send_times_out() {
+    let members = create_ranks(NodeSpread::OneSegment, 2);
     let deadline = Deadline::after_ms(20);
-    let late = Outgoing { deadline, ..synchronous(outgoing(1, 2, text(2, 4))) };
+    let late = SendRequest { deadline, ..synchronous(send_request(1, 2, test_payload(2, 4))) };
     let sent = members[0].post_send(late);
     assert_eq!(sent.error().0, ErrorKind::Timeout);
-    let own = members[0].post_send(Outgoing { to: 0, deadline: Deadline::after_ms(20), ..late });
+    let own = members[0].post_send(SendRequest { to: 0, deadline: Deadline::after_ms(20), ..late });
     let probed = members[0].probe(Some(0), Some(2)).unwrap();
     assert_eq!(own.error().0, ErrorKind::Timeout);
     let error = members[0].receive_probed(probed).unwrap_err();

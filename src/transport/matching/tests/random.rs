@@ -1,10 +1,11 @@
 //! Random traffic between all ranks, held against what the rules say must come.
 
-use super::world::{
-    Member, Outcome, SPREADS, content, each, growing, incoming, lent, outgoing, text, world,
+use super::test_ranks::{
+    NODE_SPREADS, TestCompletion, TestRank, allocating_receive, create_ranks, leak_bytes,
+    read_bytes, receive_request, run_each_rank, send_request, test_payload,
 };
 use crate::base::ids::Rank;
-use crate::transport::{Incoming, Outgoing, Room};
+use crate::transport::{ReceiveBuffer, ReceiveRequest, SendRequest};
 use std::collections::HashMap;
 use std::sync::{Arc, Barrier};
 
@@ -13,10 +14,10 @@ const TAGS: u32 = 3;
 const MESSAGES: u64 = 60;
 
 /// Numbers that look random, the same on every run.
-struct Dice(u64);
+struct TestRng(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl TestRng {
+    fn random_below(&mut self, sides: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
@@ -25,20 +26,20 @@ impl Dice {
 
 /// How receives name what they want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Naming {
-    Both,
+enum ReceiveSelector {
+    SourceAndTag,
     AnySource,
     AnyTag,
     Anything,
 }
 
 /// The tag and the length of each message from one rank to another, in order.
-fn plan(phase: u64, from: Rank, to: Rank) -> Vec<(u32, usize)> {
-    let mut dice = Dice(phase * 1000 + (from * RANKS + to) as u64);
+fn message_plan(phase: u64, from: Rank, to: Rank) -> Vec<(u32, usize)> {
+    let mut rng = TestRng(phase * 1000 + (from * RANKS + to) as u64);
     let mut message = |_| {
-        let tag = u32::try_from(dice.roll(TAGS.into())).unwrap();
-        let longest = [16, 2000, 16_500, 150_000][usize::try_from(dice.roll(4)).unwrap()];
-        (tag, usize::try_from(dice.roll(longest)).unwrap())
+        let tag = u32::try_from(rng.random_below(TAGS.into())).unwrap();
+        let longest = [16, 2000, 16_500, 150_000][usize::try_from(rng.random_below(4)).unwrap()];
+        (tag, usize::try_from(rng.random_below(longest)).unwrap())
     };
     (0..MESSAGES).map(&mut message).collect()
 }
@@ -48,89 +49,99 @@ fn seed(from: Rank, to: Rank, tag: u32, turn: usize) -> u64 {
 }
 
 /// One rank's part: posts all sends and receives in some order, and checks what came.
-fn take_part(rank: Rank, member: &Member, phase: u64, naming: Naming) {
-    let mut dice = Dice(phase << 8 | rank as u64);
+fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) {
+    let mut rng = TestRng(phase << 8 | rank as u64);
     let mut turns: HashMap<(Rank, u32), usize> = HashMap::new();
-    let mut sends: Vec<Outgoing> = Vec::new();
-    let mut receives: Vec<Incoming> = Vec::new();
+    let mut sends: Vec<SendRequest> = Vec::new();
+    let mut receives: Vec<ReceiveRequest> = Vec::new();
     for peer in 0..RANKS {
-        for (tag, len) in plan(phase, rank, peer) {
+        for (tag, len) in message_plan(phase, rank, peer) {
             let turn = turns.entry((peer, tag)).or_default();
-            sends.push(outgoing(peer, tag, text(seed(rank, peer, tag, *turn), len)));
+            sends.push(send_request(peer, tag, test_payload(seed(rank, peer, tag, *turn), len)));
             *turn += 1;
         }
-        for (tag, _) in plan(phase, peer, rank) {
-            let from = matches!(naming, Naming::Both | Naming::AnyTag).then_some(peer);
-            let tag = matches!(naming, Naming::Both | Naming::AnySource).then_some(tag);
-            let grows = dice.roll(2) == 0;
-            let make = if grows { growing } else { incoming };
+        for (tag, _) in message_plan(phase, peer, rank) {
+            let from = matches!(naming, ReceiveSelector::SourceAndTag | ReceiveSelector::AnyTag)
+                .then_some(peer);
+            let tag = matches!(naming, ReceiveSelector::SourceAndTag | ReceiveSelector::AnySource)
+                .then_some(tag);
+            let grows = rng.random_below(2) == 0;
+            let make = if grows { allocating_receive } else { receive_request };
             receives.push(make(from, tag, 150_000));
         }
     }
     // Any order of receives; of sends, one that keeps that to each rank.
     for last in (1..receives.len()).rev() {
-        receives.swap(last, usize::try_from(dice.roll(last as u64 + 1)).unwrap());
+        receives.swap(last, usize::try_from(rng.random_below(last as u64 + 1)).unwrap());
     }
-    let mut sent: Vec<Arc<Outcome>> = Vec::new();
-    let mut got: Vec<(Incoming, Arc<Outcome>)> = Vec::new();
+    let mut sent: Vec<Arc<TestCompletion>> = Vec::new();
+    let mut got: Vec<(ReceiveRequest, Arc<TestCompletion>)> = Vec::new();
     let (mut sends, mut receives) = (sends.into_iter(), receives.into_iter());
     loop {
-        let next = if dice.roll(2) == 0 { sends.next() } else { None };
+        let next = if rng.random_below(2) == 0 { sends.next() } else { None };
         sent.extend(next.map(|message| member.post_send(message)));
-        let next = if dice.roll(2) == 0 { receives.next() } else { None };
+        let next = if rng.random_below(2) == 0 { receives.next() } else { None };
         got.extend(next.map(|message| (message, member.post_receive(message))));
-        if dice.roll(16) == 0
+        if rng.random_below(16) == 0
             && let Some((_, outcome)) = got.first()
         {
             // Somebody looks now and then.
             let over = || outcome.get().is_some();
-            member.engine_attend_briefly(&over);
+            member.progress_briefly(&over);
         }
         if sends.len() == 0 && receives.len() == 0 {
             break;
         }
     }
     check(rank, member, phase, &got);
-    sent.iter().for_each(|sent| assert!(member.attend_to(sent).is_ok()));
+    sent.iter().for_each(|sent| assert!(member.wait_with_progress(sent).is_ok()));
 }
 
 /// Each receive has what is next from its sender under its tag.
-fn check(rank: Rank, member: &Member, phase: u64, got: &[(Incoming, Arc<Outcome>)]) {
+fn check(rank: Rank, member: &TestRank, phase: u64, got: &[(ReceiveRequest, Arc<TestCompletion>)]) {
     let mut turns: HashMap<(Rank, u32), usize> = HashMap::new();
     for (message, outcome) in got {
-        let delivery = member.attend_to(outcome).unwrap();
+        let delivery = member.wait_with_progress(outcome).unwrap();
         let (from, tag) = (delivery.peer, delivery.tag);
         assert!(message.from.is_none_or(|it| it == from) && message.tag.is_none_or(|it| it == tag));
         let turn = turns.entry((from, tag)).or_default();
-        let sent = plan(phase, from, rank);
+        let sent = message_plan(phase, from, rank);
         let len = sent.iter().filter(|(other, _)| *other == tag).nth(*turn).unwrap().1;
         assert_eq!(delivery.bytes, len);
-        let bytes = match message.into {
-            Room::Lent(into) => content(into.slice(0, len)),
-            Room::Grows { .. } => outcome.grown(),
+        let bytes = match message.buffer {
+            ReceiveBuffer::Borrowed(into) => read_bytes(into.slice(0, len)),
+            ReceiveBuffer::Allocated { .. } => outcome.allocated_bytes(),
         };
-        assert!(bytes == text(seed(from, rank, tag, *turn), len), "{from} to {rank}, tag {tag}");
+        assert!(
+            bytes == test_payload(seed(from, rank, tag, *turn), len),
+            "{from} to {rank}, tag {tag}"
+        );
         *turn += 1;
     }
 }
 
-impl Member {
-    fn engine_attend_briefly(&self, over: &dyn Fn() -> bool) {
+impl TestRank {
+    fn progress_briefly(&self, over: &dyn Fn() -> bool) {
         use crate::transport::PointToPoint as _;
-        self.engine.attend(over, &crate::base::deadline::Deadline::after_ms(1));
+        self.engine.progress_until(over, &crate::base::deadline::Deadline::after_ms(1));
     }
 }
 
 #[test]
-fn random_traffic_keeps_to_the_rules() {
+fn random_traffic_follows_the_matching_rules() {
     // Of use only where it lives long: what is lent must outlive the messages.
-    assert!(lent(Vec::new()).is_empty());
-    for spread in SPREADS {
+    assert!(leak_bytes(Vec::new()).is_empty());
+    for spread in NODE_SPREADS {
         let barrier = Barrier::new(RANKS);
-        each(world(spread, RANKS), |rank, member| {
-            let namings = [Naming::Both, Naming::AnySource, Naming::AnyTag, Naming::Anything];
+        run_each_rank(create_ranks(spread, RANKS), |rank, member| {
+            let namings = [
+                ReceiveSelector::SourceAndTag,
+                ReceiveSelector::AnySource,
+                ReceiveSelector::AnyTag,
+                ReceiveSelector::Anything,
+            ];
             for (phase, naming) in (1..).zip(namings) {
-                take_part(rank, member, phase, naming);
+                run_rank(rank, member, phase, naming);
                 // No receive of one phase may take a message of the next.
                 barrier.wait();
             }

@@ -3,27 +3,27 @@
 //! A script's first byte says how many ranks there are, and the length of each piece is a byte
 //! before it.
 
-use super::super::frame::{Frame, Intake, MAX_BYTES};
-use crate::base::fuzz::Script;
+use super::super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
+use crate::base::fuzz::FuzzScript;
 use crate::transport::abort::TEXT_BYTES;
-use crate::transport::pulse::WORDS_BYTES;
+use crate::transport::heartbeat::ACTIVITY_BYTES;
 
 /// Runs a script.
 ///
 /// # Panics
 /// Where frames are not what was sent, or more is held than one of them.
 pub fn control(input: &[u8]) {
-    let mut script = Script(input);
-    let ranks = usize::from(script.byte().unwrap_or_default() % 8) + 1;
-    let (mut intake, mut heard, mut said) = (Intake::default(), Vec::new(), Vec::new());
+    let mut script = FuzzScript(input);
+    let ranks = usize::from(script.next_byte().unwrap_or_default() % 8) + 1;
+    let (mut buffer, mut frames, mut sent) = (FrameBuffer::default(), Vec::new(), Vec::new());
     let mut fault = None;
-    while let Some(length) = script.byte().filter(|_| fault.is_none()) {
-        let piece = script.take(usize::from(length));
-        said.extend(piece);
-        intake.add(piece);
+    while let Some(length) = script.next_byte().filter(|_| fault.is_none()) {
+        let piece = script.take_bytes(usize::from(length));
+        sent.extend(piece);
+        buffer.push_bytes(piece);
         loop {
-            match intake.next(ranks) {
-                Ok(Some(frame)) => heard.push(frame),
+            match buffer.next_frame(ranks) {
+                Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => break,
                 Err(what) => {
                     fault = Some(what);
@@ -31,28 +31,32 @@ pub fn control(input: &[u8]) {
                 }
             }
         }
-        assert!(fault.is_some() || intake.held() < MAX_BYTES, "{} bytes held", intake.held());
+        assert!(
+            fault.is_some() || buffer.buffered_len() < MAX_BYTES,
+            "{} bytes held",
+            buffer.buffered_len()
+        );
     }
     // At once, it is the same.
-    let mut rest = &said[..];
-    for frame in heard {
-        let (same, len) = Frame::decode(rest, ranks).expect("a frame").expect("a whole one");
+    let mut rest = &sent[..];
+    for frame in frames {
+        let (same, len) = ControlFrame::decode(rest, ranks).expect("a frame").expect("a whole one");
         assert_eq!(frame, same, "in pieces and at once");
         check(&frame, &rest[..len], ranks);
         rest = &rest[len..];
     }
-    assert_eq!(Frame::decode(rest, ranks).err(), fault, "what comes after the frames");
-    assert!(fault.is_some() || rest.len() == intake.held(), "bytes were lost");
+    assert_eq!(ControlFrame::decode(rest, ranks).err(), fault, "what comes after the frames");
+    assert!(fault.is_some() || rest.len() == buffer.buffered_len(), "bytes were lost");
 }
 
 /// A frame names nobody that does not exist, and survives being passed on.
-fn check(frame: &Frame, bytes: &[u8], ranks: usize) {
+fn check(frame: &ControlFrame, bytes: &[u8], ranks: usize) {
     let mut again = Vec::new();
     frame.encode(&mut again);
     assert!(again.len() <= MAX_BYTES, "{} bytes of a frame", again.len());
-    let decoded = Frame::decode(&again, ranks);
+    let decoded = ControlFrame::decode(&again, ranks);
     match (frame, &decoded) {
-        (Frame::Abort(error), Ok(Some((Frame::Abort(other), len)))) => {
+        (ControlFrame::Abort(error), Ok(Some((ControlFrame::Abort(other), len)))) => {
             assert_eq!(*len, again.len());
             assert!(error.culprit().is_none_or(|rank| rank < ranks), "{error:?}");
             let reason = |it: &crate::base::error::Error| (it.kind(), it.culprit());
@@ -62,15 +66,18 @@ fn check(frame: &Frame, bytes: &[u8], ranks: usize) {
             let is_cut = error.message().len() > TEXT_BYTES;
             assert!(is_cut || error.message() == other.message(), "{error:?} became {other:?}");
         }
-        (Frame::Does(rank, text), Ok(Some((Frame::Does(same, other), len)))) => {
+        (
+            ControlFrame::Activity(rank, text),
+            Ok(Some((ControlFrame::Activity(same, other), len))),
+        ) => {
             assert_eq!(*len, again.len());
             assert!(*rank < ranks && rank == same, "{frame:?}");
-            assert!(text.starts_with(other) && (text == other || text.len() > WORDS_BYTES));
+            assert!(text.starts_with(other) && (text == other || text.len() > ACTIVITY_BYTES));
         }
         _ => {
             let rank = match frame {
-                Frame::Left(rank) | Frame::Ask(rank) => *rank,
-                Frame::AskLabels(rank, _) | Frame::Labels(rank, ..) => *rank,
+                ControlFrame::Left(rank) | ControlFrame::AskActivity(rank) => *rank,
+                ControlFrame::AskLabels(rank, _) | ControlFrame::Labels(rank, ..) => *rank,
                 _ => 0,
             };
             assert!(rank < ranks, "{frame:?}");

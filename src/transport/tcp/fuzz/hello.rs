@@ -4,11 +4,13 @@
 //! from whom, and for what. Then come a number of changes (place, bits) and the lengths of pieces,
 //! and at last bytes instead of that hello's.
 
-use super::super::advert::Advert;
-use super::super::hello::{CONFIRM, HELLO_BYTES, Hello, Purpose, Refusal, WELCOME, is_answered};
-use super::super::introduction::{Circle, Introduction, Said};
-use super::super::join::Member;
-use crate::base::fuzz::Script;
+use super::super::advert::AddressAdvert;
+use super::super::hello::{
+    CONFIRM, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal, WELCOME, has_valid_answer,
+};
+use super::super::hello_reader::{ExpectedPeers, HelloReadState, HelloReader};
+use super::super::join::TcpMember;
+use crate::base::fuzz::FuzzScript;
 use crate::base::ids::{Nonce, Rank};
 use crate::transport::{Channel, PeerName};
 
@@ -26,34 +28,34 @@ const GROUP: Nonce = Nonce(*b"the fuzzed group");
 /// # Panics
 /// Where somebody is let in who is not expected, or sent away who is.
 pub fn hello(input: &[u8]) {
-    let mut script = Script(input);
-    let mode = script.byte().unwrap_or_default();
-    let from = Rank::from(script.byte().unwrap_or_default()) % RANKS;
-    let purpose = purpose(script.byte().unwrap_or_default());
-    let right = said_by(from, purpose);
+    let mut script = FuzzScript(input);
+    let mode = script.next_byte().unwrap_or_default();
+    let from = Rank::from(script.next_byte().unwrap_or_default()) % RANKS;
+    let purpose = purpose(script.next_byte().unwrap_or_default());
+    let expected = hello_from(from, purpose);
     let mut bytes = match mode & 1 {
-        0 => [&right.encode()[..], &[CONFIRM]].concat(),
-        _ => [&[WELCOME][..], &right.answer().encode()].concat(),
+        0 => [&expected.encode()[..], &[CONFIRM]].concat(),
+        _ => [&[WELCOME][..], &expected.expected_answer().encode()].concat(),
     };
     for _ in 0..mode >> 2 & 7 {
-        let place = usize::from(script.byte().unwrap_or_default()) % bytes.len();
-        bytes[place] ^= script.byte().unwrap_or_default();
+        let place = usize::from(script.next_byte().unwrap_or_default()) % bytes.len();
+        bytes[place] ^= script.next_byte().unwrap_or_default();
     }
-    let cuts = script.take(usize::from(mode >> 5));
+    let cuts = script.take_bytes(usize::from(mode >> 5));
     if mode & 2 != 0 {
         bytes = script.0.to_vec();
     }
     match mode & 1 {
-        0 => at_the_door(&bytes, cuts),
-        _ => away(&right, &bytes, cuts),
+        0 => check_incoming(&bytes, cuts),
+        _ => check_answer(&expected, &bytes, cuts),
     }
 }
 
-fn purpose(choice: u8) -> Purpose {
+fn purpose(choice: u8) -> ConnectionPurpose {
     match choice % 6 {
-        lane @ 0..4 => Purpose::Stream(Channel::Collective(lane)),
-        4 => Purpose::Stream(Channel::PointToPoint),
-        _ => Purpose::Control,
+        lane @ 0..4 => ConnectionPurpose::Stream(Channel::Collective(lane)),
+        4 => ConnectionPurpose::Stream(Channel::PointToPoint),
+        _ => ConnectionPurpose::Control,
     }
 }
 
@@ -61,18 +63,25 @@ fn nonce(rank: Rank) -> Nonce {
     Nonce([b'a' + u8::try_from(rank).unwrap_or_default(); 16])
 }
 
-fn said_by(from: Rank, purpose: Purpose) -> Hello {
+fn hello_from(from: Rank, purpose: ConnectionPurpose) -> Hello {
     let (nonce, expected) = (nonce(from), nonce(ME));
-    Hello { purpose, group: GROUP, epoch: EPOCH, from, to: ME, nonce, expected }
+    Hello { purpose, group: GROUP, epoch: EPOCH, from, to: ME, nonce, expected_nonce: expected }
 }
 
-fn members() -> Vec<Member> {
+fn members() -> Vec<TcpMember> {
     let member = |rank: Rank| {
         let (space, why) = (String::new(), String::new());
         let (anyone, near) = (Vec::new(), Vec::new());
-        let advert = Advert { anyone, near, space, rails: 1, lanes: LANES, why };
+        let advert = AddressAdvert {
+            routable: anyone,
+            same_netns: near,
+            network_namespace: space,
+            rails: 1,
+            lanes: LANES,
+            reason: why,
+        };
         let name = PeerName { rank, pid: 1, host: "".into() };
-        Member { name, nonce: nonce(rank), node: NODES[rank], advert }
+        TcpMember { name, nonce: nonce(rank), node: NODES[rank], advert }
     };
     (0..RANKS).map(member).collect()
 }
@@ -80,40 +89,43 @@ fn members() -> Vec<Member> {
 /// The hellos of those who may come, as a list.
 fn is_expected(hello: &[u8]) -> bool {
     let others = (0..RANKS).filter(|&rank| rank != ME);
-    let mut all = others.flat_map(|from| (0..6).map(move |choice| said_by(from, purpose(choice))));
+    let mut all =
+        others.flat_map(|from| (0..6).map(move |choice| hello_from(from, purpose(choice))));
     all.any(|known| {
         let exists = match known.purpose {
-            Purpose::Stream(Channel::Collective(lane)) => lane < LANES,
-            Purpose::Stream(Channel::PointToPoint) => true,
-            Purpose::Control => known.from == 4,
-            Purpose::Reunion => false,
+            ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < LANES,
+            ConnectionPurpose::Stream(Channel::PointToPoint) => true,
+            ConnectionPurpose::Control => known.from == 4,
+            ConnectionPurpose::Reconnect => false,
         };
         exists && known.encode() == hello
     })
 }
 
 /// Somebody comes, says these bytes, and waits.
-fn at_the_door(bytes: &[u8], cuts: &[u8]) {
+fn check_incoming(bytes: &[u8], cuts: &[u8]) {
     let members = members();
-    let circle =
-        Circle { epoch: EPOCH, me: ME, members: &members, leaders: &LEADERS, lanes: LANES };
-    let mut introduction = Introduction::default();
-    let (mut taken, mut greeted, mut passes) = (0, None, false);
+    let expected_peers =
+        ExpectedPeers { epoch: EPOCH, me: ME, members: &members, leaders: &LEADERS, lanes: LANES };
+    let mut reader = HelloReader::default();
+    let (mut consumed, mut accepted_hello, mut is_confirmed) = (0, None, false);
     let refusal = pieces(bytes, cuts).into_iter().find_map(|mut piece| {
-        while !piece.is_empty() && !passes {
-            let room = introduction.room();
+        while !piece.is_empty() && !is_confirmed {
+            let room = reader.free_space();
             let count = room.len().min(piece.len());
             assert!(count > 0, "no room for what belongs to it");
             room[..count].copy_from_slice(&piece[..count]);
-            (piece, taken) = (&piece[count..], taken + count);
-            let outcome = match introduction.came(count) {
-                Ok(Said::Part) => Ok(()),
-                Ok(Said::Hello(hello)) if (hello.group, hello.to) != (GROUP, ME) => {
-                    Err(Refusal::NotHere)
+            (piece, consumed) = (&piece[count..], consumed + count);
+            let outcome = match reader.advance(count) {
+                Ok(HelloReadState::Incomplete) => Ok(()),
+                Ok(HelloReadState::Hello(hello)) if (hello.group, hello.to) != (GROUP, ME) => {
+                    Err(HelloRefusal::NoSuchRank)
                 }
-                Ok(Said::Hello(hello)) => circle.check(&hello).map(|()| greeted = Some(hello)),
-                Ok(Said::Confirmed) => {
-                    passes = true;
+                Ok(HelloReadState::Hello(hello)) => {
+                    expected_peers.check(&hello).map(|()| accepted_hello = Some(hello))
+                }
+                Ok(HelloReadState::Confirmed) => {
+                    is_confirmed = true;
                     Ok(())
                 }
                 Err(refusal) => Err(refusal),
@@ -124,26 +136,26 @@ fn at_the_door(bytes: &[u8], cuts: &[u8]) {
         }
         None
     });
-    assert!(taken <= HELLO_BYTES + 1, "bytes of the stream were taken");
+    assert!(consumed <= HELLO_BYTES + 1, "bytes of the stream were taken");
     let is_greeted = bytes.get(..HELLO_BYTES).is_some_and(is_expected);
-    assert_eq!(greeted.is_some(), is_greeted, "{greeted:?}, {refusal:?}");
-    assert_eq!(passes, is_greeted && bytes.get(HELLO_BYTES) == Some(&CONFIRM), "{refusal:?}");
+    assert_eq!(accepted_hello.is_some(), is_greeted, "{accepted_hello:?}, {refusal:?}");
+    assert_eq!(is_confirmed, is_greeted && bytes.get(HELLO_BYTES) == Some(&CONFIRM), "{refusal:?}");
     // Whoever says what an expected one says so far is not sent away.
-    let may_be = (0..RANKS * 6).any(|i| {
-        let known = said_by(i / 6, purpose(u8::try_from(i % 6).unwrap_or_default())).encode();
+    let is_valid_prefix = (0..RANKS * 6).any(|i| {
+        let known = hello_from(i / 6, purpose(u8::try_from(i % 6).unwrap_or_default())).encode();
         is_expected(&known) && [&known[..], &[CONFIRM]].concat().starts_with(bytes)
     });
-    assert!(!may_be || refusal.is_none(), "{refusal:?}");
+    assert!(!is_valid_prefix || refusal.is_none(), "{refusal:?}");
 }
 
 /// The library has said a hello, and this is the answer.
-fn away(hello: &Hello, bytes: &[u8], cuts: &[u8]) {
-    let right = [&[WELCOME][..], &hello.answer().encode()].concat();
+fn check_answer(hello: &Hello, bytes: &[u8], cuts: &[u8]) {
+    let right = [&[WELCOME][..], &hello.expected_answer().encode()].concat();
     let (mut answer, mut outcome) = (Vec::new(), Ok(false));
     for piece in pieces(bytes, cuts) {
         let room = right.len() - answer.len();
         answer.extend(&piece[..piece.len().min(room)]);
-        outcome = is_answered(hello, &answer);
+        outcome = has_valid_answer(hello, &answer);
         if outcome != Ok(false) {
             break;
         }
@@ -154,8 +166,8 @@ fn away(hello: &Hello, bytes: &[u8], cuts: &[u8]) {
 
 /// The bytes, cut after as many as each number says.
 fn pieces<'a>(bytes: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
-    let mut rest = Script(bytes);
-    let mut pieces: Vec<_> = cuts.iter().map(|&cut| rest.take(cut.into())).collect();
+    let mut rest = FuzzScript(bytes);
+    let mut pieces: Vec<_> = cuts.iter().map(|&cut| rest.take_bytes(cut.into())).collect();
     pieces.push(rest.0);
     pieces
 }

@@ -14,15 +14,15 @@ pub use hello::hello;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::fuzz::replay;
+    use crate::base::fuzz::replay_corpus;
 
     #[test]
-    fn the_hellos_corpus() {
-        replay("mesh_hello", hello);
+    fn hello_corpus() {
+        replay_corpus("mesh_hello", hello);
     }
 
     #[test]
-    fn the_controls_corpus() {
-        replay("mesh_control", control);
+    fn control_corpus() {
+        replay_corpus("mesh_control", control);
     }
 }

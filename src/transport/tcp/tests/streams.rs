@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::base::error::ErrorKind;
-use crate::transport::Attendant;
-use crate::wait::bell::Bell;
-use crate::wait::until;
+use crate::transport::ProgressHandler;
+use crate::wait::doorbell::Doorbell;
+use crate::wait::wait_until;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
-fn bytes_keep_their_order_on_both_families_and_all_channels() {
+fn bytes_arrive_in_order_on_all_families_and_channels() {
     for ip in ["127.0.0.1", "::1"] {
-        let meshes = meshes(vec![opening(ip, 3), opening(ip, 1)], &[0, 1]);
-        assert_eq!((meshes[0].lanes(), meshes[1].lanes()), (3, 3));
+        let meshes = meshes(vec![listen_on_loopback(ip, 3), listen_on_loopback(ip, 1)], &[0, 1]);
+        assert_eq!((meshes[0].collective_streams(), meshes[1].collective_streams()), (3, 3));
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
         let channels = [STREAM, Channel::Collective(2), Channel::PointToPoint];
         std::thread::scope(|scope| {
@@ -33,7 +33,7 @@ fn bytes_keep_their_order_on_both_families_and_all_channels() {
 }
 
 #[test]
-fn parts_go_one_after_another() {
+fn message_parts_are_sent_in_order() {
     let (a, b) = pair("127.0.0.1");
     send_all(&a, 1, STREAM, b"one").unwrap();
     let bytes: Vec<u8> = (0..50).collect();
@@ -46,7 +46,7 @@ fn parts_go_one_after_another() {
 }
 
 #[test]
-fn a_receiver_that_does_not_read_holds_its_sender_up() {
+fn sender_blocks_when_receiver_does_not_read() {
     let (a, b) = pair("127.0.0.1");
     let much = vec![3; 1 << 20];
     send_all(&a, 1, STREAM, b"x").unwrap();
@@ -65,7 +65,7 @@ fn a_receiver_that_does_not_read_holds_its_sender_up() {
 }
 
 #[test]
-fn what_a_leaver_has_sent_arrives_and_then_it_is_named() {
+fn bytes_of_a_leaving_rank_arrive_before_the_error() {
     let (a, b) = pair("127.0.0.1");
     let much = vec![5; 4 << 20];
     send_all(&a, 1, STREAM, b"x").unwrap();
@@ -75,109 +75,113 @@ fn what_a_leaver_has_sent_arrives_and_then_it_is_named() {
     drop(a);
     let mut got = vec![0; 1 + sent];
     receive_all(&b, 0, STREAM, &mut got).unwrap();
-    let gone = until_error(|| receive_all(&b, 0, STREAM, &mut [0]));
+    let gone = first_error(|| receive_all(&b, 0, STREAM, &mut [0]));
     assert_eq!((gone.kind(), gone.culprit()), (ErrorKind::PeerFailed, Some(0)));
     assert!(gone.message().contains("has left the group"), "{gone}");
-    let gone = until_error(|| b.try_send(0, STREAM, &[Src::from(&b"y"[..])]).map(drop));
+    let gone = first_error(|| b.try_send(0, STREAM, &[Src::from(&b"y"[..])]).map(drop));
     assert!(gone.message().contains("rank 0") && gone.message().contains("left"), "{gone}");
     assert_eq!(b.failure(), None);
 }
 
 #[test]
-fn who_left_before_the_first_byte_is_known_to_have_left() {
-    let mut meshes = meshes((0..4).map(|_| opening("127.0.0.1", 1)).collect(), &[0, 0, 1, 1]);
+fn peer_that_left_before_first_use_is_reported_left() {
+    let mut meshes =
+        meshes((0..4).map(|_| listen_on_loopback("127.0.0.1", 1)).collect(), &[0, 0, 1, 1]);
     // Rank 3 leads nobody: others learn from the door.
     drop(meshes.pop());
-    let gone = until_error(|| send_all(&meshes[1], 3, STREAM, b"hello"));
+    let gone = first_error(|| send_all(&meshes[1], 3, STREAM, b"hello"));
     assert_eq!((gone.kind(), gone.culprit()), (ErrorKind::PeerFailed, Some(3)));
     assert!(gone.message().contains("has left"), "{gone}");
     // And leaders from its leader.
-    let gone = until_error(|| meshes[0].try_send(3, STREAM, &[]).map(drop));
+    let gone = first_error(|| meshes[0].try_send(3, STREAM, &[]).map(drop));
     assert!(gone.message().contains("has left"), "{gone}");
     assert_eq!(meshes[0].failure(), None);
 }
 
 #[derive(Debug, Default)]
-struct Counter(Bell, AtomicU64);
+struct AttendantCounter(Doorbell, AtomicU64);
 
-impl Attendant for Counter {
-    fn attend(&self) {
+impl ProgressHandler for AttendantCounter {
+    fn on_streams_ready(&self) {
         self.1.fetch_add(1, Ordering::Release);
-        self.0.ring();
+        self.0.notify();
     }
 }
 
 /// Whether the attendant was called, and the peer is named then.
-fn was_told(mesh: &Mesh, counter: &Counter, peer: Rank) -> Option<()> {
+fn take_notification(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) -> Option<()> {
     if counter.1.swap(0, Ordering::AcqRel) == 0 {
         return None;
     }
     let mut peers = Vec::new();
-    mesh.ready(&mut peers);
+    mesh.collect_ready_peers(&mut peers);
     peers.contains(&peer).then_some(())
 }
 
 /// Waits for that.
-fn attended(mesh: &Mesh, counter: &Counter, peer: Rank) {
-    let ready = || was_told(mesh, counter, peer);
-    until(&counter.0, Pace::PATIENT, &Deadline::after(SOON), || None, ready).unwrap();
+fn wait_for_attendant(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) {
+    let ready = || take_notification(mesh, counter, peer);
+    wait_until(&counter.0, WaitPolicy::SLEEP_SOON, &Deadline::after(TEST_TIMEOUT), || None, ready)
+        .unwrap();
 }
 
 #[test]
-fn the_attendant_is_called_when_bytes_come_there_is_room_or_the_end() {
+fn attendant_is_called_for_bytes_space_and_end() {
     let (a, b) = pair("127.0.0.1");
     let channel = Channel::PointToPoint;
     let attendants = [&a, &b].map(|mesh| {
-        let counter = Arc::new(Counter::default());
-        let attendant: Arc<dyn Attendant> = counter.clone();
-        mesh.set_attendant(Arc::downgrade(&attendant));
+        let counter = Arc::new(AttendantCounter::default());
+        let attendant: Arc<dyn ProgressHandler> = counter.clone();
+        mesh.set_progress_handler(Arc::downgrade(&attendant));
         counter
     });
     let much = vec![1; 64 << 20];
     assert_eq!(a.try_send(1, channel, &[Src::from(much.as_slice())]).unwrap(), 0);
-    attended(&a, &attendants[0], 1);
+    wait_for_attendant(&a, &attendants[0], 1);
     assert!(a.try_send(1, channel, &[Src::from(much.as_slice())]).unwrap() < much.len());
-    attended(&b, &attendants[1], 0);
+    wait_for_attendant(&b, &attendants[1], 0);
     let mut got = vec![0; 8 << 20];
     let limit = Instant::now();
-    while was_told(&a, &attendants[0], 1).is_none() {
+    while take_notification(&a, &attendants[0], 1).is_none() {
         b.try_receive(0, channel, Dst::from(got.as_mut_slice())).unwrap();
-        assert!(limit.elapsed() < SOON, "nobody is told of the room");
+        assert!(limit.elapsed() < TEST_TIMEOUT, "nobody is told of the room");
     }
     // While paused, nobody is called, and nothing is lost.
-    b.pause_attendant(true);
+    b.pause_progress_handler(true);
     let mut peers = Vec::new();
-    b.ready(&mut peers);
+    b.collect_ready_peers(&mut peers);
     drop(a);
     let ends = || match b.try_receive(0, channel, Dst::from(got.as_mut_slice())) {
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     };
-    assert!(until_error(ends).message().contains("has left"));
+    assert!(first_error(ends).message().contains("has left"));
     attendants[1].1.store(0, Ordering::Release);
-    b.pause_attendant(false);
-    attended(&b, &attendants[1], 0);
+    b.pause_progress_handler(false);
+    wait_for_attendant(&b, &attendants[1], 0);
 }
 
 #[test]
-fn dead_addresses_are_passed_over_and_named_where_none_is_left() {
-    let first = opening("127.0.0.1", 1);
+fn dead_addresses_are_skipped_and_named_on_failure() {
+    let first = listen_on_loopback("127.0.0.1", 1);
     let dead = crate::sys::socket::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = dead.local_addr().unwrap();
     drop(dead);
-    let mut second = opening("127.0.0.1", 1);
-    second.advert_mut().near.insert(0, Offer { address, rail: 0 });
-    let mut third = opening("127.0.0.1", 1);
-    let unused = Offer { address: "127.0.0.1:1".parse().unwrap(), rail: 0 };
-    let live =
-        std::mem::replace(&mut third.advert_mut().near, vec![Offer { address, rail: 0 }, unused]);
+    let mut second = listen_on_loopback("127.0.0.1", 1);
+    second.advert_mut().same_netns.insert(0, RailAddress { address, rail: 0 });
+    let mut third = listen_on_loopback("127.0.0.1", 1);
+    let unused = RailAddress { address: "127.0.0.1:1".parse().unwrap(), rail: 0 };
+    let live = std::mem::replace(
+        &mut third.advert_mut().same_netns,
+        vec![RailAddress { address, rail: 0 }, unused],
+    );
     assert_eq!(live.len(), 1);
     let meshes = meshes(vec![first, second, third], &[0, 0, 0]);
     send_all(&meshes[0], 1, STREAM, b"hello").unwrap();
     let mut got = [0; 5];
     receive_all(&meshes[1], 0, STREAM, &mut got).unwrap();
     assert_eq!(&got, b"hello");
-    let error = until_error(|| send_all(&meshes[0], 2, STREAM, b"hello"));
+    let error = first_error(|| send_all(&meshes[0], 2, STREAM, b"hello"));
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::Connection, Some(2)));
     for word in [address.to_string().as_str(), "127.0.0.1:1", "refused", "rank 2"] {
         assert!(error.message().contains(word), "{error}");
@@ -185,9 +189,9 @@ fn dead_addresses_are_passed_over_and_named_where_none_is_left() {
 }
 
 #[test]
-fn descriptors_return_to_what_they_were() {
+fn descriptors_are_closed_with_the_mesh() {
     // The door's and the service thread's descriptors stay while others hold them.
-    let door = opening("127.0.0.1", 1);
+    let door = listen_on_loopback("127.0.0.1", 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (a, b) = pair("127.0.0.1");
     drop((a, b));
@@ -199,7 +203,7 @@ fn descriptors_return_to_what_they_were() {
     assert!(open() > before);
     drop((a, b));
     while open() > before {
-        assert!(began.elapsed() < SOON, "{} descriptors, {before} before", open());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{} descriptors, {before} before", open());
         std::thread::yield_now();
     }
     drop(door);

@@ -1,0 +1,74 @@
+//! What is said where one rank sends another more or less than that one expects.
+
+use crate::base::error::{Error, ErrorKind};
+use crate::base::label::Label;
+use crate::transport::{Descriptor, PeerName};
+use std::fmt;
+
+/// Which of the calls of a batch that became one operation two ranks labelled differently: the
+/// first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LabelMismatch {
+    /// From 1; 0 where none is known.
+    call_number: usize,
+    own_label: Label,
+    peer_label: Label,
+}
+
+impl LabelMismatch {
+    /// Of two operations whose labels are those of the whole and, behind it, those of the calls.
+    pub(super) fn find(ours: &[Label], theirs: &[Label]) -> Self {
+        let calls = ours.iter().zip(theirs).enumerate().skip(1);
+        let mut found = calls.map(|(number, (&ours, &theirs))| Self {
+            call_number: number,
+            own_label: ours,
+            peer_label: theirs,
+        });
+        let none = Self { call_number: 0, own_label: Label::NONE, peer_label: Label::NONE };
+        found.find(|call| call.own_label != call.peer_label).unwrap_or(none)
+    }
+}
+
+impl fmt::Display for LabelMismatch {
+    /// For instance `; call 3 find the batch has the label "a" on the one and "b" on the other`.
+    /// Nothing if none is known.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call_number, own_label: ours, peer_label: theirs } = self;
+        if *call_number == 0 {
+            return Ok(());
+        }
+        let name = |label: &Label| match label.is_none() {
+            true => "no label".to_owned(),
+            false => format!("the label {label}"),
+        };
+        let (ours, theirs) = (name(ours), name(theirs));
+        write!(
+            f,
+            "; call {call_number} of the batch has {ours} on the one and {theirs} on the other"
+        )
+    }
+}
+
+/// How much one rank sends to another, and how much that one expects, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CountMismatch<'a> {
+    pub(super) sender: &'a PeerName,
+    pub(super) sent_bytes: u64,
+    pub(super) receiver: &'a PeerName,
+    pub(super) expected_bytes: u64,
+}
+
+impl CountMismatch<'_> {
+    /// The error of the one who found it; `culprit` is the other.
+    pub(super) fn to_error(&self, descriptor: &Descriptor, culprit: &PeerName) -> Error {
+        let Self { sender: from, sent_bytes: sent, receiver: to, expected_bytes: expected } = self;
+        let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
+        let message = format!(
+            "ranks disagree about how much goes between them in {descriptor}: {from} sends {} elements to {to}, which \
+             expects {}",
+            sent / element,
+            expected / element
+        );
+        Error::new(ErrorKind::Mismatch, message).with_culprit(culprit.rank)
+    }
+}

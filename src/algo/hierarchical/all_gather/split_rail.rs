@@ -1,0 +1,87 @@
+//! All-gather between nodes, in lanes: the keeper of each collects its slice of the blocks of its
+//! node, and sends them round the other nodes.
+
+use crate::algo::Operation;
+use crate::algo::hierarchical::{HierarchicalOperation, rail_slice, with_scratch};
+use crate::algo::message::{Team, all_gather};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather],
+    name: "split_rail",
+    description: "the ranks of each node send a slice of its blocks each round the nodes",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// A chunk of each block at a time, so that those of all ranks fit a slot.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());
+    with_scratch(levels, slot, |levels, memory| {
+        let max_chunk = levels.chunk_bytes(operation.element_bytes());
+        chunks(bytes, max_chunk).try_for_each(|chunk| run_chunk(levels, operation, &chunk, memory))
+    })
+}
+
+fn run_chunk(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    chunk: &Range<usize>,
+    memory: Dst<'_>,
+) -> Result<()> {
+    let (node, rails, len) = (levels.node(), levels.rail_count(), chunk.len());
+    let recv_part = |rank: usize| operation.recv.slice(rank * operation.bytes() + chunk.start, len);
+    let own = levels.sequencer.next_slot()?.slice(0, len);
+    kernel::copy(own, operation.send.slice(chunk.start, len));
+    levels.sequencer.publish(&[])?;
+    levels.sequencer.await_all()?;
+    for (local, &rank) in levels.nodes.members(node).iter().enumerate() {
+        kernel::copy(recv_part(rank), levels.sequencer.slot(local).slice(0, len));
+    }
+    match levels.own_rail() {
+        None => levels.sequencer.publish_unnotified()?,
+        Some(lane) => {
+            let mine = rail_slice(len, rails, lane);
+            let packed = memory.slice(0, levels.nodes.rank_count() * mine.len());
+            let ours = levels.node_blocks(packed, node, mine.len());
+            for local in 0..levels.sequencer.size() {
+                let from = levels.sequencer.slot(local).slice(mine.start, mine.len());
+                kernel::copy(ours.slice(local * mine.len(), mine.len()), from);
+            }
+            let owners = levels.rail_owners(lane);
+            let team = Team::of(&owners, levels.messages.rank())?;
+            let blocks: Vec<Dst<'_>> =
+                (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
+            all_gather::ring::run_team(&mut levels.messages, team, &|node| blocks[node])?;
+            let slot = levels.sequencer.next_slot()?.slice(0, packed.len());
+            kernel::stage(slot, packed.as_src());
+            levels.sequencer.publish(&[])?;
+        }
+    }
+    for lane in 0..rails {
+        if Some(lane) != levels.own_rail() {
+            levels.sequencer.await_rank(lane)?;
+        }
+        let part = rail_slice(len, rails, lane);
+        let packed = levels.sequencer.slot(lane);
+        for (position, rank) in levels.in_node_order().enumerate() {
+            if levels.nodes.node_of(rank) != node {
+                let from = packed.slice(position * part.len(), part.len());
+                kernel::copy(recv_part(rank).slice(part.start, part.len()), from);
+            }
+        }
+    }
+    Ok(())
+}

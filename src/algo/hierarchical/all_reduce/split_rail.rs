@@ -1,0 +1,105 @@
+//! Large vectors: in each node every keeper of a lane folds its slice of all vectors, all-reduces
+//! it with the other keepers, and everybody gathers the slices.
+
+use super::all_reduce_between_nodes;
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, stage_contribution};
+use crate::algo::hierarchical::{
+    HierarchicalOperation, SLICE_ALIGNMENT, clip_to_slice, rail_slice,
+};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::error::Result;
+use crate::kernel::{self, Stager};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "split_rail",
+    description: "the ranks of each node fold a slice each and exchange messages about it",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// Inside, between, inside.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    reduce_slices_in_node(levels, operation)?;
+    if let Some(lane) = levels.own_rail() {
+        let owners = levels.rail_owners(lane);
+        let mine = rail_slice(operation.bytes(), levels.rail_count(), lane);
+        let result = operation.recv.slice(mine.start, mine.len());
+        all_reduce_between_nodes(levels, &owners, Fold::partial(operation)?, operation, result)?;
+    }
+    gather_slices_in_node(levels, operation)
+}
+
+/// The longest slice, which says how often everybody goes round.
+fn longest_slice(bytes: usize, rails: usize) -> usize {
+    (0..rails).map(|lane| rail_slice(bytes, rails, lane).len()).max().unwrap_or(0)
+}
+
+/// Every keeper folds its slice of the vectors of its node, in place.
+fn reduce_slices_in_node(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (bytes, rails) = (operation.bytes(), levels.rail_count());
+    let fold = Fold::subset(operation, levels.nodes.rank_count())?;
+    let rail_bytes = levels.sequencer.slot_bytes() / rails / SLICE_ALIGNMENT * SLICE_ALIGNMENT;
+    for part in chunks(longest_slice(bytes, rails), rail_bytes) {
+        let slot = levels.sequencer.next_slot()?;
+        for lane in 0..rails {
+            let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+            let src = operation.send.slice(clipped.start, clipped.len());
+            let mut stager = Stager::for_total(clipped.len());
+            stage_contribution(
+                operation,
+                &mut stager,
+                slot.slice(lane * rail_bytes, clipped.len()),
+                src,
+            )?;
+        }
+        levels.sequencer.publish(&[])?;
+        levels.sequencer.await_all()?;
+        if let Some(lane) = levels.own_rail() {
+            let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+            let own = operation.recv.slice(clipped.start, clipped.len());
+            fold.fold_in_order(own, levels.sequencer.size(), |rank| {
+                levels.sequencer.slot(rank).slice(lane * rail_bytes, own.len())
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Everybody gets the slices from their keepers.
+fn gather_slices_in_node(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (bytes, rails, mine) = (operation.bytes(), levels.rail_count(), levels.own_rail());
+    for part in chunks(longest_slice(bytes, rails), levels.sequencer.slot_bytes()) {
+        match mine {
+            Some(lane) => {
+                let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+                let slot = levels.sequencer.next_slot()?.slice(0, clipped.len());
+                kernel::stage(slot, operation.recv.as_src().slice(clipped.start, clipped.len()));
+                levels.sequencer.publish(&[])?;
+            }
+            None => levels.sequencer.publish_unnotified()?,
+        }
+        for lane in (0..rails).filter(|&lane| Some(lane) != mine) {
+            let clipped = clip_to_slice(&rail_slice(bytes, rails, lane), &part);
+            levels.sequencer.await_rank(lane)?;
+            let from = levels.sequencer.slot(lane).slice(0, clipped.len());
+            kernel::copy(operation.recv.slice(clipped.start, clipped.len()), from);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! Broadcast between nodes: the root is the leader of its node; the leaders pass the vector on, and
+//! everybody reads it from its leader.
+
+use crate::algo::Operation;
+use crate::algo::hierarchical::HierarchicalOperation;
+use crate::algo::message::Team;
+use crate::algo::pattern::slices::chunks;
+use crate::algo::pattern::tree;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Broadcast],
+    name: "two_level",
+    description: "messages down a tree of one rank of each node, through slots inside",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// How many messages may be posted.
+const MAX_POSTED_MESSAGES: usize = 16;
+
+/// A chunk at a time; the leaders run ahead as far as slots and streams reach.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    let root = operation.root()?;
+    let (leaders, leader) = (levels.node_leaders(root), levels.local_leader(root));
+    let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());
+    if levels.sequencer.rank() != leader {
+        for chunk in chunks(bytes, slot) {
+            levels.sequencer.publish_unnotified()?;
+            levels.sequencer.await_rank(leader)?;
+            let from = levels.sequencer.slot(leader).slice(0, chunk.len());
+            kernel::copy(operation.recv.slice(chunk.start, chunk.len()), from);
+            levels.sequencer.checkpoint();
+        }
+        return Ok(());
+    }
+    let team = Team::of(&leaders, levels.messages.rank())?;
+    let position =
+        tree::binomial_position(team.size(), levels.nodes.node_of(root), team.own_position());
+    let mut exchange = levels.messages.exchange(team);
+    for chunk in chunks(bytes, slot) {
+        let (start, len) = (chunk.start, chunk.len());
+        let data = match position.parent {
+            None => operation.send.slice(start, len),
+            Some(parent) => {
+                let into = operation.recv.slice(start, len);
+                let received = exchange.receive(parent, into);
+                exchange.wait(received)?;
+                into.as_src()
+            }
+        };
+        for &child in &position.children {
+            exchange.send(child, data);
+        }
+        if !levels.sequencer.has_free_slot() {
+            // Nobody moves messages while this rank waits for those of its node.
+            exchange.wait_until_at_most(0)?;
+        }
+        let slot = levels.sequencer.next_slot()?.slice(0, len);
+        kernel::stage(slot, data);
+        levels.sequencer.publish_finished(&[])?;
+        exchange.wait_until_at_most(MAX_POSTED_MESSAGES)?;
+    }
+    exchange.finish()
+}

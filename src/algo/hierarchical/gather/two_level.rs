@@ -1,0 +1,97 @@
+//! Everybody stages its block, the leader of each node sends those of its node to the root in one
+//! message, and the root, which is the leader of its own, puts them in their places.
+
+use crate::algo::Operation;
+use crate::algo::hierarchical::{HierarchicalOperation, root_chunk_bytes, with_scratch};
+use crate::algo::message::{MAX_POSTED_STRIPES, Team};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::kernel;
+use crate::transport::OpKind;
+use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Gather],
+    name: "two_level",
+    description: "one rank of each node sends the blocks of its node to the root",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// A chunk of each block at a time, which fits the slot of its rank.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    let root = operation.root()?;
+    let ranks = levels.nodes.rank_count();
+    let max_chunk =
+        root_chunk_bytes(levels.sequencer.slot_bytes(), ranks, operation.element_bytes());
+    if levels.sequencer.rank() == levels.local_leader(root) {
+        let leaders = levels.node_leaders(root);
+        // Where the blocks of each node begin, for the one who gets them all.
+        let is_root = levels.messages.rank() == root;
+        let spans = if is_root { levels.node_spans() } else { Vec::new() };
+        let blocks = if is_root { ranks } else { levels.sequencer.size() };
+        let room = blocks * max_chunk.min(operation.bytes());
+        return with_scratch(levels, room, |levels, memory| {
+            let mut all = chunks(operation.bytes(), max_chunk);
+            all.try_for_each(|chunk| {
+                run_leader_chunk(levels, operation, (&leaders, &spans), &chunk, memory)
+            })
+        });
+    }
+    for chunk in chunks(operation.bytes(), max_chunk) {
+        let own = levels.sequencer.next_slot()?.slice(0, chunk.len());
+        kernel::copy(own, operation.send.slice(chunk.start, chunk.len()));
+        levels.sequencer.publish_finished(&[])?;
+    }
+    Ok(())
+}
+
+/// One chunk, at a leader; `node_spans` are for the root.
+fn run_leader_chunk(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    (leaders, spans): (&[Rank], &[Range<usize>]),
+    chunk: &Range<usize>,
+    memory: Dst<'_>,
+) -> Result<()> {
+    let (node, len, root) = (levels.node(), chunk.len(), operation.root()?);
+    levels.sequencer.publish_unnotified()?;
+    levels.sequencer.await_all()?;
+    let me = levels.sequencer.rank();
+    let node_memory = |span: &Range<usize>| memory.slice(span.start * len, span.len() * len);
+    let own_node_blocks = node_memory(spans.get(node).unwrap_or(&(0..levels.sequencer.size())));
+    for local in 0..levels.sequencer.size() {
+        let from = match local {
+            _ if local == me => operation.send.slice(chunk.start, len),
+            _ => levels.sequencer.slot(local).slice(0, len),
+        };
+        kernel::copy(own_node_blocks.slice(local * len, len), from);
+    }
+    levels.sequencer.checkpoint();
+    let team = Team::of(leaders, levels.messages.rank())?;
+    let nodes = levels.nodes;
+    let mut exchange = levels.messages.exchange(team);
+    if leaders[node] != root {
+        exchange.send(nodes.node_of(root), own_node_blocks.as_src());
+        return exchange.finish();
+    }
+    for other in (0..team.size()).filter(|&other| other != node) {
+        exchange.receive(other, node_memory(&spans[other]));
+        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
+    }
+    exchange.finish()?;
+    for (position, rank) in levels.in_node_order().enumerate() {
+        let recv_part = operation.recv_block(rank).slice(chunk.start, len);
+        kernel::copy(recv_part, memory.as_src().slice(position * len, len));
+    }
+    Ok(())
+}

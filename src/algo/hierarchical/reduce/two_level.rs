@@ -1,0 +1,89 @@
+//! Reduce between nodes: the leader of each node folds the vectors of its node, the leaders reduce
+//! to the root, which is the leader of its own.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, copy_contribution, finish_average, stage_contribution};
+use crate::algo::hierarchical::{HierarchicalOperation, with_scratch};
+use crate::algo::message::{Team, reduce};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::pattern::tree;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel::Stager;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Reduce],
+    name: "two_level",
+    description: "one rank of each node folds for its node, messages up a tree of those",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// A chunk at a time.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    let leader = levels.local_leader(operation.root()?);
+    let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());
+    if levels.sequencer.rank() == leader {
+        return with_scratch(levels, 2 * slot, |levels, memory| {
+            run_leader(levels, operation, memory)
+        });
+    }
+    let mut stager = Stager::for_total(bytes);
+    for chunk in chunks(bytes, slot) {
+        let own = levels.sequencer.next_slot()?.slice(0, chunk.len());
+        stage_contribution(
+            operation,
+            &mut stager,
+            own,
+            operation.send.slice(chunk.start, chunk.len()),
+        )?;
+        levels.sequencer.publish_finished(&[])?;
+    }
+    Ok(())
+}
+
+fn run_leader(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    memory: Dst<'_>,
+) -> Result<()> {
+    let (root, fold) = (operation.root()?, Fold::partial(operation)?);
+    let node_fold = Fold::subset(operation, levels.nodes.rank_count())?;
+    let leaders = levels.node_leaders(root);
+    let team = Team::of(&leaders, levels.messages.rank())?;
+    let position =
+        tree::binomial_position(team.size(), levels.nodes.node_of(root), team.own_position());
+    let slot = levels.sequencer.slot_bytes();
+    for chunk in chunks(operation.bytes(), slot) {
+        let (start, len) = (chunk.start, chunk.len());
+        let own = levels.sequencer.next_slot()?.slice(0, len);
+        copy_contribution(operation, own, operation.send.slice(start, len))?;
+        levels.sequencer.publish_unnotified()?;
+        levels.sequencer.await_all()?;
+        let part = match position.parent {
+            None => operation.recv.slice(start, len),
+            Some(_) => memory.slice(slot, len),
+        };
+        node_fold.fold_in_order(part, levels.sequencer.size(), |rank| {
+            levels.sequencer.slot(rank).slice(0, len)
+        });
+        levels.sequencer.checkpoint();
+        reduce::binomial::reduce_up_tree(
+            &mut levels.messages,
+            team,
+            &position,
+            fold,
+            part,
+            memory.slice(0, len),
+        )?;
+    }
+    finish_average(operation, operation.recv, levels.nodes.rank_count())
+}

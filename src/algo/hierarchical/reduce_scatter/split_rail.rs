@@ -1,0 +1,107 @@
+//! Reduce-scatter between nodes, in lanes: the keeper of each folds its slice of the vectors of its
+//! node, for all ranks; the keepers exchange what is for each other's nodes; and everybody gets its
+//! block from them.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, finish_average, stage_contribution};
+use crate::algo::hierarchical::{HierarchicalOperation, rail_slice, with_scratch};
+use crate::algo::message::{Team, reduce_scatter};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel::{self, Stager};
+use crate::transport::OpKind;
+use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::ReduceScatter],
+    name: "split_rail",
+    description: "the ranks of each node fold a slice of all blocks each and exchange messages about it",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// A chunk of each block at a time, so that those for all ranks fit a slot.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());
+    with_scratch(levels, 3 * slot, |levels, memory| {
+        let max_chunk = levels.chunk_bytes(operation.element_bytes());
+        chunks(bytes, max_chunk).try_for_each(|chunk| run_chunk(levels, operation, &chunk, memory))
+    })?;
+    finish_average(operation, operation.recv, levels.nodes.rank_count())
+}
+
+fn run_chunk(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    chunk: &Range<usize>,
+    memory: Dst<'_>,
+) -> Result<()> {
+    let (start, rails, len) = (chunk.start, levels.rail_count(), chunk.len());
+    let slot = levels.sequencer.next_slot()?;
+    for (position, rank) in levels.in_node_order().enumerate() {
+        let part = operation.send.slice(rank * operation.bytes() + start, len);
+        let mut stager = Stager::for_total(len);
+        stage_contribution(operation, &mut stager, slot.slice(position * len, len), part)?;
+    }
+    levels.sequencer.publish(&[])?;
+    levels.sequencer.await_all()?;
+    match levels.own_rail() {
+        None => levels.sequencer.publish_unnotified()?,
+        Some(lane) => run_rail_owner(levels, operation, lane, len, memory)?,
+    }
+    for lane in 0..rails {
+        if Some(lane) != levels.own_rail() {
+            levels.sequencer.await_rank(lane)?;
+        }
+        let part = rail_slice(len, rails, lane);
+        let recv_part = operation.recv.slice(start + part.start, part.len());
+        let offset = levels.sequencer.rank() * part.len();
+        kernel::copy(recv_part, levels.sequencer.slot(lane).slice(offset, part.len()));
+    }
+    Ok(())
+}
+
+/// The keeper of a lane folds its slices, exchanges them, and publishes those of its node.
+fn run_rail_owner(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    rail: usize,
+    len: usize,
+    memory: Dst<'_>,
+) -> Result<()> {
+    let (node, fold) = (levels.node(), Fold::partial(operation)?);
+    let node_fold = Fold::subset(operation, levels.nodes.rank_count())?;
+    let mine = rail_slice(len, levels.rail_count(), rail);
+    let total = levels.nodes.rank_count() * mine.len();
+    let (packed, scratch) = (memory.slice(0, total), memory.slice(total, memory.len() - total));
+    for position in 0..levels.nodes.rank_count() {
+        let part = packed.slice(position * mine.len(), mine.len());
+        node_fold.fold_in_order(part, levels.sequencer.size(), |local| {
+            levels.sequencer.slot(local).slice(position * len + mine.start, mine.len())
+        });
+    }
+    let owners = levels.rail_owners(rail);
+    let team = Team::of(&owners, levels.messages.rank())?;
+    let blocks: Vec<Dst<'_>> =
+        (0..team.size()).map(|node| levels.node_blocks(packed, node, mine.len())).collect();
+    let own_block = blocks[node];
+    let outgoing_block = |node: usize| blocks[node].as_src();
+    reduce_scatter::pairwise::run_team(
+        &mut levels.messages,
+        team,
+        fold,
+        &outgoing_block,
+        own_block,
+        scratch,
+    )?;
+    kernel::stage(levels.sequencer.next_slot()?.slice(0, own_block.len()), own_block.as_src());
+    levels.sequencer.publish(&[])
+}

@@ -1,0 +1,97 @@
+//! The root, which is the leader of its node, sends the leader of each other node the blocks of
+//! that node in one message; everybody reads its block from its leader.
+
+use crate::algo::Operation;
+use crate::algo::hierarchical::{HierarchicalOperation, root_chunk_bytes, with_scratch};
+use crate::algo::message::{MAX_POSTED_STRIPES, Team};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::kernel;
+use crate::transport::OpKind;
+use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scatter],
+    name: "two_level",
+    description: "the root sends one rank of each node the blocks of its node, through slots inside",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::Hierarchical(run),
+};
+
+/// A chunk of each block at a time, so that those of a node fit the slot of its leader.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
+    let root = operation.root()?;
+    let (leader, ranks) = (levels.local_leader(root), levels.nodes.rank_count());
+    let room = levels.sequencer.slot_bytes() / levels.nodes.max_ranks_per_node();
+    let max_chunk = root_chunk_bytes(room, ranks, operation.element_bytes());
+    if levels.sequencer.rank() == leader {
+        let leaders = levels.node_leaders(root);
+        // Where the blocks of each node begin, for the one who has them all.
+        let is_root = levels.messages.rank() == root;
+        let spans = if is_root { levels.node_spans() } else { Vec::new() };
+        let blocks = if is_root { ranks } else { levels.sequencer.size() };
+        let room = blocks * max_chunk.min(operation.bytes());
+        return with_scratch(levels, room, |levels, memory| {
+            let mut all = chunks(operation.bytes(), max_chunk);
+            all.try_for_each(|chunk| {
+                run_leader_chunk(levels, operation, (&leaders, &spans), &chunk, memory)
+            })
+        });
+    }
+    let me = levels.sequencer.rank();
+    for chunk in chunks(operation.bytes(), max_chunk) {
+        let len = chunk.len();
+        levels.sequencer.publish_unnotified()?;
+        levels.sequencer.await_rank(leader)?;
+        let from = levels.sequencer.slot(leader).slice(me * len, len);
+        kernel::copy(operation.recv.slice(chunk.start, len), from);
+        levels.sequencer.checkpoint();
+    }
+    Ok(())
+}
+
+/// One chunk, at a leader; `node_spans` are for the root.
+fn run_leader_chunk(
+    levels: &mut HierarchicalOperation<'_>,
+    operation: &Operation<'_>,
+    (leaders, spans): (&[Rank], &[Range<usize>]),
+    chunk: &Range<usize>,
+    memory: Dst<'_>,
+) -> Result<()> {
+    let (node, len, root) = (levels.node(), chunk.len(), operation.root()?);
+    let node_memory = |span: &Range<usize>| memory.slice(span.start * len, span.len() * len);
+    let own_node_blocks = node_memory(spans.get(node).unwrap_or(&(0..levels.sequencer.size())));
+    let team = Team::of(leaders, levels.messages.rank())?;
+    let nodes = levels.nodes;
+    if leaders[node] == root {
+        for (position, rank) in levels.in_node_order().enumerate() {
+            let from = operation.send_block(rank).slice(chunk.start, len);
+            kernel::copy(memory.slice(position * len, len), from);
+        }
+    }
+    let mut exchange = levels.messages.exchange(team);
+    if leaders[node] == root {
+        for other in (0..team.size()).filter(|&other| other != node) {
+            exchange.send(other, node_memory(&spans[other]).as_src());
+            exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
+        }
+    } else {
+        exchange.receive(nodes.node_of(root), own_node_blocks);
+    }
+    exchange.finish()?;
+    let slot = levels.sequencer.next_slot()?.slice(0, own_node_blocks.len());
+    kernel::stage(slot, own_node_blocks.as_src());
+    levels.sequencer.publish_finished(&[])?;
+    let own = own_node_blocks.as_src().slice(levels.sequencer.rank() * len, len);
+    kernel::copy(operation.recv.slice(chunk.start, len), own);
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! Down a binomial tree: few hops, and the root sends everything several times.
+
+use super::send_down_tree;
+use crate::algo::Operation;
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::pattern::tree;
+use crate::algo::select::GroupShape;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Broadcast],
+    name: "binomial",
+    description: "messages down a binomial tree",
+    fits: ALWAYS,
+    pays,
+    ordered: true,
+    body: AlgorithmBody::Message(run),
+};
+
+/// Up to which size a tree's fewer hops beat a chain's sending everything once.
+fn pays(bytes: usize, shape: &GroupShape) -> bool {
+    bytes <= 1 << 20 || shape.ranks <= 2
+}
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let position = tree::binomial_position(team.size(), operation.root()?, team.own_position());
+    send_down_tree(call, team, &position, operation.send, operation.recv)
+}

@@ -1,0 +1,73 @@
+//! Up a binomial tree, for small blocks: each rank sends those of its part of the tree in one
+//! message.
+
+use crate::algo::Operation;
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::pattern::{pairwise, tree};
+use crate::algo::select::GroupShape;
+use crate::algo::table::{Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Gather],
+    name: "binomial",
+    description: "messages up a binomial tree, with more and more blocks; at most 1 MiB in all",
+    fits,
+    pays,
+    ordered: true,
+    body: AlgorithmBody::Message(run),
+};
+
+/// Whoever has the scratch memory has room for all blocks.
+pub(in crate::algo::message) fn fits(bytes: usize, shape: &GroupShape) -> bool {
+    bytes.saturating_mul(shape.ranks) <= 1 << 20
+}
+
+/// A few messages one after another, against one from each other rank.
+pub(in crate::algo::message) fn pays(bytes: usize, shape: &GroupShape) -> bool {
+    shape.ranks >= 8 && bytes <= 4 << 10
+}
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me, root, len) =
+        (team.size(), team.own_position(), operation.root()?, operation.bytes());
+    let position = tree::binomial_position(size, root, me);
+    let subtree = tree::subtree_span(size, root, me);
+    let mut scratch = call.scratch(subtree.len() * len)?;
+    // The blocks of this rank's part of the tree, in the order of distances from the root.
+    let memory = Dst::from(scratch.as_mut_slice());
+    kernel::copy(memory.slice(0, len), operation.send);
+    let mut exchange = call.exchange(team);
+    for &child in &position.children {
+        let child_subtree = tree::subtree_span(size, root, child);
+        exchange.receive(
+            child,
+            memory.slice((child_subtree.start - subtree.start) * len, child_subtree.len() * len),
+        );
+    }
+    exchange.wait_until_at_most(0)?;
+    if let Some(parent) = position.parent {
+        exchange.send(parent, memory.as_src().slice(0, subtree.len() * len));
+    }
+    exchange.finish()?;
+    if position.parent.is_none() {
+        for distance in subtree {
+            let from = pairwise::send_peer(size, root, distance);
+            kernel::copy(operation.recv_block(from), memory.as_src().slice(distance * len, len));
+        }
+    }
+    call.return_scratch(scratch);
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! Who is there: the roll call of an exchange that waits for long, who came late, and who is named
+//! at the deadline. The head of [`super::exchange`] says what it is good for.
+
+use super::exchange::{MessageExchange, PendingStripe, StripeTransfer, send_remaining};
+use super::peer_history::PresenceMessage;
+use crate::algo::Operation;
+use crate::base::buffer::Src;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::transport::collective_header::{
+    BlamedRank, CollectiveHeader, CollectiveMessageKind, HEADER_BYTES,
+};
+use crate::transport::heartbeat::format_activity_answer;
+use crate::transport::{Descriptor, StreamDirection};
+use crate::wait::slow_wait::DisplaySeconds;
+use std::time::Duration;
+
+/// After how long a rank says that it is there, to all ranks, in groups up to
+/// `MAX_ALL_PRESENCE_RANKS` of them; in larger ones, where that would make many streams, after half
+/// of the time allowed, and to its team.
+const PRESENCE_DELAY: Duration = Duration::from_millis(250);
+const MAX_ALL_PRESENCE_RANKS: usize = 64;
+
+/// For how long a rank that cannot name who is late lets others report first.
+const REPORT_GRACE: Duration = Duration::from_millis(300);
+
+/// The same in operations between nodes, where those who share a node with the late one know more.
+const NODE_REPORT_GRACE: Duration = Duration::from_millis(150);
+
+/// How long a rank that has found a mismatch waits until the others know that it is in the
+/// operation.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many marks of presence of one rank are taken at a look.
+const MAX_PRESENCE_PER_POLL: usize = 64;
+
+impl MessageExchange<'_> {
+    pub(super) fn presence_delay(&self) -> Duration {
+        let half = self.operation.deadline().timeout() / 2;
+        if self.is_small_group() { half.min(PRESENCE_DELAY) } else { half }
+    }
+
+    fn is_small_group(&self) -> bool {
+        self.endpoint.size() <= MAX_ALL_PRESENCE_RANKS
+    }
+
+    /// Who is called: ranks that called something else may be in another team.
+    fn presence_peers(&self) -> Vec<Rank> {
+        let mine = self.endpoint.rank();
+        let others = |rank: &Rank| *rank != mine;
+        if self.is_small_group() {
+            (0..self.endpoint.size()).filter(others).collect()
+        } else {
+            self.team.members().iter().copied().filter(others).collect()
+        }
+    }
+
+    /// Says once that this rank is there, and looks who else is; true where there is something to
+    /// send or something has come, which may be what a posted message waits for.
+    pub(super) fn exchange_presence(&mut self) -> Result<bool> {
+        let others = self.presence_peers();
+        let has_presence_to_send = self.post_presence(&others);
+        let mut received = 0;
+        for peer in others {
+            let is_inside = |parcel: &PendingStripe<'_>| {
+                parcel.peer == peer
+                    && parcel.stream == 0
+                    && matches!(parcel.transfer, StripeTransfer::In { done: Some(_), .. })
+            };
+            if self.pending.iter().any(is_inside) {
+                continue;
+            }
+            // Only whose message is waited for must be there.
+            for _ in 0..MAX_PRESENCE_PER_POLL {
+                let Ok(Some(header)) = self.next_header(peer, 0, &mut received) else { break };
+                let is_later =
+                    header.descriptor.order_key() > self.operation.descriptor.order_key();
+                if is_later || !self.consume_presence(peer, 0, &header)? {
+                    if !is_later {
+                        self.check_agreement(peer, &header)?;
+                    }
+                    let peer = &mut self.history.peers[peer];
+                    if peer.last_seen_moment < header.descriptor.order_key() {
+                        peer.blame = header.blame;
+                    }
+                    peer.last_seen_moment = header.descriptor.order_key();
+                    peer.awaited_rank = None;
+                    break;
+                }
+            }
+        }
+        Ok(has_presence_to_send || received > 0)
+    }
+
+    /// Posts a mark of presence for each of the others, once in an operation; true if there is
+    /// something to send.
+    fn post_presence(&mut self, others: &[Rank]) -> bool {
+        let excuse = self.awaited_blame();
+        let header = CollectiveHeader {
+            kind: CollectiveMessageKind::ArrivalNotice,
+            blame: excuse,
+            ..self.header(0, 1, 0, 0)
+        };
+        self.history.queue_presence(others, &header)
+    }
+
+    /// Tells the others that this rank is in the operation, before it waits for the label of
+    /// another rank. They find the mismatch by the mark, and one that can ask for the label reports
+    /// it. Waits until the marks are sent, since the first connection to a rank takes a moment and
+    /// nothing is sent during the wait for a label.
+    pub(super) fn announce_presence(&mut self) {
+        let others = self.presence_peers();
+        self.post_presence(&others);
+        let limit = Deadline::after(ANNOUNCE_TIMEOUT);
+        while self.endpoint.failure().is_none() && !limit.has_passed() {
+            if self.send_presence() {
+                continue;
+            }
+            let is_open = |mark: &PresenceMessage| {
+                !self.pending.iter().any(|parcel| parcel.is_blocking(mark))
+            };
+            if !self.history.presence_queue.iter().any(is_open) {
+                break;
+            }
+            self.endpoint.wait_for_streams(&self.awaited_events(), limit.remaining());
+        }
+    }
+
+    /// Sends marks of presence between messages, as far as goes; true if anything moved.
+    pub(super) fn send_presence(&mut self) -> bool {
+        let mut moved = false;
+        let (endpoint, pending) = (self.endpoint, &self.pending);
+        self.history.presence_queue.retain_mut(|mark| {
+            if pending.iter().any(|parcel| parcel.is_blocking(mark)) {
+                return true;
+            }
+            let sent =
+                send_remaining(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
+            // Whoever has left needs no mark of presence.
+            let Ok(sent) = sent else { return false };
+            mark.done += sent;
+            moved |= sent > 0;
+            mark.done < HEADER_BYTES
+        });
+        moved
+    }
+
+    /// The members that have not been seen in the operation.
+    fn missing_members(&self) -> Vec<Rank> {
+        let moment = self.operation.descriptor.order_key();
+        let members = self.team.members().iter().copied();
+        let is_missing = |&rank: &Rank| {
+            rank != self.endpoint.rank() && self.history.peers[rank].last_seen_moment < moment
+        };
+        members.filter(is_missing).collect()
+    }
+
+    /// Whose messages are waited for, or who does not take any.
+    pub(super) fn awaited_peers(&self, direction: StreamDirection) -> Vec<Rank> {
+        let parcels = self.pending.iter().filter(|parcel| parcel.direction() == direction);
+        let mut awaited: Vec<Rank> = parcels.map(|parcel| parcel.peer).collect();
+        awaited.sort_unstable();
+        awaited.dedup();
+        awaited
+    }
+
+    /// Who is late for certain: those who are missing and waited for. A rank that is missing may
+    /// also have finished long ago and needed none of this one's messages.
+    fn culprits(&self, missing: &[Rank]) -> Vec<Rank> {
+        let of = |direction| {
+            let mut awaited = self.awaited_peers(direction);
+            awaited.retain(|rank| missing.contains(rank));
+            awaited
+        };
+        Some(of(StreamDirection::In))
+            .filter(|late| !late.is_empty())
+            .unwrap_or_else(|| of(StreamDirection::Out))
+    }
+
+    /// A look in a wait that has become long: who of those whose messages are waited for has been
+    /// seen in the operation?
+    pub(super) fn observe_awaited(&self, awaited: Vec<Rank>) {
+        let moment = self.operation.descriptor.order_key();
+        let has_arrived = |rank: Rank| self.history.peers[rank].last_seen_moment >= moment;
+        let blame = |rank: Rank, by: Duration| match self.history.peers[rank].blame {
+            Some(excuse) => (excuse.rank, by.min(excuse.waited)),
+            None => (rank, by),
+        };
+        self.arrival_skew.observe_arrivals(awaited.into_iter(), has_arrived, blame);
+    }
+
+    /// For whom this rank has waited in the operation, for those who wait for this rank.
+    pub(super) fn own_blame(&self) -> Option<BlamedRank> {
+        let (rank, waited) = self.operation.observer.latest_rank()?;
+        BlamedRank::new(rank, waited)
+    }
+
+    pub(super) fn report_grace(&self) -> Duration {
+        match (self.has_shared_nodes, self.culprits(&self.missing_members()).is_empty()) {
+            (_, true) => REPORT_GRACE,
+            (true, false) => NODE_REPORT_GRACE,
+            (false, false) => Duration::ZERO,
+        }
+    }
+
+    /// A long wait, for the log.
+    #[cold]
+    pub(super) fn log_long_wait(&self, waited: DisplaySeconds) {
+        let Operation { descriptor, group, .. } = self.operation;
+        crate::log!(
+            LogLevel::Warn,
+            "{descriptor} of group {group}: {} has waited {waited} for {}",
+            self.own_name(),
+            self.describe_ranks(&self.blamed_ranks())
+        );
+    }
+
+    /// Who is to blame for a wait, as far as this rank can tell.
+    fn blamed_ranks(&self) -> Vec<Rank> {
+        let missing = self.missing_members();
+        let late = [
+            self.culprits(&missing),
+            missing,
+            self.awaited_peers(StreamDirection::In),
+            self.awaited_peers(StreamDirection::Out),
+        ];
+        late.into_iter().find(|late| !late.is_empty()).unwrap_or_default()
+    }
+
+    /// For whom this rank waits, and for how long it has, for those who wait for this rank.
+    fn awaited_blame(&self) -> Option<BlamedRank> {
+        let mut awaited = self
+            .awaited_peers(StreamDirection::In)
+            .into_iter()
+            .chain(self.awaited_peers(StreamDirection::Out));
+        BlamedRank::new(awaited.next()?, self.operation.deadline().elapsed())
+    }
+
+    /// Who ranks are, where each was seen last, and what it says that it does elsewhere; of one
+    /// that waited there itself also for whom, and so on.
+    fn describe_ranks(&self, ranks: &[Rank]) -> String {
+        let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
+            let mut text = format!(
+                "{}{}",
+                self.describe_last_seen(rank),
+                format_activity_answer(answer.as_deref())
+            );
+            let mut chain = vec![self.endpoint.rank(), rank];
+            while let Some(next) = self.history.peers[chain[chain.len() - 1]].awaited_rank
+                && next < self.history.peers.len()
+                && !chain.contains(&next)
+            {
+                text = format!("{text}, and waited there for {}", self.describe_last_seen(next));
+                chain.push(next);
+            }
+            text
+        };
+        ranks
+            .iter()
+            .zip(self.endpoint.query_activities(ranks))
+            .map(describe_rank)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    fn describe_last_seen(&self, rank: Rank) -> String {
+        let name = self.endpoint.peer(rank);
+        match self.history.peers[rank].last_seen_moment {
+            0 => format!("{name}, which was seen in no operation yet"),
+            heard => {
+                let sequence = Descriptor::sequence_from_order_key(heard);
+                format!("{name}, which was last seen in operation #{sequence}")
+            }
+        }
+    }
+
+    pub(super) fn timeout_error(&self) -> Error {
+        let late = self.blamed_ranks();
+        let Operation { descriptor, .. } = self.operation;
+        let deadline = self.operation.deadline();
+        let message = format!(
+            "{descriptor} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
+            self.own_name(),
+            deadline.elapsed().as_millis(),
+            deadline.timeout().as_millis(),
+            self.describe_ranks(&late)
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        match late.first() {
+            Some(&rank) => error.with_culprit(rank),
+            None => error,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Up a binomial tree: each member folds what its children send into its own part.
+
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
+use crate::algo::message::{MessageOperation, SEGMENT_BYTES, Team};
+use crate::algo::pattern::slices::chunks;
+use crate::algo::pattern::tree::{TreePosition, binomial_position};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Reduce],
+    name: "binomial",
+    description: "messages up a binomial tree",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: false,
+    body: AlgorithmBody::Message(run),
+};
+
+/// All ranks, a segment at a time.
+///
+/// # Errors
+/// As [`reduce_up_tree`].
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (root, fold) = (operation.root()?, Fold::partial(operation)?);
+    let position = binomial_position(team.size(), root, team.own_position());
+    let max_chunk = SEGMENT_BYTES.min(operation.bytes());
+    let mut scratch = call.scratch(2 * max_chunk)?;
+    let memory = Dst::from(scratch.as_mut_slice());
+    for chunk in chunks(operation.bytes(), SEGMENT_BYTES) {
+        let (start, len) = (chunk.start, chunk.len());
+        let part = match position.parent {
+            None => operation.recv.slice(start, len),
+            Some(_) => memory.slice(max_chunk, len),
+        };
+        copy_partial_contribution(operation, part, operation.send.slice(start, len), team.size())?;
+        reduce_up_tree(call, team, &position, fold, part, memory.slice(0, len))?;
+    }
+    call.return_scratch(scratch);
+    finish_average(operation, operation.recv, team.size())
+}
+
+/// Folds `part` of all members into that of the root; those of the others are left with anything.
+/// `scratch` is scratch memory as long as the part.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`].
+pub fn reduce_up_tree(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    position: &TreePosition,
+    fold: Fold,
+    part: Dst<'_>,
+    scratch: Dst<'_>,
+) -> Result<()> {
+    let mut exchange = call.exchange(team);
+    // The nearest first: it has least to wait for.
+    for &child in position.children.iter().rev() {
+        let received = exchange.receive(child, scratch);
+        exchange.wait(received)?;
+        fold.fold_two(part, part.as_src(), scratch.as_src());
+    }
+    if let Some(parent) = position.parent {
+        exchange.send(parent, part.as_src());
+    }
+    exchange.finish()
+}

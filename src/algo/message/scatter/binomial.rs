@@ -1,0 +1,64 @@
+//! Down a binomial tree, for small blocks: each rank gets those of its part of the tree in one
+//! message.
+
+use crate::algo::Operation;
+use crate::algo::message::gather::binomial::{fits, pays};
+use crate::algo::message::{MessageOperation, Team};
+use crate::algo::pattern::{pairwise, tree};
+use crate::algo::table::{Algorithm, AlgorithmBody};
+use crate::base::buffer::Dst;
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scatter],
+    name: "binomial",
+    description: "messages down a binomial tree, with fewer and fewer blocks; at most 1 MiB in all",
+    fits,
+    pays,
+    ordered: true,
+    body: AlgorithmBody::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me, root, len) =
+        (team.size(), team.own_position(), operation.root()?, operation.bytes());
+    let position = tree::binomial_position(size, root, me);
+    let subtree = tree::subtree_span(size, root, me);
+    let mut scratch = call.scratch(subtree.len() * len)?;
+    // The blocks of this rank's part of the tree, in the order of distances from the root.
+    let memory = Dst::from(scratch.as_mut_slice());
+    let blocks = memory.slice(0, subtree.len() * len);
+    let mut exchange = call.exchange(team);
+    match position.parent {
+        Some(parent) => {
+            let came = exchange.receive(parent, blocks);
+            exchange.wait(came)?;
+        }
+        None => {
+            for distance in subtree.clone() {
+                let block = operation.send_block(pairwise::send_peer(size, root, distance));
+                kernel::copy(blocks.slice(distance * len, len), block);
+            }
+        }
+    }
+    for &child in &position.children {
+        let child_subtree = tree::subtree_span(size, root, child);
+        let first = (child_subtree.start - subtree.start) * len;
+        exchange.send(child, blocks.as_src().slice(first, child_subtree.len() * len));
+    }
+    kernel::copy(operation.recv, blocks.as_src().slice(0, len));
+    exchange.finish()?;
+    call.return_scratch(scratch);
+    Ok(())
+}

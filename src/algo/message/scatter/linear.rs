@@ -1,0 +1,46 @@
+//! The root sends everybody its block. One hop, and nothing goes twice.
+
+use crate::algo::Operation;
+use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
+use crate::algo::pattern::pairwise;
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scatter, OpKind::ScatterV],
+    name: "linear",
+    description: "messages, the root sends everybody its block",
+    fits: ALWAYS,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::Message(run),
+};
+
+/// All ranks.
+///
+/// # Errors
+/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank expects what the root does
+/// not send.
+pub fn run(
+    call: &mut MessageOperation<'_>,
+    team: Team<'_>,
+    operation: &Operation<'_>,
+) -> Result<()> {
+    let (size, me, root) = (team.size(), team.own_position(), operation.root()?);
+    if me == root {
+        call.copy_own_block(operation.recv, operation.send_block(me))?;
+    }
+    let mut exchange = call.exchange(team);
+    if me != root {
+        exchange.receive(root, operation.recv);
+        return exchange.finish();
+    }
+    for distance in 1..size {
+        let to = pairwise::send_peer(size, me, distance);
+        exchange.send(to, operation.send_block(to));
+        exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;
+    }
+    exchange.finish()
+}

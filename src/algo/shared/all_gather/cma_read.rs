@@ -1,0 +1,43 @@
+//! Large blocks, read where they lie: each is copied once by each rank that wants it.
+
+use super::{arena_access, staged};
+use crate::algo::Operation;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather, OpKind::AllGatherV],
+    name: "cma_read",
+    description: "blocks read in the memory of their ranks; one hop",
+    fits: HAS_CMA,
+    pays: |bytes, shape| {
+        shape.has_cheap_cma_read
+            && bytes >= if shape.is_oversubscribed { 8 << 20 } else { 128 << 10 }
+    },
+    ordered: true,
+    body: AlgorithmBody::Shared(run),
+};
+
+/// Directly where it can be. Else two steps: where the blocks are, and that all have been read.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
+        return Ok(());
+    }
+    steps.expose_sent(operation)?;
+    let own = operation.recv_block(steps.rank());
+    kernel::copy_part(operation.recv.len(), own, operation.send);
+    let mut is_complete = true;
+    for rank in steps.others() {
+        let peer_buffers = steps.await_exposed(rank)?;
+        is_complete =
+            is_complete && steps.try_cma_read(peer_buffers, 0, operation.recv_block(rank))?;
+    }
+    if steps.close_exposure_if_all(is_complete)? { Ok(()) } else { staged::run(steps, operation) }
+}

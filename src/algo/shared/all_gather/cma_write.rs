@@ -1,0 +1,52 @@
+//! Large blocks, written where they go: each rank copies its own, which it had last itself, to all
+//! others.
+
+use super::{arena_access, staged};
+use crate::algo::Operation;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllGather],
+    name: "cma_write",
+    description: "blocks written to the memory of all ranks; one hop",
+    fits: HAS_CMA_WRITE,
+    // What is longer than a core's second cache holds, its owner does not have there any more.
+    pays: |bytes, shape| {
+        shape.has_cheap_cma_read
+            && !shape.is_oversubscribed
+            && (128 << 10..1 << 20).contains(&bytes)
+    },
+    ordered: true,
+    body: AlgorithmBody::Shared(run),
+};
+
+/// Directly where it can be. Else two steps: where the blocks go, and that all are there.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
+        return Ok(());
+    }
+    let outcome = write_own_block(steps, operation);
+    if steps.or_revoke_access(operation.recv, outcome)? {
+        Ok(())
+    } else {
+        staged::run(steps, operation)
+    }
+}
+
+/// False where memory cannot be written.
+fn write_own_block(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
+    steps.expose_sent(operation)?;
+    let me = steps.rank();
+    let is_complete =
+        steps.try_cma_write_all(steps.others(), operation.send, me * operation.bytes())?;
+    kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send);
+    steps.close_exposure_if_all(is_complete)
+}

@@ -1,0 +1,65 @@
+//! Large vectors, read and written where they lie: each rank folds its slice of all of them, and
+//! writes what it has folded, while its cache still has that and the lines that it goes to, into
+//! the results of all.
+
+use super::{arena_access, two_shot};
+use crate::algo::Operation;
+use crate::algo::pattern::slices::owned_slice;
+use crate::algo::select::GroupShape;
+use crate::algo::shared::reduce_scatter::cma_read::read_and_fold_part;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE_AND_FEW_RANKS};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "cma_write",
+    description: "vectors read in the memory of their ranks, each rank folds its slice into the results of all; one hop",
+    fits: HAS_CMA_WRITE_AND_FEW_RANKS,
+    pays,
+    ordered: true,
+    body: AlgorithmBody::Shared(run),
+};
+
+/// From which vectors on: among ranks that have no core each, by what each folds.
+fn pays(bytes: usize, shape: &GroupShape) -> bool {
+    let min_bytes = if shape.is_oversubscribed { (256 << 10) * shape.ranks } else { 192 << 10 };
+    shape.has_cheap_cma_read && bytes >= min_bytes
+}
+
+/// Directly where it can be. Else two steps: where the vectors are, and that all have been folded.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
+        return Ok(());
+    }
+    let folded = fold_and_write_slice(steps, operation);
+    if steps.or_revoke_access(operation.recv, folded)? {
+        Ok(())
+    } else {
+        two_shot::run(steps, operation)
+    }
+}
+
+/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still
+/// to be read. False where memory cannot be reached.
+fn fold_and_write_slice(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
+    if !steps.expose_all(operation, operation.recv.as_src())? {
+        return Ok(false);
+    }
+    let mine = owned_slice(operation.bytes(), steps.size(), steps.rank());
+    let result = operation.recv.slice(mine.start, mine.len());
+    read_and_fold_part(steps, operation, mine.clone(), result, |steps, chunk| {
+        let folded = result.slice(chunk.start, chunk.len()).as_src();
+        steps.others().try_for_each(|rank| {
+            let peer_buffers = steps.await_exposed(rank)?;
+            steps.cma_write(folded, peer_buffers, mine.start + chunk.start)
+        })
+    })?;
+    steps.close_exposure()?;
+    Ok(true)
+}

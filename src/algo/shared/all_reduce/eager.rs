@@ -1,0 +1,20 @@
+//! Short vectors: everybody stages its vector in a slot, everybody folds all of them.
+
+use super::inline;
+use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllReduce],
+    name: "eager",
+    description: "payload in a slot, everybody folds all; one step, at most 4 KiB",
+    fits: FITS_EAGER,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::OneStep(&OneStepAlgorithm {
+        location: PayloadLocation::DataSlot,
+        ..inline::STEP
+    }),
+};

@@ -1,0 +1,64 @@
+//! Large blocks, written where they go, by the rank that had them last.
+
+use super::{arena_access, staged};
+use crate::algo::Operation;
+use crate::algo::select::GroupShape;
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
+use crate::base::error::Result;
+use crate::kernel;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::AllToAll],
+    name: "cma_write",
+    description: "blocks written to the memory of their ranks; one hop",
+    fits: HAS_CMA_WRITE,
+    pays,
+    ordered: true,
+    body: AlgorithmBody::Shared(run),
+};
+
+/// For which blocks: among ranks that have no core each, by what all together move. Where the
+/// kernel takes its time, those ranks gain by it too, which otherwise take a turn for each few
+/// kilobytes of a slot.
+fn pays(bytes: usize, shape: &GroupShape) -> bool {
+    let total_bytes = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
+    match (shape.has_cheap_cma_read, shape.is_oversubscribed) {
+        (true, true) => (2 << 20..16 << 20).contains(&total_bytes),
+        (true, false) => (32 << 10..1 << 20).contains(&bytes),
+        (false, true) => total_bytes >= 8 << 20,
+        (false, false) => false,
+    }
+}
+
+/// Directly where it can be. Else two steps: where the blocks go, and that all are there.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
+        return Ok(());
+    }
+    let outcome = write_blocks(steps, operation);
+    if steps.or_revoke_access(operation.recv, outcome)? {
+        Ok(())
+    } else {
+        staged::run(steps, operation)
+    }
+}
+
+/// False where memory cannot be written.
+fn write_blocks(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
+    steps.expose_sent(operation)?;
+    let me = steps.rank();
+    let mut is_complete = true;
+    for rank in steps.others() {
+        let (peer_buffers, block) = (steps.await_exposed(rank)?, operation.send_block(rank));
+        // All blocks have one length.
+        is_complete = is_complete && steps.try_cma_write(block, peer_buffers, me * block.len())?;
+    }
+    kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send_block(me));
+    steps.close_exposure_if_all(is_complete)
+}

@@ -1,0 +1,63 @@
+//! Large vectors, in as many shares as there are ranks: each receiver reads one where the root has
+//! it, and writes it to the other receivers; the root writes one to all. So all copy at the same
+//! time, and each as much as any other. (A scatter and an all-gather, as in van de Geijn's
+//! broadcast, at once.)
+
+use super::staged;
+use crate::algo::Operation;
+use crate::algo::pattern::slices::{chunks, owned_slice};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
+use crate::base::error::Result;
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Broadcast],
+    name: "cma_write",
+    description: "read in the root's memory, a share by each rank, and written to that of the others; one hop",
+    fits: HAS_CMA_WRITE,
+    pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 192 << 10,
+    ordered: true,
+    body: AlgorithmBody::Shared(run),
+};
+
+/// What is written from the cache that it was read into.
+const CHUNK: usize = 256 << 10;
+
+/// Two steps: where the vectors lie, and that all shares are everywhere.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    let outcome = distribute_shares(steps, operation);
+    if steps.or_revoke_access(operation.recv, outcome)? {
+        Ok(())
+    } else {
+        staged::run(steps, operation)
+    }
+}
+
+/// False where memory cannot be reached.
+fn distribute_shares(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
+    steps.expose_sent(operation)?;
+    let (me, root) = (steps.rank(), operation.root()?);
+    let mine = owned_slice(operation.bytes(), steps.size(), me);
+    let is_complete = if me == root {
+        let share = operation.send.slice(mine.start, mine.len());
+        steps.try_cma_write_all(steps.others(), share, mine.start)?
+    } else {
+        let from = steps.await_exposed(root)?;
+        let mut is_chunk_complete = true;
+        for chunk in chunks(mine.len(), CHUNK) {
+            let start = mine.start + chunk.start;
+            let part = operation.recv.slice(start, chunk.len());
+            let receivers = steps.others().filter(|&rank| rank != root);
+            is_chunk_complete = is_chunk_complete
+                && steps.try_cma_read(from, start, part)?
+                && steps.try_cma_write_all(receivers, part.as_src(), start)?;
+        }
+        is_chunk_complete
+    };
+    steps.close_exposure_if_all(is_complete)
+}

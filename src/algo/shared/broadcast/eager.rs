@@ -1,0 +1,21 @@
+//! Short vectors: the root stages, the others read. The root does not wait for its readers but runs
+//! ahead as far as its slots reach.
+
+use super::inline;
+use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Broadcast],
+    name: "eager",
+    description: "payload in a slot; one step, at most 4 KiB",
+    fits: FITS_EAGER,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::OneStep(&OneStepAlgorithm {
+        location: PayloadLocation::DataSlot,
+        ..inline::STEP
+    }),
+};

@@ -1,0 +1,20 @@
+//! Short vectors: everybody stages its vector in a slot, the root folds all.
+
+use super::inline;
+use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Reduce],
+    name: "eager",
+    description: "payload in a slot, the root folds; one step, at most 4 KiB",
+    fits: FITS_EAGER,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::OneStep(&OneStepAlgorithm {
+        location: PayloadLocation::DataSlot,
+        ..inline::STEP
+    }),
+};

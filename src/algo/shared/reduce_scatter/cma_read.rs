@@ -1,0 +1,90 @@
+//! Large vectors, read where they lie: each rank folds its block of all of them.
+
+use super::{arena_access, staged};
+use crate::algo::Operation;
+use crate::algo::fold::{Fold, copy_contribution};
+use crate::algo::pattern::slices::{bytes_per_block, chunks, part_index};
+use crate::algo::shared::sequencer::ShmSequencer;
+use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_AND_FEW_RANKS};
+use crate::base::buffer::{Dst, Src};
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::op::ReduceOp;
+use crate::kernel;
+use crate::transport::OpKind;
+use std::ops::Range;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::ReduceScatter],
+    name: "cma_read",
+    description: "vectors read in the memory of their ranks, each rank folds its own block; one hop",
+    fits: HAS_CMA_AND_FEW_RANKS,
+    pays: |bytes, shape| shape.has_cheap_cma_read && !shape.is_oversubscribed && bytes >= 512 << 10,
+    ordered: true,
+    body: AlgorithmBody::Shared(run),
+};
+
+/// How much is read at once of each rank, where the slots have room for more: what the second cache
+/// of a core holds several times.
+const MAX_READ_BYTES: usize = 256 << 10;
+
+/// Directly where it can be. Else two steps: where the vectors are, and that all have been read.
+///
+/// # Errors
+/// As [`ShmSequencer::await_all`].
+pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
+    if arena_access::run(steps, operation)? {
+        return Ok(());
+    }
+    let len = operation.recv.len();
+    let start = steps.rank() * len;
+    if !steps.expose_all(operation, Src::empty())? {
+        return staged::run(steps, operation);
+    }
+    read_and_fold_part(steps, operation, start..start + len, operation.recv, |_, _| Ok(()))?;
+    steps.close_exposure()
+}
+
+/// Folds a part of the vectors that all ranks exposed with the current step, and has
+/// `on_folded_chunk` told of each chunk of it that is folded. This rank's slots hold what is read
+/// until it is folded, a part for each of those ranks that stays in the cache.
+pub(in crate::algo::shared) fn read_and_fold_part(
+    steps: &mut ShmSequencer<'_>,
+    operation: &Operation<'_>,
+    part: Range<usize>,
+    result: Dst<'_>,
+    mut on_folded_chunk: impl FnMut(&mut ShmSequencer<'_>, Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let (me, size, op) = (steps.rank(), steps.size(), operation.op()?);
+    let scratch = steps.own_slots()?;
+    let parts = if op == ReduceOp::PremulSum { size } else { (size - 1).max(1) };
+    let max_chunk = bytes_per_block(scratch.len(), parts).min(MAX_READ_BYTES);
+    let own = operation.send.slice(part.start, part.len());
+    for chunk in chunks(part.len(), max_chunk) {
+        let scratch_part =
+            |rank: Rank| scratch.slice(part_index(rank, me, size) * max_chunk, chunk.len());
+        for rank in steps.others() {
+            let from = steps.await_exposed(rank)?;
+            steps.cma_read(from, part.start + chunk.start, scratch_part(rank))?;
+            if op == ReduceOp::PremulSum {
+                kernel::scale_copy(
+                    operation.dtype(),
+                    from.factor,
+                    scratch_part(rank),
+                    scratch_part(rank).as_src(),
+                );
+            }
+        }
+        let mut own_chunk = own.slice(chunk.start, chunk.len());
+        if op == ReduceOp::PremulSum {
+            copy_contribution(operation, scratch_part(me), own_chunk)?;
+            own_chunk = scratch_part(me).as_src();
+        }
+        let vector =
+            |rank| -> Src<'_> { if rank == me { own_chunk } else { scratch_part(rank).as_src() } };
+        Fold::of(operation)?.fold_in_order(result.slice(chunk.start, chunk.len()), size, vector);
+        on_folded_chunk(steps, chunk)?;
+    }
+    Ok(())
+}

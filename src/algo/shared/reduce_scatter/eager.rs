@@ -1,0 +1,20 @@
+//! Short vectors: everybody stages the whole in a slot, and folds its own block.
+
+use super::inline;
+use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
+use crate::algo::table::{ALL_FIT_EAGER, ALWAYS, Algorithm, AlgorithmBody};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::ReduceScatter],
+    name: "eager",
+    description: "all blocks in a slot, everybody folds its own; one step, at most 4 KiB in all",
+    fits: ALL_FIT_EAGER,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::OneStep(&OneStepAlgorithm {
+        location: PayloadLocation::DataSlot,
+        ..inline::STEP
+    }),
+};

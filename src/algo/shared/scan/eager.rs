@@ -1,0 +1,21 @@
+//! Short vectors: every rank stages its vector in a slot, and folds the slots of the ranks before
+//! it.
+
+use super::inline;
+use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
+use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
+use crate::transport::OpKind;
+
+/// Its row in the table.
+pub static ROW: Algorithm = Algorithm {
+    kinds: &[OpKind::Scan, OpKind::Exscan],
+    name: "eager",
+    description: "payload in a slot, each rank folds those before it; one step, at most 4 KiB",
+    fits: FITS_EAGER,
+    pays: ALWAYS,
+    ordered: true,
+    body: AlgorithmBody::OneStep(&OneStepAlgorithm {
+        location: PayloadLocation::DataSlot,
+        ..inline::STEP
+    }),
+};

@@ -1,0 +1,119 @@
+//! Why a wait lasts or is in vain, in words: who is missing, who has left, and where ranks have
+//! parted.
+
+use super::ShmSequencer;
+use crate::algo::count_mismatch::LabelMismatch;
+use crate::algo::select::describe_against;
+use crate::base::error::{Error, ErrorKind, RankFault};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::transport::Descriptor;
+use crate::transport::ctrl_slot::CtrlSlot;
+use crate::transport::heartbeat::format_activity_answer;
+use crate::transport::region::CTRL_SLOT_COUNT;
+use crate::wait::slow_wait::DisplaySeconds;
+
+impl ShmSequencer<'_> {
+    /// Whether a rank's line of a step and this rank's are both there, and not alike.
+    pub(super) fn has_mismatch(&self, rank: Rank, step: u64) -> bool {
+        let region = self.shm.region;
+        let (ours, theirs) = (region.ctrl_slot(self.shm.rank, step), region.ctrl_slot(rank, step));
+        let both = || ours.step() == step && theirs.step() == step;
+        both() && ours.call_fingerprint() != theirs.call_fingerprint() && both()
+    }
+
+    pub(super) fn departure_error(&self, rank: Rank) -> Option<Error> {
+        self.shm.domain.has_left(rank).then(|| {
+            let name = self.shm.domain.peer(rank);
+            let doing = self.shm.region.describe_progress(rank);
+            let message = format!("{name} has left the group; it {doing}");
+            let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+            error.with_fault(RankFault::Left)
+        })
+    }
+
+    /// A long wait, for the log.
+    #[cold]
+    pub(super) fn log_long_wait(&self, waited: DisplaySeconds, arrived: &impl Fn(Rank) -> bool) {
+        let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
+        crate::log!(
+            LogLevel::Warn,
+            "{} of group {}: {} has waited {waited} for {}",
+            self.operation.descriptor,
+            self.operation.group,
+            self.shm.domain.peer(self.shm.rank),
+            self.describe_ranks(&missing)
+        );
+    }
+
+    /// Who ranks are, and what each did last.
+    fn describe_ranks(&self, ranks: &[Rank]) -> String {
+        let region = self.shm.region;
+        let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
+            let (name, doing) = (self.shm.domain.peer(rank), region.describe_progress(rank));
+            format!("{name}, which {doing}{}", format_activity_answer(answer.as_deref()))
+        };
+        ranks
+            .iter()
+            .zip(self.shm.domain.query_activities(ranks))
+            .map(describe_rank)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    pub(super) fn timeout_error(&self, arrived: impl Fn(Rank) -> bool) -> Error {
+        let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
+        let deadline = self.operation.deadline();
+        let message = format!(
+            "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
+            self.operation.descriptor,
+            self.shm.domain.peer(self.shm.rank),
+            deadline.elapsed().as_millis(),
+            deadline.timeout().as_millis(),
+            self.describe_ranks(&missing)
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        match missing.first() {
+            Some(&rank) => error.with_culprit(self.shm.domain.peer(rank).rank),
+            None => error,
+        }
+    }
+
+    /// Where this rank and another parted, as far back as both remember.
+    pub(super) fn mismatch_error(&self, rank: Rank) -> Error {
+        let region = self.shm.region;
+        let first = self.shm.cursor.step.saturating_sub(CTRL_SLOT_COUNT - 1).max(1);
+        let first_mismatch =
+            (first..=self.shm.cursor.step).find(|&step| self.has_mismatch(rank, step));
+        let step = first_mismatch.unwrap_or(self.shm.cursor.step);
+        let (ours, theirs) = (region.ctrl_slot(self.shm.rank, step), region.ctrl_slot(rank, step));
+        let called = |rank: Rank, line: &CtrlSlot| {
+            line.descriptor().map(|descriptor| region.with_label(rank, descriptor))
+        };
+        let (one, other) = (called(self.shm.rank, ours), called(rank, theirs));
+        let describe = |one: Option<Descriptor>, other: Option<Descriptor>| match one {
+            None => "something unreadable".to_owned(),
+            Some(one) => describe_against(&one, &other.unwrap_or(one)),
+        };
+        let (me, peer) = (self.shm.domain.peer(self.shm.rank), self.shm.domain.peer(rank));
+        let (own_call, peer_call) = (describe(one, other), describe(other, one));
+        // What parted them is older than any line.
+        let message = if own_call == peer_call {
+            format!(
+                "ranks called different operations: {me} and {peer} agree on {own_call}, but not on what came before it"
+            )
+        } else {
+            let calls = match one.filter(|it| !it.label.is_none()) {
+                Some(Descriptor { sequence, .. }) => {
+                    let labels = |rank| region.labels(rank).labels_of(sequence);
+                    LabelMismatch::find(&labels(self.shm.rank), &labels(rank)).to_string()
+                }
+                None => String::new(),
+            };
+            format!(
+                "ranks called different operations: {me} called {own_call}, but {peer} called {peer_call}{calls}"
+            )
+        };
+        Error::new(ErrorKind::Mismatch, message).with_culprit(self.shm.domain.peer(rank).rank)
+    }
+}

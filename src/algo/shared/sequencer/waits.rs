@@ -1,0 +1,226 @@
+//! How a rank waits for others in a step: for how long, what it looks at meanwhile, and what ends
+//! that early.
+
+use super::{NODE_REPORT_GRACE, ShmSequencer};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Rank;
+use crate::transport::ctrl_slot::CtrlSlot;
+use crate::transport::heartbeat::DEPARTURE_GRACE;
+use crate::wait::slow_wait::SlowWaitWatch;
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until, wait_until_watched};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// How long a wait for a finished step sleeps before it looks again without having been rung: at
+/// first, and at most.
+const MIN_SLEEP: Duration = Duration::from_millis(5);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look
+/// who else is late.
+const SHORT_WAIT_POLLS: u32 = 1000;
+
+impl ShmSequencer<'_> {
+    /// [`ShmSequencer::await_rank`] where its line has not come.
+    pub(super) fn await_line(&self, rank: Rank, line: &CtrlSlot) -> Result<()> {
+        let step = self.shm.cursor.step;
+        let wait_start = self.arrival_skew.start_wait();
+        let polls_left = Cell::new(self.short_wait_polls());
+        let ready =
+            || if line.step() >= step { Some(()) } else { self.count_failed_poll(&polls_left) };
+        self.wait_for(rank, ready, |other| self.shm.has_published(other))?;
+        self.end_wait(wait_start, rank);
+        Ok(())
+    }
+
+    /// [`ShmSequencer::await_finished`] where that is not known yet.
+    pub(super) fn await_finished_slow(&mut self, step: u64) -> Result<()> {
+        for rank in self.others() {
+            if self.shm.cursor.finished_steps[rank] >= step {
+                continue;
+            }
+            let progress = |rank| self.shm.region.progress(rank).finished_step();
+            let ready = || Some(progress(rank)).filter(|&done| done >= step);
+            let arrived = |other| progress(other) >= step;
+            let wait_start = self.arrival_skew.start_wait();
+            let polls_left = Cell::new(self.short_wait_polls());
+            self.sleep_until(
+                rank,
+                &|| ready().or_else(|| self.count_failed_poll(&polls_left)),
+                &arrived,
+            );
+            self.shm.cursor.finished_steps[rank] = self.wait_for(rank, ready, arrived)?;
+            self.end_wait(wait_start, rank);
+        }
+        let all = self.others().map(|rank| self.shm.cursor.finished_steps[rank]).min();
+        self.shm.cursor.finished_by_all = all.unwrap_or(step);
+        Ok(())
+    }
+
+    /// After how many looks a wait is long.
+    fn short_wait_polls(&self) -> u32 {
+        if self.shm.domain.wait_policy().is_oversubscribed { 1 } else { SHORT_WAIT_POLLS }
+    }
+
+    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks
+    /// who else is late.
+    fn count_failed_poll<T>(&self, left: &Cell<u32>) -> Option<T> {
+        match left.get() {
+            0 => self.observe_arrivals(None),
+            looks => left.set(looks - 1),
+        }
+        None
+    }
+
+    /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was
+    /// awaited for.
+    fn observe_arrivals(&self, awaited: Option<Rank>) {
+        let (region, moment) = (self.shm.region, self.operation.descriptor.order_key());
+        let has_arrived = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
+        let blame = |rank, by| (self.shm.domain.peer(rank).rank, by);
+        // All are noted at the first look.
+        let unobserved = if self.arrival_skew.has_long_wait() { 0 } else { self.size() };
+        self.arrival_skew.observe_arrivals(self.others().take(unobserved), has_arrived, blame);
+    }
+
+    fn end_wait(&self, wait_start: Option<Instant>, rank: Rank) {
+        if self.arrival_skew.has_long_wait() {
+            self.observe_arrivals(Some(rank));
+        }
+        self.arrival_skew.end_wait(wait_start, self.shm.domain.peer(rank).rank);
+    }
+
+    /// Waits in slices, since no ring follows a step that is finished silently; ends also for any
+    /// reason for which [`ShmSequencer::wait_for`] ends at once.
+    fn sleep_until(
+        &self,
+        rank: Rank,
+        ready: &impl Fn() -> Option<u64>,
+        arrived: &impl Fn(Rank) -> bool,
+    ) {
+        self.record_start();
+        if self.poll_yielding(ready, arrived).is_some() {
+            return;
+        }
+        let (bell, deadline) = (self.shm.region.doorbell(self.shm.rank), self.operation.deadline());
+        let halt_reason = || self.halt_reason(rank);
+        let mut pace = self.shm.domain.wait_policy();
+        let (mut slice, mut watch) = (MIN_SLEEP, SlowWaitWatch::default());
+        while !deadline.has_passed() {
+            match wait_until(bell, pace, &deadline.capped(slice), halt_reason, ready) {
+                Err(WaitInterrupt::Deadline) => {}
+                Ok(_) | Err(WaitInterrupt::Aborted(_)) => break,
+            }
+            watch.check(|lasted| self.log_long_wait(lasted, arrived));
+            pace = WaitPolicy::SLEEP_SOON;
+            slice = (2 * slice).min(MAX_SLEEP);
+        }
+    }
+
+    /// Waits for one rank; `arrived` tells, for messages, which ranks have what this one waits for.
+    fn wait_for<T>(
+        &self,
+        rank: Rank,
+        mut ready: impl FnMut() -> Option<T>,
+        arrived: impl Fn(Rank) -> bool,
+    ) -> Result<T> {
+        self.record_start();
+        if let Some(value) = self.poll_yielding(&mut ready, &arrived) {
+            return Ok(value);
+        }
+        let bell = self.shm.region.doorbell(self.shm.rank);
+        let halt_reason = || self.halt_reason(rank);
+        let (pace, deadline) = (self.shm.domain.wait_policy(), self.operation.deadline());
+        let mut watch = SlowWaitWatch::default();
+        let on_look = || watch.check(|lasted| self.log_long_wait(lasted, &arrived));
+        match wait_until_watched(bell, pace, deadline, halt_reason, &mut ready, on_look) {
+            Ok(value) => Ok(value),
+            Err(WaitInterrupt::Aborted(error)) => {
+                Err(self.fail(self.await_root_failure(rank, error)))
+            }
+            Err(WaitInterrupt::Deadline) => match self.await_other_reports(&mut ready, &arrived) {
+                Some(outcome) => outcome,
+                None => Err(self.fail(self.timeout_error(arrived))),
+            },
+        }
+    }
+
+    /// Where ranks have no core each, gives this rank's to the others of it who have not `arrived`,
+    /// a few times, and looks.
+    fn poll_yielding<T>(
+        &self,
+        mut ready: impl FnMut() -> Option<T>,
+        arrived: impl Fn(Rank) -> bool,
+    ) -> Option<T> {
+        if !self.is_oversubscribed() {
+            return None;
+        }
+        ready().or_else(|| self.shm.yield_to_missing(ready, arrived))
+    }
+
+    /// Where every rank that is missing is in an operation of the group, it waits itself, and the
+    /// late one is on another node or late for an earlier operation: those who can name it speak
+    /// first.
+    fn await_other_reports<T>(
+        &self,
+        ready: &mut impl FnMut() -> Option<T>,
+        arrived: &impl Fn(Rank) -> bool,
+    ) -> Option<Result<T>> {
+        let region = self.shm.region;
+        let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_in_operation();
+        // Graces of several waits do not add up.
+        let deadline = self.operation.deadline();
+        let grace = (deadline.timeout() + self.report_grace).saturating_sub(deadline.elapsed());
+        if grace.is_zero() || !self.others().all(is_inside) {
+            return None;
+        }
+        let bell = region.doorbell(self.shm.rank);
+        let halt_reason = || self.shm.domain.failure();
+        match wait_until(bell, WaitPolicy::SLEEP_SOON, &Deadline::after(grace), halt_reason, ready)
+        {
+            Ok(value) => Some(Ok(value)),
+            Err(WaitInterrupt::Aborted(error)) => Some(Err(error)),
+            Err(WaitInterrupt::Deadline) => None,
+        }
+    }
+
+    /// Where there are several nodes, a rank that has left may have done so because of a failure on
+    /// another one, of which this rank has not heard yet.
+    #[cold]
+    fn await_root_failure(&self, rank: Rank, error: Error) -> Error {
+        let domain = self.shm.domain;
+        if self.report_grace <= NODE_REPORT_GRACE || !domain.has_left(rank) {
+            return error;
+        }
+        let bell = self.shm.region.doorbell(self.shm.rank);
+        let failure = || domain.failure();
+        wait_until(
+            bell,
+            WaitPolicy::SLEEP_SOON,
+            &Deadline::after(DEPARTURE_GRACE),
+            || None,
+            failure,
+        )
+        .unwrap_or(error)
+    }
+
+    /// Fails the domain; the error to return is the first one that anybody has reported.
+    pub(in crate::algo::shared) fn fail(&self, error: Error) -> Error {
+        self.shm.domain.fail(&error);
+        self.shm.domain.failure().unwrap_or(error)
+    }
+
+    /// Why a wait for a rank is in vain.
+    fn halt_reason(&self, rank: Rank) -> Option<Error> {
+        let failure = self.shm.domain.failure();
+        failure.or_else(|| self.departure_error(rank)).or_else(|| self.newest_mismatch(rank))
+    }
+
+    /// Whether the newest that a rank has published differs from what this rank has.
+    fn newest_mismatch(&self, rank: Rank) -> Option<Error> {
+        let done = self.shm.region.progress(rank).finished_step();
+        let newest = done.max(1)..=done + 1;
+        newest.rev().any(|step| self.has_mismatch(rank, step)).then(|| self.mismatch_error(rank))
+    }
+}

@@ -1,0 +1,131 @@
+//! The ear of one blocking call: hears of its operation for the group's observer, and keeps its
+//! entry in the recorder.
+//!
+//! The entry is made when the operation begins. A back end may say that only once the others have
+//! what they wait for of this rank, so that it is made while theirs is on its way; whatever waits
+//! for long has begun.
+
+use super::group::Group;
+use super::recorder::{OperationRecord, RecorderSlot};
+use crate::base::deadline::LazyDeadline;
+use crate::base::error::Result;
+use crate::base::ids::Rank;
+use crate::base::label::LabelledName;
+use crate::base::progress_observer::ProgressObserver;
+use crate::transport::Descriptor;
+use std::cell::{Cell, OnceCell};
+use std::time::{Duration, Instant};
+
+/// The entry of a call, once it has begun, and the place that is its own.
+#[derive(Debug)]
+pub(super) struct CallRecord {
+    pub(super) slot: RecorderSlot,
+    pub(super) record: Option<OperationRecord>,
+}
+
+/// The ear of one call.
+#[derive(Debug)]
+pub(super) struct CallObserver<'a> {
+    group: &'a Group,
+    descriptor: &'a Descriptor,
+    deadline: &'a LazyDeadline,
+    slot: RecorderSlot,
+    record: OnceCell<OperationRecord>,
+    /// It has had its turn at once, and has not waited for long in it.
+    was_short: Cell<bool>,
+    has_waited: Cell<bool>,
+}
+
+impl<'a> CallObserver<'a> {
+    /// Of a call that is issued now.
+    pub(super) fn new(
+        group: &'a Group,
+        descriptor: &'a Descriptor,
+        deadline: &'a LazyDeadline,
+    ) -> Self {
+        Self::with_record(
+            group,
+            descriptor,
+            deadline,
+            CallRecord { slot: RecorderSlot::reserve(), record: None },
+        )
+    }
+
+    /// Of one that has an entry, or a place for it.
+    pub(super) fn with_record(
+        group: &'a Group,
+        descriptor: &'a Descriptor,
+        deadline: &'a LazyDeadline,
+        CallRecord { slot: place, record }: CallRecord,
+    ) -> Self {
+        let record = record.map_or_else(OnceCell::new, OnceCell::from);
+        let (was_short, has_waited) = (Cell::new(false), Cell::new(false));
+        Self { group, descriptor, deadline, slot: place, record, was_short, has_waited }
+    }
+
+    fn ensure_record(&self) -> &OperationRecord {
+        self.record.get_or_init(|| {
+            let (issued, runs) = (self.deadline.get_or_start().started(), !self.has_waited.get());
+            let record = self.group.record_in_slot(self.slot, self.descriptor, issued, runs);
+            if runs {
+                record.mark_running();
+            }
+            record
+        })
+    }
+
+    /// Its turn has not come yet.
+    #[cold]
+    pub(super) fn begin_waiting(&self) {
+        self.has_waited.set(true);
+        self.ensure_record();
+    }
+
+    /// Its turn has come. It is noted at once where something is waited for before the back end has
+    /// it.
+    pub(super) fn begin_running(&self, needs_record: bool) {
+        if needs_record {
+            self.ensure_record();
+        }
+        if let Some(record) = self.record.get() {
+            record.mark_running();
+        }
+    }
+
+    /// The operation has ended.
+    pub(super) fn end(self, outcome: &Result<()>) {
+        self.ensure_record();
+        let Some(record) = self.record.into_inner() else { return };
+        match self.was_short.get() && !self.has_waited.get() {
+            true => record.end_without_clock(outcome),
+            false => record.end(outcome),
+        }
+    }
+}
+
+impl ProgressObserver for CallObserver<'_> {
+    fn is_tracing_waits(&self) -> bool {
+        self.group.observer.is_tracing_waits()
+    }
+
+    fn record_start(&self, algorithm: &'static str) {
+        self.ensure_record();
+        self.group.observer.record_start(algorithm);
+    }
+
+    fn record_short_wait(&self) {
+        self.was_short.set(true);
+    }
+
+    fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.group.observer.record_wait(rank, began, ended);
+    }
+
+    fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
+        self.group.observer.record_late_rank(operation, rank, by, alone);
+    }
+
+    fn latest_rank(&self) -> Option<(Rank, Duration)> {
+        self.group.observer.latest_rank()
+    }
+}

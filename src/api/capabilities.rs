@@ -1,0 +1,81 @@
+//! Whether a group's back end does a kind of call, asked before one is made.
+//!
+//! Must not know: which back ends there are.
+
+use super::group::Group;
+use crate::backend::SupportQuery;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::op::ReduceOp;
+use crate::transport::OpKind;
+
+/// The number of a message to another rank; collectives have those of [`OpKind`].
+pub const SEND_KIND: i32 = 64;
+/// The number of a message from another rank.
+pub const RECV_KIND: i32 = 65;
+/// Host memory, where the number of a GPU may stand.
+pub const HOST_DEVICE: i32 = -1;
+
+impl Group {
+    /// Whether calls of a kind work with this type and operator, which count only where such calls
+    /// have them, on buffers in the memory of `device`; all by their C numbers.
+    ///
+    /// # Errors
+    /// `Unsupported`, naming the call and the back end; `InvalidArgument` for a number that names
+    /// nothing.
+    pub fn supports(&self, kind: i32, dtype: i32, op: i32, device: i32) -> Result<()> {
+        let (kind, name) = match kind {
+            SEND_KIND => (None, "send"),
+            RECV_KIND => (None, "recv"),
+            _ => {
+                let kind = collective_kind(kind)?;
+                (Some(kind), kind.name())
+            }
+        };
+        let has_elements = kind != Some(OpKind::Barrier);
+        let dtype = has_elements.then(|| DataType::from_number(dtype)).transpose()?;
+        let reduces = kind.is_some_and(OpKind::is_reduction);
+        let op = reduces.then(|| ReduceOp::from_number(op)).transpose()?;
+        let gpu = match device {
+            HOST_DEVICE => None,
+            _ => Some(usize::try_from(device).map_err(|_| {
+                let message =
+                    format!("device {device} is neither -1, for host memory, nor a GPU's number");
+                Error::invalid(message)
+            })?),
+        };
+        self.backend.supports(&SupportQuery { name, kind, dtype, op, gpu })
+    }
+
+    /// Whether a reduction of this C number works with callers' operators, on buffers in the memory
+    /// of `device`.
+    ///
+    /// # Errors
+    /// `Unsupported`; `InvalidArgument` for a number that names no collective.
+    pub fn supports_operator(&self, kind: i32, device: i32) -> Result<()> {
+        let kind = collective_kind(kind)?;
+        if device == HOST_DEVICE {
+            return self.check_required_operations(kind);
+        }
+        let message = format!(
+            "{} with a caller's operator: device {device}: such operators fold host memory",
+            kind.name()
+        );
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+/// Whether a number names a reduction.
+pub fn is_reduction(number: i32) -> bool {
+    collective_kind(number).is_ok_and(OpKind::is_reduction)
+}
+
+fn collective_kind(number: i32) -> Result<OpKind> {
+    let kind = usize::try_from(number).ok().and_then(|i| OpKind::ALL.get(i)).copied();
+    kind.ok_or_else(|| {
+        let last = OpKind::ALL.len() - 1;
+        Error::invalid(format!(
+            "{number} is not the number of an operation (they run from 0 to {last}; {SEND_KIND} is send, {RECV_KIND} recv)"
+        ))
+    })
+}

@@ -1,0 +1,336 @@
+//! Who is there: before a collective, all ranks tell the first one that they have come, and it
+//! tells them to go on. So at the deadline all who are missing are named at once, whatever
+//! algorithm would have waited for whom.
+//!
+//! Whether a group does this was agreed when it was made (rank 0's level counted), so that all of
+//! its ranks do or none. It happens in the turn of the collective, on messages under a tag of the
+//! library's own, in the order of turns. Whatever goes wrong fails the group, so that nothing that
+//! is left over is ever read.
+//!
+//! Every collective waits for all ranks then, also a collective in which a root could run ahead.
+//! The messages contain the label of the call, so that labels are compared also over back ends that
+//! compare nothing themselves.
+
+use crate::api::barrier_messages::rank_names;
+use crate::api::group::Group;
+use crate::backend::buffer_pool::PooledBuffer;
+use crate::base::buffer::Src;
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::label::{LABEL_BYTES, Label};
+use crate::base::log::LogLevel;
+use crate::transport::{
+    Completion, Delivery, Descriptor, LARGEST_TAG, PointToPoint, ReceiveBuffer, ReceiveRequest,
+    SendRequest,
+};
+use crate::wait::slow_wait::SlowWaitWatch;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What both directions go under.
+const ARRIVAL_TAG: u32 = LARGEST_TAG + 3;
+
+/// The rank that names the missing.
+const COORDINATOR: Rank = 0;
+
+/// A message: the number of the operation, and its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ArrivalMessage {
+    sequence: u64,
+    label: Label,
+}
+
+impl ArrivalMessage {
+    const BYTES: usize = 8 + LABEL_BYTES;
+
+    fn of(descriptor: &Descriptor) -> Self {
+        Self { sequence: descriptor.sequence, label: descriptor.label }
+    }
+
+    fn encode(self) -> Vec<u8> {
+        let words = [self.sequence].into_iter().chain(*self.label.words());
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The inverse; `None` for bytes that are no arrival.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let label = Label::from_words(std::array::from_fn(|at| word(at + 1)))?;
+        Some(Self { sequence: word(0), label })
+    }
+}
+
+/// How much longer than the first rank the others wait.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How often a wait looks whether the group has failed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What has come, and what has gone.
+#[derive(Debug, Default)]
+struct ArrivalTracker {
+    arrivals: Mutex<HashMap<Rank, Result<ArrivalMessage>>>,
+    /// Messages of this rank that are on their way.
+    pending_sends: AtomicUsize,
+    /// Grows with whatever happens.
+    event_count: AtomicU64,
+}
+
+impl ArrivalTracker {
+    fn lock_arrivals(&self) -> MutexGuard<'_, HashMap<Rank, Result<ArrivalMessage>>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record_arrival(&self, from: Rank, arrival: Result<ArrivalMessage>) {
+        self.lock_arrivals().insert(from, arrival);
+        self.event_count.fetch_add(1, Ordering::Release);
+    }
+
+    fn record_send_completion(&self) {
+        self.pending_sends.fetch_sub(1, Ordering::AcqRel);
+        self.event_count.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A posted receive.
+#[derive(Debug)]
+struct ArrivalReceive {
+    tracker: Arc<ArrivalTracker>,
+    from: Rank,
+}
+
+impl Completion for ArrivalReceive {
+    fn complete(&self, outcome: Result<Delivery>) {
+        let no_payload = || Error::internal("a message came without its bytes");
+        self.tracker.record_arrival(self.from, outcome.and_then(|_| Err(no_payload())));
+    }
+
+    fn complete_allocated(&self, _: Delivery, bytes: Vec<u8>) {
+        let not_an_arrival = || Error::internal("a message that reports no arrival came");
+        self.tracker
+            .record_arrival(self.from, ArrivalMessage::decode(&bytes).ok_or_else(not_an_arrival));
+    }
+}
+
+/// A message on its way, which keeps its memory.
+#[derive(Debug)]
+struct ArrivalSend {
+    tracker: Arc<ArrivalTracker>,
+    payload: PooledBuffer,
+}
+
+impl ArrivalSend {
+    fn bytes(&self) -> Src<'static> {
+        self.payload.as_src()
+    }
+}
+
+impl Completion for ArrivalSend {
+    fn complete(&self, _: Result<Delivery>) {
+        self.tracker.record_send_completion();
+    }
+}
+
+/// The part of one rank, before one operation.
+struct ArrivalCheck<'a> {
+    group: &'a Group,
+    engine: &'a dyn PointToPoint,
+    descriptor: &'a Descriptor,
+    deadline: &'a Deadline,
+    tracker: Arc<ArrivalTracker>,
+}
+
+impl Group {
+    /// Waits until all ranks have come to an operation, where the group does that.
+    ///
+    /// # Errors
+    /// `Timeout` with all who are missing, `PeerFailed`, `Mismatch`; the group has failed.
+    pub(in crate::api) fn await_all_arrivals(
+        &self,
+        descriptor: &Descriptor,
+        deadline: &Deadline,
+    ) -> Result<()> {
+        if !self.has_arrival_check || self.size() == 1 {
+            return Ok(());
+        }
+        let (group, tracker) = (self, Arc::default());
+        let check =
+            ArrivalCheck { group, engine: self.messaging_engine()?, descriptor, deadline, tracker };
+        let outcome = if self.rank() == COORDINATOR {
+            check.collect_arrivals()
+        } else {
+            check.report_arrival()
+        };
+        outcome.map_err(|error| self.fail_with(error))
+    }
+}
+
+impl ArrivalCheck<'_> {
+    /// The first rank's part.
+    fn collect_arrivals(&self) -> Result<()> {
+        let others: Vec<Rank> =
+            (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
+        others.iter().try_for_each(|&rank| self.post_receive(rank))?;
+        self.await_arrivals(&others, self.deadline)?;
+        others.iter().try_for_each(|&rank| self.send_arrival(rank))?;
+        // What has not gone would be lost, were this the last that this rank does in the group.
+        let limit = Deadline::after(self.deadline.remaining() + GRACE);
+        let is_over = || Ok(self.tracker.pending_sends.load(Ordering::Acquire) == 0);
+        if self.wait_until(&limit, &others, is_over)? {
+            Ok(())
+        } else {
+            Err(self.timeout_error(&others))
+        }
+    }
+
+    /// Every other rank's part.
+    fn report_arrival(&self) -> Result<()> {
+        self.post_receive(COORDINATOR)?;
+        self.send_arrival(COORDINATOR)?;
+        self.await_arrivals(&[COORDINATOR], &Deadline::after(self.deadline.remaining() + GRACE))
+    }
+
+    fn await_arrivals(&self, from: &[Rank], limit: &Deadline) -> Result<()> {
+        let is_over = || {
+            let arrivals = self.tracker.lock_arrivals();
+            for (&rank, arrival) in arrivals.iter() {
+                self.check_arrival(rank, arrival.clone()?)?;
+            }
+            Ok(arrivals.len() == from.len())
+        };
+        if self.wait_until(limit, from, is_over)? {
+            return Ok(());
+        }
+        Err(self.timeout_error(&self.missing_ranks(from)))
+    }
+
+    fn missing_ranks(&self, ranks: &[Rank]) -> Vec<Rank> {
+        let arrivals = self.tracker.lock_arrivals();
+        ranks.iter().copied().filter(|rank| !arrivals.contains_key(rank)).collect()
+    }
+
+    /// Waits until it is over; false where the limit came first.
+    fn wait_until(
+        &self,
+        limit: &Deadline,
+        from: &[Rank],
+        is_over: impl Fn() -> Result<bool>,
+    ) -> Result<bool> {
+        let mut watch = SlowWaitWatch::default();
+        loop {
+            let seen_events = self.tracker.event_count.load(Ordering::Acquire);
+            if let Some(error) = self.group.failure() {
+                return Err(error);
+            }
+            if is_over()? {
+                return Ok(true);
+            }
+            if limit.has_passed() {
+                return Ok(false);
+            }
+            watch.check(|lasted| {
+                crate::log!(
+                    LogLevel::Warn,
+                    "{} of group {}: {} has waited {lasted} for {}",
+                    self.descriptor,
+                    self.group.name(),
+                    self.group.rank_location().name,
+                    self.describe_ranks(&self.missing_ranks(from))
+                );
+            });
+            let has_new_event = || self.tracker.event_count.load(Ordering::Acquire) != seen_events;
+            self.engine.progress_until(&has_new_event, &limit.capped(POLL_INTERVAL));
+        }
+    }
+
+    fn post_receive(&self, from: Rank) -> Result<()> {
+        let (tag, dtype, deadline) = (Some(ARRIVAL_TAG), DataType::U8, Deadline::never());
+        let into = ReceiveBuffer::Allocated { max_bytes: ArrivalMessage::BYTES };
+        let message = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
+        self.engine
+            .receive(message, Arc::new(ArrivalReceive { tracker: Arc::clone(&self.tracker), from }))
+    }
+
+    fn send_arrival(&self, to: Rank) -> Result<()> {
+        let memory = PooledBuffer::copy_of(&ArrivalMessage::of(self.descriptor).encode());
+        let sent = Arc::new(ArrivalSend { tracker: Arc::clone(&self.tracker), payload: memory });
+        let (tag, dtype, deadline) = (ARRIVAL_TAG, DataType::U8, Deadline::never());
+        let message =
+            SendRequest { to, tag, dtype, bytes: sent.bytes(), deadline, is_synchronous: false };
+        self.tracker.pending_sends.fetch_add(1, Ordering::AcqRel);
+        self.engine.send(message, sent).inspect_err(|_| self.tracker.record_send_completion())
+    }
+
+    fn check_arrival(&self, rank: Rank, arrival: ArrivalMessage) -> Result<()> {
+        if arrival == ArrivalMessage::of(self.descriptor) {
+            return Ok(());
+        }
+        let (me, mine) = (&self.group.rank_location().name, self.descriptor.sequence);
+        let message = if arrival.sequence == mine {
+            let label = match arrival.label.is_none() {
+                true => "no label".to_owned(),
+                false => format!("the label {}", arrival.label),
+            };
+            let (called, other) =
+                (self.descriptor, rank_names(&[rank], self.group.backend.rank_locations()));
+            format!(
+                "ranks called different operations: {me} called {called}, but the call of {other} has {label}"
+            )
+        } else {
+            format!(
+                "ranks are out of step: {me} is at operation #{mine}, {}, at #{}",
+                self.describe_ranks(&[rank]),
+                arrival.sequence
+            )
+        };
+        Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
+    }
+
+    /// Who ranks are, and what each did last.
+    fn describe_ranks(&self, ranks: &[Rank]) -> String {
+        let backend = &self.group.backend;
+        let described = |&rank: &Rank| {
+            let name = rank_names(&[rank], backend.rank_locations());
+            backend.last_activity(rank).map_or(name.clone(), |last| format!("{name}, which {last}"))
+        };
+        ranks.iter().map(described).collect::<Vec<_>>().join("; ")
+    }
+
+    fn timeout_error(&self, missing: &[Rank]) -> Error {
+        let message = format!(
+            "{} of {} timed out after {} ms (allowed: {} ms) waiting for {}",
+            self.descriptor,
+            self.group.rank_location().name,
+            self.deadline.elapsed().as_millis(),
+            self.deadline.timeout().as_millis(),
+            self.describe_ranks(missing)
+        );
+        let error = Error::new(ErrorKind::Timeout, message);
+        missing.first().map_or(error.clone(), |&rank| error.with_culprit(rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrival_round_trips_and_bad_bytes_are_refused() {
+        for text in ["", "layer3.weight", "0123456789abcdef0123456789abcdef"] {
+            let arrival = ArrivalMessage { sequence: 7, label: Label::new(text).unwrap() };
+            let mut bytes = arrival.encode();
+            assert_eq!(ArrivalMessage::decode(&bytes), Some(arrival));
+            bytes[8] = 0xff;
+            assert_eq!(ArrivalMessage::decode(&bytes), None);
+        }
+        for bad in [&[][..], &[0; 8], &[0; 39], &[0; 41]] {
+            assert_eq!(ArrivalMessage::decode(bad), None);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What is told of a group in the log where the debug level is INFO or above: how it was made, and
+//! what it has done.
+
+use crate::api::group::Group;
+use crate::backend::RankLocation;
+use crate::base::debug::{self, DebugLevel};
+use crate::base::log;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How many members a line names.
+const MAX_MEMBERS_LISTED: usize = 64;
+
+fn is_group_log_enabled() -> bool {
+    debug::level() >= DebugLevel::Info && log::enabled(log::LogLevel::Info)
+}
+
+impl Group {
+    /// The group has just been made.
+    pub(in crate::api) fn log_creation(&self, took: Duration) {
+        if !is_group_log_enabled() {
+            return;
+        }
+        let native = self.backend.describe();
+        let transport = native.get("transport").and_then(|name| name.as_str()).unwrap_or("unknown");
+        crate::log!(
+            log::LogLevel::Info,
+            "{} of {} was made in {} ms (id {}): back end {}, transport {}, operations have {} ms; who is there before \
+             each collective is {}; members: {}",
+            self.describe_rank(),
+            self.size(),
+            took.as_millis(),
+            self.id(),
+            self.backend_name(),
+            transport,
+            self.timeout_ms(),
+            if self.has_arrival_check { "looked at" } else { "not looked at" },
+            format_members(self.backend.rank_locations())
+        );
+        let algorithms = native.get("algorithms").cloned().unwrap_or_default();
+        crate::log!(log::LogLevel::Info, "{} takes algorithms: {algorithms}", self.describe_rank());
+    }
+
+    /// The group is about to go.
+    pub(in crate::api) fn log_release(&self) {
+        if !is_group_log_enabled() {
+            return;
+        }
+        let failure = self.failure().map(|error| format!("; it failed: {error}"));
+        crate::log!(
+            log::LogLevel::Info,
+            "{} ends after {} collective operations and {} messages{}",
+            self.describe_rank(),
+            self.queue.issued(),
+            self.messages_issued.load(Ordering::Relaxed),
+            failure.unwrap_or_default()
+        );
+    }
+}
+
+fn format_members(places: &[RankLocation]) -> String {
+    let listed = places.iter().take(MAX_MEMBERS_LISTED).map(|place| place.name.to_string());
+    let mut text = listed.collect::<Vec<_>>().join("; ");
+    if places.len() > MAX_MEMBERS_LISTED {
+        text.push_str(&format!(" and {} more", places.len() - MAX_MEMBERS_LISTED));
+    }
+    text
+}

@@ -1,0 +1,293 @@
+//! A batch of operations that are enqueued, some of which have others of their group before them:
+//! each part is a job of its group's queue, and keeps its turn until all have theirs. Then one of
+//! the threads enqueues for all.
+//!
+//! Whoever runs such a job waits with it, so that the group's failure and the deadline end it as
+//! they end any other. No two batches wait for each other (see [`super`]), and each queue has a
+//! worker of its own, so that no job waits for a thread.
+
+use super::group_batch::{GroupBatch, abandon_works};
+use super::{enqueue_group_batches, take_tickets};
+use crate::api::group::Group;
+use crate::api::queue::{QueueJob, Turn};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use crate::process::thread;
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a thread whose part has failed waits for the one that is enqueueing it, which looks at
+/// the same failure.
+const ENQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a part is.
+#[derive(Debug)]
+enum GroupBatchState {
+    /// Its turn has not come.
+    AwaitingTurn,
+    /// Here, with its turn.
+    Ready(GroupBatch),
+    /// With the thread that enqueues.
+    Enqueuing,
+    /// Enqueued, or not, with the reason.
+    Returned(GroupBatch, Result<()>),
+    /// It is none of it any more.
+    Withdrawn,
+}
+
+/// All parts.
+#[derive(Debug)]
+struct JointEnqueue {
+    states: Mutex<Vec<GroupBatchState>>,
+    doorbell: Doorbell,
+}
+
+/// A part in its queue. It has the part until its turn comes.
+#[derive(Debug)]
+struct JointEnqueueJob {
+    joint: Arc<JointEnqueue>,
+    index: usize,
+    group_batch: GroupBatch,
+}
+
+/// What a thread with a part finds.
+enum JointStep {
+    /// All have come, and it is to enqueue these.
+    Enqueue(Vec<(usize, GroupBatch)>),
+    Finish(GroupBatch, Result<()>),
+}
+
+/// Leaves the parts in their queues. What cannot be left there ends its works with the reason.
+pub(super) fn enqueue_jointly(parts: Vec<GroupBatch>) {
+    let states = parts.iter().map(|_| GroupBatchState::AwaitingTurn).collect();
+    let joint =
+        Arc::new(JointEnqueue { states: Mutex::new(states), doorbell: Doorbell::default() });
+    let (mut queued, mut idle) = (Vec::with_capacity(parts.len()), Vec::new());
+    for (place, part) in parts.into_iter().enumerate() {
+        if part.number_count() > 0 { queued.push((place, part)) } else { idle.push((place, part)) }
+    }
+    // First, so that whoever leaves last finds them.
+    for (place, mut part) in idle {
+        // Messages wait for nothing of their own; whoever enqueues ends their works.
+        part.mark_issued(0);
+        joint.set_state(place, GroupBatchState::Ready(part));
+    }
+    take_tickets(queued.len() > 1, || {
+        queued.into_iter().for_each(|(place, part)| joint.enqueue(place, part));
+    });
+}
+
+impl JointEnqueue {
+    fn enqueue(self: &Arc<Self>, index: usize, mut group_batch: GroupBatch) {
+        let (group, works) = (Arc::clone(group_batch.group()), group_batch.works());
+        let joint = Arc::clone(self);
+        let enqueued = group.queue.enqueue_several(group_batch.number_count(), move |ticket| {
+            group_batch.mark_issued(ticket.sequence());
+            Box::new(JointEnqueueJob { joint, index, group_batch })
+        });
+        if let Err(error) = enqueued {
+            self.withdraw_index(index);
+            abandon_works(&group, &works, works.len(), &error);
+        }
+    }
+
+    fn lock_states(&self) -> MutexGuard<'_, Vec<GroupBatchState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_state(&self, index: usize, state: GroupBatchState) {
+        self.lock_states()[index] = state;
+        self.doorbell.notify();
+    }
+
+    /// A part will not come, or not any more. Those that wait for nothing are enqueued where nobody
+    /// else is left to do it, by a thread of their own: this one may be anybody's.
+    fn withdraw_index(self: &Arc<Self>, index: usize) {
+        let mut states = self.lock_states();
+        states[index] = GroupBatchState::Withdrawn;
+        let is_left = |place: &GroupBatchState| match place {
+            GroupBatchState::Withdrawn => true,
+            GroupBatchState::Ready(part) => part.number_count() == 0,
+            _ => false,
+        };
+        let left = match states.iter().all(is_left) {
+            true => take_ready(&mut states),
+            false => Vec::new(),
+        };
+        drop(states);
+        self.doorbell.notify();
+        if left.is_empty() {
+            return;
+        }
+        let joint = Arc::clone(self);
+        let parts: Vec<_> =
+            left.iter().map(|(_, part)| (Arc::clone(part.group()), part.works())).collect();
+        if let Err(error) = thread::start("dist-launch", move || joint.enqueue_all(left)) {
+            for (group, works) in parts {
+                group.fail(&error);
+                works.iter().for_each(|work| work.end(Err(error.clone())));
+            }
+        }
+    }
+
+    /// What is to be done for a part that is here, if anything.
+    fn next_step(&self, own_index: usize, can_enqueue: bool) -> Option<JointStep> {
+        let mut states = self.lock_states();
+        if let GroupBatchState::Returned(..) = states[own_index]
+            && let GroupBatchState::Returned(part, outcome) =
+                std::mem::replace(&mut states[own_index], GroupBatchState::Withdrawn)
+        {
+            return Some(JointStep::Finish(part, outcome));
+        }
+        let is_ready = |place: &GroupBatchState| {
+            matches!(place, GroupBatchState::Ready(_) | GroupBatchState::Withdrawn)
+        };
+        let is_here = can_enqueue && matches!(states[own_index], GroupBatchState::Ready(_));
+        if !is_here || !states.iter().all(is_ready) {
+            return None;
+        }
+        Some(JointStep::Enqueue(take_ready(&mut states)))
+    }
+
+    /// Takes a part back that nobody has begun to enqueue.
+    fn take_unenqueued(self: &Arc<Self>, own_index: usize) -> Option<GroupBatch> {
+        let mut states = self.lock_states();
+        let taken = std::mem::replace(&mut states[own_index], GroupBatchState::Withdrawn);
+        let GroupBatchState::Ready(part) = taken else {
+            states[own_index] = taken;
+            return None;
+        };
+        drop(states);
+        self.withdraw_index(own_index);
+        Some(part)
+    }
+
+    /// Enqueues for all, and gives each thread its part back.
+    fn enqueue_all(&self, parts: Vec<(usize, GroupBatch)>) {
+        let parts = self.return_failed(parts);
+        let outcomes =
+            enqueue_group_batches(&parts.iter().map(|(_, part)| part).collect::<Vec<_>>());
+        let mut messages = Vec::new();
+        let mut states = self.lock_states();
+        for ((place, part), outcome) in parts.into_iter().zip(outcomes) {
+            if part.number_count() == 0 {
+                states[place] = GroupBatchState::Withdrawn;
+                messages.push((part, outcome));
+            } else {
+                states[place] = GroupBatchState::Returned(part, outcome);
+            }
+        }
+        drop(states);
+        self.doorbell.notify();
+        messages.into_iter().for_each(|(part, outcome)| part.finish(&outcome, None));
+    }
+
+    /// Gives the parts of groups that have failed back to their threads, before anything is waited
+    /// for.
+    fn return_failed(&self, parts: Vec<(usize, GroupBatch)>) -> Vec<(usize, GroupBatch)> {
+        let mut left = Vec::with_capacity(parts.len());
+        let mut states = self.lock_states();
+        for (place, part) in parts {
+            match part.group().failure().filter(|_| part.number_count() > 0) {
+                Some(failure) => states[place] = GroupBatchState::Returned(part, Err(failure)),
+                None => left.push((place, part)),
+            }
+        }
+        drop(states);
+        self.doorbell.notify();
+        left
+    }
+
+    /// Waits, with a part that is here, until it has been enqueued.
+    fn wait_until_enqueued(
+        self: &Arc<Self>,
+        own_index: usize,
+        group: &Group,
+        deadline: &Deadline,
+    ) -> (GroupBatch, Result<()>) {
+        loop {
+            // What enqueues may wait for other ranks, for which the works of a group that has
+            // failed do not.
+            let step = || self.next_step(own_index, group.failure().is_none());
+            let interrupt = match wait_until(
+                &self.doorbell,
+                WaitPolicy::SLEEP_SOON,
+                deadline,
+                || group.failure(),
+                step,
+            ) {
+                Ok(JointStep::Enqueue(parts)) => {
+                    self.enqueue_all(parts);
+                    continue;
+                }
+                Ok(JointStep::Finish(part, outcome)) => return (part, outcome),
+                Err(interrupt) => interrupt,
+            };
+            if let Some(part) = self.take_unenqueued(own_index) {
+                let error = match interrupt {
+                    WaitInterrupt::Aborted(error) => error,
+                    WaitInterrupt::Deadline => part.expire(),
+                };
+                return (part, Err(error));
+            }
+            // It is being enqueued, which ends by the same failure or deadline.
+            let limit = Deadline::after(ENQUEUE_TIMEOUT);
+            let is_returned = || {
+                matches!(self.lock_states()[own_index], GroupBatchState::Returned(..)).then_some(())
+            };
+            if wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, is_returned)
+                .is_err()
+            {
+                crate::log!(
+                    crate::base::log::LogLevel::Error,
+                    "operations of {} are still being enqueued after its failure",
+                    group.describe_rank()
+                );
+            }
+        }
+    }
+}
+
+/// All parts that are here; they are away then.
+fn take_ready(states: &mut [GroupBatchState]) -> Vec<(usize, GroupBatch)> {
+    let mut all = Vec::with_capacity(states.len());
+    for (place, slot) in states.iter_mut().enumerate() {
+        match std::mem::replace(slot, GroupBatchState::Enqueuing) {
+            GroupBatchState::Ready(part) => all.push((place, part)),
+            other => *slot = other,
+        }
+    }
+    all
+}
+
+impl QueueJob for JointEnqueueJob {
+    fn deadline(&self) -> &Deadline {
+        self.group_batch.deadline()
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.group_batch.group().failure()
+    }
+
+    fn run(self: Box<Self>, turn: Turn<'_>) {
+        let Self { joint, index, group_batch } = *self;
+        let (group, deadline) = (Arc::clone(group_batch.group()), *group_batch.deadline());
+        joint.set_state(index, GroupBatchState::Ready(group_batch));
+        let (part, outcome) = joint.wait_until_enqueued(index, &group, &deadline);
+        drop(group);
+        part.finish(&outcome, Some(turn));
+    }
+
+    fn expire(self: Box<Self>) {
+        let error = self.group_batch.expire();
+        self.fail(&error);
+    }
+
+    fn fail(self: Box<Self>, cause: &Error) {
+        let Self { joint, index, group_batch } = *self;
+        joint.withdraw_index(index);
+        group_batch.finish(&Err(cause.clone()), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The short way of a small blocking call whose like has been there before, and which has its turn
+//! at once: most are over before anything is needed that a call needs which waits. What is left
+//! where that is not so goes the long way, as if it had come there at first.
+
+use super::call::{BufferLocation, Call, CallOptions};
+use super::call_observer::{CallObserver, CallRecord};
+use super::group::Group;
+use super::queue::{Ticket, Turn};
+use super::recorder::{OperationRecord, RecorderSlot};
+use crate::backend::{CallArguments, FastCallKey, FastPathOutcome, PROMPT_BYTES};
+use crate::base::deadline::LazyDeadline;
+use crate::base::debug::{self, NanCheck};
+use crate::base::error::Result;
+use crate::base::progress_observer::ProgressObserver as _;
+use crate::base::sync::fence_after_any_rmw;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Calls that have passed all checks but those of their buffers, by their keys, and whether the
+/// back end knows a short way for them. A call that comes is compared with one place, and taken for
+/// new where another has that now.
+#[derive(Debug, Default)]
+pub(super) struct FastPathCache([AtomicU64; FastCallKey::SLOTS]);
+
+impl FastPathCache {
+    /// Beside a key, for which there is no short way; a key itself has this bit not set.
+    const NO_FAST_PATH: u64 = 2;
+
+    #[inline]
+    fn has_fast_path(&self, key: FastCallKey) -> bool {
+        self.0[key.slot()].load(Ordering::Relaxed) == key.word()
+    }
+
+    fn is_new(&self, key: FastCallKey) -> bool {
+        self.0[key.slot()].load(Ordering::Relaxed) & !Self::NO_FAST_PATH != key.word()
+    }
+
+    fn insert(&self, key: FastCallKey, has_fast_path: bool) {
+        let flag = if has_fast_path { 0 } else { Self::NO_FAST_PATH };
+        self.0[key.slot()].store(key.word() | flag, Ordering::Relaxed);
+    }
+}
+
+impl CallOptions {
+    /// Whether nothing is said of a call but its arguments, its label, and for how long it may
+    /// take.
+    #[inline]
+    fn has_only_defaults(&self) -> bool {
+        let Self {
+            premul_scale,
+            canonical,
+            algorithm,
+            nan_check: values,
+            location: place,
+            stream,
+            ..
+        } = self;
+        !canonical
+            && *premul_scale == 0.0
+            && algorithm.is_none()
+            && *values == NanCheck::Off
+            && *place == BufferLocation::Unspecified
+            && stream.is_none()
+    }
+}
+
+/// A call that is nothing but its arguments.
+pub(super) type FastCall<'a> = (CallArguments<'a>, FastCallKey);
+
+impl Group {
+    /// The call, if nothing is said of it and nothing is looked at beside its arguments, and they
+    /// are few.
+    #[inline]
+    pub(super) fn fast_call<'a>(
+        &self,
+        call: &Call<'a>,
+        options: &'a CallOptions,
+    ) -> Option<FastCall<'a>> {
+        let is_eligible = self.has_fast_path && options.has_only_defaults();
+        if !is_eligible || debug::has_expensive_checks() || self.observer.is_tracing_waits() {
+            return None;
+        }
+        let plain = call
+            .fast_path_arguments(&options.label)
+            .filter(|plain| plain.bytes() <= PROMPT_BYTES)?;
+        Some((plain, plain.key()?))
+    }
+
+    /// Such a call has passed all checks, and has run; its turn has not ended. The next one like it
+    /// may take the short way.
+    pub(super) fn prepare_fast_path(&self, (plain, key): &FastCall<'_>) {
+        if self.fast_path_cache.is_new(*key) {
+            self.fast_path_cache.insert(*key, self.backend.prepare_fast_path(plain, *key));
+        }
+    }
+
+    /// Runs a call whose like has been there before, if its turn comes at once.
+    ///
+    /// # Errors
+    /// As [`Group::run_callback_thread`].
+    #[inline]
+    pub(super) fn run_fast_path(
+        &self,
+        call: &Call<'_>,
+        options: &CallOptions,
+        (plain, key): &FastCall<'_>,
+    ) -> Option<Result<()>> {
+        if !self.fast_path_cache.has_fast_path(*key) {
+            return None;
+        }
+        if let Err(error) = call.check_overlap(self.rank()) {
+            return Some(Err(error.context(call.kind().name())));
+        }
+        let (ticket, turn) = self.queue.try_issue_with_turn()?;
+        let slot = RecorderSlot::reserve();
+        let mut record = None;
+        let mut begin_record = |words: &[u64; 3]| {
+            self.observer.reset_latest_arrival();
+            record = Some(self.record_encoded(slot, words, &options.label));
+        };
+        let deadline = LazyDeadline::after_ms(self.effective_timeout_ms(options));
+        let sequence_and_deadline = (ticket.sequence(), &deadline);
+        let outcome = self.run_catching_panics(|| {
+            self.backend.run_fast_path((plain, *key), sequence_and_deadline, &mut begin_record)
+        });
+        match (outcome, record) {
+            (
+                Ok(
+                    done @ (FastPathOutcome::Done
+                    | FastPathOutcome::WakeupPending
+                    | FastPathOutcome::DoneAfterWait),
+                ),
+                Some(record),
+            ) => {
+                match done {
+                    FastPathOutcome::DoneAfterWait => record.end(&Ok(())),
+                    _ => record.end_without_clock(&Ok(())),
+                }
+                drop(turn);
+                if done == FastPathOutcome::WakeupPending {
+                    fence_after_any_rmw();
+                    self.backend.wake_pending_waiters();
+                }
+                Some(Ok(()))
+            }
+            (outcome, record) => {
+                let unfinished =
+                    UnfinishedFastCall { ticket, turn, deadline, slot, outcome, record };
+                Some(self.finish_on_full_path(call, options, unfinished))
+            }
+        }
+    }
+
+    /// Goes on the long way.
+    #[cold]
+    fn finish_on_full_path(
+        &self,
+        call: &Call<'_>,
+        options: &CallOptions,
+        unfinished: UnfinishedFastCall<'_>,
+    ) -> Result<()> {
+        let UnfinishedFastCall {
+            ticket,
+            turn,
+            deadline,
+            slot: place,
+            outcome: fast_outcome,
+            record,
+        } = unfinished;
+        let descriptor = call.descriptor(ticket.sequence(), options.label);
+        let observer = CallObserver::with_record(
+            self,
+            &descriptor,
+            &deadline,
+            CallRecord { slot: place, record },
+        );
+        let mut operation =
+            call.operation(descriptor, options, (self.name(), &deadline), &observer);
+        operation.has_new_deadline = true;
+        let outcome = fast_outcome.and_then(|found| {
+            operation.is_published = found == FastPathOutcome::Published;
+            self.run_catching_panics(|| self.backend.run(&operation))
+        });
+        drop(turn);
+        observer.end(&outcome);
+        self.finish_blocking_call(outcome, &descriptor)
+    }
+}
+
+/// What is left of a call that was not over at once.
+struct UnfinishedFastCall<'a> {
+    ticket: Ticket,
+    turn: Turn<'a>,
+    deadline: LazyDeadline,
+    slot: RecorderSlot,
+    outcome: Result<FastPathOutcome>,
+    /// Its entry in the recorder, if it has begun.
+    record: Option<OperationRecord>,
+}

@@ -1,0 +1,204 @@
+//! What a group hears of its own operations, and who is told: the trace, where one is written, and
+//! the report on stragglers, always.
+
+use super::group::Group;
+use super::point_to_point::MessageDescriptor;
+use super::recorder::{self, OperationOrigin, OperationRecord};
+use super::straggler::StragglerDetector;
+use super::trace::{self, GroupTrack, OperationSpan};
+use crate::backend::Backend;
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::base::label::{Label, LabelledName};
+use crate::base::log::LogLevel;
+use crate::base::progress_observer::ProgressObserver;
+use crate::transport::Descriptor;
+use serde_json::Value;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The bits of a rank beside a time.
+const RANK_BITS: u32 = 16;
+const MAX_SKEW_US: u64 = u64::MAX >> RANK_BITS;
+
+/// The ear of one group.
+#[derive(Debug)]
+pub(super) struct GroupObserver {
+    group_name: String,
+    /// Knows who the ranks are, for messages.
+    backend: Weak<dyn Backend>,
+    rank: Rank,
+    size: WorldSize,
+    straggler_detector: StragglerDetector,
+    /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
+    latest_arrival: AtomicU64,
+    track: Arc<GroupTrack>,
+}
+
+impl GroupObserver {
+    /// Of a group whose ranks are these of the outermost one, in which this process has rank
+    /// `rank`.
+    pub(super) fn new(
+        id: GroupId,
+        name: &str,
+        rank: Rank,
+        ranks: &[Rank],
+        backend: &Arc<dyn Backend>,
+    ) -> Self {
+        Self {
+            group_name: name.to_owned(),
+            backend: Arc::downgrade(backend),
+            rank,
+            size: ranks.len(),
+            latest_arrival: AtomicU64::new(0),
+            straggler_detector: StragglerDetector::new(rank, ranks.len()),
+            track: Arc::new(GroupTrack::new(id, name, rank, ranks)),
+        }
+    }
+
+    /// The arrival skew of ranks, and the last warning.
+    pub(super) fn describe(&self) -> (Value, Value) {
+        self.straggler_detector.describe()
+    }
+
+    /// An operation begins.
+    #[inline]
+    pub(super) fn reset_latest_arrival(&self) {
+        self.latest_arrival.store(0, Ordering::Relaxed);
+    }
+
+    fn rank_name(&self, rank: Rank) -> String {
+        let backend = self.backend.upgrade();
+        let place = backend.as_ref().and_then(|backend| backend.rank_locations().get(rank));
+        place.map_or_else(|| format!("rank {rank}"), |place| place.name.to_string())
+    }
+}
+
+impl ProgressObserver for GroupObserver {
+    fn is_tracing_waits(&self) -> bool {
+        trace::is_on()
+    }
+
+    fn record_start(&self, algorithm: &'static str) {
+        self.reset_latest_arrival();
+        if trace::is_on() {
+            self.track.set_algorithm(algorithm);
+        }
+    }
+
+    fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
+        self.track.record_wait(rank, began, ended);
+    }
+
+    fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
+        if rank == self.rank || rank >= self.size {
+            // By the excuse of another, which may be this rank, and which nobody has checked.
+            return;
+        }
+        let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MAX_SKEW_US);
+        self.latest_arrival.fetch_max(us << RANK_BITS | rank as u64, Ordering::Relaxed);
+        let Some(report) = self.straggler_detector.record_late_arrival(
+            operation.name,
+            rank,
+            by,
+            alone,
+            Instant::now(),
+        ) else {
+            return;
+        };
+        crate::log!(
+            LogLevel::Warn,
+            "group {}: {} keeps the others waiting: it alone was missing for {} ms of the last {} s, in {} operations \
+             (last: {operation}); see what it does, or what its host does beside",
+            self.group_name,
+            self.rank_name(report.rank),
+            report.waited.as_millis(),
+            report.window.as_secs(),
+            report.operations
+        );
+    }
+
+    fn latest_rank(&self) -> Option<(Rank, Duration)> {
+        let latest = self.latest_arrival.load(Ordering::Relaxed);
+        let rank = usize::try_from(latest & ((1 << RANK_BITS) - 1)).ok()?;
+        (latest != 0).then(|| (rank, Duration::from_micros(latest >> RANK_BITS)))
+    }
+}
+
+impl Drop for GroupObserver {
+    fn drop(&mut self) {
+        // A program may end without another call; what it has done should be in the file.
+        if trace::is_on() {
+            trace::flush();
+        }
+    }
+}
+
+impl Group {
+    fn operation_origin(&self, issued_ns: u64) -> OperationOrigin {
+        OperationOrigin { group: self.id(), rank: self.rank(), issued_ns }
+    }
+
+    /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now
+    /// on, or it waits for its turn.
+    pub(super) fn record_collective(
+        &self,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
+    }
+
+    /// Notes at a place that was taken before that an operation of which only this is known begins,
+    /// now.
+    #[inline]
+    pub(super) fn record_encoded(
+        &self,
+        slot: recorder::RecorderSlot,
+        words: &[u64; 3],
+        label: &Label,
+    ) -> OperationRecord {
+        recorder::begin_running_collective(
+            slot,
+            self.operation_origin(recorder::recorder_now_ns()),
+            (&Descriptor::without_algorithm(words), label),
+        )
+    }
+
+    /// The same at a place that was taken before.
+    pub(super) fn record_in_slot(
+        &self,
+        slot: recorder::RecorderSlot,
+        descriptor: &Descriptor,
+        issued: Instant,
+        runs: bool,
+    ) -> OperationRecord {
+        let record = recorder::begin_collective(
+            slot,
+            self.operation_origin(recorder::recorder_ns(issued)),
+            descriptor,
+            runs,
+        );
+        if trace::is_on() {
+            record.with_span(OperationSpan::collective(&self.observer.track, descriptor))
+        } else {
+            record
+        }
+    }
+
+    /// Notes that a message is posted.
+    pub(super) fn record_message(
+        &self,
+        message: &MessageDescriptor,
+        sequence: u64,
+        issued_ns: u64,
+    ) -> OperationRecord {
+        let record = recorder::begin_message(self.operation_origin(issued_ns), message, sequence);
+        if trace::is_on() {
+            record.with_span(OperationSpan::message(&self.observer.track, message, sequence))
+        } else {
+            record
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! One entry of the flight recorder as it was when somebody looked, and what it says in words.
+
+use super::entries::{MESSAGE_KIND, decode_message, is_labelled};
+use super::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
+use crate::base::error::ErrorKind;
+use crate::base::label::{Label, LabelSuffix};
+use crate::transport::Descriptor;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+/// One entry.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::api) struct EntrySnapshot {
+    pub(in crate::api) group: u64,
+    pub(in crate::api) rank: u64,
+    pub(super) words: [u64; 4],
+    /// None if there is none, or if it was not whole.
+    pub(super) label: Label,
+    pub(in crate::api) issued_ns: u64,
+    pub(super) started_ns: u64,
+    pub(in crate::api) ended_ns: u64,
+    pub(super) state: u64,
+}
+
+impl EntrySnapshot {
+    /// The entry with this number, unless another one has taken its place.
+    pub(super) fn read(number: u64) -> Option<Self> {
+        let entry = entry(number);
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        if entry.stamp.load(Ordering::Acquire) != number + 1 {
+            return None;
+        }
+        // Before the times: whoever sees the state sees the time of its change.
+        let state = entry.state.load(Ordering::Acquire);
+        let words = std::array::from_fn(|i| load(&entry.words[i]));
+        let label = match is_labelled(&words) {
+            true => Label::from_words(std::array::from_fn(|i| load(&entry.label[i]))),
+            false => None,
+        };
+        let snapshot = Self {
+            group: load(&entry.group),
+            rank: load(&entry.rank),
+            words,
+            label: label.unwrap_or(Label::NONE),
+            issued_ns: load(&entry.issued_ns),
+            started_ns: load(&entry.started_ns),
+            ended_ns: load(&entry.ended_ns),
+            state,
+        };
+        fence(Ordering::Acquire);
+        (load(&entry.stamp) == number + 1).then_some(snapshot)
+    }
+
+    /// A collective, not a message.
+    pub(in crate::api) fn is_collective(&self) -> bool {
+        self.words[0] & 0xff != MESSAGE_KIND
+    }
+
+    /// It has not ended, and may not have begun to run.
+    pub(in crate::api) fn is_under_way(&self) -> bool {
+        matches!(self.state, WAITING | RUNNING)
+    }
+
+    /// Operations of which one waits for another have the same.
+    pub(in crate::api) fn queue_key(&self) -> (u64, u64, bool) {
+        (self.group, self.rank, self.is_collective())
+    }
+
+    /// Its number on its group.
+    pub(in crate::api) fn sequence(&self) -> u64 {
+        self.words[2]
+    }
+
+    /// How long ago it ended.
+    pub(in crate::api) fn ended_ago(&self) -> Duration {
+        Duration::from_nanos(recorder_now_ns().saturating_sub(self.ended_ns))
+    }
+
+    /// How it failed, if it did.
+    pub(in crate::api) fn failure(&self) -> Option<ErrorKind> {
+        let has_failed = !self.is_under_way() && self.state != DONE;
+        let code = u8::try_from(self.state & 0xff).unwrap_or(u8::MAX);
+        has_failed.then(|| ErrorKind::from_code(code))
+    }
+
+    /// Whom it blames for that.
+    pub(super) fn culprit(&self) -> Option<u64> {
+        self.failure().and_then(|_| (self.state >> 8).checked_sub(1))
+    }
+
+    /// What it is, for messages.
+    pub(in crate::api) fn describe_operation(&self) -> String {
+        let [first, second, sequence, _] = self.words;
+        if self.is_collective() {
+            let descriptor = Descriptor::decode([first, second, sequence]);
+            let known = descriptor.map(|it| it.with_label_text(Some(self.label)));
+            return known.map_or("something".to_owned(), |it| it.to_string());
+        }
+        let Some(message) = decode_message(self.words) else { return "a message".to_owned() };
+        let (verb, towards) = if message.is_outgoing { ("send", "to") } else { ("recv", "from") };
+        let label = LabelSuffix(self.label);
+        match message.peer {
+            Some(peer) => format!("{verb} #{sequence}{label} {towards} rank {peer}"),
+            None => format!("{verb} #{sequence}{label} from any rank"),
+        }
+    }
+}
+
+/// So many of the last entries, the newest first.
+pub(in crate::api) fn newest_entries(count: usize) -> impl Iterator<Item = EntrySnapshot> {
+    let next = RECORDER.next_number.load(Ordering::Acquire);
+    let first = next.saturating_sub(count.min(MAX_ENTRIES) as u64);
+    (first..next).rev().filter_map(EntrySnapshot::read)
+}

@@ -1,0 +1,301 @@
+//! A rank that has nobody below it: it waits for the others, proposes a group, and commits to it
+//! once all have agreed.
+
+use super::membership::MembershipStatus;
+use super::messages::{MembershipProposal, ShrinkMessage};
+use super::{
+    CommittedProposal, PROBE_INTERVAL, SEND_TIMEOUT, ShrinkAttempt, ShrinkStop, may_rejoin,
+};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::process::this_process;
+use crate::transport::survivor_rendezvous::{
+    PendingSurvivorConnect, SurvivorConnectResult, SurvivorLink, SurvivorSession,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long those who were lost are looked at, where the time for coming is over.
+const LOST_PEER_CHECK_TIME: Duration = Duration::from_millis(200);
+
+/// What the leader knows of the connections with one that has not joined.
+#[derive(Debug)]
+enum PeerProbe {
+    Connecting(PendingSurvivorConnect),
+    /// It is alive, or something holds its socket; the end of this tells when that is over.
+    Open(SurvivorLink),
+    /// Nothing more is to be learnt.
+    Done,
+}
+
+/// Those around a leader.
+#[derive(Debug, Default)]
+struct CoordinatorLinks {
+    joined: BTreeMap<Rank, SurvivorLink>,
+    /// They have connected and said nothing.
+    unjoined: BTreeMap<Rank, SurvivorLink>,
+    probes: BTreeMap<Rank, PeerProbe>,
+}
+
+impl CoordinatorLinks {
+    fn links(&self) -> impl Iterator<Item = &SurvivorLink> {
+        let open = self.probes.values().filter_map(|probe| match probe {
+            PeerProbe::Open(link) => Some(link),
+            PeerProbe::Connecting(_) | PeerProbe::Done => None,
+        });
+        self.joined.values().chain(self.unjoined.values()).chain(open)
+    }
+
+    fn has_pending_connect(&self) -> bool {
+        self.probes.values().any(|probe| matches!(probe, PeerProbe::Connecting(_)))
+    }
+
+    /// Whether it may still turn out that somebody has died who has not come.
+    fn has_open_probe(&self) -> bool {
+        self.probes.values().any(|probe| !matches!(probe, PeerProbe::Done))
+    }
+}
+
+impl ShrinkAttempt<'_> {
+    /// Brings those together who come.
+    ///
+    /// # Errors
+    /// `PeerFailed` where they are too few, which all of them are told; `Aborted` where others have
+    /// gone on already.
+    pub(super) fn coordinate(&mut self) -> std::result::Result<CommittedProposal, ShrinkStop> {
+        let mut peers = CoordinatorLinks {
+            unjoined: self.pending_followers.take_links(),
+            ..CoordinatorLinks::default()
+        };
+        let until = self.deadline.capped(self.window);
+        loop {
+            self.gather_members(&mut peers, &until)?;
+            let members = self.joined_members(&peers);
+            if !self.membership.has_quorum(&members) {
+                let reason = self.no_quorum_error(&members);
+                let message = ShrinkMessage::Refuse(reason.clone()).encode();
+                let limit = Deadline::after(SEND_TIMEOUT);
+                // Whoever does not hear it finds out by itself.
+                peers.joined.values().for_each(|link| drop(link.send(&message, &limit)));
+                return Err(reason.into());
+            }
+            if let Some(agreed) = self.propose_members(&mut peers, members)? {
+                return Ok(agreed);
+            }
+        }
+    }
+
+    fn joined_members(&self, peers: &CoordinatorLinks) -> Vec<Rank> {
+        [self.me()].into_iter().chain(peers.joined.keys().copied()).collect()
+    }
+
+    /// Waits until all who may come have joined, or the time is over.
+    fn gather_members(
+        &mut self,
+        peers: &mut CoordinatorLinks,
+        until: &Deadline,
+    ) -> std::result::Result<(), ShrinkStop> {
+        let until = if until.remaining() < LOST_PEER_CHECK_TIME {
+            self.deadline.capped(LOST_PEER_CHECK_TIME)
+        } else {
+            *until
+        };
+        loop {
+            self.accept_joins(peers);
+            peers.joined.retain(|_, link| link.poll().is_ok());
+            self.probe_unjoined(peers)?;
+            let missing: Vec<Rank> = (0..self.group.size())
+                .filter(|&rank| rank != self.me() && self.membership.is_expected(rank))
+                .filter(|rank| !peers.joined.contains_key(rank))
+                .collect();
+            let has_quorum = || self.membership.has_quorum(&self.joined_members(peers));
+            if missing.is_empty() && (!peers.has_open_probe() || has_quorum()) {
+                return Ok(());
+            }
+            if until.has_passed() {
+                let ms = self.window.as_millis();
+                let reason = format!("it did not call dist_group_shrink within {ms} ms");
+                missing.into_iter().for_each(|rank| self.mark_absent(rank, reason.clone()));
+                return Ok(());
+            }
+            let slice =
+                if peers.has_pending_connect() { until.capped(PROBE_INTERVAL) } else { until };
+            self.session.wait(peers.links(), &slice)?;
+        }
+    }
+
+    /// Takes those who have come and welcomes those who join.
+    fn accept_joins(&mut self, peers: &mut CoordinatorLinks) {
+        // One that comes again has lost its earlier connection.
+        peers.unjoined.extend(self.session.take_arrivals());
+        for (rank, mut link) in std::mem::take(&mut peers.unjoined) {
+            match link.poll().map(|frame| frame.as_deref().map(ShrinkMessage::decode)) {
+                Ok(Some(Some(ShrinkMessage::Join))) if rank > self.me() => {
+                    self.answer_join(peers, rank, link);
+                }
+                Ok(Some(_)) => crate::log!(LogLevel::Warn, "rank {rank} says what does not fit"),
+                Ok(None) => drop(peers.unjoined.insert(rank, link)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn answer_join(&mut self, peers: &mut CoordinatorLinks, rank: Rank, link: SurvivorLink) {
+        let limit = Deadline::after(SEND_TIMEOUT);
+        if !self.membership.admit(rank) {
+            let message = format!(
+                "rank {rank} is not taken into epoch {}: the group has failed because of it",
+                self.epoch()
+            );
+            let reason = Error::new(ErrorKind::PeerFailed, message).with_culprit(rank);
+            drop(link.send(&ShrinkMessage::Refuse(reason).encode(), &limit));
+        } else if link.send(&ShrinkMessage::Welcome.encode(), &limit).is_ok() {
+            peers.probes.remove(&rank);
+            peers.joined.insert(rank, link);
+        }
+    }
+
+    /// Looks after those who have not joined: whether they are there at all.
+    fn probe_unjoined(
+        &mut self,
+        peers: &mut CoordinatorLinks,
+    ) -> std::result::Result<(), ShrinkStop> {
+        let me = self.me();
+        for rank in (0..self.group.size()).filter(|&rank| rank != me) {
+            if peers.joined.contains_key(&rank) || self.membership.is_dead(rank) {
+                peers.probes.remove(&rank);
+                continue;
+            }
+            let previous = peers.probes.remove(&rank);
+            let previous =
+                previous.unwrap_or_else(|| PeerProbe::Connecting(self.session.connect(rank)));
+            let probe = self.update_probe(rank, previous)?;
+            peers.probes.insert(rank, probe);
+        }
+        Ok(())
+    }
+
+    /// What has become of a probe. One that was lost is made anew, and so is that of a rank that
+    /// may call again.
+    fn update_probe(
+        &mut self,
+        rank: Rank,
+        probe: PeerProbe,
+    ) -> std::result::Result<PeerProbe, ShrinkStop> {
+        let mut link = match probe {
+            PeerProbe::Done => return Ok(PeerProbe::Done),
+            PeerProbe::Connecting(connect) => match connect.poll() {
+                None => return Ok(PeerProbe::Connecting(connect)),
+                Some(SurvivorConnectResult::Reached(link)) => link,
+                Some(call_outcome) => {
+                    self.mark_unreachable(rank, &call_outcome);
+                    return Ok(PeerProbe::Done);
+                }
+            },
+            PeerProbe::Open(link) => link,
+        };
+        match link.poll().map(|frame| frame.as_deref().map(ShrinkMessage::decode)) {
+            Ok(None | Some(Some(ShrinkMessage::Wait))) => Ok(PeerProbe::Open(link)),
+            Ok(Some(Some(ShrinkMessage::GroupFormed(formed)))) => {
+                Err(self.stop_for_formed_group(rank, &formed))
+            }
+            Ok(Some(Some(ShrinkMessage::Abandoned(reason)))) if !may_rejoin(rank, &reason) => {
+                self.mark_absent(rank, format!("it has given up: {reason}"));
+                Ok(PeerProbe::Done)
+            }
+            Err(_) | Ok(Some(Some(ShrinkMessage::Abandoned(_)))) => {
+                Ok(PeerProbe::Connecting(self.session.connect(rank)))
+            }
+            Ok(Some(_)) => {
+                self.mark_absent(rank, "it says what does not fit");
+                Ok(PeerProbe::Done)
+            }
+        }
+    }
+
+    /// Proposes a group; `None` where one of its members was lost.
+    fn propose_members(
+        &mut self,
+        peers: &mut CoordinatorLinks,
+        members: Vec<Rank>,
+    ) -> Result<Option<CommittedProposal>> {
+        let (id, epoch) = (this_process::random_nonce()?, self.epoch());
+        let proposal = MembershipProposal { id, epoch, members };
+        let limit = self.deadline.capped(self.window.max(SEND_TIMEOUT));
+        let message = ShrinkMessage::Propose(proposal.clone()).encode();
+        let joined = &mut peers.joined;
+        let before = joined.len();
+        joined.retain(|_, link| link.send(&message, &limit).is_ok());
+        let mut waiting: Vec<Rank> = joined.keys().copied().collect();
+        while joined.len() == before && !waiting.is_empty() {
+            waiting.retain(|rank| !has_agreed(joined, *rank, &proposal));
+            if joined.len() < before || waiting.is_empty() {
+                break;
+            }
+            if limit.has_passed() {
+                let reason = format!("it did not agree within {} ms", limit.timeout().as_millis());
+                for rank in &waiting {
+                    joined.remove(rank);
+                    self.membership.record_status(*rank, MembershipStatus::Absent(reason.clone()));
+                }
+                break;
+            }
+            SurvivorSession::wait_for_links(
+                waiting.iter().filter_map(|rank| joined.get(rank)),
+                &limit,
+            )?;
+        }
+        if joined.len() < before {
+            return Ok(None);
+        }
+        let message = ShrinkMessage::Commit(proposal.id).encode();
+        // One that does not hear it is missed when the members meet.
+        joined.values().for_each(|link| drop(link.send(&message, &limit)));
+        let joined = std::mem::take(joined);
+        let links = joined.into_values().enumerate().map(|(at, link)| (at + 1, link)).collect();
+        Ok(Some(CommittedProposal { proposal, links }))
+    }
+
+    /// Those who have come cannot go on.
+    fn no_quorum_error(&self, members: &[Rank]) -> Error {
+        let absent = self.membership.absent_ranks(members);
+        let names =
+            absent.iter().map(|&(rank, reason)| format!("{}: {reason}", self.session.name(rank)));
+        let names: Vec<String> = names.collect();
+        let failed = self.failure_suffix();
+        let message = format!(
+            "only ranks {members:?} have come{failed}, which is no majority of those that are not proven dead (of two \
+             equal halves, the one with the lowest rank goes on): the others may be going on by themselves. {}",
+            names.join("; ")
+        );
+        let error = Error::new(ErrorKind::PeerFailed, message);
+        absent.first().map(|&(rank, _)| rank).into_iter().fold(error, Error::with_culprit)
+    }
+}
+
+/// Whether a member has agreed to the proposal. One that has ended the connection is no longer
+/// joined.
+fn has_agreed(
+    joined: &mut BTreeMap<Rank, SurvivorLink>,
+    rank: Rank,
+    proposal: &MembershipProposal,
+) -> bool {
+    let Some(link) = joined.get_mut(&rank) else { return false };
+    loop {
+        match link.poll() {
+            Ok(Some(frame)) => {
+                if ShrinkMessage::decode(&frame) == Some(ShrinkMessage::Accept(proposal.id)) {
+                    return true;
+                }
+                // To an earlier proposal.
+            }
+            Ok(None) => return false,
+            Err(_) => {
+                joined.remove(&rank);
+                return false;
+            }
+        }
+    }
+}

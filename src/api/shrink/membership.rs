@@ -1,0 +1,143 @@
+//! What a rank knows of the others while they look for each other, and whether some of them may go
+//! on. Pure.
+
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+
+/// How a rank stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum MembershipStatus {
+    /// It may come.
+    Expected,
+    /// The group has failed because of it: it is not waited for, and not taken.
+    Blamed,
+    /// It does not come, for this reason, and may be alive.
+    Absent(String),
+    /// It has died.
+    Dead,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct MembershipView {
+    statuses: Vec<MembershipStatus>,
+}
+
+impl MembershipView {
+    /// Before anybody was asked. Whom the failure names as dead or not responding is not waited
+    /// for.
+    pub(super) fn new(size: usize, failure: &Error) -> Self {
+        let mut statuses = vec![MembershipStatus::Expected; size];
+        if failure.kind() == ErrorKind::PeerFailed
+            && let Some(status) = failure.culprit().and_then(|rank| statuses.get_mut(rank))
+        {
+            *status = MembershipStatus::Blamed;
+        }
+        Self { statuses }
+    }
+
+    pub(super) fn is_expected(&self, rank: Rank) -> bool {
+        self.statuses[rank] == MembershipStatus::Expected
+    }
+
+    pub(super) fn is_blamed(&self, rank: Rank) -> bool {
+        self.statuses[rank] == MembershipStatus::Blamed
+    }
+
+    pub(super) fn is_dead(&self, rank: Rank) -> bool {
+        self.statuses[rank] == MembershipStatus::Dead
+    }
+
+    /// Notes what has become known of a rank. Nobody comes back from the dead, and of several
+    /// reasons the first stays.
+    pub(super) fn record_status(&mut self, rank: Rank, status: MembershipStatus) {
+        let known = &mut self.statuses[rank];
+        if *known == MembershipStatus::Expected || status == MembershipStatus::Dead {
+            *known = status;
+        }
+    }
+
+    /// A rank has come, perhaps after all; false where it is not taken.
+    pub(super) fn admit(&mut self, rank: Rank) -> bool {
+        if matches!(self.statuses[rank], MembershipStatus::Blamed | MembershipStatus::Dead) {
+            return false;
+        }
+        self.statuses[rank] = MembershipStatus::Expected;
+        true
+    }
+
+    /// Whether these, in order, are enough to go on: more than half of those who are not proven
+    /// dead, or half of them with the lowest. So that of two parts that do not reach each other one
+    /// goes on at most.
+    pub(super) fn has_quorum(&self, members: &[Rank]) -> bool {
+        let mut alive = (0..self.statuses.len()).filter(|&rank| !self.is_dead(rank));
+        let lowest = alive.next();
+        let count = usize::from(lowest.is_some()) + alive.count();
+        match (2 * members.len()).cmp(&count) {
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Equal => members.first().copied() == lowest,
+            std::cmp::Ordering::Less => false,
+        }
+    }
+
+    /// Those who do not come and are not proven dead, and why, for messages.
+    pub(super) fn absent_ranks(&self, members: &[Rank]) -> Vec<(Rank, &str)> {
+        let absentees = self.statuses.iter().enumerate().filter_map(|(rank, status)| {
+            let reason = match status {
+                MembershipStatus::Absent(reason) => reason.as_str(),
+                MembershipStatus::Expected => "it has not come",
+                MembershipStatus::Blamed => "the group has failed because of it",
+                MembershipStatus::Dead => return None,
+            };
+            (!members.contains(&rank)).then_some((rank, reason))
+        });
+        absentees.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view_with_dead(size: usize, dead: &[Rank]) -> MembershipView {
+        let mut view = MembershipView::new(size, &Error::new(ErrorKind::Aborted, "enough"));
+        dead.iter().for_each(|&rank| view.record_status(rank, MembershipStatus::Dead));
+        view
+    }
+
+    #[test]
+    fn at_most_one_partition_has_quorum() {
+        for size in 1..=8 {
+            for dead in 0..1_u32 << size {
+                let ranks = |bits: u32| -> Vec<Rank> {
+                    (0..size).filter(|rank| bits >> rank & 1 == 1).collect()
+                };
+                let view = view_with_dead(size, &ranks(dead));
+                let alive = ((1_u32 << size) - 1) & !dead;
+                for part in (0..1_u32 << size).filter(|part| part & dead == 0) {
+                    let (one, other) = (ranks(part), ranks(alive & !part));
+                    let both = view.has_quorum(&one) && view.has_quorum(&other);
+                    assert!(!both || other.is_empty() && one.is_empty(), "{one:?} {other:?}");
+                }
+                assert!(alive == 0 || view.has_quorum(&ranks(alive)));
+            }
+        }
+    }
+
+    #[test]
+    fn blamed_and_dead_ranks_are_not_admitted() {
+        let blamed = Error::new(ErrorKind::PeerFailed, "rank 1 died").with_culprit(1);
+        let mut view = MembershipView::new(3, &blamed);
+        assert!(view.is_blamed(1) && view.is_expected(0));
+        assert!(!view.admit(1));
+        view.record_status(1, MembershipStatus::Dead);
+        view.record_status(1, MembershipStatus::Absent("late".to_owned()));
+        assert!(view.is_dead(1));
+        view.record_status(0, MembershipStatus::Absent("late".to_owned()));
+        view.record_status(0, MembershipStatus::Absent("later".to_owned()));
+        assert_eq!(view.absent_ranks(&[2]), [(0, "late")]);
+        assert!(view.admit(0) && view.is_expected(0) && !view.admit(1));
+        let late = Error::new(ErrorKind::Timeout, "rank 1 is late").with_culprit(1);
+        assert!(MembershipView::new(3, &late).is_expected(1));
+    }
+}

@@ -1,0 +1,273 @@
+//! What the ranks of a group write to each other while they make another: the letters and their
+//! bytes.
+//!
+//! Each says which meeting it is for: a name, while those who use it look for each other, or the id
+//! that a new group has once they have agreed. Names come again, so what is written under one
+//! carries nonces; ids do not.
+//!
+//! Bytes are little endian. Those of another process are checked; what cannot be read is no letter.
+
+use super::definition::GroupDefinition;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::{GroupId, Nonce};
+
+/// Which meeting a letter is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum ExchangeKey {
+    /// Of those who make a group of this name by themselves.
+    Name(String),
+    /// Of the members of a group that has an id.
+    Id(GroupId),
+}
+
+/// What a letter says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SubgroupMessage {
+    /// The writer, in an attempt of this nonce, makes the group, and this is what it is told.
+    JoinRequest {
+        /// Of the attempt.
+        nonce: Nonce,
+        /// Of the first member's, where the writer has heard of it.
+        peer_nonce: Option<Nonce>,
+        /// What the writer was told.
+        definition: GroupDefinition,
+    },
+    /// All have come, and this is the group's id.
+    Commit {
+        /// Of the reader's attempt.
+        nonce: Nonce,
+        /// The group's.
+        id: GroupId,
+    },
+    /// The attempt has failed.
+    Fail {
+        /// Of the writer's attempt.
+        attempt: Nonce,
+        /// Of the reader's, where the writer has heard of it.
+        peer_attempt: Option<Nonce>,
+        /// The reader has told the writer, and nobody else needs to hear it.
+        is_echo: bool,
+        /// Why.
+        reason: Error,
+    },
+    /// What one member contributes to a phase.
+    Contribution {
+        /// The phase.
+        phase: String,
+        /// The contribution.
+        bytes: Vec<u8>,
+    },
+    /// What all members have contributed, in rank order.
+    AllContributions {
+        /// The phase.
+        phase: String,
+        /// The contributions.
+        list: Vec<Vec<u8>>,
+    },
+    /// There will be no group.
+    Abandoned(Error),
+}
+
+impl SubgroupMessage {
+    /// The bytes of a letter.
+    pub(super) fn encode(&self, key: &ExchangeKey) -> Vec<u8> {
+        let mut out = WireWriter(Vec::new());
+        match key {
+            ExchangeKey::Name(name) => out.byte(0).text(name),
+            ExchangeKey::Id(id) => out.byte(1).nonce(*id),
+        };
+        match self {
+            Self::JoinRequest { nonce, peer_nonce: seen, definition } => {
+                out.byte(0).nonce(*nonce).optional_nonce(*seen).bytes(&definition.encode())
+            }
+            Self::Commit { nonce, id } => out.byte(1).nonce(*nonce).nonce(*id),
+            Self::Fail { attempt: of, peer_attempt: to, is_echo: echo, reason: why } => {
+                let known = out.byte(2).nonce(*of).optional_nonce(*to);
+                known.byte(u8::from(*echo)).error(why)
+            }
+            Self::Contribution { phase, bytes } => out.byte(3).text(phase).bytes(bytes),
+            Self::AllContributions { phase, list } => {
+                out.byte(4).text(phase).len(list.len());
+                list.iter().fold(&mut out, |out, bytes| out.bytes(bytes))
+            }
+            Self::Abandoned(why) => out.byte(5).error(why),
+        };
+        out.0
+    }
+
+    /// The inverse; `None` for bytes that are no letter.
+    pub(super) fn decode(bytes: &[u8]) -> Option<(ExchangeKey, Self)> {
+        let mut input = WireReader(bytes);
+        let key = match input.byte()? {
+            0 => ExchangeKey::Name(input.text()?),
+            1 => ExchangeKey::Id(input.nonce()?),
+            _ => return None,
+        };
+        let message = match input.byte()? {
+            0 => {
+                let (nonce, seen) = (input.nonce()?, input.optional_nonce()?);
+                Self::JoinRequest {
+                    nonce,
+                    peer_nonce: seen,
+                    definition: GroupDefinition::decode(input.bytes()?)?,
+                }
+            }
+            1 => Self::Commit { nonce: input.nonce()?, id: input.nonce()? },
+            2 => {
+                let (of, to) = (input.nonce()?, input.optional_nonce()?);
+                Self::Fail {
+                    attempt: of,
+                    peer_attempt: to,
+                    is_echo: input.byte()? != 0,
+                    reason: input.error()?,
+                }
+            }
+            3 => Self::Contribution { phase: input.text()?, bytes: input.bytes()?.to_vec() },
+            4 => {
+                let (phase, count) = (input.text()?, input.len()?);
+                let list = (0..count).map(|_| Some(input.bytes()?.to_vec()));
+                Self::AllContributions { phase, list: list.collect::<Option<_>>()? }
+            }
+            5 => Self::Abandoned(input.error()?),
+            _ => return None,
+        };
+        input.0.is_empty().then_some((key, message))
+    }
+}
+
+/// Appends values to bytes.
+#[derive(Debug)]
+pub(in crate::api) struct WireWriter(pub(in crate::api) Vec<u8>);
+
+impl WireWriter {
+    pub(in crate::api) fn byte(&mut self, byte: u8) -> &mut Self {
+        self.0.push(byte);
+        self
+    }
+
+    pub(in crate::api) fn len(&mut self, len: usize) -> &mut Self {
+        self.0.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        self
+    }
+
+    pub(in crate::api) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.len(bytes.len());
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(in crate::api) fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+
+    pub(in crate::api) fn nonce(&mut self, nonce: Nonce) -> &mut Self {
+        self.0.extend_from_slice(&nonce.0);
+        self
+    }
+
+    /// Zeros stand for none.
+    fn optional_nonce(&mut self, nonce: Option<Nonce>) -> &mut Self {
+        self.nonce(nonce.unwrap_or_default())
+    }
+
+    pub(in crate::api) fn error(&mut self, error: &Error) -> &mut Self {
+        self.byte(error.kind().code()).text(error.message())
+    }
+}
+
+/// Takes values from bytes.
+#[derive(Debug)]
+pub(in crate::api) struct WireReader<'a>(pub(in crate::api) &'a [u8]);
+
+impl<'a> WireReader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(in crate::api) fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    pub(in crate::api) fn len(&mut self) -> Option<usize> {
+        let bytes = self.take(4)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    }
+
+    pub(in crate::api) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = self.len()?;
+        self.take(len)
+    }
+
+    pub(in crate::api) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+
+    pub(in crate::api) fn nonce(&mut self) -> Option<Nonce> {
+        self.take(16)?.try_into().ok().map(Nonce)
+    }
+
+    fn optional_nonce(&mut self) -> Option<Option<Nonce>> {
+        self.nonce().map(|nonce| Some(nonce).filter(|&nonce| nonce != Nonce::default()))
+    }
+
+    pub(in crate::api) fn error(&mut self) -> Option<Error> {
+        let kind = ErrorKind::from_code(self.byte()?);
+        Some(Error::new(kind, self.text()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::definition::CreationCall;
+    use super::*;
+
+    #[test]
+    fn messages_round_trip_and_bad_bytes_are_refused() {
+        let (name, id) = (ExchangeKey::Name("a".into()), ExchangeKey::Id(Nonce([7; 16])));
+        let why = Error::new(ErrorKind::Mismatch, "they differ");
+        let (nonce, phase) = (Nonce([1; 16]), "card".to_owned());
+        let definition = GroupDefinition::new(CreationCall::MembersOnly, "a", &[2, 0], "native");
+        let (of, echo) = (nonce, true);
+        let list = vec![vec![], vec![1, 2]];
+        for (key, message) in [
+            (&name, SubgroupMessage::JoinRequest { nonce, peer_nonce: Some(of), definition }),
+            (&name, SubgroupMessage::Commit { nonce, id: Nonce([2; 16]) }),
+            (
+                &name,
+                SubgroupMessage::Fail {
+                    attempt: of,
+                    peer_attempt: None,
+                    is_echo: echo,
+                    reason: why.clone(),
+                },
+            ),
+            (
+                &name,
+                SubgroupMessage::Fail {
+                    attempt: of,
+                    peer_attempt: Some(nonce),
+                    is_echo: false,
+                    reason: why.clone(),
+                },
+            ),
+            (&id, SubgroupMessage::Contribution { phase: phase.clone(), bytes: vec![9; 5000] }),
+            (&id, SubgroupMessage::AllContributions { phase, list }),
+            (&id, SubgroupMessage::Abandoned(why)),
+        ] {
+            let bytes = message.encode(key);
+            assert_eq!(SubgroupMessage::decode(&bytes), Some((key.clone(), message)));
+            for len in 0..bytes.len().min(200) {
+                assert_eq!(SubgroupMessage::decode(&bytes[..len]), None, "{len}");
+            }
+            assert_eq!(SubgroupMessage::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+        // A count of more than there can be costs nothing.
+        let mut absurd =
+            SubgroupMessage::AllContributions { phase: "p".into(), list: Vec::new() }.encode(&id);
+        let at = absurd.len() - 4;
+        absurd[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(SubgroupMessage::decode(&absurd), None);
+    }
+}

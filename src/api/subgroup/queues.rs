@@ -1,0 +1,427 @@
+//! What has come for the meetings of one rank, and for those to come; and which names it uses.
+//!
+//! What is filed is bounded, for each sender by itself. Where that is too little, its oldest
+//! letters go: they are for meetings that this rank has not come to for longest, and may never come
+//! to.
+//!
+//! Must not know: how letters come and go.
+
+use super::definition::{GroupDefinition, conflict_error};
+use super::fragment::{MAX_MESSAGE_BYTES, Reassembly};
+use super::message::{ExchangeKey, SubgroupMessage};
+use super::quota::SenderQuota;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::log::LogLevel;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+/// Of how many meetings by id it is known that they are over.
+const MAX_ENDED_EXCHANGES: usize = 4096;
+
+/// Whose mailbox it is, for letters.
+#[derive(Debug)]
+pub(super) struct ChannelOwner {
+    pub(super) group: String,
+    pub(super) rank: Rank,
+}
+
+/// What a mailbox keeps.
+#[derive(Debug)]
+pub(super) struct ChannelQueues {
+    pub(super) is_open: bool,
+    pub(super) reassembly: Reassembly,
+    queued: HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
+    quota: SenderQuota,
+    /// How many were ever filed.
+    queued_total: u64,
+    /// Names under which this rank just makes a group.
+    joining_names: HashSet<String>,
+    /// Groups that their members made by themselves, and that there still are.
+    live_groups: HashMap<String, GroupDefinition>,
+    /// Of the groups without names that lists of ranks were made by themselves.
+    number_allocators: HashMap<[u8; 16], NumberAllocator>,
+    ended_exchanges: VecDeque<GroupId>,
+    /// Why nothing comes any more.
+    pub(super) receive_error: Option<Error>,
+}
+
+#[derive(Debug)]
+struct QueuedMessage {
+    number: u64,
+    from: Rank,
+    message: SubgroupMessage,
+    bytes: usize,
+}
+
+impl ChannelQueues {
+    /// Of a rank of a group of so many.
+    pub(super) fn new(size: usize) -> Self {
+        Self {
+            is_open: false,
+            reassembly: Reassembly::new(size),
+            queued: HashMap::new(),
+            quota: SenderQuota::new(MAX_MESSAGE_BYTES, size),
+            queued_total: 0,
+            joining_names: HashSet::new(),
+            live_groups: HashMap::new(),
+            number_allocators: HashMap::new(),
+            ended_exchanges: VecDeque::new(),
+            receive_error: None,
+        }
+    }
+
+    /// Files a letter; or gives what is to be answered at once, where nobody will read it.
+    pub(super) fn enqueue(
+        &mut self,
+        owner: &ChannelOwner,
+        from: Rank,
+        (key, message): (ExchangeKey, SubgroupMessage),
+        bytes: usize,
+    ) -> Option<(ExchangeKey, SubgroupMessage)> {
+        match &key {
+            ExchangeKey::Id(id) if self.ended_exchanges.contains(id) => return None,
+            ExchangeKey::Name(name) if !self.joining_names.contains(name) => {
+                let name = name.clone();
+                match self.classify(owner, from, &name, &message) {
+                    MessageDisposition::Keep => {}
+                    MessageDisposition::Drop => return None,
+                    MessageDisposition::Answer(message) => return Some((key, message)),
+                    MessageDisposition::Refuse(id) => return Some(abandoned_reply(id, owner.rank)),
+                }
+            }
+            _ => {}
+        }
+        self.push(from, (key, message), bytes);
+        None
+    }
+
+    fn push(&mut self, from: Rank, (key, message): (ExchangeKey, SubgroupMessage), bytes: usize) {
+        let queued = &mut self.queued;
+        if !self.quota.charge(from, bytes, || drop_oldest(queued, from)) {
+            let text = "too many letters for groups to come";
+            crate::log!(LogLevel::Warn, "{text}; one of rank {from} is dropped");
+            return;
+        }
+        self.queued_total += 1;
+        let entry = QueuedMessage { number: self.queued_total, from, message, bytes };
+        self.queued.entry(key).or_default().push_back(entry);
+    }
+
+    /// A letter for a meeting.
+    pub(super) fn pop(&mut self, key: &ExchangeKey) -> Option<(Rank, SubgroupMessage)> {
+        let QueuedMessage { from, message, bytes, .. } = self.queued.get_mut(key)?.pop_front()?;
+        self.quota.refund(from, bytes);
+        Some((from, message))
+    }
+
+    /// A meeting by id is over, for this rank: what still comes for it is dropped.
+    pub(super) fn end_exchange(&mut self, id: GroupId) {
+        for QueuedMessage { from, bytes, .. } in
+            self.queued.remove(&ExchangeKey::Id(id)).into_iter().flatten()
+        {
+            self.quota.refund(from, bytes);
+        }
+        self.ended_exchanges.push_back(id);
+        if self.ended_exchanges.len() > MAX_ENDED_EXCHANGES {
+            self.ended_exchanges.pop_front();
+        }
+    }
+
+    /// Begins a meeting by name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where this rank has a group of the name, or just makes one.
+    pub(super) fn begin_join(&mut self, name: &str) -> Result<()> {
+        let reason = if self.live_groups.contains_key(name) {
+            "this rank is in a group of that name, which has not been released"
+        } else if self.joining_names.contains(name) {
+            "another thread of this rank is making a group of that name"
+        } else {
+            self.joining_names.insert(name.to_owned());
+            return Ok(());
+        };
+        Err(Error::invalid(format!("group name \"{name}\": {reason}")))
+    }
+
+    /// A meeting by name is over, and the group keeps the name where there is one. What came for it
+    /// and was not read is sorted as if it came now; what is to be answered.
+    pub(super) fn end_join(
+        &mut self,
+        owner: &ChannelOwner,
+        name: &str,
+        group: Option<GroupDefinition>,
+    ) -> Vec<(Rank, ExchangeKey, SubgroupMessage)> {
+        self.joining_names.remove(name);
+        if let Some(definition) = group {
+            self.live_groups.insert(name.to_owned(), definition);
+        }
+        let key = ExchangeKey::Name(name.to_owned());
+        let mut answers = Vec::new();
+        for QueuedMessage { from, message, bytes, .. } in
+            self.queued.remove(&key).unwrap_or_default()
+        {
+            self.quota.refund(from, bytes);
+            let answer = self.enqueue(owner, from, (key.clone(), message), bytes);
+            answers.extend(answer.map(|(key, message)| (from, key, message)));
+        }
+        answers
+    }
+
+    /// A group's name is free again.
+    pub(super) fn release_name(&mut self, name: &str) {
+        self.live_groups.remove(name);
+    }
+
+    /// The first number that no group of a list of ranks has, or just gets. It is taken until it is
+    /// settled.
+    pub(super) fn reserve_number(&mut self, ranks_fingerprint: [u8; 16]) -> u64 {
+        self.number_allocators.entry(ranks_fingerprint).or_default().reserve()
+    }
+
+    /// Whether a number has become that of a group.
+    pub(super) fn settle_number(
+        &mut self,
+        ranks_fingerprint: [u8; 16],
+        number: u64,
+        is_made: bool,
+    ) {
+        self.number_allocators.entry(ranks_fingerprint).or_default().settle(number, is_made);
+    }
+
+    /// What becomes of a letter for a meeting by name that this rank does not hold just now.
+    fn classify(
+        &mut self,
+        owner: &ChannelOwner,
+        from: Rank,
+        name: &str,
+        message: &SubgroupMessage,
+    ) -> MessageDisposition {
+        match message {
+            SubgroupMessage::JoinRequest { nonce, definition, .. } => {
+                // Its writer has begun anew.
+                self.drop_attempts(from, name, |_| true);
+                match self.live_groups.get(name).filter(|live| *live != definition) {
+                    None => MessageDisposition::Keep,
+                    Some(definition_here) => {
+                        let claims =
+                            [(owner.rank, definition_here.clone()), (from, definition.clone())];
+                        let why = conflict_error(&owner.group, &claims);
+                        let (of, to, echo) = (Nonce::default(), Some(*nonce), false);
+                        MessageDisposition::Answer(SubgroupMessage::Fail {
+                            attempt: of,
+                            peer_attempt: to,
+                            is_echo: echo,
+                            reason: why,
+                        })
+                    }
+                }
+            }
+            // A conflict is something to know for whoever comes late, unless this rank has come, or
+            // knows. Other attempts that came to nothing do not concern it.
+            SubgroupMessage::Fail {
+                attempt: of,
+                peer_attempt: None,
+                is_echo: false,
+                reason: why,
+            } if why.kind() == ErrorKind::Mismatch && self.has_join_request(from, name, *of) => {
+                MessageDisposition::Keep
+            }
+            SubgroupMessage::Fail { attempt: of, .. } => {
+                self.drop_attempts(from, name, |nonce| nonce == *of);
+                MessageDisposition::Drop
+            }
+            SubgroupMessage::Commit { id, .. } => {
+                self.end_exchange(*id);
+                MessageDisposition::Refuse(*id)
+            }
+            _ => MessageDisposition::Drop,
+        }
+    }
+
+    fn has_join_request(&self, from: Rank, name: &str, of: Nonce) -> bool {
+        let queued = self.queued.get(&ExchangeKey::Name(name.to_owned()));
+        queued.into_iter().flatten().any(|filed| {
+            filed.from == from && matches!(filed.message, SubgroupMessage::JoinRequest { nonce, .. } if nonce == of)
+        })
+    }
+
+    /// Drops what one rank has written in some of its attempts.
+    fn drop_attempts(&mut self, from: Rank, name: &str, is_stale: impl Fn(Nonce) -> bool) {
+        let key = ExchangeKey::Name(name.to_owned());
+        let Some(queued) = self.queued.get_mut(&key) else { return };
+        let quota = &mut self.quota;
+        queued.retain(|filed| {
+            let of = match filed.message {
+                SubgroupMessage::JoinRequest { nonce, .. } => nonce,
+                SubgroupMessage::Fail { attempt: of, .. } => of,
+                _ => return true,
+            };
+            let is_kept = filed.from != from || !is_stale(of);
+            if !is_kept {
+                quota.refund(from, filed.bytes);
+            }
+            is_kept
+        });
+        if queued.is_empty() {
+            self.queued.remove(&key);
+        }
+    }
+}
+
+/// The numbers of groups of one list of ranks.
+#[derive(Debug, Default)]
+struct NumberAllocator {
+    /// All up to this one were given to groups.
+    last_used: u64,
+    /// Later ones that are taken, and whether a group has them.
+    reserved: BTreeMap<u64, bool>,
+}
+
+impl NumberAllocator {
+    fn reserve(&mut self) -> u64 {
+        let mut number = self.last_used + 1;
+        while self.reserved.contains_key(&number) {
+            number += 1;
+        }
+        self.reserved.insert(number, false);
+        number
+    }
+
+    fn settle(&mut self, number: u64, is_made: bool) {
+        if !is_made {
+            self.reserved.remove(&number);
+            return;
+        }
+        self.reserved.insert(number, true);
+        while self.reserved.get(&(self.last_used + 1)) == Some(&true) {
+            self.last_used += 1;
+            self.reserved.remove(&self.last_used);
+        }
+    }
+}
+
+/// Drops the first letter of a rank that is still filed; its bytes.
+fn drop_oldest(
+    queued: &mut HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
+    from: Rank,
+) -> Option<usize> {
+    let of = queued.iter().flat_map(|(key, queue)| queue.iter().map(move |it| (key, it)));
+    let oldest = of.filter(|(_, it)| it.from == from).min_by_key(|(_, it)| it.number);
+    let (key, number) = oldest.map(|(key, it)| (key.clone(), it.number))?;
+    let queue = queued.get_mut(&key)?;
+    let dropped = queue.iter().position(|it| it.number == number);
+    let dropped = dropped.and_then(|place| queue.remove(place))?;
+    if queue.is_empty() {
+        queued.remove(&key);
+    }
+    Some(dropped.bytes)
+}
+
+/// What becomes of a letter that nobody waits for.
+enum MessageDisposition {
+    /// It is for a meeting to come.
+    Keep,
+    /// It is for one that is over.
+    Drop,
+    /// It is answered.
+    Answer(SubgroupMessage),
+    /// It takes this rank for a member of a group that it gave up.
+    Refuse(GroupId),
+}
+
+/// That a rank has given up before it heard of the group that it was to be in.
+pub(super) fn abandoned_reply(id: GroupId, rank: Rank) -> (ExchangeKey, SubgroupMessage) {
+    let text = format!("rank {rank} of the parent had given up making the group");
+    (ExchangeKey::Id(id), SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::definition::CreationCall;
+    use super::*;
+
+    fn owner() -> ChannelOwner {
+        ChannelOwner { group: "world".into(), rank: 0 }
+    }
+
+    fn join_request(byte: u8, ranks: &[Rank]) -> (ExchangeKey, SubgroupMessage) {
+        let definition = GroupDefinition::new(CreationCall::MembersOnly, "g", ranks, "native");
+        let (nonce, seen) = (Nonce([byte; 16]), None);
+        (
+            ExchangeKey::Name("g".into()),
+            SubgroupMessage::JoinRequest { nonce, peer_nonce: seen, definition },
+        )
+    }
+
+    #[test]
+    fn group_number_is_used_only_when_group_is_made() {
+        let mut numbers = NumberAllocator::default();
+        assert_eq!(numbers.reserve(), 1);
+        numbers.settle(1, false);
+        assert_eq!((numbers.reserve(), numbers.reserve(), numbers.reserve()), (1, 2, 3));
+        numbers.settle(2, true);
+        numbers.settle(1, false);
+        assert_eq!((numbers.reserve(), numbers.reserve()), (1, 4));
+        numbers.settle(1, true);
+        numbers.settle(3, true);
+        assert_eq!((numbers.last_used, numbers.reserved.len()), (3, 1));
+        assert_eq!(numbers.reserve(), 5);
+    }
+
+    #[test]
+    fn name_is_reserved_from_join_to_group_release() {
+        let mut inbox = ChannelQueues::new(2);
+        inbox.begin_join("g").unwrap();
+        assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        // It comes while the meeting lasts, and is for another group of the name.
+        assert_eq!(inbox.enqueue(&owner(), 1, join_request(1, &[1, 0]), 100), None);
+        let group = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0], "native");
+        let answers = inbox.end_join(&owner(), "g", Some(group));
+        let [(1, _, SubgroupMessage::Fail { peer_attempt: to, reason: why, .. })] = &answers[..]
+        else {
+            panic!("{answers:?}")
+        };
+        assert_eq!((*to, why.kind()), (Some(Nonce([1; 16])), ErrorKind::Mismatch));
+        assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(inbox.quota.total(), 0);
+        inbox.release_name("g");
+        inbox.begin_join("g").unwrap();
+        assert_eq!(inbox.end_join(&owner(), "g", None), []);
+        inbox.begin_join("g").unwrap();
+    }
+
+    #[test]
+    fn commit_after_abandoned_join_is_refused() {
+        let mut inbox = ChannelQueues::new(2);
+        let (key, id) = (ExchangeKey::Name("g".into()), Nonce([9; 16]));
+        inbox.begin_join("g").unwrap();
+        let go = SubgroupMessage::Commit { nonce: Nonce([1; 16]), id };
+        assert_eq!(inbox.enqueue(&owner(), 1, (key, go), 50), None);
+        let answers = inbox.end_join(&owner(), "g", None);
+        assert!(
+            matches!(&answers[..], [(1, ExchangeKey::Id(of), SubgroupMessage::Abandoned(_))] if *of == id),
+            "{answers:?}"
+        );
+        let over = SubgroupMessage::Abandoned(Error::invalid("over"));
+        assert_eq!(inbox.enqueue(&owner(), 1, (ExchangeKey::Id(id), over), 50), None);
+        assert_eq!((inbox.pop(&ExchangeKey::Id(id)), inbox.quota.total()), (None, 0));
+    }
+
+    #[test]
+    fn quota_drops_oldest_messages_of_the_sender() {
+        let mut inbox = ChannelQueues { quota: SenderQuota::new(1000, 2), ..ChannelQueues::new(2) };
+        let part = |byte| {
+            let message = SubgroupMessage::Contribution { phase: "p".into(), bytes: vec![byte] };
+            (ExchangeKey::Id(Nonce([byte; 16])), message)
+        };
+        inbox.enqueue(&owner(), 1, part(100), 10);
+        for byte in 1..=10 {
+            inbox.enqueue(&owner(), 0, part(byte), 10);
+        }
+        // Each counts 266 of 1256.
+        let kept: Vec<u8> = (1..=10).filter(|&byte| inbox.pop(&part(byte).0).is_some()).collect();
+        assert_eq!(kept, [7, 8, 9, 10]);
+        assert!(inbox.pop(&part(100).0).is_some());
+        assert_eq!(inbox.quota.total(), 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! Small calls that come again, which take a shorter way from the second time on.
+
+use super::ranks;
+use crate::api::{Call, CallOptions, Group};
+use crate::backend::FastCallKey;
+use crate::base::buffer::{Dst, Src};
+use crate::base::dtype::DataType;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::label::Label;
+use crate::base::op::ReduceOp;
+
+fn run(group: &Group, call: Call<'_>) -> Result<()> {
+    group.run(call, &CallOptions::default())
+}
+
+fn issued(group: &Group) -> u64 {
+    group.describe()["operations_issued"].as_u64().unwrap()
+}
+
+/// More different calls than are remembered, each again and again, between each other.
+#[test]
+fn repeated_calls_give_equal_results() {
+    const CALL_COUNT: usize = 3 * FastCallKey::SLOTS;
+    for place in ranks::TRANSPORTS {
+        ranks::run(place, 2, |group| {
+            let me = u8::try_from(group.rank()).unwrap();
+            for round in 0..6 {
+                for count in 1..=CALL_COUNT {
+                    // Each twice in a row, and once again in the next round.
+                    for again in 0..2 {
+                        let value = round + again + me;
+                        let (own, mut sum, mut all) =
+                            ([value; CALL_COUNT], [0; CALL_COUNT], [9; 2 * CALL_COUNT]);
+                        let (send, into) = (Src::from(&own[..count]), Dst::from(&mut sum[..count]));
+                        let dtype = DataType::U8;
+                        run(group, Call::all_reduce(send, into, dtype, ReduceOp::Sum)).unwrap();
+                        assert_eq!(sum[..count], vec![2 * (round + again) + 1; count], "{place}");
+                        let into = Dst::from(&mut all[..2 * count]);
+                        run(group, Call::all_gather(send, into, dtype)).unwrap();
+                        let [low, high] = [0, 1].map(|rank| vec![round + again + rank; count]);
+                        assert_eq!(all[..2 * count], [low, high].concat(), "{place}");
+                        let mut buffer = own;
+                        let root = count % 2;
+                        let buf = Dst::from(&mut buffer[..count]);
+                        run(group, Call::broadcast(buf, dtype, root, group.rank())).unwrap();
+                        let theirs = round + again + u8::try_from(root).unwrap();
+                        assert_eq!(buffer[..count], vec![theirs; count], "{place}");
+                        run(group, Call::barrier()).unwrap();
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn fast_path_checks_changed_buffers() {
+    ranks::run("transport=inproc", 2, |group| {
+        let mut memory = [1_u8; 64];
+        let own = [1; 8];
+        for _ in 0..3 {
+            let (send, recv) = (Src::from(&own[..]), Dst::from(&mut memory[..8]));
+            run(group, Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum)).unwrap();
+        }
+        let before = issued(group);
+        let memory = Dst::from(&mut memory[..]);
+        let (send, recv) = (memory.slice(0, 8).as_src(), memory.slice(4, 8));
+        let error =
+            run(group, Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().starts_with("all_reduce: the buffers overlap"), "{error:?}");
+        // Nobody else was told of it.
+        assert_eq!(issued(group), before);
+        run(group, Call::barrier()).unwrap();
+    });
+}
+
+/// What is said of a call beside its arguments counts, whoever has called the same without it.
+#[test]
+fn call_with_options_leaves_the_fast_path() {
+    ranks::run("transport=inproc", 2, |group| {
+        let (own, mut sum) = ([2_u8; 4], [0; 4]);
+        let mut call = |options: &CallOptions| {
+            let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
+            group.run(Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum), options)
+        };
+        for _ in 0..3 {
+            call(&CallOptions::default()).unwrap();
+        }
+        let wrong = CallOptions { algorithm: Some("no such".into()), ..CallOptions::default() };
+        assert_eq!(call(&wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let limited = CallOptions { timeout_ms: 20_000, ..CallOptions::default() };
+        call(&limited).unwrap();
+        let other = CallOptions { algorithm: Some("one_shot".into()), ..CallOptions::default() };
+        call(&other).unwrap();
+        call(&CallOptions::default()).unwrap();
+    });
+}
+
+/// A training loop labels each bucket otherwise: all of these calls have one key, so that no number
+/// of labels displaces it.
+#[test]
+fn labelled_calls_take_the_fast_path_whatever_their_labels() {
+    ranks::run("transport=inproc", 2, |group| {
+        for number in 0..300 {
+            let text = if number % 10 == 9 { String::new() } else { format!("b{}", number % 100) };
+            let label = Label::new(&text).unwrap();
+            let options = CallOptions { label, ..CallOptions::default() };
+            let (own, mut sum) = ([1_u8; 4], [0; 4]);
+            let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
+            let call = Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum);
+            let simple = group.fast_call(&call, &options).unwrap();
+            let outcome = group.run_fast_path(&call, &options, &simple);
+            assert_eq!(outcome.is_some(), number > 0, "{label}");
+            outcome.unwrap_or_else(|| group.run(call, &options)).unwrap();
+            assert_eq!(sum, [2; 4]);
+        }
+    });
+}
+
+#[test]
+fn fast_path_detects_label_mismatch() {
+    for place in ranks::TRANSPORTS {
+        ranks::run(place, 2, |group| {
+            let reduce = |text: &str| {
+                let label = Label::new(text).unwrap();
+                let options = CallOptions { label, ..CallOptions::default() };
+                let (own, mut sum) = ([1_u8; 4], [0; 4]);
+                let (send, recv) = (Src::from(&own[..]), Dst::from(&mut sum[..]));
+                group.run(Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum), &options)
+            };
+            for text in ["a", "b", "", "a"] {
+                reduce(text).unwrap();
+            }
+            let error = reduce(["bucket x", "bucket y"][group.rank()]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{place}: {error}");
+            for text in ["all_reduce #5 \"bucket x\"", "all_reduce #5 \"bucket y\""] {
+                assert!(error.message().contains(text), "{place}: {error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,484 @@
+//! Groups for host memory and the memory of a GPU: one back end for each, chosen by where the
+//! buffers of a call lie.
+//!
+//! The part for host memory is a back end as any other. It has what the whole group has in common:
+//! who is where, messages, barriers, byte strings, and the group's failure, which the other part's
+//! failures become. So a rank that dies ends also what the others wait for on their devices.
+//!
+//! Names: `cpu:NAME,cuda_backend:nccl`; `nccl` alone is the same with the native back end, but
+//! refuses collectives on host memory, which are a mistake there; `cpu:NAME,cuda_backend:NAME` has
+//! the part for host memory carry a device's memory too, by way of pinned memory or as it is
+//! ([`super::staging`]), and NAME alone is that where a device is named; `default` is
+//! `cpu:native,cuda_backend:nccl` where a device is named and all ranks have NCCL, else `native`.
+
+use super::device_backend::{DeviceBackend, DevicePointToPoint, device_context};
+use super::nccl::{self, NcclBackend, NcclEnqueuer, check_host_support, library};
+use super::staging::{self, StagingBackend};
+use super::{
+    AlgorithmRequest, Backend, BackendMemory, BootstrapExchange, GroupContext, GroupFailureState,
+    OpKind, Operation, PointToPoint, RankLocation, SupportQuery, check_single_name,
+    create_single_backend, registry,
+};
+use crate::algo::rules::AlgorithmRule;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::gpu::{GpuTarget, StreamMarker};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::device;
+use crate::transport::survivor_rendezvous::SurvivorEndpoint;
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What stands for no name.
+pub const DEFAULT_NAME: &str = "default";
+
+const NCCL_NAME: &str = "nccl";
+const NATIVE_NAME: &str = "native";
+
+/// A name that means several back ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceMap {
+    cpu: String,
+    cuda_backend: CudaBackend,
+}
+
+/// What serves GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CudaBackend {
+    /// NCCL, where there is one, else the host.
+    NcclIfAvailable,
+    /// The part for host memory.
+    ThroughHost,
+    /// NCCL.
+    NcclAndHost,
+    /// NCCL, and host memory is only for what the group does by itself.
+    NcclOnly,
+}
+
+impl fmt::Display for DeviceMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cuda_backend {
+            CudaBackend::NcclIfAvailable => f.write_str(DEFAULT_NAME),
+            CudaBackend::NcclOnly => f.write_str(NCCL_NAME),
+            CudaBackend::ThroughHost => write!(f, "cpu:{0},cuda:{0}", self.host_backend()),
+            CudaBackend::NcclAndHost => write!(f, "cpu:{},cuda:{NCCL_NAME}", self.host_backend()),
+        }
+    }
+}
+
+/// What a name means, where it is that of no single back end.
+///
+/// # Errors
+/// `InvalidArgument` for a map that is none.
+pub fn parse(name: &str) -> Result<Option<DeviceMap>> {
+    let native = || NATIVE_NAME.to_owned();
+    if name.eq_ignore_ascii_case(DEFAULT_NAME) {
+        return Ok(Some(DeviceMap { cpu: native(), cuda_backend: CudaBackend::NcclIfAvailable }));
+    }
+    if name.eq_ignore_ascii_case(NCCL_NAME) {
+        return Ok(Some(DeviceMap { cpu: native(), cuda_backend: CudaBackend::NcclOnly }));
+    }
+    if !name.contains([':', ',']) {
+        return Ok(None);
+    }
+    let (mut cpu, mut cuda) = (None, None);
+    for part in name.split(',') {
+        let (device, backend) = part.split_once(':').ok_or_else(|| invalid_map(name))?;
+        let slot = match device.trim().to_ascii_lowercase().as_str() {
+            "cpu" => &mut cpu,
+            "cuda" => &mut cuda,
+            _ => return Err(invalid_map(name)),
+        };
+        if slot.replace(backend.trim().to_owned()).is_some() {
+            return Err(invalid_map(name));
+        }
+    }
+    match (cpu, cuda) {
+        (cpu, Some(cuda)) if cuda.eq_ignore_ascii_case(NCCL_NAME) => {
+            let cuda_backend =
+                if cpu.is_some() { CudaBackend::NcclAndHost } else { CudaBackend::NcclOnly };
+            Ok(Some(DeviceMap { cpu: cpu.unwrap_or_else(native), cuda_backend }))
+        }
+        (cpu, Some(cuda)) => {
+            let cpu = cpu.unwrap_or_else(|| cuda.clone());
+            if !is_native(&cuda) && !is_same_backend(&cpu, &cuda) {
+                return Err(Error::invalid(format!(
+                    "\"{name}\": without NCCL the part for host memory carries the memory of devices, so the map is \"cpu:{cpu},cuda:{cpu}\""
+                )));
+            }
+            Ok(Some(DeviceMap { cpu, cuda_backend: CudaBackend::ThroughHost }))
+        }
+        _ => Err(invalid_map(name)),
+    }
+}
+
+fn invalid_map(name: &str) -> Error {
+    Error::invalid(format!(
+        "\"{name}\" is no map of back ends: \"cpu:NAME,cuda:nccl\" is possible, \"cuda:nccl\", or \"cpu:NAME,cuda:NAME\""
+    ))
+}
+
+fn is_native(name: &str) -> bool {
+    registry::canonical_name(name) == Some(NATIVE_NAME)
+}
+
+/// Whether two names are one back end's.
+fn is_same_backend(one: &str, other: &str) -> bool {
+    let known = |name| registry::canonical_name(name);
+    one.eq_ignore_ascii_case(other) || known(one).is_some_and(|one| known(other) == Some(one))
+}
+
+/// What a name means where a device is named: the back end carries its memory too.
+pub(super) fn map_for_device(name: &str) -> Option<DeviceMap> {
+    registry::canonical_name(name)
+        .map(|cpu| DeviceMap { cpu: cpu.to_owned(), cuda_backend: CudaBackend::ThroughHost })
+}
+
+impl DeviceMap {
+    /// The back end for host memory.
+    pub(super) fn host_backend(&self) -> &str {
+        registry::canonical_name(&self.cpu).unwrap_or(&self.cpu)
+    }
+
+    /// Whether there is all that it needs, as far as this process knows.
+    pub(super) fn check(&self) -> Result<()> {
+        check_single_name(&self.cpu)?;
+        match self.cuda_backend {
+            CudaBackend::NcclIfAvailable => Ok(()),
+            CudaBackend::ThroughHost => device::driver::get_or_load().map(drop),
+            CudaBackend::NcclAndHost | CudaBackend::NcclOnly => library::get().map(drop),
+        }
+    }
+}
+
+/// Makes a group's back ends, together with the other ranks.
+pub(super) fn create(
+    devices: &DeviceMap,
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+) -> Result<Arc<dyn Backend>> {
+    if devices.cuda_backend == CudaBackend::NcclIfAvailable && context.device.is_none() {
+        return create_single_backend(&devices.cpu, context, exchange);
+    }
+    let (nccl_options, rest) = nccl::split_options(context.options)?;
+    let (staging_options, rest) = staging::split_options(&rest)?;
+    // Of a device that NCCL serves it need not know.
+    let device = match devices.cuda_backend {
+        CudaBackend::ThroughHost => device_context(context).ok().map(|context| context.device()),
+        _ => None,
+    };
+    let for_host = GroupContext { options: &rest, device, ..*context };
+    let cpu = create_single_backend(&devices.cpu, &for_host, exchange)?;
+    let failure_state = cpu.failure_state().ok_or_else(|| {
+        let message = format!("the back end {} cannot stand beside another", devices.cpu);
+        Error::new(ErrorKind::Unsupported, message)
+    })?;
+    let map = devices.to_string();
+    let setup = DeviceBackendSetup {
+        context,
+        exchange,
+        cpu: &cpu,
+        failure_state: &failure_state,
+        map: &map,
+    };
+    let device_backend =
+        setup.create_device_backend(devices.cuda_backend, nccl_options, staging_options);
+    let device_backend = device_backend.inspect_err(|error| {
+        exchange.publish_failure(error);
+        failure_state.fail(error);
+    })?;
+    let (device, device_backend_name) = match &device_backend {
+        Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL_NAME } else { cpu.name() }),
+        // Where none was named there is one.
+        Err(_) => (context.device.unwrap_or(0), ""),
+    };
+    let name = match devices.cuda_backend {
+        _ if device_backend_name.is_empty() => cpu.name(),
+        CudaBackend::NcclOnly => NCCL_NAME,
+        _ => intern_name(&format!("cpu:{},cuda:{device_backend_name}", cpu.name())),
+    };
+    Ok(Arc::new(DeviceMapBackend {
+        device_backend,
+        name,
+        device,
+        cuda_backend: devices.cuda_backend,
+        device_backend_name,
+        cpu,
+    }))
+}
+
+/// The ranks of a group, on their way to a part for their devices.
+struct DeviceBackendSetup<'a> {
+    context: &'a GroupContext<'a>,
+    exchange: &'a dyn BootstrapExchange,
+    cpu: &'a Arc<dyn Backend>,
+    failure_state: &'a Arc<dyn GroupFailureState>,
+    map: &'a str,
+}
+
+/// The part for the device; or why there is none, where the group does without.
+type DeviceBackendOrReason = std::result::Result<Box<dyn DeviceBackend>, String>;
+
+impl DeviceBackendSetup<'_> {
+    fn create_device_backend(
+        &self,
+        cuda: CudaBackend,
+        nccl_options: nccl::NcclOptions,
+        staging_options: staging::StagingOptions,
+    ) -> Result<DeviceBackendOrReason> {
+        let Self { context, exchange, cpu, failure_state: fate, map } = *self;
+        let is_optional = cuda == CudaBackend::NcclIfAvailable;
+        let mut nccl_missing = None;
+        if cuda != CudaBackend::ThroughHost {
+            let request = nccl::NcclRequest { map, is_optional, options: nccl_options };
+            match NcclBackend::create(context, exchange, (fate, cpu.rank_locations()), &request)? {
+                Ok(nccl) => return Ok(Ok(Box::new(nccl))),
+                // All ranks know the same.
+                Err(reason) => nccl_missing = Some(reason),
+            }
+        }
+        let request =
+            staging::StagingRequest { map, is_optional, options: staging_options, nccl_missing };
+        match StagingBackend::create(context, exchange, (cpu, fate), &request)? {
+            Ok(staging) => {
+                if let Some(reason) = &request.nccl_missing {
+                    crate::log!(
+                        LogLevel::Warn,
+                        "group {}: the memory of devices goes through host memory: {reason}",
+                        context.name
+                    );
+                }
+                Ok(Ok(Box::new(staging)))
+            }
+            Err(reason) => {
+                let reason = request
+                    .nccl_missing
+                    .map_or(reason.clone(), |first| format!("{first}; and {reason}"));
+                crate::log!(
+                    LogLevel::Warn,
+                    "group {} is for host memory only: {reason}",
+                    context.name
+                );
+                Ok(Err(reason))
+            }
+        }
+    }
+}
+
+/// A name that stays: there are as many as maps of registered back ends.
+fn intern_name(name: &str) -> &'static str {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(interned) = names.iter().find(|known| **known == name) {
+        return interned;
+    }
+    let name: &'static str = name.to_owned().leak();
+    names.push(name);
+    name
+}
+
+/// The back ends of one group.
+#[derive(Debug)]
+struct DeviceMapBackend {
+    /// First: it ends before the part that has the group's failure. Or why there is none.
+    device_backend: DeviceBackendOrReason,
+    name: &'static str,
+    device: usize,
+    cuda_backend: CudaBackend,
+    /// Who serves the device.
+    device_backend_name: &'static str,
+    cpu: Arc<dyn Backend>,
+}
+
+impl DeviceMapBackend {
+    /// The part that serves a device.
+    fn backend_for_device(
+        &self,
+        device: usize,
+        what: &dyn fmt::Display,
+    ) -> Result<&dyn DeviceBackend> {
+        let unsupported = |reason: String| {
+            let message =
+                format!("{what} in memory of device {device}: back end {}: {reason}", self.name);
+            Error::new(ErrorKind::Unsupported, message)
+        };
+        let backend = self.device_backend.as_ref().map_err(|reason| unsupported(reason.clone()))?;
+        if device == self.device {
+            return Ok(backend.as_ref());
+        }
+        Err(unsupported(format!("the group is for device {} on this rank", self.device)))
+    }
+}
+
+impl Backend for DeviceMapBackend {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn check_algorithm_request(
+        &self,
+        kind: OpKind,
+        bytes: usize,
+        wanted: AlgorithmRequest<'_>,
+    ) -> Result<()> {
+        self.cpu.check_algorithm_request(kind, bytes, wanted)
+    }
+
+    fn supports(&self, query: &SupportQuery) -> Result<()> {
+        match query.gpu {
+            Some(device) => self.backend_for_device(device, query)?.supports(query),
+            None => {
+                if self.cuda_backend == CudaBackend::NcclOnly {
+                    check_host_support(query)?;
+                }
+                self.cpu.supports(query)
+            }
+        }
+    }
+
+    fn can_refuse_calls(&self) -> bool {
+        true
+    }
+
+    fn run(&self, operation: &Operation<'_>) -> Result<()> {
+        match &operation.enqueue_request {
+            None => self.cpu.run(operation),
+            Some(launch) => self
+                .backend_for_device(launch.gpu.device, &operation.descriptor)?
+                .run(operation, launch),
+        }
+    }
+
+    fn point_to_point(&self) -> Option<&dyn PointToPoint> {
+        self.cpu.point_to_point()
+    }
+
+    fn device(&self) -> Option<usize> {
+        Some(self.device)
+    }
+
+    fn device_of(&self, address: usize) -> Result<Option<usize>> {
+        device::memory::device_of(address)
+    }
+
+    fn check_stream(&self, gpu: GpuTarget) -> Result<()> {
+        match gpu.stream {
+            Some(stream) => self.backend_for_device(gpu.device, &"a call")?.check_stream(stream),
+            None => Ok(()),
+        }
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        self.device_backend.as_ref().is_ok_and(|part| part.is_stream_ordered())
+    }
+
+    fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
+        self.backend_for_device(gpu.device, &"a call")?.record_stream_event(gpu)
+    }
+
+    fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
+        self.device_backend.as_ref().ok()?.device_point_to_point()
+    }
+
+    fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
+        self.device_backend.as_ref().ok()?.enqueuer()
+    }
+
+    fn allocate_on(&self, device: usize, bytes: usize) -> Result<Box<dyn BackendMemory>> {
+        self.backend_for_device(device, &format!("{bytes} bytes"))?.allocate(bytes)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
+        self.cpu.allocate(bytes)
+    }
+
+    fn abort(&self, reason: &Error) {
+        self.cpu.abort(reason);
+        if let Ok(part) = &self.device_backend {
+            part.on_group_failure();
+        }
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.cpu.failure()
+    }
+
+    fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {
+        self.cpu.failure_state()
+    }
+
+    fn survivor_endpoint(&self) -> Option<&Arc<SurvivorEndpoint>> {
+        self.cpu.survivor_endpoint()
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        self.cpu.has_left(rank)
+    }
+
+    fn rank_locations(&self) -> &[RankLocation] {
+        self.cpu.rank_locations()
+    }
+
+    fn last_activity(&self, rank: Rank) -> Option<String> {
+        self.cpu.last_activity(rank)
+    }
+
+    fn has_arrival_check(&self) -> bool {
+        self.cpu.has_arrival_check()
+    }
+
+    fn algorithm_overrides(&self) -> &[AlgorithmRule] {
+        self.cpu.algorithm_overrides()
+    }
+
+    fn describe(&self) -> Value {
+        let details = match &self.device_backend {
+            Ok(part) => part.describe(),
+            Err(reason) => json!({ "missing": reason }),
+        };
+        json!({
+            "cpu": { "backend": self.cpu.name(), "details": self.cpu.describe() },
+            "cuda": { "backend": if self.device_backend_name.is_empty() { "none" } else { self.device_backend_name }, "details": details },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_map_names_parse_and_print() {
+        let of = |name: &str| parse(name).unwrap().map(|devices| devices.to_string());
+        assert_eq!(of("native"), None);
+        assert_eq!(of("NCCL").as_deref(), Some("nccl"));
+        assert_eq!(of("cuda:nccl").as_deref(), Some("nccl"));
+        assert_eq!(of("CUDA:NCCL, cpu:Gloo").as_deref(), Some("cpu:native,cuda:nccl"));
+        assert_eq!(of("Default").as_deref(), Some("default"));
+        for name in ["cuda:native", "cuda:Gloo,cpu:NATIVE"] {
+            assert_eq!(of(name).as_deref(), Some("cpu:native,cuda:native"));
+        }
+        for name in ["cpu:other,cuda:native", "cuda:other", "cpu:other, cuda:OTHER"] {
+            assert_eq!(of(name).as_deref(), Some("cpu:other,cuda:other"));
+        }
+        for wrong in [
+            "cpu:native",
+            "cpu:native,cuda:other",
+            "cpu:other,cuda:another",
+            "cpu:a,cpu:b",
+            "xpu:nccl,cpu:native",
+            "a,b",
+            ":",
+        ] {
+            let error = parse(wrong).unwrap_err();
+            assert!(error.message().contains(wrong), "{error}");
+        }
+        for name in ["cpu:unheard-of,cuda:nccl", "cuda:unheard-of"] {
+            let unknown = parse(name).unwrap().unwrap().check().unwrap_err();
+            assert_eq!(unknown.kind(), ErrorKind::NotFound);
+        }
+        assert!(map_for_device("unheard-of").is_none());
+        assert_eq!(map_for_device("Gloo").unwrap().to_string(), "cpu:native,cuda:native");
+    }
+}

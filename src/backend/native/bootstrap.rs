@@ -1,0 +1,429 @@
+//! How the ranks of a native group come together: they exchange cards, each computes the same plan
+//! from them, those of a node meet in shared memory, the nodes connect, and each rank reports
+//! whether it did.
+
+use super::cores::are_oversubscribed;
+use super::peer_info::{NativePeerInfo, check_transport};
+use super::{DomainMembership, NativeBackend, NativeScratch, malformed_peer_info};
+use crate::algo::GroupShape;
+use crate::algo::rules::AlgorithmRules;
+use crate::backend::{BootstrapExchange, GroupContext, RankLocation};
+use crate::base::config;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::base::nodes::NodeMap;
+use crate::transport::cma;
+use crate::transport::matching::MatchingEngine;
+use crate::transport::shm::{ShmJoinConfig, ShmListener, ShmMember};
+use crate::transport::survivor_rendezvous::{self, SurvivorEndpoint};
+use crate::transport::{
+    Endpoint, HeartbeatConfig, HeartbeatTiming, PeerName, RegionGeometry, SharedDomain, inproc, tcp,
+};
+use crate::wait::doorbell::Doorbell;
+use crate::wait::{WaitPolicy, wait_until};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The largest element in bytes: a slot must hold one for each rank of the group.
+const LARGEST_ELEMENT: usize = 16;
+
+/// What joins the nodes, and where ranks of other nodes find this one later.
+type MeshAndEndpoint = (Arc<dyn Endpoint>, Option<tcp::ReconnectEndpoint>);
+
+/// What all ranks compute alike from the cards.
+#[derive(Debug)]
+struct NativeGroupPlan {
+    nodes: NodeMap,
+    rank_locations: Vec<RankLocation>,
+    names: Arc<[PeerName]>,
+    /// The nodes are joined by queues in memory, since all ranks are threads of one process.
+    in_process: bool,
+    slot_bytes: usize,
+    shape: GroupShape,
+    rules: AlgorithmRules,
+    wait_policy: WaitPolicy,
+    heartbeat_ms: u64,
+}
+
+/// Makes the native back end of a group of two ranks or more.
+///
+/// # Errors
+/// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with
+/// that rank's name.
+pub(in crate::backend) fn create(
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+) -> Result<NativeBackend> {
+    bootstrap_group(context, exchange)
+        .map_err(|error| prefer_peer_failure(error, exchange))
+        .inspect_err(|error| exchange.publish_failure(error))
+}
+
+/// How long a rank looks for a better reason than a connection that broke.
+const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
+const PEER_FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Whoever gives up closes its connections: what it says is worth more than that.
+fn prefer_peer_failure(error: Error, exchange: &dyn BootstrapExchange) -> Error {
+    if error.kind() != ErrorKind::Connection {
+        return error;
+    }
+    let (limit, never) = (Deadline::after(PEER_FAILURE_WAIT), Doorbell::default());
+    loop {
+        if let Some(reason) = exchange.peer_failure() {
+            return reason;
+        }
+        if limit.has_passed() {
+            return error;
+        }
+        let slice = limit.capped(PEER_FAILURE_POLL_INTERVAL);
+        drop(wait_until(&never, WaitPolicy::SLEEP_SOON, &slice, || None, || None::<()>));
+    }
+}
+
+fn bootstrap_group(
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+) -> Result<NativeBackend> {
+    let node_listener = ShmListener::listen()?;
+    let own_info = NativePeerInfo::of_this_rank(node_listener.name(), context)?;
+    let mut infos: Vec<NativePeerInfo> = exchange
+        .all_gather("card", &own_info.encode(), &|| None)?
+        .iter()
+        .enumerate()
+        .map(|(rank, bytes)| NativePeerInfo::decode(bytes).ok_or_else(|| malformed_peer_info(rank)))
+        .collect::<Result<_>>()?;
+    let plan = NativeGroupPlan::compute(&infos)?;
+    let (domain, inside) = plan.join_node(context, &infos, &node_listener, exchange)?;
+    let (mesh, reconnect_endpoint) =
+        plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
+    let reconnect_endpoint: Option<tcp::ReconnectEndpoint> = reconnect_endpoint.flatten();
+    // Where each wait costs a context switch, what only one of two has to do is cheaper.
+    let can_be_read = own_info.cookie_address.is_some()
+        && (plan.wait_policy.is_oversubscribed || cma::is_cma_read_cheap());
+    let matching_engine = match &mesh {
+        Some(_) => MatchingEngine::new(Arc::clone(&domain), mesh.clone(), can_be_read)?,
+        None => MatchingEngine::new_lazy(Arc::clone(&domain), can_be_read),
+    };
+    // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
+    let cma = CmaCapability::detect(plan.can_read_node(context.rank, &infos));
+    let cma_names = exchange.all_gather("met", cma.name(), &|| domain.failure())?;
+    let plan = plan.with_cma(&cma_names);
+    let survivor_endpoint = Arc::new(plan.create_survivor_endpoint(
+        context,
+        &infos,
+        node_listener,
+        reconnect_endpoint,
+    )?);
+    let transport = plan.transport_name(inside);
+    crate::log!(
+        LogLevel::Info,
+        "group {} of {} ranks over {transport}",
+        context.group,
+        context.size
+    );
+    let NativeGroupPlan { nodes, rank_locations: places, shape, rules, heartbeat_ms, .. } = plan;
+    let has_arrival_check = infos[0].has_detail_level;
+    if let Some(other) = infos.iter().position(|card| card.has_detail_level != has_arrival_check) {
+        crate::log!(
+            LogLevel::Warn,
+            "rank {other} has another debug level than rank 0, whose level decides whether group {} looks who is \
+             there before each collective",
+            context.group
+        );
+    }
+    let overrides = std::mem::take(&mut infos[0].rules);
+    let scratch = NativeScratch::new(context.group, &nodes, context.rank);
+    let direct = Arc::clone(scratch.shm_cursor.arena_access().call_count());
+    let domain = DomainMembership(domain);
+    Ok(NativeBackend {
+        matching_engine,
+        mesh,
+        domain,
+        transport,
+        heartbeat_ms,
+        shape,
+        rules,
+        algorithm_overrides: overrides,
+        nodes,
+        rank_locations: places,
+        has_arrival_check,
+        survivor_endpoint,
+        zero_copy_calls: direct,
+        scratch: Mutex::new(scratch),
+    })
+}
+
+/// What a rank says when it has met the others: what it can do to the memory of those of its node,
+/// and at what price.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CmaCapability {
+    can_read: bool,
+    is_cheap: bool,
+    can_write: bool,
+}
+
+impl CmaCapability {
+    const NAMES: [(&'static [u8], Self); 5] = [
+        (b"reads not", Self::new(false, false, false)),
+        (b"reads dearly", Self::new(true, false, false)),
+        (b"reads", Self::new(true, true, false)),
+        (b"reads and writes dearly", Self::new(true, false, true)),
+        (b"reads and writes", Self::new(true, true, true)),
+    ];
+
+    const fn new(reads: bool, is_cheap: bool, writes: bool) -> Self {
+        Self { can_read: reads, is_cheap, can_write: writes }
+    }
+
+    fn detect(reads: bool) -> Self {
+        Self::new(reads, reads && cma::is_cma_read_cheap(), reads && cma::can_cma_write())
+    }
+
+    fn name(self) -> &'static [u8] {
+        Self::NAMES
+            .iter()
+            .find(|&&(_, reach)| reach == self)
+            .map_or(b"reads not", |&(name, _)| name)
+    }
+
+    fn from_name(name: &[u8]) -> Self {
+        let known = Self::NAMES.iter().find(|&&(known, _)| known == name);
+        known.map_or_else(Self::default, |&(_, reach)| reach)
+    }
+}
+
+impl NativeGroupPlan {
+    fn compute(infos: &[NativePeerInfo]) -> Result<Self> {
+        let transport = infos[0].transport.as_str();
+        let one_process = infos.iter().all(|card| card.process_cookie == infos[0].process_cookie);
+        check_transport(transport)?;
+        if transport == "inproc" && !one_process {
+            let message =
+                "transport inproc was asked for, but the ranks are not threads of one process";
+            return Err(Error::invalid(message));
+        }
+        let hosts: Vec<&str> = infos.iter().map(|card| card.host_id.as_str()).collect();
+        let hosts = NodeMap::by_label(&hosts);
+        let nodes =
+            if transport == "tcp" { NodeMap::one_per_rank(infos.len()) } else { hosts.clone() };
+        let spin = Duration::from_micros(config::read_bounded(config::SPIN_US, 200, 0, 1_000_000)?);
+        let pace = WaitPolicy {
+            spin_time: spin,
+            is_oversubscribed: (0..hosts.node_count())
+                .any(|host| is_oversubscribed(infos, hosts.members(host))),
+        };
+        let reuse = infos[0].reuse_policy_for(one_process);
+        let default_slot_bytes = || {
+            RegionGeometry::default_slot_bytes(
+                nodes.max_ranks_per_node(),
+                pace.is_oversubscribed,
+                reuse,
+            )
+        };
+        let wanted = infos[0].slot_bytes.unwrap_or_else(default_slot_bytes);
+        let least = (infos.len() * LARGEST_ELEMENT).max(wanted);
+        let shape = GroupShape::of(&nodes, pace.is_oversubscribed);
+        let rank_locations = rank_locations(infos, &hosts);
+        Ok(Self {
+            names: rank_locations.iter().map(|place| place.name.clone()).collect(),
+            rank_locations,
+            nodes,
+            in_process: transport == "inproc",
+            slot_bytes: least.next_multiple_of(4096),
+            rules: AlgorithmRules::new(infos[0].rules.clone(), &shape),
+            shape,
+            wait_policy: pace,
+            heartbeat_ms: infos[0].heartbeat_ms,
+        })
+    }
+
+    /// Whether a rank can read the memory of the others of its node.
+    fn can_read_node(&self, rank: Rank, infos: &[NativePeerInfo]) -> bool {
+        let others = self.nodes.members(self.nodes.node_of(rank)).iter().filter(|&&it| it != rank);
+        others.map(|&other| &infos[other]).all(|card| {
+            card.cookie_address
+                .is_some_and(|mark| cma::has_process_cookie(card.pid, mark, &card.process_cookie))
+        })
+    }
+
+    /// The ranks of each node can read each other's memory, and write it, if all have said so. It
+    /// pays if half of them say so: one that was disturbed finds the price too high, and never too
+    /// low.
+    fn with_cma(mut self, cma_names: &[Vec<u8>]) -> Self {
+        let capabilities: Vec<_> =
+            cma_names.iter().map(|name| CmaCapability::from_name(name)).collect();
+        let cheap = capabilities.iter().filter(|reach| reach.is_cheap).count();
+        self.shape.has_cma = capabilities.iter().all(|reach| reach.can_read);
+        self.shape.has_cma_write = capabilities.iter().all(|reach| reach.can_write);
+        self.shape.has_cheap_cma_read = self.shape.has_cma && 2 * cheap >= capabilities.len();
+        self
+    }
+
+    /// What joins the ranks, for people; `inside` joins those of a node.
+    fn transport_name(&self, inside: &'static str) -> String {
+        let between = if self.in_process { "inproc" } else { "tcp" };
+        match (self.nodes.node_count(), self.nodes.max_ranks_per_node()) {
+            (1, _) => inside.to_owned(),
+            (_, 1) => between.to_owned(),
+            _ => format!("{inside} inside nodes, {between} between them"),
+        }
+    }
+
+    /// What the ranks tell of themselves.
+    fn heartbeat_config(&self, context: &GroupContext<'_>) -> HeartbeatConfig {
+        HeartbeatConfig {
+            timing: HeartbeatTiming::from_limit_ms(self.heartbeat_ms),
+            activity_fn: context.activity,
+        }
+    }
+
+    /// Shares memory with the other ranks of the node.
+    fn join_node(
+        &self,
+        context: &GroupContext<'_>,
+        infos: &[NativePeerInfo],
+        node_listener: &ShmListener,
+        exchange: &dyn BootstrapExchange,
+    ) -> Result<(Arc<dyn SharedDomain>, &'static str)> {
+        let (group, node) = (context.group, self.nodes.node_of(context.rank));
+        let (members, me) = (self.nodes.members(node), self.nodes.local_rank(context.rank));
+        let name = |&rank: &Rank| self.rank_locations[rank].name.clone();
+        let in_process = self.in_process
+            || infos[0].transport != "shm"
+                && members
+                    .iter()
+                    .all(|&rank| infos[rank].process_cookie == infos[context.rank].process_cookie);
+        let reuse = infos[members[0]].reuse_policy_for(in_process);
+        let geometry = RegionGeometry {
+            ranks: members.len(),
+            slot_bytes: self.slot_bytes,
+            reuse_policy: reuse,
+        };
+        if in_process || members.len() == 1 {
+            let peers = members.iter().map(name).collect();
+            let domain =
+                inproc::InprocDomain::join(group, node, me, peers, geometry, self.wait_policy)?;
+            return Ok((Arc::new(domain.with_activity(context.activity)), "inproc"));
+        }
+        let member = |rank: &Rank| ShmMember {
+            socket: infos[*rank].socket.clone(),
+            nonce: infos[*rank].rank_nonce,
+        };
+        let peers = match self.nodes.node_count() {
+            1 => Arc::clone(&self.names),
+            _ => members.iter().map(name).collect(),
+        };
+        let members: Vec<ShmMember> = members.iter().map(member).collect();
+        let heartbeat = self.heartbeat_config(context);
+        let (peers, members, deadline) = (&peers, &members, context.deadline);
+        let party = ShmJoinConfig { group, peers, members, me, deadline, vitals: heartbeat };
+        let domain =
+            node_listener.join(&party, geometry, self.wait_policy, &|| exchange.peer_failure())?;
+        Ok((Arc::new(domain), "shm"))
+    }
+
+    /// Joins the node to the others, where there are any. Only then does a rank listen to the
+    /// network.
+    fn connect_nodes(
+        &self,
+        context: &GroupContext<'_>,
+        infos: &[NativePeerInfo],
+        domain: &Arc<dyn SharedDomain>,
+        exchange: &dyn BootstrapExchange,
+    ) -> Result<Option<MeshAndEndpoint>> {
+        if self.nodes.node_count() == 1 {
+            return Ok(None);
+        }
+        let peers: Vec<PeerName> =
+            self.rank_locations.iter().map(|place| place.name.clone()).collect();
+        if self.in_process {
+            let (domain, pace) = (Arc::clone(domain), self.wait_policy);
+            let fabric =
+                inproc::InprocMesh::join(context.group, context.rank, peers, domain, pace)?;
+            return Ok(Some((Arc::new(fabric), None)));
+        }
+        let mesh_listener = tcp::listen(context.store_address)?;
+        let own_advert = mesh_listener.advert().encode().to_string();
+        let over = || exchange.peer_failure().or_else(|| domain.failure());
+        let adverts =
+            exchange.all_gather("addresses", own_advert.as_bytes(), &|| domain.failure())?;
+        let member = |(rank, bytes): (Rank, &Vec<u8>)| {
+            let advert =
+                serde_json::from_slice(bytes).ok().as_ref().and_then(tcp::AddressAdvert::decode);
+            Ok(tcp::TcpMember {
+                name: peers[rank].clone(),
+                nonce: infos[rank].rank_nonce,
+                node: self.nodes.node_of(rank),
+                advert: advert.ok_or_else(|| malformed_peer_info(rank))?,
+            })
+        };
+        let members: Vec<_> = adverts.iter().enumerate().map(member).collect::<Result<_>>()?;
+        let party = tcp::TcpJoinConfig {
+            group: context.group,
+            epoch: context.epoch,
+            members: &members,
+            me: context.rank,
+            deadline: context.deadline,
+            wait_policy: self.wait_policy,
+            vitals: self.heartbeat_config(context),
+        };
+        let reconnect_endpoint = mesh_listener.reconnect_endpoint(&party)?;
+        let mesh = mesh_listener.join(&party, Arc::clone(domain), &over)?;
+        Ok(Some((Arc::new(mesh), Some(reconnect_endpoint))))
+    }
+
+    /// Where the others find this rank later: those of its node at the socket where they have met.
+    fn create_survivor_endpoint(
+        &self,
+        context: &GroupContext<'_>,
+        infos: &[NativePeerInfo],
+        node_listener: ShmListener,
+        reconnect_endpoint: Option<tcp::ReconnectEndpoint>,
+    ) -> Result<SurvivorEndpoint> {
+        let own = self.nodes.node_of(context.rank);
+        let member = |(rank, card): (Rank, &NativePeerInfo)| {
+            let is_on_node = self.in_process || self.nodes.node_of(rank) == own;
+            let socket = || {
+                ShmListener::nonce_in_name(&card.socket).ok_or_else(|| malformed_peer_info(rank))
+            };
+            Ok(survivor_rendezvous::SurvivorAddress {
+                nonce: card.rank_nonce,
+                socket: is_on_node.then(socket).transpose()?,
+            })
+        };
+        let members = infos.iter().enumerate().map(member).collect::<Result<_>>()?;
+        let (names, listener) = (Arc::clone(&self.names), node_listener.into_listener());
+        Ok(SurvivorEndpoint::new(
+            context.group,
+            context.rank,
+            names,
+            members,
+            listener,
+            reconnect_endpoint,
+        ))
+    }
+}
+
+/// Whether the ranks of a host cannot all run at once.
+fn is_oversubscribed(infos: &[NativePeerInfo], members: &[Rank]) -> bool {
+    are_oversubscribed(&members.iter().map(|&rank| &infos[rank].cores).collect::<Vec<_>>())
+}
+
+fn rank_locations(infos: &[NativePeerInfo], hosts: &NodeMap) -> Vec<RankLocation> {
+    // Ranks of a host share its name.
+    let first = |host: usize| &infos[hosts.members(host)[0]].host_name;
+    let shared: Vec<Arc<str>> =
+        (0..hosts.node_count()).map(|host| first(host).as_str().into()).collect();
+    let location = |(rank, card): (Rank, &NativePeerInfo)| {
+        let host_index = hosts.node_of(rank);
+        let known = &shared[host_index];
+        let is_known = **known == *card.host_name;
+        let host = if is_known { Arc::clone(known) } else { card.host_name.as_str().into() };
+        let name = PeerName { rank, pid: card.pid, host };
+        RankLocation { name, host_index, local_rank: hosts.local_rank(rank) }
+    };
+    infos.iter().enumerate().map(location).collect()
+}

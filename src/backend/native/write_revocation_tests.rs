@@ -1,0 +1,142 @@
+//! A rank that gives up while others may write to its memory.
+
+use crate::algo::shared::{ShmCursor, ShmSequencer, all_reduce};
+use crate::algo::{Algorithm, AlgorithmBody, Operation};
+use crate::base::buffer::Dst;
+use crate::base::deadline::{Deadline, LazyDeadline};
+use crate::base::dtype::DataType;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::{GroupId, Nonce};
+use crate::base::label::Label;
+use crate::base::op::ReduceOp;
+use crate::process::this_process;
+use crate::transport::arena::{self, ArenaBlock};
+use crate::transport::inproc::InprocDomain;
+use crate::transport::rank_progress::RemoteWritePurpose;
+use crate::transport::{
+    CountSpec, Descriptor, OpKind, PeerName, RegionGeometry, ReusePolicy, SharedDomain,
+};
+use crate::wait::WaitPolicy;
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 64 << 10;
+
+pub(super) fn domains() -> [InprocDomain; 2] {
+    let group: GroupId = this_process::random_nonce().unwrap();
+    [0, 1].map(|rank| {
+        let name = |rank| PeerName { rank, pid: std::process::id(), host: "here".into() };
+        let geometry =
+            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };
+        InprocDomain::join(Nonce(group.0), 0, rank, vec![name(0), name(1)], geometry, pace).unwrap()
+    })
+}
+
+/// Of an all_reduce of so many bytes.
+pub(super) fn descriptor() -> Descriptor {
+    Descriptor {
+        kind: OpKind::AllReduce,
+        dtype: Some(DataType::U8),
+        op: Some(ReduceOp::Sum),
+        root: None,
+        count_spec: CountSpec::Count(BYTES as u64),
+        sequence: 0,
+        algorithm: 0,
+        part: 0,
+        label: Label::NONE,
+    }
+}
+
+/// What rank 0 says whom nobody meets, and how long it took.
+fn run_alone_in_arena(domain: &InprocDomain, block: &ArenaBlock) -> (ErrorKind, Duration) {
+    let (error, took) = run_alone(domain, &all_reduce::two_shot::ROW, block_bytes(block));
+    (error.kind(), took)
+}
+
+/// The same of any memory and algorithm.
+fn run_alone(domain: &InprocDomain, row: &Algorithm, buffer: Dst<'_>) -> (Error, Duration) {
+    let deadline = LazyDeadline::from(Deadline::after(Duration::from_millis(20)));
+    let operation = Operation::of(descriptor(), buffer.as_src(), buffer, &deadline);
+    let mut cursor = ShmCursor::new(Nonce::default(), 2);
+    let mut steps = ShmSequencer::begin(domain, &mut cursor, &operation, (row.name, 1));
+    let AlgorithmBody::Shared(run) = row.body else { panic!("it is shared") };
+    let began = Instant::now();
+    let error = run(&mut steps, &operation).unwrap_err();
+    (error, began.elapsed())
+}
+
+#[allow(unsafe_code, reason = "memory of an arena")]
+fn block_bytes(block: &ArenaBlock) -> Dst<'_> {
+    // SAFETY: as long as the block lives, and nobody makes references to it.
+    unsafe { Dst::new(block.as_mut_ptr(), block.len()) }
+}
+
+#[test]
+fn block_is_suspect_while_a_live_peer_may_write() {
+    let [domain, other] = domains();
+    let block = arena::allocate(BYTES).unwrap();
+    let _stopped = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
+    let (kind, took) = run_alone_in_arena(&domain, &block);
+    assert_eq!(kind, ErrorKind::Timeout);
+    assert!(block.is_quarantined() && took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn block_is_clean_after_the_writer_stops_in_time() {
+    let [domain, other] = domains();
+    let block = arena::allocate(BYTES).unwrap();
+    std::thread::scope(|scope| {
+        let writes = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
+        let other = &other;
+        scope.spawn(move || {
+            while other.failure().is_none() {
+                std::thread::yield_now();
+            }
+            // Longer than from one look to the next.
+            std::thread::sleep(Duration::from_millis(2));
+            drop(writes);
+        });
+        run_alone_in_arena(&domain, &block);
+        assert!(!other.region().progress(1).is_writing_remotely(RemoteWritePurpose::Collective));
+    });
+    assert!(!block.is_quarantined());
+    // Nobody ever wrote here.
+    let [domain, _other] = domains();
+    run_alone_in_arena(&domain, &block);
+    assert!(!block.is_quarantined());
+}
+
+#[test]
+fn timeout_waits_for_writers_or_reports_them() {
+    let mut room = vec![0; BYTES];
+    let run_cma_write = |domain: &InprocDomain, room: &mut [u8]| {
+        run_alone(domain, &all_reduce::cma_write::ROW, Dst::from(room))
+    };
+    // Nobody writes.
+    let [domain, _other] = domains();
+    let (error, took) = run_cma_write(&domain, &mut room);
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(
+        took < Duration::from_secs(1) && !error.message().contains("write"),
+        "{took:?}: {error}"
+    );
+    // Somebody ends later.
+    let [domain, other] = domains();
+    std::thread::scope(|scope| {
+        let writes = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(writes);
+        });
+        let (error, took) = run_cma_write(&domain, &mut room);
+        assert!(!error.message().contains("write"), "{error}");
+        assert!(took >= Duration::from_millis(300), "{took:?}");
+    });
+    // Somebody does not.
+    let [domain, other] = domains();
+    let _stopped = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
+    let (error, took) = run_cma_write(&domain, &mut room);
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("may still write there"), "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

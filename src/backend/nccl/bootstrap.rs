@@ -1,0 +1,221 @@
+//! How the ranks of a group make its communicator: each says which NCCL and which device it has,
+//! all see whether that goes together, one makes the id, and only when all have a communicator is
+//! there a part.
+
+use super::comm::{CommInitParams, NcclComm, create_unique_id};
+use super::functions::NcclUniqueId;
+use super::library::{self, NcclLibrary};
+use super::options::{self, NcclOptions};
+use super::watchdog::NcclWatchdog;
+use crate::backend::device_backend::device_context;
+use crate::backend::peer_info::{self, PeerInfoFields, check_device_maps};
+use crate::backend::{BootstrapExchange, GroupContext, GroupFailureState, RankLocation};
+use crate::base::error::{Error, ErrorContext as _, ErrorKind, Result};
+use crate::device;
+use crate::sys::host;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// From which version on several ranks may have one GPU.
+const MULTI_RANK_GPU_VERSION: i32 = 23_000;
+
+/// What one rank says.
+#[derive(Debug)]
+struct NcclPeerInfo {
+    /// The back ends that were asked for.
+    map: String,
+    /// Why there is no NCCL for it.
+    missing_reason: Option<String>,
+    version: i64,
+    file: String,
+    host_id: String,
+    uuid: String,
+    device: i64,
+    can_share_gpu: bool,
+    may_block: bool,
+}
+
+/// What this rank has.
+struct LocalNccl {
+    library: &'static NcclLibrary,
+    context: Arc<device::CudaContext>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backend) struct NcclRequest<'a> {
+    /// The map of devices, which must be the same on all ranks.
+    pub(in crate::backend) map: &'a str,
+    /// Where NCCL is missing on a rank, the group does without.
+    pub(in crate::backend) is_optional: bool,
+    pub(in crate::backend) options: NcclOptions,
+}
+
+fn detect_local(context: &GroupContext<'_>) -> Result<LocalNccl> {
+    Ok(LocalNccl { library: library::get()?, context: device_context(context)? })
+}
+
+impl NcclPeerInfo {
+    fn of_this_rank(local: &Result<LocalNccl>, request: &NcclRequest<'_>) -> Result<Self> {
+        let mut info = Self {
+            map: request.map.to_owned(),
+            missing_reason: None,
+            version: 0,
+            file: String::new(),
+            host_id: host::identity(),
+            uuid: String::new(),
+            device: -1,
+            can_share_gpu: options::may_share_gpus()?,
+            may_block: request.options.may_block,
+        };
+        match local {
+            Ok(LocalNccl { library, context }) => {
+                info.version = library.version().into();
+                info.file = library.file().to_owned();
+                info.uuid = context.driver().uuid(context.device())?.to_string();
+                info.device = i64::try_from(context.device()).unwrap_or(-1);
+            }
+            Err(error) => info.missing_reason = Some(error.message().to_owned()),
+        }
+        Ok(info)
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "map": self.map,
+            "lacks": self.missing_reason,
+            "version": self.version,
+            "file": self.file,
+            "host_id": self.host_id,
+            "uuid": self.uuid,
+            "device": self.device,
+            "shares": self.can_share_gpu,
+            "may_block": self.may_block,
+        })
+    }
+
+    fn from_fields(fields: &PeerInfoFields) -> Option<Self> {
+        Some(Self {
+            map: fields.text("map")?,
+            missing_reason: fields.text("lacks"),
+            version: fields.integer("version")?,
+            file: fields.text("file")?,
+            host_id: fields.text("host_id")?,
+            uuid: fields.text("uuid")?,
+            device: fields.integer("device")?,
+            can_share_gpu: fields.flag("shares")?,
+            may_block: fields.flag("may_block")?,
+        })
+    }
+}
+
+/// This rank's part; or why there is none, where some rank has no NCCL and none is needed.
+pub(in crate::backend) type NcclOrReason<T> = std::result::Result<T, String>;
+
+/// Makes this rank's part together with the other ranks.
+pub(super) fn create(
+    context: &GroupContext<'_>,
+    exchange: &dyn BootstrapExchange,
+    (failure_state, places): (&Arc<dyn GroupFailureState>, &[RankLocation]),
+    request: &NcclRequest<'_>,
+) -> Result<NcclOrReason<Arc<NcclWatchdog>>> {
+    let local_nccl = detect_local(context);
+    let own_info = NcclPeerInfo::of_this_rank(&local_nccl, request)?;
+    let check_cancelled = || failure_state.failure();
+    let infos = peer_info::exchange_peer_info(
+        exchange,
+        "nccl",
+        &own_info.to_json(),
+        &check_cancelled,
+        NcclPeerInfo::from_fields,
+    )?;
+    check_device_maps(infos.iter().map(|card| card.map.as_str()))?;
+    if let Some((rank, reason)) = first_missing(&infos, places) {
+        if request.is_optional {
+            return Ok(Err(reason));
+        }
+        // This rank's own reason has its own kind.
+        let kind = match &local_nccl {
+            Err(error) => error.kind(),
+            Ok(_) => ErrorKind::Unsupported,
+        };
+        return Err(Error::new(kind, reason).with_culprit(rank));
+    }
+    let LocalNccl { library, context: device } = local_nccl?;
+    check_versions(&infos)?;
+    check_devices(&infos, places)?;
+    let mine =
+        if context.rank == 0 { create_unique_id(library, &device)?.0.to_vec() } else { Vec::new() };
+    let ids = exchange.all_gather("nccl-id", &mine, &check_cancelled)?;
+    let id = ids.first().and_then(|id| id.as_slice().try_into().ok()).map(NcclUniqueId);
+    let id = id.ok_or_else(|| Error::internal("rank 0 gave no id of a communicator"))?;
+    let given_up = || exchange.peer_failure();
+    let (rank, size, deadline) = (context.rank, context.size, context.deadline);
+    let may_block = infos.iter().all(|card| card.may_block);
+    let init_params =
+        CommInitParams { id, rank, size, deadline, check_cancelled: &given_up, may_block };
+    let comm = NcclComm::init_rank(library, &device, Arc::clone(failure_state), &init_params)
+        .context(|| format!("back end nccl, rank {rank} of {size}, device {}", device.device()))?;
+    exchange.all_gather("nccl-ready", &[], &check_cancelled)?;
+    let timeout = Duration::from_millis(context.timeout_ms);
+    NcclWatchdog::start_thread(
+        comm,
+        (context.group, timeout),
+        Arc::clone(failure_state),
+        request.options,
+    )
+    .map(Ok)
+}
+
+/// The first rank that has no NCCL, and why.
+fn first_missing(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Option<(usize, String)> {
+    let (rank, reason) = infos
+        .iter()
+        .enumerate()
+        .find_map(|(rank, card)| Some((rank, card.missing_reason.as_ref()?)))?;
+    let name = places.get(rank).map(|place| place.name.to_string()).unwrap_or_default();
+    Some((rank, format!("{name} has no NCCL: {reason}")))
+}
+
+fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
+    let first = &infos[0];
+    let other = infos.iter().position(|card| card.version != first.version);
+    let Some(rank) = other else { return Ok(()) };
+    let text = |card: &NcclPeerInfo| {
+        let v = card.version;
+        format!("{}.{}.{} ({})", v / 10_000, v / 100 % 100, v % 100, card.file)
+    };
+    let message = format!(
+        "ranks have different versions of NCCL: rank 0 has {}, rank {rank} {}",
+        text(first),
+        text(&infos[rank])
+    );
+    Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
+}
+
+/// No two ranks have one GPU, unless NCCL can do that and was told to.
+fn check_devices(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Result<()> {
+    let may_share = infos
+        .iter()
+        .all(|card| card.can_share_gpu && card.version >= i64::from(MULTI_RANK_GPU_VERSION));
+    if may_share {
+        return Ok(());
+    }
+    for (rank, card) in infos.iter().enumerate() {
+        let same = |other: &&NcclPeerInfo| other.host_id == card.host_id && other.uuid == card.uuid;
+        let Some(other) = infos[..rank].iter().position(|other| same(&other)) else { continue };
+        let name_of = |rank: usize| places.get(rank).map(|place| place.name.to_string());
+        let message = format!(
+            "{} and {} have the same GPU (devices {} and {}, uuid {}): NCCL needs one for each rank; give each rank its own \
+             by `device` or CUDA_VISIBLE_DEVICES, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks with NCCL 2.30 or newer",
+            name_of(other).unwrap_or_default(),
+            name_of(rank).unwrap_or_default(),
+            infos[other].device,
+            card.device,
+            card.uuid
+        );
+        return Err(Error::invalid(message).with_culprit(rank));
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! What the ranks of a group say of themselves when they come together: one object each, which the
+//! others read without trusting it.
+//!
+//! Must not know: what is done with it.
+
+use super::BootstrapExchange;
+use crate::base::error::{Error, ErrorKind, Result};
+use serde_json::Value;
+
+/// What one rank says.
+#[derive(Debug)]
+pub(super) struct PeerInfoFields(Value);
+
+impl PeerInfoFields {
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        self.0.get(name)?.as_str().map(str::to_owned)
+    }
+
+    pub(super) fn integer<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
+        T::try_from(self.0.get(name)?.as_i64()?).ok()
+    }
+
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        self.0.get(name)?.as_bool()
+    }
+}
+
+/// Tells all ranks what this one says, and reads what each of them does, in their order.
+///
+/// # Errors
+/// `Mismatch` naming a rank of which `read` makes nothing; those of
+/// [`BootstrapExchange::all_gather`].
+pub(super) fn exchange_peer_info<T>(
+    exchange: &dyn BootstrapExchange,
+    phase: &str,
+    own_info: &Value,
+    check_cancelled: &dyn Fn() -> Option<Error>,
+    read: impl Fn(&PeerInfoFields) -> Option<T>,
+) -> Result<Vec<T>> {
+    let infos = exchange.all_gather(phase, own_info.to_string().as_bytes(), check_cancelled)?;
+    let decode_info = |(rank, bytes): (usize, &Vec<u8>)| {
+        let fields = serde_json::from_slice(bytes).ok().map(PeerInfoFields);
+        fields.and_then(|fields| read(&fields)).ok_or_else(|| {
+            let message = format!(
+                "what rank {rank} says of itself cannot be read: has it the same back end, of the same version?"
+            );
+            Error::new(ErrorKind::Mismatch, message).with_culprit(rank)
+        })
+    };
+    infos.iter().enumerate().map(decode_info).collect()
+}
+
+/// Checks that all ranks ask for the same back ends.
+///
+/// # Errors
+/// `Mismatch` naming the first one that asks for others than rank 0.
+pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> Result<()> {
+    let mut maps = maps.into_iter().enumerate();
+    let Some((_, first)) = maps.next() else { return Ok(()) };
+    let Some((rank, other)) = maps.find(|(_, map)| *map != first) else { return Ok(()) };
+    let message = format!("rank {rank} asks for the back ends {other}, and rank 0 for {first}");
+    Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What is heard of the ranks, whatever this one says.
+    struct CannedExchange(Vec<Vec<u8>>);
+
+    impl BootstrapExchange for CannedExchange {
+        fn all_gather(
+            &self,
+            _: &str,
+            _: &[u8],
+            _: &dyn Fn() -> Option<Error>,
+        ) -> Result<Vec<Vec<u8>>> {
+            Ok(self.0.clone())
+        }
+
+        fn publish_failure(&self, _: &Error) {}
+
+        fn peer_failure(&self) -> Option<Error> {
+            None
+        }
+    }
+
+    fn exchange_canned(infos: &[&str]) -> Result<Vec<(String, u32, bool)>> {
+        let canned = CannedExchange(infos.iter().map(|card| card.as_bytes().to_vec()).collect());
+        let read =
+            |of: &PeerInfoFields| Some((of.text("name")?, of.integer("pid")?, of.flag("shares")?));
+        exchange_peer_info(&canned, "test", &json!({}), &|| None, read)
+    }
+
+    #[test]
+    fn unreadable_peer_info_names_the_rank() {
+        let good = r#"{"name": "a", "pid": 7, "shares": true}"#;
+        assert_eq!(exchange_canned(&[good, good]).unwrap()[1], ("a".to_owned(), 7, true));
+        let bad = [
+            "",
+            "[]",
+            "\u{1}",
+            r#"{"name": 1, "pid": 7, "shares": true}"#,
+            r#"{"name": "a", "pid": -1, "shares": true}"#,
+            r#"{"name": "a", "pid": 4294967296, "shares": true}"#,
+            r#"{"name": "a", "pid": 7}"#,
+        ];
+        for bad in bad {
+            let error = exchange_canned(&[good, bad]).unwrap_err();
+            assert_eq!((error.kind(), error.culprit()), (ErrorKind::Mismatch, Some(1)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn different_device_map_names_the_rank() {
+        assert!(check_device_maps(["a", "a"]).is_ok() && check_device_maps([]).is_ok());
+        assert_eq!(check_device_maps(["a", "a", "b", "c"]).unwrap_err().culprit(), Some(2));
+    }
+}

@@ -1,0 +1,99 @@
+//! What two ranks say to each other of a message on their devices, beside its bytes.
+
+use crate::backend::LARGEST_TAG;
+use crate::base::dtype::DataType;
+
+/// The tag of letters, which no caller's receive takes.
+pub(super) const CONTROL_TAG: u32 = LARGEST_TAG + 5;
+
+/// The bytes of a letter.
+pub(super) const CONTROL_BYTES: usize = 40;
+
+/// The tags of the pieces of messages: this, and the lowest bits of the message's number.
+const PIECE_TAG_BASE: u32 = 0xc000_0000;
+
+/// One letter. Numbers are the sender's of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StagingControlMessage {
+    /// There is a message.
+    Rts { number: u64, tag: u32, dtype: DataType, len: u64 },
+    /// There is room for one more piece of it.
+    Cts { number: u64 },
+    /// It is not there any more.
+    Cancel { number: u64 },
+}
+
+impl StagingControlMessage {
+    pub(super) fn encode(&self) -> [u8; CONTROL_BYTES] {
+        let words = match *self {
+            Self::Rts { number, tag, dtype, len } => [1, number, u64::from(tag), dtype as u64, len],
+            Self::Cts { number } => [2, number, 0, 0, 0],
+            Self::Cancel { number } => [3, number, 0, 0, 0],
+        };
+        let mut bytes = [0; CONTROL_BYTES];
+        for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// `None` for bytes that no letter has.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; CONTROL_BYTES] = bytes.try_into().ok()?;
+        let word = |i: usize| {
+            let word = bytes.get(8 * i..8 * i + 8)?;
+            Some(u64::from_le_bytes(word.try_into().ok()?))
+        };
+        let (number, dtype) = (word(1)?, usize::try_from(word(3)?).ok()?);
+        let message = match word(0)? {
+            1 => Self::Rts {
+                number,
+                tag: u32::try_from(word(2)?).ok().filter(|&tag| tag <= LARGEST_TAG)?,
+                dtype: *DataType::ALL.get(dtype)?,
+                len: word(4)?,
+            },
+            2 => Self::Cts { number },
+            3 => Self::Cancel { number },
+            _ => return None,
+        };
+        (message.encode() == *bytes).then_some(message)
+    }
+}
+
+/// The tag of the pieces of a message.
+pub(super) fn piece_tag(number: u64) -> u32 {
+    let low = u32::try_from(number & u64::from(!PIECE_TAG_BASE)).unwrap_or(0);
+    PIECE_TAG_BASE | low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_message_round_trips_and_rejects_other_bytes() {
+        let rts = StagingControlMessage::Rts {
+            number: 7,
+            tag: LARGEST_TAG,
+            dtype: DataType::C128,
+            len: 1 << 40,
+        };
+        for message in [
+            rts,
+            StagingControlMessage::Cts { number: u64::MAX },
+            StagingControlMessage::Cancel { number: 1 },
+        ] {
+            let bytes = message.encode();
+            assert_eq!(StagingControlMessage::decode(&bytes), Some(message));
+            assert_eq!(StagingControlMessage::decode(&bytes[1..]), None);
+            let mut other = bytes;
+            other[0] = 9;
+            assert_eq!(StagingControlMessage::decode(&other), None);
+        }
+        let mut wrong = rts.encode();
+        wrong[20] = 1;
+        assert_eq!(StagingControlMessage::decode(&wrong), None, "a tag that no caller can have");
+        assert!(piece_tag(0) > CONTROL_TAG && piece_tag(u64::MAX) > CONTROL_TAG);
+        assert_ne!(piece_tag(1), piece_tag(2));
+    }
+}

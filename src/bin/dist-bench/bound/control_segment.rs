@@ -1,0 +1,138 @@
+//! The words by which the two ranks of a bound agree: a small segment that both map. Rank 0 makes
+//! it, and says in a file where it is; rank 1 opens it through /proc. Waiting is spinning, as the
+//! quickest does, with an end.
+#![allow(unsafe_code, reason = "memory that another process writes is reached by pointers alone")]
+
+use dist::base::deadline::Deadline;
+use dist::sys::{host, shm::Segment};
+use std::fs::{self, File};
+use std::hint::spin_loop;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long one rank waits for the other; and how long it spins before it looks at a clock.
+const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+const SPINS_PER_CHECK: u32 = 1 << 16;
+
+/// Bytes from one word to the next, so that no two are in lines that are fetched together.
+const WORD_STRIDE: usize = 128;
+const SEGMENT_BYTES: usize = 4096;
+
+/// The words of each rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ControlWord {
+    /// How often it has come to a barrier.
+    BarrierCount,
+    /// How many pieces of results it has made.
+    PiecesReduced,
+    /// Its process.
+    ProcessId,
+    /// Where its buffer is: its address, or its descriptor.
+    BufferLocation,
+    /// What it thinks.
+    Proposal,
+}
+
+/// How many there are.
+const WORDS_PER_RANK: usize = 5;
+
+/// The words of both ranks, seen by one of them.
+#[derive(Debug)]
+pub(super) struct ControlSegment {
+    rank: usize,
+    segment: Segment,
+    /// How often this rank has come to a barrier.
+    barriers: u64,
+}
+
+impl ControlSegment {
+    /// Both ranks come together at a place.
+    pub(super) fn connect(rank: usize, path_prefix: &str) -> Result<Self, String> {
+        let path = format!("{path_prefix}.control");
+        let segment =
+            if rank == 0 { create_segment(&path)? } else { await_segment(Path::new(&path))? };
+        let mut control = Self { rank, segment, barriers: 0 };
+        control.set_word(ControlWord::ProcessId, u64::from(host::pid()));
+        control.barrier()?;
+        Ok(control)
+    }
+
+    fn word_of(&self, rank: usize, word: ControlWord) -> &AtomicU64 {
+        let offset = WORD_STRIDE * (rank * WORDS_PER_RANK + word as usize);
+        let ptr = self.segment.as_mut_ptr().wrapping_add(offset).cast();
+        // SAFETY: aligned, inside the segment, which lives as long as `self`, and only ever used as
+        // an atomic.
+        unsafe { AtomicU64::from_ptr(ptr) }
+    }
+
+    /// Sets a word of this rank; what was written before is seen by whoever sees it.
+    pub(super) fn set_word(&self, word: ControlWord, value: u64) {
+        self.word_of(self.rank, word).store(value, Ordering::Release);
+    }
+
+    /// A word of the other rank.
+    pub(super) fn peer_word(&self, word: ControlWord) -> u64 {
+        self.word_of(1 - self.rank, word).load(Ordering::Acquire)
+    }
+
+    /// Waits until a word of the other rank is that large.
+    pub(super) fn wait_for(&self, word: ControlWord, value: u64) -> Result<(), String> {
+        let word = self.word_of(1 - self.rank, word);
+        let mut deadline = None;
+        loop {
+            for _ in 0..SPINS_PER_CHECK {
+                if word.load(Ordering::Acquire) >= value {
+                    return Ok(());
+                }
+                spin_loop();
+            }
+            if deadline.get_or_insert_with(|| Deadline::after(PEER_TIMEOUT)).has_passed() {
+                return Err("the other rank does not come".to_owned());
+            }
+        }
+    }
+
+    /// Both come here before either goes on.
+    pub(super) fn barrier(&mut self) -> Result<(), String> {
+        self.barriers += 1;
+        self.set_word(ControlWord::BarrierCount, self.barriers);
+        self.wait_for(ControlWord::BarrierCount, self.barriers)
+    }
+}
+
+/// Makes the segment and says where it is.
+fn create_segment(path: &str) -> Result<Segment, String> {
+    let segment = Segment::create(SEGMENT_BYTES).map_err(|error| error.to_string())?;
+    let text = format!("{} {}", host::pid(), segment.as_fd().as_raw_fd());
+    let temporary_path = format!("{path}.new");
+    let renamed = fs::write(&temporary_path, text).and_then(|()| fs::rename(&temporary_path, path));
+    renamed.map_err(|cause| format!("{path}: {cause}"))?;
+    Ok(segment)
+}
+
+/// Waits until it is said where the segment is.
+fn await_segment(path: &Path) -> Result<Segment, String> {
+    let deadline = Deadline::after(PEER_TIMEOUT);
+    let text = loop {
+        match fs::read_to_string(path) {
+            Ok(text) => break text,
+            Err(_) if !deadline.has_passed() => std::thread::sleep(Duration::from_millis(1)),
+            Err(cause) => return Err(format!("{}: {cause}", path.display())),
+        }
+    };
+    let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    match numbers[..] {
+        [process, descriptor] => open_segment(process, descriptor, SEGMENT_BYTES),
+        _ => Err(format!("{}: {text}", path.display())),
+    }
+}
+
+/// Maps a segment of another process.
+pub(super) fn open_segment(process: u64, descriptor: u64, len: usize) -> Result<Segment, String> {
+    let path = format!("/proc/{process}/fd/{descriptor}");
+    let file = File::options().read(true).write(true).open(&path);
+    let file = file.map_err(|cause| format!("{path}: {cause}"))?;
+    Segment::open(file.into(), len).map_err(|error| error.to_string())
+}

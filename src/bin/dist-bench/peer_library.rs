@@ -1,0 +1,48 @@
+//! The libraries that ours is compared with, and what engines each of them makes.
+
+use crate::Failure;
+use crate::engine::EngineLauncher;
+use crate::gloo;
+use crate::mpi::{self, MpiImplementation};
+use crate::run_context::RunContext;
+use clap::ValueEnum;
+use dist::base::dtype::DataType;
+
+/// A library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PeerLibrary {
+    Openmpi,
+    /// Without cross-memory attach: compared with ours under DIST_CMA=0.
+    OpenmpiStaged,
+    Mpich,
+    /// Through PyTorch.
+    Gloo,
+    /// From C++.
+    GlooCpp,
+}
+
+impl PeerLibrary {
+    /// Its engines, whose programs are found or made.
+    pub(crate) fn engines(
+        self,
+        stage: &mut RunContext,
+    ) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
+        match self {
+            Self::Openmpi => mpi::mpi_engines(MpiImplementation::Openmpi, stage),
+            Self::OpenmpiStaged => mpi::mpi_engines(MpiImplementation::OpenmpiStaged, stage),
+            Self::Mpich => mpi::mpi_engines(MpiImplementation::Mpich, stage),
+            Self::Gloo => gloo::torch_engines(stage),
+            Self::GlooCpp => gloo::cpp_engines(stage),
+        }
+    }
+
+    /// Whether its program knows a type of elements at all. torch says so itself, for each
+    /// operation.
+    pub(crate) const fn supports_dtype(self, dtype: DataType) -> bool {
+        use DataType::*;
+        match self {
+            Self::Gloo => true,
+            _ => matches!(dtype, I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64 | F32 | F64),
+        }
+    }
+}

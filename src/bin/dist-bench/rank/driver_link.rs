@@ -1,0 +1,85 @@
+//! What a rank and the driver say to each other: orders come through one pipe, answers go through
+//! another, samples into a file.
+
+use crate::engine::{REQUEST_SUFFIX, RESPONSE_SUFFIX, SAMPLE_SUFFIX};
+use crate::request::{BenchRequest, DONE_RESPONSE, QUIT_WORD, RankStamps, UNSUPPORTED_RESPONSE};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+
+/// A rank's end of the pipes.
+#[derive(Debug)]
+pub(crate) struct DriverLink {
+    rank: usize,
+    sample_path: PathBuf,
+    request_pipe: BufReader<File>,
+    response_pipe: File,
+}
+
+impl DriverLink {
+    /// Opens the pipes at a place.
+    ///
+    /// # Errors
+    /// Why that fails, in words.
+    pub(crate) fn open(rank: usize, path_prefix: &str) -> Result<Self, String> {
+        let with_context = |what: &'static str| move |cause| format!("{what}: {cause}");
+        let file = |ending: &str| PathBuf::from(format!("{path_prefix}.{rank}{ending}"));
+        let request_pipe =
+            BufReader::new(File::open(file(REQUEST_SUFFIX)).map_err(with_context("the orders"))?);
+        let response_pipe =
+            File::options().write(true).open(format!("{path_prefix}{RESPONSE_SUFFIX}"));
+        let response_pipe = response_pipe.map_err(with_context("the answers"))?;
+        Ok(Self { rank, sample_path: file(SAMPLE_SUFFIX), request_pipe, response_pipe })
+    }
+
+    /// Does what a rank lives for, and tells the driver if that fails.
+    ///
+    /// # Errors
+    /// That of `body`.
+    pub(crate) fn run_and_report(
+        mut self,
+        body: impl FnOnce(&mut Self) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let outcome = body(&mut self);
+        if let Err(message) = &outcome {
+            // If nobody listens any more, there is nobody to tell.
+            drop(self.respond(&format!("error: {message}")));
+        }
+        outcome
+    }
+
+    /// Has orders carried out until there are no more. `None`: there is nothing for an order.
+    ///
+    /// # Errors
+    /// That of `execute`, or why the driver cannot be understood.
+    pub(crate) fn serve_requests(
+        &mut self,
+        execute: &mut dyn FnMut(&BenchRequest) -> Result<Option<RankStamps>, String>,
+    ) -> Result<(), String> {
+        let mut response = DONE_RESPONSE;
+        loop {
+            self.respond(response)?;
+            let mut line = String::new();
+            self.request_pipe
+                .read_line(&mut line)
+                .map_err(|cause| format!("reading orders: {cause}"))?;
+            // No line at all: the driver has gone.
+            if line.is_empty() || line.trim_end() == QUIT_WORD {
+                return Ok(());
+            }
+            let request =
+                BenchRequest::parse(&line).ok_or_else(|| format!("not an order: {line}"))?;
+            response = UNSUPPORTED_RESPONSE;
+            if let Some(stamps) = execute(&request)? {
+                fs::write(&self.sample_path, stamps.encode())
+                    .map_err(|cause| format!("writing the sample: {cause}"))?;
+                response = DONE_RESPONSE;
+            }
+        }
+    }
+
+    fn respond(&mut self, text: &str) -> Result<(), String> {
+        let line = format!("{} {text}\n", self.rank);
+        self.response_pipe.write_all(line.as_bytes()).map_err(|cause| format!("answering: {cause}"))
+    }
+}

@@ -1,0 +1,394 @@
+//! The calls themselves, through the C interface: what a C caller pays is in the time, arguments
+//! and handles included.
+#![allow(unsafe_code, reason = "the C interface takes raw pointers")]
+
+use super::memory::RankBuffers;
+use crate::ops::{BenchOp, ROOT};
+use crate::request::BenchRequest;
+use dist::ffi::types::{
+    DIST_DEVICE_HOST, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED, DIST_FIELD_DEVICE,
+    DIST_FIELD_RANK, DIST_OK, DIST_U8, DIST_WAIT_FOREVER, dist_call_options_t, dist_group_t,
+    dist_init_options_t, dist_status_t, dist_work_t,
+};
+use dist::ffi::{collective, group, memory, point_to_point, runtime, work};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+
+/// The root, as the interface wants ranks.
+const ROOT_RANK: i32 = 0;
+const _: () = assert!(ROOT == 0, "the two are the same rank");
+
+/// Tags of the messages of a ping-pong, and of those by which its ranks meet.
+const PING_PONG_TAG: i32 = 0;
+const READY_TAG: i32 = 1;
+
+/// The world group, or NULL where this process has joined none.
+fn world() -> *mut dist_group_t {
+    // SAFETY: takes nothing.
+    unsafe { group::dist_world() }
+}
+
+/// Memory of the library.
+///
+/// # Errors
+/// The library's reason.
+pub(super) fn allocate(bytes: usize) -> Result<*mut u8, String> {
+    let mut ptr: *mut c_void = null_mut();
+    let world = world();
+    // SAFETY: `ptr` takes the result.
+    check(unsafe { memory::dist_mem_alloc(world, bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
+    Ok(ptr.cast())
+}
+
+/// Gives it back.
+pub(super) fn free(ptr: *mut u8) {
+    // SAFETY: what `allocate` has given, once, and no operation uses it any more.
+    let status = unsafe { memory::dist_mem_free(ptr.cast()) };
+    debug_assert_eq!(status, DIST_OK);
+}
+
+/// Why a call has failed.
+#[derive(Debug)]
+pub(crate) struct CallError {
+    status: dist_status_t,
+    message: String,
+}
+
+impl From<CallError> for String {
+    fn from(refusal: CallError) -> Self {
+        refusal.message
+    }
+}
+
+/// Turns a status into a result.
+///
+/// # Errors
+/// The library's reason.
+pub(crate) fn check(status: dist_status_t) -> Result<(), CallError> {
+    if status == DIST_OK {
+        return Ok(());
+    }
+    // SAFETY: valid until the next failing call of this thread.
+    let message = unsafe { runtime::dist_last_error() };
+    // SAFETY: a C string, as above.
+    let message = unsafe { CStr::from_ptr(message) };
+    Err(CallError { status, message: message.to_string_lossy().into_owned() })
+}
+
+/// An algorithm that is asked for by name.
+pub(super) struct AlgorithmOptions {
+    options: dist_call_options_t,
+    /// What the options point to.
+    _name: CString,
+}
+
+impl AlgorithmOptions {
+    /// This one.
+    ///
+    /// # Errors
+    /// For what can be no name.
+    pub(super) fn for_algorithm(name: &str) -> Result<Self, String> {
+        let name = CString::new(name).map_err(|error| error.to_string())?;
+        let options = dist_call_options_t {
+            struct_size: size_of::<dist_call_options_t>(),
+            flags: 0,
+            timeout_ms: 0,
+            premul_scale: 0.0,
+            algorithm: name.as_ptr(),
+            device: DIST_DEVICE_HOST,
+            stream: null_mut(),
+            reserved: 0,
+            label: null(),
+        };
+        Ok(Self { options, _name: name })
+    }
+}
+
+/// One call of an operation: all that is the same each time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpCall {
+    op: BenchOp,
+    input: *const c_void,
+    output: *mut c_void,
+    /// Elements of all blocks.
+    count: usize,
+    dtype: i32,
+    redop: i32,
+    asynchronous: bool,
+    options: *const dist_call_options_t,
+}
+
+impl OpCall {
+    /// The call that is ordered; the choice must live as long as it is used.
+    pub(super) fn new(
+        request: &BenchRequest,
+        buffers: &RankBuffers,
+        algorithm: Option<&AlgorithmOptions>,
+    ) -> Self {
+        Self {
+            options: algorithm.map_or(null(), |choice| &raw const choice.options),
+            op: request.op,
+            input: buffers.input().cast(),
+            output: buffers.output().cast(),
+            count: request.count,
+            dtype: request.dtype.number(),
+            redop: request.redop.number(),
+            asynchronous: request.is_asynchronous,
+        }
+    }
+
+    /// Calls a function that takes a place for its work: NULL where it is to block.
+    fn issue(
+        &self,
+        function: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
+    ) -> Result<(), CallError> {
+        if !self.asynchronous {
+            return check(function(null_mut()));
+        }
+        let mut issued: *mut dist_work_t = null_mut();
+        check(function(&raw mut issued))?;
+        // SAFETY: a work of ours.
+        let wait_result = check(unsafe { work::dist_work_synchronize(issued, DIST_WAIT_FOREVER) });
+        // SAFETY: as above; released once.
+        check(unsafe { work::dist_work_release(issued) })?;
+        wait_result
+    }
+}
+
+/// The world group, which this process has joined.
+#[derive(Debug)]
+pub(crate) struct RankWorld {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    group: *mut dist_group_t,
+}
+
+impl RankWorld {
+    /// Joins it.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(crate) fn join(
+        store_url: &str,
+        (rank, ranks): (usize, usize),
+        transport: &str,
+        on_device: Option<(usize, &str)>,
+    ) -> Result<Self, String> {
+        let number = |number: usize| i32::try_from(number).map_err(|error| error.to_string());
+        let text = |text: String| CString::new(text).map_err(|error| error.to_string());
+        let (init_method, backend_options) =
+            (text(store_url.to_owned())?, text(format!("transport={transport}"))?);
+        let (device, backend) = match on_device {
+            Some((device, backend)) => (number(device)?, Some(text(backend.to_owned())?)),
+            None => (0, None),
+        };
+        let options = dist_init_options_t {
+            struct_size: size_of::<dist_init_options_t>(),
+            fields: DIST_FIELD_RANK | on_device.map_or(0, |_| DIST_FIELD_DEVICE),
+            backend: backend.as_ref().map_or(null(), |name| name.as_ptr()),
+            init_method: init_method.as_ptr(),
+            store: null(),
+            rank: number(rank)?,
+            world_size: number(ranks)?,
+            timeout_ms: 0,
+            connect_timeout_ms: 0,
+            group_name: null(),
+            backend_options: backend_options.as_ptr(),
+            device,
+            reserved: 0,
+        };
+        // SAFETY: the structure and its texts live until the call returns.
+        check(unsafe { runtime::dist_init(&raw const options) })?;
+        Ok(Self { rank, ranks, group: world() })
+    }
+
+    /// The handle of the group.
+    pub(crate) fn group(&self) -> *mut dist_group_t {
+        self.group
+    }
+
+    /// Leaves it.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(crate) fn leave(self) -> Result<(), String> {
+        // SAFETY: no call is under way.
+        Ok(check(unsafe { runtime::dist_finalize() })?)
+    }
+
+    /// All ranks come together.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(crate) fn barrier(&self) -> Result<(), String> {
+        // SAFETY: no options, and no work.
+        Ok(check(unsafe { collective::dist_barrier(self.group, null(), null_mut()) })?)
+    }
+
+    /// The starter of a ping-pong waits until the other one is ready.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn await_peer(&self) -> Result<(), String> {
+        let mut byte = 0u8;
+        let buf: *mut c_void = (&raw mut byte).cast();
+        let (group, none, status) = (self.group, null(), null_mut());
+        let result = if self.rank == ROOT {
+            // SAFETY: one byte, which lives until the call returns.
+            check(unsafe {
+                point_to_point::dist_recv(
+                    group,
+                    buf,
+                    1,
+                    DIST_U8,
+                    1,
+                    READY_TAG,
+                    status,
+                    none,
+                    null_mut(),
+                )
+            })
+        } else {
+            // SAFETY: as above.
+            check(unsafe {
+                point_to_point::dist_send(
+                    group,
+                    buf,
+                    1,
+                    DIST_U8,
+                    ROOT_RANK,
+                    READY_TAG,
+                    none,
+                    null_mut(),
+                )
+            })
+        };
+        Ok(result?)
+    }
+
+    /// Whether the library takes the algorithm that a call names; it is made once, on whatever its
+    /// buffers hold.
+    ///
+    /// # Errors
+    /// Why it fails otherwise.
+    pub(super) fn supports_algorithm(&self, call: &OpCall) -> Result<bool, String> {
+        match self.issue_call(call) {
+            Ok(()) => Ok(true),
+            // All ranks are told alike, before anything has happened.
+            Err(refusal)
+                if [DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED].contains(&refusal.status) =>
+            {
+                Ok(false)
+            }
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Makes one call. The buffers that it names hold what the operation needs of them on this
+    /// rank.
+    ///
+    /// # Errors
+    /// The library's reason.
+    pub(super) fn run_call(&self, call: &OpCall) -> Result<(), String> {
+        Ok(self.issue_call(call)?)
+    }
+
+    fn issue_call(&self, call: &OpCall) -> Result<(), CallError> {
+        let OpCall { op, input, output, count, dtype, redop, options, .. } = *call;
+        let (world, block) = (self.group, count / self.ranks);
+        match op {
+            // SAFETY: `RankBuffers` has made room for what the operation reads and writes on this
+            // rank, in place where both are in one buffer, and keeps it until the call, or the wait
+            // for its work, has returned.
+            BenchOp::AllReduce => call.issue(|work| unsafe {
+                collective::dist_all_reduce(
+                    world, input, output, count, dtype, redop, options, work,
+                )
+            }),
+            // SAFETY: as above.
+            BenchOp::Reduce => call.issue(|work| unsafe {
+                collective::dist_reduce(
+                    world, input, output, count, dtype, redop, ROOT_RANK, options, work,
+                )
+            }),
+            // SAFETY: as above.
+            BenchOp::Broadcast => call.issue(|work| unsafe {
+                collective::dist_broadcast(world, output, count, dtype, ROOT_RANK, options, work)
+            }),
+            // SAFETY: as above.
+            BenchOp::AllGather => call.issue(|work| unsafe {
+                collective::dist_all_gather(world, input, output, block, dtype, options, work)
+            }),
+            // SAFETY: as above.
+            BenchOp::ReduceScatter => call.issue(|work| unsafe {
+                collective::dist_reduce_scatter(
+                    world, input, output, block, dtype, redop, options, work,
+                )
+            }),
+            // SAFETY: as above.
+            BenchOp::AllToAll => call.issue(|work| unsafe {
+                collective::dist_all_to_all(world, input, output, block, dtype, options, work)
+            }),
+            // SAFETY: as above.
+            BenchOp::Gather => call.issue(|work| unsafe {
+                collective::dist_gather(
+                    world, input, output, block, dtype, ROOT_RANK, options, work,
+                )
+            }),
+            // SAFETY: as above.
+            BenchOp::Scatter => call.issue(|work| unsafe {
+                collective::dist_scatter(
+                    world, input, output, block, dtype, ROOT_RANK, options, work,
+                )
+            }),
+            BenchOp::Barrier => call.issue(|work| {
+                // SAFETY: nothing is read or written.
+                unsafe { collective::dist_barrier(world, options, work) }
+            }),
+            BenchOp::SendRecv => self.ping_pong(call),
+        }
+    }
+
+    /// One round trip; the other rank's half of it.
+    fn ping_pong(&self, call: &OpCall) -> Result<(), CallError> {
+        let OpCall { input, output, count, dtype, .. } = *call;
+        let (world, none, status) = (self.group, null(), null_mut());
+        let peer = if self.rank == ROOT { 1 } else { ROOT_RANK };
+        let send = || {
+            // SAFETY: the first buffer has `count` elements.
+            call.issue(|work| unsafe {
+                point_to_point::dist_send(
+                    world,
+                    input,
+                    count,
+                    dtype,
+                    peer,
+                    PING_PONG_TAG,
+                    none,
+                    work,
+                )
+            })
+        };
+        let receive = || {
+            // SAFETY: and so has the second.
+            call.issue(|work| unsafe {
+                point_to_point::dist_recv(
+                    world,
+                    output,
+                    count,
+                    dtype,
+                    peer,
+                    PING_PONG_TAG,
+                    status,
+                    none,
+                    work,
+                )
+            })
+        };
+        if self.rank == ROOT {
+            send().and_then(|()| receive())
+        } else {
+            receive().and_then(|()| send())
+        }
+    }
+}

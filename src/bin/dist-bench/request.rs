@@ -1,0 +1,217 @@
+//! One order to the ranks of an engine: which operation, on how much, how often, and how. It
+//! travels as a line of words, which `mpi_engines/rank.h` and `mpi_engines/gloo.py` read too; what
+//! a rank answers is its stamps, in a file of 64-bit numbers, little endian.
+
+use crate::ops::BenchOp;
+use dist::base::dtype::DataType;
+use dist::base::op::ReduceOp;
+use std::str::{FromStr, SplitAsciiWhitespace};
+
+/// What ends a rank.
+pub(crate) const QUIT_WORD: &str = "quit";
+
+/// What a rank answers that has carried out an order.
+pub(crate) const DONE_RESPONSE: &str = "ok";
+
+/// What it answers where its library has nothing for that, which all ranks say alike.
+pub(crate) const UNSUPPORTED_RESPONSE: &str = "not offered";
+
+/// The word before an order.
+const RUN_WORD: &str = "run";
+
+/// An order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BenchRequest {
+    pub(crate) op: BenchOp,
+    pub(crate) dtype: DataType,
+    pub(crate) redop: ReduceOp,
+    /// Elements, of all blocks together where there are blocks.
+    pub(crate) count: usize,
+    /// Calls before those that are timed, made in the same way.
+    pub(crate) warm_up: usize,
+    /// Calls that are timed.
+    pub(crate) calls: usize,
+    /// All ranks meet before each call.
+    pub(crate) has_barrier: bool,
+    /// With what a rank fills its buffer before each call; 0: it does not.
+    pub(crate) rewrite_word: u64,
+    /// The result takes the place of the input.
+    pub(crate) is_in_place: bool,
+    /// Buffers are memory of the library.
+    pub(crate) uses_arena: bool,
+    /// Calls are issued, and their works waited for.
+    pub(crate) is_asynchronous: bool,
+    /// A call on known values comes first, and its result is looked at.
+    pub(crate) is_verified: bool,
+    /// Which algorithm of ours; what is left to the library is not in the line, so that peers need
+    /// not know of it.
+    pub(crate) algorithm: Option<String>,
+}
+
+impl BenchRequest {
+    /// The line, with its end.
+    pub(crate) fn to_line(&self) -> String {
+        let Self { op, dtype, redop, count, warm_up, calls, rewrite_word: rewrite, .. } = self;
+        let flags = [
+            self.has_barrier,
+            self.is_in_place,
+            self.uses_arena,
+            self.is_asynchronous,
+            self.is_verified,
+        ];
+        let flags: Vec<String> = flags.iter().map(|&flag| u8::from(flag).to_string()).collect();
+        let (op, dtype, redop) = (op.name(), dtype.name(), redop_name(*redop));
+        let algorithm = self.algorithm.iter().map(|name| format!(" {name}")).collect::<String>();
+        format!(
+            "{RUN_WORD} {op} {dtype} {redop} {count} {warm_up} {calls} {rewrite} {}{algorithm}\n",
+            flags.join(" ")
+        )
+    }
+
+    /// Reads a line.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        if words.next()? != RUN_WORD {
+            return None;
+        }
+        let order = Self {
+            op: next_value(&mut words)?,
+            dtype: words.next().and_then(dtype_named)?,
+            redop: words.next().and_then(redop_named)?,
+            count: next_value(&mut words)?,
+            warm_up: next_value(&mut words)?,
+            calls: next_value(&mut words)?,
+            rewrite_word: next_value(&mut words)?,
+            has_barrier: next_flag(&mut words)?,
+            is_in_place: next_flag(&mut words)?,
+            uses_arena: next_flag(&mut words)?,
+            is_asynchronous: next_flag(&mut words)?,
+            is_verified: next_flag(&mut words)?,
+            algorithm: words.next().map(str::to_owned),
+        };
+        words.next().is_none().then_some(order)
+    }
+}
+
+fn next_value<T: FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+fn next_flag(words: &mut SplitAsciiWhitespace<'_>) -> Option<bool> {
+    match words.next()? {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// The element type with this name.
+pub(crate) fn dtype_named(name: &str) -> Option<DataType> {
+    DataType::ALL.into_iter().find(|dtype| dtype.name() == name)
+}
+
+/// The operators that are measured, by their names here.
+pub(crate) const REDOPS: [(&str, ReduceOp); 3] =
+    [("sum", ReduceOp::Sum), ("min", ReduceOp::Min), ("max", ReduceOp::Max)];
+
+/// The operator with this name.
+pub(crate) fn redop_named(name: &str) -> Option<ReduceOp> {
+    REDOPS.into_iter().find(|(known, _)| *known == name).map(|(_, op)| op)
+}
+
+/// The name of an operator.
+pub(crate) fn redop_name(op: ReduceOp) -> &'static str {
+    REDOPS.into_iter().find(|(_, known)| *known == op).map_or("none", |(name, _)| name)
+}
+
+/// What one rank has measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RankStamps {
+    /// Elements of the verified call that are not what they should be.
+    pub(crate) wrong_elements: u64,
+    /// Start and end of each timed call on the kernel's monotonic clock, in nanoseconds.
+    pub(crate) call_times: Vec<(u64, u64)>,
+}
+
+impl RankStamps {
+    /// As the bytes of a file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let times = self.call_times.iter().flat_map(|&(start, end)| [start, end]);
+        std::iter::once(self.wrong_elements).chain(times).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// From the bytes of a file with so many calls.
+    pub(crate) fn decode(bytes: &[u8], calls: usize) -> Option<Self> {
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let (wrong, times) = numbers.split_first()?;
+        let (times, half) = times.as_chunks::<2>();
+        let calls_are =
+            times.iter().map(|[start, end]| (u64::from_le_bytes(*start), u64::from_le_bytes(*end)));
+        let stamps =
+            Self { wrong_elements: u64::from_le_bytes(*wrong), call_times: calls_are.collect() };
+        // A rank that has no part in an operation has no times.
+        let is_whole = rest.is_empty() && half.is_empty();
+        (is_whole && [0, calls].contains(&stamps.call_times.len())).then_some(stamps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample_request() -> BenchRequest {
+        BenchRequest {
+            op: BenchOp::AllGather,
+            dtype: DataType::Bf16,
+            redop: ReduceOp::Max,
+            count: 1000,
+            warm_up: 7,
+            calls: 30,
+            has_barrier: true,
+            rewrite_word: u64::MAX,
+            is_in_place: false,
+            uses_arena: true,
+            is_asynchronous: false,
+            is_verified: true,
+            algorithm: None,
+        }
+    }
+
+    #[test]
+    fn request_survives_text_round_trip() {
+        let line = sample_request().to_line();
+        assert_eq!(line, format!("run all_gather bf16 max 1000 7 30 {} 1 0 1 0 1\n", u64::MAX));
+        assert_eq!(BenchRequest::parse(&line), Some(sample_request()));
+        let named = BenchRequest { algorithm: Some("staged".into()), ..sample_request() };
+        assert_eq!(named.to_line(), line.replace('\n', " staged\n"));
+        assert_eq!(BenchRequest::parse(&named.to_line()), Some(named));
+        let longer = format!("{line} staged 1");
+        for wrong in ["", "run", "run all_gather", &line.replace("run", "go"), &longer] {
+            assert_eq!(BenchRequest::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Ranks of another tree read these words (`--against`): a changed one would end every
+    /// comparison with older trees.
+    #[test]
+    fn type_and_operator_names_are_stable() {
+        let dtypes: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();
+        let words = "i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 c64 c128 bool f8e4m3 f8e5m2";
+        assert_eq!(dtypes.join(" "), words);
+        assert_eq!(REDOPS.map(|(name, _)| name), ["sum", "min", "max"]);
+        let ops = BenchOp::ALL.map(BenchOp::name).join(" ");
+        let words = "all_reduce broadcast all_gather reduce_scatter all_to_all barrier sendrecv reduce gather scatter";
+        assert_eq!(ops, words);
+    }
+
+    #[test]
+    fn stamps_survive_byte_round_trip() {
+        let stamps = RankStamps { wrong_elements: 3, call_times: vec![(1, 2), (5, u64::MAX)] };
+        let bytes = stamps.encode();
+        assert_eq!(RankStamps::decode(&bytes, 2), Some(stamps));
+        assert_eq!(RankStamps::decode(&bytes, 3), None);
+        assert_eq!(RankStamps::decode(&bytes[..bytes.len() - 1], 2), None);
+        assert_eq!(RankStamps::decode(&[], 2), None);
+        assert_eq!(RankStamps::decode(&[0; 8], 2), Some(RankStamps::default()));
+    }
+}

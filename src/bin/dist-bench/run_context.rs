@@ -1,0 +1,136 @@
+//! What the driver has running: child processes, and a folder of its own for all that it and they
+//! exchange. Both are gone when it ends, however it ends.
+
+use crate::{Failure, signal_failure};
+use dist::base::deadline::Deadline;
+use dist::process::child_group::{ChildEvent, ChildProcessGroup};
+use dist::process::process_exit::ProcessExit;
+use dist::sys::{child, host, signal};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// SIGHUP, SIGINT and SIGTERM: what a user or a job manager sends to end a program.
+const END_SIGNALS: [i32; 3] = [1, 2, 15];
+
+/// How long processes that are told to end may take, before they are killed.
+const KILL_DELAY: Duration = Duration::from_secs(3);
+
+/// A folder for this run.
+#[derive(Debug)]
+struct RunFolder(PathBuf);
+
+impl RunFolder {
+    fn new() -> Result<Self, Failure> {
+        let name = format!("dist-bench-{}", host::random_nonce()?);
+        let path = std::env::temp_dir().join(name);
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|cause| Failure::new(format!("making {}: {cause}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // Whatever stays behind is in the folder for temporary files.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// The processes and the folder.
+#[derive(Debug)]
+pub(crate) struct RunContext {
+    processes: ChildProcessGroup,
+    folder: RunFolder,
+}
+
+impl RunContext {
+    /// To be made before anything that has threads: the crew's guardian is a fork.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        // Whoever started us may ignore this signal; children then leave nothing to wait for.
+        signal::set_default(signal::CHILD);
+        Ok(Self { processes: ChildProcessGroup::new(&END_SIGNALS)?, folder: RunFolder::new()? })
+    }
+
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+
+    /// Starts a process, with what it says to standard error and output in a file; its number here.
+    pub(crate) fn start(&mut self, command: &mut Command, log: &Path) -> Result<usize, Failure> {
+        let failed = |cause| Failure::new(format!("{}: {cause}", log.display()));
+        let file = File::options().create(true).append(true).open(log).map_err(failed)?;
+        let copy = file.try_clone().map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(copy).stderr(file);
+        self.processes.spawn(command).map_err(|cause| {
+            Failure::new(format!("cannot start {}: {cause}", command.get_program().display()))
+        })?;
+        Ok(self.processes.members().len() - 1)
+    }
+
+    /// The number of processes that were started so far.
+    pub(crate) fn process_count(&self) -> usize {
+        self.processes.members().len()
+    }
+
+    /// Notes what has happened to the processes, without waiting; an error where this process is to
+    /// end.
+    pub(crate) fn poll_processes(&mut self) -> Result<(), Failure> {
+        self.wait_for_event(&Deadline::after_ms(0))
+    }
+
+    fn wait_for_event(&mut self, deadline: &Deadline) -> Result<(), Failure> {
+        match self.processes.next_event(deadline)? {
+            ChildEvent::Signal(number) => Err(signal_failure(number)),
+            ChildEvent::Ended(_) | ChildEvent::Deadline => Ok(()),
+        }
+    }
+
+    /// How a process has ended, if it has been noted.
+    pub(crate) fn exit_status(&self, number: usize) -> Option<ProcessExit> {
+        self.processes.members().get(number).and_then(|member| member.exit())
+    }
+
+    /// Waits until these have ended; false where the deadline passed first.
+    pub(crate) fn await_exits(
+        &mut self,
+        numbers: &[usize],
+        deadline: &Deadline,
+    ) -> Result<bool, Failure> {
+        while numbers.iter().any(|&number| self.exit_status(number).is_none()) {
+            if deadline.has_passed() {
+                return Ok(false);
+            }
+            self.wait_for_event(deadline)?;
+        }
+        Ok(true)
+    }
+
+    /// Ends processes that do not end by themselves: told first, since a launcher has others to
+    /// end, then killed.
+    pub(crate) fn terminate(&mut self, numbers: &[usize]) -> Result<(), Failure> {
+        for signal in [signal::TERMINATE, signal::KILL] {
+            if self.await_exits(numbers, &Deadline::after_ms(0))? {
+                break;
+            }
+            for member in numbers.iter().filter_map(|&number| self.processes.members().get(number))
+            {
+                // A group without a process is what the signal is meant to achieve.
+                drop(child::signal_group(member.pid(), signal));
+            }
+            self.await_exits(numbers, &Deadline::after(KILL_DELAY))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RunContext {
+    fn drop(&mut self) {
+        let numbers: Vec<usize> = (0..self.processes.members().len()).collect();
+        // The crew kills what is left.
+        drop(self.terminate(&numbers));
+    }
+}

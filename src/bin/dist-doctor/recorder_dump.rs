@@ -1,0 +1,321 @@
+//! One dump of a flight recorder, taken apart and checked: whatever a file says, what comes out is
+//! bounded, and everything that indexes something is in range.
+//!
+//! Must not know: other dumps, or what any of it means.
+
+use crate::text;
+use serde_json::Value;
+
+/// What the first field of every dump says.
+const FORMAT_NAME: &str = "libdist flight recorder";
+
+/// The version that is understood.
+const FORMAT_VERSION: u64 = 2;
+
+/// The most entries and groups that are taken from one dump; a recorder keeps less.
+const MAX_ENTRIES: usize = 10_000;
+const MAX_GROUPS: usize = 10_000;
+
+/// The most ranks of a group.
+const MAX_RANKS: usize = 1 << 16;
+
+/// Characters kept of any text.
+const MAX_TEXT_CHARS: usize = 2048;
+
+/// What one process has written.
+#[derive(Clone, Debug)]
+pub(crate) struct Dump {
+    /// Where it was found.
+    pub(crate) file: String,
+    pub(crate) host: String,
+    pub(crate) pid: u64,
+    /// The process's rank in the job, where it has one.
+    pub(crate) rank: Option<usize>,
+    /// What the clock on the wall says at 0 of the other times.
+    origin_unix_ns: u64,
+    pub(crate) taken_ns: u64,
+    pub(crate) groups: Vec<GroupRecord>,
+    pub(crate) entries: Vec<OperationRecord>,
+}
+
+/// A group that the process is in.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupRecord {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    /// By rank; none where the dump does not say.
+    pub(crate) members: Vec<GroupMember>,
+    pub(crate) failure: Option<GroupFailure>,
+}
+
+/// A rank of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupMember {
+    pub(crate) pid: u64,
+    pub(crate) host: String,
+    pub(crate) global_rank: usize,
+}
+
+/// Why something has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupFailure {
+    pub(crate) kind: String,
+    pub(crate) message: String,
+    pub(crate) culprit: Option<usize>,
+}
+
+/// How far an operation has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OperationState {
+    /// Behind others of its own rank.
+    Waiting,
+    Running,
+    Done,
+    /// With this kind of error.
+    Failed(String),
+}
+
+/// One operation of one rank.
+#[derive(Clone, Debug)]
+pub(crate) struct OperationRecord {
+    pub(crate) group: u64,
+    pub(crate) rank: usize,
+    pub(crate) sequence: u64,
+    /// As errors name it: "all_reduce #57 (f32, SUM, count 1000)".
+    pub(crate) description: String,
+    pub(crate) operation: String,
+    /// The label of the call, if it has one.
+    pub(crate) label: Option<String>,
+    pub(crate) message: Option<MessageDetails>,
+    pub(crate) state: OperationState,
+    pub(crate) issued_ns: u64,
+    pub(crate) started_ns: Option<u64>,
+    pub(crate) ended_ns: Option<u64>,
+}
+
+/// What only a message has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessageDetails {
+    /// The other rank, where the call names it.
+    pub(crate) peer: Option<usize>,
+}
+
+impl Dump {
+    /// Takes a dump apart.
+    ///
+    /// # Errors
+    /// What is wrong with it, without the file's name.
+    pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, String> {
+        let value: Value = serde_json::from_slice(bytes).map_err(|cause| match cause.is_eof() {
+            true => format!("it is cut off, or not JSON: {cause}"),
+            false => format!("it is not JSON: {cause}"),
+        })?;
+        if value["format"].as_str() != Some(FORMAT_NAME) {
+            return Err("it is JSON, but no dump of libdist's flight recorder".to_owned());
+        }
+        if value["version"].as_u64() != Some(FORMAT_VERSION) {
+            let version = text::printable_line(&value["version"].to_string(), 40);
+            return Err(format!("it has version {version}, and {FORMAT_VERSION} is understood"));
+        }
+        let groups = array_field(&value, "groups", MAX_GROUPS)?;
+        let entries = array_field(&value, "entries", MAX_ENTRIES)?;
+        Ok(Self {
+            file: file.to_owned(),
+            host: text_field(&value, "host")?,
+            pid: number_field(&value, "pid")?,
+            rank: optional_index_field(&value, "rank")?,
+            origin_unix_ns: number_field(&value, "origin_unix_ns")?,
+            taken_ns: number_field(&value, "taken_ns")?,
+            groups: parse_all("groups", groups, GroupRecord::parse)?,
+            entries: parse_all("entries", entries, OperationRecord::parse)?,
+        })
+    }
+
+    /// A time of this process on the clock on the wall.
+    pub(crate) fn to_unix_ns(&self, ns: u64) -> u64 {
+        self.origin_unix_ns.saturating_add(ns)
+    }
+
+    /// When it was taken, on the clock on the wall.
+    pub(crate) fn taken_unix_ns(&self) -> u64 {
+        self.to_unix_ns(self.taken_ns)
+    }
+}
+
+impl GroupRecord {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let size =
+            optional_index_field(value, "size")?.filter(|size| (1..=MAX_RANKS).contains(size));
+        let size = size.ok_or("a group has an impossible size")?;
+        let rank = optional_index_field(value, "rank")?.filter(|&rank| rank < size);
+        let members = match &value["members"] {
+            Value::Null => Vec::new(),
+            _ => {
+                parse_all("members", array_field(value, "members", MAX_RANKS)?, GroupMember::parse)?
+            }
+        };
+        if !members.is_empty() && members.len() != size {
+            return Err(format!("a group of {size} has {} members", members.len()));
+        }
+        let failure = match &value["failure"] {
+            Value::Null => None,
+            failure => Some(GroupFailure {
+                kind: text_field(failure, "kind")?,
+                message: text_field(failure, "message")?,
+                culprit: optional_index_field(failure, "culprit")?
+                    .filter(|&culprit| culprit < size),
+            }),
+        };
+        let (id, name) = (group_id_field(value, "id")?, text_field(value, "name")?);
+        Ok(Self {
+            id,
+            name,
+            rank: rank.ok_or("a rank is not in its group")?,
+            size,
+            members,
+            failure,
+        })
+    }
+}
+
+impl GroupMember {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let global_rank =
+            optional_index_field(value, "global_rank")?.ok_or("a member has no global_rank")?;
+        Ok(Self { pid: number_field(value, "pid")?, host: text_field(value, "host")?, global_rank })
+    }
+}
+
+impl OperationRecord {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let state = match value["state"].as_str() {
+            Some("waiting") => OperationState::Waiting,
+            Some("running") => OperationState::Running,
+            Some("done") => OperationState::Done,
+            Some("failed") => OperationState::Failed(text_field(value, "error")?),
+            _ => return Err("an entry has an unknown state".to_owned()),
+        };
+        let message = match value["kind"].as_str() {
+            Some("collective") => None,
+            Some("message") => Some(MessageDetails { peer: optional_index_field(value, "peer")? }),
+            _ => return Err("an entry has an unknown kind".to_owned()),
+        };
+        Ok(Self {
+            group: group_id_field(value, "group")?,
+            rank: optional_index_field(value, "rank")?.ok_or("an entry has no rank")?,
+            sequence: number_field(value, "sequence")?,
+            description: text_field(value, "description")?,
+            operation: text_field(value, "operation")?,
+            label: match &value["label"] {
+                Value::Null => None,
+                _ => Some(text_field(value, "label")?),
+            },
+            message,
+            state,
+            issued_ns: number_field(value, "issued_ns")?,
+            started_ns: optional_number_field(value, "started_ns")?,
+            ended_ns: optional_number_field(value, "ended_ns")?,
+        })
+    }
+
+    /// Whether it has begun or waits to, and has not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        matches!(self.state, OperationState::Waiting | OperationState::Running)
+    }
+
+    /// Whether it has ended, and not well.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.state, OperationState::Failed(_))
+    }
+}
+
+/// Parses everything in a list; the error says which one is wrong.
+fn parse_all<T>(
+    name: &str,
+    values: &[Value],
+    parse: impl Fn(&Value) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let numbered = values.iter().enumerate();
+    numbered.map(|(at, value)| parse(value).map_err(|why| format!("{name}[{at}]: {why}"))).collect()
+}
+
+fn array_field<'a>(value: &'a Value, name: &str, max_len: usize) -> Result<&'a [Value], String> {
+    let list = value[name].as_array().ok_or_else(|| format!("it has no list \"{name}\""))?;
+    if list.len() > max_len {
+        return Err(format!(
+            "\"{name}\" has {} elements, and {max_len} at most are read",
+            list.len()
+        ));
+    }
+    Ok(list)
+}
+
+/// A text as one printable line.
+fn text_field(value: &Value, name: &str) -> Result<String, String> {
+    let text = value[name].as_str().ok_or_else(|| format!("\"{name}\" is missing or no text"))?;
+    Ok(text::printable_line(text, MAX_TEXT_CHARS))
+}
+
+fn number_field(value: &Value, name: &str) -> Result<u64, String> {
+    value[name].as_u64().ok_or_else(|| format!("\"{name}\" is missing or no number"))
+}
+
+fn optional_number_field(value: &Value, name: &str) -> Result<Option<u64>, String> {
+    match &value[name] {
+        Value::Null => Ok(None),
+        _ => number_field(value, name).map(Some),
+    }
+}
+
+fn optional_index_field(value: &Value, name: &str) -> Result<Option<usize>, String> {
+    let Some(number) = optional_number_field(value, name)? else { return Ok(None) };
+    usize::try_from(number).map(Some).map_err(|_| format!("\"{name}\" is too large"))
+}
+
+/// The sixteen hexadecimal digits of a group.
+fn group_id_field(value: &Value, name: &str) -> Result<u64, String> {
+    let digits = value[name].as_str().filter(|digits| digits.len() == 16);
+    let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    id.ok_or_else(|| format!("\"{name}\" is no id of a group"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample_dumps;
+    use proptest::prelude::*;
+
+    #[test]
+    fn malformed_dumps_are_refused_with_reason() {
+        for (bytes, reason) in [
+            (&b"{\"format\": \"libdist fl"[..], "cut off"),
+            (b"\x7fELF\x02\x01", "not JSON"),
+            (b"[]", "no dump"),
+            (b"{\"format\":\"libdist flight recorder\",\"version\":9}", "version 9"),
+            (b"{\"format\":\"libdist flight recorder\",\"version\":2}", "\"groups\""),
+        ] {
+            let parse_error = Dump::parse("f", bytes).unwrap_err();
+            assert!(parse_error.contains(reason), "{parse_error}");
+        }
+        // Deeper than any dump; the parser has a limit.
+        assert!(Dump::parse("f", "[".repeat(1 << 20).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn impossible_ranks_are_refused() {
+        for (field, bad) in [("rank", "4"), ("size", "0"), ("size", "70000"), ("rank", "-1")] {
+            let mut value = sample_dumps::sample_dump(1, 3, 3).to_value();
+            value["groups"][0][field] = serde_json::from_str(bad).unwrap();
+            assert!(Dump::parse("f", value.to_string().as_bytes()).is_err(), "{field} {bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            prop_assert!(Dump::parse("f", &bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Made-up dumps for tests, one for each rank of a group called "world".
+
+use crate::recorder_dump::Dump;
+use serde_json::{Value, json};
+
+/// What 0 of a dump's times is on the wall.
+const ORIGIN_UNIX_NS: u64 = 1_790_000_000_000_000_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A dump in the making. Times are in milliseconds.
+pub(crate) struct SampleDump(Value);
+
+/// The dump of one rank, which has finished `finished_count` operations, one each 10 ms, and is
+/// asked at 20 s.
+pub(crate) fn sample_dump(rank: usize, size: usize, finished_count: u64) -> SampleDump {
+    let mut dump = SampleDump(json!({
+        "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "reason": "request",
+        "host": "a", "pid": 100 + rank, "rank": rank, "world_size": size,
+        "origin_unix_ns": ORIGIN_UNIX_NS, "taken_ns": 20 * SECOND_NS, "groups_left_out": 0,
+        "groups": [], "entries": [],
+    }));
+    dump.add_group(1, "world", rank, &(0..size).collect::<Vec<_>>());
+    for sequence in 1..=finished_count {
+        dump.add_collective(1, rank, sequence, "all_reduce", "f32, SUM, count 10");
+        dump.set_outcome("done", sequence * 10, Some(sequence * 10 + 1));
+    }
+    dump
+}
+
+impl SampleDump {
+    /// Another group that it is in, as rank `rank`, of these processes.
+    pub(crate) fn add_group(&mut self, id: u64, name: &str, rank: usize, members: &[usize]) {
+        let member = |(rank, &global): (usize, &usize)| json!({ "rank": rank, "pid": 100 + global, "host": "a", "global_rank": global });
+        let all: Vec<Value> = members.iter().enumerate().map(member).collect();
+        let group = json!({
+            "id": format!("{id:016x}"), "name": name, "rank": rank, "size": members.len(),
+            "members": all, "failure": null,
+        });
+        self.list_mut("groups").push(group);
+    }
+
+    /// Gives its first group another id, and the process another one.
+    pub(crate) fn set_group_and_pid(&mut self, id: u64, pid: u64) {
+        self.0["pid"] = json!(pid);
+        self.list_mut("groups")[0]["id"] = json!(format!("{id:016x}"));
+    }
+
+    /// Says that its group number `at` has failed.
+    pub(crate) fn fail_group(
+        &mut self,
+        at: usize,
+        kind: &str,
+        message: &str,
+        culprit: Option<usize>,
+    ) {
+        let failure = json!({ "kind": kind, "message": message, "culprit": culprit });
+        self.list_mut("groups")[at]["failure"] = failure;
+    }
+
+    /// A collective, which runs since 5 s.
+    pub(crate) fn add_collective(
+        &mut self,
+        id: u64,
+        rank: usize,
+        number: u64,
+        name: &str,
+        arguments: &str,
+    ) {
+        let what = if arguments.is_empty() { String::new() } else { format!(" ({arguments})") };
+        let entry = json!({
+            "group": format!("{id:016x}"), "rank": rank, "kind": "collective", "operation": name,
+            "sequence": number, "description": format!("{name} #{number}{what}"),
+            "issued_ns": 5 * SECOND_NS, "started_ns": 5 * SECOND_NS, "ended_ns": null,
+            "state": "running",
+        });
+        self.list_mut("entries").push(entry);
+    }
+
+    /// The last operation has this label; none for an empty one.
+    pub(crate) fn set_label(&mut self, label: &str) {
+        let Some(entry) = self.list_mut("entries").last_mut() else { return };
+        let Some(description) = entry["description"].as_str().map(str::to_owned) else { return };
+        let plain = match (description.find('"'), description.rfind('"')) {
+            (Some(first), Some(last)) => {
+                format!("{}{}", &description[..first - 1], &description[last + 1..])
+            }
+            _ => description,
+        };
+        let (name, arguments) = plain.split_once(" (").unwrap_or((&plain, ""));
+        let arguments = if arguments.is_empty() { "" } else { &plain[name.len()..] };
+        entry["description"] = match label {
+            "" => json!(plain),
+            _ => json!(format!("{name} \"{label}\"{arguments}")),
+        };
+        match (label, entry.as_object_mut()) {
+            ("", Some(entry)) => drop(entry.remove("label")),
+            _ => entry["label"] = json!(label),
+        }
+    }
+
+    /// A receive from a rank, which runs since 5 s.
+    pub(crate) fn add_receive(&mut self, id: u64, rank: usize, peer: usize) {
+        let entry = json!({
+            "group": format!("{id:016x}"), "rank": rank, "kind": "message", "operation": "recv",
+            "sequence": 1, "description": format!("receive from rank {peer}, tag 7 (f32, count 10)"),
+            "peer": peer, "tag": 7, "issued_ns": 5 * SECOND_NS, "started_ns": 5 * SECOND_NS,
+            "ended_ns": null, "state": "running",
+        });
+        self.list_mut("entries").push(entry);
+    }
+
+    /// How the last operation has gone: begun and ended at these milliseconds.
+    pub(crate) fn set_outcome(&mut self, state: &str, began_ms: u64, ended_ms: Option<u64>) {
+        let Some(entry) = self.list_mut("entries").last_mut() else { return };
+        let state: Vec<&str> = state.split(' ').collect();
+        entry["state"] = json!(state[0]);
+        entry["error"] = json!(state.get(1));
+        entry["issued_ns"] = json!(began_ms * 1_000_000);
+        entry["started_ns"] = json!(began_ms * 1_000_000);
+        entry["ended_ns"] = json!(ended_ms.map(|ms| ms * 1_000_000));
+    }
+
+    fn list_mut(&mut self, name: &str) -> &mut Vec<Value> {
+        self.0[name].as_array_mut().unwrap()
+    }
+
+    /// As JSON.
+    pub(crate) fn to_value(&self) -> Value {
+        self.0.clone()
+    }
+
+    /// As it is read.
+    pub(crate) fn to_dump(&self) -> Dump {
+        Dump::parse("made up", self.0.to_string().as_bytes()).unwrap()
+    }
+}

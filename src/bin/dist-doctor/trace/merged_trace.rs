@@ -1,0 +1,134 @@
+//! The one file: every event of every trace, in the order of time on the common clock, which begins
+//! at 0.
+//!
+//! It is written under another name first, so that what has the name that was asked for is whole.
+
+use super::clock_alignment::ClockAlignment;
+use super::trace_reader::{EventLocation, NO_TIME, TraceIndex};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// How many traces are open at once.
+const MAX_OPEN_FILES: usize = 256;
+
+/// Writes the merged trace; how many events are in it, names left aside.
+///
+/// # Errors
+/// What failed, with the file where that is not the output.
+pub(crate) fn write_merged(
+    index: &TraceIndex,
+    alignment: &ClockAlignment,
+    output: &Path,
+) -> Result<u64, String> {
+    let mut entries: Vec<EventLocation> = index.events.clone();
+    for entry in entries.iter_mut().filter(|entry| entry.ns != NO_TIME) {
+        let source = &index.sources[entry.source as usize];
+        entry.ns = alignment.to_common_clock(&source.clock.domain, entry.ns);
+    }
+    entries.sort_by_key(|entry| (entry.ns, entry.source, entry.offset));
+    let mut partial_path = output.as_os_str().to_owned();
+    partial_path.push(".part");
+    let partial_path = PathBuf::from(partial_path);
+    let written = File::create(&partial_path)
+        .map_err(|cause| cause.to_string())
+        .and_then(|file| write_events(index, &entries, BufWriter::with_capacity(1 << 16, file)))
+        .and_then(|count| {
+            fs::rename(&partial_path, output).map(|()| count).map_err(|cause| cause.to_string())
+        });
+    if written.is_err() {
+        // Nothing is left of a file that is not whole.
+        drop(fs::remove_file(&partial_path));
+    }
+    written
+}
+
+fn write_events(
+    index: &TraceIndex,
+    entries: &[EventLocation],
+    mut out: impl Write,
+) -> Result<u64, String> {
+    let failed = |cause: io::Error| cause.to_string();
+    let first = entries.iter().map(|entry| entry.ns).find(|&ns| ns != NO_TIME).unwrap_or(0);
+    let pids = replacement_pids(index);
+    let mut files = TraceFiles { index, open: HashMap::new() };
+    out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[").map_err(failed)?;
+    let mut separator: &[u8] = b"\n";
+    let mut count = 0;
+    for entry in entries {
+        let mut event = files.read_event(entry)?;
+        let rank = event["pid"].as_u64().unwrap_or(0);
+        if let Some(pid) = pids.get(&(entry.source, rank)) {
+            event["pid"] = json!(pid);
+        }
+        if entry.ns != NO_TIME {
+            event["ts"] = json!(microseconds_since(first, entry.ns));
+            count += 1;
+        }
+        out.write_all(separator).map_err(failed)?;
+        serde_json::to_writer(&mut out, &event).map_err(|cause| failed(cause.into()))?;
+        separator = b",\n";
+    }
+    out.write_all(b"\n]}\n").and_then(|()| out.flush()).map_err(failed)?;
+    Ok(count)
+}
+
+/// Microseconds.
+#[allow(clippy::cast_precision_loss, reason = "a viewer's times are doubles")]
+fn microseconds_since(first: i64, ns: i64) -> f64 {
+    ns.saturating_sub(first) as f64 / 1000.0
+}
+
+/// Where two processes were the same rank, one after the other or in different jobs: the number
+/// that the later one gets, by its file and its rank.
+fn replacement_pids(index: &TraceIndex) -> HashMap<(u32, u64), u64> {
+    let mut process_by_rank: HashMap<u64, (&str, u64)> = HashMap::new();
+    let mut numbers = HashMap::new();
+    let all: BTreeSet<u64> =
+        index.sources.iter().flat_map(|source| &source.ranks).map(|&rank| rank as u64).collect();
+    let mut next = all.last().map_or(0, |last| last + 1);
+    for (i, source) in (0_u32..).zip(&index.sources) {
+        let process = (source.clock.host.as_str(), source.clock.pid);
+        for &rank in &source.ranks {
+            let rank = rank as u64;
+            if *process_by_rank.entry(rank).or_insert(process) != process {
+                numbers.insert((i, rank), next);
+                next += 1;
+            }
+        }
+    }
+    numbers
+}
+
+/// The traces, of which some are open.
+struct TraceFiles<'a> {
+    index: &'a TraceIndex,
+    open: HashMap<u32, File>,
+}
+
+impl TraceFiles<'_> {
+    /// Reads an event again.
+    fn read_event(&mut self, entry: &EventLocation) -> Result<Value, String> {
+        let path = &self.index.sources[entry.source as usize].path;
+        let failed = |cause: &dyn std::fmt::Display| format!("reading {}: {cause}", path.display());
+        if !self.open.contains_key(&entry.source) {
+            if self.open.len() >= MAX_OPEN_FILES {
+                self.open.clear();
+            }
+            let file = File::open(path).map_err(|cause| failed(&cause))?;
+            self.open.insert(entry.source, file);
+        }
+        let mut bytes = vec![0; entry.len as usize];
+        if let Some(file) = self.open.get(&entry.source) {
+            file.read_exact_at(&mut bytes, entry.offset).map_err(|cause| failed(&cause))?;
+        }
+        // It was an object when it was read first.
+        serde_json::from_slice(&bytes)
+            .ok()
+            .filter(Value::is_object)
+            .ok_or_else(|| failed(&"it has changed meanwhile"))
+    }
+}

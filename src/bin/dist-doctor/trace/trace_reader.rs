@@ -1,0 +1,323 @@
+//! The traces of ranks: read line by line, checked, and kept as an index.
+//!
+//! A trace is an array with one event a line, whose first says which clock it is by. Of a process
+//! that was killed the end is missing and the last line may be cut; that is all that may be wrong
+//! with a file.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+/// How many events are merged: half a gigabyte of index.
+pub(crate) const MAX_EVENTS: usize = 20_000_000;
+
+/// The longest line; an event has some hundred bytes, and that of a failure its message.
+const MAX_LINE_BYTES: usize = 1 << 20;
+
+/// How many operations of a file are looked at for the clock.
+const MAX_CLOCK_SAMPLES: usize = 1 << 16;
+
+/// The version of the format that is understood.
+const FORMAT_VERSION: u64 = 1;
+
+/// Collectives in which no rank ends before all have begun.
+const SYNCHRONISING_COLLECTIVES: &[&str] =
+    &["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
+
+/// What a process wrote about its clock.
+#[derive(Clone, Debug)]
+pub(crate) struct TraceClock {
+    pub(crate) host: String,
+    pub(crate) pid: u64,
+    /// The same for all processes that share the clock.
+    pub(crate) domain: String,
+    /// One moment on it, and on the wall.
+    pub(crate) monotonic_ns: i64,
+    pub(crate) wall_ns: i64,
+}
+
+/// One operation that a rank was in, by the rank's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClockSample {
+    /// The group's id and the operation's number: the same on all ranks.
+    pub(crate) key: (u128, u64),
+    pub(crate) begun_ns: i64,
+    pub(crate) ended_ns: i64,
+}
+
+/// One file.
+#[derive(Debug)]
+pub(crate) struct TraceSource {
+    pub(crate) path: PathBuf,
+    pub(crate) clock: TraceClock,
+    pub(crate) ranks: BTreeSet<usize>,
+    pub(crate) clock_samples: Vec<ClockSample>,
+    /// Of the numbers of operations, only multiples of this have been kept.
+    stride: u64,
+    pub(crate) is_complete: bool,
+    pub(crate) dropped_records: u64,
+}
+
+/// Where an event is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EventLocation {
+    /// By the clock of its file; `None`, as a number, for what has no time.
+    pub(crate) ns: i64,
+    pub(crate) offset: u64,
+    pub(crate) source: u32,
+    pub(crate) len: u32,
+}
+
+/// The time of names, which come first.
+pub(crate) const NO_TIME: i64 = i64::MIN;
+
+/// Everything that has been read.
+#[derive(Debug, Default)]
+pub(crate) struct TraceIndex {
+    pub(crate) sources: Vec<TraceSource>,
+    pub(crate) events: Vec<EventLocation>,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug)]
+pub(crate) struct TraceError {
+    pub(crate) message: String,
+    /// It is no trace of libdist at all.
+    pub(crate) is_not_a_trace: bool,
+}
+
+fn trace_error(message: impl Into<String>) -> TraceError {
+    TraceError { message: message.into(), is_not_a_trace: false }
+}
+
+fn not_a_trace_error(message: impl Into<String>) -> TraceError {
+    TraceError { message: message.into(), is_not_a_trace: true }
+}
+
+impl TraceIndex {
+    /// Reads one file.
+    ///
+    /// # Errors
+    /// What is wrong with it, and in which line.
+    pub(crate) fn read_file(&mut self, path: &Path) -> Result<(), TraceError> {
+        let failed = |cause: std::io::Error| trace_error(cause.to_string());
+        let metadata = std::fs::metadata(path).map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(not_a_trace_error("it is no ordinary file"));
+        }
+        let mut lines = EventReader {
+            reader: BufReader::new(File::open(path).map_err(failed)?),
+            offset: 0,
+            line_number: 0,
+        };
+        let mut source: Option<TraceSource> = None;
+        let number =
+            u32::try_from(self.sources.len()).map_err(|_| trace_error("too many files"))?;
+        while let Some(line) = lines.next_event()? {
+            let Some(event) = line.event else {
+                if line.is_last
+                    && let Some(source) = &mut source
+                {
+                    source.is_complete = false;
+                    break;
+                }
+                let message = format!("line {} is no event of a trace", line.line_number);
+                return Err(if source.is_none() {
+                    not_a_trace_error(message)
+                } else {
+                    trace_error(message)
+                });
+            };
+            let Some(source) = &mut source else {
+                source = Some(parse_first_event(path, &event)?);
+                continue;
+            };
+            let with_line_number =
+                |why: String| trace_error(format!("line {}: {why}", line.line_number));
+            let Some(ns) = source.add_event(&event).map_err(with_line_number)? else { continue };
+            if self.events.len() == MAX_EVENTS {
+                let message = format!(
+                    "more than {MAX_EVENTS} events in all: merge fewer ranks, or shorter traces"
+                );
+                return Err(trace_error(message));
+            }
+            self.events.push(EventLocation {
+                ns,
+                offset: line.offset,
+                source: number,
+                len: line.len,
+            });
+        }
+        let source = source.ok_or_else(|| not_a_trace_error("there is no event in it"))?;
+        self.sources.push(source);
+        Ok(())
+    }
+}
+
+/// The first line of a trace.
+fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceError> {
+    let args = &event["args"];
+    if event["name"] != "libdist_trace" {
+        return Err(not_a_trace_error(
+            "it is no trace of libdist, whose first event says which clock it is by",
+        ));
+    }
+    if args["version"] != FORMAT_VERSION {
+        let version = crate::text::printable_line(&args["version"].to_string(), 20);
+        return Err(trace_error(format!(
+            "its version is {version}; this program reads {FORMAT_VERSION}"
+        )));
+    }
+    let text = |name: &str| args[name].as_str().map(str::to_owned);
+    let number = |name: &str| args[name].as_i64().filter(|&number| number >= 0);
+    let clock = || {
+        Some(TraceClock {
+            host: text("host")?,
+            pid: args["pid"].as_u64()?,
+            domain: text("clock")?,
+            monotonic_ns: number("monotonic_ns")?,
+            wall_ns: number("wall_ns")?,
+        })
+    };
+    let mut clock =
+        clock().ok_or_else(|| trace_error("its first event lacks a part of the clock"))?;
+    if clock.domain.is_empty() {
+        // Nothing says who shares it: nobody.
+        clock.domain = path.display().to_string();
+    }
+    Ok(TraceSource {
+        path: path.to_owned(),
+        clock,
+        ranks: BTreeSet::new(),
+        clock_samples: Vec::new(),
+        stride: 1,
+        is_complete: false,
+        dropped_records: 0,
+    })
+}
+
+impl TraceSource {
+    /// Takes what is to be known of an event; its time, unless it is none for the merged file.
+    fn add_event(&mut self, event: &Value) -> Result<Option<i64>, String> {
+        if event["name"] == "libdist_end" {
+            self.dropped_records = event["args"]["dropped"].as_u64().unwrap_or(0);
+            self.is_complete = true;
+            return Ok(None);
+        }
+        let rank = event["pid"].as_u64().and_then(|rank| usize::try_from(rank).ok());
+        let rank = rank.filter(|&rank| rank < 1 << 32).ok_or("pid is no rank")?;
+        self.ranks.insert(rank);
+        if event["ph"] == "M" {
+            return Ok(Some(NO_TIME));
+        }
+        let ns = microseconds_to_ns(&event["ts"]).ok_or("ts is no time in microseconds")?;
+        if let Some(sighting) = clock_sample(event, ns) {
+            self.add_clock_sample(sighting);
+        }
+        Ok(Some(ns))
+    }
+
+    /// Keeps the operations whose numbers are multiples of a power of two, the same ones of all
+    /// files.
+    fn add_clock_sample(&mut self, sighting: ClockSample) {
+        if sighting.key.1.is_multiple_of(self.stride) {
+            self.clock_samples.push(sighting);
+        }
+        if self.clock_samples.len() > MAX_CLOCK_SAMPLES {
+            self.stride *= 2;
+            let stride = self.stride;
+            self.clock_samples.retain(|sighting| sighting.key.1.is_multiple_of(stride));
+        }
+    }
+}
+
+/// An operation that says something about clocks.
+fn clock_sample(event: &Value, ns: i64) -> Option<ClockSample> {
+    let args = &event["args"];
+    // The name of the operation, before the label.
+    let name = event["name"].as_str().and_then(|name| name.split(' ').next());
+    let name = name.filter(|name| SYNCHRONISING_COLLECTIVES.contains(name))?;
+    // Of nothing there is nothing to wait for.
+    let is_synchronising = name == "barrier" || args["bytes"].as_u64()? > 0;
+    if !is_synchronising
+        || event["ph"] != "X"
+        || args["state"] != "done"
+        || args["ranks"].as_u64()? < 2
+    {
+        return None;
+    }
+    let group = u128::from_str_radix(args["group_id"].as_str()?, 16).ok()?;
+    let begun_ns = microseconds_to_ns(&args["started_us"]).unwrap_or(ns);
+    let ended_ns = ns.checked_add(microseconds_to_ns(&event["dur"])?)?;
+    let key = (group, args["sequence"].as_u64()?);
+    (begun_ns <= ended_ns).then_some(ClockSample { key, begun_ns, ended_ns })
+}
+
+/// Microseconds as nanoseconds.
+#[allow(clippy::cast_possible_truncation, reason = "checked to be within the range")]
+fn microseconds_to_ns(us: &Value) -> Option<i64> {
+    let ns = us.as_f64()? * 1000.0;
+    (ns.is_finite() && (0.0..9e18).contains(&ns)).then(|| ns.round() as i64)
+}
+
+/// The events of a file.
+struct EventReader {
+    reader: BufReader<File>,
+    offset: u64,
+    line_number: u64,
+}
+
+struct EventLine {
+    line_number: u64,
+    /// Where the event's object is.
+    offset: u64,
+    len: u32,
+    /// `None` for what cannot be read.
+    event: Option<Value>,
+    /// Nothing follows, not even the end of the line.
+    is_last: bool,
+}
+
+impl EventReader {
+    /// The next event; `None` at the end.
+    fn next_event(&mut self) -> Result<Option<EventLine>, TraceError> {
+        loop {
+            let mut bytes = Vec::new();
+            let limit = MAX_LINE_BYTES as u64 + 2;
+            let got = self.reader.by_ref().take(limit).read_until(b'\n', &mut bytes);
+            got.map_err(|cause| trace_error(cause.to_string()))?;
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            let at = self.offset;
+            self.offset += bytes.len() as u64;
+            self.line_number += 1;
+            if bytes.len() > MAX_LINE_BYTES {
+                let message =
+                    format!("line {} has more than {MAX_LINE_BYTES} bytes", self.line_number);
+                return Err(if self.line_number == 1 {
+                    not_a_trace_error(message)
+                } else {
+                    trace_error(message)
+                });
+            }
+            let is_last = bytes.last() != Some(&b'\n');
+            let text = bytes.trim_ascii_end();
+            let object = text.strip_suffix(b",").unwrap_or(text);
+            if matches!(object, b"" | b"[" | b"]") {
+                continue;
+            }
+            let event = serde_json::from_slice(object).ok().filter(Value::is_object);
+            let len = u32::try_from(object.len()).unwrap_or(u32::MAX);
+            return Ok(Some(EventLine {
+                line_number: self.line_number,
+                offset: at,
+                len,
+                event,
+                is_last,
+            }));
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Children that are started, watched, signalled and cleared away together.
+
+use super::guardian::{Guardian, MAX_GROUPS};
+use super::process_exit::ProcessExit;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, Result};
+use crate::sys::pidfd::PidFd;
+use crate::sys::poll::{Interest, PollEvents, Poller};
+use crate::sys::signal::{self, SignalFd, SignalMask};
+use crate::sys::{child, host};
+use crate::wait;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStderr, ChildStdout, Command};
+use std::time::{Duration, Instant};
+
+/// The token of the descriptor on which signals to this process arrive.
+const SIGNALS_TOKEN: u64 = u64::MAX;
+
+/// How long dropped children that were killed may take to end.
+const DROP_LIMIT: Duration = Duration::from_secs(2);
+
+/// One child. It leads a process group of its own.
+#[derive(Debug)]
+pub struct ChildProcess {
+    pid: i32,
+    /// Readable once it has ended; closed when that has been noted.
+    pidfd: Option<PidFd>,
+    ended: Option<(ProcessExit, Instant)>,
+    last_signal: Option<i32>,
+    is_reaped: bool,
+}
+
+impl ChildProcess {
+    /// Its process number, which is also its group's.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// How it ended, if it has.
+    pub fn exit(&self) -> Option<ProcessExit> {
+        self.ended.map(|(how, _)| how)
+    }
+
+    /// When it was seen to have ended, if it has.
+    pub fn ended_at(&self) -> Option<Instant> {
+        self.ended.map(|(_, when)| when)
+    }
+
+    /// The last signal that the crew sent it while it ran.
+    pub fn last_signal(&self) -> Option<i32> {
+        self.last_signal
+    }
+}
+
+/// What the parent holds of a child whose output goes to pipes.
+#[derive(Debug)]
+pub struct ChildPipes {
+    /// The reading end of its standard output, if that is a pipe.
+    pub stdout: Option<ChildStdout>,
+    /// The reading end of its standard error, if that is a pipe.
+    pub stderr: Option<ChildStderr>,
+}
+
+/// What a wait has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildEvent {
+    /// The member with this index has ended.
+    Ended(usize),
+    /// This process was sent this signal.
+    Signal(i32),
+    /// The deadline has passed.
+    Deadline,
+}
+
+/// The children. Dropping it kills those that are left, and all of their groups.
+#[derive(Debug)]
+pub struct ChildProcessGroup {
+    members: Vec<ChildProcess>,
+    /// Hands out what became ready in that order, one at a time.
+    poller: Poller,
+    signals: SignalFd,
+    guardian: Guardian,
+    /// What children inherit beside their standard streams.
+    inherited_fds: Vec<OwnedFd>,
+    started: Instant,
+}
+
+impl ChildProcessGroup {
+    /// An empty crew. `wanted` are the signals to this process that become [`ChildEvent::Signal`];
+    /// they are blocked in the calling thread as long as the crew exists. SIGCHLD must not be
+    /// ignored.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn new(wanted: &[i32]) -> Result<Self> {
+        let poller = Poller::new()?;
+        let signals = SignalFd::intercept(wanted)?;
+        watch(&poller, signals.as_fd(), SIGNALS_TOKEN)?;
+        let guardian = Guardian::start()?;
+        let (members, heirlooms) = (Vec::new(), Vec::new());
+        Ok(Self {
+            members,
+            poller,
+            signals,
+            guardian,
+            inherited_fds: heirlooms,
+            started: Instant::now(),
+        })
+    }
+
+    /// Lets the children that are started from now on inherit a descriptor, under its number here.
+    /// Other programs that this process executes do not.
+    pub fn inherit_fd(&mut self, fd: OwnedFd) {
+        self.inherited_fds.push(fd);
+    }
+
+    /// Starts a child, with the signal mask that this process had before the crew. To be called
+    /// from a thread that lives as long as the children shall, since the kernel kills them when it
+    /// ends.
+    ///
+    /// # Errors
+    /// The reason as the system gives it: `NotFound` and `PermissionDenied` concern the program.
+    /// The guardian may have been told of a child that did not get that far, so the crew should end
+    /// soon.
+    pub fn spawn(&mut self, command: &mut Command) -> io::Result<ChildPipes> {
+        if self.members.len() == MAX_GROUPS {
+            return Err(io::Error::other(format!("more than {MAX_GROUPS} children")));
+        }
+        let (parent, mask) = (host::pid(), self.signals.mask_before());
+        let guardian_pipe = self.guardian.pipe_fd();
+        let inherited_fds: Vec<RawFd> = self.inherited_fds.iter().map(AsRawFd::as_raw_fd).collect();
+        command.process_group(0);
+        // SAFETY: `prepare_child` is async-signal-safe and uses only the values captured here.
+        unsafe {
+            command.pre_exec(move || prepare_child(parent, guardian_pipe, &inherited_fds, mask))
+        };
+        let mut spawned = command.spawn()?;
+        let pid = i32::try_from(spawned.id()).unwrap_or(0);
+        let index = self.members.len() as u64;
+        let watched = PidFd::open(pid).and_then(|pidfd| {
+            watch(&self.poller, pidfd.as_fd(), index)?;
+            Ok(pidfd)
+        });
+        match watched {
+            Ok(pidfd) => {
+                let member = ChildProcess {
+                    pid,
+                    pidfd: Some(pidfd),
+                    ended: None,
+                    last_signal: None,
+                    is_reaped: false,
+                };
+                self.members.push(member);
+                Ok(ChildPipes { stdout: spawned.stdout, stderr: spawned.stderr })
+            }
+            Err(error) => {
+                spawned.kill()?;
+                // A process that is killed ends at once.
+                #[allow(clippy::disallowed_methods, reason = "what is waited for has been killed")]
+                spawned.wait()?;
+                Err(io::Error::other(error))
+            }
+        }
+    }
+
+    /// The children, in the order in which they were started.
+    pub fn members(&self) -> &[ChildProcess] {
+        &self.members
+    }
+
+    /// When the crew was made.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Waits for the next event. Ends are reported in the order in which they happened, however
+    /// late this is called.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn next_event(&mut self, deadline: &Deadline) -> Result<ChildEvent> {
+        let mut events = PollEvents::with_capacity(1);
+        loop {
+            let waited =
+                wait::io::wait_for_events(&self.poller, &mut events, Some(deadline.remaining()));
+            waited.map_err(|cause| Error::system("waiting for child processes", &cause))?;
+            match events.iter().next().map(|event| event.token) {
+                None if deadline.has_passed() => return Ok(ChildEvent::Deadline),
+                None => {}
+                Some(SIGNALS_TOKEN) => {
+                    if let Some(signal) = self.signals.next_signal() {
+                        return Ok(ChildEvent::Signal(signal));
+                    }
+                }
+                Some(token) => {
+                    let index = usize::try_from(token).unwrap_or(usize::MAX);
+                    if self.record_end(index)? {
+                        return Ok(ChildEvent::Ended(index));
+                    }
+                }
+            }
+        }
+    }
+
+    /// True once every member has ended.
+    pub fn all_ended(&self) -> bool {
+        self.members.iter().all(|member| member.ended.is_some())
+    }
+
+    /// True once every member has ended and nothing is left in any of their groups.
+    pub fn is_clear(&self) -> bool {
+        if !self.all_ended() {
+            return false;
+        }
+        let living = child::live_process_groups();
+        self.members.iter().all(|m| m.is_reaped || living.binary_search(&m.pid).is_err())
+    }
+
+    /// Sends a signal to the groups of all members, also of those that have ended themselves.
+    pub fn signal_all(&mut self, signal: i32) {
+        for member in self.members.iter_mut().filter(|member| !member.is_reaped) {
+            if member.ended.is_none() {
+                member.last_signal = Some(signal);
+            }
+            // A group without a process is what the signal is meant to achieve.
+            drop(child::signal_group(member.pid, signal));
+        }
+    }
+
+    /// Kills what is left of every group, waits until it is gone, and reaps. Members that cannot be
+    /// killed within `limit` (stuck in the kernel) are left behind: they keep no
+    /// [`ChildProcess::exit`].
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn kill_and_reap(&mut self, limit: Duration) -> Result<()> {
+        let deadline = Deadline::after(limit);
+        self.signal_all(signal::KILL);
+        while !self.is_clear() && !deadline.has_passed() {
+            let tick = deadline.capped(Duration::from_millis(5));
+            self.next_event(&tick)?;
+        }
+        for member in self.members.iter_mut().filter(|m| m.ended.is_some() && !m.is_reaped) {
+            self.guardian.forget(member.pid);
+            child::reap(member.pid)?;
+            member.is_reaped = true;
+        }
+        Ok(())
+    }
+
+    /// Makes room for other children, after [`ChildProcessGroup::kill_and_reap`], and returns those
+    /// that were. `None`, and nothing changes, where some of them could not be killed. Signals that
+    /// have come meanwhile are still to be told.
+    pub fn take_reaped(&mut self) -> Option<Vec<ChildProcess>> {
+        if !self.members.iter().all(|member| member.is_reaped) {
+            return None;
+        }
+        self.started = Instant::now();
+        Some(std::mem::take(&mut self.members))
+    }
+
+    /// Ends the crew, after [`ChildProcessGroup::kill_and_reap`], and returns its members for a
+    /// last look. Signals that have come meanwhile are forgotten; later ones act on this process as
+    /// before the crew.
+    pub fn into_members(mut self) -> Vec<ChildProcess> {
+        while self.signals.next_signal().is_some() {}
+        std::mem::take(&mut self.members)
+    }
+
+    fn record_end(&mut self, index: usize) -> Result<bool> {
+        let Some(member) = self.members.get_mut(index) else {
+            return Err(Error::internal(format!("there is no member {index} to end")));
+        };
+        if member.ended.is_some() {
+            // A process that was being started just then still held the descriptor.
+            return Ok(false);
+        }
+        let Some(exit) = child::peek(member.pid)? else { return Ok(false) };
+        member.pidfd = None;
+        member.ended = Some((ProcessExit::from(exit), Instant::now()));
+        Ok(true)
+    }
+}
+
+impl Drop for ChildProcessGroup {
+    fn drop(&mut self) {
+        // Whoever wants to know of errors has called `kill_and_reap` before.
+        drop(self.kill_and_reap(DROP_LIMIT));
+    }
+}
+
+fn watch(poller: &Poller, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
+    let added = poller.add(fd, token, Interest::READ);
+    added.map_err(|cause| Error::system("watching a child process", &cause))
+}
+
+/// Runs in the child between fork and exec; it leads its group already.
+fn prepare_child(
+    parent: u32,
+    guardian_pipe: RawFd,
+    inherited_fds: &[RawFd],
+    mask: SignalMask,
+) -> io::Result<()> {
+    child::die_with_parent(parent)?;
+    inherited_fds.iter().try_for_each(|&fd| child::keep_across_exec(fd))?;
+    child::write_message(guardian_pipe, i32::try_from(host::pid()).unwrap_or(0))?;
+    mask.apply()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn limit() -> Deadline {
+        Deadline::after_ms(20_000)
+    }
+
+    /// Waits, without reaping, until a process is a zombie.
+    fn wait_until_zombie(pid: i32) {
+        let deadline = limit();
+        while child::peek(pid).unwrap().is_none() {
+            assert!(!deadline.has_passed(), "process {pid} does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn exits_are_reported_in_order() {
+        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        for _ in 0..4 {
+            crew.spawn(&mut shell("exec sleep 60")).unwrap();
+        }
+        for index in [2, 0, 3, 1] {
+            let pid = crew.members()[index].pid();
+            child::signal_group(pid, libc::SIGKILL).unwrap();
+            wait_until_zombie(pid);
+        }
+        for index in [2, 0, 3, 1] {
+            assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(index));
+            assert_eq!(crew.members()[index].exit().unwrap().signal(), Some(libc::SIGKILL));
+        }
+    }
+
+    #[test]
+    fn remaining_group_processes_are_killed() {
+        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        crew.spawn(&mut shell("sleep 60 & exit 5")).unwrap();
+        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
+        assert_eq!(crew.members()[0].exit().unwrap().shell_status(), 5);
+        assert!(!crew.is_clear());
+        crew.kill_and_reap(Duration::from_secs(20)).unwrap();
+        let group = crew.members()[0].pid();
+        assert!(child::live_process_groups().binary_search(&group).is_err());
+    }
+
+    #[test]
+    fn only_group_children_inherit_the_descriptor() {
+        let fd = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        let script = format!("test -e /proc/self/fd/{}", fd.as_raw_fd());
+        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        crew.spawn(&mut shell(&script)).unwrap();
+        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
+        crew.inherit_fd(fd);
+        crew.spawn(&mut shell(&script)).unwrap();
+        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(1));
+        assert!(!shell(&script).status().unwrap().success());
+        let statuses: Vec<u8> =
+            crew.members().iter().map(|member| member.exit().unwrap().shell_status()).collect();
+        assert_eq!(statuses, [1, 0]);
+    }
+
+    #[test]
+    fn reaped_children_can_be_replaced() {
+        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        crew.spawn(&mut shell("exit 3")).unwrap();
+        assert!(crew.take_reaped().is_none());
+        crew.kill_and_reap(Duration::from_secs(20)).unwrap();
+        assert_eq!(crew.take_reaped().unwrap().len(), 1);
+        assert!(crew.is_clear());
+        for script in ["exit 4", "exec sleep 60"] {
+            crew.spawn(&mut shell(script)).unwrap();
+        }
+        assert_eq!(crew.next_event(&limit()).unwrap(), ChildEvent::Ended(0));
+        assert_eq!(crew.members()[0].exit().unwrap().shell_status(), 4);
+        crew.kill_and_reap(Duration::from_secs(20)).unwrap();
+        assert_eq!(crew.take_reaped().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn missing_program_is_a_spawn_error() {
+        let mut crew = ChildProcessGroup::new(&[]).unwrap();
+        let error = crew.spawn(&mut Command::new("/no/such/program")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(crew.all_ended());
+    }
+
+    #[test]
+    fn a_guardian_kills_what_is_still_registered() {
+        let guardian = Guardian::start().unwrap();
+        let mut sleeper = shell("sleep 60 & wait").process_group(0).spawn().unwrap();
+        let pid = i32::try_from(sleeper.id()).unwrap();
+        child::write_message(guardian.pipe_fd(), pid).unwrap();
+        drop(guardian);
+        wait_until_zombie(pid);
+        sleeper.wait().unwrap();
+    }
+}

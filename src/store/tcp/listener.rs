@@ -1,0 +1,206 @@
+//! Opening the server's listening sockets.
+
+use super::client_connection::ClientName;
+use super::server::ServerOptions;
+use super::unix_socket;
+use crate::base::{Deadline, Error, ErrorKind, Result};
+use crate::sys::stream::SocketStream;
+use crate::sys::{socket, unix};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+/// How long the host name to listen on may take to look up.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a free port is chosen anew because another address of the host has it in use.
+const MAX_PORT_ATTEMPTS: usize = 16;
+
+/// One listening socket.
+#[derive(Debug)]
+pub(super) enum StoreListener {
+    /// At an address.
+    Tcp(TcpListener),
+    /// Beside an address, for clients of this host.
+    Unix(UnixListener),
+}
+
+/// What became of opening them.
+#[derive(Debug)]
+pub(super) enum ListenOutcome {
+    /// All of them; those at addresses first.
+    Listening(Vec<StoreListener>),
+    /// Somebody else has the port; the error that says so.
+    PortInUse(Error),
+}
+
+/// Why an address cannot be listened on.
+type BindFailure = (SocketAddr, io::Error);
+
+/// Opens the listening sockets.
+///
+/// # Errors
+/// See [`super::server::Server::start`].
+pub(super) fn open_listeners(options: ServerOptions) -> Result<ListenOutcome> {
+    let outcome = match options.listen_fd {
+        Some(fd) => Ok(vec![adopt_fd(fd, options.port)?]),
+        None if options.bind.is_empty() => {
+            listen_on_all_interfaces(options.port).map(|listener| vec![listener])
+        }
+        None => {
+            let deadline = Deadline::after(RESOLVE_TIMEOUT);
+            let addresses = socket::resolve(&options.bind, options.port, &deadline)
+                .map_err(|cause| cause.context("the address for the store's server"))?;
+            listen_on_addresses(&addresses)
+        }
+    };
+    match outcome {
+        Ok(listeners) => Ok(ListenOutcome::Listening(add_unix_listeners(listeners)?)),
+        Err((address, cause)) => {
+            let error = listen_error(address, &cause);
+            if cause.kind() == io::ErrorKind::AddrInUse {
+                Ok(ListenOutcome::PortInUse(error))
+            } else {
+                Err(error)
+            }
+        }
+    }
+}
+
+fn add_unix_listeners(tcp: Vec<TcpListener>) -> Result<Vec<StoreListener>> {
+    let addresses: io::Result<Vec<_>> = tcp.iter().map(TcpListener::local_addr).collect();
+    let addresses =
+        addresses.map_err(|cause| Error::system("the store server's own address", &cause))?;
+    let unix = addresses.into_iter().filter_map(unix_socket::listen).map(StoreListener::Unix);
+    Ok(tcp.into_iter().map(StoreListener::Tcp).chain(unix).collect())
+}
+
+impl StoreListener {
+    /// The TCP address, where it has one.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Accepts one client.
+    ///
+    /// # Errors
+    /// The reason as the system gives it, `WouldBlock` included.
+    pub(super) fn accept(&self) -> io::Result<(SocketStream, ClientName)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept()?;
+                // An IPv4 peer of a socket for both families is named as IPv4 users know it.
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+                Ok((SocketStream::from_tcp(stream)?, ClientName::Address(address)))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                let pid = unix::peer_credentials(&stream).map_or(0, |(pid, _)| pid);
+                Ok((SocketStream::from_unix(stream)?, ClientName::Process(pid)))
+            }
+        }
+    }
+}
+
+impl AsFd for StoreListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+fn listen_on_all_interfaces(port: u16) -> std::result::Result<TcpListener, BindFailure> {
+    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    match socket::listen(v6) {
+        Err(cause) if cause.kind() != io::ErrorKind::AddrInUse => {
+            // A host without IPv6.
+            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            socket::listen(v4).map_err(|cause| (v4, cause))
+        }
+        outcome => outcome.map_err(|cause| (v6, cause)),
+    }
+}
+
+/// One socket for each address, all with the same port.
+fn listen_on_addresses(
+    addresses: &[SocketAddr],
+) -> std::result::Result<Vec<TcpListener>, BindFailure> {
+    let mut outcome = try_listen_on_addresses(addresses);
+    for _ in 1..MAX_PORT_ATTEMPTS {
+        let is_chosen_port_in_use = addresses.iter().all(|address| address.port() == 0)
+            && matches!(&outcome, Err((_, cause)) if cause.kind() == io::ErrorKind::AddrInUse);
+        if !is_chosen_port_in_use {
+            break;
+        }
+        outcome = try_listen_on_addresses(addresses);
+    }
+    outcome
+}
+
+fn try_listen_on_addresses(
+    addresses: &[SocketAddr],
+) -> std::result::Result<Vec<TcpListener>, BindFailure> {
+    let mut listeners: Vec<TcpListener> = Vec::new();
+    let mut last_failure = None;
+    for &wanted in addresses {
+        let mut address = wanted;
+        if let Some(first) = listeners.first() {
+            address.set_port(first.local_addr().map_err(|cause| (wanted, cause))?.port());
+        }
+        match socket::listen(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => return Err((address, cause)),
+            // For instance the IPv6 address of "localhost" on a host without IPv6.
+            Err(cause) => last_failure = Some((address, cause)),
+        }
+    }
+    match last_failure {
+        Some(failure) if listeners.is_empty() => Err(failure),
+        _ => Ok(listeners),
+    }
+}
+
+fn adopt_fd(fd: OwnedFd, port: u16) -> Result<TcpListener> {
+    let adopted = socket::adopt_listener(fd).and_then(|listener| {
+        let own_port = listener.local_addr()?.port();
+        Ok((listener, own_port))
+    });
+    match adopted {
+        Ok((listener, own)) if port == 0 || port == own => Ok(listener),
+        Ok((_, own)) => {
+            let message = format!(
+                "the listening socket passed for the store's server has port {own}, not {port}"
+            );
+            Err(Error::invalid(message))
+        }
+        Err(cause) => {
+            let message =
+                format!("the descriptor passed for the store's server cannot listen: {cause}");
+            Err(Error::invalid(message))
+        }
+    }
+}
+
+fn listen_error(address: SocketAddr, cause: &io::Error) -> Error {
+    let remedy = match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program, or an earlier run, uses the port: end it, choose another port, or \
+             pass port 0 for a free one"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "; this host has no such address: bind to one of its own (bind_address in the options, or \
+             DIST_STORE_BIND_ADDRESS), or to \"::\" for all"
+        }
+        io::ErrorKind::PermissionDenied => "; choose a port above 1023",
+        _ => "",
+    };
+    let message = format!("the store's server cannot listen on {address}: {cause}{remedy}");
+    Error::new(ErrorKind::System, message)
+}

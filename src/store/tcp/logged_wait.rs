@@ -1,0 +1,40 @@
+//! A wait for keys that is told in the log while it lasts, with the keys that are missing.
+//!
+//! Where nobody wants to hear of it, it is one wait.
+
+use super::client::TcpStore;
+use super::connection::{RequestFailure, StoreConnection};
+use super::proto::Bytes;
+use crate::base::deadline::Deadline;
+use crate::base::log::LogLevel;
+use crate::store::{Store as _, format_keys};
+use crate::wait::slow_wait::SlowWaitWatch;
+
+/// True once all keys exist, false when the deadline passes first. `user_keys` are the keys as the
+/// user knows them.
+pub(super) fn wait_with_log(
+    connection: &mut StoreConnection,
+    store: &TcpStore,
+    op_name: &str,
+    (keys, user_keys): (&[Bytes<'_>], &[&[u8]]),
+    deadline: &Deadline,
+) -> Result<bool, RequestFailure> {
+    let mut watch = SlowWaitWatch::default();
+    loop {
+        let mut waited = None;
+        let time_to_next_log = watch.check(|lasted| waited = Some(lasted));
+        if let Some(lasted) = waited {
+            let missing = connection.find_missing(keys)?;
+            let missing: Vec<&[u8]> = missing.into_iter().map(|place| user_keys[place]).collect();
+            let (store, missing) = (store.describe(), format_keys(&missing));
+            crate::log!(LogLevel::Warn, "{op_name} of {store} has waited {lasted} for {missing}");
+        }
+        let slice = time_to_next_log.map_or(*deadline, |most| deadline.capped(most));
+        if connection.wait(keys, &slice)? {
+            return Ok(true);
+        }
+        if deadline.has_passed() {
+            return Ok(false);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Reading and writing the memory of another process, where the kernel permits that.
+
+use crate::base::buffer::{Dst, Src};
+use std::io;
+
+/// Copies `into.len()` bytes from `address` in the memory of a process; of this one too. How many
+/// bytes that was: fewer where the rest is not mapped there.
+///
+/// What the bytes mean, and whether they are still what they were, is for the caller to know: the
+/// other process may write, unmap or reuse them at any moment.
+///
+/// # Errors
+/// Where the process is gone, may not be read, or has nothing at that address.
+pub fn read(pid: u32, address: u64, into: Dst<'_>) -> io::Result<usize> {
+    read_pieces(pid, [(address, into)])
+}
+
+/// The same of several pieces, one after the other, by one call: how many bytes of all of them.
+///
+/// # Errors
+/// As [`read`], of the first piece.
+pub fn read_pieces<const N: usize>(pid: u32, pieces: [(u64, Dst<'_>); N]) -> io::Result<usize> {
+    let parts = pieces.map(|(address, into)| (address, into.as_mut_ptr(), into.len()));
+    let CmaVectors { pid, local, remote } = CmaVectors::new(pid, parts)?;
+    let count = N as libc::c_ulong;
+    // SAFETY: the kernel writes at most as many bytes through each local vector as its view has,
+    // which allows it; the remote ones it only reads, with checks of its own.
+    let got =
+        unsafe { libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Copies each piece to its address in the memory of a process, one after the other, by one call;
+/// of this one too. How many bytes of all of them: fewer where there is no memory for the rest, or
+/// none that may be written.
+///
+/// That the other process awaits that, and does nothing else with the memory meanwhile, is for the
+/// caller to know.
+///
+/// # Errors
+/// Where the process is gone, or its memory may not be written, or has nothing at the first
+/// address.
+pub fn write_pieces<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io::Result<usize> {
+    let parts = pieces.map(|(address, from)| (address, from.as_ptr().cast_mut(), from.len()));
+    let CmaVectors { pid, local, remote } = CmaVectors::new(pid, parts)?;
+    let count = N as libc::c_ulong;
+    // SAFETY: the kernel only reads the local vectors, each as many bytes as its view has; where it
+    // writes the remote ones, its checks are its own, and the caller answers for what they mean
+    // there.
+    let put =
+        unsafe { libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+    usize::try_from(put).map_err(|_| io::Error::last_os_error())
+}
+
+/// What the kernel is given.
+struct CmaVectors<const N: usize> {
+    pid: libc::pid_t,
+    local: [libc::iovec; N],
+    remote: [libc::iovec; N],
+}
+
+impl<const N: usize> CmaVectors<N> {
+    /// Of pieces: their addresses there, and what they are here.
+    fn new(pid: u32, parts: [(u64, *mut u8, usize); N]) -> io::Result<Self> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let pid = libc::pid_t::try_from(pid).map_err(|_| invalid())?;
+        if parts.iter().any(|&(address, ..)| usize::try_from(address).is_err()) {
+            return Err(invalid());
+        }
+        // Each was looked at.
+        let address_here = |address| usize::try_from(address).unwrap_or(0);
+        let local =
+            parts.map(|(_, start, iov_len)| libc::iovec { iov_base: start.cast(), iov_len });
+        // The address is only a number here: the kernel looks it up in the other process.
+        let remote = parts.map(|(address, _, iov_len)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(address_here(address)),
+            iov_len,
+        });
+        Ok(Self { pid, local, remote })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unmapped_memory_is_an_error() {
+        let mut bytes = [7; 8];
+        assert!(read(std::process::id(), 16, Dst::from(&mut bytes[..])).is_err());
+        assert!(read(u32::MAX, 16, Dst::from(&mut bytes[..])).is_err());
+        assert_eq!(bytes, [7; 8]);
+    }
+
+    #[test]
+    fn pieces_are_read_in_order_up_to_unmapped_memory() {
+        let source = [1_u8, 2, 3, 4, 5, 6];
+        let (mut first, mut second) = ([0; 4], [0; 2]);
+        let start = u64::try_from(source.as_ptr().addr()).unwrap();
+        let pid = std::process::id();
+        let mut both = |behind| {
+            let (first, second) = (Dst::from(&mut first[..]), Dst::from(&mut second[..]));
+            read_pieces(pid, [(start, first), (behind, second)])
+        };
+        // A sandbox may forbid the call altogether.
+        let Ok(got) = both(start + 4) else { return };
+        assert_eq!(got, 6);
+        assert_eq!(both(16).unwrap(), 4);
+        assert_eq!((first, second), ([1, 2, 3, 4], [5, 6]));
+    }
+
+    #[test]
+    fn this_process_may_read_itself() {
+        let source: Vec<u8> = (0..=255).collect();
+        let mut bytes = vec![0; source.len()];
+        let address = u64::try_from(source.as_ptr().addr()).unwrap();
+        // A sandbox may forbid the call altogether.
+        match read(std::process::id(), address, Dst::from(bytes.as_mut_slice())) {
+            Ok(got) => assert_eq!((got, bytes), (source.len(), source)),
+            Err(cause) => {
+                assert!(matches!(cause.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{cause}")
+            }
+        }
+    }
+
+    #[test]
+    fn own_memory_is_written_up_to_unmapped_memory() {
+        let (mut there, pid) = ([0_u8; 6], std::process::id());
+        let start = u64::try_from(there.as_mut_ptr().expose_provenance()).unwrap();
+        let put = |behind| {
+            write_pieces(pid, [(start, Src::from(&[1; 4][..])), (behind, Src::from(&[2; 2][..]))])
+        };
+        // A sandbox may forbid the call altogether.
+        let Ok(whole) = put(start + 4) else { return };
+        assert_eq!(whole, 6);
+        assert_eq!(put(16).unwrap(), 4);
+        assert!(write_pieces(pid, [(16, Src::from(&[1; 4][..]))]).is_err());
+        assert!(write_pieces(u32::MAX, [(start, Src::from(&[1; 4][..]))]).is_err());
+        assert_eq!(std::hint::black_box(there), [1, 1, 1, 1, 2, 2]);
+    }
+}

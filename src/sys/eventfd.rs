@@ -1,0 +1,88 @@
+//! A flag with a descriptor: raised by any thread, seen by whoever polls.
+
+use crate::base::error::{Error, Result};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
+
+/// The flag. Its descriptor is readable while it is raised.
+#[derive(Debug)]
+pub struct EventFd {
+    fd: OwnedFd,
+}
+
+impl EventFd {
+    /// One that is not raised.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn new() -> Result<Self> {
+        // SAFETY: makes a new descriptor and touches no memory.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Error::system("eventfd", &io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The same with a descriptor above those of the standard streams, for callers outside the
+    /// library.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn above_standard_streams() -> Result<Self> {
+        let low = Self::new()?;
+        if low.fd.as_raw_fd() > libc::STDERR_FILENO {
+            return Ok(low);
+        }
+        let (from, first) = (low.fd.as_raw_fd(), libc::STDERR_FILENO + 1);
+        // SAFETY: duplicates a descriptor that `low` holds open, and touches no memory.
+        let fd = unsafe { libc::fcntl(from, libc::F_DUPFD_CLOEXEC, first) };
+        if fd < 0 {
+            return Err(Error::system("fcntl(F_DUPFD_CLOEXEC)", &io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Raises the flag.
+    pub fn raise(&self) {
+        let one = 1_u64;
+        // SAFETY: reads the eight bytes of the number. It fails only where the flag is raised
+        // already.
+        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
+    }
+
+    /// Lowers it.
+    pub fn clear(&self) {
+        let mut count = 0_u64;
+        // SAFETY: writes the eight bytes of the number. It fails only where the flag is not raised.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), size_of_val(&count)) };
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::sys::poll::{Interest, wait_ready};
+
+    #[test]
+    fn a_raised_flag_is_readable_until_it_is_cleared() {
+        let event = EventFd::new().unwrap();
+        let raised = || wait_ready(event.as_fd(), Interest::READ, &Deadline::after_ms(0)).unwrap();
+        assert!(!raised());
+        event.raise();
+        event.raise();
+        assert!(raised());
+        event.clear();
+        assert!(!raised());
+        event.clear();
+    }
+}

@@ -1,0 +1,54 @@
+//! The arenas of the ranks of a host, as this process reaches them: each is mapped once, for all
+//! groups that hold it.
+
+use super::MemfdIdentity;
+use crate::base::error::Result;
+use crate::sys::process_status;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+pub use crate::sys::peer_mapping::PeerMapping;
+
+/// Those that somebody holds, by process and file.
+static PEER_ARENAS: Mutex<BTreeMap<(u32, MemfdIdentity), Weak<PeerMapping>>> =
+    Mutex::new(BTreeMap::new());
+
+/// The arena with this identity, of the process with this id, which may be this one.
+///
+/// # Errors
+/// `Connection` where that is something else, `System`, `OutOfMemory`.
+pub fn open_peer_arena(pid: u32, identity: MemfdIdentity) -> Result<Arc<PeerMapping>> {
+    let mut windows = PEER_ARENAS.lock().unwrap_or_else(PoisonError::into_inner);
+    windows.retain(|_, window| window.strong_count() > 0);
+    if let Some(window) = windows.get(&(pid, identity)).and_then(Weak::upgrade) {
+        return Ok(window);
+    }
+    let window = Arc::new(PeerMapping::open(pid, identity)?);
+    windows.insert((pid, identity), Arc::downgrade(&window));
+    Ok(window)
+}
+
+/// Whether a process has ended for certain, so that it writes nowhere any more.
+pub fn has_process_ended(pid: u32) -> bool {
+    process_status::is_gone(pid, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocate;
+    use super::*;
+
+    #[test]
+    fn peer_arena_is_mapped_once_for_all_holders() {
+        let block = allocate(64).unwrap();
+        let (pid, identity) = (std::process::id(), block.arena.identity);
+        let one = open_peer_arena(pid, identity).unwrap();
+        assert!(Arc::ptr_eq(&one, &open_peer_arena(pid, identity).unwrap()));
+        let window = Arc::downgrade(&one);
+        drop(one);
+        assert!(window.upgrade().is_none() && !has_process_ended(pid));
+        assert!(
+            open_peer_arena(pid, MemfdIdentity { inode: identity.inode + 1, ..identity }).is_err()
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! How a peer goes: everything ends that only it could end, and what it sent before that stays.
+//!
+//! The two directions of a stream end apart: one to a peer that has left gives an error at once,
+//! while what the peer sent is still on its way. And where a group fails, its ranks may be seen to
+//! leave before the reason comes: a link is kept for a moment, it *parts*, so that what ends is
+//! told the reason.
+
+use super::outstanding::ReceiveStage;
+use super::state::{MatchingState, TimerTarget};
+use super::unexpected::{MessageBody, UnexpectedMessage};
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::transport::heartbeat::DEPARTURE_GRACE;
+use std::time::Instant;
+
+impl MatchingState {
+    /// What came through a stream, or did not, was an error.
+    pub(super) fn on_receive_error(&mut self, peer: Rank, error: Error) {
+        match error.kind() {
+            ErrorKind::PeerFailed => {
+                self.links[peer].receive_close_error = Some(error);
+                self.begin_departure_grace(peer);
+            }
+            ErrorKind::Internal => {
+                let what =
+                    format!("{} does not keep to the protocol of messages", self.peer_name(peer));
+                self.fail(error.context(what).with_culprit(peer));
+            }
+            _ => self.fail(error.context(format!("messages of {}", self.peer_name(peer)))),
+        }
+    }
+
+    /// Nothing could be put into a stream. A peer that is there and cannot be reached fails the
+    /// group: it waits for what does not come, and nobody else would tell it.
+    pub(super) fn on_send_error(&mut self, peer: Rank, error: Error) {
+        if error.kind() != ErrorKind::PeerFailed {
+            return self.on_receive_error(peer, error);
+        }
+        let link = &mut self.links[peer];
+        link.clear_outbound();
+        link.send_close_error = Some(error);
+        self.complete_all_delivered(peer);
+        // What it sent is taken to its end.
+        self.ready_peers.push(peer);
+        self.begin_departure_grace(peer);
+    }
+
+    /// A peer seems to have left: the reason may be on its way.
+    fn begin_departure_grace(&mut self, peer: Rank) {
+        if let Some(error) = self.domain.failure() {
+            return self.fail(error);
+        }
+        let link = &mut self.links[peer];
+        if link.departure_deadline.is_none() {
+            let at = Instant::now() + DEPARTURE_GRACE;
+            link.departure_deadline = Some(at);
+            self.timers.insert((at, TimerTarget::Departure(peer)));
+        }
+    }
+
+    /// No reason has come.
+    pub(super) fn end_departure_grace(&mut self, peer: Rank) {
+        let link = &mut self.links[peer];
+        link.departure_deadline = None;
+        match (link.receive_close_error.clone(), link.send_close_error.clone()) {
+            (Some(error), _) => self.close_link(peer, &error),
+            (None, Some(error)) => self.fail_sends(peer, &error),
+            (None, None) => {}
+        }
+    }
+
+    /// Nothing goes to a peer or comes from it any more.
+    pub(super) fn close_link(&mut self, peer: Rank, error: &Error) {
+        let link = &mut self.links[peer];
+        if link.close_error.is_some() {
+            return;
+        }
+        link.close_error = Some(error.clone());
+        if let Some(writer_warning) = self.wait_for_writers() {
+            crate::log!(LogLevel::Warn, "{}", writer_warning.message());
+        }
+        let link = &mut self.links[peer];
+        link.clear();
+        if let Some(at) = link.departure_deadline.take() {
+            self.timers.remove(&(at, TimerTarget::Departure(peer)));
+        }
+        self.active_gets.retain(|reading| reading.is_for_other_peer(peer));
+        self.asked_gets.retain(|reading| reading.is_for_other_peer(peer));
+        self.half_done_gets.retain(|reading| reading.is_for_other_peer(peer));
+        self.active_puts.retain(|writing| writing.is_for_other_peer(peer));
+        let offered: Vec<u64> = self
+            .unexpected
+            .messages_from(peer)
+            .filter(|(_, message)| matches!(message.body, MessageBody::AtSender(_)))
+            .map(|(arrival, _)| arrival)
+            .collect();
+        offered.into_iter().for_each(|arrival| drop(self.unexpected.remove(arrival)));
+        let is_offered =
+            |it: &UnexpectedMessage| it.from == peer && matches!(it.body, MessageBody::AtSender(_));
+        self.probed_messages.retain(|_, message| !is_offered(message));
+        self.wake_probes();
+        self.fail_sends(peer, error);
+        let waiting = self.receives.iter().filter(|(_, receiving)| match receiving.stage {
+            ReceiveStage::Posted => receiving.message.from == Some(peer),
+            ReceiveStage::ReceivingEager { from, .. } | ReceiveStage::Transferring { from, .. } => {
+                from == peer
+            }
+            ReceiveStage::Accepted { .. } => false,
+            ReceiveStage::Delivered(delivery) => delivery.peer == peer,
+        });
+        let waiting: Vec<u64> = waiting.map(|(&receive, _)| receive).collect();
+        for receive in waiting {
+            self.remove_posted(receive);
+            self.complete_delivered(receive);
+            self.complete_receive(receive, Err(error.clone()));
+        }
+        self.cancel_accepted_offers(peer, error);
+    }
+
+    /// Ends the receives that have their message and cannot tell its sender any more.
+    fn complete_all_delivered(&mut self, peer: Rank) {
+        let is_its = |stage| matches!(stage, ReceiveStage::Delivered(it) if it.peer == peer);
+        let receives = self.receives.iter().filter(|(_, receiving)| is_its(receiving.stage));
+        let receives: Vec<u64> = receives.map(|(&receive, _)| receive).collect();
+        receives.into_iter().for_each(|receive| self.complete_delivered(receive));
+    }
+
+    /// Ends what goes to a peer.
+    fn fail_sends(&mut self, peer: Rank, error: &Error) {
+        let sends = self.sends.iter().filter(|(_, sending)| sending.message.to == peer);
+        let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
+        sends.into_iter().for_each(|number| self.complete_send(number, Err(error.clone())));
+    }
+
+    /// What was asked of a peer does not come: a receive from any rank waits for the next message.
+    fn cancel_accepted_offers(&mut self, peer: Rank, error: &Error) {
+        let asked =
+            self.receives.iter().filter_map(|(&receive, receiving)| match receiving.stage {
+                ReceiveStage::Accepted { from, number } if from == peer => Some((receive, number)),
+                _ => None,
+            });
+        let mut asked: Vec<(u64, u64)> = asked.collect();
+        asked.sort_unstable();
+        for (receive, number) in asked {
+            if let Some(offer) = self.links[peer].received_rts.get_mut(&number) {
+                offer.receive = None;
+            }
+            match self.receives.get(&receive).and_then(|receiving| receiving.message.from) {
+                Some(_) => self.complete_receive(receive, Err(error.clone())),
+                None => self.match_receive(receive),
+            }
+        }
+    }
+}

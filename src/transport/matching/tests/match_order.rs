@@ -1,0 +1,84 @@
+//! What matches what.
+
+use super::test_ranks::{
+    NODE_SPREADS, NodeSpread, borrowed_buffer, create_ranks, read_bytes, receive_request,
+    send_request, test_payload,
+};
+use crate::base::dtype::DataType;
+use crate::base::error::ErrorKind;
+use crate::transport::matching::limits::MAX_OUTSTANDING;
+use crate::transport::{PointToPoint, ReceiveRequest};
+use std::sync::Arc;
+
+#[test]
+fn mismatched_message_stays_for_the_next_receive() {
+    for spread in NODE_SPREADS {
+        let members = create_ranks(spread, 2);
+        for (len, tag) in [(100, 1), (200_000, 2)] {
+            // Posted before and after it comes; too short, and of another type.
+            let short = receive_request(Some(0), Some(tag), len - 1);
+            let other =
+                ReceiveRequest { dtype: DataType::F32, ..receive_request(None, Some(tag), len) };
+            let early = members[1].post_receive(short);
+            let sent = members[0].post_send(send_request(1, tag, test_payload(4, len)));
+            let late = members[1].post_receive(other);
+            let (kind, text_of) = early.error();
+            assert_eq!(kind, ErrorKind::Mismatch);
+            for word in ["rank 0", &format!("tag {tag}"), &len.to_string(), &(len - 1).to_string()]
+            {
+                assert!(text_of.contains(word), "{text_of}");
+            }
+            let (kind, text_of) = late.error();
+            assert!(kind == ErrorKind::Mismatch && text_of.contains("f32"), "{text_of}");
+            assert_eq!(read_bytes(borrowed_buffer(&short)), vec![0; len - 1]);
+            assert_eq!(read_bytes(borrowed_buffer(&other)), vec![0; len]);
+            let fitting = receive_request(Some(0), None, len + 1);
+            assert_eq!(members[1].post_receive(fitting).wait().unwrap().bytes, len);
+            assert_eq!(read_bytes(borrowed_buffer(&fitting))[..len], test_payload(4, len));
+            sent.wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn messages_and_receives_match_in_order() {
+    let members = create_ranks(NodeSpread::TwoPerNode, 3);
+    let wanted =
+        [(Some(0), Some(1)), (None, Some(1)), (Some(0), None), (None, None), (Some(0), Some(1))];
+    let messages = wanted.map(|(from, tag)| receive_request(from, tag, 8));
+    let got = messages.map(|message| members[2].post_receive(message));
+    for turn in 0..5 {
+        members[0].post_send(send_request(2, 1, vec![turn; 8])).wait().unwrap();
+        // It is there before the next one is sent.
+        let receive = usize::from(turn);
+        assert_eq!(got[receive].wait().unwrap().tag, 1);
+        assert_eq!(read_bytes(borrowed_buffer(&messages[receive])), [turn; 8]);
+    }
+    // And the other way around: messages first.
+    for (tag, turn) in [(1, 0), (2, 1), (1, 2)] {
+        members[0].post_send(send_request(2, tag, vec![turn; 8])).wait().unwrap();
+    }
+    for (tag, turn) in [(Some(2), 1), (None, 0), (Some(1), 2)] {
+        let message = receive_request(None, tag, 8);
+        members[2].post_receive(message).wait().unwrap();
+        assert_eq!(read_bytes(borrowed_buffer(&message)), [turn; 8]);
+    }
+}
+
+#[test]
+fn invalid_or_excess_requests_are_refused() {
+    let members = create_ranks(NodeSpread::OneNode, 2);
+    let done = || Arc::new(super::test_ranks::TestCompletion::default());
+    let error = members[0].engine.send(send_request(2, 0, vec![]), done()).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("rank 2"));
+    let error = members[0].engine.receive(receive_request(Some(9), None, 0), done()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let message = receive_request(Some(1), Some(0), 1);
+    let all: Vec<_> = (0..MAX_OUTSTANDING).map(|_| members[0].post_receive(message)).collect();
+    let error = members[0].engine.receive(message, done()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    members[1].send(0, 0, vec![1]).unwrap();
+    all[0].wait().unwrap();
+    let one_more = members[0].post_receive(message);
+    assert!(one_more.get().is_none() && all[1].get().is_none());
+}

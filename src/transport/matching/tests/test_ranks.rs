@@ -1,0 +1,324 @@
+//! Ranks to test with, and messages whose memory outlives every test.
+
+use crate::base::buffer::{Dst, Src};
+use crate::base::deadline::Deadline;
+use crate::base::dtype::DataType;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank, WorldSize};
+use crate::sys::host;
+use crate::transport::inproc::{InprocDomain, InprocMesh};
+use crate::transport::matching::MatchingEngine;
+use crate::transport::matching::state::MatchingState;
+use crate::transport::shm::{ShmJoinConfig, ShmListener, ShmMember as Who};
+use crate::transport::{
+    Completion, Delivery, Endpoint, HeartbeatConfig, PeerName, PointToPoint, ReceiveBuffer,
+    ReceiveRequest, RegionGeometry, ReusePolicy, SendRequest, SharedDomain,
+};
+use crate::wait::WaitPolicy;
+use crate::wait::doorbell::Doorbell;
+use crate::wait::wait_until;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(super) const TEST_TIMEOUT_MS: u64 = 60_000;
+
+pub(super) const TEST_WAIT_POLICY: WaitPolicy =
+    WaitPolicy { spin_time: Duration::from_micros(50), is_oversubscribed: false };
+
+/// How ranks are spread over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeSpread {
+    /// All on one.
+    OneNode,
+    /// All on one, in a segment as between processes, of memory that is used again late.
+    OneSegment,
+    /// Each on its own.
+    NodePerRank,
+    /// Two on each.
+    TwoPerNode,
+}
+
+pub(super) const NODE_SPREADS: [NodeSpread; 4] =
+    [NodeSpread::OneNode, NodeSpread::OneSegment, NodeSpread::NodePerRank, NodeSpread::TwoPerNode];
+
+/// A rank.
+#[derive(Debug)]
+pub(super) struct TestRank {
+    pub(super) engine: MatchingEngine,
+    pub(super) endpoint: Option<Arc<dyn Endpoint>>,
+    pub(super) domain: Arc<dyn SharedDomain>,
+}
+
+pub(super) fn peer_name(rank: Rank) -> PeerName {
+    PeerName { rank, pid: host::pid(), host: "here".into() }
+}
+
+pub(super) fn test_geometry(ranks: WorldSize) -> RegionGeometry {
+    RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached }
+}
+
+/// The ranks of a new group.
+pub(super) fn create_ranks(spread: NodeSpread, ranks: WorldSize) -> Vec<TestRank> {
+    let group = host::random_nonce().unwrap();
+    let per_node = match spread {
+        NodeSpread::OneNode | NodeSpread::OneSegment => ranks,
+        NodeSpread::NodePerRank => 1,
+        NodeSpread::TwoPerNode => 2,
+    };
+    let domains = if spread == NodeSpread::OneSegment {
+        join_segment(group, ranks)
+    } else {
+        let join = |rank: Rank| {
+            let node = rank / per_node;
+            let last = ranks.min((node + 1) * per_node);
+            let peers: Vec<_> = (node * per_node..last).map(peer_name).collect();
+            let geometry = test_geometry(peers.len());
+            let domain =
+                InprocDomain::join(group, node, rank % per_node, peers, geometry, TEST_WAIT_POLICY);
+            let domain: Arc<dyn SharedDomain> = Arc::new(domain.unwrap());
+            domain
+        };
+        (0..ranks).map(join).collect()
+    };
+    let member = |(rank, domain): (Rank, Arc<dyn SharedDomain>)| {
+        let endpoint = (per_node < ranks).then(|| {
+            let names = (0..ranks).map(peer_name).collect();
+            let fabric =
+                InprocMesh::join(group, rank, names, Arc::clone(&domain), TEST_WAIT_POLICY)
+                    .unwrap();
+            let endpoint: Arc<dyn Endpoint> = Arc::new(fabric);
+            endpoint
+        });
+        let engine = match &endpoint {
+            Some(_) => MatchingEngine::new(Arc::clone(&domain), endpoint.clone(), true).unwrap(),
+            None => MatchingEngine::new_lazy(Arc::clone(&domain), true),
+        };
+        TestRank { engine, endpoint, domain }
+    };
+    domains.into_iter().enumerate().map(member).collect()
+}
+
+/// Domains over one segment, as processes have it.
+fn join_segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
+    let meetings: Vec<_> = (0..ranks).map(|_| ShmListener::listen().unwrap()).collect();
+    let peers: Arc<[PeerName]> = (0..ranks).map(peer_name).collect();
+    let member = |meeting: &ShmListener| Who {
+        socket: meeting.name().to_owned(),
+        nonce: host::random_nonce().unwrap(),
+    };
+    let members: Vec<_> = meetings.iter().map(member).collect();
+    let join = |(me, meeting): (Rank, ShmListener)| {
+        let (peers, members) = (Arc::clone(&peers), members.clone());
+        std::thread::Builder::new().spawn(move || {
+            let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
+            let (peers, members, deadline) = (&peers, &members, &deadline);
+            let vitals = HeartbeatConfig::default();
+            let party = ShmJoinConfig { group, peers, members, me, deadline, vitals };
+            let geometry =
+                RegionGeometry { reuse_policy: ReusePolicy::AfterEviction, ..test_geometry(ranks) };
+            let domain = meeting.join(&party, geometry, TEST_WAIT_POLICY, &|| None).unwrap();
+            let domain: Arc<dyn SharedDomain> = Arc::new(domain);
+            domain
+        })
+    };
+    let threads: Vec<_> = meetings.into_iter().enumerate().map(join).collect();
+    threads.into_iter().map(|thread| thread.unwrap().join().unwrap()).collect()
+}
+
+/// What has become of a message.
+#[derive(Debug, Default)]
+pub(super) struct TestCompletion {
+    value: Mutex<Option<Result<Delivery>>>,
+    allocated: Mutex<Option<Vec<u8>>>,
+    is_awaited: bool,
+    bell: Doorbell,
+}
+
+impl Completion for TestCompletion {
+    fn complete(&self, outcome: Result<Delivery>) {
+        let before = self.value.lock().unwrap().replace(outcome);
+        assert!(before.is_none(), "completed twice: {before:?}");
+        self.bell.notify();
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
+        *self.allocated.lock().unwrap() = Some(bytes);
+        self.complete(Ok(delivery));
+    }
+}
+
+impl TestCompletion {
+    /// The message, where the engine has made its memory.
+    pub(super) fn allocated_bytes(&self) -> Vec<u8> {
+        self.allocated.lock().unwrap().clone().expect("memory of the engine's")
+    }
+
+    pub(super) fn get(&self) -> Option<Result<Delivery>> {
+        self.value.lock().unwrap().clone()
+    }
+
+    /// Waits without attending: others make the progress.
+    pub(super) fn wait(&self) -> Result<Delivery> {
+        let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
+        wait_until(&self.bell, WaitPolicy::SLEEP_SOON, &deadline, || None, || self.get()).unwrap()
+    }
+
+    /// The kind of error and its text.
+    pub(super) fn error(&self) -> (ErrorKind, String) {
+        let error = self.wait().unwrap_err();
+        (error.kind(), error.message().to_owned())
+    }
+}
+
+/// Memory that is never freed.
+pub(super) fn leak_buffer(len: usize) -> Dst<'static> {
+    Dst::from(Box::leak(vec![0; len].into_boxed_slice()))
+}
+
+/// What is in it.
+pub(super) fn read_bytes(of: Dst<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; of.len()];
+    Dst::from(bytes.as_mut_slice()).copy_from(of.as_src());
+    bytes
+}
+
+/// What was lent to a receive.
+pub(super) fn borrowed_buffer(message: &ReceiveRequest) -> Dst<'static> {
+    match message.buffer {
+        ReceiveBuffer::Borrowed(bytes) => bytes,
+        ReceiveBuffer::Allocated { .. } => Dst::empty(),
+    }
+}
+
+/// The bytes of a message, other ones for each seed.
+pub(super) fn test_payload(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..len).map(next).collect()
+}
+
+pub(super) fn leak_bytes(bytes: Vec<u8>) -> Src<'static> {
+    Src::from(&*Box::leak(bytes.into_boxed_slice()))
+}
+
+pub(super) fn send_request(to: Rank, tag: u32, bytes: Vec<u8>) -> SendRequest {
+    let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
+    SendRequest {
+        to,
+        tag,
+        dtype: DataType::U8,
+        bytes: leak_bytes(bytes),
+        deadline,
+        is_synchronous: false,
+    }
+}
+
+pub(super) fn receive_request(from: Option<Rank>, tag: Option<u32>, len: usize) -> ReceiveRequest {
+    let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
+    ReceiveRequest { from, tag, dtype: DataType::U8, buffer: leak_buffer(len).into(), deadline }
+}
+
+/// A receive that takes messages of up to so many bytes.
+pub(super) fn allocating_receive(
+    from: Option<Rank>,
+    tag: Option<u32>,
+    most: usize,
+) -> ReceiveRequest {
+    ReceiveRequest {
+        buffer: ReceiveBuffer::Allocated { max_bytes: most },
+        ..receive_request(from, tag, 0)
+    }
+}
+
+impl TestRank {
+    pub(super) fn post_send(&self, message: SendRequest) -> Arc<TestCompletion> {
+        let outcome = Arc::new(TestCompletion::default());
+        self.engine.send(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    pub(super) fn post_receive(&self, message: ReceiveRequest) -> Arc<TestCompletion> {
+        let outcome = Arc::new(TestCompletion::default());
+        self.engine.receive(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    /// Of a caller that blocks.
+    pub(super) fn post_awaited_send(&self, message: SendRequest) -> Arc<TestCompletion> {
+        let outcome = Arc::new(TestCompletion { is_awaited: true, ..TestCompletion::default() });
+        self.engine.send(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    /// Of a caller that blocks.
+    pub(super) fn post_awaited_receive(&self, message: ReceiveRequest) -> Arc<TestCompletion> {
+        let outcome = Arc::new(TestCompletion { is_awaited: true, ..TestCompletion::default() });
+        self.engine.receive(message, outcome.clone()).unwrap();
+        outcome
+    }
+
+    /// Waits for a message and attends meanwhile.
+    pub(super) fn wait_with_progress(&self, outcome: &TestCompletion) -> Result<Delivery> {
+        let over = || outcome.get().is_some();
+        self.engine.progress_until(&over, &Deadline::after_ms(TEST_TIMEOUT_MS));
+        outcome.get().unwrap()
+    }
+
+    pub(super) fn send(&self, to: Rank, tag: u32, bytes: Vec<u8>) -> Result<Delivery> {
+        self.wait_with_progress(&self.post_send(send_request(to, tag, bytes)))
+    }
+
+    pub(super) fn receive(&self, from: Rank, tag: u32, len: usize) -> Result<Vec<u8>> {
+        let message = receive_request(Some(from), Some(tag), len);
+        let delivery = self.wait_with_progress(&self.post_receive(message))?;
+        Ok(read_bytes(borrowed_buffer(&message).slice(0, delivery.bytes)))
+    }
+}
+
+/// Does something to a member's engine.
+pub(super) fn with_state<T>(member: &TestRank, action: impl FnOnce(&mut MatchingState) -> T) -> T {
+    member.engine.core().unwrap().with_state(action)
+}
+
+/// Makes progress until something holds, by nobody else's doing.
+pub(super) fn progress_until(members: &[&TestRank], holds: impl Fn() -> bool) {
+    let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
+    while !holds() {
+        assert!(!limit.has_passed());
+        members.iter().for_each(|member| with_state(member, MatchingState::progress));
+    }
+}
+
+/// From here on, a rank does what the test has it do, and nothing else: as between two calls that
+/// attend, however long that takes.
+pub(super) fn stop_service(member: &TestRank) {
+    let core = member.engine.core().unwrap();
+    core.dismiss_service(&mut core.lock().delegation);
+}
+
+/// Has every rank do something on a thread of its own.
+pub(super) fn run_each_rank(members: Vec<TestRank>, action: impl Fn(Rank, &TestRank) + Sync) {
+    let act = &action;
+    std::thread::scope(|scope| {
+        let run = |(rank, member): (Rank, TestRank)| {
+            let thread = std::thread::Builder::new();
+            // Nobody leaves before all are through.
+            thread.spawn_scoped(scope, move || {
+                act(rank, &member);
+                member
+            })
+        };
+        let threads: Vec<_> = members.into_iter().enumerate().map(run).collect();
+        let all: Vec<_> = threads.into_iter().map(|thread| thread.unwrap().join()).collect();
+        assert!(all.iter().all(|one| one.is_ok()), "a rank failed");
+    });
+}

@@ -1,0 +1,108 @@
+//! The heartbeat of a rank among the processes of its host: its service thread beats for it,
+//! watches the pulses of the others, and says what its process is doing. A rank that stands still
+//! fails the domain.
+
+use super::{ShmDomainShared, liveness_socket};
+use crate::base::error::{Error, ErrorKind, RankFault, Result};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::transport::SharedDomain as _;
+use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
+use crate::wait::service::{self, Alarm, AlarmHandler};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// What beats for a rank.
+#[derive(Debug)]
+struct RankHeartbeat {
+    shared: Weak<ShmDomainShared>,
+    monitor: Mutex<HeartbeatMonitor>,
+}
+
+/// Begins to beat, and to watch.
+pub(super) fn start(shared: &Arc<ShmDomainShared>, rhythm: HeartbeatTiming) -> Result<()> {
+    // At once, so that the others watch this rank from now on.
+    shared.region.heartbeat(shared.rank).beat();
+    let now = Instant::now();
+    let monitor = Mutex::new(HeartbeatMonitor::new(rhythm, shared.peers.len(), now));
+    let alarm =
+        service::alarm(Arc::new(RankHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
+    // There before its time comes, since that is when it is set again.
+    lock(&shared.heartbeat_alarm).insert(alarm).set(Some(now));
+    Ok(())
+}
+
+/// Says what this process is doing, and wakes whoever has asked. On the service thread, which alone
+/// writes that.
+pub(super) fn publish_activity(shared: &ShmDomainShared) {
+    let region = &shared.region;
+    region.heartbeat(shared.rank).publish_activity(&shared.vitals.describe_activity(shared.group));
+    (0..shared.peers.len()).for_each(|peer| region.doorbell(peer).notify());
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the beating.
+pub(super) fn stop(shared: &ShmDomainShared) {
+    let alarm: Option<Alarm> = lock(&shared.heartbeat_alarm).take();
+    // Outside the lock, as that of the service thread is taken.
+    drop(alarm);
+}
+
+impl AlarmHandler for RankHeartbeat {
+    fn on_alarm(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let region = &shared.region;
+        let own = region.heartbeat(shared.rank);
+        own.beat();
+        own.publish_activity(&shared.vitals.describe_activity(shared.group));
+        let is_over = region.abort_record().is_set();
+        let heartbeat = |peer: Rank| {
+            let is_watched = !is_over && peer != shared.rank && !region.has_left(peer);
+            region.heartbeat(peer).beats().filter(|_| is_watched)
+        };
+        let mut monitor = lock(&self.monitor);
+        let silent = monitor.check_peers(Instant::now(), heartbeat);
+        let due = monitor.next_check();
+        drop(monitor);
+        if !silent.is_empty() {
+            fail_for_silence(&shared, &silent);
+        }
+        if let Some(alarm) = lock(&shared.heartbeat_alarm).as_ref() {
+            alarm.set(Some(due));
+        }
+    }
+}
+
+/// Fails the domain for those who are silent.
+fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
+    let describe = |&(rank, silence): &(Rank, Duration)| {
+        let pulse = shared.region.heartbeat(rank);
+        let mut text = format!(
+            "{} does not respond: no heartbeat for {:.1} s (stopped, swapped out, or its machine is overloaded); it {}",
+            shared.peers[rank],
+            silence.as_secs_f64(),
+            shared.region.describe_progress(rank)
+        );
+        let activity = pulse.last_activity();
+        if !activity.is_empty() {
+            text = format!("{text}, and said at last that its process {activity}");
+        }
+        text
+    };
+    let message = silent.iter().map(describe).collect::<Vec<_>>().join("; ");
+    crate::log!(LogLevel::Error, "{message}");
+    let error = Error::new(ErrorKind::PeerFailed, message);
+    let error = match silent.first() {
+        Some(&(rank, _)) => {
+            let name = &shared.peers[rank];
+            let is_stopped = liveness_socket::is_stopped(shared.stream(rank), name.pid);
+            let fault = if is_stopped { RankFault::Stopped } else { RankFault::Unreachable };
+            error.with_culprit(name.rank).with_fault(fault)
+        }
+        None => error,
+    };
+    shared.fail(&error);
+}

@@ -1,0 +1,278 @@
+//! One socket to each other rank of the host. A rank that leaves in order says so in the region,
+//! where that cannot be refused; the end of file without it is a death. On the socket a rank is
+//! only knocked for: when another one leaves, when it listens (`SharedDomain::notify`), and when it
+//! is asked what it does. There is one knock at a time in each direction, which the region notes
+//! too, so that a socket is never full and many knocks cost one system call.
+//!
+//! A process that forked without exec leaves its end open in the child, so the death of the process
+//! itself is watched too, where the kernel shows us the same process id that the peer has told.
+
+use super::{ShmDomainShared, heartbeat_monitor};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind, RankFault};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::sys::pidfd::PidFd;
+use crate::sys::poll::Interest;
+use crate::sys::{host, process_status, unix};
+use crate::transport::SharedDomain as _;
+use crate::wait::io;
+use crate::wait::service::{DescriptorHandler, WatchAction};
+use std::io::ErrorKind as Io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const NOTIFY: u8 = b'K';
+
+/// The connection to one peer, as the service thread watches it.
+#[derive(Debug)]
+pub(super) struct LivenessSocket {
+    shared: Arc<ShmDomainShared>,
+    peer: Rank,
+}
+
+/// The death of a peer's process, as the kernel reports it.
+#[derive(Debug)]
+struct ProcessExitHandler {
+    socket: Arc<LivenessSocket>,
+    process: PidFd,
+}
+
+impl LivenessSocket {
+    /// Those to all other ranks.
+    pub(super) fn for_all_peers(shared: &Arc<ShmDomainShared>) -> impl Iterator<Item = Arc<Self>> {
+        let others = (0..shared.peers.len()).filter(|&peer| peer != shared.rank);
+        others.map(|peer| Arc::new(Self { shared: Arc::clone(shared), peer }))
+    }
+
+    fn stream(&self) -> &UnixStream {
+        self.shared.stream(self.peer)
+    }
+
+    /// Something to watch that ends with the peer's process, where that is possible.
+    pub(super) fn exit_handler(self: &Arc<Self>) -> Option<Arc<dyn DescriptorHandler>> {
+        let process = verified_process(self.stream(), self.shared.peers[self.peer].pid)?;
+        Some(Arc::new(ProcessExitHandler { socket: Arc::clone(self), process }))
+    }
+
+    /// Reads what the peer has said so far; true once nothing more can come.
+    fn handle_input(&self) -> bool {
+        let shared = &self.shared;
+        let mut bytes = [0; 16];
+        loop {
+            match unix::receive(self.stream(), &mut bytes) {
+                Ok((0, _)) => return true,
+                Ok(_) => {
+                    // First: whoever knocks after this knocks again.
+                    shared.region.finish_wake_request(self.peer, shared.rank);
+                    if shared.region.heartbeat(shared.rank).take_activity_request() {
+                        heartbeat_monitor::publish_activity(shared);
+                    }
+                    self.check_departure();
+                    shared.listeners.notify_all();
+                }
+                Err(cause) if cause.kind() == Io::Interrupted => {}
+                Err(cause) => return cause.kind() != Io::WouldBlock,
+            }
+        }
+    }
+
+    /// Takes note if the peer has left in order; true if it has.
+    fn check_departure(&self) -> bool {
+        let shared = &self.shared;
+        if !shared.region.has_left(self.peer) {
+            return false;
+        }
+        if !shared.has_left[self.peer].swap(true, Ordering::AcqRel) {
+            shared.region.doorbell(shared.rank).notify();
+            shared.listeners.notify_all();
+        }
+        true
+    }
+
+    /// The peer can say nothing more: it has left, or it has died.
+    fn handle_end(&self) {
+        let shared = &self.shared;
+        if self.check_departure() {
+            return;
+        }
+        let name = &shared.peers[self.peer];
+        let doing = shared.region.describe_progress(self.peer);
+        let message = format!("{name} died; it {doing}");
+        crate::log!(LogLevel::Error, "{message}");
+        let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+        shared.fail(&error.with_fault(RankFault::Died));
+    }
+}
+
+/// The process at the other end of a connection, where the kernel shows us the same id that it has
+/// told.
+fn verified_process(stream: &UnixStream, reported_pid: u32) -> Option<PidFd> {
+    let (kernel_pid, _) = unix::peer_credentials(stream).ok()?;
+    if kernel_pid != reported_pid || reported_pid == host::pid() {
+        return None;
+    }
+    PidFd::open(i32::try_from(reported_pid).ok()?).ok()
+}
+
+/// Whether the kernel reports that the process at the other end of a connection is stopped.
+pub(super) fn is_stopped(stream: &UnixStream, reported_pid: u32) -> bool {
+    verified_process(stream, reported_pid).is_some() && process_status::is_stopped(reported_pid)
+}
+
+/// How long after its sockets a process itself ends.
+const PROCESS_EXIT_DELAY: Duration = Duration::from_millis(100);
+
+/// Whether a connection ended since the process at its other end did, as far as the kernel tells.
+pub(super) fn ended_with_process(stream: &UnixStream, reported_pid: u32) -> bool {
+    match verified_process(stream, reported_pid) {
+        Some(process) => {
+            let limit = Deadline::after(PROCESS_EXIT_DELAY);
+            io::ready_within(process.as_fd(), Interest::READ, &limit).unwrap_or(false)
+        }
+        // It has been waited for already, or cannot be seen.
+        None => {
+            unix::peer_credentials(stream).is_ok_and(|(seen, _)| seen == reported_pid)
+                && process_status::is_gone(reported_pid, None)
+        }
+    }
+}
+
+/// Tells the other ranks that this one leaves in order.
+pub(super) fn announce_departure(shared: &ShmDomainShared) {
+    if shared.region.has_left(shared.rank) {
+        return;
+    }
+    shared.region.mark_left(shared.rank);
+    (0..shared.peers.len())
+        .filter(|&peer| peer != shared.rank)
+        .for_each(|peer| notify(shared, peer));
+}
+
+/// Calls the listeners of a rank, in its process.
+pub(super) fn notify(shared: &ShmDomainShared, rank: Rank) {
+    if rank == shared.rank {
+        shared.listeners.notify_all();
+    } else if shared.region.begin_wake_request(shared.rank, rank) {
+        // A peer that is gone does not need it, and there is room for the one knock that waits.
+        drop(unix::send(shared.stream(rank), &[NOTIFY], None));
+    }
+}
+
+impl DescriptorHandler for LivenessSocket {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream().as_fd()
+    }
+
+    fn on_readable(&self) -> WatchAction {
+        if !self.handle_input() {
+            return WatchAction::Keep;
+        }
+        self.handle_end();
+        WatchAction::Done
+    }
+}
+
+impl DescriptorHandler for ProcessExitHandler {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    fn on_readable(&self) -> WatchAction {
+        // What it said before it died counts.
+        self.socket.handle_input();
+        self.socket.handle_end();
+        WatchAction::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::transport::shm::{ShmDomain, ShmJoinConfig, ShmListener, ShmMember};
+    use crate::transport::{
+        DoorbellListener, HeartbeatConfig, PeerName, RegionGeometry, ReusePolicy,
+    };
+    use crate::wait::{WaitPolicy, wait_until};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU64;
+
+    /// Two ranks that are threads.
+    fn pair() -> (ShmDomain, ShmDomain) {
+        let meetings = [0, 1].map(|_| ShmListener::listen().unwrap());
+        let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
+        let peers: Arc<[PeerName]> = [name(0), name(1)].into();
+        let member = |meeting: &ShmListener| ShmMember {
+            socket: meeting.name().to_owned(),
+            nonce: host::random_nonce().unwrap(),
+        };
+        let members: Vec<_> = meetings.iter().map(member).collect();
+        let group = host::random_nonce().unwrap();
+        let geometry =
+            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let deadline = Deadline::after_ms(30_000);
+        std::thread::scope(|scope| {
+            let join = |(me, meeting): (Rank, ShmListener)| {
+                let (peers, members, deadline) = (&peers, &members, &deadline);
+                let vitals = HeartbeatConfig::default();
+                let party = ShmJoinConfig { group, peers, members, me, deadline, vitals };
+                scope
+                    .spawn(move || meeting.join(&party, geometry, WaitPolicy::SLEEP_SOON, &|| None))
+            };
+            let threads = meetings.into_iter().enumerate().map(join).collect::<Vec<_>>();
+            let mut domains = threads.into_iter().map(|thread| thread.join().unwrap().unwrap());
+            (domains.next().unwrap(), domains.next().unwrap())
+        })
+    }
+
+    /// Holds the service thread up while somebody has the lock.
+    #[derive(Debug, Default)]
+    struct Slow(Mutex<()>, AtomicU64);
+
+    impl DoorbellListener for Slow {
+        fn on_doorbell(&self) {
+            self.1.fetch_add(1, Ordering::Release);
+            drop(self.0.lock().unwrap());
+        }
+    }
+
+    #[test]
+    fn peer_leaving_after_many_notifications_is_not_dead() {
+        let (leaver, stayer) = pair();
+        let slow = Arc::new(Slow::default());
+        let listener: Arc<dyn DoorbellListener> = slow.clone();
+        stayer.add_listener(Arc::downgrade(&listener));
+        let held = slow.0.lock().unwrap();
+        // More than a socket holds.
+        (0..5000).for_each(|_| leaver.notify_listeners(1));
+        drop(leaver);
+        drop(held);
+        let region = stayer.region();
+        let over = || (stayer.has_left(0) || stayer.failure().is_some()).then_some(());
+        let deadline = Deadline::after_ms(30_000);
+        wait_until(region.doorbell(1), WaitPolicy::SLEEP_SOON, &deadline, || None, over).unwrap();
+        assert_eq!(stayer.failure(), None);
+        assert!(stayer.has_left(0));
+    }
+
+    #[test]
+    fn every_notification_calls_the_listener() {
+        let (knocker, listening) = pair();
+        let slow = Arc::new(Slow::default());
+        let listener: Arc<dyn DoorbellListener> = slow.clone();
+        listening.add_listener(Arc::downgrade(&listener));
+        for _ in 0..1000 {
+            let before = slow.1.load(Ordering::Acquire);
+            knocker.notify_listeners(1);
+            let began = std::time::Instant::now();
+            while slow.1.load(Ordering::Acquire) == before {
+                assert!(began.elapsed().as_secs() < 30, "a knock is lost");
+                std::thread::yield_now();
+            }
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! How the processes of one host come to share a segment.
+//!
+//! Every rank listens on an abstract Unix socket whose random name it has published. Each rank
+//! connects to all lower ones and says who it is; the connections become the lifelines. The lowest
+//! rank then makes the segment and sends its descriptor with a mark in it; each member maps it,
+//! reads the mark, leaves its own, and says so; the maker reads that mark. Only what both have read
+//! counts as shared.
+
+use super::{ShmDomain, liveness_socket};
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorContext, ErrorKind, RankFault, Result};
+use crate::base::ids::{GroupId, Nonce, Rank};
+use crate::base::log::LogLevel;
+use crate::sys::shm::Segment;
+use crate::sys::{host, unix};
+use crate::transport::region::{Region, RegionGeometry};
+use crate::transport::{HeartbeatConfig, PeerName};
+use crate::wait::{WaitPolicy, io};
+use std::io::ErrorKind as Io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the names of sockets begin with.
+const SOCKET_NAME_PREFIX: &str = "libdist-";
+
+const MAGIC: [u8; 8] = *b"libdist1";
+const HELLO_BYTES: usize = 8 + 16 + 16 + 4;
+const SEGMENT: u8 = b'S';
+const MAPPED: u8 = b'M';
+
+/// How long somebody who has connected may take to say who it is.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long to wait in one go before asking whether the others still try.
+const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What is known of one rank of the host before they meet.
+#[derive(Clone, Debug)]
+pub struct ShmMember {
+    /// The name of its socket.
+    pub socket: String,
+    /// The nonce that it published.
+    pub nonce: Nonce,
+}
+
+/// A socket on which the other ranks of the host find this one.
+#[derive(Debug)]
+pub struct ShmListener {
+    listener: UnixListener,
+    name: String,
+}
+
+/// Who meets whom.
+#[derive(Debug)]
+pub struct ShmJoinConfig<'a> {
+    /// The group.
+    pub group: GroupId,
+    /// Who the ranks of the host are, in order.
+    pub peers: &'a Arc<[PeerName]>,
+    /// How they are found.
+    pub members: &'a [ShmMember],
+    /// This process's position among them.
+    pub me: Rank,
+    /// When they must have met.
+    pub deadline: &'a Deadline,
+    /// What they tell of themselves from then on.
+    pub vitals: HeartbeatConfig,
+}
+
+impl ShmListener {
+    /// Listens under a fresh name.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn listen() -> Result<Self> {
+        let name = Self::socket_name(host::random_nonce()?);
+        Ok(Self { listener: unix::listen(&name)?, name })
+    }
+
+    /// The name of the socket with this nonce.
+    pub fn socket_name(nonce: Nonce) -> String {
+        format!("{SOCKET_NAME_PREFIX}{nonce}")
+    }
+
+    /// The nonce in the name of a socket.
+    pub fn nonce_in_name(name: &str) -> Option<Nonce> {
+        Nonce::parse(name.strip_prefix(SOCKET_NAME_PREFIX)?)
+    }
+
+    /// The name to publish.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The socket, for those who look for this rank later.
+    pub fn into_listener(self) -> UnixListener {
+        self.listener
+    }
+
+    /// Meets the other members and shares a segment with them. `cancelled` is asked now and then
+    /// whether there is a reason not to wait any longer.
+    ///
+    /// # Errors
+    /// That reason; `Connection` or `Timeout` naming the member that could not be reached,
+    /// `OutOfMemory`, `System`.
+    pub fn join(
+        &self,
+        party: &ShmJoinConfig<'_>,
+        geometry: RegionGeometry,
+        wait_policy: WaitPolicy,
+        cancelled: &dyn Fn() -> Option<Error>,
+    ) -> Result<ShmDomain> {
+        let mut streams = party.connect_to_lower()?;
+        streams.extend(party.accept_higher(&self.listener, cancelled)?);
+        let len = geometry.bytes()?;
+        let segment = match party.me {
+            0 => Segment::create_sparse(len, geometry.initial_bytes()?)?,
+            _ => party.receive_segment(&streams, len)?,
+        };
+        let descriptor = segment.as_fd().try_clone_to_owned();
+        let descriptor = descriptor.map_err(|e| Error::system("duplicating a descriptor", &e))?;
+        let region = Region::new(geometry, Box::new(segment))?;
+        if party.me == 0 {
+            party.send_segment(&region, &descriptor, &streams)?;
+        } else {
+            party.confirm_mapping(&region, &streams)?;
+        }
+        ShmDomain::new(region, party, wait_policy, streams)
+    }
+}
+
+impl ShmJoinConfig<'_> {
+    fn name(&self, rank: Rank) -> &PeerName {
+        &self.peers[rank]
+    }
+
+    fn hello(&self) -> [u8; HELLO_BYTES] {
+        let mut hello = [0; HELLO_BYTES];
+        hello[..8].copy_from_slice(&MAGIC);
+        hello[8..24].copy_from_slice(&self.group.0);
+        hello[24..40].copy_from_slice(&self.members[self.me].nonce.0);
+        hello[40..].copy_from_slice(&u32::try_from(self.me).unwrap_or(u32::MAX).to_le_bytes());
+        hello
+    }
+
+    /// Connects to every lower rank.
+    fn connect_to_lower(&self) -> Result<Vec<(Rank, UnixStream)>> {
+        let greet = |rank: Rank| {
+            let stream = self.connect(rank)?;
+            let greeted = io::write_all(&stream, &self.hello(), None, self.deadline);
+            greeted.map_err(|error| self.connection_error(rank, &stream, "greeting it", error))?;
+            Ok((rank, stream))
+        };
+        (0..self.me).map(greet).collect()
+    }
+
+    fn connect(&self, rank: Rank) -> Result<UnixStream> {
+        let socket = &self.members[rank].socket;
+        loop {
+            let cause = match unix::connect(socket) {
+                Ok(stream) => return Ok(stream),
+                Err(cause) => cause,
+            };
+            // A full queue of connections empties as the peer accepts them.
+            if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
+                let who = self.name(rank);
+                let what = format!("cannot reach {who} through its Unix socket");
+                return Err(Error::connection(what, &cause).with_culprit(who.rank));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Accepts a connection from every higher rank. Whoever is none of them is dropped.
+    fn accept_higher(
+        &self,
+        listener: &UnixListener,
+        cancelled: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<(Rank, UnixStream)>> {
+        let mut streams: Vec<(Rank, UnixStream)> = Vec::new();
+        while streams.len() + self.me + 1 < self.members.len() {
+            let missing = || {
+                let is_missing = |r: &Rank| !streams.iter().any(|(rank, _)| rank == r);
+                let names = (self.me + 1..self.members.len()).filter(is_missing);
+                let names: Vec<_> = names.map(|rank| self.name(rank).to_string()).collect();
+                format!("waiting on this host for {}", names.join(", "))
+            };
+            let stream = match io::accept(listener, &self.deadline.capped(CANCEL_CHECK_INTERVAL)) {
+                Err(error) if error.kind() == ErrorKind::Timeout && !self.deadline.has_passed() => {
+                    cancelled().map_or(Ok(()), Err)?;
+                    continue;
+                }
+                outcome => outcome.context(missing)?,
+            };
+            match self.read_hello(&stream) {
+                Ok(rank) if !streams.iter().any(|&(known, _)| known == rank) => {
+                    streams.push((rank, stream));
+                }
+                Ok(rank) => {
+                    crate::log!(LogLevel::Warn, "a second connection for rank {rank} dropped")
+                }
+                Err(error) => crate::log!(LogLevel::Warn, "a stray connection dropped: {error}"),
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Reads who has connected.
+    fn read_hello(&self, stream: &UnixStream) -> Result<Rank> {
+        let (_, uid) = unix::peer_credentials(stream)?;
+        if uid != host::uid() && uid != 0 {
+            let message = format!("user {uid} is not user {}", host::uid());
+            return Err(Error::new(ErrorKind::Auth, message));
+        }
+        let mut hello = [0; HELLO_BYTES];
+        io::read_exact(stream, &mut hello, &self.deadline.capped(HELLO_TIMEOUT))?;
+        let rank = u32::from_le_bytes([hello[40], hello[41], hello[42], hello[43]]);
+        let rank = usize::try_from(rank).unwrap_or(usize::MAX);
+        let expected = rank > self.me
+            && rank < self.members.len()
+            && hello[..8] == MAGIC
+            && hello[8..24] == self.group.0
+            && hello[24..40] == self.members[rank].nonce.0;
+        if expected {
+            Ok(rank)
+        } else {
+            Err(Error::new(ErrorKind::Auth, "it is no rank of this group"))
+        }
+    }
+
+    /// The maker's part: sends the descriptor to all, then reads everybody's mark.
+    fn send_segment(
+        &self,
+        region: &Region,
+        segment: &OwnedFd,
+        streams: &[(Rank, UnixStream)],
+    ) -> Result<()> {
+        region.write_presence_nonce(0, presence_mark(&self.members[0]));
+        for (rank, stream) in streams {
+            io::write_all(stream, &[SEGMENT], Some(segment.as_fd()), self.deadline).map_err(
+                |error| self.connection_error(*rank, stream, "passing it the segment", error),
+            )?;
+        }
+        for (rank, stream) in streams {
+            let mut answer = [0];
+            io::read_exact(stream, &mut answer, self.deadline).map_err(|error| {
+                self.connection_error(
+                    *rank,
+                    stream,
+                    "waiting until it has mapped the segment",
+                    error,
+                )
+            })?;
+            self.check_presence_mark(region, *rank)?;
+        }
+        Ok(())
+    }
+
+    /// A member's part, first half: takes the segment from the maker.
+    fn receive_segment(&self, streams: &[(Rank, UnixStream)], len: usize) -> Result<Segment> {
+        let stream = creator_stream(streams)?;
+        let what = "waiting for its segment";
+        let descriptor = io::read_descriptor(stream, SEGMENT, self.deadline)
+            .map_err(|error| self.connection_error(0, stream, what, error))?;
+        Segment::open(descriptor, len).context(|| format!("the segment of {}", self.name(0)))
+    }
+
+    /// A member's part, second half: reads the maker's mark and leaves its own.
+    fn confirm_mapping(&self, region: &Region, streams: &[(Rank, UnixStream)]) -> Result<()> {
+        self.check_presence_mark(region, 0)?;
+        region.write_presence_nonce(self.me, presence_mark(&self.members[self.me]));
+        let stream = creator_stream(streams)?;
+        io::write_all(stream, &[MAPPED], None, self.deadline)
+            .map_err(|error| self.connection_error(0, stream, "answering it", error))
+    }
+
+    /// Why nothing more comes from a member: it died, or, as far as is known, has ended the
+    /// connection.
+    fn connection_error(&self, rank: Rank, stream: &UnixStream, step: &str, error: Error) -> Error {
+        let name = self.name(rank);
+        let has_closed = error.kind() == ErrorKind::Connection;
+        if has_closed && liveness_socket::ended_with_process(stream, name.pid) {
+            let message = format!("{name} died while the ranks of its host met");
+            let error = Error::new(ErrorKind::PeerFailed, message).with_culprit(name.rank);
+            return error.with_fault(RankFault::Died);
+        }
+        error.context(format_args!("{name}: {step}")).with_culprit(name.rank)
+    }
+
+    fn check_presence_mark(&self, region: &Region, rank: Rank) -> Result<()> {
+        if region.read_presence_nonce(rank) == presence_mark(&self.members[rank]) {
+            return Ok(());
+        }
+        let message = format!("the segment does not show the mark of {}", self.name(rank));
+        Err(Error::new(ErrorKind::Connection, message).with_culprit(self.name(rank).rank))
+    }
+}
+
+fn creator_stream(streams: &[(Rank, UnixStream)]) -> Result<&UnixStream> {
+    let stream = streams.iter().find(|(rank, _)| *rank == 0).map(|(_, stream)| stream);
+    stream.ok_or_else(|| Error::internal("no connection to the maker of the segment"))
+}
+
+/// A member's nonce as two words.
+fn presence_mark(member: &ShmMember) -> [u64; 2] {
+    let word = |from: usize| {
+        let bytes = &member.nonce.0[from..from + 8];
+        bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    [word(0), word(8)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::ReusePolicy;
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::process::{Child, Command, Stdio};
+
+    const CHILD_TEST: &str =
+        "transport::shm::segment_setup::tests::child_member_that_does_not_answer";
+    const SOCKET: &str = "DIST_TEST_SOCKET";
+    const HELLO: &str = "DIST_TEST_HELLO";
+    const HELLO_SENT: u8 = 1;
+
+    /// The second of two members, in a process of its own: says who it is, and leaves without
+    /// having mapped anything.
+    #[test]
+    #[ignore = "the body of another process"]
+    fn child_member_that_does_not_answer() {
+        let hello: Vec<u8> =
+            std::env::var(HELLO).unwrap().split(' ').map(|it| it.parse().unwrap()).collect();
+        let mut stream = unix::connect(&std::env::var(SOCKET).unwrap()).unwrap();
+        stream.set_nonblocking(false).unwrap();
+        // Until the first member knows it, until it may close the connection, and for ever.
+        let wait = || std::io::stdin().read_exact(&mut [0]).unwrap();
+        wait();
+        stream.write_all(&hello).unwrap();
+        std::io::stdout().write_all(&[HELLO_SENT]).unwrap();
+        std::io::stdout().flush().unwrap();
+        wait();
+        drop(stream);
+        wait();
+    }
+
+    /// What the first of two members says when the other, being told how to begin, does as `act`
+    /// has it.
+    fn error_of_first_member(act: impl FnOnce(&mut Child) + Send) -> Error {
+        let meeting = ShmListener::listen().unwrap();
+        let group = host::random_nonce().unwrap();
+        let members = [0, 1].map(|number| ShmMember {
+            socket: meeting.name().to_owned(),
+            nonce: Nonce([number; 16]),
+        });
+        let peers = |pid: u32| -> Arc<[PeerName]> {
+            [0, 1].map(|rank| PeerName { rank, pid, host: "here".into() }).into()
+        };
+        let deadline = Deadline::after_ms(30_000);
+        let party = |peers, me| ShmJoinConfig {
+            group,
+            peers,
+            members: &members,
+            me,
+            deadline: &deadline,
+            vitals: HeartbeatConfig::default(),
+        };
+        let nobody = peers(0);
+        let hello = party(&nobody, 1).hello().map(|byte| byte.to_string()).join(" ");
+        let mut other = Command::new(std::env::current_exe().unwrap())
+            .args([CHILD_TEST, "--exact", "--ignored"])
+            .envs([(SOCKET, meeting.name()), (HELLO, &hello)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let peers = peers(other.id());
+        let (meeting, party) = (&meeting, &party(&peers, 0));
+        let geometry =
+            RegionGeometry { ranks: 2, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
+        let error = std::thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                meeting.join(party, geometry, WaitPolicy::SLEEP_SOON, &|| None).map(drop)
+            });
+            act(&mut other);
+            first.join().unwrap().unwrap_err()
+        });
+        drop(other.kill());
+        other.wait().unwrap();
+        assert_eq!(error.culprit(), Some(1), "{error}");
+        error
+    }
+
+    fn let_child_continue(other: &mut Child) {
+        other.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn peer_death_during_segment_setup_is_reported() {
+        let error = error_of_first_member(|other| {
+            let_child_continue(other);
+            let sent = BufReader::new(other.stdout.take().unwrap()).skip_until(HELLO_SENT);
+            assert_ne!(sent.unwrap(), 0);
+            other.kill().unwrap();
+        });
+        assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
+        assert!(error.to_string().contains("died"), "{error}");
+    }
+
+    #[test]
+    fn closed_connection_during_setup_is_not_a_death() {
+        let error = error_of_first_member(|other| {
+            let_child_continue(other);
+            let_child_continue(other);
+        });
+        assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
+        assert!(!error.to_string().contains("died"), "{error}");
+    }
+}

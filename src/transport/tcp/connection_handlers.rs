@@ -1,0 +1,134 @@
+//! How connections come to their places in a mesh: those that others have made, and those that this
+//! rank has.
+
+use super::control::ControlConnection;
+use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
+use super::hello_reader::ExpectedPeers;
+use super::listener_registry::{ConnectionAcceptor, lock};
+use super::mesh::{OutgoingStream, TcpMeshShared, close_gracefully};
+use super::peer_connect::PeerConnectHandler;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::ids::Rank;
+use crate::base::log::LogLevel;
+use crate::sys::stream::SocketStream;
+use crate::transport::{Channel, StreamDirection};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl ConnectionAcceptor for TcpMeshShared {
+    fn check_hello(&self, hello: &Hello) -> Result<(), HelloRefusal> {
+        let Self { epoch, me, lanes, .. } = *self;
+        let (members, leaders) = (&self.members, &self.leaders);
+        ExpectedPeers { epoch, me, members, leaders, lanes }.check(hello)?;
+        let is_duplicate = match hello.purpose {
+            ConnectionPurpose::Stream(channel) => {
+                lock(&self.stream_pair(hello.from, channel).incoming).is_some()
+            }
+            ConnectionPurpose::Control => {
+                match lock(&self.control_connections).get(members[hello.from].node) {
+                    Some(line) => line.is_some(),
+                    None => return Err(HelloRefusal::IdentityMismatch),
+                }
+            }
+            ConnectionPurpose::Reconnect => return Err(HelloRefusal::IdentityMismatch),
+        };
+        if is_duplicate { Err(HelloRefusal::Duplicate) } else { Ok(()) }
+    }
+
+    fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>) {
+        let ConnectionPurpose::Stream(channel) = hello.purpose else {
+            // Ahead of what the line says.
+            drop(stream.send(&[ACCEPTED]));
+            return self.add_control_connection(hello.from, stream);
+        };
+        let slot = self.stream_pair(hello.from, channel);
+        let mut incoming = lock(&slot.incoming);
+        let refusal = match incoming.is_some() {
+            true => Some(HelloRefusal::Duplicate),
+            false => self.is_leaving.load(Ordering::Acquire).then_some(HelloRefusal::NoSuchRank),
+        };
+        if let Some(refusal) = refusal {
+            drop(incoming);
+            crate::log!(
+                LogLevel::Debug,
+                "a stream of {} is dropped: {refusal}",
+                self.name(hello.from)
+            );
+            drop(stream.send(&[refusal as u8]));
+            return stream.shutdown_write();
+        }
+        let reset_armed = stream.set_reset_on_close(true);
+        *incoming = Some(Arc::clone(&stream));
+        // Under the lock: it comes before the end of a stream that is given up at once.
+        drop(stream.send(&[ACCEPTED]));
+        drop(incoming);
+        let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
+        if let Err(cause) = reset_armed.and_then(watch) {
+            self.fail_all_nodes(&Error::system("watching a connection", &cause));
+        }
+        self.wake.raise();
+    }
+}
+
+impl PeerConnectHandler for TcpMeshShared {
+    fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>) {
+        let ConnectionPurpose::Stream(channel) = hello.purpose else {
+            return self.add_control_connection(hello.to, stream);
+        };
+        let mut out = lock(&self.stream_pair(hello.to, channel).outgoing);
+        if self.is_leaving.load(Ordering::Acquire) {
+            return close_gracefully(&stream);
+        }
+        let reset_armed = stream.set_reset_on_close(true);
+        *out = OutgoingStream::Open(Arc::clone(&stream));
+        drop(out);
+        let watch = |()| self.watch_stream(hello.to, channel, StreamDirection::Out, &stream);
+        if let Err(cause) = reset_armed.and_then(watch) {
+            self.fail_all_nodes(&Error::system("watching a connection", &cause));
+        }
+        self.wake.raise();
+    }
+
+    fn on_failed(&self, hello: &Hello, error: Error) {
+        let ConnectionPurpose::Stream(channel) = hello.purpose else {
+            lock(&self.connect_error).get_or_insert(error);
+            self.doorbell.notify();
+            return;
+        };
+        let mut out = lock(&self.stream_pair(hello.to, channel).outgoing);
+        if error.kind() == ErrorKind::PeerFailed {
+            *out = OutgoingStream::Unused;
+            self.mark_left(hello.to);
+        } else {
+            *out = OutgoingStream::Failed(error);
+        }
+        drop(out);
+        self.wake.raise();
+        if channel == Channel::PointToPoint {
+            self.messages.notify_peer(hello.to);
+        }
+    }
+}
+
+impl TcpMeshShared {
+    fn add_control_connection(&self, leader: Rank, stream: Arc<SocketStream>) {
+        let Some(shared) = self.weak.upgrade() else { return };
+        let connection = ControlConnection::open(&shared, leader, stream);
+        let node = self.members[leader].node;
+        let mut connections = lock(&self.control_connections);
+        if self.is_leaving.load(Ordering::Acquire) {
+            drop(connections);
+            return connection.close(self.me);
+        }
+        if let Some(entry) = connections.get_mut(node) {
+            *entry = Some(Arc::clone(&connection));
+        }
+        // Under the lock: whoever ends the lines ends one that has begun.
+        let started = connection.start_reading();
+        drop(connections);
+        if let Err(error) = started {
+            lock(&self.connect_error).get_or_insert(error);
+        }
+        self.doorbell.notify();
+    }
+}

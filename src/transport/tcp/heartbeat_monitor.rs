@@ -1,0 +1,69 @@
+//! The heartbeat between nodes: each leader beats on its control connections, and takes anything
+//! that comes on them as a sign of life. A leader that nothing is heard of for the limit is
+//! stopped, or cannot be reached: this fails the group, on both sides of a network that has parted.
+//! What stops inside a node is found by those of the node.
+
+use super::control::ControlConnection;
+use super::listener_registry::lock;
+use super::mesh::TcpMeshShared;
+use crate::base::error::{Error, ErrorKind, RankFault, Result};
+use crate::base::ids::Rank;
+use crate::transport::heartbeat::{HeartbeatMonitor, HeartbeatTiming};
+use crate::wait::service::{self, AlarmHandler};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// What beats for a leader.
+#[derive(Debug)]
+struct NodeHeartbeat {
+    shared: Weak<TcpMeshShared>,
+    monitor: Mutex<HeartbeatMonitor>,
+}
+
+/// Begins to beat on all connections there are and will be, and to watch them.
+pub(super) fn start(shared: &Arc<TcpMeshShared>, rhythm: HeartbeatTiming) -> Result<()> {
+    let now = Instant::now();
+    let monitor = Mutex::new(HeartbeatMonitor::new(rhythm, shared.leaders.len(), now));
+    let alarm =
+        service::alarm(Arc::new(NodeHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
+    // There before its time comes, since that is when it is set again.
+    shared.heartbeat_alarm.get_or_init(|| alarm).set(Some(now));
+    Ok(())
+}
+
+impl AlarmHandler for NodeHeartbeat {
+    fn on_alarm(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let connections: Vec<Option<Arc<ControlConnection>>> =
+            lock(&shared.control_connections).clone();
+        connections.iter().flatten().for_each(|line| line.send_heartbeat());
+        let is_over = shared.domain.region().abort_record().is_set();
+        let receive_count =
+            |node: usize| connections.get(node)?.as_ref()?.heartbeat_count().filter(|_| !is_over);
+        let mut monitor = lock(&self.monitor);
+        let silent = monitor.check_peers(Instant::now(), receive_count);
+        let due = monitor.next_check();
+        drop(monitor);
+        if !silent.is_empty() {
+            shared.fail_all_nodes(&silence_error(&shared, &silent));
+        }
+        if let Some(alarm) = shared.heartbeat_alarm.get() {
+            alarm.set(Some(due));
+        }
+    }
+}
+
+/// Nothing is heard of the leaders of these nodes.
+fn silence_error(shared: &TcpMeshShared, silent: &[(usize, Duration)]) -> Error {
+    let leader = |node: usize| -> Rank { shared.leaders[node] };
+    let describe = |&(node, silence): &(usize, Duration)| {
+        let name = shared.name(leader(node));
+        format!(
+            "{name} does not respond: nothing heard of it for {:.1} s (its host cannot be reached, or it is stopped or overloaded)",
+            silence.as_secs_f64()
+        )
+    };
+    let message = silent.iter().map(describe).collect::<Vec<_>>().join("; ");
+    let error = Error::new(ErrorKind::PeerFailed, message).with_fault(RankFault::Unreachable);
+    silent.first().into_iter().fold(error, |error, &(node, _)| error.with_culprit(leader(node)))
+}

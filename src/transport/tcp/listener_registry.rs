@@ -1,0 +1,510 @@
+//! The process's door: its listening sockets, one for each address, whatever the number of its
+//! groups, and who is behind it. The service thread accepts, reads the hello of each newcomer, and
+//! hands the connection to the rank that is meant. Whoever says something else, or nothing in time,
+//! is dropped.
+
+use super::hello::{ConnectionPurpose, Hello, HelloRefusal, WELCOME};
+use super::hello_reader::{HelloReadState, HelloReader};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{GroupId, Rank};
+use crate::base::log::LogLevel;
+use crate::sys::stream::SocketStream;
+use crate::sys::{host, limits, poll, socket};
+use crate::wait::service::{
+    self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
+};
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
+use std::io::ErrorKind as Io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a newcomer may take to introduce itself.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most that may be about to, and their share of the descriptors; the oldest goes when another
+/// one comes.
+const MAX_UNIDENTIFIED: usize = 1024;
+const DESCRIPTOR_DIVISOR: u64 = 4;
+/// How long one whose hello was right may take to confirm it: longer than it tries itself, since it
+/// goes by what it was told.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many connections one call accepts.
+const ACCEPTS_PER_WAKEUP: usize = 64;
+/// How long nothing is accepted after the system had no descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Who takes connections: a rank of a group.
+pub(super) trait ConnectionAcceptor: Send + Sync + Debug {
+    /// Whether this one is expected.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_hello(&self, hello: &Hello) -> std::result::Result<(), HelloRefusal>;
+
+    /// Takes over a connection on which both sides have been checked, and tells the other side so,
+    /// or that it is not taken. Called on the service thread.
+    fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>);
+}
+
+/// Whom a connection is for.
+type ListenerKey = (GroupId, Rank);
+
+/// The door.
+#[derive(Debug)]
+pub(super) struct ListenerRegistry {
+    /// A forked child has a copy, and none of its threads.
+    pid: u32,
+    inner: Arc<ListenerRegistryInner>,
+}
+
+#[derive(Debug)]
+struct ListenerRegistryInner {
+    state: Mutex<ListenerState>,
+    /// How many may be about to introduce themselves.
+    max_unidentified: usize,
+}
+
+#[derive(Debug, Default)]
+struct ListenerState {
+    sockets: Vec<ListeningSocket>,
+    acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
+    /// Those for whom connections of [`ConnectionPurpose::Reconnect`] are.
+    reconnect_acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
+    /// In the order of their coming.
+    unidentified: VecDeque<(Instant, Arc<IncomingConnection>)>,
+    /// Those whose hello was right, in the order of that. Nobody else's coming drops them.
+    unconfirmed: VecDeque<(Instant, Arc<IncomingConnection>)>,
+    resume_accept_at: Option<Instant>,
+    alarm: Option<Alarm>,
+}
+
+/// One listening socket.
+#[derive(Debug)]
+struct ListeningSocket {
+    address: SocketAddr,
+    watch: DescriptorWatch,
+}
+
+static LISTENER_REGISTRY: Mutex<Weak<ListenerRegistry>> = Mutex::new(Weak::new());
+
+impl ListenerRegistry {
+    /// The door, with a socket for each of these addresses (whose ports do not count); on ports of
+    /// the range, if one is given.
+    ///
+    /// # Errors
+    /// `Connection` where no port of the range is free, `System`.
+    pub(super) fn listen_on(
+        addresses: &[SocketAddr],
+        ports: Option<&RangeInclusive<u16>>,
+    ) -> Result<Arc<Self>> {
+        let mut known = lock(&LISTENER_REGISTRY);
+        let existing = known.upgrade().filter(|door| door.pid == host::pid());
+        let registry = match existing {
+            Some(door) => door,
+            None => Arc::new(Self::without_sockets()?),
+        };
+        for address in addresses {
+            registry.inner.listen(*address, ports)?;
+        }
+        *known = Arc::downgrade(&registry);
+        Ok(registry)
+    }
+
+    fn without_sockets() -> Result<Self> {
+        let share = limits::max_open_files()? / DESCRIPTOR_DIVISOR;
+        let max_unidentified =
+            usize::try_from(share).unwrap_or(usize::MAX).clamp(1, MAX_UNIDENTIFIED);
+        let inner = Arc::new(ListenerRegistryInner { state: Mutex::default(), max_unidentified });
+        let alarm = service::alarm(Arc::new(HandshakeTimeout(Arc::downgrade(&inner))))?;
+        inner.state().alarm = Some(alarm);
+        Ok(Self { pid: host::pid(), inner })
+    }
+
+    /// The port that is listened on at an address.
+    pub(super) fn port(&self, ip: IpAddr) -> Option<u16> {
+        let state = self.inner.state();
+        state.sockets.iter().find(|open| open.address.ip() == ip).map(|open| open.address.port())
+    }
+
+    /// From now on, connections for this rank of this group are the guest's.
+    ///
+    /// # Errors
+    /// `Internal` where there is such a guest.
+    pub(super) fn register(
+        &self,
+        key: ListenerKey,
+        acceptor: Weak<dyn ConnectionAcceptor>,
+    ) -> Result<()> {
+        let mut state = self.inner.state();
+        if state.acceptors.get(&key).is_some_and(|guest| guest.strong_count() > 0) {
+            let (group, rank) = key;
+            let message = format!("rank {rank} of group {group} is in this process twice");
+            return Err(Error::internal(message));
+        }
+        state.acceptors.insert(key, acceptor);
+        Ok(())
+    }
+
+    /// From now on, connections for what this rank of this group is after the group's failure are
+    /// the guest's. It is forgotten when it is gone.
+    pub(super) fn register_reconnect(
+        &self,
+        key: ListenerKey,
+        acceptor: Weak<dyn ConnectionAcceptor>,
+    ) {
+        let mut state = self.inner.state();
+        state.reconnect_acceptors.retain(|_, known| known.strong_count() > 0);
+        state.reconnect_acceptors.insert(key, acceptor);
+    }
+
+    /// Ends what [`ListenerRegistry::register`] began.
+    pub(super) fn unregister(&self, key: ListenerKey) {
+        self.inner.state().acceptors.remove(&key);
+    }
+}
+
+impl Drop for ListenerRegistry {
+    fn drop(&mut self) {
+        // Outside the lock: what is watched looks at the state too.
+        let state = std::mem::take(&mut *self.inner.state());
+        let all = state.unidentified.iter().chain(&state.unconfirmed);
+        all.for_each(|(_, newcomer)| newcomer.stop_watching());
+    }
+}
+
+impl ListenerRegistryInner {
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
+        lock(&self.state)
+    }
+
+    fn listen(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        ports: Option<&RangeInclusive<u16>>,
+    ) -> Result<()> {
+        if self.state().sockets.iter().any(|open| open.address.ip() == address.ip()) {
+            return Ok(());
+        }
+        let listener = listen(address, ports)?;
+        let local = listener.local_addr();
+        let address = local.map_err(|cause| Error::system("getsockname", &cause))?;
+        let watch =
+            service::watch(Arc::new(AcceptHandler { listener, registry: Arc::downgrade(self) }))?;
+        self.state().sockets.push(ListeningSocket { address, watch });
+        Ok(())
+    }
+
+    fn add_incoming(self: &Arc<Self>, stream: SocketStream, from: SocketAddr) {
+        let stream = Arc::new(stream);
+        let inner = Arc::downgrade(self);
+        let incoming = IncomingConnection {
+            stream,
+            remote_address: from,
+            registry: inner,
+            handshake: Mutex::default(),
+        };
+        let incoming = Arc::new(incoming);
+        match service::watch(incoming.clone()) {
+            Ok(watch) => lock(&incoming.handshake).watch = Some(watch),
+            Err(error) => {
+                crate::log!(LogLevel::Warn, "a connection from {from} is dropped: {error}");
+                return;
+            }
+        }
+        let mut state = self.state();
+        state.unidentified.push_back((Instant::now() + HELLO_TIMEOUT, incoming));
+        let oldest = match state.unidentified.len() > self.max_unidentified {
+            true => state.unidentified.pop_front(),
+            false => None,
+        };
+        state.update_alarm();
+        drop(state);
+        if let Some((_, newcomer)) = oldest {
+            newcomer.reject("more have come than can be looked after");
+        }
+    }
+
+    fn pause_accepting(&self) {
+        let mut state = self.state();
+        state.sockets.iter().for_each(|open| open.watch.pause());
+        state.resume_accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+        state.update_alarm();
+    }
+
+    fn remove_incoming(&self, newcomer: &IncomingConnection) {
+        let is_other = |(_, other): &(Instant, Arc<IncomingConnection>)| {
+            !std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
+        };
+        let mut state = self.state();
+        state.unidentified.retain(is_other);
+        state.unconfirmed.retain(is_other);
+    }
+
+    /// Its hello was right.
+    fn mark_unconfirmed(&self, newcomer: &IncomingConnection) {
+        let is_it = |(_, other): &(Instant, Arc<IncomingConnection>)| {
+            std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
+        };
+        let mut state = self.state();
+        let index = state.unidentified.iter().position(is_it);
+        if let Some((_, newcomer)) = index.and_then(|at| state.unidentified.remove(at)) {
+            state.unconfirmed.push_back((Instant::now() + CONFIRM_TIMEOUT, newcomer));
+            state.update_alarm();
+        }
+    }
+}
+
+impl ListenerState {
+    fn update_alarm(&self) {
+        let [newcomer, greeted] = [&self.unidentified, &self.unconfirmed];
+        let [newcomer, greeted] = [newcomer, greeted].map(|list| list.front().map(|&(by, _)| by));
+        if let Some(alarm) = &self.alarm {
+            alarm.set([newcomer, greeted, self.resume_accept_at].into_iter().flatten().min());
+        }
+    }
+
+    /// Those whose time is over.
+    fn take_expired(&mut self, now: Instant) -> Vec<Arc<IncomingConnection>> {
+        let lists = [&mut self.unidentified, &mut self.unconfirmed];
+        let late = lists.into_iter().flat_map(|list| {
+            let late = list.iter().take_while(|(by, _)| *by <= now).count();
+            list.drain(..late).map(|(_, newcomer)| newcomer)
+        });
+        late.collect()
+    }
+}
+
+/// Listens on a free port.
+fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<TcpListener> {
+    let listen_error = |address: SocketAddr, cause: &std::io::Error| {
+        Error::system(format_args!("listening on {}", address.ip()), cause)
+    };
+    let Some(ports) = ports else {
+        address.set_port(0);
+        return socket::listen(address).map_err(|cause| listen_error(address, &cause));
+    };
+    // The ranks of a host begin at different places.
+    let count = u32::from(ports.end() - ports.start()) + 1;
+    let first = host::pid() % count;
+    for turn in 0..count {
+        let offset = u16::try_from((first + turn) % count).unwrap_or(0);
+        address.set_port(ports.start() + offset);
+        match socket::listen(address) {
+            Err(cause) if cause.kind() == Io::AddrInUse => {}
+            outcome => return outcome.map_err(|cause| listen_error(address, &cause)),
+        }
+    }
+    let message = format!(
+        "all {count} ports of DIST_PORT_RANGE={}-{} are in use at {}: each process of a host needs one for each \
+         address; widen the range",
+        ports.start(),
+        ports.end(),
+        address.ip()
+    );
+    Err(Error::new(ErrorKind::Connection, message))
+}
+
+/// A listening socket, as the service thread watches it.
+#[derive(Debug)]
+struct AcceptHandler {
+    listener: TcpListener,
+    registry: Weak<ListenerRegistryInner>,
+}
+
+impl DescriptorHandler for AcceptHandler {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn on_readable(&self) -> WatchAction {
+        let Some(inner) = self.registry.upgrade() else { return WatchAction::Done };
+        for _ in 0..ACCEPTS_PER_WAKEUP {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    inner.add_incoming(SocketStream::from_nonblocking_tcp(stream), from)
+                }
+                Err(cause) if cause.kind() == Io::WouldBlock => break,
+                Err(cause) if socket::is_resource_shortage(&cause) => {
+                    crate::log!(LogLevel::Warn, "a peer has to wait: {cause} (see ulimit -n)");
+                    inner.pause_accepting();
+                    break;
+                }
+                Err(cause) if poll::has_hung_up(self.listener.as_fd()) => {
+                    crate::log!(LogLevel::Error, "nobody can connect any more: {cause}");
+                    return WatchAction::Done;
+                }
+                // The peer gave up before it was accepted.
+                Err(cause) => crate::log!(LogLevel::Debug, "accept: {cause}"),
+            }
+        }
+        WatchAction::Keep
+    }
+}
+
+/// Drops newcomers that are late, and opens the door again after a shortage.
+#[derive(Debug)]
+struct HandshakeTimeout(Weak<ListenerRegistryInner>);
+
+impl AlarmHandler for HandshakeTimeout {
+    fn on_alarm(&self) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let now = Instant::now();
+        let mut state = inner.state();
+        let late = state.take_expired(now);
+        if state.resume_accept_at.is_some_and(|at| at <= now) {
+            state.resume_accept_at = None;
+            let read = poll::Interest::READ;
+            state.sockets.iter().for_each(|open| open.watch.set_interest(read));
+        }
+        state.update_alarm();
+        drop(state);
+        late.iter().for_each(|it| it.reject("it did not introduce itself in time"));
+    }
+}
+
+/// Somebody who has connected.
+#[derive(Debug)]
+struct IncomingConnection {
+    stream: Arc<SocketStream>,
+    remote_address: SocketAddr,
+    registry: Weak<ListenerRegistryInner>,
+    handshake: Mutex<IncomingHandshake>,
+}
+
+/// What it has said so far.
+#[derive(Debug, Default)]
+struct IncomingHandshake {
+    watch: Option<DescriptorWatch>,
+    hello_reader: HelloReader,
+    /// Checked, answered, and not confirmed yet.
+    verified: Option<(Hello, Weak<dyn ConnectionAcceptor>)>,
+}
+
+/// What became of a newcomer.
+enum HandshakeOutcome {
+    /// It has not said all.
+    Incomplete,
+    /// It is whom it says it is.
+    Accepted(Hello, Arc<dyn ConnectionAcceptor>),
+    /// It closed the connection.
+    Closed,
+    Refused(HelloRefusal),
+}
+
+impl IncomingConnection {
+    /// Ends the watch.
+    fn stop_watching(&self) {
+        let watch = lock(&self.handshake).watch.take();
+        drop(watch);
+    }
+
+    fn reject(&self, why: impl std::fmt::Display) {
+        self.stop_watching();
+        crate::log!(LogLevel::Warn, "a connection from {} is dropped: {why}", self.remote_address);
+    }
+
+    fn read_handshake(&self, registry: &ListenerRegistryInner) -> HandshakeOutcome {
+        let mut handshake = lock(&self.handshake);
+        loop {
+            let received = match self.stream.receive(handshake.hello_reader.free_space()) {
+                Ok(0) => return HandshakeOutcome::Closed,
+                Ok(got) => got,
+                Err(cause) if is_transient(&cause) => return HandshakeOutcome::Incomplete,
+                Err(_) => return HandshakeOutcome::Closed,
+            };
+            match handshake.hello_reader.advance(received) {
+                Ok(HelloReadState::Incomplete) => {}
+                Ok(HelloReadState::Hello(hello)) => match self.answer_hello(registry, &hello) {
+                    Ok(guest) => {
+                        handshake.verified = Some((hello, guest));
+                        registry.mark_unconfirmed(self);
+                    }
+                    Err(refusal) => return HandshakeOutcome::Refused(refusal),
+                },
+                Ok(HelloReadState::Confirmed) => {
+                    let Some((hello, guest)) = handshake.verified.take() else {
+                        return HandshakeOutcome::Refused(HelloRefusal::UnknownProtocol);
+                    };
+                    // The group may have been left meanwhile.
+                    return guest
+                        .upgrade()
+                        .map_or(HandshakeOutcome::Refused(HelloRefusal::NoSuchRank), |guest| {
+                            HandshakeOutcome::Accepted(hello, guest)
+                        });
+                }
+                Err(refusal) => return HandshakeOutcome::Refused(refusal),
+            }
+        }
+    }
+
+    /// Checks a hello and answers it.
+    fn answer_hello(
+        &self,
+        registry: &ListenerRegistryInner,
+        hello: &Hello,
+    ) -> std::result::Result<Weak<dyn ConnectionAcceptor>, HelloRefusal> {
+        let key = (hello.group, hello.to);
+        let acceptor = {
+            let state = registry.state();
+            let is_reconnect = hello.purpose == ConnectionPurpose::Reconnect;
+            let acceptors =
+                if is_reconnect { &state.reconnect_acceptors } else { &state.acceptors };
+            acceptors.get(&key).and_then(Weak::upgrade)
+        };
+        let acceptor = acceptor.ok_or(HelloRefusal::NoSuchRank)?;
+        acceptor.check_hello(hello)?;
+        let answer = [&[WELCOME][..], &hello.expected_answer().encode()].concat();
+        // A new connection has room for it; one that has not is broken, and will say so.
+        drop(self.stream.send(&answer));
+        Ok(Arc::downgrade(&acceptor))
+    }
+}
+
+impl DescriptorHandler for IncomingConnection {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn on_readable(&self) -> WatchAction {
+        let Some(inner) = self.registry.upgrade() else { return WatchAction::Done };
+        let outcome = self.read_handshake(&inner);
+        if matches!(outcome, HandshakeOutcome::Incomplete) {
+            return WatchAction::Keep;
+        }
+        inner.remove_incoming(self);
+        match outcome {
+            HandshakeOutcome::Accepted(hello, guest) => {
+                // Whoever takes it may watch it too.
+                self.stop_watching();
+                guest.accept_connection(&hello, Arc::clone(&self.stream));
+            }
+            HandshakeOutcome::Refused(refusal) => {
+                drop(self.stream.send(&[refusal as u8]));
+                if refusal == HelloRefusal::NoSuchRank {
+                    self.stop_watching();
+                    crate::log!(
+                        LogLevel::Debug,
+                        "a connection from {} is dropped: {refusal}",
+                        self.remote_address
+                    );
+                } else {
+                    self.reject(refusal);
+                }
+            }
+            HandshakeOutcome::Closed | HandshakeOutcome::Incomplete => self.stop_watching(),
+        }
+        WatchAction::Done
+    }
+}
+
+/// Whether trying again later is all that is needed.
+pub(super) fn is_transient(cause: &std::io::Error) -> bool {
+    matches!(cause.kind(), Io::WouldBlock | Io::Interrupted)
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,130 @@
+//! What ranks of other nodes are doing elsewhere, for the message of an operation that has waited
+//! for them in vain. A leader asks the leader of their node; whoever is none lets its leader speak
+//! first.
+
+use super::control::ControlConnection;
+use super::control_frame::ControlFrame;
+use super::listener_registry::lock;
+use super::mesh::{LabelQuery, TcpMeshShared};
+use crate::base::deadline::Deadline;
+use crate::base::ids::Rank;
+use crate::base::label::Label;
+use crate::transport::heartbeat;
+use crate::wait::{WaitPolicy, wait_until};
+use std::time::Duration;
+
+/// How long a rank that found a mismatch waits for the labels of another node, or for its leader's
+/// report.
+const LABEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl TcpMeshShared {
+    /// This rank's domain knows a rank under this number.
+    fn domain_rank(&self, rank: Rank) -> Option<Rank> {
+        let domain = self.domain.as_ref();
+        (0..domain.size()).find(|&local| domain.peer(local).rank == rank)
+    }
+
+    /// See [`Endpoint::query_activity`](crate::transport::Endpoint::ask).
+    pub(super) fn query_activity(&self, ranks: &[Rank]) -> Vec<Option<String>> {
+        let remote: Vec<Rank> =
+            ranks.iter().copied().filter(|&rank| self.domain_rank(rank).is_none()).collect();
+        if self.is_leader {
+            lock(&self.activity_answers).extend(remote.iter().map(|&rank| (rank, None)));
+            let lines = lock(&self.control_connections).clone();
+            for &rank in &remote {
+                if let Some(Some(line)) = lines.get(self.members[rank].node) {
+                    line.send(&ControlFrame::AskActivity(rank));
+                }
+            }
+        }
+        let (limit, near) = (
+            Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT),
+            ranks.iter().filter_map(|&rank| self.domain_rank(rank)).collect::<Vec<_>>(),
+        );
+        let mut near = self.domain.query_activities(&near).into_iter();
+        if !remote.is_empty() {
+            let all_answered = || {
+                (self.is_leader && lock(&self.activity_answers).values().all(Option::is_some))
+                    .then_some(())
+            };
+            // Who has answered until then has answered.
+            drop(wait_until(
+                &self.doorbell,
+                WaitPolicy::SLEEP_SOON,
+                &limit,
+                || self.domain.failure(),
+                all_answered,
+            ));
+        }
+        let mut answers = std::mem::take(&mut *lock(&self.activity_answers));
+        let answer = |&rank: &Rank| match self.domain_rank(rank) {
+            Some(_) => near.next().flatten(),
+            None if self.is_leader => answers.remove(&rank).flatten(),
+            // It has not been asked.
+            None => Some(String::new()),
+        };
+        ranks.iter().map(answer).collect()
+    }
+
+    /// See [`Endpoint::labels`](crate::transport::Endpoint::labels). A rank that is not a leader
+    /// cannot ask other nodes: its leader, which takes part in the same operation, finds the
+    /// mismatch too, and reports it first.
+    pub(super) fn query_labels(&self, rank: Rank, sequence: u64) -> Vec<Label> {
+        if let Some(local) = self.domain_rank(rank) {
+            return self.domain.region().labels(local).labels_of(sequence);
+        }
+        *lock(&self.label_query) = Some(LabelQuery { rank, sequence, labels: None });
+        let line = lock(&self.control_connections).get(self.members[rank].node).cloned().flatten();
+        if let Some(line) = line.filter(|_| self.is_leader) {
+            line.send(&ControlFrame::AskLabels(rank, sequence));
+        }
+        let answered = || {
+            let asked = lock(&self.label_query);
+            asked.as_ref().is_none_or(|asked| asked.labels.is_some()).then_some(())
+        };
+        let limit = Deadline::after(LABEL_TIMEOUT);
+        drop(wait_until(
+            &self.doorbell,
+            WaitPolicy::SLEEP_SOON,
+            &limit,
+            || self.domain.failure(),
+            answered,
+        ));
+        let asked = lock(&self.label_query).take();
+        asked.and_then(|asked| asked.labels).unwrap_or_default()
+    }
+
+    /// Another leader asks for the labels of an operation of a rank of this node.
+    pub(super) fn answer_label_query(&self, rank: Rank, sequence: u64, line: &ControlConnection) {
+        if let Some(local) = self.domain_rank(rank) {
+            let labels = self.domain.region().labels(local).labels_of(sequence);
+            line.try_send(&ControlFrame::Labels(rank, sequence, labels));
+        }
+    }
+
+    /// Another leader answers; an answer without a question is dropped.
+    pub(super) fn store_label_answer(&self, rank: Rank, sequence: u64, labels: Vec<Label>) {
+        let mut asked = lock(&self.label_query);
+        if let Some(asked) = asked.as_mut().filter(|it| (it.rank, it.sequence) == (rank, sequence))
+        {
+            asked.labels = Some(labels);
+        }
+        drop(asked);
+        self.doorbell.notify();
+    }
+
+    /// Another leader asks what a rank of this node does.
+    pub(super) fn answer_activity_query(&self, rank: Rank, line: &ControlConnection) {
+        if let Some(local) = self.domain_rank(rank) {
+            line.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
+        }
+    }
+
+    /// Another leader tells; what nobody has asked for is not kept.
+    pub(super) fn store_activity_answer(&self, rank: Rank, text: String) {
+        if let Some(answer) = lock(&self.activity_answers).get_mut(&rank) {
+            *answer = Some(text);
+            self.doorbell.notify();
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Reaching a peer: its addresses one after another, and on the first connection that there is, the
+//! mutual hello. The service thread does it; nobody waits here.
+
+use super::advert::RailAddress;
+use super::hello::{
+    ACCEPTED, ANSWER_BYTES, CONFIRM, ConnectionPurpose, Hello, HelloRefusal, has_valid_answer,
+};
+use super::join::TcpMember;
+use super::listener_registry::{is_transient, lock};
+use super::mesh::close_gracefully;
+use crate::base::deadline::Deadline;
+use crate::base::error::{Error, ErrorKind};
+use crate::sys::poll::Interest;
+use crate::sys::socket;
+use crate::sys::stream::SocketStream;
+use crate::transport::PeerName;
+use crate::wait::service::{
+    self, Alarm, AlarmHandler, DescriptorHandler, DescriptorWatch, WatchAction,
+};
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// How long all addresses together may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long one may take while there is another.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long to wait before all addresses are tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// How often one is tried again that had a connection and ended it.
+const MAX_ENDED_ROUNDS: u32 = 3;
+
+/// Who wants to be connected. Called on any thread; may not block.
+pub(super) trait PeerConnectHandler: Send + Sync + Debug {
+    /// There is the connection, both sides have been checked, and the other one has it in its
+    /// place.
+    fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>);
+
+    /// There is none. In the way of a reunion, `PeerFailed` and `NotFound` mean that there is
+    /// nobody to reach.
+    fn on_failed(&self, hello: &Hello, error: Error);
+}
+
+/// Whom to reach, and how.
+#[derive(Debug)]
+pub(super) struct PeerConnectTarget {
+    pub(super) hello: Hello,
+    pub(super) name: PeerName,
+    pub(super) addresses: Vec<RailAddress>,
+    /// Where to connect from, in turn; empty where the system chooses.
+    pub(super) source_addresses: Vec<RailAddress>,
+    /// Until when to try again and again, since the peer may not be there yet.
+    pub(super) retry_until: Option<Deadline>,
+}
+
+impl PeerConnectTarget {
+    /// The way from one member to another.
+    ///
+    /// # Errors
+    /// `Connection` where there is no address to try.
+    pub(super) fn between(
+        hello: Hello,
+        own: &TcpMember,
+        peer: &TcpMember,
+        retry_until: Option<Deadline>,
+    ) -> Result<Self, Error> {
+        let addresses = peer.advert.addresses_for(&own.advert, hello.purpose.rail(), &peer.name)?;
+        // Where one side has an interface less, the turns of the two do not mean the same networks.
+        let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
+        let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
+        Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
+    }
+}
+
+/// An attempt to reach a peer.
+#[derive(Debug)]
+pub(super) struct PeerConnector {
+    target: PeerConnectTarget,
+    address_pairs: Vec<AddressPair>,
+    handler: Weak<dyn PeerConnectHandler>,
+    weak: Weak<Self>,
+    progress: Mutex<PeerConnectProgress>,
+}
+
+#[derive(Debug, Default)]
+struct PeerConnectProgress {
+    alarm: Option<Alarm>,
+    /// The next address.
+    next_address: usize,
+    current: Option<CurrentConnect>,
+    /// When the alarm is due, where nothing is under way.
+    retry_at: Option<Instant>,
+    /// What kept each address of this round from answering.
+    failures: Vec<AddressFailure>,
+    /// How many rounds an address has ended a connection in.
+    ended_rounds: u32,
+    is_over: bool,
+}
+
+/// An address of the peer's, and the own one to reach it from, where the system does not choose
+/// that.
+type AddressPair = (SocketAddr, Option<SocketAddr>);
+
+/// What kept an address from answering.
+#[derive(Debug)]
+struct AddressFailure {
+    address: SocketAddr,
+    reason: AddressFailureReason,
+}
+
+impl AddressFailure {
+    fn refusal(&self) -> Option<HelloRefusal> {
+        if let AddressFailureReason::Refused(refusal) = self.reason { Some(refusal) } else { None }
+    }
+
+    /// Whether nobody is there: neither the process nor the rank.
+    fn proves_absence(&self) -> bool {
+        matches!(
+            self.reason,
+            AddressFailureReason::NotListening(_)
+                | AddressFailureReason::Refused(HelloRefusal::NoSuchRank)
+        )
+    }
+}
+
+/// The address that is being tried.
+#[derive(Debug)]
+struct CurrentConnect {
+    address: SocketAddr,
+    stream: Arc<SocketStream>,
+    watch: DescriptorWatch,
+    /// `None` once it is confirmed: the other side may have taken the connection, so it must say so
+    /// or end it.
+    due: Option<Instant>,
+    has_sent_hello: bool,
+    answer: [u8; ANSWER_BYTES],
+    answer_len: usize,
+}
+
+/// How an attempt ended.
+type PeerConnectOutcome = Result<Arc<SocketStream>, Error>;
+
+impl PeerConnector {
+    /// One that has not begun.
+    pub(super) fn new(
+        target: PeerConnectTarget,
+        handler: Weak<dyn PeerConnectHandler>,
+    ) -> Arc<Self> {
+        let address_pairs = address_pairs(&target);
+        let progress = Mutex::default();
+        Arc::new_cyclic(|me| Self { target, address_pairs, handler, weak: me.clone(), progress })
+    }
+
+    /// Begins.
+    pub(super) fn start(self: &Arc<Self>) {
+        self.update(|dial, progress| match service::alarm(self.clone()) {
+            Ok(alarm) => {
+                progress.alarm = Some(alarm);
+                dial.try_next_address(progress)
+            }
+            Err(error) => Some(Err(error)),
+        });
+    }
+
+    /// Ends it; nobody is told.
+    pub(super) fn cancel(&self) {
+        let mut progress = lock(&self.progress);
+        progress.is_over = true;
+        let taken = (progress.alarm.take(), progress.current.take());
+        drop(progress);
+        // Where the other side has taken it, this is the end of the stream.
+        taken
+            .1
+            .iter()
+            .filter(|current| current.due.is_none())
+            .for_each(|it| close_gracefully(&it.stream));
+        drop(taken);
+    }
+
+    /// What has kept the addresses from answering so far, in words; `None` once it is over.
+    pub(super) fn describe(&self) -> Option<String> {
+        let progress = lock(&self.progress);
+        (!progress.is_over).then(|| describe(&progress.failures))
+    }
+
+    /// Takes a step under the lock, and tells the caller without it.
+    fn update(
+        &self,
+        step: impl FnOnce(&Self, &mut PeerConnectProgress) -> Option<PeerConnectOutcome>,
+    ) {
+        let mut progress = lock(&self.progress);
+        if progress.is_over {
+            return;
+        }
+        let Some(outcome) = step(self, &mut progress) else {
+            let due = match &progress.current {
+                Some(current) => current.due,
+                None => progress.retry_at,
+            };
+            if let Some(alarm) = &progress.alarm {
+                alarm.set(due);
+            }
+            return;
+        };
+        progress.is_over = true;
+        let taken = (progress.alarm.take(), progress.current.take());
+        drop(progress);
+        // The watch ends first: whoever gets the connection may watch it too.
+        drop(taken);
+        let Some(handler) = self.handler.upgrade() else { return };
+        match outcome {
+            Ok(stream) => handler.on_connected(&self.target.hello, stream),
+            Err(error) => handler.on_failed(&self.target.hello, error),
+        }
+    }
+
+    /// Begins with the next address at which that is possible.
+    fn try_next_address(&self, progress: &mut PeerConnectProgress) -> Option<PeerConnectOutcome> {
+        progress.current = None;
+        progress.retry_at = None;
+        while let Some(&attempted) = self.address_pairs.get(progress.next_address) {
+            progress.next_address += 1;
+            match self.begin_connect(attempted) {
+                Ok(current) => {
+                    progress.current = Some(current);
+                    return None;
+                }
+                Err(why) => self.record_failure(
+                    progress,
+                    attempted.0,
+                    AddressFailureReason::ConnectError(why),
+                ),
+            }
+        }
+        // One of several addresses may have become somebody else's.
+        let may_retry = !all_refused_with(
+            &progress.failures,
+            &[HelloRefusal::IdentityMismatch, HelloRefusal::UnknownProtocol],
+        );
+        let retry_deadline =
+            self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
+        // The next round tells whether it has died.
+        let ended = progress
+            .failures
+            .iter()
+            .any(|cause| matches!(cause.reason, AddressFailureReason::EndedByPeer(_)));
+        progress.ended_rounds += u32::from(ended);
+        if retry_deadline.is_some() || (ended && progress.ended_rounds <= MAX_ENDED_ROUNDS) {
+            progress.next_address = 0;
+            progress.retry_at = Some(Instant::now() + RETRY_AFTER);
+            return None;
+        }
+        Some(Err(self.unreachable_error(progress)))
+    }
+
+    fn unreachable_error(&self, progress: &PeerConnectProgress) -> Error {
+        let name = &self.target.name;
+        let error = if all_refused_with(&progress.failures, &[HelloRefusal::NoSuchRank]) {
+            Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
+        } else {
+            // All ranks are told, so that it matters who.
+            let (from, why) = (self.target.hello.from, describe(&progress.failures));
+            let message = format!("rank {from} cannot reach {name} over TCP: {why}");
+            // Only they make a difference between one that is gone and one that cannot be reached.
+            let is_gone = self.target.hello.purpose == ConnectionPurpose::Reconnect
+                && !progress.failures.is_empty()
+                && progress.failures.iter().all(AddressFailure::proves_absence);
+            let kind = if is_gone { ErrorKind::NotFound } else { ErrorKind::Connection };
+            Error::new(kind, message)
+        };
+        error.with_culprit(name.rank)
+    }
+
+    fn begin_connect(&self, (address, source): AddressPair) -> Result<CurrentConnect, String> {
+        let stream = socket::begin_connect(address, source).map_err(|cause| match source {
+            Some(source) => format!("{cause} (from {})", source.ip()),
+            None => cause.to_string(),
+        })?;
+        let stream = Arc::new(SocketStream::from_nonblocking_tcp(stream));
+        let handler =
+            ConnectEventHandler { connector: self.weak.clone(), stream: Arc::clone(&stream) };
+        let watch = service::watch(Arc::new(handler)).map_err(|error| error.to_string())?;
+        watch.set_interest(Interest::WRITE);
+        let has_more_addresses =
+            self.address_pairs.last().is_some_and(|last| *last != (address, source));
+        let count = u32::try_from(self.address_pairs.len()).unwrap_or(u32::MAX).max(1);
+        let share = CONNECT_TIMEOUT / count;
+        let timeout = if has_more_addresses { share.min(ADDRESS_TIMEOUT) } else { CONNECT_TIMEOUT };
+        Ok(CurrentConnect {
+            address,
+            stream,
+            watch,
+            due: Some(Instant::now() + timeout),
+            has_sent_hello: false,
+            answer: [0; ANSWER_BYTES],
+            answer_len: 0,
+        })
+    }
+
+    /// Goes on with the address that is being tried.
+    fn advance_connect(
+        &self,
+        progress: &mut PeerConnectProgress,
+        of: &Arc<SocketStream>,
+    ) -> Option<PeerConnectOutcome> {
+        let current = progress.current.as_mut().filter(|it| Arc::ptr_eq(&it.stream, of))?;
+        match current.advance_handshake(&self.target.hello) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(Arc::clone(of))),
+            Err(why) => self.fail_current_address(progress, why),
+        }
+    }
+
+    /// This address is no good.
+    fn fail_current_address(
+        &self,
+        progress: &mut PeerConnectProgress,
+        reason: AddressFailureReason,
+    ) -> Option<PeerConnectOutcome> {
+        if let Some(address) = progress.current.as_ref().map(|current| current.address) {
+            self.record_failure(progress, address, reason);
+        }
+        self.try_next_address(progress)
+    }
+
+    /// Keeps the causes of one round.
+    fn record_failure(
+        &self,
+        progress: &mut PeerConnectProgress,
+        address: SocketAddr,
+        reason: AddressFailureReason,
+    ) {
+        if progress.failures.len() >= self.address_pairs.len() {
+            progress.failures.clear();
+        }
+        progress.failures.push(AddressFailure { address, reason });
+    }
+}
+
+/// All addresses in turn, each from the own one that takes turns with it and then from any: an
+/// answer may find no way back to the former.
+fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
+    let mut pairs = Vec::new();
+    for &offer in &target.addresses {
+        pairs.extend(
+            source_address_for(offer, &target.source_addresses).map(|it| (offer.address, Some(it))),
+        );
+        pairs.push((offer.address, None));
+    }
+    pairs
+}
+
+/// The own address that takes turns with the peer's.
+fn source_address_for(offer: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
+    let rails = sources.iter().map(|source| source.rail + 1).max()?;
+    let fits = |source: &&RailAddress| {
+        source.rail == offer.rail % rails
+            && source.address.is_ipv4() == offer.address.is_ipv4()
+            && source.address.ip().is_loopback() == offer.address.ip().is_loopback()
+    };
+    let mut source = sources.iter().find(fits)?.address;
+    source.set_port(0);
+    Some(source)
+}
+
+/// Why an address is no good.
+#[derive(Debug)]
+enum AddressFailureReason {
+    Refused(HelloRefusal),
+    /// The host says that nobody listens there.
+    NotListening(String),
+    /// It had the connection, and ended it without an answer, as a process does that dies.
+    EndedByPeer(String),
+    ConnectError(String),
+}
+
+impl From<std::io::Error> for AddressFailureReason {
+    fn from(cause: std::io::Error) -> Self {
+        match cause.kind() {
+            std::io::ErrorKind::ConnectionRefused => Self::NotListening(cause.to_string()),
+            std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe => {
+                Self::EndedByPeer(cause.to_string())
+            }
+            _ => Self::ConnectError(cause.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for AddressFailureReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::NotListening(why) | Self::EndedByPeer(why) | Self::ConnectError(why) => {
+                f.write_str(why)
+            }
+        }
+    }
+}
+
+impl CurrentConnect {
+    /// True once both sides have been checked, and the other one has taken the connection.
+    fn advance_handshake(&mut self, hello: &Hello) -> Result<bool, AddressFailureReason> {
+        if !self.has_sent_hello {
+            match socket::finish_connect(self.stream.as_ref()) {
+                Err(cause) if is_transient(&cause) => return Ok(false),
+                outcome => outcome?,
+            }
+            send_all(&self.stream, &hello.encode())?;
+            self.has_sent_hello = true;
+            self.watch.set_interest(Interest::READ);
+        }
+        if self.due.is_some() {
+            if !self.read_answer(hello)? {
+                return Ok(false);
+            }
+            if matches!(hello.purpose, ConnectionPurpose::Stream(_)) {
+                // It may be a stream before this side knows that it is.
+                self.stream.set_reset_on_close(true)?;
+            }
+            self.due = None;
+            send_all(&self.stream, &[CONFIRM])?;
+        }
+        let mut byte = [0];
+        match self.stream.receive(&mut byte) {
+            Ok(0) => Err(AddressFailureReason::EndedByPeer("it closed the connection".to_owned())),
+            Ok(_) if byte[0] == ACCEPTED => Ok(true),
+            Ok(_) => Err(AddressFailureReason::Refused(HelloRefusal::from_number(byte[0]))),
+            Err(cause) if is_transient(&cause) => Ok(false),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    /// True once the right answer has come.
+    fn read_answer(&mut self, hello: &Hello) -> Result<bool, AddressFailureReason> {
+        while !has_valid_answer(hello, &self.answer[..self.answer_len])
+            .map_err(AddressFailureReason::Refused)?
+        {
+            match self.stream.receive(&mut self.answer[self.answer_len..]) {
+                Ok(0) => {
+                    return Err(AddressFailureReason::EndedByPeer(
+                        "it closed the connection".to_owned(),
+                    ));
+                }
+                Ok(got) => self.answer_len += got,
+                Err(cause) if is_transient(&cause) => return Ok(false),
+                Err(cause) => return Err(cause.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Sends a few bytes on a connection that is new, and so has room for them.
+fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
+    match stream.send(bytes)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(std::io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// Whether every address has answered, with one of these refusals.
+fn all_refused_with(causes: &[AddressFailure], refusals: &[HelloRefusal]) -> bool {
+    let has_refused =
+        |cause: &AddressFailure| cause.refusal().is_some_and(|it| refusals.contains(&it));
+    !causes.is_empty() && causes.iter().all(has_refused)
+}
+
+fn describe(causes: &[AddressFailure]) -> String {
+    if causes.is_empty() {
+        return "it has not answered".to_owned();
+    }
+    let one =
+        |AddressFailure { address, reason: why, .. }: &AddressFailure| format!("{address}: {why}");
+    causes.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+impl AlarmHandler for PeerConnector {
+    fn on_alarm(&self) {
+        self.update(|dial, progress| {
+            let now = Instant::now();
+            match &progress.current {
+                Some(current) if current.due.is_none_or(|due| due > now) => None,
+                Some(_) => {
+                    let why =
+                        AddressFailureReason::ConnectError("it did not answer in time".to_owned());
+                    dial.fail_current_address(progress, why)
+                }
+                None => dial.try_next_address(progress),
+            }
+        });
+    }
+}
+
+/// One connection of an attempt, as the service thread watches it.
+#[derive(Debug)]
+struct ConnectEventHandler {
+    connector: Weak<PeerConnector>,
+    stream: Arc<SocketStream>,
+}
+
+impl ConnectEventHandler {
+    fn continue_connect(&self) -> WatchAction {
+        let Some(dial) = self.connector.upgrade() else { return WatchAction::Done };
+        dial.update(|dial, progress| dial.advance_connect(progress, &self.stream));
+        WatchAction::Keep
+    }
+}
+
+impl DescriptorHandler for ConnectEventHandler {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn on_readable(&self) -> WatchAction {
+        self.continue_connect()
+    }
+
+    fn on_writable(&self) -> WatchAction {
+        self.continue_connect()
+    }
+}

@@ -1,0 +1,36 @@
+//! A flag that event loops outside the library poll: an event descriptor that is readable while the
+//! flag is raised.
+
+use crate::base::error::Result;
+use crate::sys::eventfd::EventFd;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+/// The flag. Its descriptor is above those of the standard streams, and is closed when the flag is
+/// dropped.
+#[derive(Debug)]
+pub struct PollableFlag(EventFd);
+
+impl PollableFlag {
+    /// A flag that is not raised.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn new() -> Result<Self> {
+        EventFd::above_standard_streams().map(Self)
+    }
+
+    /// The number of its descriptor.
+    pub fn descriptor(&self) -> i32 {
+        self.0.as_fd().as_raw_fd()
+    }
+
+    /// Makes the descriptor readable.
+    pub fn raise(&self) {
+        self.0.raise();
+    }
+
+    /// Makes it unreadable.
+    pub fn clear(&self) {
+        self.0.clear();
+    }
+}

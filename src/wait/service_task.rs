@@ -1,0 +1,133 @@
+//! Having something done soon on the service thread, from any thread and at little cost.
+
+use super::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
+use crate::base::error::Result;
+use crate::sys::eventfd::EventFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is done on the service thread.
+type ServiceCallback = Box<dyn Fn() + Send + Sync>;
+
+/// A task that runs on the service thread after each nudge; several nudges before it has begun are
+/// one.
+#[derive(Debug)]
+pub struct ServiceTask {
+    inner: Arc<ServiceTaskInner>,
+    /// Dropped first: the task runs no more.
+    _watch: DescriptorWatch,
+}
+
+struct ServiceTaskInner {
+    event: EventFd,
+    /// Nudged, and not begun yet.
+    is_pending: AtomicBool,
+    task: ServiceCallback,
+}
+
+impl std::fmt::Debug for ServiceTaskInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("pending", &self.is_pending).finish_non_exhaustive()
+    }
+}
+
+impl ServiceTask {
+    /// Registers a task, which must not block.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn new(task: impl Fn() + Send + Sync + 'static) -> Result<Self> {
+        let is_pending = AtomicBool::new(false);
+        let inner =
+            Arc::new(ServiceTaskInner { event: EventFd::new()?, is_pending, task: Box::new(task) });
+        let watch = service::watch(inner.clone())?;
+        Ok(Self { inner, _watch: watch })
+    }
+
+    /// Has the task run once more, after everything that the caller has stored.
+    pub fn wake(&self) {
+        if !self.inner.is_pending.swap(true, Ordering::AcqRel) {
+            self.inner.event.raise();
+        }
+    }
+}
+
+impl DescriptorHandler for ServiceTaskInner {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    fn on_readable(&self) -> WatchAction {
+        self.event.clear();
+        self.is_pending.swap(false, Ordering::AcqRel);
+        (self.task)();
+        WatchAction::Keep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::wait::doorbell::Doorbell;
+    use crate::wait::service::{AlarmHandler, alarm};
+    use crate::wait::{WaitPolicy, wait_until};
+    use std::sync::atomic::AtomicU64;
+    use std::time::{Duration, Instant};
+
+    #[derive(Debug, Default)]
+    struct CallCounter {
+        count: AtomicU64,
+        bell: Doorbell,
+    }
+
+    impl CallCounter {
+        fn add(&self) {
+            self.count.fetch_add(1, Ordering::Release);
+            self.bell.notify();
+        }
+
+        fn wait_for(&self, least: u64) {
+            let ready = || (self.count.load(Ordering::Acquire) >= least).then_some(());
+            wait_until(
+                &self.bell,
+                WaitPolicy::SLEEP_SOON,
+                &Deadline::after_ms(10_000),
+                || None,
+                ready,
+            )
+            .unwrap();
+        }
+    }
+
+    impl AlarmHandler for CallCounter {
+        fn on_alarm(&self) {
+            self.add();
+        }
+    }
+
+    #[test]
+    fn every_wake_runs_the_task() {
+        let counter = Arc::new(CallCounter::default());
+        let task = Arc::clone(&counter);
+        let nudge = ServiceTask::new(move || task.add()).unwrap();
+        for turn in 1..=100 {
+            nudge.wake();
+            counter.wait_for(turn);
+        }
+    }
+
+    #[test]
+    fn alarm_fires_once_when_due() {
+        let counter = Arc::new(CallCounter::default());
+        let alarm = alarm(counter.clone()).unwrap();
+        let due = Instant::now() + Duration::from_millis(5);
+        alarm.set(Some(Instant::now() + Duration::from_secs(60)));
+        alarm.set(Some(due));
+        counter.wait_for(1);
+        assert!(Instant::now() >= due);
+        alarm.set(Some(Instant::now()));
+        counter.wait_for(2);
+    }
+}
