@@ -60,7 +60,7 @@ pub(super) struct CountMismatch<'a> {
 
 impl CountMismatch<'_> {
     /// The error of the one who found it; `culprit` is the other.
-    pub(super) fn to_error(&self, descriptor: &Descriptor, culprit: &PeerName) -> Error {
+    pub(super) fn to_error(self, descriptor: &Descriptor, culprit: &PeerName) -> Error {
         let Self { sender: from, sent_bytes: sent, receiver: to, expected_bytes: expected } = self;
         let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);
         let message = format!(

@@ -121,7 +121,7 @@ pub(super) fn call_error(
     let message_bytes: Vec<u8> = text
         .iter()
         .take_while(|&&byte| byte != 0)
-        .map(|byte| byte.cast_unsigned())
+        .map(|byte| u8::from_le_bytes(byte.to_le_bytes()))
         .collect();
     let error = status_error(site, status, &String::from_utf8_lossy(&message_bytes));
     match site.culprit(outcome.culprit) {

@@ -6,6 +6,7 @@ use super::sized_struct;
 use super::types::*;
 use super::work::WORKS;
 use crate::base::error::{Culprit, RankFault, Result};
+use std::ffi::c_char;
 
 const NO_CULPRIT: dist_culprit_t = dist_culprit_t {
     struct_size: size_of::<dist_culprit_t>(),
@@ -47,7 +48,7 @@ fn write_culprit(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<(
                 end -= 1;
             }
             for (cell, byte) in filled.host.iter_mut().zip(&host.as_bytes()[..end]) {
-                *cell = byte.cast_signed();
+                *cell = c_char::from_le_bytes([*byte]);
             }
         }
     }
