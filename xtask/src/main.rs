@@ -96,7 +96,14 @@ cargo xtask <command>
 /// What a command returns: whether all was well, or why it could not be done.
 type CommandResult = Result<bool, String>;
 
+/// Descriptors for the tests' processes. Many users start with a soft limit of 1,024.
+const OPEN_FILES: u64 = 65_536;
+
 fn main() -> ExitCode {
+    // The children of this process inherit the limit. If the hard limit is lower, that one applies.
+    if let Err(cause) = rlimit::increase_nofile_limit(OPEN_FILES) {
+        eprintln!("xtask: the limit of open files stays as it is: {cause}");
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match dispatch(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
