@@ -63,6 +63,45 @@ impl TestCounts {
     }
 }
 
+/// The names of the failed tests in the output of nextest, cargo test or ctest, each once.
+pub(super) fn failed_tests(text: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let name = of_nextest_line(line)
+            .or_else(|| of_cargo_test_line(line))
+            .or_else(|| of_ctest_line(line));
+        if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// nextest: `FAIL [ 1.2s] (3/9) dist::faults a_name`, and `TIMEOUT` or `SIGABRT` in place of `FAIL`.
+fn of_nextest_line(line: &str) -> Option<&str> {
+    let (state, rest) = line.split_once(" [")?;
+    let is_failure = ["FAIL", "TIMEOUT", "LEAK-FAIL"].contains(&state) || state.starts_with("SIG");
+    let (_, name) = rest.split_once("] ")?;
+    let name = name
+        .strip_prefix('(')
+        .and_then(|rest| rest.split_once(") "))
+        .map_or(name, |(_, name)| name);
+    Some(name).filter(|_| is_failure)
+}
+
+/// cargo test: `test module::a_name ... FAILED`.
+fn of_cargo_test_line(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+/// ctest: `3 - a_name (Failed)` in its last lines.
+fn of_ctest_line(line: &str) -> Option<&str> {
+    let (number, rest) = line.split_once(" - ")?;
+    let (name, reason) = rest.split_once(" (")?;
+    let is_failure = ["Failed)", "Timeout)", "SEGFAULT)", "Subprocess aborted)"].contains(&reason);
+    Some(name.trim()).filter(|_| is_failure && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 fn number_before(line: &str, word: &str) -> Option<usize> {
     line[..line.find(word)?].rsplit(' ').next()?.parse().ok()
 }
@@ -98,6 +137,15 @@ mod tests {
                     test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n";
         assert_eq!(TestCounts::of_cargo_test(text), counts(7, 3, 1));
         assert_eq!(TestCounts::of_cargo_test(""), None);
+    }
+
+    #[test]
+    fn names_of_failed_tests_are_found_once() {
+        let text = "        PASS [   0.2s] (1/3) dist::faults one\n        FAIL [   1.2s] (2/3) dist::faults two\n\
+                    test three ... FAILED\ntest four ... ok\n     TIMEOUT [  60.0s] dist::faults five\n\
+                    FAIL [   1.2s] (2/3) dist::faults two\n\t  6 - six (Failed)\n\t  7 - seven (Not Run)\n";
+        assert_eq!(failed_tests(text), ["dist::faults two", "three", "dist::faults five", "six"]);
+        assert!(failed_tests("Summary [ 1s] 3 tests run: 2 passed").is_empty());
     }
 
     #[test]

@@ -5,15 +5,21 @@ use std::time::Instant;
 
 /// How a check ended, if nothing was wrong.
 pub(super) enum CheckVerdict {
-    /// It ran; several tests may lie behind one check.
-    Passed(TestCounts),
+    /// It ran. One check may consist of several tests.
+    Ran {
+        counts: TestCounts,
+        /// The names of the failed tests, as far as the output has them.
+        failed: Vec<String>,
+    },
     /// It could not run here, and why.
     Skipped(String),
 }
 
 /// A check that is a single test.
-pub(super) const PASSED: CheckVerdict =
-    CheckVerdict::Passed(TestCounts { passed: 1, failed: 0, skipped: 0 });
+pub(super) const PASSED: CheckVerdict = CheckVerdict::Ran {
+    counts: TestCounts { passed: 1, failed: 0, skipped: 0 },
+    failed: Vec::new(),
+};
 
 /// The verdict of a check, or what was wrong.
 pub(super) type CheckResult = Result<CheckVerdict, String>;
@@ -37,19 +43,19 @@ impl CheckReport {
         let start = Instant::now();
         let result = check();
         match &result {
-            Ok(CheckVerdict::Passed(_)) => (),
+            Ok(CheckVerdict::Ran { .. }) => (),
             Ok(CheckVerdict::Skipped(reason)) => println!("skipped: {reason}"),
             Err(problem) => println!("FAILED: {problem}"),
         }
         let is_ok = matches!(&result, Ok(CheckVerdict::Skipped(_)))
-            || matches!(&result, Ok(CheckVerdict::Passed(counts)) if counts.failed == 0);
+            || matches!(&result, Ok(CheckVerdict::Ran { counts, .. }) if counts.failed == 0);
         let seconds = start.elapsed().as_secs_f64();
         self.lines.push(ReportLine { name: name.to_string(), result, seconds });
         is_ok
     }
 
-    /// Prints a line for each check, and the count of tests as the last line. Returns whether none
-    /// failed.
+    /// Prints a line for each check, the names of the failed tests, and the count of tests as the
+    /// last line. Returns whether none failed.
     pub(super) fn print_summary(&self) -> bool {
         println!("\n== summary");
         let mut total = TestCounts::default();
@@ -58,18 +64,36 @@ impl CheckReport {
             println!("{word:<8} {:<42} {:>7.1} s  {detail}", line.name, line.seconds);
             total.add(counts);
         }
+        let failed: Vec<String> = self.lines.iter().flat_map(failed_names).collect();
+        if !failed.is_empty() {
+            println!("\nfailed:\n  {}", failed.join("\n  "));
+        }
         println!("\n{total}");
         total.failed == 0
     }
 }
 
+/// The failed tests of a check, or the check itself if it names none.
+fn failed_names(line: &ReportLine) -> Vec<String> {
+    match &line.result {
+        Ok(CheckVerdict::Ran { counts, failed }) if counts.failed > 0 && !failed.is_empty() => {
+            failed.iter().map(|name| format!("{}: {name}", line.name)).collect()
+        }
+        Ok(CheckVerdict::Ran { counts, .. }) if counts.failed == 0 => Vec::new(),
+        Ok(CheckVerdict::Skipped(_)) => Vec::new(),
+        _ => vec![line.name.clone()],
+    }
+}
+
 fn describe(result: &CheckResult) -> (&'static str, String, TestCounts) {
     match result {
-        Ok(CheckVerdict::Passed(counts)) if counts.failed > 0 => {
+        Ok(CheckVerdict::Ran { counts, .. }) if counts.failed > 0 => {
             ("FAILED", counts.to_string(), *counts)
         }
-        Ok(CheckVerdict::Passed(counts)) if counts.total() == 1 => ("ok", String::new(), *counts),
-        Ok(CheckVerdict::Passed(counts)) => ("ok", counts.to_string(), *counts),
+        Ok(CheckVerdict::Ran { counts, .. }) if counts.total() == 1 => {
+            ("ok", String::new(), *counts)
+        }
+        Ok(CheckVerdict::Ran { counts, .. }) => ("ok", counts.to_string(), *counts),
         Ok(CheckVerdict::Skipped(reason)) => {
             ("skipped", reason.clone(), TestCounts { skipped: 1, ..TestCounts::default() })
         }

@@ -1,6 +1,6 @@
 //! The checks of the Rust side: format, lints, tests, documentation, the second platform.
 
-use super::counts::TestCounts;
+use super::counts::{self, TestCounts};
 use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
 use crate::{run, workspace};
 use std::path::Path;
@@ -102,7 +102,9 @@ pub(super) fn counted_result(
     read: fn(&str) -> Option<TestCounts>,
 ) -> CheckResult {
     match read(&finished.text) {
-        Some(counts) if finished.success() || counts.failed > 0 => Ok(CheckVerdict::Passed(counts)),
+        Some(counts) if finished.success() || counts.failed > 0 => {
+            Ok(CheckVerdict::Ran { counts, failed: counts::failed_tests(&finished.text) })
+        }
         _ => Err(finished.exit_description()),
     }
 }
