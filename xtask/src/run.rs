@@ -75,6 +75,29 @@ pub(crate) fn run_visibly(
     run_with_lines(command, limit, |line| println!("{line}"))
 }
 
+/// Runs to the end with the caller's standard output and error, and calls `report` with the time
+/// since the start in each interval. Returns whether the command was successful.
+pub(crate) fn run_with_reports(
+    command: &mut Command,
+    interval: Duration,
+    report: impl Fn(Duration),
+) -> Result<bool, String> {
+    let start = Instant::now();
+    let mut child = spawn(command)?;
+    let mut next_report = interval;
+    loop {
+        let ended = child.try_wait().map_err(|cause| format!("waiting for a command: {cause}"))?;
+        if let Some(status) = ended {
+            return Ok(status.success());
+        }
+        thread::sleep(POLL_INTERVAL);
+        if start.elapsed() >= next_report {
+            report(start.elapsed());
+            next_report += interval;
+        }
+    }
+}
+
 /// Runs to the end, showing nothing.
 pub(crate) fn run_quietly(
     command: &mut Command,
@@ -128,7 +151,7 @@ pub(crate) struct BackgroundProcess {
 
 impl BackgroundProcess {
     pub(crate) fn start(command: &mut Command) -> Result<Self, String> {
-        let mut child = spawn(command.stdin(Stdio::piped()))?;
+        let mut child = spawn_piped(command.stdin(Stdio::piped()))?;
         let lines = output_lines(&mut child);
         Ok(Self { stdin: child.stdin.take(), child, lines, other_output: String::new() })
     }
@@ -184,8 +207,13 @@ impl Drop for BackgroundProcess {
 }
 
 fn spawn(command: &mut Command) -> Result<Child, String> {
-    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    piped.spawn().map_err(|cause| format!("{}: {cause}", command.get_program().to_string_lossy()))
+    let child = command.spawn();
+    child.map_err(|cause| format!("{}: {cause}", command.get_program().to_string_lossy()))
+}
+
+/// Starts a command whose output the caller reads.
+fn spawn_piped(command: &mut Command) -> Result<Child, String> {
+    spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
 /// The lines of both streams, as they come.
@@ -206,7 +234,7 @@ pub(crate) fn run_with_lines(
     limit: Duration,
     mut show: impl FnMut(&str),
 ) -> Result<FinishedProcess, String> {
-    let mut child = spawn(command.stdin(Stdio::null()))?;
+    let mut child = spawn_piped(command.stdin(Stdio::null()))?;
     let lines = output_lines(&mut child);
     let deadline = Instant::now() + limit;
     let mut text = String::new();

@@ -54,17 +54,32 @@ pub(crate) struct StagedBuild {
     pub(crate) distrun: PathBuf,
 }
 
-/// Builds the library and the programs in release mode, showing cargo's progress, and stages them.
+/// All programs of the project.
+const PROGRAMS: &[&str] = &["distrun", "dist-store", "dist-doctor", "dist-bench"];
+
+/// How often a build that takes long reports the time that it has taken.
+const BUILD_REPORT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Builds the library and all programs in release mode, showing cargo's progress, and stages them.
 pub(crate) fn stage_release_build() -> Result<StagedBuild, String> {
+    stage_programs(PROGRAMS)
+}
+
+/// Builds the library and these programs in release mode, and stages them. Each program costs an
+/// optimisation of the whole library.
+pub(crate) fn stage_programs(programs: &[&str]) -> Result<StagedBuild, String> {
     let mut build = cargo();
-    build.args(["build", "--release", "--package", "dist", "--lib", "--bins"]);
-    let status = build.status().map_err(|cause| format!("cargo: {cause}"))?;
-    if !status.success() {
+    build.args(["build", "--release", "--package", "dist", "--lib"]);
+    programs.iter().for_each(|program| _ = build.args(["--bin", program]));
+    let is_built = run::run_with_reports(&mut build, BUILD_REPORT_INTERVAL, |elapsed| {
+        println!("  still building after {} s", elapsed.as_secs());
+    })?;
+    if !is_built {
         return Err("the release build failed".into());
     }
     let built = target_folder()?.join("release");
     let stage = scratch_folder("stage")?;
-    stage_files(&built, &stage)
+    stage_files(&built, &stage, programs)
         .map_err(|cause| format!("staging in {}: {cause}", stage.display()))?;
     Ok(StagedBuild {
         include: repository_root().join("include"),
@@ -74,9 +89,9 @@ pub(crate) fn stage_release_build() -> Result<StagedBuild, String> {
 }
 
 /// Beside the library goes a link under its soname, by which programs ask for it at run time.
-fn stage_files(built: &Path, stage: &Path) -> std::io::Result<()> {
+fn stage_files(built: &Path, stage: &Path, programs: &[&str]) -> std::io::Result<()> {
     fs::create_dir_all(stage)?;
-    for name in ["libdist.so", "libdist.a", "distrun", "dist-store", "dist-doctor", "dist-bench"] {
+    for name in ["libdist.so", "libdist.a"].iter().chain(programs) {
         // A running program's file cannot be written, but it can be replaced.
         let temporary_path = stage.join(format!("{name}.new"));
         fs::copy(built.join(name), &temporary_path)?;
