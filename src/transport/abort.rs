@@ -1,8 +1,9 @@
-//! The abort record of a domain: the first fatal error, for all ranks to see.
+//! The abort record of a domain: the first fatal error, readable by all ranks of the domain.
 //!
-//! Whoever finds the record clear claims it, writes the reason and marks it complete; later reasons
-//! are dropped. A rank that dies between claiming and completing leaves no reason, and readers then
-//! say just that, after a bounded look.
+//! The first rank that reports an error claims the record, writes the reason and marks the record
+//! complete ([`AbortRecord::set`]). Later reasons are dropped. If a rank dies between the claim and
+//! the completion, the record has no reason. Readers then wait for a bounded number of yields and
+//! return an `Aborted` error without a reason.
 
 use crate::base::error::{Error, ErrorKind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,21 +12,21 @@ const CLEAR: u32 = 0;
 const CLAIMED: u32 = 1;
 const COMPLETE: u32 = 2;
 
-/// The bytes kept of a reason.
+/// The maximum length of a stored reason, in bytes.
 pub const TEXT_BYTES: usize = 1024;
 const TEXT_WORDS: usize = TEXT_BYTES / 8;
 
-/// How many yields a reader grants a writer that is in the middle of its text.
+/// The number of yields that a reader waits for a rank that is writing its reason.
 const MAX_READ_YIELDS: u32 = 1000;
 
-/// The record. All zero bytes are a clear one.
+/// The abort record. A zeroed record is clear.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct AbortRecord {
     state: AtomicU32,
-    /// The code of the error's kind in bits 0 to 7, that of the fault in bits 8 to 15.
+    /// The code of the error kind in bits 0 to 7, and the fault code in bits 8 to 15.
     kind: AtomicU32,
-    /// The rank to blame plus one; 0 for none.
+    /// The blamed rank plus one; 0 if no rank is blamed.
     culprit: AtomicU32,
     len: AtomicU32,
     text: [AtomicU64; TEXT_WORDS],
@@ -44,7 +45,7 @@ impl Default for AbortRecord {
 }
 
 impl AbortRecord {
-    /// Writes the reason if there is none yet; true if it was.
+    /// Writes the reason if the record is clear. Returns true if this call wrote the reason.
     pub fn set(&self, error: &Error) -> bool {
         let claim =
             self.state.compare_exchange(CLEAR, CLAIMED, Ordering::Acquire, Ordering::Relaxed);
@@ -66,12 +67,12 @@ impl AbortRecord {
         true
     }
 
-    /// True once somebody has claimed the record.
+    /// Returns true once a rank has claimed the record.
     pub fn is_set(&self) -> bool {
         self.state.load(Ordering::Relaxed) != CLEAR
     }
 
-    /// The reason, if there is one.
+    /// Returns the reason, or `None` if the record is clear.
     pub fn get(&self) -> Option<Error> {
         if !self.is_set() {
             return None;
@@ -103,7 +104,7 @@ impl AbortRecord {
     }
 }
 
-/// The longest prefix of `text` of at most `limit` bytes that ends between characters.
+/// Returns the longest prefix of `text` of at most `limit` bytes that ends at a character boundary.
 pub(in crate::transport) fn truncate_utf8(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {

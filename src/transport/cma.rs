@@ -1,12 +1,19 @@
-//! Reading and writing memory that another rank of the domain has told about, in its process.
+//! Reads and writes the memory of another rank of the domain by cross-memory attach (CMA).
 //!
-//! What is read counts only if the caller's protocol says that the rank had not taken it back. What
-//! is written to must still be the writer's to write: so it writes only while its
-//! [`RankProgress`](super::progress::Progress) says so, and looks before each part whether the
-//! domain has failed. Whoever takes its memory back fails the domain, and waits until nobody
-//! writes. That the writer has written is said by the call itself, whose last bytes go to that
-//! word: else a writer that is stopped would mostly be found as one that writes, since the kernel
-//! stops it at the end of a call.
+//! A read is valid only if the caller's protocol proves that the owner had not withdrawn the buffer
+//! before the read ended.
+//!
+//! A write needs the owner's permission until it ends. The protocol is:
+//!
+//! 1. Before each chunk, the writer sets its flag ([`RankProgress::begin_remote_write`]), and then
+//!    checks whether the domain has failed.
+//! 2. The last bytes of each `process_vm_writev` call clear the flag in the shared region. The flag
+//!    is thus cleared even if the writer is stopped (`SIGSTOP`) at the end of the call, where the
+//!    kernel stops a process. Otherwise a stopped writer would mostly look like an active one.
+//! 3. An owner that withdraws a buffer fails the domain, and then waits until the flag of each
+//!    writer is clear.
+//!
+//! [`RankProgress::begin_remote_write`]: super::rank_progress::RankProgress::begin_remote_write
 
 use super::SharedDomain;
 use super::rank_progress::RemoteWritePurpose;
@@ -17,28 +24,30 @@ use crate::sys;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How much is read at once: between two reads, which take some 30 ms each, a failure is noticed.
-/// (Reading 16 MiB in parts of 1 MiB took a tenth longer.)
+/// The maximum number of bytes per read call. A call takes about 30 ms; a failure is noticed
+/// between two calls. (Reading 16 MiB in chunks of 1 MiB took 10 % longer.)
 const READ_CHUNK_BYTES: usize = 128 << 20;
 
-/// How much is written at once: for so long somebody who takes its memory back waits. (Parts of 128
-/// KiB take as long as larger ones.)
+/// The maximum number of bytes per write call. An owner that withdraws its buffer waits for at most
+/// one call. (Chunks of 128 KiB are as fast as larger chunks.)
 const WRITE_CHUNK_BYTES: usize = 512 << 10;
 
-/// What the price of reading is measured with: as much as two caches of any core hold, and so many
-/// turns, which together last longer than most of what disturbs them.
+/// The sample size and the number of samples for measuring the cost of a CMA read. The
+/// source and the destination of a sample fit into the L1 and L2 caches of any core. All samples
+/// together take longer than most disturbances.
 const SAMPLE_BYTES: usize = 64 << 10;
 const SAMPLE_COUNT: usize = 24;
 
-/// How many times as long as a copy within this process reading may take, in halves, for that to be
-/// cheaper than a detour: of two copies, into shared memory and out of it. (Measured with 2 ranks
-/// and 4 MiB: where it is 2.1, the detour takes 1.2 times as long; where it is 2.9, 0.7 times.)
+/// The highest relative cost of a CMA read, in halves of a local copy, at which CMA is used. The
+/// alternative is two copies: into shared memory and out of it. Measurements with 2 ranks and
+/// 4 MiB: where the relative cost is 2.1, the two copies take 1.2 times as long as the CMA read;
+/// where it is 2.9, they take 0.7 times as long.
 const MAX_CHEAP_COST_HALVES: u32 = 5;
 
-/// Fills `buffer` with what lies at `address` in the process of a rank.
+/// Fills `into` with the bytes at `address` in the process of `rank`.
 ///
 /// # Errors
-/// Why the domain has failed; `System` where the memory cannot be read.
+/// Returns the domain's failure, or `System` if the memory cannot be read.
 pub fn cma_read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'_>) -> Result<()> {
     let peer = domain.peer(rank);
     let mut done = 0;
@@ -59,23 +68,23 @@ pub fn cma_read(domain: &dyn SharedDomain, rank: Rank, address: u64, into: Dst<'
     Ok(())
 }
 
-/// Where a rank's process has what others write to.
+/// The destination of a remote write, in the process of another rank.
 #[derive(Clone, Copy, Debug)]
 pub struct CmaTarget {
-    /// The rank.
+    /// The rank that owns the memory.
     pub rank: Rank,
-    /// Where the memory lies.
+    /// The address of the memory in that rank's process.
     pub address: u64,
-    /// Where the process has the domain's region
+    /// The address of the domain's region in that rank's process
     /// ([`Region::address`](super::region::Region::address)).
     pub region_address: u64,
 }
 
-/// Copies `from` to the memory of another rank, of which it is known that it does not take that
-/// back before the domain has failed.
+/// Copies `from` to the memory of another rank. The caller knows that the rank does not withdraw
+/// that memory before the domain has failed.
 ///
 /// # Errors
-/// Why the domain has failed; `System` where the memory cannot be written.
+/// Returns the domain's failure, or `System` if the memory cannot be written.
 pub fn cma_write(
     domain: &dyn SharedDomain,
     purpose: RemoteWritePurpose,
@@ -107,11 +116,11 @@ pub fn cma_write(
     Ok(())
 }
 
-/// What the word of a rank says that writes to nobody's memory.
+/// The value of a rank's remote-write word while the rank writes to no other rank's memory.
 const WRITE_FINISHED: [u8; 8] = [0; 8];
 
-/// Whether this process may write as [`cma_write()`] does, which a sandbox may forbid that lets it
-/// read: it tries once, with memory of its own.
+/// Returns whether this process may write as [`cma_write()`] does. A sandbox may allow reads and
+/// forbid writes, so the function writes once to this process's own memory.
 pub fn can_cma_write() -> bool {
     static CAN_CMA_WRITE: OnceLock<bool> = OnceLock::new();
     *CAN_CMA_WRITE.get_or_init(|| {
@@ -122,8 +131,9 @@ pub fn can_cma_write() -> bool {
     })
 }
 
-/// Whether others could read memory of this process: the first and the last byte of both views are
-/// read as they would, by one call, which takes a third of what one for each of them does.
+/// Returns whether other processes can read both views in this process by CMA. Reads the first and
+/// the last byte of both views in one call, as another process would. One call takes a third of the
+/// time of a call for each view.
 pub fn are_readable(one: Src<'_>, other: Src<'_>) -> bool {
     let is_same = (one.as_ptr(), one.len()) == (other.as_ptr(), other.len());
     match (one.is_empty(), other.is_empty()) {
@@ -137,7 +147,7 @@ pub fn are_readable(one: Src<'_>, other: Src<'_>) -> bool {
     }
 }
 
-/// The addresses of the first and the last byte.
+/// Returns the addresses of the first and the last byte.
 fn end_addresses(bytes: Src<'_>) -> [u64; 2] {
     let start = bytes.as_ptr().addr();
     [start as u64, (start + bytes.len() - 1) as u64]
@@ -150,10 +160,10 @@ fn can_read_own_memory<const N: usize>(addresses: [u64; N]) -> bool {
     sys::cma::read_pieces::<N>(std::process::id(), pieces).is_ok_and(|got| got == N)
 }
 
-/// Whether reading the memory of others costs less than their and this rank's copies into memory
-/// that they share and out of it: the kernel has to find and hold each page, which takes longer
-/// than a copy of it on some machines. Measured once in a process, in some 300 microseconds; false
-/// where it may not be read at all.
+/// Returns whether a CMA read costs less than two copies: the peer's copy into shared memory and
+/// this rank's copy out of it. The kernel must look up and pin each page, which takes longer than a
+/// copy of the page on some machines. Measured once per process, in about 300 us. Returns false if
+/// CMA reads are forbidden.
 pub fn is_cma_read_cheap() -> bool {
     static IS_CHEAP: OnceLock<bool> = OnceLock::new();
     *IS_CHEAP.get_or_init(|| {
@@ -177,15 +187,15 @@ fn measure_time(action: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-/// How many times as long reading takes as copying, in halves and rounded up, by the best turn of
-/// each: one that was interrupted does not count.
+/// Returns the time of a read divided by the time of a copy, in halves and rounded up. Uses the
+/// fastest sample of each, so that interrupted samples do not count.
 fn relative_cost_halves(samples: impl Iterator<Item = (Duration, Duration)>) -> Option<u32> {
     let (read, copy) = samples.reduce(|best, turn| (best.0.min(turn.0), best.1.min(turn.1)))?;
     u32::try_from((2 * read).as_nanos().div_ceil(copy.as_nanos().max(1))).ok()
 }
 
-/// What the process with this id, as this one sees ids, has at `address`; `None` where it may not
-/// be read.
+/// Reads the process cookie at `address` in the process with this id, in this process's PID
+/// namespace. Returns `None` if the memory cannot be read.
 pub(super) fn read_process_cookie(pid: u32, address: u64) -> Option<Nonce> {
     let mut found = Nonce::default();
     let into = Dst::from(&mut found.0[..]);
@@ -193,7 +203,7 @@ pub(super) fn read_process_cookie(pid: u32, address: u64) -> Option<Nonce> {
     sys::cma::read(pid, address, into).is_ok_and(|got| got == len).then_some(found)
 }
 
-/// Whether it has this mark there.
+/// Returns whether the process has this cookie at `address`.
 pub fn has_process_cookie(pid: u32, address: u64, cookie: &Nonce) -> bool {
     read_process_cookie(pid, address) == Some(*cookie)
 }
@@ -214,7 +224,7 @@ mod tests {
         assert_eq!(of(&[(26, 10)]), Some(6));
         assert_eq!(of(&[(10, 10)]), Some(2));
         assert_eq!(of(&[]), None);
-        // Measured once: the same for all groups of a process.
+        // The cost is measured once; all groups of a process get the same result.
         assert_eq!(is_cma_read_cheap(), is_cma_read_cheap());
     }
 
@@ -223,7 +233,7 @@ mod tests {
         let bytes = [7; 9000];
         let probe = Nonce([3; 16]);
         let address = probe.0.as_ptr().addr() as u64;
-        // A sandbox may forbid the call altogether.
+        // A sandbox may forbid the system call.
         let may_read = has_process_cookie(std::process::id(), address, &probe);
         let (whole, part) = (Src::from(&bytes[..]), Src::from(&bytes[1..2]));
         assert_eq!(are_readable(whole, Src::empty()), may_read);
@@ -231,7 +241,7 @@ mod tests {
         assert_eq!(are_readable(whole, whole), may_read);
         assert_eq!(are_readable(whole, part), may_read);
         assert!(are_readable(Src::empty(), Src::empty()));
-        // Kernel pages that are mapped into every process, and belong to none.
+        // The kernel's vvar pages are mapped into every process, but CMA cannot read them.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let vvar = maps.lines().find(|line| line.contains("[vvar")).unwrap();
         let start = usize::from_str_radix(vvar.split('-').next().unwrap(), 16).unwrap();
@@ -266,14 +276,14 @@ mod tests {
         assert!(!domain.region().progress(0).is_writing_remotely(RemoteWritePurpose::Collective));
         assert_eq!(std::hint::black_box(&memory)[..bytes.len()], bytes);
         assert_eq!(memory[bytes.len()], 0);
-        // The call alone says so.
+        // The system call alone clears the flag.
         let write_guard =
             domain.region().progress(0).begin_remote_write(RemoteWritePurpose::Collective);
         sys::cma::write_pieces(std::process::id(), [(word, Src::from(&WRITE_FINISHED[..]))])
             .unwrap();
         assert!(!domain.region().progress(0).is_writing_remotely(RemoteWritePurpose::Collective));
         drop(write_guard);
-        // What has failed is not written for.
+        // If the domain has failed, `cma_write` writes nothing.
         domain.fail(&Error::internal("it has failed"));
         memory.fill(0);
         assert!(

@@ -1,18 +1,17 @@
-//! The header of one message of a collective, as it stands in a stream between hosts: 64 bytes,
-//! little endian.
+//! The header of one message of a collective in a stream between hosts: 64 bytes, little endian.
 //!
 //! ```text
-//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | excuse u32
-//! number u64 | chain u64 | descriptor 3 x u64 | length u64
+//! magic u16 | version u8 | kind u8 | stripe u8 | stripes u8 | zero u16 | epoch u32 | blame u32
+//! message_number u64 | call_fingerprint u64 | descriptor 3 x u64 | len u64
 //! ```
 //!
-//! It says which message it is (`message_number`, `stripe`), and to which operation of which
-//! history it belongs (`descriptor`, `call_fingerprint`), so that the receiver can check everything
-//! that it expects. Nothing in it is used as a length or an index before it has been compared with
-//! what the receiver knows by itself. Only the excuse is the sender's to say: for whom it has
-//! waited; it is told to people, and nothing depends on it.
+//! The header identifies the message (`message_number`, `stripe`) and its operation (`descriptor`,
+//! `call_fingerprint`), so that the receiver can check every field that it expects. The receiver
+//! compares each field with its own value before it uses the field as a length or an index. The
+//! exception is `blame`, the rank that the sender has waited for longest: only the sender knows it.
+//! It appears in error messages, and nothing else depends on it.
 //!
-//! Must not know: streams, algorithms.
+//! Does not depend on streams or algorithms.
 
 use super::descriptor::Descriptor;
 use super::endpoint::MAX_COLLECTIVE_STREAMS;
@@ -20,36 +19,37 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::time::Duration;
 
-/// The size of a header.
+/// The size of a header in bytes.
 pub const HEADER_BYTES: usize = 64;
 
 const MAGIC: u16 = 0xd157;
 const VERSION: u8 = 1;
 
-/// What a message is for.
+/// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveMessageKind {
-    /// Part of an algorithm; the payload follows.
+    /// A message of an algorithm; the payload follows.
     Data,
-    /// Says that the sender is in the operation; no payload, and outside the count of messages.
+    /// An arrival notice: the sender has entered the operation. It has no payload and no message
+    /// number.
     ArrivalNotice,
 }
 
-/// The rank that the sender has waited for longest in the operation, and for how long: in
-/// milliseconds, half a minute at most.
+/// The rank that the sender has waited for longest in the operation, and the time of that wait, in
+/// milliseconds and capped at 32.767 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlamedRank {
-    /// Which.
+    /// The rank that the sender waited for.
     pub rank: Rank,
-    /// How long.
+    /// The time that the sender waited.
     pub waited: Duration,
 }
 
 impl BlamedRank {
-    /// The bits of a rank, plus one; the rest are milliseconds.
+    /// The number of bits for the rank plus one. The other bits are milliseconds.
     const RANK_BITS: u32 = 17;
 
-    /// What can be said of that; nothing of a short wait.
+    /// Returns the blame for a wait, or `None` if the wait was shorter than 1 ms.
     pub fn new(rank: Rank, waited: Duration) -> Option<Self> {
         let most = u128::from(u32::MAX >> Self::RANK_BITS);
         let ms = u64::try_from(waited.as_millis().min(most)).unwrap_or(0);
@@ -63,7 +63,7 @@ impl BlamedRank {
         ms << Self::RANK_BITS | (rank + 1)
     }
 
-    /// `None` for a word that says nothing.
+    /// Decodes the header word. Returns `None` if the word blames no rank.
     fn decode(word: u32) -> Option<Self> {
         let rank = (word & ((1 << Self::RANK_BITS) - 1)).checked_sub(1)?;
         let waited = Duration::from_millis(u64::from(word >> Self::RANK_BITS));
@@ -71,31 +71,31 @@ impl BlamedRank {
     }
 }
 
-/// The header.
+/// The decoded header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveHeader {
-    /// What the message is for.
+    /// The kind of the message.
     pub kind: CollectiveMessageKind,
-    /// Which part of the message this is.
+    /// The index of this stripe of the message.
     pub stripe: u8,
-    /// Into how many parts the message was cut.
+    /// The number of stripes into which the message was cut.
     pub stripes: u8,
-    /// The incarnation of the group.
+    /// The epoch of the group.
     pub epoch: u32,
-    /// The number of the message among those from this sender to this receiver, from 1.
+    /// The number of the message in the sequence from this sender to this receiver, from 1.
     pub message_number: u64,
-    /// The fingerprint of everything that the sender has called so far.
+    /// The fingerprint of all calls of the sender so far.
     pub call_fingerprint: u64,
-    /// The operation that the sender is in.
+    /// The sender's current operation.
     pub descriptor: Descriptor,
-    /// The bytes of the whole message.
+    /// The length of the whole message in bytes, over all stripes.
     pub len: u64,
-    /// Why the sender may be late.
+    /// The rank that may have delayed the sender.
     pub blame: Option<BlamedRank>,
 }
 
 impl CollectiveHeader {
-    /// The bytes that travel.
+    /// Returns the bytes on the wire.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
             CollectiveMessageKind::Data => 1,
@@ -115,10 +115,10 @@ impl CollectiveHeader {
         bytes
     }
 
-    /// The inverse of [`CollectiveHeader::encode`].
+    /// Decodes a header; the inverse of [`CollectiveHeader::encode`].
     ///
     /// # Errors
-    /// `Connection`, with the field that no header of this version has.
+    /// `Connection`, with the field that is invalid in this version.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self> {
         if u16::from_le_bytes([bytes[0], bytes[1]]) != MAGIC {
             return Err(malformed_header("no message begins like this; the stream is out of step"));

@@ -1,23 +1,28 @@
-//! The control line: what a rank says about one step of an operation.
+//! The control slot: the state that a rank publishes for one step of an operation.
 //!
-//! One writer, many readers, 128 bytes. The first 64 hold what the fast path needs (the step
-//! number, the fingerprint, the first bytes of a payload), so that a small operation moves one
-//! cache line; the second 64 hold the rest of the payload, and at their end the description of the
-//! operation, which is read only to explain a mismatch. What needs both moves two lines that lie
-//! side by side, which processors fetch together.
+//! A slot has one writer, many readers, and 128 bytes:
 //!
-//! Every field is an atomic word, so that reading a line while a rank that has gone wrong writes it
-//! is harmless. The step number is stored last (release) and read first (acquire).
+//! ```text
+//! bytes   0..64   step | call fingerprint | inline payload, bytes 0..48
+//! bytes  64..128  inline payload, bytes 48..88 | descriptor (3 words)
+//! ```
+//!
+//! The first cache line has everything that the fast path needs, so a small operation moves one
+//! line. The descriptor is read only to explain a mismatch. A step with a longer payload moves two
+//! adjacent lines, which processors fetch together.
+//!
+//! Every field is an atomic word, so a read is safe even while a faulty rank overwrites the slot.
+//! The step number is stored last (release) and read first (acquire).
 
 use super::descriptor::Descriptor;
 use crate::base::processor;
 use crate::base::sync::{AtomicU64, Ordering};
 
-/// The bytes of payload that fit beside the step number.
+/// The size of the inline payload in bytes.
 pub const INLINE_BYTES: usize = 88;
 const INLINE_WORDS: usize = INLINE_BYTES / 8;
 
-/// One control line. All zero bytes are a line never written.
+/// One control slot. A zeroed slot has never been written.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct CtrlSlot {
@@ -28,17 +33,17 @@ pub struct CtrlSlot {
 }
 
 impl CtrlSlot {
-    /// Writes the line for `step`. Only its owner does, and only when no reader needs the step that
-    /// the line held before. The step is stored by a sequentially consistent read-modify-write,
-    /// after which bells may be rung without a fence.
+    /// Writes the slot for `step`. Only the owner calls this, once no reader needs the previous
+    /// step of the slot. The step is stored by a sequentially consistent read-modify-write, so the
+    /// caller may ring doorbells without a fence.
     pub fn publish(&self, step: u64, call_fingerprint: u64, descriptor: &[u64; 3], payload: &[u8]) {
         self.fill(call_fingerprint, descriptor, payload);
         // A fence would cost more than the exchange.
         self.step.swap(step, Ordering::SeqCst);
     }
 
-    /// [`CtrlSlot::publish`] without an order to what this rank reads next: bells need a fence
-    /// before they are rung.
+    /// Writes the slot as [`CtrlSlot::publish`] does, but without ordering the store before later
+    /// loads of this rank. The caller needs a fence before it rings a doorbell.
     pub fn publish_unfenced(
         &self,
         step: u64,
@@ -56,37 +61,37 @@ impl CtrlSlot {
             cell.store(word, Ordering::Relaxed);
         }
         for (cell, bytes) in self.inline.iter().zip(payload.chunks(8)) {
-            // The bytes lie in memory in their order, whatever the machine's.
+            // The payload bytes keep their order in memory on a machine of either endianness.
             cell.store(word_from_bytes(bytes).to_le(), Ordering::Relaxed);
         }
     }
 
-    /// Asks for the line, which is soon read.
+    /// Prefetches the slot for a read.
     pub fn prefetch_read(&self) {
         let first: *const Self = self;
         processor::prefetch_to_read(first.cast());
     }
 
-    /// Asks for the line, which is soon written.
+    /// Prefetches the slot for a write.
     pub fn prefetch_write(&self) {
         let first: *const Self = self;
         processor::prefetch_to_write(first.cast());
     }
 
-    /// The step that the line holds.
+    /// Returns the step that the slot holds.
     pub fn step(&self) -> u64 {
         self.step.load(Ordering::Acquire)
     }
 
-    /// The fingerprint of everything that its owner has done up to this step.
+    /// Returns the fingerprint of all calls of the owner up to this step.
     pub fn call_fingerprint(&self) -> u64 {
         self.call_fingerprint.load(Ordering::Relaxed)
     }
 
-    /// Copies the payload out; `buffer` says how many bytes there are.
+    /// Copies the first `into.len()` bytes of the payload to `into`.
     ///
     /// # Panics
-    /// If `buffer` is longer than a payload can be.
+    /// Panics if `into` is longer than [`INLINE_BYTES`].
     pub fn read_payload(&self, into: &mut [u8]) {
         assert!(into.len() <= INLINE_BYTES, "an inline payload has at most {INLINE_BYTES} bytes");
         for (cell, bytes) in self.inline.iter().zip(into.chunks_mut(8)) {
@@ -95,19 +100,20 @@ impl CtrlSlot {
         }
     }
 
-    /// Where the bytes of the payload lie.
+    /// Returns the address of the payload.
     pub(super) fn payload_address(&self) -> *const u8 {
         self.inline.as_ptr().cast()
     }
 
-    /// The description of the operation that the line belongs to.
+    /// Returns the descriptor of the slot's operation, or `None` if its words are invalid.
     pub fn descriptor(&self) -> Option<Descriptor> {
         Descriptor::decode(std::array::from_fn(|i| self.descriptor[i].load(Ordering::Relaxed)))
     }
 }
 
-/// Up to eight bytes as a word, the first one lowest. Made in a register: a word that was put
-/// together in memory cannot be read before all its parts have left the store buffer.
+/// Packs up to eight bytes into a word, the first byte lowest. Builds the word in a register: a
+/// load of a word that several narrower stores wrote waits until all of them have left the store
+/// buffer.
 #[inline]
 fn word_from_bytes(bytes: &[u8]) -> u64 {
     match *bytes {

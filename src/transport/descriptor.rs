@@ -1,7 +1,8 @@
-//! What ranks must agree on for one operation, and the words that stand for it: in control lines,
-//! in the headers of messages, in the flight recorder.
+//! The operation descriptor: the arguments of an operation that all ranks must agree on, and its
+//! encoding as three words. The words appear in control slots, message headers and the flight
+//! recorder.
 //!
-//! Must not know: what is done with an operation.
+//! Does not depend on the code that carries out operations.
 
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -10,7 +11,7 @@ use crate::base::label::{Label, LabelSuffix};
 use crate::base::op::ReduceOp;
 use std::fmt;
 
-/// Which collective operation.
+/// The collective operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are their own documentation")]
@@ -34,7 +35,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Every kind, in the order of its number.
+    /// All kinds in numerical order.
     pub const ALL: [Self; 16] = [
         Self::AllReduce,
         Self::Reduce,
@@ -54,7 +55,7 @@ impl OpKind {
         Self::Exscan,
     ];
 
-    /// The name, as in the C function.
+    /// Returns the name, as in the C function.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -76,7 +77,7 @@ impl OpKind {
         }
     }
 
-    /// Whether it folds.
+    /// Returns whether the operation reduces.
     pub const fn is_reduction(self) -> bool {
         matches!(
             self,
@@ -89,20 +90,22 @@ impl OpKind {
         )
     }
 
-    /// Whether each rank gets the fold of the vectors of the ranks before it.
+    /// Returns whether the operation is a prefix reduction: each rank gets the reduction of the
+    /// preceding ranks' vectors.
     pub const fn is_prefix(self) -> bool {
         matches!(self, Self::Scan | Self::Exscan)
     }
 
-    /// How many vectors, from that of rank 0 on, the result of `rank` folds in a prefix reduction.
+    /// Returns the number of vectors, from rank 0 on, that `rank`'s result of a prefix reduction
+    /// contains.
     pub const fn prefix_len(self, rank: Rank) -> usize {
         if matches!(self, Self::Exscan) { rank } else { rank + 1 }
     }
 
-    /// Refuses an operator that the operation does not take.
+    /// Rejects an operator that the operation does not support.
     ///
     /// # Errors
-    /// `Unsupported`.
+    /// `Unsupported` for an average in a prefix reduction.
     pub fn check_op(self, op: ReduceOp) -> Result<()> {
         if !self.is_prefix() || op != ReduceOp::Avg {
             return Ok(());
@@ -114,12 +117,13 @@ impl OpKind {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Whether no rank knows all counts, so that every two compare theirs.
+    /// Returns whether no rank knows all counts, so that each pair of ranks compares its own
+    /// counts.
     pub const fn is_pairwise(self) -> bool {
         matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
     }
 
-    /// Whether it is one of the `_v` forms, with a block of its own length and place for each rank.
+    /// Returns whether the operation is a `_v` form, with its own count and offset for each rank.
     pub const fn has_per_rank_counts(self) -> bool {
         matches!(
             self,
@@ -131,7 +135,7 @@ impl OpKind {
         )
     }
 
-    /// Whether one rank is its root.
+    /// Returns whether the operation has a root.
     pub const fn has_root(self) -> bool {
         matches!(
             self,
@@ -145,43 +149,43 @@ impl OpKind {
     }
 }
 
-/// How much of it, as far as all ranks must agree on that.
+/// The element counts of an operation, as far as all ranks must agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountSpec {
     /// The count argument of the call, in elements.
     Count(u64),
-    /// Several counts, the same on all ranks: of one call, one for each rank, or of the calls of a
-    /// batch that became one. Few enough bits of their sum and of their fingerprint travel; see
-    /// [`CountSpec::of_counts`].
+    /// Several counts, equal on all ranks: one count per rank of a `_v` call, or one count per call
+    /// of a batch that became one operation. Only some bits of their sum and of their fingerprint
+    /// are sent; see [`CountSpec::of_counts`].
     Counts {
-        /// Their sum, or [`CountSpec::MAX_TOTAL`] where it is greater.
+        /// The sum of the counts, capped at [`CountSpec::MAX_TOTAL`].
         total: u64,
-        /// [`CountSpec::FINGERPRINT_BITS`] bits that depend on each of them and on their order.
+        /// A hash of [`CountSpec::FINGERPRINT_BITS`] bits over all counts in their order.
         fingerprint: u64,
     },
-    /// Nothing: every two ranks compare what they exchange.
+    /// No common counts: each pair of ranks compares the counts that it exchanges.
     Pairwise,
-    /// One word of each rank or for each: the lengths of byte strings, which follow in the next
-    /// operation. No call on buffers is like it, whatever its counts.
+    /// One word from each rank or for each rank: the lengths of byte strings, which follow in the
+    /// next operation. This variant differs from every call on buffers, whatever its counts.
     Lengths,
-    /// The records that ranks compare before they reduce with a caller's operator.
+    /// The records that ranks compare before a reduction with a caller's operator.
     Operator,
 }
 
 impl CountSpec {
     const TOTAL_BITS: u32 = 28;
-    /// The bits of a fingerprint.
+    /// The number of bits of a fingerprint.
     pub const FINGERPRINT_BITS: u32 = 64 - Self::TOTAL_BITS;
-    /// The largest sum that is told.
+    /// The largest sum that is sent.
     pub const MAX_TOTAL: u64 = (1 << Self::TOTAL_BITS) - 1;
 
-    /// What stands for these counts, in this order.
+    /// Encodes these counts, in this order, as a sum and a fingerprint.
     pub fn of_counts(counts: impl IntoIterator<Item = usize>) -> Self {
         let mut total = 0_u64;
         let mut hash = 0x9ae1_6a3b_2f90_404f_u64;
         for count in counts {
             total = total.saturating_add(count as u64);
-            // MurmurHash3's finaliser (Appleby) over each word and what came before.
+            // This is the finaliser of MurmurHash3 (Appleby) over each word and the previous hash.
             hash = (hash ^ count as u64).wrapping_mul(0xff51_afd7_ed55_8ccd);
             hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
             hash ^= hash >> 33;
@@ -190,7 +194,7 @@ impl CountSpec {
         Self::Counts { total: total.min(Self::MAX_TOTAL), fingerprint }
     }
 
-    /// A number that tells the kinds of extent apart, and its word.
+    /// Returns the tag of the variant, and its word.
     fn encode(self) -> (u64, u64) {
         match self {
             Self::Count(count) => (0, count),
@@ -216,53 +220,55 @@ impl CountSpec {
     }
 }
 
-/// What all ranks must agree on for one operation.
+/// The arguments of one operation that all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// The operation.
+    /// The kind of the operation.
     pub kind: OpKind,
-    /// The element type; `None` where there are no elements.
+    /// The element type; `None` if the operation has no elements.
     pub dtype: Option<DataType>,
-    /// The operator, for reductions.
+    /// The reduction operator; `None` for other operations.
     pub op: Option<ReduceOp>,
-    /// The root, for rooted operations.
+    /// The root; `None` for an operation without a root.
     pub root: Option<Rank>,
-    /// How much of it.
+    /// The element counts.
     pub count_spec: CountSpec,
-    /// The number of the operation in its group, from 1.
+    /// The sequence number of the operation in its group, from 1.
     pub sequence: u64,
-    /// The number of the algorithm among those of the operation, from 1; 0 where none has been
-    /// chosen.
+    /// The number of the algorithm among the algorithms of this operation, from 1; 0 if no
+    /// algorithm has been chosen.
     pub algorithm: u8,
-    /// Which part of the operation, from 1, where it is carried out in parts; 0 for the whole. What
-    /// is said of the extent is always that of the whole.
+    /// The number of the part, from 1, if the operation is carried out in parts; 0 for the whole
+    /// operation. The count spec always describes the whole operation.
     pub part: u16,
-    /// The label of the call. The words contain only whether there is one; ranks compare its hash
-    /// by their fingerprints.
+    /// The label of the call. The words contain only whether the call has a label; the ranks
+    /// compare the label's hash as part of the call fingerprint.
     pub label: Label,
 }
 
 const NO_VALUE_CODE: u64 = 0xff;
 
-/// Set in the first word if the call has a label.
+/// The bit of the first word that is set if the call has a label.
 const LABEL_BIT: u64 = 1 << 7;
 
-/// The bits of the kind of extent, above the lowest bit.
+/// The mask of the count spec's tag, which is stored above the lowest bit.
 const COUNT_SPEC_MASK: u64 = 0x3f;
 
-/// Where the algorithm is in the first word: above all else.
+/// The position of the algorithm in the first word: the highest byte.
 const ALGORITHM_SHIFT: u32 = u64::BITS - u8::BITS;
 
-/// The bits of a part, which are the highest in the word that has the sequence number too.
+/// The number of bits of the part. They are the highest bits of the word that also has the sequence
+/// number.
 const PART_BITS: u32 = u16::BITS;
 
 impl Descriptor {
-    /// The three words that represent it in a line. The lowest bit tells them from zeroed memory.
+    /// Returns the three words of the descriptor. The lowest bit of the first word is set, so that
+    /// zeroed memory is no descriptor.
     pub fn encode(&self) -> [u64; 3] {
         self.encode_with(self.algorithm)
     }
 
-    /// The words of the same with another algorithm.
+    /// Returns the words of this descriptor with another algorithm.
     pub fn encode_with(&self, algorithm: u8) -> [u64; 3] {
         let dtype = self.dtype.map_or(NO_VALUE_CODE, |dtype| dtype as u64);
         let op = self.op.map_or(NO_VALUE_CODE, |op| op as u64);
@@ -273,58 +279,61 @@ impl Descriptor {
         [first, count, self.order_key().rotate_right(PART_BITS)]
     }
 
-    /// The words of a later call that differs only in its label; `activity` are those of a call
-    /// without one. Not for an operation in parts.
+    /// Returns the words of a later call that differs only in its sequence number and its label.
+    /// `words` belong to a call without a label. Not for an operation in parts.
     #[inline]
     pub fn encode_repeat(words: &[u64; 3], sequence: u64, label: &Label) -> [u64; 3] {
         [words[0] | label_bit(label), words[1], (sequence << PART_BITS).rotate_right(PART_BITS)]
     }
 
-    /// Whether words with this first one belong to a call with a label.
+    /// Returns whether the first word belongs to a call with a label.
     #[inline]
     pub fn is_labelled(first: u64) -> bool {
         first & LABEL_BIT != 0
     }
 
-    /// The same without the text of its label, as other ranks decode it from its words.
+    /// Returns the descriptor without the text of its label, as other ranks decode it from the
+    /// words.
     #[must_use]
     pub fn without_label_text(&self) -> Self {
         Self { label: self.label.without_text(), ..*self }
     }
 
-    /// The same with the text of its label, if that is known now.
+    /// Returns the descriptor with the text of its label, if `label` has it.
     #[must_use]
     pub fn with_label_text(self, label: Option<Label>) -> Self {
         Self { label: label.unwrap_or(self.label), ..self }
     }
 
-    /// The words of the same without an algorithm.
+    /// Returns the words without the algorithm.
     #[inline]
     pub fn without_algorithm(words: &[u64; 3]) -> [u64; 3] {
         [words[0] & !(0xff << ALGORITHM_SHIFT), words[1], words[2]]
     }
 
-    /// A number that grows with the sequence, and within one operation with the part.
+    /// Returns the order key: it grows with the sequence number and, within one operation, with the
+    /// part.
     pub fn order_key(&self) -> u64 {
         self.sequence << PART_BITS | u64::from(self.part)
     }
 
-    /// The sequence number that such a number has grown from.
+    /// Returns the sequence number of an order key.
     pub fn sequence_from_order_key(order_key: u64) -> u64 {
         order_key >> PART_BITS
     }
 
-    /// That number, by the last of the three words.
+    /// Returns the order key from the last of the three words.
     pub fn order_key_from_word(word: u64) -> u64 {
         word.rotate_left(PART_BITS)
     }
 
-    /// Whether a first word is that of a descriptor.
+    /// Returns whether a word is the first word of a descriptor.
     pub fn is_first_word(word: u64) -> bool {
         word & 1 == 1
     }
 
-    /// The inverse of [`Descriptor::encode`]; `None` for words that no descriptor has.
+    /// Decodes a descriptor; the inverse of [`Descriptor::encode`]. Returns `None` for invalid
+    /// words.
     pub fn decode(words: [u64; 3]) -> Option<Self> {
         let byte = |shift: u32| usize::try_from((words[0] >> shift) & 0xff).unwrap_or(usize::MAX);
         if !Self::is_first_word(words[0]) {
@@ -345,14 +354,14 @@ impl Descriptor {
     }
 }
 
-/// The bit of the first word that says whether there is a label.
+/// Returns the label bit of the first word.
 #[inline]
 fn label_bit(label: &Label) -> u64 {
     if label.is_none() { 0 } else { LABEL_BIT }
 }
 
 impl fmt::Display for Descriptor {
-    /// For instance `all_reduce #57 "layer3.weight" (f32, SUM, count 1000)`.
+    /// Formats the descriptor, for example `all_reduce #57 "layer3.weight" (f32, SUM, count 1000)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} #{}{}", self.kind.name(), self.sequence, LabelSuffix(self.label))?;
         let mut parts = Vec::new();

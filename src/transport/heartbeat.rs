@@ -1,107 +1,113 @@
-//! How ranks show that they live, and tell what they are doing: the pulse that each keeps in the
-//! region, and the arithmetic of those who watch it. Pure, but for the words in shared memory.
+//! Heartbeats and activity texts: how ranks show that they are alive, and how they report their
+//! activity. The state of each rank is a [`HeartbeatState`] in the shared region; a
+//! [`HeartbeatMonitor`] evaluates the heartbeats of the peers.
 //!
-//! A pulse is a number that its owner's service thread raises, so that a rank in a long computation
-//! has one too. Whoever sees it stand still for the *limit* takes its owner for stopped. Who looks
-//! too late was stopped itself, or starved, and begins anew rather than accuse those whom it has
-//! not watched.
+//! A heartbeat is a counter that the owner's service thread increments, so that a rank in a long
+//! computation has a heartbeat too. If a peer's counter does not change for the *limit*, the
+//! monitor reports the peer as stopped. If the monitor itself runs too late, its process was
+//! stopped or starved. It then starts again and accuses no peer that it has not watched.
 //!
-//! Beside it the owner says in words what its process does beside the collectives of this group,
-//! with each beat and when it is asked. Words are stamped: whoever reads them while they are
-//! written reads them again.
+//! The owner also publishes a text about the activity of its process outside the collectives of
+//! this group: with each heartbeat, and on request. The text has a stamp (a sequence lock): a
+//! reader that meets a writer reads again.
 //!
-//! Must not know: who knocks for whom, and what the words mean.
+//! The code is pure except for the atomic words in shared memory. It does not depend on the wake
+//! mechanism or on the meaning of the texts.
 
 use super::abort::truncate_utf8;
 use crate::base::ids::GroupId;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// The most bytes that a rank says of what it does: with all that is beside them, a pulse has 256.
+/// The maximum length of an activity text in bytes. With its other fields, a [`HeartbeatState`] has
+/// 256 bytes.
 pub const ACTIVITY_BYTES: usize = 224;
 
-/// How long whoever asks waits for an answer.
+/// The time that a rank waits for the answer to an activity query.
 pub const ACTIVITY_QUERY_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The shortest and the longest time from one beat to the next, and how many there are in the
-/// limit.
+/// The shortest and the longest heartbeat interval, and the number of intervals in the limit.
 const HEARTBEAT_INTERVAL_RANGE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 const HEARTBEATS_PER_LIMIT: u32 = 8;
 
-/// For how long the reason for which a rank has left may be on its way: longer than one leader may
-/// notice the silence of another later than that one's own node does, which is an interval.
+/// The time in which a failure reason may still arrive after a rank was seen to leave. A node
+/// leader may notice the silence of another leader one heartbeat interval later than that leader's
+/// own node. The grace period is longer than this interval (at most 250 ms).
 pub const DEPARTURE_GRACE: Duration = Duration::from_millis(400);
 
-/// How often a reader tries again that meets a writer.
+/// The number of times that a reader tries to read a text that is being written.
 const MAX_READ_ATTEMPTS: u32 = 1000;
 
-/// Says what this process does beside the collectives of a group.
+/// Describes the activity of this process outside the collectives of a group.
 pub type ActivityFn = fn(GroupId) -> String;
 
-/// What ranks of a group tell of themselves while it lasts.
+/// The heartbeat configuration of a group's ranks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeartbeatConfig {
-    /// How often they beat; `None` where nobody watches.
+    /// The heartbeat timing; `None` if no rank monitors heartbeats.
     pub timing: Option<HeartbeatTiming>,
-    /// What they say.
+    /// The function that describes this process's activity.
     pub activity_fn: Option<ActivityFn>,
 }
 
 impl HeartbeatConfig {
-    /// What this process does beside the collectives of a group; nothing where nobody can tell.
+    /// Returns the activity of this process outside the collectives of a group. Empty without an
+    /// `activity_fn`.
     pub fn describe_activity(&self, group: GroupId) -> String {
         self.activity_fn.map(|describe| describe(group)).unwrap_or_default()
     }
 }
 
-/// For how long a pulse may stand still.
+/// The limit and the interval of heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatTiming {
     limit: Duration,
 }
 
 impl HeartbeatTiming {
-    /// The one with this limit; none for 0.
+    /// Returns the timing for a limit; `None` for 0, which turns heartbeats off.
     pub fn from_limit_ms(limit_ms: u64) -> Option<Self> {
         (limit_ms != 0).then(|| Self { limit: Duration::from_millis(limit_ms) })
     }
 
-    /// For how long a pulse may stand still.
+    /// Returns the time after which a peer without a new heartbeat counts as stopped.
     pub fn limit(self) -> Duration {
         self.limit
     }
 
-    /// The time from one beat to the next.
+    /// Returns the time between two heartbeats.
     pub fn interval(self) -> Duration {
         let (least, most) = HEARTBEAT_INTERVAL_RANGE;
         (self.limit / HEARTBEATS_PER_LIMIT).clamp(least, most)
     }
 }
 
-/// The watch that one rank keeps over others.
+/// The monitor by which one rank watches the heartbeats of its peers.
 #[derive(Debug)]
 pub struct HeartbeatMonitor {
     timing: HeartbeatTiming,
-    /// When the next look is due.
+    /// The time of the next check.
     next_check: Instant,
-    /// For each of the others that is watched: its pulse, and since when that stands still.
+    /// For each watched peer: its last heartbeat counter, and the time since which the counter has
+    /// not changed.
     observed: Vec<Option<(u64, Instant)>>,
 }
 
 impl HeartbeatMonitor {
-    /// Over so many, from now on.
+    /// Creates a monitor for this number of peers, starting now.
     pub fn new(timing: HeartbeatTiming, peers: usize, now: Instant) -> Self {
         Self { timing, next_check: now, observed: vec![None; peers] }
     }
 
-    /// When to look next.
+    /// Returns the time of the next check.
     pub fn next_check(&self) -> Instant {
         self.next_check
     }
 
-    /// Looks at all pulses (`None` for one that is not watched); those who have been silent for the
-    /// limit, and for how long.
+    /// Checks the heartbeats of all peers; `heartbeat` returns `None` for a peer that is not
+    /// watched. Returns the peers that have been silent for the limit, each with the duration of
+    /// its silence.
     pub fn check_peers(
         &mut self,
         now: Instant,
@@ -132,38 +138,39 @@ impl HeartbeatMonitor {
     }
 }
 
-/// One rank's pulse, and what it says. All zero bytes are one that has not begun.
+/// One rank's heartbeat counter and activity text. A zeroed state has no heartbeat yet.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct HeartbeatState {
     beats: AtomicU64,
-    /// Not zero where somebody waits for fresh words.
+    /// Not zero while a rank waits for a new activity text.
     is_activity_requested: AtomicU64,
     activity: ActivityText,
 }
 
-/// What a rank says. Only its owner's service thread writes.
+/// The activity text of a rank. Only the owner's service thread writes it.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct ActivityText {
-    /// Odd while they are written; higher each time.
+    /// The stamp: odd while the owner writes the text, and increased by each write.
     stamp: AtomicU64,
     len: AtomicU64,
     text: [AtomicU64; ACTIVITY_BYTES / 8],
 }
 
 impl HeartbeatState {
-    /// The owner lives.
+    /// Increments the heartbeat counter. Called by the owner.
     pub fn beat(&self) {
         self.beats.fetch_add(1, Ordering::Release);
     }
 
-    /// How often it has beaten; `None` for not at all so far.
+    /// Returns the heartbeat counter; `None` before the first heartbeat.
     pub fn beats(&self) -> Option<u64> {
         Some(self.beats.load(Ordering::Acquire)).filter(|&beats| beats != 0)
     }
 
-    /// The owner says something; what is too long is cut.
+    /// Publishes an activity text. Called by the owner. A longer text is truncated to
+    /// [`ACTIVITY_BYTES`].
     pub fn publish_activity(&self, text: &str) {
         let activity = &self.activity;
         let bytes = truncate_utf8(text, ACTIVITY_BYTES).as_bytes();
@@ -179,32 +186,33 @@ impl HeartbeatState {
         activity.stamp.store(stamp.wrapping_add(1), Ordering::Release);
     }
 
-    /// What it said last; nothing where it is in the middle of saying something for long.
+    /// Returns the last activity text. Returns an empty text if the owner is still writing after
+    /// 1000 attempts.
     pub fn last_activity(&self) -> String {
         (0..MAX_READ_ATTEMPTS).find_map(|_| self.activity.read()).unwrap_or_default()
     }
 
-    /// Asks for fresh words: they are there once the stamp differs from the one returned. The owner
-    /// must be knocked for.
+    /// Requests a new activity text. Returns the current stamp: the new text is complete once the
+    /// stamp differs. The caller must then wake the owner.
     pub fn request_activity(&self) -> u64 {
         let stamp = self.stamp();
         self.is_activity_requested.store(1, Ordering::Release);
         stamp
     }
 
-    /// Whether somebody has asked since this was called last.
+    /// Returns whether a rank has requested the text since the last call, and clears the request.
     pub fn take_activity_request(&self) -> bool {
         self.is_activity_requested.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Different whenever something was said.
+    /// Returns the stamp of the text. It changes with each published text.
     pub fn stamp(&self) -> u64 {
         self.activity.stamp.load(Ordering::Acquire) & !1
     }
 }
 
 impl ActivityText {
-    /// The words, unless they are being written.
+    /// Returns the text, or `None` while the owner writes it.
     fn read(&self) -> Option<String> {
         let stamp = self.stamp.load(Ordering::Acquire);
         if stamp & 1 == 1 {
@@ -224,8 +232,8 @@ impl ActivityText {
     }
 }
 
-/// How a message goes on about a rank that was asked what it does, after what it did last in the
-/// group.
+/// Formats the answer to an activity query. The result continues an error message that names a rank
+/// and its last operation in the group.
 pub fn format_activity_answer(answer: Option<&str>) -> String {
     match answer {
         None => {
@@ -247,7 +255,8 @@ mod tests {
         HeartbeatTiming::from_limit_ms(limit_ms).unwrap()
     }
 
-    /// Looks whenever it is due until somebody is silent; who, and after how long.
+    /// Checks at each due time until a peer is silent. Returns the silent peers, and the time since
+    /// `began`.
     fn check_until_silent(
         vigil: &mut HeartbeatMonitor,
         began: Instant,
@@ -337,7 +346,7 @@ mod tests {
         pulse.activity.len.store(u64::MAX, Ordering::Relaxed);
         pulse.activity.text[0].store(u64::MAX, Ordering::Relaxed);
         assert!(pulse.last_activity().len() <= 3 * ACTIVITY_BYTES);
-        // A writer that died in the middle.
+        // The stamp of a writer that died while it wrote the text.
         pulse.activity.stamp.store(7, Ordering::Relaxed);
         assert_eq!(pulse.last_activity(), "");
     }

@@ -1,27 +1,28 @@
 //! The labels of one rank's last operations, in memory that the ranks of a domain share.
 //!
-//! The owner stores the label when it enters a labelled operation, and nothing for an operation
-//! without a label. Others load it only to explain a mismatch, or to describe what the owner does.
-//! An entry is valid if it has the sequence number of the operation before and after it was read:
-//! it is reused after [`CTRL_SLOT_COUNT`] operations.
+//! The owner stores a label when it enters a labelled operation, and nothing for an operation
+//! without a label. Other ranks load it only to explain a mismatch or to describe the owner's
+//! activity. An entry is valid if it has the operation's sequence number both before and after the
+//! read, because the entry is reused after [`CTRL_SLOT_COUNT`] operations.
 //!
-//! An operation that was made of several calls of a batch has the labels of all of them, in a list.
+//! An operation that consists of several calls of a batch stores the labels of all these calls in a
+//! list.
 
 use super::region::CTRL_SLOT_COUNT;
 use crate::base::label::{LABEL_WORDS, Label};
 use crate::base::sync::{AtomicU64, Ordering, fence};
 
-/// The most labels of a list that are stored; the hash that ranks compare covers all.
+/// The maximum number of stored labels per list. The hash that ranks compare covers all labels.
 pub const MAX_LISTED_LABELS: usize = 30;
 
-/// How many lists are stored.
+/// The number of lists.
 const LIST_COUNT: usize = 4;
 
-/// How many operations have an entry.
+/// The number of operations that have an entry.
 #[allow(clippy::cast_possible_truncation, reason = "64")]
 const ENTRY_COUNT: usize = CTRL_SLOT_COUNT as usize;
 
-/// The labels of one rank. All zero bytes are a table without labels. One writer, many readers.
+/// The labels of one rank. A zeroed table has no labels. One writer, many readers.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct LabelTable {
@@ -33,7 +34,7 @@ pub struct LabelTable {
 #[derive(Debug)]
 #[repr(C)]
 struct LabelEntry {
-    /// The sequence number of the operation; 0 while the entry is written.
+    /// The sequence number of the operation; 0 while the owner writes the entry.
     sequence: AtomicU64,
     words: [AtomicU64; LABEL_WORDS],
 }
@@ -42,14 +43,14 @@ struct LabelEntry {
 #[derive(Debug)]
 #[repr(C)]
 struct LabelList {
-    /// As in [`LabelEntry`].
+    /// The sequence number, as in [`LabelEntry`].
     sequence: AtomicU64,
     count: AtomicU64,
     words: [[AtomicU64; LABEL_WORDS]; MAX_LISTED_LABELS],
 }
 
 impl LabelTable {
-    /// The owner enters an operation with a label.
+    /// Stores the label of an operation that the owner enters.
     #[inline]
     pub fn publish(&self, sequence: u64, label: &Label) {
         let entry = &self.entries[index(sequence, ENTRY_COUNT)];
@@ -59,7 +60,7 @@ impl LabelTable {
         entry.sequence.store(sequence, Ordering::Release);
     }
 
-    /// The owner enters an operation that was made of several calls, which have these labels.
+    /// Stores the labels of the calls that became one operation, which the owner enters.
     pub fn publish_list(&self, sequence: u64, labels: &[Label]) {
         let list = &self.lists[index(sequence, LIST_COUNT)];
         list.sequence.store(0, Ordering::Relaxed);
@@ -71,7 +72,8 @@ impl LabelTable {
         list.sequence.store(sequence, Ordering::Release);
     }
 
-    /// The label of an operation; `None` if it has none, or if the entry is in use for a later one.
+    /// Returns the label of an operation; `None` if it has none, or if a later operation uses the
+    /// entry.
     pub fn get(&self, sequence: u64) -> Option<Label> {
         let entry = &self.entries[index(sequence, ENTRY_COUNT)];
         if sequence == 0 || entry.sequence.load(Ordering::Acquire) != sequence {
@@ -82,14 +84,14 @@ impl LabelTable {
         label.filter(|_| entry.sequence.load(Ordering::Relaxed) == sequence)
     }
 
-    /// The label of an operation and, if it was made of several calls, those of the calls; empty if
-    /// it has none.
+    /// Returns the label of an operation, followed by the labels of its calls if it consists of
+    /// several. Empty if the operation has no label.
     pub fn labels_of(&self, sequence: u64) -> Vec<Label> {
         self.get(sequence).into_iter().chain(self.list(sequence)).collect()
     }
 
-    /// The labels of the calls that an operation was made of, the first [`MAX_LISTED_LABELS`] of
-    /// them; empty as in [`LabelTable::get`].
+    /// Returns the labels of the calls of an operation, at most the first [`MAX_LISTED_LABELS`].
+    /// Empty under the conditions of [`LabelTable::get`].
     pub fn list(&self, sequence: u64) -> Vec<Label> {
         let list = &self.lists[index(sequence, LIST_COUNT)];
         if sequence == 0 || list.sequence.load(Ordering::Acquire) != sequence {

@@ -1,15 +1,28 @@
-//! Where everything lies in the memory of a domain: a pure function of how many ranks there are,
-//! how large a slot is, and how soon that memory is used again.
+//! The layout of a domain's memory: a pure function of the number of ranks, the size of a data
+//! slot, and the reuse policy.
 //!
 //! ```text
-//! abort record | per rank: presence, doorbell, progress, doorbell for messages, pulse | per two ranks: knock |
-//! per two ranks: cursors of a ring and of a lane | per rank: lines, labels, desk, slots, lane | per two ranks: ring
+//! abort record
+//! per rank:         presence record
+//! per rank:         doorbell
+//! per rank:         progress
+//! per rank:         doorbell for messages
+//! per rank:         heartbeat state
+//! per pair of ranks: wake request
+//! ---- the part before this line has its memory from the beginning ----
+//! per pair of ranks: cursors of a ring and of a bulk ring
+//! per rank:         control slots
+//! per rank:         labels
+//! per rank:         exposure table
+//! per rank:         data slots
+//! per rank:         bulk ring
+//! per pair of ranks: ring
 //! ```
 //!
-//! What a group that does nothing needs lies together at the beginning, in few pages, so that a
-//! thousand of them cost little.
+//! The structures that an idle group needs are at the beginning, on few pages, so that a thousand
+//! idle groups cost little memory.
 //!
-//! Must not know: the memory itself.
+//! Does not depend on the memory itself.
 
 use super::abort::AbortRecord;
 use super::ctrl_slot::CtrlSlot;
@@ -23,70 +36,71 @@ use super::ring::{RewindPolicy, RingCursor};
 use crate::base::error::{Error, Result};
 use crate::base::ids::WorldSize;
 
-/// Lines per rank: how far a root may run ahead of its readers with small payloads.
+/// The number of control slots per rank: how many steps a root may be ahead of its readers with
+/// small payloads.
 pub const CTRL_SLOT_COUNT: u64 = 64;
 
-/// Slots per rank: how many staged steps may be in flight.
+/// The number of data slots per rank: how many steps with payload in data slots may be in flight.
 pub const DATA_SLOT_COUNT: u64 = 4;
 
-/// The size of everything.
+/// The parameters from which the layout of a region follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionGeometry {
     /// The number of ranks.
     pub ranks: WorldSize,
-    /// The size of one staging slot; a multiple of 4096.
+    /// The size of one data slot in bytes; a multiple of 4096.
     pub slot_bytes: usize,
-    /// How soon that and the rest is used again.
+    /// The reuse policy of data slots and rings.
     pub reuse_policy: ReusePolicy,
 }
 
-/// The most and the least that the ring from one rank to another holds.
+/// The maximum and minimum size of the ring from one rank to another.
 const RING_BYTES_MAX_MIN: (usize, usize) = (256 << 10, 4 << 10);
-/// What all rings together should have, and where that leaves each less than
-/// [`TWO_MESSAGE_RING_BYTES`], at most.
+/// The target size of all rings together. The second value is the maximum that applies if the
+/// target leaves each ring less than [`TWO_MESSAGE_RING_BYTES`].
 const ALL_RINGS_BYTES: (usize, usize) = (3 << 20, 16 << 20);
-/// What two whole messages of the largest size need.
+/// The size of a ring that holds two eager messages of 16 KiB.
 const TWO_MESSAGE_RING_BYTES: usize = 32 << 10;
 
-/// The least that the lane of a rank holds, for all others together: as much as the largest ring,
-/// and for the same reason, that what was in a core's cache a little while ago takes another core
-/// longer to get than what has been out of it.
+/// The minimum size of a rank's bulk ring, which serves all its peers. It is the size of the
+/// largest ring, for the same reason. A core gets a line more slowly while another core's cache
+/// holds it than after the line has left that cache.
 const BULK_RING_BYTES: usize = 256 << 10;
-/// What it holds where memory is used again late, among so few ranks that there is room for it; and
-/// what each of two rings does.
+/// The sizes under [`ReusePolicy::AfterEviction`]: the bulk ring of a rank, if the group has at
+/// most [`LARGE_BULK_RING_MAX_RANKS`] ranks; and each of the two rings of a pair.
 const LARGE_BULK_RING_BYTES: usize = 1 << 20;
 const LARGE_BULK_RING_MAX_RANKS: WorldSize = 4;
 const PAIR_RING_BYTES: usize = 2 << 20;
 
-/// The longest message that goes without being asked for, of which a lane holds two; and where what
-/// is in the lane would not have left the near caches.
+/// The longest eager message: a bulk ring holds two of them. The second value applies if a bulk
+/// ring is so small that its bytes have not left the near caches before reuse.
 const EAGER_BYTES: usize = 128 << 10;
 const CACHED_EAGER_BYTES: usize = 32 << 10;
 
-/// The most and the least that a slot has where nobody asks for a size and each wait costs a
-/// context switch, and what all slots together then should.
+/// The default maximum and minimum size of a data slot if each wait costs a context switch, and the
+/// target size of all data slots together.
 const SLOT_BYTES_MAX_MIN: (usize, usize) = (256 << 10, 128 << 10);
 const ALL_SLOTS_BYTES: usize = 4 << 20;
-/// What a slot has where each rank has a core: what all slots of one hold stays in that core's
-/// cache.
+/// The default size of a data slot if each rank has a core of its own. All data slots of one rank
+/// then stay in that core's cache.
 const DEDICATED_CORE_SLOT_BYTES: usize = 128 << 10;
-/// What it has at most where memory is used again late: what all slots of one hold leaves that
-/// cache before.
+/// The default maximum size of a data slot under [`ReusePolicy::AfterEviction`]. The data slots of
+/// one rank then leave the cache of its core before reuse.
 const EVICTING_SLOT_BYTES_MAX: usize = 512 << 10;
 
-/// How much of a slot is used in turn for vectors that are shorter, where memory is used again
-/// soon. What a core has in its nearest cache another one gets, and takes, more slowly than what
-/// lies in the next one (on a Xeon of the fourth generation, whose nearest cache has 48 KiB: 6
-/// against 3 ns a line); what all slots of a rank have in all is several times as much as that
-/// cache holds.
+/// The number of bytes of a data slot that vectors shorter than the slot use in rotation, under
+/// [`ReusePolicy::WhileCached`]. A core reads and overwrites lines in the L1 cache of another core
+/// more slowly than lines in its L2 cache. (On a fourth-generation Xeon with 48 KiB of L1: 6 ns
+/// against 3 ns per line.) All slots of a rank together rotate through several times the size of
+/// L1.
 const CYCLED_SLOT_BYTES: usize = 64 << 10;
-/// Where it is used again late, short vectors stay in so much of each slot all the same: their few
-/// lines come soonest from where they were a moment ago (on an EPYC of the fourth generation 1 KiB
-/// takes 0.35 to 0.45 microseconds there, and 0.5 elsewhere).
+/// Under [`ReusePolicy::AfterEviction`], vectors of up to [`SHORT_VECTOR_BYTES`] rotate through
+/// only this many bytes of each slot. Their few lines are fastest at the place of their last use:
+/// on a fourth-generation EPYC, 1 KiB takes 0.35 to 0.45 us there, and 0.5 us elsewhere.
 const SHORT_VECTOR_BYTES: usize = 2 << 10;
 const SHORT_CYCLED_BYTES: usize = 1 << 10;
 
-/// Byte offsets of the arrays.
+/// The byte offsets of the arrays in a region, and derived sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionLayout {
     pub(super) doorbells: usize,
@@ -94,7 +108,7 @@ pub(super) struct RegionLayout {
     pub(super) message_doorbells: usize,
     pub(super) heartbeats: usize,
     pub(super) wake_requests: usize,
-    /// What lies before this has its memory from the beginning.
+    /// The end of the part that has its memory from the beginning.
     pub(super) cursors: usize,
     pub(super) ctrl_slots: usize,
     pub(super) labels: usize,
@@ -102,30 +116,30 @@ pub(super) struct RegionLayout {
     pub(super) data_slots: usize,
     pub(super) bulk_rings: usize,
     pub(super) rings: usize,
-    /// What one ring holds, computed once.
+    /// The size of one ring, computed once.
     pub(super) ring_bytes: usize,
-    /// The same of a lane.
+    /// The size of one bulk ring, computed once.
     pub(super) bulk_ring_bytes: usize,
     pub(super) ring_rewind: RewindPolicy,
     pub(super) bulk_ring_rewind: RewindPolicy,
-    /// The longest message that goes into a ring.
+    /// The longest message whose body goes into a ring.
     pub(super) max_ring_message: usize,
     pub(super) len: usize,
 }
 
-/// The distance between two doorbells: two cache lines, so that prefetching pairs do not couple
-/// them.
+/// The distance between two doorbells: two cache lines, so that a prefetcher that fetches line
+/// pairs does not couple two doorbells.
 pub(super) const DOORBELL_STRIDE: usize = 128;
 pub(super) const PAGE: usize = 4096;
-/// What structures begin at multiples of: two cache lines.
+/// The alignment of structures: two cache lines.
 pub(super) const ALIGN: usize = 128;
-/// Offset of the presence records, behind the abort record. It is the same for all numbers of
+/// The offset of the presence records, after the abort record. It is the same for all numbers of
 /// ranks.
 pub(super) const PRESENCE_OFFSET: usize = size_of::<AbortRecord>().next_multiple_of(ALIGN);
 
 impl RegionGeometry {
-    /// The size of a slot among so many ranks where nobody asks for another: 8 ranks have 8 MiB in
-    /// all.
+    /// Returns the default size of a data slot for this number of ranks. For 8 ranks, the data
+    /// slots of all ranks together have 8 MiB.
     pub fn default_slot_bytes(ranks: WorldSize, oversubscribed: bool, reuse: ReusePolicy) -> usize {
         let (most, least) = match (reuse, oversubscribed) {
             (ReusePolicy::WhileCached, false) => return DEDICATED_CORE_SLOT_BYTES,
@@ -136,23 +150,23 @@ impl RegionGeometry {
         (ALL_SLOTS_BYTES / slots / PAGE * PAGE).clamp(least, most)
     }
 
-    /// The bytes that a region of this geometry needs.
+    /// Returns the size in bytes of a region with this geometry.
     ///
     /// # Errors
-    /// `InvalidArgument` where that is more than an address can hold.
+    /// `InvalidArgument` if the size exceeds the address range.
     pub fn bytes(&self) -> Result<usize> {
         Ok(self.layout()?.len)
     }
 
-    /// How many of them, from the first on, are used by a group that does nothing.
+    /// Returns the number of bytes, from the first, that an idle group uses.
     ///
     /// # Errors
-    /// As [`RegionGeometry::rewind_after`].
+    /// As [`RegionGeometry::bytes`].
     pub fn initial_bytes(&self) -> Result<usize> {
         Ok(self.layout()?.cursors)
     }
 
-    /// What the ring from one rank to another holds: a power of two.
+    /// Returns the size of the ring from one rank to another: a power of two.
     pub fn ring_bytes(&self) -> usize {
         if self.is_evicting_pair() {
             return PAIR_RING_BYTES;
@@ -166,13 +180,13 @@ impl RegionGeometry {
         (roomy.max(narrow).max(least) + 1).next_power_of_two() / 2
     }
 
-    /// What the lane of a rank holds, for all others together: a power of two.
+    /// Returns the size of a rank's bulk ring, which serves all its peers: a power of two.
     pub(super) fn bulk_ring_bytes(&self) -> usize {
         if self.has_large_bulk_rings() { LARGE_BULK_RING_BYTES } else { BULK_RING_BYTES }
     }
 
-    /// Whether there are two rings only, and what is in them is to leave the near caches before
-    /// they are written again.
+    /// Returns whether the domain has two rings only, and the bytes of a ring must leave the near
+    /// caches before reuse.
     fn is_evicting_pair(&self) -> bool {
         self.reuse_policy == ReusePolicy::AfterEviction && self.ranks == 2
     }
@@ -181,7 +195,7 @@ impl RegionGeometry {
         self.reuse_policy == ReusePolicy::AfterEviction && self.ranks <= LARGE_BULK_RING_MAX_RANKS
     }
 
-    /// The longest message that goes without being asked for.
+    /// Returns the length of the longest eager message.
     pub(super) fn eager_bytes(&self) -> usize {
         match self.reuse_policy {
             ReusePolicy::AfterEviction if !self.has_large_bulk_rings() => CACHED_EAGER_BYTES,
@@ -189,7 +203,8 @@ impl RegionGeometry {
         }
     }
 
-    /// How much of a slot is used in turn for vectors of so many bytes: a power of two.
+    /// Returns the number of bytes of a data slot through which vectors of this length rotate: a
+    /// power of two.
     fn cycled_bytes(&self, max_bytes: usize) -> usize {
         let slot = 1 << self.slot_bytes.ilog2();
         match self.reuse_policy {
@@ -201,36 +216,41 @@ impl RegionGeometry {
         }
     }
 
-    /// Where in a slot the part for a step begins, of which all ranks use no more than `max_bytes`
-    /// bytes.
+    /// Returns the offset of a step's part in a data slot. All ranks use at most `max_bytes` bytes
+    /// of the part.
     pub(super) fn slot_part_offset(&self, step: u64, max_bytes: usize) -> usize {
-        // All powers of two, so that nothing is divided.
+        // All values are powers of two, so that no division is needed.
         let stride = max_bytes.next_power_of_two().max(ALIGN);
         let parts = (self.cycled_bytes(max_bytes) >> stride.ilog2()).max(1);
-        // As many turns as the smallest parts have places.
+        // The modulus is a multiple of the largest number of parts, so it does not change the
+        // result.
         let cycle = usize::try_from(step / DATA_SLOT_COUNT % (1 << 32)).unwrap_or(0);
         (cycle & (parts - 1)) * stride
     }
 
-    /// The longest message that goes into the ring and not into the lane: the ring would hold two
-    /// of longer ones, and does not have their bytes in the caches of both cores where it is not
-    /// smaller than the lane. The shortest messages do not mind, nor do those that stay in the
-    /// nearest caches, as all that are not long do in a small ring of memory that is used again
-    /// late.
+    /// Returns the length of the longest message whose body goes into the ring; longer bodies go
+    /// into the bulk ring.
+    ///
+    /// If the ring is not smaller than the bulk ring, the limit lets the ring hold two messages. A
+    /// smaller ring would still have the bytes of long messages in the caches of both cores when
+    /// they are written again, so these go into the bulk ring. This costs the shortest messages
+    /// nothing. It also costs nothing for messages that stay in the nearest caches: in a small ring
+    /// under [`ReusePolicy::AfterEviction`], all but long messages do.
     pub(super) fn max_ring_message(&self) -> usize {
         let ring = self.ring_bytes();
         match self.reuse_policy {
             _ if ring >= self.bulk_ring_bytes() => ring / 2,
             ReusePolicy::WhileCached => ring / 32,
-            // What lies in a long lane has left the near caches before it is written again:
-            // messages above 4 KiB gain by that.
+            // The bytes of a large bulk ring have left the near caches before they are written
+            // again. Messages above 4 KiB are faster there.
             ReusePolicy::AfterEviction => {
                 (ring / 4).min(if self.has_large_bulk_rings() { 4 << 10 } else { 8 << 10 })
             }
         }
     }
 
-    /// When the writer of a ring, or of a lane, of so many bytes goes back to its beginning.
+    /// Returns the rewind policy of a ring or bulk ring of this size: when its writer goes back to
+    /// the beginning.
     fn rewind_policy(&self, ring: usize) -> RewindPolicy {
         match self.reuse_policy {
             ReusePolicy::WhileCached => RewindPolicy {
@@ -251,7 +271,7 @@ impl RegionGeometry {
         }
     }
 
-    /// One for every rank and every other.
+    /// Returns the number of rings: one for each ordered pair of ranks.
     fn ring_count(&self) -> Option<usize> {
         self.ranks.checked_mul(self.ranks.saturating_sub(1))
     }
@@ -261,7 +281,7 @@ impl RegionGeometry {
             let Self { ranks, slot_bytes, .. } = self;
             Error::invalid(format!("{ranks} ranks with slots of {slot_bytes} bytes are too many"))
         };
-        // Where an array ends that begins at `start` and has `each` elements for each rank.
+        // Returns the end of an array that begins at `start` and has `each` elements per rank.
         let array = |start: usize, stride: usize, each: usize| -> Option<usize> {
             let count = self.ranks.checked_mul(each)?;
             start.checked_add(count.checked_mul(stride)?)?.checked_next_multiple_of(ALIGN)
@@ -397,7 +417,7 @@ mod tests {
                 let mut known: Vec<usize> = places.iter().step_by(4).copied().collect();
                 known.sort_unstable();
                 known.dedup();
-                // One behind the other, without a gap that another of them would fit.
+                // Two parts are adjacent: no further part fits into the gap between them.
                 assert!(known.windows(2).all(|pair| {
                     let gap = pair[1] - pair[0];
                     (room..room.max(ALIGN / 2) * 2 + 1).contains(&gap)

@@ -1,16 +1,16 @@
-//! How ranks reach each other. Two traits, and no algorithm:
+//! The transport layer: communication between ranks, without algorithms. It has two traits:
 //!
-//! * [`SharedDomain`]: the ranks of one host, which share memory: control lines, staging slots, an
-//!   abort record, and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
-//! * [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
+//! - [`SharedDomain`]: the ranks of one host, which share memory: control slots, data slots, an
+//!   abort record and doorbells. Implemented by [`shm`] (processes) and [`inproc`] (threads).
+//! - [`Endpoint`]: byte streams between any two ranks. Implemented by [`tcp`] and [`inproc`].
 //!
-//! Over the two, [`matching`] implements [`PointToPoint`]: messages that are matched by sender and
-//! tag.
+//! On top of both, [`matching`] implements [`PointToPoint`]: messages that are matched by sender
+//! and tag.
 //!
-//! Everything that several ranks write is described in [`region_address`]; it is the same for both
-//! domains. How ranks show that they live is described in [`heartbeat`].
+//! [`region`] describes the memory that several ranks write; it is the same for both kinds of
+//! domains. [`heartbeat`] describes how ranks show that they are alive.
 //!
-//! Must not know: algorithms, stores, back ends.
+//! Does not depend on algorithms, stores or back ends.
 
 pub mod abort;
 pub mod arena;
@@ -56,14 +56,14 @@ use std::fmt::Debug;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Who a rank is, for messages.
+/// The identity of a rank, for messages to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerName {
-    /// The rank in the group.
+    /// The number of the rank in the group.
     pub rank: Rank,
-    /// Its process.
+    /// The id of its process.
     pub pid: u32,
-    /// Its host; shared by the names of all its ranks.
+    /// The name of its host, shared by the names of all ranks of that host.
     pub host: Arc<str>,
 }
 
@@ -73,79 +73,82 @@ impl std::fmt::Display for PeerName {
     }
 }
 
-/// Who is told that another rank of the domain has rung while this one listens
-/// ([`Bell::listen`](crate::wait::bell::Bell::listen)).
+/// The callback of a rank that listens on its doorbell
+/// ([`Doorbell::listen`](crate::wait::doorbell::Doorbell::listen)). Called when another rank of the
+/// domain rings the doorbell.
 pub trait DoorbellListener: Send + Sync + Debug {
-    /// Called by any thread, perhaps within a call of the listener's own: it raises a flag and
+    /// Called by any thread, possibly inside a call of the listener itself. It sets a flag and
     /// returns.
     fn on_doorbell(&self);
 }
 
-/// The ranks of one host and the memory they share.
+/// The ranks of one host and their shared memory.
 ///
 /// Obligations of an implementation:
-/// * the region is zeroed when the domain begins, and is never reused for another;
-/// * when a rank dies, every other member's `abort_record` becomes `Some` and its doorbell rings,
-///   without anybody asking;
-/// * when a rank's process does nothing for longer than the agreed limit, the same; ranks that are
-///   threads of one process need no watch;
-/// * when a rank leaves in order, `has_left` becomes true on every other member and its doorbell
-///   rings;
-/// * a rank that listens is knocked for whenever its doorbell is rung;
-/// * [`SharedDomain::leave`] is leaving, and so is dropping the domain.
+/// - The region is zeroed when the domain begins, and no other domain reuses it.
+/// - If a rank dies, [`SharedDomain::failure`] of every other member becomes `Some`, and its
+///   doorbell rings, without any call of the member.
+/// - If a rank's process does nothing for longer than the agreed limit, the same happens. Ranks
+///   that are threads of one process need no monitoring.
+/// - If a rank leaves in order, `has_left` becomes true on every other member, and its doorbell
+///   rings.
+/// - If a listening rank's doorbell is rung, its listeners are called in its process.
+/// - [`SharedDomain::leave`] leaves the domain, and so does dropping it.
 pub trait SharedDomain: Send + Sync + Debug {
-    /// The memory.
+    /// Returns the shared region.
     fn region(&self) -> &Region;
 
-    /// This process's rank in the domain.
+    /// Returns this process's rank in the domain.
     fn rank(&self) -> Rank;
 
-    /// The number of ranks in the domain.
+    /// Returns the number of ranks in the domain.
     fn size(&self) -> WorldSize {
         self.region().geometry().ranks
     }
 
-    /// How this rank waits.
+    /// Returns the wait policy of this rank.
     fn wait_policy(&self) -> WaitPolicy;
 
-    /// Who a rank is.
+    /// Returns the name of a rank.
     fn peer(&self, rank: Rank) -> &PeerName;
 
-    /// True once a rank has left in order; what it published before that stays readable.
+    /// Returns true once a rank has left in order. The data that it published before stays
+    /// readable.
     fn has_left(&self, rank: Rank) -> bool;
 
-    /// Tells the others that this rank leaves in order, whoever else still holds the domain. Once
-    /// is enough.
+    /// Notifies the other ranks that this rank leaves in order, even if other owners still hold the
+    /// domain. Further calls have no effect.
     fn leave(&self);
 
-    /// Why the domain has failed, if it has.
+    /// Returns the domain's failure, if it has failed.
     fn failure(&self) -> Option<Error> {
         self.region().abort_record().get()
     }
 
-    /// Fails the domain for all its ranks; the first reason stays. Listeners are told of it also
-    /// where they do not listen just now.
+    /// Fails the domain for all its ranks; the first reason is kept. Calls the listeners of all
+    /// ranks, even of ranks that do not listen at that time.
     fn fail(&self, error: &Error) {
         self.region().abort_record().set(error);
         self.wake_all();
         (0..self.size()).for_each(|rank| self.notify_listeners(rank));
     }
 
-    /// Calls the listeners of a rank, in its process.
+    /// Calls the listeners of a rank, in the process of that rank.
     fn notify_listeners(&self, rank: Rank);
 
-    /// What the process of a rank last said that it does beside the collectives of this group.
+    /// Returns the last published activity of a rank's process outside the collectives of this
+    /// group.
     fn last_activity(&self, rank: Rank) -> String;
 
-    /// The same after asking these ranks, for messages; waits for [`heartbeat::PATIENCE`] at most.
-    /// `None` for those that have not answered.
+    /// Queries the current activity of these ranks, for messages. Waits for at most
+    /// [`heartbeat::ACTIVITY_QUERY_TIMEOUT`]. Returns `None` for a rank that has not answered.
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>>;
 
-    /// Adds somebody to call when this rank is knocked for; it is forgotten when it is gone.
+    /// Adds a listener for this rank's doorbells. The list drops a listener whose owner is gone.
     fn add_listener(&self, listener: Weak<dyn DoorbellListener>);
 
-    /// Wakes a rank that waits for what this one has just stored. The caller has put a
-    /// `fence(SeqCst)` between the store and this.
+    /// Wakes a rank that waits for a store of this rank. The caller has executed `fence(SeqCst)`
+    /// between the store and this call.
     fn wake_rank_fenced(&self, rank: Rank) {
         let bell = self.region().doorbell(rank);
         bell.notify_fenced();
@@ -154,8 +157,9 @@ pub trait SharedDomain: Send + Sync + Debug {
         }
     }
 
-    /// [`SharedDomain::wake_rank_fenced`] for whoever attends to a rank's messages. They have a
-    /// bell of their own, so that listening for them costs collectives nothing.
+    /// Wakes the progress owner of a rank's messages, as [`SharedDomain::wake_rank_fenced`] does
+    /// for collectives. Messages have a doorbell of their own, so that listening for them costs
+    /// collectives nothing.
     fn wake_message_waiter_fenced(&self, rank: Rank) {
         let bell = self.region().message_doorbell(rank);
         bell.notify_fenced();
@@ -164,7 +168,7 @@ pub trait SharedDomain: Send + Sync + Debug {
         }
     }
 
-    /// Wakes every rank, this one included.
+    /// Wakes all ranks, including this one.
     fn wake_all(&self) {
         fence(Ordering::SeqCst);
         for rank in 0..self.size() {
@@ -181,14 +185,14 @@ pub struct DoorbellListeners {
 }
 
 impl DoorbellListeners {
-    /// Adds one; those that are gone are forgotten.
+    /// Adds a listener, and drops the listeners whose owners are gone.
     pub fn add(&self, listener: Weak<dyn DoorbellListener>) {
         let mut list = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|known| known.strong_count() > 0);
         list.push(listener);
     }
 
-    /// Calls all that are there.
+    /// Calls all listeners that still exist.
     pub fn notify_all(&self) {
         let list = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
         list.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_doorbell());

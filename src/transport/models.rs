@@ -1,9 +1,10 @@
-//! Models of what `algo/shared/sequencer/mod.rs` does with lines, slots and progress, run through
-//! all interleavings.
+//! Loom models of the protocol of `algo/shared/sequencer/mod.rs` on control slots, data slots and
+//! progress. Loom runs them through all interleavings.
 //!
-//! The rule that is checked: a slot is published only when every reader has finished the step that
-//! it held before, which its `finished_step` word or its own later slot proves; a slot is read only
-//! between the two.
+//! The checked rule has two parts. The writer publishes a slot only after every reader has finished
+//! the slot's previous step; the reader's `finished_step` word or its own later slot proves that. A
+//! reader reads a slot only after it was published and before the reader reports its step as
+//! finished.
 
 use super::ctrl_slot::CtrlSlot;
 use super::rank_progress::RankProgress;
@@ -11,15 +12,15 @@ use crate::base::sync::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
-/// How many lines and slots there are, of which a real region has more.
+/// The number of control slots and of data slots. A real region has more.
 const SLOTS: u64 = 2;
 const STEPS: u64 = 4;
 
 #[derive(Default)]
 struct Writer {
     ctrl_slots: [CtrlSlot; 2],
-    /// Relaxed: whatever no happens-before rules out may be read, so that a race shows in the
-    /// value.
+    /// The data is stored and loaded with relaxed ordering. A load may return any value that no
+    /// happens-before relation rules out, so that a race shows in the value.
     slots: [AtomicU64; 2],
     progress: RankProgress,
 }
@@ -28,7 +29,7 @@ fn index(step: u64) -> usize {
     usize::try_from(step % SLOTS).unwrap()
 }
 
-/// One of the ways of a slot.
+/// The type of the functions that publish a slot.
 type PublishFn = fn(&CtrlSlot, u64, u64, &[u64; 3], &[u8]);
 
 fn publish(writer: &Writer, step: u64, way: PublishFn) {
@@ -41,7 +42,8 @@ fn read(writer: &Writer, step: u64) {
     while slot.step() < step {
         thread::yield_now();
     }
-    // It cannot have been overwritten before this reader has said that it is done.
+    // The writer cannot have overwritten the slot before this reader has reported the step as
+    // finished.
     assert_eq!((slot.step(), slot.call_fingerprint()), (step, step * 3));
     let mut payload = [0; 8];
     slot.read_payload(&mut payload);
@@ -50,7 +52,7 @@ fn read(writer: &Writer, step: u64) {
     assert_eq!(data, step * 10);
 }
 
-/// A root that runs ahead of its reader as far as its lines reach.
+/// A root runs ahead of its reader by as many steps as it has control slots.
 #[test]
 fn loom_root_overwrites_only_slots_already_read() {
     loom::model(|| {
@@ -73,8 +75,8 @@ fn loom_root_overwrites_only_slots_already_read() {
     });
 }
 
-/// Two ranks that wait for each other in every step need no other proof than the peer's next slot,
-/// in whichever way it was published.
+/// Two ranks wait for each other in every step. The peer's next slot proves that the peer has read
+/// the previous step, whichever function published the slot.
 #[test]
 fn loom_next_ctrl_slot_proves_previous_step_was_read() {
     let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! Point-to-point messages: what a matching engine offers to those who post sends and receives.
+//! Point-to-point messages: the interface of a matching engine, with its requests and completions.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -9,49 +9,50 @@ use crate::base::ids::Rank;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The largest tag of a caller's message. Those above are the library's own, and are received only
-/// by those who name them: a receive of any tag takes a message up to this one.
+/// The largest tag of a caller's message. Larger tags are internal: only a receive that names such
+/// a tag receives the message. A receive of any tag accepts tags up to this one.
 pub const LARGEST_TAG: u32 = i32::MAX as u32;
 
-/// For engines of host memory.
+/// Rejects GPU memory, for engines of host memory.
 fn reject_gpu_memory(gpu: Option<GpuTarget>) -> Result<()> {
     let Some(GpuTarget { device, .. }) = gpu else { return Ok(()) };
     let message = format!("a message in memory of device {device}: the engine is for host memory");
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// A message to send. Its bytes are lent until the completion is called.
+/// A message to send. The engine borrows its bytes until it calls the completion.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// Who gets it; this rank itself is possible.
+    /// The receiver; this rank itself is allowed.
     pub to: Rank,
-    /// What it is matched by, beside its sender.
+    /// The tag, by which the message is matched together with its sender.
     pub tag: u32,
-    /// The type of its elements.
+    /// The type of the elements.
     pub dtype: DataType,
-    /// The message.
+    /// The bytes of the message.
     pub bytes: Src<'static>,
-    /// When it must have been taken over or delivered.
+    /// The deadline by which the message must have been buffered or delivered.
     pub deadline: Deadline,
-    /// The send completes only once a receive has matched the message.
+    /// Whether the send completes only once a receive has matched the message.
     pub is_synchronous: bool,
 }
 
-/// The memory of a receive.
+/// The buffer of a receive.
 #[derive(Clone, Copy, Debug)]
 pub enum ReceiveBuffer {
-    /// The caller's, which may be longer than the message. Lent until the completion is called.
+    /// The caller's buffer, which may be longer than the message. Borrowed until the completion is
+    /// called.
     Borrowed(Dst<'static>),
-    /// As much as the message needs, made once there is one, and handed to
-    /// [`Completion::complete_allocated`].
+    /// A buffer of the message's length, which the engine allocates once a message has matched. The
+    /// engine passes it to [`Completion::complete_allocated`].
     Allocated {
-        /// The longest message that is taken.
+        /// The maximum length of an accepted message.
         max_bytes: usize,
     },
 }
 
 impl ReceiveBuffer {
-    /// The longest message that there is room for.
+    /// Returns the maximum length of a message that fits.
     pub fn max_bytes(&self) -> usize {
         match self {
             Self::Borrowed(bytes) => bytes.len(),
@@ -66,76 +67,76 @@ impl From<Dst<'static>> for ReceiveBuffer {
     }
 }
 
-/// A place for a message.
+/// A request to receive a message.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveRequest {
-    /// From whom; `None` for anybody.
+    /// The sender; `None` for any rank.
     pub from: Option<Rank>,
-    /// Under which tag; `None` for any up to [`LARGEST_TAG`].
+    /// The tag; `None` for any tag up to [`LARGEST_TAG`].
     pub tag: Option<u32>,
-    /// The type of its elements, which must be the sender's.
+    /// The type of the elements, which must equal the sender's type.
     pub dtype: DataType,
-    /// Where it goes.
+    /// The buffer of the message.
     pub buffer: ReceiveBuffer,
-    /// When it must have arrived.
+    /// The deadline by which the message must have arrived.
     pub deadline: Deadline,
 }
 
-/// A message, or a place for one, that may be done with at once; whose deadline has not begun then.
-/// `None` as in [`ReceiveRequest`].
+/// A send or receive that may complete immediately; its deadline has not started yet. `None` has
+/// the meaning of [`ReceiveRequest`].
 #[derive(Clone, Copy, Debug)]
 pub struct ImmediateMessage<T> {
-    /// To or from whom.
+    /// The receiver or the sender.
     pub peer: Option<Rank>,
-    /// Under which tag.
+    /// The tag of the message.
     pub tag: Option<u32>,
-    /// The type of its elements.
+    /// The type of the elements.
     pub dtype: DataType,
-    /// Its bytes, or where they go.
+    /// The bytes to send, or the buffer to receive into.
     pub bytes: T,
 }
 
-/// A message that has gone or come.
+/// A message that was sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Who sent it, or got it.
+    /// The sender of a received message, or the receiver of a sent message.
     pub peer: Rank,
-    /// Its tag.
+    /// The tag of the message.
     pub tag: u32,
-    /// Its length.
+    /// The length of the message in bytes.
     pub bytes: usize,
 }
 
-/// The messages that a probe looks for. `None` as in [`ReceiveRequest`].
+/// The messages that a probe searches for. `None` has the meaning of [`ReceiveRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRequest {
-    /// The sender.
+    /// The sender; `None` for any rank.
     pub from: Option<Rank>,
-    /// The tag.
+    /// The tag; `None` for any tag up to [`LARGEST_TAG`].
     pub tag: Option<u32>,
-    /// Whether the probe takes the message out of matching, or only looks.
+    /// Whether the probe removes the message from matching (as `MPI_Mprobe`) or only reports it.
     pub is_matched_probe: bool,
 }
 
-/// What a probe learns of a message.
+/// The envelope of a message, as a probe reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageEnvelope {
-    /// The sender.
+    /// The sender of the message.
     pub from: Rank,
-    /// The tag.
+    /// The tag of the message.
     pub tag: u32,
     /// The type of the elements.
     pub dtype: DataType,
-    /// The length of the message.
+    /// The length of the message in bytes.
     pub bytes: usize,
 }
 
 /// A message that a probe has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbedMessage {
-    /// What the probe has learnt of it.
+    /// The envelope of the message.
     pub envelope: MessageEnvelope,
-    /// The engine's number of the message, if the probe took it out of matching.
+    /// The engine's number of the message, if the probe removed it from matching.
     pub match_id: Option<u64>,
 }
 
@@ -143,59 +144,61 @@ fn probe_unsupported_error() -> Error {
     Error::new(ErrorKind::Unsupported, "the back end of the group cannot probe for messages")
 }
 
-/// Told what has become of a posted message.
+/// The callback for the completion of a posted message.
 pub trait Completion: Send + Sync + Debug {
-    /// Called exactly once, by whichever thread completes the message, while no lock of the engine
-    /// is held. From then on the engine does not touch the message's memory. Must not block.
+    /// Called exactly once, by the thread that completes the message, without any lock of the
+    /// engine. From then on, the engine does not access the message's memory. Must not block.
     fn complete(&self, outcome: Result<Delivery>);
 
-    /// Whether somebody waits for it from the beginning.
+    /// Returns whether a caller waits for the message from the beginning.
     fn is_awaited(&self) -> bool {
         false
     }
 
-    /// Called instead of it for a message whose memory the engine has made.
+    /// Called instead of [`Completion::complete`] if the engine allocated the message's buffer.
     fn complete_allocated(&self, delivery: Delivery, bytes: Vec<u8>) {
         drop(bytes);
         self.complete(Ok(delivery));
     }
 }
 
-/// Sends and receives between the ranks of a group, in any order, beside its collectives.
+/// Sends and receives between the ranks of a group, in any order and independent of its
+/// collectives.
 ///
 /// Obligations of an implementation:
-/// * messages from one rank under one tag are received in the order of their sending; a receive
-///   takes the first message that it matches, and a message the first receive, in the order in
-///   which they were posted;
-/// * what is kept for a receiver that has posted nothing is bounded; a message beyond that stays
-///   with its sender;
-/// * a message that is longer than the first receive that it matches, or of another type, fails
-///   that receive with `Mismatch`, writes nothing, and stays for the next; so does one for which no
-///   memory can be made, `OutOfMemory`;
-/// * a posted message whose deadline passes is completed with `Timeout` and forgotten; that fails
-///   nobody else, unless part of it has been transferred already, which fails the group;
-/// * the death or departure of a peer completes what can only be done with it, `PeerFailed`; the
-///   failure of the group completes everything with its cause;
-/// * progress is made also where nobody attends.
+/// - Messages from one rank with one tag are received in the order of their sends. A receive takes
+///   the first message that it matches, and a message goes to the first receive that matches it, in
+///   the order of posting.
+/// - The engine buffers a bounded number of bytes for a receiver that has posted no receive. A
+///   message beyond that stays with its sender.
+/// - If a message is longer than the first matching receive, or has another type, that receive
+///   fails with `Mismatch`. The engine writes nothing, and the message stays for the next receive.
+///   The same happens with `OutOfMemory` if the engine cannot allocate a buffer.
+/// - If the deadline of a posted message passes, the message completes with `Timeout` and is
+///   removed. This fails no other message. If the message is already partly transferred, it fails
+///   the group.
+/// - If a peer dies or leaves, the messages that need this peer complete with `PeerFailed`. If the
+///   group fails, all messages complete with its cause.
+/// - The engine makes progress even if no caller waits.
 pub trait PointToPoint: Send + Sync + Debug {
-    /// Posts a message to send.
+    /// Posts a send.
     ///
     /// # Errors
-    /// `InvalidArgument` for a rank that does not exist, `OutOfMemory` where too many are
-    /// outstanding, the group's failure; then `completion` is never called.
+    /// `InvalidArgument` for a rank that does not exist, `OutOfMemory` if too many messages are
+    /// outstanding, or the group's failure. After an error, `completion` is never called.
     fn send(&self, message: SendRequest, completion: Arc<dyn Completion>) -> Result<()>;
 
-    /// Posts a place for a message.
+    /// Posts a receive.
     ///
     /// # Errors
     /// As [`PointToPoint::send`].
     fn receive(&self, message: ReceiveRequest, completion: Arc<dyn Completion>) -> Result<()>;
 
-    /// Posts a message in the memory of a GPU, by an engine that takes that as it is; what is in
-    /// the stream before it must have been done.
+    /// Posts a send from GPU memory, for an engine that transfers GPU memory directly. The earlier
+    /// work of the stream must have finished.
     ///
     /// # Errors
-    /// As [`PointToPoint::send`]; `Unsupported`.
+    /// As [`PointToPoint::send`]; `Unsupported` if the engine handles host memory only.
     fn send_from_gpu(
         &self,
         gpu: Option<GpuTarget>,
@@ -206,7 +209,7 @@ pub trait PointToPoint: Send + Sync + Debug {
         self.send(message, completion)
     }
 
-    /// Posts a place for a message there.
+    /// Posts a receive into GPU memory.
     ///
     /// # Errors
     /// As [`PointToPoint::send_from_gpu`].
@@ -220,8 +223,8 @@ pub trait PointToPoint: Send + Sync + Debug {
         self.receive(message, completion)
     }
 
-    /// Posts a place for a message and a message to send, in this order. If the second cannot be
-    /// posted, `sent` is completed with the error.
+    /// Posts a receive and a send, in this order. If the send cannot be posted, `sent` completes
+    /// with the error.
     ///
     /// # Errors
     /// As [`PointToPoint::send`]; then neither completion is ever called.
@@ -237,26 +240,27 @@ pub trait PointToPoint: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Looks for a message that the next receive with these arguments would take, and waits for one
-    /// until the limit. `None` if none came.
+    /// Searches for a message that the next receive with these arguments would take, and waits for
+    /// one until the limit. Returns `None` if no message arrived.
     ///
-    /// A message that is taken out of matching waits for [`PointToPoint::receive_matched`] or
-    /// [`PointToPoint::release_matched`], and is held as an unexpected message is.
+    /// If the probe removes the message from matching, the message waits for
+    /// [`PointToPoint::receive_matched`] or [`PointToPoint::release_matched`]. Until then, it is
+    /// stored like an unexpected message.
     ///
     /// # Errors
-    /// `PeerFailed` if the sender has left and no message of it is there, the group's failure,
-    /// `Unsupported`.
+    /// `PeerFailed` if the sender has left and no message from it is stored, the group's failure,
+    /// or `Unsupported`.
     fn probe(&self, request: &ProbeRequest, limit: &Deadline) -> Result<Option<ProbedMessage>> {
         let _ = (request, limit);
         Err(probe_unsupported_error())
     }
 
-    /// Posts a place for a message that a probe took out of matching; `message` names its sender
+    /// Posts a receive for a message that a probe removed from matching; `message` names its sender
     /// and its tag.
     ///
-    /// If the message has been withdrawn since, the completion gets `Aborted`, or `PeerFailed` if
-    /// the sender has left. If the deadline passes before any of it was transferred, the message
-    /// returns to matching.
+    /// If the sender has cancelled the message in the meantime, the completion gets `Aborted`, or
+    /// `PeerFailed` if the sender has left. If the deadline passes before any byte was transferred,
+    /// the message returns to matching.
     ///
     /// # Errors
     /// As [`PointToPoint::receive`].
@@ -271,40 +275,41 @@ pub trait PointToPoint: Send + Sync + Debug {
         Err(probe_unsupported_error())
     }
 
-    /// Returns a message that a probe took to matching, in its old place. Without effect if it has
-    /// been withdrawn.
+    /// Returns a message that a probe removed to matching, at its old position. Has no effect if
+    /// the sender has cancelled the message.
     fn release_matched(&self, match_id: u64) {
         let _ = match_id;
     }
 
-    /// Sends a message if that needs no wait, as if it had been posted and completed; false where
-    /// nothing has been done.
+    /// Sends a message if this needs no wait, as if it had been posted and completed. Returns false
+    /// if the engine did nothing.
     fn try_send_immediate(&self, message: &ImmediateMessage<Src<'static>>) -> bool {
         let _ = message;
         false
     }
 
-    /// Receives a message that is there, or comes within a moment; `None` where nothing has been
-    /// done.
+    /// Receives a message that is already there, or that arrives within a short poll. Returns
+    /// `None` if the engine received nothing.
     fn try_receive_immediate(&self, message: &ImmediateMessage<Dst<'static>>) -> Option<Delivery> {
         let _ = message;
         None
     }
 
-    /// Makes progress on the calling thread, sleeping while there is nothing to do, until `is_done`
-    /// holds or the limit has passed.
+    /// Makes progress on the calling thread until `is_done` returns true or the limit has passed.
+    /// Sleeps while there is no progress to make.
     fn progress_until(&self, is_done: &dyn Fn() -> bool, limit: &Deadline);
 
-    /// Whether another thread is about to tell the end of what has been taken already, so that
-    /// looking for more finds nothing although something has come.
+    /// Returns whether another thread is delivering completions. During that time a message may
+    /// have arrived and been taken, although its completion is not called yet, so that a poll finds
+    /// nothing.
     fn is_completing(&self) -> bool {
         false
     }
 
-    /// Has those who attend ask once more whether it is over, for whom that depends on more than
-    /// messages.
+    /// Wakes the waiting callers, so that each evaluates its `is_done` again. Needed if an
+    /// `is_done` depends on more than messages.
     fn wake_waiters(&self) {}
 
-    /// Why nothing can come from a rank any more, if so: it has left.
+    /// Returns the error of a rank that has left, from which no message can come any more.
     fn departure_error(&self, peer: Rank) -> Option<Error>;
 }

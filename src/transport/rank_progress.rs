@@ -1,34 +1,37 @@
-//! What a rank tells the others of its domain about itself: which steps it has finished, what it is
-//! in, and whether it writes to their memory.
+//! The progress that a rank publishes to the other ranks of its domain: its finished steps, its
+//! current operation, and whether it writes to memory of other ranks.
 
 use super::descriptor::Descriptor;
 use crate::base::sync::{AtomicU64, Ordering};
 
-/// What a rank last did; for messages, and for proving that a slot may be reused.
+/// The progress of one rank. It proves that a slot may be reused, and it describes the rank in
+/// messages.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RankProgress {
-    /// Every step up to this one is finished: the rank reads no line or slot of it any more.
+    /// The last finished step. The rank no longer reads any control slot or data slot of this step
+    /// or an earlier one.
     finished_step: AtomicU64,
-    /// The last operation finished, by the last word of its descriptor.
+    /// The last finished operation: the last word of its descriptor.
     finished_operation: AtomicU64,
-    /// The operation last entered.
+    /// The last entered operation: its descriptor.
     entered_operation: [AtomicU64; 3],
-    /// Not 0 while the owner writes to memory of other ranks, a word for each
-    /// [`RemoteWritePurpose`].
+    /// One word for each [`RemoteWritePurpose`]: not 0 while the owner writes to memory of other
+    /// ranks.
     remote_writes: [AtomicU64; 2],
 }
 
-/// What a rank writes to memory of others for: the calls of either are made one at a time.
+/// The purpose of a write to memory of another rank. A rank makes one call at a time for each
+/// purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteWritePurpose {
-    /// A collective of the group.
+    /// The write belongs to a collective of the group.
     Collective,
-    /// A message.
+    /// The write belongs to a message.
     Message,
 }
 
-/// While this lives, its rank may write to memory of others.
+/// A guard: while it exists, its rank may write to memory of other ranks.
 #[derive(Debug)]
 pub struct RemoteWriteGuard<'a>(&'a AtomicU64);
 
@@ -39,37 +42,37 @@ impl Drop for RemoteWriteGuard<'_> {
 }
 
 impl RankProgress {
-    /// The owner enters an operation.
+    /// Publishes the operation that the owner enters.
     pub fn enter(&self, descriptor: &[u64; 3]) {
         for (cell, &word) in self.entered_operation.iter().zip(descriptor) {
             cell.store(word, Ordering::Relaxed);
         }
     }
 
-    /// The owner has finished the operation whose descriptor's last word this is, and with it every
-    /// step up to `step`.
+    /// Publishes that the owner has finished an operation, and every step up to `step`. `word` is
+    /// the last word of the operation's descriptor.
     pub fn finish_operation(&self, step: u64, word: u64) {
         self.finished_operation.store(word, Ordering::Relaxed);
         self.finish_step(step);
     }
 
-    /// The owner has finished every step up to `step` of the operation that it is in.
+    /// Publishes that the owner has finished every step up to `step` of its current operation.
     pub fn finish_step(&self, step: u64) {
         self.finished_step.store(step, Ordering::Release);
     }
 
-    /// The last step that the owner has finished for certain.
+    /// Returns the last step that the owner has certainly finished.
     pub fn finished_step(&self) -> u64 {
         self.finished_step.load(Ordering::Acquire)
     }
 
-    /// True where the owner has entered an operation and not left it.
+    /// Returns whether the owner has entered an operation and not finished it.
     pub fn is_in_operation(&self) -> bool {
         let finished = self.finished_operation.load(Ordering::Relaxed);
         self.order_key() > Descriptor::order_key_from_word(finished)
     }
 
-    /// True where the owner was last seen entering this operation of the group (see
+    /// Returns whether the owner has entered this operation of the group (see
     /// [`Descriptor::order_key`]), or a later one.
     pub fn has_entered(&self, order_key: u64) -> bool {
         self.order_key() >= order_key
@@ -79,26 +82,28 @@ impl RankProgress {
         Descriptor::order_key_from_word(self.entered_operation[2].load(Ordering::Relaxed))
     }
 
-    /// The owner begins to write to memory of others: before it looks for the last time whether
-    /// their domain has failed.
+    /// Marks the owner as writing to memory of other ranks. The owner calls this before its last
+    /// check whether their domain has failed.
     pub fn begin_remote_write(&self, purpose: RemoteWritePurpose) -> RemoteWriteGuard<'_> {
         let word = &self.remote_writes[purpose as usize];
         word.swap(1, Ordering::SeqCst);
         RemoteWriteGuard(word)
     }
 
-    /// Whether the owner may be writing to memory of others. Whoever has failed the domain, and
-    /// sees by a read-modify-write behind that that it is not, will see no more of it.
+    /// Returns whether the owner may be writing to memory of other ranks. If the caller has failed
+    /// the domain before this call and gets false, the owner never writes again: this function is a
+    /// read-modify-write, so it is ordered after the failure.
     pub fn is_writing_remotely(&self, purpose: RemoteWritePurpose) -> bool {
         self.remote_writes[purpose as usize].fetch_add(0, Ordering::SeqCst) != 0
     }
 
-    /// Where the word lies by which that is seen.
+    /// Returns the address of the word for this purpose.
     pub(super) fn remote_write_address(&self, purpose: RemoteWritePurpose) -> usize {
         (&raw const self.remote_writes[purpose as usize]).addr()
     }
 
-    /// What the owner was last seen doing, for messages; `with_label` adds the text of its label.
+    /// Describes the last known activity of the owner, for messages. `with_label` adds the text of
+    /// the label.
     pub fn describe(&self, with_label: impl Fn(Descriptor) -> Descriptor) -> String {
         let words = std::array::from_fn(|i| self.entered_operation[i].load(Ordering::Relaxed));
         let finished = self.finished_operation.load(Ordering::Relaxed);

@@ -1,11 +1,12 @@
 //! The memory of a domain, and safe access to it.
 //!
-//! What a group that does nothing needs has its pages at once. All else has them once it is used:
-//! slots and rings when their owner asks for them, the rest when it is touched.
+//! The pages of the structures that an idle group needs are allocated at the beginning. All other
+//! pages are allocated at their first use: data slots and rings when their owner reserves them, the
+//! rest when a rank touches them.
 //!
-//! The layout ([`super::layout`]) follows from a [`RegionGeometry`] that every member computes from
-//! the agreed configuration; no offset, index or length is ever taken from the shared bytes.
-//! Control structures are made of atomics; slots are reached only as [`Src`] and [`Dst`].
+//! The layout ([`super::layout`]) follows from a [`RegionGeometry`], which every member computes
+//! from the agreed configuration. No offset, index or length is ever read from the shared bytes.
+//! Control structures consist of atomics; data slots are accessed only as [`Src`] and [`Dst`].
 #![allow(unsafe_code, reason = "turns offsets within a mapping into references and views")]
 
 use super::abort::AbortRecord;
@@ -27,38 +28,40 @@ use std::sync::atomic::AtomicPtr;
 
 pub use super::layout::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT, RegionGeometry};
 
-/// In which steps a ring is given its memory.
+/// The step in which a ring's memory is reserved, in bytes.
 const RING_RESERVE_STEP: usize = 16 << 10;
 
-/// What each rank writes on the region when it maps it, and every other reads: proof that both see
-/// the same memory. Whether it has left, and its mark for messages.
+/// The presence record of a rank. The rank writes a nonce when it maps the region, and every other
+/// rank reads it: this proves that both map the same memory. The record also has the departure
+/// flag, the last core, and the process cookie for messages.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct RankPresence {
     nonce: [AtomicU64; 2],
     /// Not zero once the rank has left in order.
     left_flag: AtomicU64,
-    /// Where it was last seen: the number of the core, and 1 more. Seldom written.
+    /// The number of the core on which the rank was last seen, plus 1. Rarely written.
     last_core: AtomicU64,
     cookie: ProcessCookie,
 }
 
-/// Whether a rank has knocked for another, which has not answered yet.
+/// Whether a rank has requested to wake another rank that has not answered yet.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(super) struct WakeRequest(AtomicU64);
 
-/// Memory that stays mapped, at one address, for as long as the value lives.
+/// Memory that stays mapped at one address for as long as the value lives.
 ///
 /// # Safety
-/// `base` must point to at least `bytes` bytes, aligned to 4096, readable and writable, that were
-/// zero when the domain began; they must stay so until the value is dropped.
+/// `base` must point to at least `bytes` bytes that are aligned to 4096, readable and writable, and
+/// that were zero when the domain began. They must stay mapped in this way until the value is
+/// dropped.
 pub unsafe trait RegionBacking: Send + Sync + Debug {
-    /// The first byte.
+    /// Returns the address of the first byte.
     fn base(&self) -> *mut u8;
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     fn bytes(&self) -> usize;
-    /// Makes sure that there is memory behind a part, of whole pages, before it is used.
+    /// Ensures that a part of whole pages has memory before it is used.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -67,24 +70,23 @@ pub unsafe trait RegionBacking: Send + Sync + Debug {
     }
 }
 
-/// The region of one domain, as one member sees it.
+/// The region of one domain, as one member maps it.
 #[derive(Debug)]
 pub struct Region {
     geometry: RegionGeometry,
     layout: RegionLayout,
     backing: Box<dyn RegionBacking>,
-    /// Where that begins, as it says itself, which would be a call through a table each time.
+    /// The base address of the backing, cached here because asking the backing is a virtual call.
     base: AtomicPtr<u8>,
-    /// Which slots were reserved here.
+    /// The data slots that this member has reserved.
     reserved_slots: Box<[AtomicBool]>,
 }
 
 impl Region {
-    /// The region on this memory.
+    /// Creates the region on this memory.
     ///
     /// # Errors
-    /// `InvalidArgument` where the geometry is impossible, `Internal` where the memory is too
-    /// small.
+    /// `InvalidArgument` if the geometry is impossible, `Internal` if the memory is too small.
     pub fn new(geometry: RegionGeometry, memory: Box<dyn RegionBacking>) -> Result<Self> {
         let layout = geometry.layout()?;
         if memory.bytes() < layout.len || !geometry.slot_bytes.is_multiple_of(PAGE) {
@@ -96,37 +98,38 @@ impl Region {
         Ok(Self { geometry, layout, backing: memory, base, reserved_slots: reserved })
     }
 
-    /// The sizes.
+    /// Returns the geometry.
     pub fn geometry(&self) -> RegionGeometry {
         self.geometry
     }
 
-    /// Where it lies in this process.
+    /// Returns the address of the region in this process.
     pub fn address(&self) -> u64 {
         self.base().expose_provenance() as u64
     }
 
-    /// How far from there the word lies that is not 0 while a rank writes to memory of others.
+    /// Returns the offset from [`Region::address`] of the word that is not 0 while a rank writes to
+    /// memory of other ranks.
     pub fn remote_write_offset(&self, rank: Rank, purpose: RemoteWritePurpose) -> u64 {
         (self.progress(rank).remote_write_address(purpose) - self.base().addr()) as u64
     }
 
-    /// The abort record.
+    /// Returns the abort record.
     pub fn abort_record(&self) -> &AbortRecord {
         self.struct_at(0)
     }
 
-    /// A rank's doorbell.
+    /// Returns a rank's doorbell for collectives.
     pub fn doorbell(&self, rank: Rank) -> &Doorbell {
         self.struct_at(self.layout.doorbells + self.checked_rank(rank) * DOORBELL_STRIDE)
     }
 
-    /// The doorbell of whoever attends to a rank's messages.
+    /// Returns the doorbell of the progress owner of a rank's messages.
     pub fn message_doorbell(&self, rank: Rank) -> &Doorbell {
         self.struct_at(self.layout.message_doorbells + self.checked_rank(rank) * DOORBELL_STRIDE)
     }
 
-    /// What a rank tells the others about its messages.
+    /// Returns a rank's exposure table and process cookie.
     pub fn exposure_table(&self, rank: Rank) -> ExposureTable<'_> {
         ExposureTable {
             cookie: &self.presence(rank).cookie,
@@ -136,20 +139,21 @@ impl Region {
         }
     }
 
-    /// The longest message that goes into a ring and not into a lane.
+    /// Returns the length of the longest message whose body goes into a ring instead of a bulk
+    /// ring.
     pub fn max_ring_message(&self) -> usize {
         self.layout.max_ring_message
     }
 
-    /// What the ring from one rank to another holds.
+    /// Returns the size of the ring from one rank to another.
     pub fn ring_bytes(&self) -> usize {
         self.layout.ring_bytes
     }
 
-    /// The ring from one rank to another.
+    /// Returns the ring from one rank to another.
     ///
     /// # Panics
-    /// If the two are the same.
+    /// If the two ranks are the same.
     pub fn ring(&self, from: Rank, to: Rank) -> ByteRing<'_> {
         assert!(
             self.checked_rank(from) != self.checked_rank(to),
@@ -161,7 +165,8 @@ impl Region {
         self.ring_at(4 * index, (start, len), &self.layout.ring_rewind)
     }
 
-    /// The lane of a rank, as the ring from it to another that it is while no third one uses it.
+    /// Returns the bulk ring of rank `from`, as a ring to rank `to`. It is valid while `from` uses
+    /// its bulk ring for no other rank.
     ///
     /// # Panics
     /// As [`Region::ring`].
@@ -191,8 +196,8 @@ impl Region {
         ByteRing { writer_cursor: written, reader_cursor: read, bytes, rewind }
     }
 
-    /// Makes sure that there is memory behind the first `len` bytes of a ring or a lane, of which
-    /// `reserved_before` were asked for before; for how many there is.
+    /// Ensures that the first `len` bytes of a ring or bulk ring have memory; `reserved_before`
+    /// bytes were reserved by earlier calls. Returns the number of reserved bytes.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -210,17 +215,17 @@ impl Region {
         Ok(end.max(reserved_before))
     }
 
-    /// A rank's progress.
+    /// Returns the progress of a rank.
     pub fn progress(&self, rank: Rank) -> &RankProgress {
         self.struct_at(self.layout.progress + self.checked_rank(rank) * size_of::<RankProgress>())
     }
 
-    /// The labels of a rank's last operations.
+    /// Returns the labels of a rank's last operations.
     pub fn labels(&self, rank: Rank) -> &LabelTable {
         self.struct_at(self.layout.labels + self.checked_rank(rank) * size_of::<LabelTable>())
     }
 
-    /// The descriptor of an operation of a rank, with the text of its label if the rank still
+    /// Returns the descriptor of a rank's operation, with the text of its label if the rank still
     /// stores it.
     pub fn with_label(&self, rank: Rank, descriptor: Descriptor) -> Descriptor {
         if descriptor.label.is_none() {
@@ -229,41 +234,41 @@ impl Region {
         descriptor.with_label_text(self.labels(rank).get(descriptor.sequence))
     }
 
-    /// What a rank was last seen doing, for messages.
+    /// Describes the last known activity of a rank, for messages.
     pub fn describe_progress(&self, rank: Rank) -> String {
         self.progress(rank).describe(|entered| self.with_label(rank, entered))
     }
 
-    /// A rank's pulse, and what it says.
+    /// Returns the heartbeat counter and activity text of a rank.
     pub fn heartbeat(&self, rank: Rank) -> &HeartbeatState {
         self.struct_at(
             self.layout.heartbeats + self.checked_rank(rank) * size_of::<HeartbeatState>(),
         )
     }
 
-    /// The line of a rank that is used for a step.
+    /// Returns the control slot of a rank for a step.
     pub fn ctrl_slot(&self, rank: Rank, step: u64) -> &CtrlSlot {
         let index = self.per_rank_index(rank, step, CTRL_SLOT_COUNT);
         self.struct_at(self.layout.ctrl_slots + index * size_of::<CtrlSlot>())
     }
 
-    /// The first bytes of the payload in the line of a rank that is used for a step, where they
-    /// lie.
+    /// Returns the first `len` bytes of the inline payload in the control slot of a rank for a
+    /// step.
     ///
     /// # Panics
-    /// If a payload cannot be as long.
+    /// If `len` is greater than [`INLINE_BYTES`].
     pub fn inline_payload(&self, rank: Rank, step: u64, len: usize) -> Src<'_> {
         assert!(len <= INLINE_BYTES, "an inline payload has at most {INLINE_BYTES} bytes");
         let start = self.ctrl_slot(rank, step).payload_address();
-        // SAFETY: inside the line, and thereby the backing, which outlives `self`. No reference to
-        // the bytes is made.
+        // SAFETY: the bytes are inside the control slot, and so inside the backing, which outlives
+        // `self`. No reference to the bytes is made.
         unsafe { Src::new(start, len) }
     }
 
-    /// The slot of a rank that is used for a step, for its owner.
+    /// Returns the data slot of a rank for a step, for its owner.
     ///
     /// # Errors
-    /// `OutOfMemory` or `System` where it has no memory yet, and there is none.
+    /// `OutOfMemory` or `System` if the slot has no memory yet and none is available.
     pub fn own_data_slot(&self, rank: Rank, step: u64) -> Result<Dst<'_>> {
         let index = self.per_rank_index(rank, step, DATA_SLOT_COUNT);
         if !self.reserved_slots[index].load(Ordering::Relaxed) {
@@ -274,7 +279,7 @@ impl Region {
         Ok(self.data_slot_at(index))
     }
 
-    /// All slots of a rank, one after the other, for their owner.
+    /// Returns all data slots of a rank, which are contiguous, for their owner.
     ///
     /// # Errors
     /// As [`Region::own_data_slot`].
@@ -286,26 +291,27 @@ impl Region {
         Ok(self.data_slots_at(self.per_rank_index(rank, 0, DATA_SLOT_COUNT), len))
     }
 
-    /// The slot of a rank that is used for a step, for its readers.
+    /// Returns the data slot of a rank for a step, for its readers.
     pub fn data_slot(&self, rank: Rank, step: u64) -> Src<'_> {
         self.data_slot_at(self.per_rank_index(rank, step, DATA_SLOT_COUNT)).as_src()
     }
 
-    /// The part of its slot, of `max_bytes` bytes, that is used for a step, for its owner. It is
-    /// another one each time that a slot is used, as far as there is room for several.
+    /// Returns the part of a rank's data slot for a step, of `max_bytes` bytes, for its owner.
+    /// Successive uses of a slot return different parts, if the slot has room for several.
     ///
     /// # Errors
     /// As [`Region::own_data_slot`].
     ///
     /// # Panics
-    /// If a slot has not so much room.
+    /// If a slot is smaller than `max_bytes`.
     pub fn own_slot_part(&self, rank: Rank, step: u64, max_bytes: usize) -> Result<Dst<'_>> {
         Ok(self
             .own_data_slot(rank, step)?
             .slice(self.geometry.slot_part_offset(step, max_bytes), max_bytes))
     }
 
-    /// The same for its readers, of which all name the same room as the owner.
+    /// Returns the part of a rank's data slot for a step, for its readers. All ranks must pass the
+    /// same `max_bytes`.
     ///
     /// # Panics
     /// As [`Region::own_slot_part`].
@@ -313,7 +319,7 @@ impl Region {
         self.data_slot(rank, step).slice(self.geometry.slot_part_offset(step, max_bytes), max_bytes)
     }
 
-    /// Writes a rank's mark of presence.
+    /// Writes the presence nonce of a rank.
     pub fn write_presence_nonce(&self, rank: Rank, nonce: [u64; 2]) {
         let presence = self.presence(rank);
         for (cell, word) in presence.nonce.iter().zip(nonce) {
@@ -321,23 +327,24 @@ impl Region {
         }
     }
 
-    /// Reads a rank's mark of presence.
+    /// Reads the presence nonce of a rank.
     pub fn read_presence_nonce(&self, rank: Rank) -> [u64; 2] {
         let presence = self.presence(rank);
         std::array::from_fn(|i| presence.nonce[i].load(Ordering::Acquire))
     }
 
-    /// A rank leaves in order: what it has stored before can be read by whoever sees this.
+    /// Marks a rank as having left in order. A rank that reads this flag can read all earlier
+    /// stores of the departed rank.
     pub fn mark_left(&self, rank: Rank) {
         self.presence(rank).left_flag.store(1, Ordering::Release);
     }
 
-    /// True once a rank has left in order.
+    /// Returns true once a rank has left in order.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.presence(rank).left_flag.load(Ordering::Acquire) != 0
     }
 
-    /// Notes the core that a rank is on.
+    /// Records the core on which a rank runs.
     pub fn record_core(&self, rank: Rank, core: usize) {
         let (stored, core) = (&self.presence(rank).last_core, core as u64 + 1);
         if stored.load(Ordering::Relaxed) != core {
@@ -345,18 +352,19 @@ impl Region {
         }
     }
 
-    /// Whether a rank may be on a core: it was when it was last seen, or was not seen yet.
+    /// Returns whether a rank may run on a core: it was last seen there, or it was never seen.
     pub fn may_run_on_core(&self, rank: Rank, core: usize) -> bool {
         [0, core as u64 + 1].contains(&self.presence(rank).last_core.load(Ordering::Relaxed))
     }
 
-    /// Notes that `from` knocks for `to`; false where an earlier knock has not been answered, so
-    /// that one more says nothing new.
+    /// Records a wake request from rank `from` to rank `to`. Returns false if `to` has not answered
+    /// an earlier request, so that another wake is not needed.
     pub fn begin_wake_request(&self, from: Rank, to: Rank) -> bool {
         self.wake_request(from, to).swap(1, Ordering::AcqRel) == 0
     }
 
-    /// `to` answers: what `from` had stored before it knocked can be read after this.
+    /// Answers a wake request. After this call, `to` can read all stores that `from` made before
+    /// the request.
     pub fn finish_wake_request(&self, from: Rank, to: Rank) {
         self.wake_request(from, to).swap(0, Ordering::AcqRel);
     }
@@ -378,7 +386,8 @@ impl Region {
     }
 
     fn per_rank_index(&self, rank: Rank, step: u64, per_rank: u64) -> usize {
-        // `per_rank` is small and `step % per_rank` smaller.
+        // `per_rank` is a small constant, and `step % per_rank` is smaller, so the conversions
+        // cannot fail.
         let within = usize::try_from(step % per_rank).unwrap_or(0);
         self.checked_rank(rank) * usize::try_from(per_rank).unwrap_or(0) + within
     }
@@ -387,13 +396,13 @@ impl Region {
         self.data_slots_at(index, self.geometry.slot_bytes)
     }
 
-    /// So many bytes of slots from one on.
+    /// Returns `len` bytes of data slots, from the slot `index` on.
     fn data_slots_at(&self, index: usize, len: usize) -> Dst<'_> {
         let offset = self.layout.data_slots + index * self.geometry.slot_bytes;
         debug_assert!(offset + len <= self.layout.bulk_rings);
         let start = self.base().wrapping_add(offset);
-        // SAFETY: the layout places all slots one after the other inside the backing, which
-        // outlives `self`. No reference to slots is ever made.
+        // SAFETY: the layout places all data slots contiguously inside the backing, which outlives
+        // `self`. No reference to slots is ever made.
         unsafe { Dst::new(start, len) }
     }
 
@@ -405,19 +414,19 @@ impl Region {
         self.base.load(Ordering::Relaxed)
     }
 
-    /// A control structure at an offset that the layout gives.
+    /// Returns the control structure at an offset of the layout.
     fn struct_at<T: SharedAtomics>(&self, offset: usize) -> &T {
         debug_assert!(offset + size_of::<T>() <= self.layout.len);
         debug_assert_eq!(offset % align_of::<T>(), 0);
         let address = self.base().wrapping_add(offset).cast::<T>();
         // SAFETY: the layout places the structure, aligned, inside the backing, which outlives
-        // `self`. It consists of atomics only, so that any bytes are a value and other processes
-        // may write.
+        // `self`. The structure consists of atomics only, so any bytes are a valid value, and other
+        // processes may write.
         unsafe { &*address }
     }
 }
 
-/// Structures made of atomic integers only, which may lie in shared memory.
+/// Structures that consist of atomic integers only, and so may be in shared memory.
 trait SharedAtomics {}
 impl SharedAtomics for AbortRecord {}
 impl SharedAtomics for RankPresence {}
@@ -483,7 +492,7 @@ mod tests {
                     let lane = region.bulk_ring(rank, peer);
                     add(std::ptr::from_ref(lane.writer_cursor).addr(), size_of::<RingCursor>());
                     add(std::ptr::from_ref(lane.reader_cursor).addr(), size_of::<RingCursor>());
-                    // One for all its peers.
+                    // A rank has one bulk ring for all its peers.
                     if peer == usize::from(rank == 0) {
                         add(lane.bytes.as_mut_ptr().addr(), lane.bytes.len());
                     }
