@@ -1,17 +1,17 @@
-//! Memory of this process that other ranks of the host can be given: one large file in memory,
-//! parts of which are handed out.
+//! The arena: memory of this process that other ranks of the host can map. It is one large memory
+//! file, from which blocks are allocated.
 //!
-//! One arena serves all groups of the process, so that a peer needs its descriptor once, whatever
-//! is allocated later. It appears with the first allocation and stays. Its owner alone allocates in
-//! it: nobody else is asked, and what says which part is in use lies elsewhere.
+//! One arena serves all groups of the process, so a peer needs its descriptor only once. The first
+//! allocation creates the arena, and it exists until the process exits. Only its owner allocates in
+//! it, without communication; the allocator's state is in private memory.
 //!
-//! Memory comes in units of a huge page, which a unit has while something is allocated in it. An
-//! allocation of a unit or more begins at one, any other at a cache line.
+//! Memory is committed in units of a huge page. A unit has memory while it has an allocation. An
+//! allocation of a unit or more begins at a unit, any smaller allocation at a cache line.
 //!
-//! Another rank that writes there may be told to stop, and not hear it. What it writes to is *in
-//! doubt* then: freed, it is not handed out again.
+//! If another rank writes to a block and may not notice that it must stop, the block is
+//! *quarantined*: after it is freed, it is not allocated again.
 //!
-//! Must not know: groups, and who reads or writes the memory.
+//! Does not depend on groups, or on the ranks that read or write the memory.
 
 mod peer_arenas;
 mod range_allocator;
@@ -27,10 +27,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What small allocations begin at a multiple of: a cache line.
+/// The alignment of small allocations: a cache line.
 pub const SMALL_ALIGN: usize = 64;
 
-/// An arena.
+/// The arena of a process.
 #[derive(Debug)]
 pub struct Arena {
     mapping: SparseMapping,
@@ -41,13 +41,13 @@ pub struct Arena {
 #[derive(Debug)]
 struct ArenaState {
     allocator: RangeAllocator,
-    /// How many allocations lie in a unit; those that are not here have no memory.
+    /// The number of allocations per unit. A unit without an entry has no memory.
     allocations_per_unit: BTreeMap<usize, usize>,
-    /// Where allocations begin that are in doubt.
+    /// The offsets of quarantined allocations.
     quarantined: BTreeSet<usize>,
 }
 
-/// An allocation. Dropping it frees it.
+/// An allocation. Dropping it frees the memory.
 #[derive(Debug)]
 pub struct ArenaBlock {
     arena: Arc<Arena>,
@@ -55,28 +55,28 @@ pub struct ArenaBlock {
     len: usize,
 }
 
-/// Where bytes lie in an arena.
+/// The location of bytes in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaLocation {
-    /// Whose it is.
+    /// The identity of the arena.
     pub identity: MemfdIdentity,
-    /// The first of them.
+    /// The offset of the first byte.
     pub offset: u64,
 }
 
-/// That of this process, which one thread at a time may make.
+/// The arena of this process. The lock ensures that one thread creates it.
 static ARENA: OnceLock<Arc<Arena>> = OnceLock::new();
 static CREATION_LOCK: Mutex<()> = Mutex::new(());
 
-/// Allocates in this process's arena.
+/// Allocates a block in this process's arena.
 ///
 /// # Errors
-/// `OutOfMemory` with what was wanted and what there is; `System`.
+/// `OutOfMemory`, with the requested and the available number of bytes; `System`.
 pub fn allocate(len: usize) -> Result<ArenaBlock> {
     if ARENA.get().is_none() {
         let _one = CREATION_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         if ARENA.get().is_none() {
-            // There is none yet, and nobody else makes one.
+            // `set` cannot fail: the cell is empty, and this thread has the lock.
             drop(ARENA.set(Arc::new(Arena::new()?)));
         }
     }
@@ -84,7 +84,7 @@ pub fn allocate(len: usize) -> Result<ArenaBlock> {
     arena.allocate(len)
 }
 
-/// Where these bytes lie in this process's arena, if they do.
+/// Returns the location of these bytes in this process's arena, if they are in it.
 #[inline]
 pub fn locate(bytes: Src<'_>) -> Option<ArenaLocation> {
     let arena = ARENA.get()?;
@@ -92,7 +92,7 @@ pub fn locate(bytes: Src<'_>) -> Option<ArenaLocation> {
     Some(ArenaLocation { identity: arena.identity, offset: offset as u64 })
 }
 
-/// Others may still write to these bytes of this process's arena.
+/// Quarantines the block of these bytes in this process's arena: peers may still write to it.
 #[cold]
 pub fn quarantine(bytes: Src<'_>) {
     if let (Some(arena), Some(place)) = (ARENA.get(), locate(bytes)) {
@@ -109,14 +109,14 @@ impl Arena {
         Ok(Self { identity: mapping.identity()?, mapping, state: Mutex::new(state) })
     }
 
-    /// Where these bytes begin, if all of them lie in the arena.
+    /// Returns the offset of these bytes if all of them are in the arena.
     #[inline]
     fn offset_of(&self, address: usize, len: usize) -> Option<usize> {
         let offset = address.checked_sub(self.mapping.as_mut_ptr().addr())?;
         (offset.checked_add(len)? <= self.mapping.len()).then_some(offset)
     }
 
-    /// The allocation with this byte is not handed out again.
+    /// Quarantines the allocation that contains this byte.
     fn quarantine(&self, offset: usize) {
         let mut state = self.lock();
         if let Some(start) = state.allocator.allocated_at(offset) {
@@ -124,7 +124,7 @@ impl Arena {
         }
     }
 
-    /// Allocates `len` bytes, at least one. What they hold is arbitrary.
+    /// Allocates `len` bytes, at least one. Their content is arbitrary.
     fn allocate(self: &Arc<Self>, len: usize) -> Result<ArenaBlock> {
         let align = if len >= COMMIT_UNIT { COMMIT_UNIT } else { SMALL_ALIGN };
         let mut state = self.lock();
@@ -150,7 +150,7 @@ impl Arena {
         Ok(ArenaBlock { arena: Arc::clone(self), offset, len })
     }
 
-    /// Gives memory to those of the units that have none; to none of them where it fails.
+    /// Commits the units that have no memory. After an error, none of them is committed.
     fn commit(&self, state: &ArenaState, units: Range<usize>) -> Result<()> {
         let mut done: Vec<Range<usize>> = Vec::new();
         for run in
@@ -196,24 +196,24 @@ impl Arena {
 
 #[cfg(test)]
 impl ArenaBlock {
-    /// Whether it is not handed out again.
+    /// Returns whether the block is quarantined.
     pub fn is_quarantined(&self) -> bool {
         self.arena.lock().quarantined.contains(&self.offset)
     }
 }
 
 impl ArenaBlock {
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.arena.mapping.as_mut_ptr().wrapping_add(self.offset)
     }
 
-    /// How many bytes were asked for.
+    /// Returns the number of requested bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True where that was none.
+    /// Returns whether the requested length was 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -225,12 +225,12 @@ impl Drop for ArenaBlock {
     }
 }
 
-/// The units in which these bytes lie.
+/// Returns the units that contain these bytes.
 fn commit_units(offset: usize, len: usize) -> Range<usize> {
     offset / COMMIT_UNIT..(offset + len.max(1)).div_ceil(COMMIT_UNIT)
 }
 
-/// Ascending numbers as runs of neighbours.
+/// Groups ascending numbers into contiguous runs.
 fn contiguous_runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for number in numbers {
@@ -296,7 +296,7 @@ mod tests {
         drop((one, other));
         assert_eq!((committed(&arena), arena.lock().allocator.used_bytes()), (vec![0], 128));
         assert_eq!(arena.allocate(100).unwrap().offset, next);
-        // Nothing is allocated there.
+        // No block is allocated there.
         arena.quarantine(5 * COMMIT_UNIT);
         assert_eq!(arena.lock().quarantined.len(), 1);
     }

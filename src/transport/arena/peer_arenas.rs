@@ -1,5 +1,5 @@
-//! The arenas of the ranks of a host, as this process reaches them: each is mapped once, for all
-//! groups that hold it.
+//! The mappings of the arenas of this host's ranks in this process. Each arena is mapped once, for
+//! all groups that use it.
 
 use super::MemfdIdentity;
 use crate::base::error::Result;
@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub use crate::sys::peer_mapping::PeerMapping;
 
-/// Those that somebody holds, by process and file.
+/// The mapped arenas, by process id and file identity.
 static PEER_ARENAS: Mutex<BTreeMap<(u32, MemfdIdentity), Weak<PeerMapping>>> =
     Mutex::new(BTreeMap::new());
 
-/// The arena with this identity, of the process with this id, which may be this one.
+/// Returns the mapping of the arena with this identity in the process with this id. The process may
+/// be this one.
 ///
 /// # Errors
-/// `Connection` where that is something else, `System`, `OutOfMemory`.
+/// `Connection` if the file has another identity; `System`, `OutOfMemory`.
 pub fn open_peer_arena(pid: u32, identity: MemfdIdentity) -> Result<Arc<PeerMapping>> {
     let mut windows = PEER_ARENAS.lock().unwrap_or_else(PoisonError::into_inner);
     windows.retain(|_, window| window.strong_count() > 0);
@@ -28,7 +29,7 @@ pub fn open_peer_arena(pid: u32, identity: MemfdIdentity) -> Result<Arc<PeerMapp
     Ok(window)
 }
 
-/// Whether a process has ended for certain, so that it writes nowhere any more.
+/// Returns whether a process has certainly exited, so that it can no longer write.
 pub fn has_process_ended(pid: u32) -> bool {
     process_status::is_gone(pid, None)
 }

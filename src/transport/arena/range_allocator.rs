@@ -1,24 +1,24 @@
-//! Which parts of a range are in use. Best fit; what is free and adjacent is one part.
+//! The best-fit allocator for a range of offsets. Adjacent free ranges are merged.
 //!
-//! Pure arithmetic on offsets: nothing is written into the range itself, so that nobody who can
-//! write there can confuse it.
+//! Pure arithmetic on offsets: the allocator writes nothing into the range itself, so a process
+//! that can write there cannot corrupt it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The parts of a range.
+/// The free and used parts of a range.
 #[derive(Debug)]
 pub(super) struct RangeAllocator {
-    /// Free parts, offset to length; no two are adjacent.
+    /// The free ranges, from offset to length. No two of them are adjacent.
     free_ranges: BTreeMap<usize, usize>,
-    /// The same as (length, offset).
+    /// The free ranges as (length, offset).
     free_by_len: BTreeSet<(usize, usize)>,
-    /// Parts in use, offset to length.
+    /// The used ranges, from offset to length.
     used_ranges: BTreeMap<usize, usize>,
     used_bytes: usize,
 }
 
 impl RangeAllocator {
-    /// A range of that many bytes, all free.
+    /// Creates an allocator for `len` bytes, all free.
     pub(super) fn new(len: usize) -> Self {
         let mut space = Self {
             free_ranges: BTreeMap::new(),
@@ -30,8 +30,8 @@ impl RangeAllocator {
         space
     }
 
-    /// Takes `len` bytes, more than none, at a multiple of `align`, from the smallest free part
-    /// that has them.
+    /// Allocates `len` bytes at a multiple of `align`, in the smallest free range that has room.
+    /// `len` must not be 0.
     pub(super) fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
         let best_fit = self.free_by_len.range((len, 0)..).find_map(|&(part, start)| {
             let offset = start.next_multiple_of(align);
@@ -47,8 +47,8 @@ impl RangeAllocator {
         Some(offset)
     }
 
-    /// Gives back what [`RangeAllocator::allocate`] returned; its length, unless there is no such
-    /// part.
+    /// Releases a range that [`RangeAllocator::allocate`] returned. Returns its length, or `None`
+    /// if there is no such range.
     pub(super) fn release(&mut self, offset: usize) -> Option<usize> {
         let len = self.used_ranges.remove(&offset)?;
         self.used_bytes -= len;
@@ -67,18 +67,18 @@ impl RangeAllocator {
         Some(len)
     }
 
-    /// Where the part in use begins that has this byte.
+    /// Returns the start of the used range that contains this byte.
     pub(super) fn allocated_at(&self, offset: usize) -> Option<usize> {
         let (&start, &len) = self.used_ranges.range(..=offset).next_back()?;
         (offset - start < len).then_some(start)
     }
 
-    /// How many bytes are in use.
+    /// Returns the number of used bytes.
     pub(super) fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// The length of the longest free part.
+    /// Returns the length of the longest free range.
     pub(super) fn longest_free(&self) -> usize {
         self.free_by_len.last().map_or(0, |&(len, _)| len)
     }
@@ -103,7 +103,7 @@ mod tests {
 
     const LEN: usize = 1 << 12;
 
-    /// Which byte belongs to whom.
+    /// A model of the range: the owner of each byte.
     struct Model(Vec<Option<usize>>);
 
     impl Model {

@@ -1,5 +1,5 @@
-//! [`SharedDomain`] for threads: a region on the heap. They are stopped together or not at all, so
-//! nobody watches for that.
+//! [`SharedDomain`] for threads: a region on the heap. The threads of a process are stopped
+//! together or not at all, so they need no heartbeat monitor.
 
 use super::HeapRegion;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-/// What the members of one domain share.
+/// The state that the members of one domain share.
 #[derive(Debug)]
 struct InprocDomainHub {
     heap: Arc<HeapRegion>,
@@ -21,14 +21,14 @@ struct InprocDomainHub {
     listeners: Vec<DoorbellListeners>,
 }
 
-/// A node of a group.
+/// The key of a domain: a group and one of its nodes.
 type InprocDomainKey = (GroupId, usize);
 
-/// The domains of the process.
+/// The domains of this process.
 static HUBS: LazyLock<Mutex<HashMap<InprocDomainKey, Weak<InprocDomainHub>>>> =
     LazyLock::new(Mutex::default);
 
-/// One thread's membership.
+/// One thread's membership in a domain.
 #[derive(Debug)]
 pub struct InprocDomain {
     region: Region,
@@ -41,10 +41,11 @@ pub struct InprocDomain {
 }
 
 impl InprocDomain {
-    /// Joins the domain of a group's node as `rank`, counted within it; `peers` names every member.
+    /// Joins the domain of a group's node as `rank`, numbered within the node. `peers` names every
+    /// member.
     ///
     /// # Errors
-    /// `OutOfMemory`; `Mismatch` where the members do not agree on the geometry.
+    /// `OutOfMemory`; `Mismatch` if the members do not agree on the geometry.
     pub fn join(
         group: GroupId,
         node: usize,
@@ -62,7 +63,7 @@ impl InprocDomain {
         Ok(Self { region, hub, rank, peers, wait_policy, group, activity: None })
     }
 
-    /// The same, and it can tell what the process is doing.
+    /// Sets the function that describes the activity of the process.
     #[must_use]
     pub fn with_activity(mut self, activity: Option<ActivityFn>) -> Self {
         self.activity = activity;

@@ -1,4 +1,4 @@
-//! Zeroed memory of the process, as the backing of a region that its threads share.
+//! Zeroed heap memory as the backing of a region that the threads of a process share.
 #![allow(unsafe_code, reason = "hands out one allocation as the backing of a region")]
 
 use crate::base::error::{Error, ErrorKind, Result};
@@ -6,10 +6,10 @@ use crate::transport::region::RegionBacking;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 
-/// Zeroed memory on the heap, aligned as a mapping would be.
+/// Zeroed heap memory, aligned like a mapping.
 #[derive(Debug)]
 pub struct HeapRegion {
-    /// The first byte of the allocation that has the alignment of a page.
+    /// The first byte of the allocation that is aligned to a page.
     base: *mut u8,
     len: usize,
     start: *mut u8,
@@ -18,22 +18,23 @@ pub struct HeapRegion {
 
 const PAGE: usize = 4096;
 
-// SAFETY: the allocation belongs to the value, and what is in it is only touched through atomics
-// and views.
+// SAFETY: the value owns the allocation, and its content is accessed only through atomics and
+// views.
 unsafe impl Send for HeapRegion {}
 // SAFETY: as above.
 unsafe impl Sync for HeapRegion {}
 
 impl HeapRegion {
-    /// `len` zero bytes.
+    /// Allocates `len` zero bytes.
     ///
     /// # Errors
     /// `OutOfMemory`, with the number of bytes.
     pub fn zeroed(len: usize) -> Result<Self> {
         let refused =
             || Error::new(ErrorKind::OutOfMemory, format!("no memory for a region of {len} bytes"));
-        // Aligned here: where an allocator is asked for that, it fills with zeros what the system
-        // has just given it as zeros, and so all of it has pages before any of it is used.
+        // Align here instead of in the allocator. For an aligned allocation, an allocator writes
+        // zeros over the zeroed pages of the system. All pages would then be allocated before their
+        // first use.
         let room = len.checked_add(PAGE).ok_or_else(refused)?;
         let layout = Layout::from_size_align(room, align_of::<u64>()).map_err(|_| refused())?;
         // SAFETY: the size is not zero.
@@ -53,8 +54,7 @@ impl Drop for HeapRegion {
     }
 }
 
-// SAFETY: the allocation has room for `len` bytes from `base` on, which are zero, and lives until
-// the drop.
+// SAFETY: the allocation has `len` zero bytes from `base` on, and lives until the drop.
 unsafe impl RegionBacking for HeapRegion {
     fn base(&self) -> *mut u8 {
         self.base

@@ -1,5 +1,4 @@
-//! [`Endpoint`] for threads: bounded queues of bytes between any two ranks of a group, whatever
-//! their nodes.
+//! [`Endpoint`] for threads: bounded byte queues between each two ranks of a group, on any node.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -18,24 +17,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// What one stream holds before its sender waits.
+/// The capacity of one stream in bytes.
 const STREAM_BYTES: usize = 64 << 10;
 
-/// So that messages are spread over several streams as they may be between hosts.
+/// The number of collective streams: several, so that messages are spread over streams as between
+/// hosts.
 const LANES: u8 = 2;
 
-/// What the members of one group share.
+/// The state that the members of one group share.
 #[derive(Debug)]
 struct InprocMeshHub {
     ranks: Vec<InprocMeshRank>,
 }
 
-/// What the hub keeps for one rank.
+/// The state of one rank in the hub.
 #[derive(Debug, Default)]
 struct InprocMeshRank {
-    /// What has been sent to it.
+    /// The bytes that were sent to this rank, by sender and channel.
     receive_queues: Mutex<BTreeMap<(Rank, Channel), VecDeque<u8>>>,
-    /// Rung when bytes come, or room does, or somebody leaves.
+    /// Notified when bytes arrive, when room becomes free, or when a rank leaves.
     doorbell: Doorbell,
     has_left: AtomicBool,
     member: Mutex<Option<Weak<InprocMeshShared>>>,
@@ -43,7 +43,7 @@ struct InprocMeshRank {
 
 static HUBS: LazyLock<Mutex<HashMap<GroupId, Weak<InprocMeshHub>>>> = LazyLock::new(Mutex::default);
 
-/// One thread's end of all streams.
+/// One rank's end of all streams.
 #[derive(Debug)]
 pub struct InprocMesh {
     shared: Arc<InprocMeshShared>,
@@ -56,26 +56,26 @@ struct InprocMeshShared {
     rank: Rank,
     peers: Vec<PeerName>,
     wait_policy: WaitPolicy,
-    /// The failure of this rank's node has been passed on.
+    /// Whether the failure of this rank's node has been forwarded to all nodes.
     is_failure_forwarded: AtomicBool,
     progress_state: Mutex<InprocProgressState>,
     progress_task: ServiceTask,
 }
 
-/// Point-to-point streams that nobody waits for.
+/// The state of the point-to-point streams for the progress handler.
 #[derive(Debug, Default)]
 struct InprocProgressState {
     attendant: Option<Weak<dyn ProgressHandler>>,
     is_paused: bool,
-    /// Peers whose streams may go on.
+    /// The peers whose streams may make progress.
     ready: BTreeSet<Rank>,
-    /// Peers whose stream was full.
+    /// The peers whose stream was full.
     full: BTreeSet<Rank>,
 }
 
 impl InprocMesh {
-    /// Joins the streams of a group as `rank`; `peers` names every member, and `domain` is the one
-    /// of its node.
+    /// Joins the streams of a group as `rank`. `peers` names every member, and `domain` is the
+    /// domain of this rank's node.
     ///
     /// # Errors
     /// `System`.
@@ -101,7 +101,7 @@ impl InprocMesh {
             peers,
             wait_policy,
             is_failure_forwarded: AtomicBool::new(false),
-            // Some may have sent already.
+            // Some ranks may have sent messages already.
             progress_state: Mutex::new(InprocProgressState {
                 ready: (0..size).collect(),
                 ..InprocProgressState::default()
@@ -132,7 +132,7 @@ impl InprocMeshHub {
         lock(&self.ranks[rank].member).as_ref().and_then(Weak::upgrade)
     }
 
-    /// Tells a rank that a stream between it and `peer` may go on.
+    /// Notifies a rank that a stream between it and `peer` may make progress.
     fn notify_rank(&self, rank: Rank, peer: Rank, channel: Channel, direction: StreamDirection) {
         self.ranks[rank].doorbell.notify();
         if channel == Channel::PointToPoint
@@ -144,7 +144,7 @@ impl InprocMeshHub {
 }
 
 impl InprocMeshShared {
-    /// A point-to-point stream may go on.
+    /// Marks a point-to-point stream as ready.
     fn mark_ready(&self, peer: Rank, direction: StreamDirection) {
         let mut state = lock(&self.progress_state);
         if direction == StreamDirection::Out && !state.full.remove(&peer) {
@@ -227,7 +227,8 @@ impl Endpoint for InprocMesh {
             return Err(self.shared.left_error(to));
         }
         if channel == Channel::PointToPoint {
-            // Before the look: whoever makes room afterwards finds it and tells.
+            // Insert before the attempt: a peer that makes room after it finds the entry and
+            // notifies this rank.
             lock(&self.shared.progress_state).full.insert(to);
         }
         let mut sent = 0;
@@ -286,7 +287,7 @@ impl Endpoint for InprocMesh {
         };
         let ready = || wishes.iter().any(is_ready).then_some(());
         let limit = Deadline::after(limit);
-        // Why it ended does not matter: the caller looks itself.
+        // The outcome of the wait does not matter: the caller polls the streams itself.
         drop(wait_until(
             &hub.ranks[*rank].doorbell,
             WaitPolicy::SLEEP_SOON,
@@ -313,7 +314,7 @@ impl Endpoint for InprocMesh {
     }
 
     fn query_activities(&self, ranks: &[Rank]) -> Vec<Option<String>> {
-        // All are threads of this process.
+        // All ranks are threads of this process, and so have the same activity.
         let domain = &self.shared.domain;
         ranks.iter().map(|_| Some(domain.last_activity(domain.rank()))).collect()
     }
@@ -348,7 +349,7 @@ mod tests {
         PeerName { rank, pid: host::pid(), host: "here".into() }
     }
 
-    /// A rank that is alone on its node.
+    /// Joins as a rank that is alone on its node.
     fn join(group: GroupId, rank: Rank, ranks: WorldSize) -> InprocMesh {
         let geometry =
             RegionGeometry { ranks: 1, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached };
@@ -435,12 +436,12 @@ mod tests {
             wait_until(&counter.0, WAIT_POLICY, &Deadline::after_ms(10_000), || None, calls)
                 .unwrap();
         };
-        // What has been there from the beginning.
+        // All peers are reported as ready at the beginning.
         wait(&a, &at_a, 1);
         wait(&b, &at_b, 0);
         let full = vec![1; STREAM_BYTES + 1];
         a.try_send(1, Channel::PointToPoint, &[Src::from(full.as_slice())]).unwrap();
-        // Another stream to the same peer changes nothing.
+        // Bytes on another stream to the same peer do not call the handler.
         a.try_send(1, STREAM, &[Src::from(&b"x"[..])]).unwrap();
         wait(&b, &at_b, 0);
         let mut bytes = [0; 100];

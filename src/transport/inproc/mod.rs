@@ -1,7 +1,8 @@
 //! Ranks that are threads of one process: both transport traits over ordinary memory.
 //!
-//! It is the oracle for the other transports, and what programs with a rank per thread use. Members
-//! find each other through tables of the process, under the id of their group.
+//! The tests use it as the reference for the other transports, and programs with one thread per
+//! rank use it in production. Members find each other in tables of the process, by the id of their
+//! group.
 
 mod domain;
 mod heap;

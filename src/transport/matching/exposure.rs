@@ -1,44 +1,51 @@
-//! What a rank keeps in shared memory for its messages: a mark by which others recognise its
-//! process when they read its memory, and a word for each buffer that it lends to be read.
+//! The exposure table: the state of each buffer that a rank exposes to a reader in its node, and
+//! the process cookie by which readers recognise its process. Both are in shared memory.
 //!
-//! A lent buffer belongs to its owner again once the word says so, whatever the borrower does or
-//! fails to do:
+//! Each exposure slot has one atomic word with a message number and a state. An exposed buffer
+//! belongs to its owner again as soon as the word says so, whatever the reader does or fails to do:
 //!
 //! ```text
-//! free -> lent(number) -> being read(number) -> free (the borrower has said that it is done)
-//!              |      ^          |      |
-//!              |      +----------+      +-> shared(number), once the owner writes the back to the borrower's buffer,
-//!              |   the borrower cannot  |   or kept(number), once the borrower reads that too: then to free as well
-//!              |   read it
-//!              v
-//!   free (taken back at once); from the others it cannot be taken back: the owner fails the group before it goes on
+//!              expose               begin_read              release_slot (after FIN)
+//!     free ------------> EXPOSED ---------------> READING ------------------------> free
+//!                         |   ^                   |  |  |
+//!                withdraw |   +---- cancel_read --+  |  +- begin_split -> SPLIT -------> free
+//!                         v                          |
+//!                        free                        +---- read_all ---> READING_ALL --> free
+//!
+//! EXPOSED       the owner can withdraw the buffer at once
+//! READING       the reader reads the front half, or the whole buffer
+//! SPLIT         the owner writes the back half to the reader's buffer
+//! READING_ALL   the reader reads the back half too; cancel_read leads back to EXPOSED
 //! ```
 //!
-//! Both ways out of *lent*, and those from *being read* to *shared* and *kept*, are one
-//! compare-and-swap, so that exactly one side wins. A borrower that was stopped in the middle of
-//! reading finds the group failed when it looks after its last read, and reports no success.
+//! In the states READING, SPLIT and READING_ALL, the owner cannot withdraw the buffer: it must fail
+//! the group before it continues.
+//!
+//! Each transition out of EXPOSED or READING is one compare-and-swap, so exactly one side wins. A
+//! reader that was stopped during its read checks for a failure after its last read. It finds the
+//! group failed and reports no success.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many buffers a rank lends at once.
+/// The number of buffers that a rank can expose at the same time.
 pub(super) const EXPOSURE_SLOT_COUNT: u16 = 1024;
 
-/// Numbers begin at 1: a word of 0 is a free place.
+/// States of an exposure slot. Message numbers begin at 1, so that a word of 0 is a free slot.
 const READING_ALL: u64 = 0;
 const EXPOSED: u64 = 1;
 const READING: u64 = 2;
 const SPLIT: u64 = 3;
 
-/// One rank's mark. All zero bytes are one whose rank is not there yet.
+/// The process cookie of one rank. A zeroed cookie is not published yet.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProcessCookie {
-    /// Where in the memory of its process the mark lies; 0 until it does.
+    /// The address of the cookie in the memory of its process; 0 until it is published.
     address: AtomicU64,
     cookie: [AtomicU64; 2],
 }
 
-/// The words for one rank's buffers. All zero bytes are those of a rank that lends none.
+/// The words of one rank's exposure slots. Zeroed words are free slots.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct ExposureWords([AtomicU64; EXPOSURE_SLOT_COUNT as usize]);
@@ -49,26 +56,27 @@ impl Default for ExposureWords {
     }
 }
 
-/// One rank's. The two lie apart, since the one is written by every rank and the other by few.
+/// One rank's exposure table. Its two parts are in different places, since every rank writes its
+/// cookie and only some ranks expose buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct ExposureTable<'a> {
-    /// By which others recognise it.
+    /// The cookie by which readers recognise the process.
     pub cookie: &'a ProcessCookie,
-    /// What it lends.
+    /// The words of the exposure slots.
     pub words: &'a ExposureWords,
 }
 
-/// The places of a desk that are free.
+/// The free slots of an exposure table.
 #[derive(Debug, Default)]
 pub(super) struct FreeExposureSlots {
-    /// Those that were in use before.
+    /// The slots that were in use before.
     released: Vec<u16>,
-    /// From this one on, none ever was.
+    /// The first slot that was never in use.
     next_unused: u16,
 }
 
 impl FreeExposureSlots {
-    /// One that is free.
+    /// Takes a free slot, if there is one.
     pub(super) fn acquire(&mut self) -> Option<u16> {
         self.released.pop().or_else(|| {
             let place = self.next_unused;
@@ -77,14 +85,14 @@ impl FreeExposureSlots {
         })
     }
 
-    /// It is free again.
+    /// Returns a slot that is no longer in use.
     pub(super) fn release(&mut self, slot: u16) {
         self.released.push(slot);
     }
 }
 
 impl<'a> ExposureTable<'a> {
-    /// The owner says where its mark lies, and what it is.
+    /// Publishes the address and the value of the owner's cookie.
     pub(super) fn publish_cookie(&self, address: u64, cookie: [u64; 2]) {
         for (cell, word) in self.cookie.cookie.iter().zip(cookie) {
             cell.store(word, Ordering::Relaxed);
@@ -92,49 +100,50 @@ impl<'a> ExposureTable<'a> {
         self.cookie.address.store(address, Ordering::Release);
     }
 
-    /// Where the owner's mark lies, and what it is.
+    /// Returns the address and the value of the owner's cookie, once published.
     pub(super) fn cookie(&self) -> Option<(u64, [u64; 2])> {
         let address = self.cookie.address.load(Ordering::Acquire);
         let mark = std::array::from_fn(|i| self.cookie.cookie[i].load(Ordering::Relaxed));
         (address != 0).then_some((address, mark))
     }
 
-    /// The owner lends the buffer of a message. Numbers are never used twice.
+    /// Exposes the buffer of a message. Called by the owner. A message number is never used twice.
     pub(super) fn expose(&self, slot: u16, number: u64) {
         if let Some(cell) = self.slot_word(slot) {
             cell.store(encode_word(number, EXPOSED), Ordering::Release);
         }
     }
 
-    /// A borrower begins to read; false where the buffer is not lent any more.
+    /// Begins to read. Called by the reader. Returns false if the buffer is no longer exposed.
     pub(super) fn begin_read(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, EXPOSED), encode_word(number, READING))
     }
 
-    /// A borrower that has begun cannot read, and does not; false where the owner writes.
+    /// Cancels a read: the reader has called `begin_read`, but cannot read. Returns false if the
+    /// owner is writing the back half.
     pub(super) fn cancel_read(&self, slot: u16, number: u64) -> bool {
         let back =
             |from| self.transition(slot, encode_word(number, from), encode_word(number, EXPOSED));
         back(READING) || back(READING_ALL)
     }
 
-    /// The owner begins to write the back to the buffer of the borrower; false where that reads it
-    /// itself.
+    /// Begins to write the back half to the reader's buffer. Called by the owner. Returns false if
+    /// the reader reads the back half itself.
     pub(super) fn begin_split(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, READING), encode_word(number, SPLIT))
     }
 
-    /// The borrower reads all of it; false where the owner has begun to write the back.
+    /// Claims the back half for the reader. Returns false if the owner has begun to write it.
     pub(super) fn read_all(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, READING), encode_word(number, READING_ALL))
     }
 
-    /// The owner takes the buffer back; false where it is being read.
+    /// Withdraws the buffer. Called by the owner. Returns false if the reader is reading it.
     pub(super) fn withdraw(&self, slot: u16, number: u64) -> bool {
         self.transition(slot, encode_word(number, EXPOSED), 0)
     }
 
-    /// The owner knows that nobody reads the buffer any more.
+    /// Frees the slot. The owner knows that no rank reads the buffer any more.
     pub(super) fn release_slot(&self, slot: u16) {
         if let Some(cell) = self.slot_word(slot) {
             cell.store(0, Ordering::Release);
@@ -180,7 +189,8 @@ mod tests {
                 (reader.join().unwrap(), taken)
             });
             assert!(read != taken);
-            // Nobody reads what was taken back, also when the place serves another message.
+            // After a withdrawal, no read of that message can begin, even if the slot serves
+            // another message.
             desk.expose(3, number + 1000);
             assert!(!desk.begin_read(3, number));
             desk.release_slot(3);
@@ -189,7 +199,7 @@ mod tests {
         assert!(desk.begin_read(3, 5000) && !desk.withdraw(3, 5000));
         assert!(desk.cancel_read(3, 5000));
         assert!(desk.withdraw(3, 5000) && !desk.begin_read(3, 5000));
-        // Either the owner writes the back, or the borrower reads it.
+        // Either the owner writes the back half, or the reader reads it.
         for number in [6000, 6001] {
             desk.expose(3, number);
             assert!(

@@ -1,10 +1,10 @@
-//! Small messages between ranks of a node that need not be posted: put into the ring by the call
-//! that sends them, taken out of it by the call that receives them. What takes longer than a
-//! moment, or has others before it, is posted.
+//! The fast path for small messages between ranks of a node. The sending call writes the message to
+//! the ring, and the receiving call takes it from the ring; neither posts a request. If the call
+//! would take longer, or other messages are before it, the message is posted instead.
 //!
-//! A message here is the same in the ring, and counts for the limits, as one that was posted: the
-//! other side cannot tell. A receive may overtake nothing: it is done here only where nothing else
-//! is outstanding or held.
+//! The message has the same bytes in the ring, and the same cost in the limits, as a posted
+//! message. The peer cannot tell the difference. A receive on the fast path must not overtake other
+//! messages, so it requires that no other message is outstanding or buffered.
 
 use super::frame::{HEADER_BYTES, MessageFrame};
 use super::limits::MatchingLimits;
@@ -21,32 +21,33 @@ use crate::base::sync::fence_with_rmw;
 use crate::transport::ring::{ByteRing, InlineSnapshot, RingReader};
 use crate::transport::{Delivery, ImmediateMessage, Region};
 
-/// How often a receive looks before it is posted: some times as long as a message is on its way.
+/// The number of polls before a receive is posted: several times the travel time of a message.
 #[derive(Clone, Copy)]
 struct PollBudget {
-    /// At first, under the lock and without a pause, which lasts as long as a cache line needs from
-    /// core to core.
+    /// The first polls: under the lock and without a pause. Together they take about as long as a
+    /// cache line from core to core.
     locked: u32,
-    /// Then, where others may have the lock, with one.
+    /// The later polls: without the lock, and with a pause.
     unlocked: u32,
 }
 
 const POLL_BUDGET: PollBudget = PollBudget { locked: 300, unlocked: 800 };
-/// The same where the rank has no core of its own, and gives it away between two of the later
-/// looks. The sender may run on another core all the same, and to give one away costs as much as
-/// the first looks do.
+/// The poll budget of a rank without a core of its own. It yields the core between two of the later
+/// polls. The sender may run on another core anyway, and one yield costs as much as all the first
+/// polls.
 const OVERSUBSCRIBED_POLL_BUDGET: PollBudget = PollBudget { locked: 300, unlocked: 40 };
 
-/// What a look for a message has found.
+/// The result of a poll for a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FastReceive {
     Message(Delivery),
-    /// None has come yet: so many bytes in all have, from this rank of the domain.
+    /// No message has arrived. `taken` is the reader's position in the ring of rank `from` of the
+    /// domain.
     Empty {
         from: Rank,
         taken: u64,
     },
-    /// Something that only a posted receive can go by.
+    /// The next frame, or the state of the engine, needs a posted receive.
     NeedsPosting,
 }
 
@@ -66,7 +67,7 @@ impl EngineCore {
             if oversubscribed { OVERSUBSCRIBED_POLL_BUDGET } else { POLL_BUDGET };
         loop {
             let mut guard = self.lock();
-            // To stop the service thread is the part of one that attends.
+            // Only a caller that waits and makes progress may stop the service thread's listening.
             if guard.delegation.is_listening() {
                 return None;
             }
@@ -85,8 +86,8 @@ impl EngineCore {
         }
     }
 
-    /// Looks without the lock until more has come than was taken; how often it may look again.
-    /// `None` where it has not.
+    /// Polls without the lock until the writer's position differs from `taken`. Returns the number
+    /// of polls left, or `None` if no bytes arrived.
     fn poll_for_more(&self, from: Rank, taken: u64, polls: u32) -> Option<u32> {
         let (domain, oversubscribed) =
             (self.domain(), self.domain().wait_policy().is_oversubscribed);
@@ -103,7 +104,7 @@ impl EngineCore {
 }
 
 impl MatchingState {
-    /// Puts a message into the ring as a whole; false where it has to be posted.
+    /// Writes a message to the ring or bulk ring. Returns false if the message has to be posted.
     pub(super) fn try_send_immediate(&mut self, message: &ImmediateMessage<Src<'static>>) -> bool {
         let ImmediateMessage { peer: Some(to), tag: Some(tag), dtype, bytes } = *message else {
             return false;
@@ -128,7 +129,7 @@ impl MatchingState {
         is_put
     }
 
-    /// Puts a message into the ring, if that has room for all of it.
+    /// Writes a message to the ring, if the ring has room for all of it.
     fn write_to_ring(&mut self, to: Rank, (tag, dtype): (u32, DataType), bytes: Src<'_>) -> bool {
         let PeerStreams::Rings { peer, writer: out, .. } = &mut self.links[to].streams else {
             return false;
@@ -143,8 +144,8 @@ impl MatchingState {
         true
     }
 
-    /// Puts a message into the lane, if that has room for all of it. The receiver takes one part of
-    /// it while the next is put.
+    /// Writes a message to the bulk ring, if the bulk ring has room for all of it. The receiver
+    /// takes one part while the sender writes the next.
     fn write_to_bulk_ring(
         &mut self,
         to: Rank,
@@ -157,8 +158,8 @@ impl MatchingState {
         wire.write_to_bulk_ring(self.domain.as_ref(), Src::from(&head[..]), bytes)
     }
 
-    /// Takes a message that lies whole in its sender's ring into the receiver's memory; looks so
-    /// often again where nothing does.
+    /// Takes a message that is complete in its sender's ring into the receiver's buffer. If the
+    /// ring is empty, polls up to `polls` times.
     pub(super) fn try_take_immediate(
         &mut self,
         request: &ImmediateMessage<Dst<'static>>,
@@ -222,7 +223,7 @@ impl MatchingState {
             return FastReceive::NeedsPosting;
         }
         if is_bulk {
-            // The lane is free for others.
+            // The peer can use its bulk ring for another rank now.
             link.streams.release_received(self.domain.as_ref());
         } else {
             link.streams.release_received_lazily(self.domain.as_ref());
@@ -232,11 +233,12 @@ impl MatchingState {
         FastReceive::Message(Delivery { peer: from, tag, bytes: len })
     }
 
-    /// Takes what a peer gives back, of which a message every now and then brings some: the message
-    /// comes behind it.
+    /// Applies a credit frame. A peer sends one before a message from time to time; the message
+    /// follows it in the ring.
     #[cold]
     fn apply_credit(&mut self, from: Rank, bytes: u64) -> FastReceive {
-        // One that gives back too much stays, so that a posted receive finds it and says so.
+        // A frame that returns too much credit stays in the ring, so that a posted receive finds it
+        // and reports the error.
         if self.on_credit(from, bytes).is_err() {
             return FastReceive::NeedsPosting;
         }
@@ -251,17 +253,17 @@ impl MatchingState {
     }
 }
 
-/// What comes next in a ring.
+/// The next frame in a ring.
 struct PeekedFrame {
-    /// Its head; `None` where it is no head.
+    /// The decoded header; `None` if the bytes are no valid header.
     frame: Option<MessageFrame>,
-    /// How many bytes have come.
+    /// The number of bytes that have arrived.
     available: usize,
-    /// What lies of it beside the position.
+    /// The inline copy of the message next to the writer's position, if there is one.
     inline: Option<InlineSnapshot>,
 }
 
-/// What comes next in a ring; `None` where that is less than a head.
+/// Returns the next frame in a ring; `None` if less than a header has arrived.
 fn peek_frame(reader: &mut RingReader, ring: &ByteRing<'_>) -> Result<Option<PeekedFrame>> {
     if let Some(beside) = reader.peek_inline(ring)?
         && let Some(frame) =
@@ -276,8 +278,8 @@ fn peek_frame(reader: &mut RingReader, ring: &ByteRing<'_>) -> Result<Option<Pee
     Ok((held > 0).then_some(PeekedFrame { frame, available: held, inline: None }))
 }
 
-/// Takes the body that lies in the lane, and then the head; false where it has not come, and both
-/// are still there.
+/// Takes the body from the bulk ring, and then the header from the ring. If the body has not
+/// arrived, leaves both in place and returns false.
 fn take_from_bulk_ring(
     reader: &mut RingReader,
     bulk_reader: &mut RingReader,

@@ -1,37 +1,38 @@
-//! What engines say to each other: a head of 32 bytes, little endian, and for some a payload behind
-//! it.
+//! The frames that engines exchange: a header of 32 bytes, little endian, with a payload after some
+//! kinds of frames.
 //!
 //! ```text
-//! kind u8 | dtype u8 | desk place or lane u16 | tag or attempt u32 | number u64 | length u64 | address or offset u64
+//! kind u8 | dtype u8 | exposure slot, or bulk flag u16 | tag, or attempt u32
+//! number u64 | len u64 | address, or offset u64
 //! ```
 //!
-//! Pure: bytes to values and back. What a value may be in its place (whether a number is known, an
-//! offset the next one) is judged by whoever receives it.
+//! Pure conversions between bytes and values. The receiver checks whether a value is valid in its
+//! context, for example a known number or the next offset.
 
 use crate::base::dtype::DataType;
 use crate::transport::ring::RecordHeader;
 
-/// The bytes of a head.
+/// The size of a header in bytes.
 pub(super) const HEADER_BYTES: usize = size_of::<RecordHeader>();
 
-/// The longest payload of one piece of a message.
+/// The maximum payload of one fragment.
 pub(super) const MAX_FRAGMENT: usize = 1 << 20;
 
-/// Where a sender's buffer can be read: its address, and the place on the sender's desk that guards
-/// it.
+/// An exposed buffer of a sender: its address, and the slot in the sender's exposure table that
+/// guards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExposedBuffer {
     pub(super) address: u64,
     pub(super) slot: u16,
 }
 
-/// A head.
+/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageFrame {
-    /// A whole message; its bytes follow, or lie in the sender's lane.
+    /// An eager message. Its bytes follow, or are in the sender's bulk ring.
     Eager { tag: u32, dtype: DataType, len: u64, is_bulk: bool },
-    /// A message that stays with its sender until it is pulled. `is_awaited`: somebody waits until
-    /// it is taken.
+    /// Request to send: announces a message that stays with its sender until the receiver requests
+    /// it. `is_awaited`: a caller of the sender waits until the message has been received.
     Rts {
         tag: u32,
         dtype: DataType,
@@ -40,20 +41,22 @@ pub(super) enum MessageFrame {
         exposed: Option<ExposedBuffer>,
         is_awaited: bool,
     },
-    /// Send the message that was offered; a later attempt replaces an earlier one.
+    /// Clear to send: requests the fragments of an announced message. A later attempt replaces an
+    /// earlier one.
     Cts { number: u64, attempt: u32 },
-    /// A piece of a pulled message; its bytes follow, or lie in the sender's lane.
+    /// A fragment of a requested message. Its bytes follow, or are in the sender's bulk ring.
     Fragment { number: u64, attempt: u32, offset: u64, len: u64, is_bulk: bool },
-    /// The offered message has been taken whole.
+    /// The receiver has the whole announced message.
     Fin { number: u64 },
-    /// Whole messages of so many bytes are no longer held.
+    /// The receiver no longer buffers eager messages of this cost.
     Credit { bytes: u64 },
-    /// The offer does not stand any more.
+    /// Cancels an RTS.
     CancelRts { number: u64 },
-    /// The offered message is being read from its front: write its back to the buffer at `address`,
-    /// where the process has the domain's region at `region_address`.
+    /// The receiver reads the front half of the announced message and asks the sender to write the
+    /// back half to the buffer at `address`. The receiver's process has the domain's region at
+    /// `region_address`.
     SplitPut { number: u64, address: u64, region_address: u64 },
-    /// So much of the back has been written, and no more will be.
+    /// The sender has written `len` bytes of the back half and will write no more.
     PutDone { number: u64, len: u64 },
 }
 
@@ -64,15 +67,15 @@ const FRAGMENT: u8 = 4;
 const FIN: u8 = 5;
 const CREDIT: u8 = 6;
 const CANCEL_RTS: u8 = 7;
-/// An offer, too.
+/// An RTS whose `is_awaited` is true.
 const RTS_AWAITED: u8 = 8;
 const SPLIT_PUT: u8 = 9;
 const PUT_DONE: u8 = 10;
 
-/// In place of a place: the buffer is not lent.
+/// The value in the slot field if the buffer is not exposed.
 const NO_EXPOSURE_SLOT: u16 = u16::MAX;
 
-/// The fields of a head, whatever its kind.
+/// The fields of a header of any kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FrameFields {
     kind: u8,
@@ -85,7 +88,7 @@ struct FrameFields {
 }
 
 impl MessageFrame {
-    /// The head's bytes.
+    /// Returns the bytes of the header.
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let places = bytes.as_chunks_mut().0.iter_mut();
@@ -144,7 +147,8 @@ impl MessageFrame {
         }
     }
 
-    /// The first word of a whole message's head, of which the others are as a [ring's](Head).
+    /// Returns the first word of an eager message's header. The other words are those of a ring
+    /// record ([`RecordHeader`]).
     #[inline]
     pub(super) fn eager_first_word(tag: u32, dtype: DataType) -> u64 {
         let [first, ..] =
@@ -153,8 +157,8 @@ impl MessageFrame {
         first
     }
 
-    /// The whole message of so many bytes whose head has this first word; `None` for that of
-    /// anything else.
+    /// Returns the eager message of `len` bytes whose header has this first word. Returns `None`
+    /// for the first word of another kind of frame.
     #[inline]
     pub(super) fn eager_from_first_word(first: u64, len: u64) -> Option<Self> {
         let FrameFields { kind, dtype, slot_or_bulk: place, tag, .. } =
@@ -168,7 +172,7 @@ impl MessageFrame {
         })
     }
 
-    /// The inverse of [`MessageFrame::encode`]; `None` for bytes that no frame has.
+    /// Decodes a header; the inverse of [`MessageFrame::encode`]. Returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let words = bytes.as_chunks().0;
         let fields = FrameFields::from_words(std::array::from_fn(|i| u64::from_le_bytes(words[i])));
@@ -207,7 +211,7 @@ impl MessageFrame {
             PUT_DONE => Self::PutDone { number, len },
             _ => return None,
         };
-        // Fields that a kind does not use are zero.
+        // The fields that a kind of frame does not use must be zero.
         (frame.fields() == fields).then_some(frame)
     }
 }

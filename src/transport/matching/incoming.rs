@@ -1,5 +1,6 @@
-//! Taking messages and answers out of the streams. Everything that a peer says is checked before it
-//! counts; what makes no sense fails the group and names the peer.
+//! The receiving side: takes messages and control frames from the streams. Every value from a peer
+//! is checked before it has an effect. An invalid value fails the group with an error that names
+//! the peer.
 
 use super::frame::{ExposedBuffer, HEADER_BYTES, MAX_FRAGMENT, MessageFrame};
 use super::limits::{MAX_OUTSTANDING, MatchingLimits};
@@ -14,16 +15,16 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use crate::transport::Delivery;
 
-/// How much is taken from one stream before others have their turn.
+/// The number of bytes after which a stream gives other streams a chance.
 const DRAIN_LIMIT_BYTES: usize = 256 << 10;
 
-/// Why a frame does not count.
+/// Returns the error for an invalid frame.
 pub(super) fn protocol_error<T>(reason: &str) -> Result<T> {
     Err(Error::internal(reason))
 }
 
 impl MatchingState {
-    /// Takes what has come from a peer; true where there may be more.
+    /// Takes the received bytes of a peer. Returns true if more bytes may be available.
     pub(super) fn drain_stream(&mut self, peer: Rank) -> bool {
         let PeerLink { close_error: closed, receive_close_error: in_closed, .. } =
             &self.links[peer];
@@ -36,7 +37,7 @@ impl MatchingState {
                 Ok(0) => break Ok(false),
                 Ok(got) => {
                     taken += got;
-                    // Whoever waits for room has some before all is taken.
+                    // Returns room early, so that a sender that waits for room can continue.
                     self.links[peer].streams.release_received_lazily(self.domain.as_ref());
                 }
                 Err(error) => break Err(error),
@@ -55,7 +56,7 @@ impl MatchingState {
         })
     }
 
-    /// Takes the next bytes of what is under way; how many there were.
+    /// Takes the next bytes of the current frame. Returns their number.
     fn take_next(&mut self, peer: Rank) -> Result<usize> {
         let PeerLink { streams: wire, inbound_frame: inflow, received_rts: offers, .. } =
             &mut self.links[peer];
@@ -110,7 +111,7 @@ impl MatchingState {
         Ok(taken)
     }
 
-    /// Takes bytes that nobody wants.
+    /// Reads and drops bytes of a body without a destination.
     fn discard_body(&mut self, peer: Rank, remaining: usize) -> Result<usize> {
         let mut bytes = [0; 4096];
         let len = remaining.min(bytes.len());
@@ -127,7 +128,7 @@ impl MatchingState {
         Ok(taken)
     }
 
-    /// A head is there.
+    /// Handles a complete header.
     fn on_header(&mut self, peer: Rank) -> Result<()> {
         let link = &mut self.links[peer];
         let InboundFrame::Header { bytes, .. } =
@@ -250,7 +251,7 @@ impl MatchingState {
     fn on_cts(&mut self, peer: Rank, number: u64, attempt: u32) -> Result<()> {
         let is_known = self.was_issued(number);
         let Some(sending) = self.sends.get_mut(&number) else {
-            // It has been withdrawn meanwhile.
+            // The send has expired, and its RTS was cancelled in the meantime.
             return if is_known {
                 Ok(())
             } else {
@@ -266,14 +267,15 @@ impl MatchingState {
             return protocol_error("it asks for a message that it was not offered");
         }
         if let Some(place) = sending.exposure_slot {
-            // Whoever has waited for the answer too long has begun to read.
+            // The receiver's answer timeout has passed, and the receiver has begun to read the
+            // buffer.
             if !self.domain.region().exposure_table(self.domain.rank()).withdraw(place, number) {
                 return Ok(());
             }
             sending.exposure_slot = None;
             self.free_exposure_slots.release(place);
         }
-        // Pieces of an earlier attempt do not count any more.
+        // Fragments of an earlier attempt no longer count.
         sending.stage = SendStage::SendingFragments { attempt, sent: 0, has_begun: false };
         let link = &mut self.links[peer];
         link.fragment_queue.retain(|&other| other != number);
@@ -352,7 +354,7 @@ impl MatchingState {
         if number > link.last_rts {
             return protocol_error("it withdraws what it never offered");
         }
-        // Where it was lent, this rank may have found that out already.
+        // If the buffer was exposed, this rank may already have found it withdrawn.
         let Some(offer) = link.received_rts.get(&number) else { return Ok(()) };
         match offer.receive {
             None => {
@@ -366,8 +368,8 @@ impl MatchingState {
                 }
                 let link = &mut self.links[peer];
                 link.received_rts.remove(&number);
-                // A peer that offers and withdraws and does not listen gets no queue of questions
-                // by that.
+                // Remove the pending CTS. Otherwise a peer that sends and cancels RTS frames
+                // without reading its stream would grow this queue.
                 let is_about_it = |item: &QueuedItem| matches!(item, QueuedItem::Control(MessageFrame::Cts { number: asked, .. }) if *asked == number);
                 link.send_queue.retain(|item| !is_about_it(item));
                 self.match_receive(receive);
@@ -376,7 +378,7 @@ impl MatchingState {
         Ok(())
     }
 
-    /// A body is there.
+    /// Handles a complete body.
     fn on_body(&mut self, peer: Rank) -> Result<()> {
         let link = &mut self.links[peer];
         let InboundFrame::Body { destination: sink, .. } =

@@ -1,10 +1,11 @@
-//! An engine that is made once there is a message: most groups never send one, and an engine has a
-//! link to every rank.
+//! The lazy engine: an engine that is created by the first message. Most groups never send a
+//! message, and an engine has a link to every rank.
 //!
-//! Until then this listens in its place. It is there before the group is, and whoever sends the
-//! first message knocks, so that none is missed. A knock for anything else makes no engine.
+//! Until then, this object listens on the doorbell for messages in the engine's place. It listens
+//! before the group is ready, and the sender of a first message sends a wake request, so that no
+//! message is missed. A wake request for any other reason creates no engine.
 //!
-//! Must not know: what an engine does.
+//! Does not depend on the operation of an engine.
 
 use super::progress_owner::EngineCore;
 use crate::base::error::{Error, Result};
@@ -12,18 +13,18 @@ use crate::transport::{DoorbellListener, SharedDomain, ring};
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The place of a rank's engine, where all ranks share memory.
+/// The lazy engine of a rank in a group whose ranks all share memory.
 #[derive(Debug)]
 pub(super) struct LazyEngine {
     domain: Arc<dyn SharedDomain>,
     allow_cma_read: bool,
     core: OnceLock<Arc<EngineCore>>,
-    /// The rank has left; locked while the engine is made.
+    /// Set once the rank has left. Locked while the engine is created.
     has_left: Mutex<bool>,
 }
 
 impl LazyEngine {
-    /// Listens from now on.
+    /// Creates the object and starts to listen.
     pub(super) fn new(domain: Arc<dyn SharedDomain>, allow_cma_read: bool) -> Arc<Self> {
         let (core, has_left) = (OnceLock::new(), Mutex::new(false));
         let engine = Arc::new(Self { domain, allow_cma_read, core, has_left });
@@ -33,7 +34,7 @@ impl LazyEngine {
         engine
     }
 
-    /// The engine, made if it is not there.
+    /// Returns the engine, and creates it if needed.
     pub(super) fn core(&self) -> Result<&EngineCore> {
         if let Some(core) = self.core.get() {
             return Ok(core);
@@ -42,12 +43,12 @@ impl LazyEngine {
         self.create_core(*has_left)
     }
 
-    /// The engine, if it was made.
+    /// Returns the engine, if it has been created.
     pub(super) fn existing_core(&self) -> Option<&EngineCore> {
         self.core.get().map(AsRef::as_ref)
     }
 
-    /// The rank leaves: no engine is made any more.
+    /// Leaves the group: no engine is created any more.
     pub(super) fn leave(&self) {
         *self.has_left.lock().unwrap_or_else(PoisonError::into_inner) = true;
         match self.existing_core() {
@@ -56,16 +57,16 @@ impl LazyEngine {
         }
     }
 
-    /// The caller has the lock.
+    /// Creates the engine unless it exists. The caller holds the lock of `has_left`.
     fn create_core(&self, has_left: bool) -> Result<&EngineCore> {
         if has_left && self.core.get().is_none() {
             return Err(Error::internal("a message after the group was left"));
         }
         if self.core.get().is_none() {
             let core = EngineCore::new(Arc::clone(&self.domain), None, self.allow_cma_read)?;
-            // It listens itself.
+            // The engine listens itself.
             self.doorbell().stop_listening();
-            // It was empty.
+            // `set` cannot fail: the cell was empty.
             drop(self.core.set(core));
         }
         self.existing_core().ok_or_else(|| Error::internal("an engine was made and is not there"))
@@ -83,8 +84,9 @@ impl DoorbellListener for LazyEngine {
         }
         let (region, me) = (self.domain.region(), self.domain.rank());
         let mut others = (0..self.domain.size()).filter(|&rank| rank != me);
-        // Whoever has the lock looks at what has come, or leaves: nobody waits in here, where
-        // others may hold locks. Where no engine can be made, the next call of this rank says why.
+        // This callback must not wait, because its caller may hold locks. If the lock is taken, its
+        // holder polls the rings or leaves. If the engine cannot be created, the next call of this
+        // rank returns the error.
         if others.any(|rank| ring::has_ever_written(region, rank, me))
             && let Ok(has_left) = self.has_left.try_lock()
         {

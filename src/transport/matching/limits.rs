@@ -1,46 +1,47 @@
-//! How much is kept where: the same on all ranks, since it follows from what all know of the group.
+//! The limits of buffered bytes and outstanding messages. All ranks compute the same limits from
+//! properties of the group that every rank knows.
 
 use crate::base::ids::WorldSize;
 use crate::transport::RegionGeometry;
 
-/// How many messages a rank may have outstanding; and so how many offers another rank may have made
-/// it.
+/// The maximum number of outstanding messages of a rank, and so of the RTS frames that another rank
+/// may have sent to it.
 pub(super) const MAX_OUTSTANDING: usize = 1 << 16;
 
-/// What a message costs beside its bytes while it is held for a receiver.
+/// The cost of a buffered message in addition to its bytes.
 pub(super) const HELD_OVERHEAD: usize = 128;
 
-/// The longest message that goes without being asked for where not all ranks are on one host.
+/// The longest eager message in a group with several hosts.
 const EAGER_BYTES: usize = 16 << 10;
 
-/// What a rank holds for all others together, and at most for one.
+/// The maximum number of bytes that a rank buffers for all its peers, and the maximum for one peer.
 const MAX_HELD_BYTES: usize = 32 << 20;
 const MAX_HELD_BYTES_PER_PEER: usize = 1 << 20;
 
-/// What is asked of one rank and held by another.
+/// The limits between a sender and a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MatchingLimits {
-    /// The longest message that goes without being asked for.
+    /// The length of the longest eager message.
     pub(super) eager_bytes: usize,
-    /// What a receiver holds for one sender, [`HELD_OVERHEAD`] included.
+    /// The bytes that a receiver buffers for one sender, including [`HELD_OVERHEAD`] per message.
     pub(super) held_bytes: usize,
 }
 
 impl MatchingLimits {
-    /// Of a group of so many. Where all are on one host, the longest message that goes without
-    /// being asked for is that of its memory.
+    /// Computes the limits of a group of this size. If all ranks are on one host, the longest eager
+    /// message follows from the geometry of their shared memory.
     pub(super) fn new(size: WorldSize, shared_geometry: Option<RegionGeometry>) -> Self {
         let held_bytes = (MAX_HELD_BYTES / size.max(1)).min(MAX_HELD_BYTES_PER_PEER);
         let longest = shared_geometry.map_or(EAGER_BYTES, |memory| memory.eager_bytes());
         Self { eager_bytes: longest.min(held_bytes / 4), held_bytes }
     }
 
-    /// What a whole message takes of what is held for its sender.
+    /// Returns the credit that an eager message of this length uses.
     pub(super) fn credit_cost(bytes: usize) -> usize {
         bytes.saturating_add(HELD_OVERHEAD)
     }
 
-    /// From how many bytes on it is worth a frame to say that they are not held any more.
+    /// Returns the number of bytes from which on the receiver sends a credit frame.
     pub(super) fn credit_threshold(&self) -> usize {
         self.held_bytes / 4
     }

@@ -1,5 +1,5 @@
-//! What lies between this rank and one other: the streams to it and from it, and what is on its way
-//! in them.
+//! The link between this rank and one peer: the streams in both directions, and the frames in
+//! progress on them.
 
 use super::frame::{ExposedBuffer, HEADER_BYTES, MessageFrame};
 use super::peer_streams::PeerStreams;
@@ -9,55 +9,55 @@ use crate::transport::{PeerName, SharedDomain};
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-/// Something to be put into the stream.
+/// An item in the queue of an outgoing stream.
 #[derive(Debug)]
 pub(super) enum QueuedItem {
-    /// The whole message of a send.
+    /// The eager message of a send.
     Eager(u64),
-    /// The offer of a send.
+    /// The RTS of a send.
     Rts(u64),
-    /// Something that is said.
+    /// A control frame.
     Control(MessageFrame),
-    /// That a receive has taken the offer of this number.
+    /// The FIN for the announced message `number`, which completes the receive.
     Fin { number: u64, receive: u64 },
 }
 
-/// What is being put into the stream.
+/// The frame that is being written to the stream.
 #[derive(Debug)]
 pub(super) struct FrameInProgress {
     pub(super) header: [u8; HEADER_BYTES],
     pub(super) body: FrameBody,
-    /// How many bytes of head and body are in the stream.
+    /// The number of bytes of header and body that are in the stream.
     pub(super) written: usize,
 }
 
 impl FrameInProgress {
-    /// Whether it is the lane that what is left goes into.
+    /// Returns whether the next bytes go to the bulk ring.
     pub(super) fn waits_for_bulk_ring(&self) -> bool {
         self.written >= self.header.len() && self.body.is_bulk()
     }
 }
 
-/// What follows a head.
+/// The body after a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameBody {
-    /// Nothing; of a send that is offered here, its number.
+    /// No body. If the frame is the RTS of a send of this rank, the number of the send.
     Empty(Option<u64>),
-    /// Nothing; the receive that ends with it.
+    /// No body; the frame completes this receive.
     Fin(u64),
-    /// A whole message.
+    /// An eager message.
     Eager { number: u64, is_bulk: bool },
-    /// A piece of one.
+    /// A fragment of a message.
     Fragment { number: u64, attempt: u32, offset: usize, len: usize, is_bulk: bool },
 }
 
 impl FrameBody {
-    /// Whether it goes into the lane.
+    /// Returns whether the body goes to the bulk ring.
     pub(super) fn is_bulk(&self) -> bool {
         matches!(self, Self::Eager { is_bulk: true, .. } | Self::Fragment { is_bulk: true, .. })
     }
 
-    /// The send that it belongs to.
+    /// Returns the number of the send to which the frame belongs.
     pub(super) fn send_number(&self) -> Option<u64> {
         match *self {
             Self::Empty(number) => number,
@@ -67,7 +67,7 @@ impl FrameBody {
     }
 }
 
-/// What is being taken from the stream.
+/// The frame that is being read from the stream.
 #[derive(Debug)]
 pub(super) enum InboundFrame {
     Header { bytes: [u8; HEADER_BYTES], received: usize },
@@ -78,20 +78,20 @@ impl InboundFrame {
     pub(super) const AWAITING_HEADER: Self = Self::Header { bytes: [0; HEADER_BYTES], received: 0 };
 }
 
-/// Where bytes that come go.
+/// The destination of received bytes.
 #[derive(Debug)]
 pub(super) enum BodyDestination {
-    /// Into a message that nobody waits for yet.
+    /// An unexpected message: no receive has matched it yet.
     Unexpected(UnexpectedMessage),
-    /// Into the buffer of a receive.
+    /// The buffer of a receive.
     Receive(u64),
-    /// Into the buffer of the receive that has taken an offer.
+    /// The buffer of the receive that has accepted the RTS of this number.
     Fragment(u64),
-    /// Nowhere: a piece that was asked for in vain.
+    /// No destination: a fragment whose receive expired before the fragment came.
     Discard,
 }
 
-/// What a peer has offered.
+/// An RTS that a peer has sent.
 #[derive(Debug)]
 pub(super) struct ReceivedRts {
     pub(super) arrival: u64,
@@ -99,30 +99,30 @@ pub(super) struct ReceivedRts {
     pub(super) dtype: crate::base::dtype::DataType,
     pub(super) len: usize,
     pub(super) exposed: Option<ExposedBuffer>,
-    /// Its sender waits until it is taken.
+    /// Whether a caller of the sender waits until the message has been received.
     pub(super) is_awaited: bool,
-    /// How often it has been pulled.
+    /// The number of CTS frames sent for the message.
     pub(super) attempt: u32,
-    /// The receive that has taken it.
+    /// The receive that has accepted the RTS.
     pub(super) receive: Option<u64>,
-    /// How much of it has come.
+    /// The number of bytes that have arrived.
     pub(super) received: usize,
-    /// Who copies its back, where it is read.
+    /// The rank that copies the back half, if the message is read by CMA.
     pub(super) back_half: BackHalf,
 }
 
-/// Who copies the back of a message that is read where it lies.
+/// The rank that copies the back half of a message that is read by CMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BackHalf {
-    /// Its receiver reads all of it.
+    /// The receiver reads the whole message.
     GetAll,
-    /// Its sender has been asked to write the back.
+    /// The receiver has asked the sender to write the back half.
     PutRequested,
-    /// It has written so much of that, and does no more.
+    /// The sender has written this many bytes of the back half, and will write no more.
     PutDone(usize),
 }
 
-/// Whether the peer's memory can be read.
+/// Whether this rank can read the peer's memory by CMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CmaAccess {
     Untested,
@@ -130,32 +130,33 @@ pub(super) enum CmaAccess {
     Denied,
 }
 
-/// One other rank, or this one.
+/// The link to one peer, or to this rank itself.
 #[derive(Debug)]
 pub(super) struct PeerLink {
     pub(super) name: PeerName,
     pub(super) streams: PeerStreams,
-    /// Why nothing goes to it or comes from it any more.
+    /// The error of a link that is closed in both directions.
     pub(super) close_error: Option<Error>,
-    /// Why nothing goes to it any more, and why nothing comes, until both ends.
+    /// The errors of a link that is closed in one direction. They apply until the link is closed.
     pub(super) send_close_error: Option<Error>,
     pub(super) receive_close_error: Option<Error>,
-    /// Until when a reason for that may come.
+    /// The end of the grace period in which a failure reason may still arrive.
     pub(super) departure_deadline: Option<Instant>,
     pub(super) send_queue: VecDeque<QueuedItem>,
-    /// Sends that have been pulled, in turns.
+    /// The sends whose receivers have requested fragments, served in turn.
     pub(super) fragment_queue: VecDeque<u64>,
     pub(super) current_frame: Option<FrameInProgress>,
-    /// On the list of those that have something to send.
+    /// Whether the peer is on the list of peers with frames to send.
     pub(super) is_pending: bool,
-    /// The stream was full, and nothing has been heard since.
+    /// Whether the stream was full, and the endpoint has not reported room since.
     pub(super) is_stream_full: bool,
-    /// What the peer holds of what it holds for this rank.
+    /// The credit in use: the part of the peer's buffer for this rank that this rank's messages
+    /// occupy.
     pub(super) used_credit: usize,
     pub(super) inbound_frame: InboundFrame,
     pub(super) received_rts: HashMap<u64, ReceivedRts>,
     pub(super) last_rts: u64,
-    /// What is held for the peer, and what it has not been told that is not held any more.
+    /// The bytes held for the peer, and the credit not yet returned to it.
     pub(super) held_cost: usize,
     pub(super) owed_credit: usize,
     pub(super) cma_access: CmaAccess,
@@ -185,12 +186,13 @@ impl PeerLink {
         }
     }
 
-    /// Nothing waits to be put into the stream.
+    /// Returns whether no frame waits to be written.
     pub(super) fn is_idle(&self) -> bool {
         self.current_frame.is_none() && self.send_queue.is_empty() && self.fragment_queue.is_empty()
     }
 
-    /// Forgets what was to be put into the stream for a send, if none of it is there; true if so.
+    /// Removes the queued frame of a send if none of its bytes are in the stream. Returns true if a
+    /// frame was removed.
     pub(super) fn dequeue_send(&mut self, number: u64) -> bool {
         let is_its = |item: &QueuedItem| matches!(item, QueuedItem::Eager(n) | QueuedItem::Rts(n) if *n == number);
         if let Some(position) = self.send_queue.iter().position(is_its) {
@@ -206,14 +208,14 @@ impl PeerLink {
         }
     }
 
-    /// Whether the lane of this rank serves the peer.
+    /// Returns whether this rank's bulk ring is in use for the peer.
     pub(super) fn uses_bulk_ring(&mut self, domain: &dyn SharedDomain) -> bool {
         let is_under_way =
             self.current_frame.as_ref().is_some_and(|current| current.body.is_bulk());
         self.close_error.is_none() && (is_under_way || !self.streams.is_bulk_ring_drained(domain))
     }
 
-    /// Whether bytes of a send are being put into the stream.
+    /// Returns whether bytes of a send are being written to the stream.
     pub(super) fn is_sending(&self, number: u64) -> bool {
         self.current_frame.as_ref().is_some_and(|current| {
             current.written > 0
@@ -222,26 +224,27 @@ impl PeerLink {
         })
     }
 
-    /// Whether anything goes to the peer.
+    /// Returns whether frames can be sent to the peer.
     pub(super) fn is_open(&self) -> bool {
         self.close_error.is_none() && self.send_close_error.is_none()
     }
 
-    /// Why a send to the peer ends at once. While the link parts, it ends with that.
+    /// Returns the error with which a send to the peer fails at once. During the grace period, a
+    /// send to the peer waits for the end of that period.
     pub(super) fn send_refusal(&self) -> Option<&Error> {
         let out_closed =
             self.send_close_error.as_ref().filter(|_| self.departure_deadline.is_none());
         self.close_error.as_ref().or(out_closed)
     }
 
-    /// Ends everything that goes to the peer.
+    /// Drops all frames to the peer.
     pub(super) fn clear_outbound(&mut self) {
         self.send_queue.clear();
         self.fragment_queue.clear();
         self.current_frame = None;
     }
 
-    /// Ends everything that goes to the peer or comes from it.
+    /// Drops all frames to and from the peer.
     pub(super) fn clear(&mut self) {
         self.clear_outbound();
         self.inbound_frame = InboundFrame::AWAITING_HEADER;

@@ -1,30 +1,37 @@
-//! The matching engine: [`PointToPoint`] over shared memory inside a node, and an endpoint between
-//! nodes.
+//! The matching engine: [`PointToPoint`] over shared memory inside a node, and over an endpoint
+//! between nodes.
 //!
-//! * Between this rank and each other there is a pair of byte streams: rings ([`super::ring`]) or
-//!   those of the endpoint ([`peer_streams`]). On them go frames ([`frame`]). A rank never stops
-//!   reading its streams, whatever it waits for, so that no message blocks another.
-//! * Beside its rings a rank has one lane, into which it puts the bodies of long messages for one
-//!   other rank at a time; those for others go through their rings meanwhile.
-//! * A small message goes *whole* as long as the receiver may hold it ([`limits`]). Any other is
-//!   *offered*: its bytes stay with the sender until a receive has taken the offer. They are then
-//!   sent in pieces, straight into the receiver's buffer, while both sides wait for nothing else,
-//!   or read in the sender's memory ([`rendezvous`], [`exposure`]), of which the sender writes the
-//!   back to the receiver's meanwhile, where both wait for it ([`split_transfer`]).
-//! * A whole message is sent once it is in the stream, an offered one once the receiver has taken
-//!   it. A time-out withdraws an offer; no answer is waited for, since numbers tell old questions
-//!   from new ones.
-//! * A receive lends memory, or has some made once it has a message ([`ReceiveBuffer`]): before the
-//!   message counts as taken, so that one for which there is no memory stays for the next receive.
-//! * A probe looks among the messages that no receive has taken, and may take one out of matching
-//!   ([`probe`]).
-//! * Whoever attends makes all progress on its own thread ([`PointToPoint::progress_until`]). When
-//!   nobody has for a moment, the service thread is told of whatever comes ([`progress_owner`]).
+//! - **Streams.** Between this rank and each peer there is a pair of byte streams: rings
+//!   ([`super::ring`]) or streams of the endpoint ([`peer_streams`]). They carry frames
+//!   ([`frame`]). A rank never stops reading its streams while it waits, so that no message blocks
+//!   another.
+//! - **Bulk ring.** In addition to its rings, a rank has one bulk ring. It holds the bodies of long
+//!   messages for one peer at a time; long messages for other peers go through their rings during
+//!   that time.
+//! - **Eager and rendezvous.** A small message is *eager* as long as the receiver has room to
+//!   buffer it ([`limits`]). The sender announces any other message by an *RTS* and keeps its bytes
+//!   until a receive has accepted the RTS. Then the bytes take one of three ways into the
+//!   receiver's buffer:
+//!   - The sender sends fragments, if CMA is impossible or both sides only wait for this message.
+//!   - The receiver reads the sender's memory by CMA ([`rendezvous`], [`exposure`]).
+//!   - The receiver reads the front half while the sender writes the back half, if callers wait on
+//!     both sides of a long message ([`split_transfer`]).
+//! - **Completion.** The send of an eager message completes once the message is in the stream. The
+//!   send of an announced message completes once the receiver has it. A timeout cancels the RTS
+//!   without waiting for an answer, since numbers distinguish old requests from new ones.
+//! - **Receive buffers.** A receive borrows the caller's memory, or the engine allocates it once a
+//!   message has matched ([`ReceiveBuffer`]). It does so before the message counts as received, so
+//!   that a message without memory stays for the next receive.
+//! - **Probes.** A probe searches the messages that no receive has matched, and may remove one from
+//!   matching ([`probe`]).
+//! - **Progress.** A caller that waits makes all progress on its own thread
+//!   ([`PointToPoint::progress_until`]). If no caller has waited for a while, the service thread
+//!   takes over progress and is woken for all events ([`progress_owner`]).
 //!
-//! An engine whose peers share memory is made with the first message ([`dormant`]). Small messages
-//! of calls that block go past most of it ([`fast_path`]).
+//! If all peers share memory, the engine is created by the first message ([`lazy_engine`]). Small
+//! messages of blocking calls bypass most of the engine ([`fast_path`]).
 //!
-//! Completions are called while no lock is held. Must not know: works, groups, the C ABI.
+//! Completions are called without any lock held. Does not depend on works, groups or the C ABI.
 
 mod exposure;
 mod fast_path;
@@ -68,24 +75,25 @@ use progress_owner::EngineCore;
 use state::MatchingState;
 use std::sync::Arc;
 
-/// The messages of one rank of a group.
+/// The point-to-point messages of one rank of a group.
 #[derive(Debug)]
 pub struct MatchingEngine(EngineInner);
 
 #[derive(Debug)]
 enum EngineInner {
     Ready(Arc<EngineCore>),
-    /// Perhaps not made yet.
+    /// An engine that the first message creates; it may not exist yet.
     Lazy(Arc<LazyEngine>),
 }
 
 impl MatchingEngine {
-    /// The engine of the rank that the domain is a membership of; the endpoint leads to the ranks
-    /// of other nodes. Others read this process's memory if they can, and `allow_cma_read`.
+    /// Creates the engine of this rank of the domain. The endpoint connects the ranks of other
+    /// nodes. If `allow_cma_read`, peers may read this process's memory, as far as the system
+    /// permits.
     ///
     /// # Errors
-    /// `System` where the service thread cannot be reached, `Internal` where a rank cannot be
-    /// reached in any way.
+    /// `System` if the service thread cannot be reached, `Internal` if there is no connection to a
+    /// rank.
     pub fn new(
         domain: Arc<dyn SharedDomain>,
         endpoint: Option<Arc<dyn Endpoint>>,
@@ -94,8 +102,8 @@ impl MatchingEngine {
         Ok(Self(EngineInner::Ready(EngineCore::new(domain, endpoint, allow_cma_read)?)))
     }
 
-    /// The same where all ranks are of the domain, and nobody sends anything before this has
-    /// returned on all of them: it is made with the first message.
+    /// Creates a lazy engine for a group whose ranks are all in the domain. The first message
+    /// creates the engine itself. No rank may send before this function has returned on all ranks.
     pub fn new_lazy(domain: Arc<dyn SharedDomain>, allow_cma_read: bool) -> Self {
         Self(EngineInner::Lazy(LazyEngine::new(domain, allow_cma_read)))
     }
@@ -107,7 +115,7 @@ impl MatchingEngine {
         }
     }
 
-    /// What there is already.
+    /// Returns the engine, if it exists.
     fn existing_core(&self) -> Option<&EngineCore> {
         match &self.0 {
             EngineInner::Ready(core) => Some(core),
@@ -162,7 +170,7 @@ impl PointToPoint for MatchingEngine {
         self.core()?.with_state(|state| state.receive_matched(match_id, message, completion))
     }
 
-    // Without an engine there was no probe.
+    // If the engine does not exist, no probe has removed a message.
     fn release_matched(&self, match_id: u64) {
         self.existing_core()
             .into_iter()
@@ -177,7 +185,7 @@ impl PointToPoint for MatchingEngine {
         self.core().ok()?.try_receive_immediate(message)
     }
 
-    // Without a message there is nothing to wait for, nor to be told.
+    // If the engine does not exist, there is no message to wait for.
     fn progress_until(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) {
         self.existing_core().into_iter().for_each(|core| core.progress_until(is_done, limit));
     }

@@ -1,4 +1,4 @@
-//! Putting messages and answers into the streams.
+//! The sending side: writes messages and control frames to the streams.
 
 use super::exposure::EXPOSURE_SLOT_COUNT;
 use super::frame::{ExposedBuffer, MessageFrame};
@@ -14,7 +14,7 @@ use crate::transport::{Completion, Delivery, SendRequest};
 use std::sync::Arc;
 
 impl MatchingState {
-    /// Sends a message that the receiver will hold if it must: at once, where there is room.
+    /// Sends an eager message: immediately, if the stream has room.
     pub(super) fn send_eager(&mut self, message: SendRequest, completion: Arc<dyn Completion>) {
         let SendRequest { to, tag, dtype, bytes, .. } = message;
         self.links[to].used_credit += MatchingLimits::credit_cost(bytes.len());
@@ -47,7 +47,8 @@ impl MatchingState {
         self.flush_peer(to);
     }
 
-    /// Offers a message, whose bytes the receiver asks for or reads where they are.
+    /// Announces a message by an RTS. The receiver requests its fragments or reads its buffer by
+    /// CMA.
     pub(super) fn send_rts(&mut self, message: SendRequest, completion: Arc<dyn Completion>) {
         let to = message.to;
         let number = self.store_send(message, completion, SendStage::RtsSent);
@@ -63,7 +64,7 @@ impl MatchingState {
         self.flush_peer(to);
     }
 
-    /// Puts what waits for the streams into them, as far as goes.
+    /// Writes the queued frames of all peers to their streams, as far as there is room.
     #[inline]
     pub(super) fn flush_all(&mut self) {
         if !self.peers_to_flush.is_empty() {
@@ -78,7 +79,8 @@ impl MatchingState {
         }
     }
 
-    /// Puts what waits for one stream into it, as far as goes; what is left stays on the list.
+    /// Writes the queued frames of one peer to its stream, as far as there is room. If frames are
+    /// left, the peer stays on the list.
     pub(super) fn flush_peer(&mut self, peer: Rank) {
         if !self.links[peer].is_open() {
             return;
@@ -99,7 +101,8 @@ impl MatchingState {
                 break Ok(());
             }
             match self.write_current_frame(peer) {
-                // A peer that takes one piece while the next is put halves the time of both.
+                // If the peer takes one fragment while this rank writes the next, the transfer
+                // takes half the time.
                 Ok(true) => self.links[peer].streams.flush_fragment(self.domain.as_ref()),
                 Ok(false) => {
                     let link = &mut self.links[peer];
@@ -111,7 +114,7 @@ impl MatchingState {
                     match link.streams.has_room_now(self.domain.as_ref(), is_bulk) {
                         Ok(true) => {}
                         Ok(false) => {
-                            // The endpoint says when it goes on.
+                            // The endpoint reports when the stream has room again.
                             link.is_stream_full =
                                 matches!(link.streams, PeerStreams::Streams { .. });
                             break Ok(());
@@ -126,7 +129,7 @@ impl MatchingState {
         outcome
     }
 
-    /// Chooses what is next; false where there is nothing.
+    /// Selects the next frame. Returns false if there is none.
     fn start_next_frame(&mut self, peer: Rank) -> bool {
         while let Some(item) = self.links[peer].send_queue.pop_front() {
             let (frame, body) = match item {
@@ -190,13 +193,14 @@ impl MatchingState {
         false
     }
 
-    /// Whether a whole message goes into the lane: where that is better for it, and free.
+    /// Returns whether an eager message goes to the bulk ring: it is too long for the ring, and the
+    /// bulk ring is free.
     pub(super) fn should_use_bulk_ring(&mut self, peer: Rank, len: usize) -> bool {
         len > self.region().max_ring_message() && self.acquire_bulk_ring(peer)
     }
 
-    /// Whether what goes to a peer may go into the lane: nothing in it is for another that has not
-    /// read it, who may never do.
+    /// Reserves the bulk ring for a peer. Returns false if it still holds bytes for another peer,
+    /// which may never read them.
     fn acquire_bulk_ring(&mut self, peer: Rank) -> bool {
         if !matches!(self.links[peer].streams, PeerStreams::Rings { .. }) {
             return false;
@@ -215,7 +219,7 @@ impl MatchingState {
             Some(FrameInProgress { header: frame.encode(), body, written: 0 });
     }
 
-    /// Puts what is current into the stream; true once all of it is there.
+    /// Writes the current frame to the stream. Returns true once all of it is in the stream.
     fn write_current_frame(&mut self, peer: Rank) -> Result<bool> {
         let PeerLink { current_frame: Some(current), streams: wire, .. } = &mut self.links[peer]
         else {
@@ -230,7 +234,7 @@ impl MatchingState {
                 self.sends.get(&number).map(|sending| sending.message.bytes.slice(offset, len))
             }
         };
-        // The bytes of a send are there as long as any of them is on its way.
+        // The bytes of a send exist as long as any of them is in transit.
         let bytes = bytes.ok_or_else(|| Error::internal("a message ended while it was sent"))?;
         let head = current.header.len();
         let skip = current.written.saturating_sub(head).min(bytes.len());
@@ -257,7 +261,7 @@ impl MatchingState {
         Ok(true)
     }
 
-    /// A frame with its body is in the stream.
+    /// Handles a frame that is completely in the stream.
     fn on_frame_written(&mut self, peer: Rank, body: FrameBody) {
         match body {
             FrameBody::Empty(_) => {}

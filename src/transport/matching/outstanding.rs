@@ -1,7 +1,7 @@
-//! What has been posted and has not ended: sends, receives with their memory, and what is told of
-//! them at the end.
+//! Outstanding messages: sends and receives that have been posted and not completed, their buffers,
+//! and their completions.
 //!
-//! Must not know: links, frames, how messages and receives find each other.
+//! Does not depend on links, on frames, or on the rules by which messages and receives match.
 
 use super::unexpected::{MessageBody, UnexpectedMessage};
 use crate::base::buffer::Dst;
@@ -13,51 +13,53 @@ use crate::transport::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A send that has not ended.
+/// A send that has not completed.
 #[derive(Debug)]
 pub(super) struct OutstandingSend {
     pub(super) message: SendRequest,
     pub(super) completion: Arc<dyn Completion>,
     pub(super) expires_at: Option<Instant>,
     pub(super) stage: SendStage,
-    /// The place on the desk where its buffer is lent.
+    /// The exposure slot of its buffer, if the buffer is exposed.
     pub(super) exposure_slot: Option<u16>,
 }
 
-/// How far a send has come.
+/// The progress of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendStage {
-    /// It goes whole as soon as there is room.
+    /// An eager message that is sent as soon as the stream has room.
     Eager,
-    /// It has been offered, or soon is.
+    /// The RTS is sent or queued.
     RtsSent,
-    /// It goes in pieces.
+    /// The message is sent in fragments.
     SendingFragments { attempt: u32, sent: usize, has_begun: bool },
-    /// It is to this rank itself, and waits for its receive.
+    /// The message is for this rank itself and waits for a receive.
     ToSelf { arrival: u64 },
 }
 
-/// A receive that has not ended.
+/// A receive that has not completed.
 #[derive(Debug)]
 pub(super) struct OutstandingReceive {
     pub(super) message: ReceiveRequest,
     pub(super) completion: Arc<dyn Completion>,
     pub(super) expires_at: Option<Instant>,
     pub(super) stage: ReceiveStage,
-    /// What was made for its message, where that is not lent: reserved at once, used as far as
-    /// bytes have come.
+    /// The buffer that the engine has allocated, if the caller's buffer is not borrowed. The whole
+    /// length is reserved at once; the vector grows as bytes arrive.
     pub(super) allocated: Vec<u8>,
-    /// It is for one message that a probe took, and takes no other.
+    /// The receive is for one message that a probe has removed from matching, and takes no other.
     pub(super) is_matched: bool,
 }
 
 impl OutstandingReceive {
-    /// Where its message goes, of that length from the offset on. There is room, since they fit.
+    /// Returns the buffer range for `len` bytes from `offset`. The range fits, since the message
+    /// was checked.
     pub(super) fn buffer_range(&mut self, offset: usize, len: usize) -> Dst<'_> {
         match self.message.buffer {
             ReceiveBuffer::Borrowed(bytes) => bytes.slice(offset, len),
             ReceiveBuffer::Allocated { .. } => {
-                // Within what was reserved, and not all at once, for which others would wait.
+                // The vector grows within its reserved capacity. It grows by steps, because zeroing
+                // all bytes at once would delay other messages.
                 let end = self.allocated.len().max(offset + len);
                 self.allocated.resize(end, 0);
                 Dst::from(self.allocated.as_mut_slice()).slice(offset, len)
@@ -65,8 +67,8 @@ impl OutstandingReceive {
         }
     }
 
-    /// Why it cannot take a message, if so; else there is room for it from now on. A message that
-    /// is held brings its own memory.
+    /// Prepares the buffer for a message, or returns the error if the receive cannot take the
+    /// message. A buffered message brings its own memory.
     pub(super) fn prepare_buffer(
         &mut self,
         from: &PeerName,
@@ -91,37 +93,38 @@ impl OutstandingReceive {
     }
 }
 
-/// How far a receive has come.
+/// The progress of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveStage {
-    /// It waits for a message.
+    /// The receive waits for a message.
     Posted,
-    /// A message goes into it as it comes.
+    /// An eager message is being received into the buffer.
     ReceivingEager { from: Rank, tag: u32, len: usize },
-    /// It has asked for a message that was offered, or is to read it; nothing has come.
+    /// The receive has accepted an RTS: it has requested fragments, or will read the sender's
+    /// buffer. No bytes have arrived.
     Accepted { from: Rank, number: u64 },
-    /// Bytes of that message have come.
+    /// Bytes of the announced message have arrived.
     Transferring { from: Rank, number: u64 },
-    /// All of it has, and its sender is told.
+    /// The whole message has arrived, and the FIN to its sender is pending.
     Delivered(Delivery),
 }
 
-/// Something that has ended, and for whom.
+/// A completed message, with the completion to notify.
 #[derive(Debug)]
 pub(super) struct CompletedMessage {
     completion: Arc<dyn Completion>,
     outcome: Result<Delivery>,
-    /// The message, where the engine has made its memory.
+    /// The message, if the engine has allocated its buffer.
     allocated: Option<Vec<u8>>,
 }
 
 impl CompletedMessage {
-    /// Something whose memory was lent, if it needed any.
+    /// Creates the result of a send, or of a receive with a borrowed buffer.
     pub(super) fn new(completion: Arc<dyn Completion>, outcome: Result<Delivery>) -> Self {
         Self { completion, outcome, allocated: None }
     }
 
-    /// A receive, with its message where that was not lent the memory.
+    /// Creates the result of a receive, with its buffer if the engine allocated it.
     pub(super) fn from_receive(receiving: OutstandingReceive, outcome: Result<Delivery>) -> Self {
         let grows = matches!(receiving.message.buffer, ReceiveBuffer::Allocated { .. });
         Self {
@@ -131,7 +134,7 @@ impl CompletedMessage {
         }
     }
 
-    /// Tells of it. The engine's lock must not be held.
+    /// Calls the completion. The engine's lock must not be held.
     pub(super) fn notify(self) {
         match (self.outcome, self.allocated) {
             (Ok(delivery), Some(bytes)) => self.completion.complete_allocated(delivery, bytes),
@@ -140,14 +143,14 @@ impl CompletedMessage {
     }
 }
 
-/// Zeroed memory for a message.
+/// Allocates zeroed memory for a message.
 pub(super) fn allocate_zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = allocate_reserved(len)?;
     bytes.resize(len, 0);
     Ok(bytes)
 }
 
-/// Memory for a message, none of it used.
+/// Reserves memory for a message in an empty vector.
 fn allocate_reserved(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| {
@@ -157,7 +160,7 @@ fn allocate_reserved(len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why a receive cannot take a message, if so.
+/// Returns the error if a receive cannot take a message.
 fn mismatch_error(
     from: &PeerName,
     message: &UnexpectedMessage,

@@ -1,9 +1,10 @@
-//! How a peer goes: everything ends that only it could end, and what it sent before that stays.
+//! The departure of a peer: completes all messages that only this peer could complete, and keeps
+//! the messages that it sent before.
 //!
-//! The two directions of a stream end apart: one to a peer that has left gives an error at once,
-//! while what the peer sent is still on its way. And where a group fails, its ranks may be seen to
-//! leave before the reason comes: a link is kept for a moment, it *parts*, so that what ends is
-//! told the reason.
+//! The two directions of a stream end separately: a stream to a departed peer fails at once, while
+//! the peer's last bytes are still in transit. If a group fails, its ranks may be seen to leave
+//! before the failure reason arrives. A link therefore has a *grace period* ([`DEPARTURE_GRACE`]),
+//! so that its messages complete with that reason.
 
 use super::outstanding::ReceiveStage;
 use super::state::{MatchingState, TimerTarget};
@@ -15,7 +16,7 @@ use crate::transport::heartbeat::DEPARTURE_GRACE;
 use std::time::Instant;
 
 impl MatchingState {
-    /// What came through a stream, or did not, was an error.
+    /// Handles an error of an incoming stream.
     pub(super) fn on_receive_error(&mut self, peer: Rank, error: Error) {
         match error.kind() {
             ErrorKind::PeerFailed => {
@@ -31,8 +32,8 @@ impl MatchingState {
         }
     }
 
-    /// Nothing could be put into a stream. A peer that is there and cannot be reached fails the
-    /// group: it waits for what does not come, and nobody else would tell it.
+    /// Handles an error of an outgoing stream. If a peer is alive but unreachable, the group fails:
+    /// the peer waits for messages that never arrive, and no other rank would notify it.
     pub(super) fn on_send_error(&mut self, peer: Rank, error: Error) {
         if error.kind() != ErrorKind::PeerFailed {
             return self.on_receive_error(peer, error);
@@ -41,12 +42,13 @@ impl MatchingState {
         link.clear_outbound();
         link.send_close_error = Some(error);
         self.complete_all_delivered(peer);
-        // What it sent is taken to its end.
+        // Messages that the peer has sent are still received.
         self.ready_peers.push(peer);
         self.begin_departure_grace(peer);
     }
 
-    /// A peer seems to have left: the reason may be on its way.
+    /// Starts the grace period of a peer that seems to have left: the failure reason may still
+    /// arrive.
     fn begin_departure_grace(&mut self, peer: Rank) {
         if let Some(error) = self.domain.failure() {
             return self.fail(error);
@@ -59,7 +61,7 @@ impl MatchingState {
         }
     }
 
-    /// No reason has come.
+    /// Ends the grace period: no failure reason has arrived.
     pub(super) fn end_departure_grace(&mut self, peer: Rank) {
         let link = &mut self.links[peer];
         link.departure_deadline = None;
@@ -70,7 +72,7 @@ impl MatchingState {
         }
     }
 
-    /// Nothing goes to a peer or comes from it any more.
+    /// Closes the link to a peer in both directions.
     pub(super) fn close_link(&mut self, peer: Rank, error: &Error) {
         let link = &mut self.links[peer];
         if link.close_error.is_some() {
@@ -118,7 +120,7 @@ impl MatchingState {
         self.cancel_accepted_offers(peer, error);
     }
 
-    /// Ends the receives that have their message and cannot tell its sender any more.
+    /// Completes the receives that have their message and can no longer send a FIN.
     fn complete_all_delivered(&mut self, peer: Rank) {
         let is_its = |stage| matches!(stage, ReceiveStage::Delivered(it) if it.peer == peer);
         let receives = self.receives.iter().filter(|(_, receiving)| is_its(receiving.stage));
@@ -126,14 +128,15 @@ impl MatchingState {
         receives.into_iter().for_each(|receive| self.complete_delivered(receive));
     }
 
-    /// Ends what goes to a peer.
+    /// Completes all sends to a peer with an error.
     fn fail_sends(&mut self, peer: Rank, error: &Error) {
         let sends = self.sends.iter().filter(|(_, sending)| sending.message.to == peer);
         let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
         sends.into_iter().for_each(|number| self.complete_send(number, Err(error.clone())));
     }
 
-    /// What was asked of a peer does not come: a receive from any rank waits for the next message.
+    /// Cancels requested messages of a peer that will not arrive. A receive from any rank waits for
+    /// the next message.
     fn cancel_accepted_offers(&mut self, peer: Rank, error: &Error) {
         let asked =
             self.receives.iter().filter_map(|(&receive, receiving)| match receiving.stage {

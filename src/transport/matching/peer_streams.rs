@@ -1,5 +1,5 @@
-//! The streams between this rank and another: rings and lanes inside a node, those of an endpoint
-//! between nodes.
+//! The byte streams between this rank and a peer: rings and bulk rings inside a node, and streams
+//! of an endpoint between nodes.
 
 use super::frame::MAX_FRAGMENT;
 use crate::base::buffer::{Dst, Src};
@@ -11,25 +11,24 @@ use crate::transport::{Channel, Endpoint, SharedDomain};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// How much is taken from a stream between nodes at once, where it does not go straight to its
-/// place.
+/// The number of bytes that are taken from a stream between nodes at once into the staging buffer.
 const STAGING_BYTES: usize = 16 << 10;
 
-/// From how many bytes on they go straight to their place.
+/// The number of bytes from which on a receive from a stream between nodes bypasses the staging
+/// buffer.
 const DIRECT_RECEIVE_BYTES: usize = 4 << 10;
 
-/// How many unseen bytes are shown before more are put.
+/// The number of unpublished bytes from which on the writer publishes them before it writes more.
 const PUBLISH_BYTES: usize = 16 << 10;
 
-/// How much of a message that was asked for goes into a ring at once, where the lane serves
-/// another.
+/// The length of a fragment in a ring while the bulk ring serves another peer.
 const RING_FRAGMENT_BYTES: usize = 16 << 10;
 
-/// How often either end of a ring looks whether the other goes on with what has begun: it is about
-/// to.
+/// The number of polls by which one end of a ring waits for the other end within a transfer that
+/// has begun: the other end is about to continue.
 pub(super) const STREAM_POLLS: u32 = 300;
 
-/// This rank's lane, for one peer, and the peer's for this rank.
+/// This rank's bulk ring for one peer, and the peer's bulk ring for this rank.
 #[derive(Debug)]
 pub(super) struct BulkRings {
     writer: RingWriter,
@@ -45,19 +44,20 @@ impl BulkRings {
     }
 }
 
-/// The streams.
+/// The streams to and from one peer.
 #[derive(Debug)]
 pub(super) enum PeerStreams {
-    /// None: this rank itself.
+    /// No streams: the peer is this rank itself.
     Loopback,
-    /// Rings, to and from a rank of the domain, and lanes for long messages.
+    /// Rings to and from a rank of the domain, and bulk rings for long messages.
     Rings { peer: Rank, writer: RingWriter, reader: RingReader, bulk_rings: Box<BulkRings> },
-    /// The streams of an endpoint, with what has been taken from it and not been used.
+    /// The streams of an endpoint, with the received bytes that have not been used yet.
     Streams { endpoint: Arc<dyn Endpoint>, peer: Rank, staging: Vec<u8>, staging_used: usize },
 }
 
 impl PeerStreams {
-    /// Puts parts into the stream as far as goes. They are seen after [`PeerStreams::flush`].
+    /// Writes parts to the stream, as far as there is room. The peer sees them after
+    /// [`PeerStreams::flush`].
     pub(super) fn send(&mut self, domain: &dyn SharedDomain, parts: &[Src<'_>]) -> Result<usize> {
         match self {
             Self::Loopback => Ok(0),
@@ -68,8 +68,8 @@ impl PeerStreams {
         }
     }
 
-    /// The same for what is left of a head and of its body; a peer in the domain takes one part of
-    /// a body while the next is put.
+    /// Writes the rest of a header and of its body, as far as there is room. A peer in the domain
+    /// takes one part of a body while this rank writes the next.
     pub(super) fn send_body(
         &mut self,
         domain: &dyn SharedDomain,
@@ -90,14 +90,14 @@ impl PeerStreams {
         }
         let writer = if is_bulk { &mut lanes.writer } else { out };
         let body_sent = writer.write_stream(domain.region(), STREAM_POLLS, body)?;
-        // Also for a peer that has gone to sleep with its head.
+        // The wake also reaches a peer that went to sleep after it read the header.
         fence(Ordering::SeqCst);
         domain.wake_message_waiter_fenced(*peer);
         Ok(sent + body_sent)
     }
 
-    /// Puts a head, and its body into the lane, which is free, if there is room for all of it;
-    /// false where nothing was put.
+    /// Writes a header to the ring and its body to the bulk ring, which is free. Returns false and
+    /// writes nothing if there is no room for all of it.
     pub(super) fn write_to_bulk_ring(
         &mut self,
         domain: &dyn SharedDomain,
@@ -117,7 +117,7 @@ impl PeerStreams {
         is_sent
     }
 
-    /// How long a piece of a message may be.
+    /// Returns the maximum length of a fragment.
     pub(super) fn max_fragment(&self, is_bulk: bool) -> usize {
         if matches!(self, Self::Rings { .. }) && !is_bulk {
             RING_FRAGMENT_BYTES
@@ -126,12 +126,12 @@ impl PeerStreams {
         }
     }
 
-    /// Shows the peer what was put into the stream.
+    /// Publishes the written bytes to the peer.
     pub(super) fn flush(&mut self, domain: &dyn SharedDomain) {
         self.flush_above(0, domain);
     }
 
-    /// The same where that is as much as a piece.
+    /// Publishes the written bytes if they are at least [`PUBLISH_BYTES`].
     pub(super) fn flush_fragment(&mut self, domain: &dyn SharedDomain) {
         self.flush_above(PUBLISH_BYTES, domain);
     }
@@ -146,8 +146,8 @@ impl PeerStreams {
         }
     }
 
-    /// After a send that did not take all: whether it is worth trying again at once. Else somebody
-    /// tells.
+    /// Called after a partial send. Returns whether the stream has room now, so that the caller can
+    /// try again. Otherwise the peer or the endpoint wakes this rank when there is room.
     pub(super) fn has_room_now(
         &mut self,
         domain: &dyn SharedDomain,
@@ -162,7 +162,7 @@ impl PeerStreams {
         }
     }
 
-    /// Whether all that went into the lane has been read.
+    /// Returns whether the peer has read all bytes of the bulk ring.
     pub(super) fn is_bulk_ring_drained(&mut self, domain: &dyn SharedDomain) -> bool {
         match self {
             Self::Rings { bulk_rings: lanes, .. } => lanes.writer.is_drained(domain.region()),
@@ -170,7 +170,7 @@ impl PeerStreams {
         }
     }
 
-    /// Takes a part of a body, and what comes of it meanwhile.
+    /// Receives bytes of a body, including bytes that arrive during the call.
     pub(super) fn receive_body(
         &mut self,
         domain: &dyn SharedDomain,
@@ -184,7 +184,7 @@ impl PeerStreams {
         reader.read_stream(domain.region(), STREAM_POLLS, into)
     }
 
-    /// Takes what has come, as far as there is room.
+    /// Receives available bytes into `into`.
     pub(super) fn receive(&mut self, domain: &dyn SharedDomain, into: Dst<'_>) -> Result<usize> {
         match self {
             Self::Loopback => Ok(0),
@@ -209,7 +209,7 @@ impl PeerStreams {
         }
     }
 
-    /// Whether more may have come than what has been taken.
+    /// Returns whether more bytes may have arrived than were taken.
     pub(super) fn may_have_more(&self, domain: &dyn SharedDomain) -> bool {
         match self {
             Self::Loopback => false,
@@ -220,12 +220,12 @@ impl PeerStreams {
         }
     }
 
-    /// Gives the room of what was taken back to the peer.
+    /// Releases the room of taken bytes to the peer.
     pub(super) fn release_received(&mut self, domain: &dyn SharedDomain) {
         self.release_readers(domain, RingReader::release);
     }
 
-    /// The same once that is worth the trouble.
+    /// Releases the room of taken bytes once they are a quarter of a ring.
     pub(super) fn release_received_lazily(&mut self, domain: &dyn SharedDomain) {
         self.release_readers(domain, RingReader::release_lazily);
     }

@@ -1,27 +1,29 @@
-//! The receives that wait for a message, found by sender and tag in the order of their posting.
+//! The posted receive queue: the receives that wait for a message, found by sender and tag in the
+//! order of posting.
 
 use crate::base::ids::Rank;
 use crate::transport::LARGEST_TAG;
 use std::collections::{HashMap, VecDeque};
 
-/// From whom and under which tag; `None` for any, of tags any that callers have.
+/// The sender and the tag of a receive. `None` matches any sender, or any tag that is not internal.
 pub(super) type MatchKey = (Option<Rank>, Option<u32>);
 
-/// Receives by what they want. They are named by numbers that grow as they are posted.
+/// Posted receives by match key. Receives are identified by numbers that grow with each posting.
 #[derive(Debug, Default)]
 pub(super) struct PostedReceives {
-    /// Each in order; none is empty.
+    /// The queues, each in the order of posting. No queue is empty.
     queues: HashMap<MatchKey, VecDeque<u64>>,
-    /// How many of them take callers' messages of any sender or tag.
+    /// The number of posted receives that match callers' messages of any sender or any tag.
     wildcards: usize,
 }
 
-/// Whether a tag is one that only those receive who name it.
+/// Returns whether a tag is internal: only a receive that names it matches.
 pub(super) fn is_internal_tag(tag: u32) -> bool {
     tag > LARGEST_TAG
 }
 
-/// The library's own receives do not count: they are looked for by their tags only.
+/// Returns whether a receive counts as a wildcard. The library's own receives do not count, because
+/// they are found by their tags only.
 fn is_wildcard(key: MatchKey) -> bool {
     match key {
         (from, Some(tag)) => from.is_none() && !is_internal_tag(tag),
@@ -30,7 +32,7 @@ fn is_wildcard(key: MatchKey) -> bool {
 }
 
 impl PostedReceives {
-    /// Adds a receive; one that was taken out before comes back to its place.
+    /// Adds a receive. A receive that was removed before returns to its old position.
     pub(super) fn insert(&mut self, key: MatchKey, receive: u64) {
         let queue = self.queues.entry(key).or_default();
         match queue.back() {
@@ -43,7 +45,7 @@ impl PostedReceives {
         self.wildcards += usize::from(is_wildcard(key));
     }
 
-    /// Takes a receive out, if it is there.
+    /// Removes a receive, if it is posted.
     pub(super) fn remove(&mut self, key: MatchKey, receive: u64) {
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let Ok(place) = queue.binary_search(&receive) else { return };
@@ -54,7 +56,7 @@ impl PostedReceives {
         self.wildcards -= usize::from(is_wildcard(key));
     }
 
-    /// The first receive that a message matches.
+    /// Returns the first receive that a message matches.
     pub(super) fn first(&self, from: Rank, tag: u32) -> Option<u64> {
         let front = |wanted: MatchKey| self.queues.get(&wanted)?.front().copied();
         let exact = front((Some(from), Some(tag)));

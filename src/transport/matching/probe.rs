@@ -1,15 +1,15 @@
-//! Probes: looking for messages that no receive has taken, and receiving one that a probe took out
-//! of matching.
+//! Probes: search for messages that no receive has matched, and receive a message that a probe has
+//! removed from matching.
 //!
 //! A probe sees the messages in [`MatchingState::unexpected`], in the order in which a receive
-//! would take them. A probe that takes one moves it to [`MatchingState::match_id`], where neither
-//! receives nor other probes find it. Its memory stays counted as before: a whole message costs its
-//! sender credit until it is received, and an offer keeps its place among the sender's offers. The
-//! message leaves `match_id` when it is received, when the caller returns it to matching, or when
-//! its sender withdraws it or leaves.
+//! would take them. A matched probe moves its message to [`MatchingState::probed_messages`], where
+//! neither receives nor other probes find it. The message's memory stays counted as before: an
+//! eager message uses its sender's credit until it is received, and an RTS keeps its place among
+//! the sender's RTS frames. The message leaves `probed_messages` when it is received, when the
+//! caller releases it to matching, or when its sender cancels it or leaves.
 //!
-//! A probe that waits is not posted: it looks again whenever [`MatchingState::has_new_message`]. As
-//! in MPI, a receive on another thread may take the message that a probe waits for.
+//! A waiting probe is not posted: it searches again whenever [`MatchingState::has_new_message`] is
+//! set. As in MPI, a receive on another thread may take the message that a probe waits for.
 
 use super::progress_owner::EngineCore;
 use super::state::MatchingState;
@@ -51,7 +51,7 @@ impl EngineCore {
 }
 
 impl MatchingState {
-    /// The first message that a receive with these arguments would take, if it is there.
+    /// Returns the first message that a receive with these arguments would take, if one is there.
     pub(super) fn find_message(&mut self, request: &ProbeRequest) -> Result<Option<ProbedMessage>> {
         let ProbeRequest { from, tag, is_matched_probe: takes } = *request;
         self.check_peer(from)?;
@@ -103,7 +103,7 @@ impl MatchingState {
         }
     }
 
-    /// Ends the receive of a message that a probe took and that is not there any more.
+    /// Fails the receive of a message that a probe removed from matching and that no longer exists.
     pub(super) fn fail_withdrawn_receive(&mut self, receive: u64) {
         let Some(receiving) = self.receives.get(&receive) else { return };
         let ReceiveRequest { from, tag, .. } = receiving.message;
@@ -117,13 +117,13 @@ impl MatchingState {
         self.complete_receive(receive, Err(error));
     }
 
-    /// A message that was not received does not exist any more.
+    /// Removes a message that was not received and no longer exists.
     pub(super) fn discard_message(&mut self, arrival: u64) {
         self.unexpected.remove(arrival);
         self.probed_messages.remove(&arrival);
     }
 
-    /// Has the probes that wait look again.
+    /// Makes the waiting probes search again.
     pub(super) fn wake_probes(&mut self) {
         self.has_new_message |= self.waiting_probes > 0;
     }

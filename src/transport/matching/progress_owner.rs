@@ -1,16 +1,18 @@
-//! Who makes progress, and when.
+//! The progress owner: which thread makes progress for an engine, and when.
 //!
-//! Somebody who waits for a message attends: it looks at everything again and again, and then
-//! sleeps on the bell of this rank's messages. While it looks, the endpoint need not tell anybody
-//! of its streams; before it sleeps, it has the endpoint tell the service thread.
+//! A caller that waits for a message makes progress: it polls everything repeatedly, and then
+//! sleeps on the doorbell of this rank's messages. While it polls, the endpoint does not call the
+//! progress handler. Before it sleeps, it resumes the handler, so that the endpoint wakes the
+//! service thread.
 //!
-//! While nobody attends, the service thread *listens*: whoever rings the bell has it look. To begin
-//! and to end that costs more than a small message takes, so that it is not begun when an attendant
-//! goes but once none has come for a while; an alarm clock looks whether that is so. Once it
-//! listens, nothing runs unless something happens.
+//! While no caller waits, the service thread *listens*: a ring of the doorbell makes it poll.
+//! Starting and stopping to listen costs more than a small message. The service thread therefore
+//! does not start when a waiting caller returns, but only after no caller has waited for the
+//! *service delay*; an alarm checks that. While it listens, it runs only when an event occurs.
 //!
-//! An engine that has failed does not look at its streams again, and so has the endpoint tell
-//! nobody of them: one that tells as long as nobody has looked would do so without end.
+//! A failed engine no longer polls its streams, and so it pauses the endpoint's progress handler.
+//! Otherwise a level-triggered endpoint, which calls the handler until its streams are polled,
+//! would call it endlessly.
 
 use super::outstanding::CompletedMessage;
 use super::state::MatchingState;
@@ -25,39 +27,39 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long nobody has attended before the service thread listens: while there are messages that
-/// nobody waits for, and while there are none. It runs at the cost of whoever calls next on its
-/// core.
+/// The service delay: the time without a waiting caller after which the service thread listens. The
+/// first value applies while there are messages that no caller waits for, the second while there
+/// are none. The service thread takes its time from the next caller on its core.
 const SERVICE_DELAY: Duration = Duration::from_millis(1);
 const SERVICE_DELAY_IDLE: Duration = Duration::from_millis(20);
 
-/// How long an attendant looks, beyond its pace, before it leaves the streams to the service
-/// thread.
+/// The time for which a waiting caller polls in addition to its spin time, before it leaves the
+/// streams to the service thread.
 const EXTRA_POLL_TIME: Duration = Duration::from_micros(200);
 
-/// How many looks are taken between two glances at the clock.
+/// The number of polls between two readings of the clock.
 const POLLS_PER_CLOCK_CHECK: u32 = 128;
 
-/// What the caller's threads and the service thread share.
+/// The engine, shared by the callers' threads and the service thread.
 #[derive(Debug)]
 pub(super) struct EngineCore {
     domain: Arc<dyn SharedDomain>,
     locked: Mutex<LockedEngine>,
-    /// How many threads attend.
+    /// The number of threads that wait and make progress.
     active_waiters: AtomicUsize,
-    /// How many are telling what has ended. Grows under the lock.
+    /// The number of threads that are delivering completions. It is increased under the lock.
     completing: AtomicUsize,
-    /// How much had moved when somebody looked last.
+    /// The number of transferred bytes at the last poll.
     moved_bytes: AtomicU64,
     service_hooks: OnceLock<ServiceHooks>,
 }
 
-/// How the service thread is reached.
+/// The handles for waking the service thread.
 #[derive(Debug)]
 struct ServiceHooks {
     service_wakeup: ServiceTask,
     alarm: Alarm,
-    /// Held for the domain and the endpoint, which know it weakly.
+    /// Kept alive here for the domain and the endpoint, which hold weak references.
     _listener: Arc<EngineCallbacks>,
 }
 
@@ -67,45 +69,46 @@ pub(super) struct LockedEngine {
     pub(super) delegation: ServiceDelegation,
 }
 
-/// What has to be told without the lock.
+/// The notifications to deliver without the lock.
 #[derive(Debug)]
 struct CompletionBatch {
     completed: Vec<CompletedMessage>,
-    /// Probes that wait look again.
+    /// Whether the waiting probes must search again.
     wakes_probes: bool,
 }
 
-/// How far the service thread is told of what happens.
+/// The state of the delegation of progress to the service thread.
 #[derive(Debug, Default)]
 pub(super) struct ServiceDelegation {
-    /// It is told when the bell is rung.
+    /// Whether a ring of the doorbell wakes the service thread.
     is_listening: bool,
-    /// It is not told of streams that may go on.
+    /// Whether the endpoint's progress handler is paused.
     is_endpoint_paused: bool,
-    /// What the alarm clock is set for.
+    /// The time for which the alarm is set.
     alarm_at: Option<Instant>,
-    /// When somebody attended last.
+    /// The time at which a caller last waited.
     last_waited_at: Option<Instant>,
-    /// A message has been received at once since the clock last looked, which is as good.
+    /// Whether a fast-path receive has happened since the last alarm. It counts like a waiting
+    /// caller.
     had_fast_receive: bool,
     polls: u32,
-    /// The service thread does nothing any more.
+    /// Whether the service thread makes no more progress for this engine.
     is_dismissed: bool,
 }
 
 impl ServiceDelegation {
-    /// Whether the service thread is told when the bell is rung.
+    /// Returns whether a ring of the doorbell wakes the service thread.
     pub(super) fn is_listening(&self) -> bool {
         self.is_listening
     }
 
-    /// Notes that a message was received by a call that did not attend.
+    /// Records that the fast path has received a message.
     pub(super) fn record_fast_receive(&mut self) {
         self.had_fast_receive = true;
     }
 }
 
-/// What the domain, the endpoint and the clock know of an engine.
+/// The callbacks of an engine for the domain, the endpoint and the timer.
 #[derive(Debug)]
 struct EngineCallbacks(Weak<EngineCore>);
 
@@ -166,18 +169,18 @@ impl EngineCore {
             endpoint.set_progress_handler(Arc::downgrade(&progress_handler));
         }
         core.domain.region().message_doorbell(core.domain.rank()).listen();
-        // It was empty.
+        // `set` cannot fail: the cell was empty.
         drop(core.service_hooks.set(ServiceHooks {
             service_wakeup: nudge,
             alarm: service_alarm,
             _listener: callbacks,
         }));
-        // Others may have sent already.
+        // Other ranks may have sent messages before this rank listened.
         core.wake_service();
         Ok(core)
     }
 
-    /// The domain that the rank is a member of.
+    /// Returns the rank's domain.
     pub(super) fn domain(&self) -> &dyn SharedDomain {
         self.domain.as_ref()
     }
@@ -194,7 +197,7 @@ impl EngineCore {
         self.domain.region().message_doorbell(self.domain.rank())
     }
 
-    /// Does something with the state, and tells what has ended by it.
+    /// Runs an action on the state, and then delivers the completions that it caused.
     pub(super) fn with_state<T>(&self, action: impl FnOnce(&mut MatchingState) -> T) -> T {
         let mut locked = self.lock();
         let value = action(&mut locked.state);
@@ -203,7 +206,7 @@ impl EngineCore {
         value
     }
 
-    /// Lets go of the lock and tells what has ended.
+    /// Releases the lock and delivers completions.
     fn unlock_and_complete(&self, mut locked: MutexGuard<'_, LockedEngine>) {
         self.delegate_to_service(&mut locked);
         let ended = self.take_completions(&mut locked.state);
@@ -211,12 +214,12 @@ impl EngineCore {
         self.deliver_completions(ended);
     }
 
-    /// Wakes those that sleep for something.
+    /// Wakes the threads that sleep in this engine.
     pub(super) fn wake_waiters(&self) {
         self.doorbell().notify();
     }
 
-    /// What has ended, to be told without the lock.
+    /// Takes the completions from the state, for delivery without the lock.
     fn take_completions(&self, state: &mut MatchingState) -> CompletionBatch {
         let ended = std::mem::take(&mut state.completed);
         if !ended.is_empty() {
@@ -228,7 +231,7 @@ impl EngineCore {
         }
     }
 
-    /// Tells what has been collected, and wakes those that sleep for it.
+    /// Delivers completions, and wakes the threads that sleep for them.
     fn deliver_completions(
         &self,
         CompletionBatch { completed: ended, wakes_probes }: CompletionBatch,
@@ -247,7 +250,7 @@ impl EngineCore {
         self.completing.load(Ordering::Acquire) != 0
     }
 
-    /// Sees to it that the service thread looks when there is need.
+    /// Sets the alarm and wakes the service thread as needed, so that it makes progress.
     fn delegate_to_service(&self, locked: &mut LockedEngine) {
         if locked.delegation.is_dismissed {
             return;
@@ -271,7 +274,7 @@ impl EngineCore {
         }
     }
 
-    /// The service thread makes progress.
+    /// Makes progress on the service thread.
     fn run_service(&self) {
         let mut locked = self.lock();
         if locked.delegation.is_dismissed {
@@ -281,7 +284,7 @@ impl EngineCore {
         self.unlock_and_complete(locked);
     }
 
-    /// The clock: something has run out of time, or nobody has attended for a while.
+    /// Handles the alarm: a message has expired, or no caller has waited for the service delay.
     fn on_alarm(&self) {
         let mut locked = self.lock();
         let delegation = &mut locked.delegation;
@@ -300,7 +303,7 @@ impl EngineCore {
             self.doorbell().listen();
             set_endpoint_paused(&mut locked, false);
         }
-        // Also for what came before it listened.
+        // Also handle the messages that arrived before the service thread listened.
         locked.state.progress_and_expire();
         self.unlock_and_complete(locked);
     }
@@ -321,14 +324,14 @@ impl EngineCore {
         let mut locked = self.lock();
         locked.delegation.last_waited_at = Some(Instant::now());
         if self.active_waiters.fetch_sub(1, Ordering::AcqRel) > 1 {
-            // Others may be asleep, and nobody looks at the streams for them.
+            // Other waiting callers may be asleep, and no thread polls the streams for them.
             set_endpoint_paused(&mut locked, false);
         }
         self.unlock_and_complete(locked);
     }
 
-    /// Looks again and again, as long as that moves something; whether it is over or the limit has
-    /// passed.
+    /// Polls repeatedly, as long as the polls transfer bytes. Returns true if `is_done` returned
+    /// true or the limit has passed.
     fn poll_while_moving(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) -> bool {
         let pace = self.domain.wait_policy();
         loop {
@@ -346,7 +349,8 @@ impl EngineCore {
         }
     }
 
-    /// Sleeps between looks, until one moves something; whether it is over or the limit has passed.
+    /// Sleeps between polls until a poll transfers bytes. Returns true if `is_done` returned true
+    /// or the limit has passed.
     fn sleep_until_moved(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) -> bool {
         let before = self.moved_bytes.load(Ordering::Relaxed);
         loop {
@@ -375,7 +379,7 @@ impl EngineCore {
         }
     }
 
-    /// Makes progress while there is any to make at once; whether it is over then.
+    /// Makes progress while there is runnable work. Returns `Some` if `is_done` then returns true.
     fn poll_once(&self, is_done: &dyn Fn() -> bool, limit: &Deadline) -> Option<()> {
         loop {
             let mut locked = self.lock();
@@ -400,7 +404,7 @@ impl EngineCore {
         }
     }
 
-    /// The rank leaves: everything that has not ended does.
+    /// Leaves the group: completes all outstanding messages.
     pub(super) fn leave(&self) {
         let mut locked = self.lock();
         locked.state.leave();
@@ -412,7 +416,7 @@ impl EngineCore {
         self.deliver_completions(ended);
     }
 
-    /// The service thread does nothing for this rank any more.
+    /// Dismisses the service thread: it makes no more progress for this rank.
     pub(super) fn dismiss_service(&self, delegation: &mut ServiceDelegation) {
         delegation.is_dismissed = true;
         if std::mem::take(&mut delegation.is_listening) {
@@ -420,7 +424,7 @@ impl EngineCore {
         }
     }
 
-    /// Bytes of whole messages that are held for receives to come.
+    /// Returns the number of bytes of buffered eager messages.
     #[cfg(test)]
     pub(super) fn buffered_bytes(&self) -> usize {
         self.lock().state.buffered_bytes
@@ -428,7 +432,8 @@ impl EngineCore {
 }
 
 impl MatchingState {
-    /// How long the service thread leaves messages to those who may attend.
+    /// Returns the service delay: the time for which the service thread leaves messages to callers
+    /// that may wait.
     fn service_delay(&self) -> Duration {
         let is_unawaited = |done: &Arc<dyn Completion>| !done.is_awaited();
         let sends = self.sends.values().map(|it| &it.completion);
@@ -437,8 +442,7 @@ impl MatchingState {
     }
 }
 
-/// Whether the endpoint tells the service thread of streams that may go on: never again after a
-/// failure.
+/// Pauses or resumes the endpoint's progress handler. After a failure, the handler stays paused.
 fn set_endpoint_paused(locked: &mut LockedEngine, paused: bool) {
     let paused = paused || locked.state.failure.is_some();
     if let Some(endpoint) = &locked.state.endpoint

@@ -1,10 +1,10 @@
-//! Taking messages that were offered: read where they are, in the memory of a process of the same
-//! host, or asked for and sent in pieces where that cannot be.
+//! The rendezvous of announced messages: the receiver reads the sender's memory by CMA, or requests
+//! the message by a CTS and gets it in fragments if CMA is impossible.
 //!
-//! What is read must still be the sender's message when this rank says that it has it: see
-//! [`super::exposure_table`]. The process is recognised before its memory is read for the first
-//! time, and again after each message, by a random mark at an address that its desk tells; one that
-//! has left or died is not read any more.
+//! The bytes must still be the sender's message when this rank reports success: see
+//! [`super::exposure`]. The sender's process is verified before the first read, and again after
+//! each message. The proof is a random process cookie, whose address is in the sender's exposure
+//! table. The memory of a process that has left or died is not read any more.
 
 use super::frame::{ExposedBuffer, MessageFrame};
 use super::link::{BackHalf, CmaAccess, QueuedItem};
@@ -20,27 +20,27 @@ use crate::transport::{self, Delivery};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// How much is read at once; between two such reads others have their turn, and a failure is
-/// noticed.
+/// The number of bytes per CMA read. Between two reads, other streams make progress, and a failure
+/// is noticed.
 const GET_CHUNK_BYTES: usize = 1 << 20;
 
-/// How long a sender that waits has to answer before its buffer is read. It takes a tenth of that
-/// where both run.
+/// The time that a waiting sender has to answer a CTS before this rank reads its buffer. If both
+/// processes run, an answer takes a tenth of that.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_micros(5);
 
-/// The buffer of another rank that is being read, or soon is.
+/// A get: a buffer of another rank that this rank reads, or will read, by CMA.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActiveGet {
     pub(super) peer: Rank,
-    /// The peer in the domain.
+    /// The rank of the peer in the domain.
     pub(super) local: Rank,
     pub(super) number: u64,
     pub(super) exposed: ExposedBuffer,
-    /// Its owner cannot take it back any more.
+    /// Whether the read has begun, so that the owner can no longer withdraw the buffer.
     has_begun: bool,
-    /// Its owner is asked to write the back.
+    /// Whether the owner is asked to write the back half.
     is_split: bool,
-    /// Its owner has been asked for it, and has until then to answer.
+    /// The end of the time in which the owner may answer a CTS.
     answer_deadline: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl ActiveGet {
     }
 }
 
-/// A nonce as two words.
+/// Returns a nonce as two words.
 pub(super) fn cookie_words(nonce: &Nonce) -> [u64; 2] {
     let word = |from: usize| {
         let bytes = &nonce.0[from..from + 8];
@@ -64,10 +64,10 @@ pub(super) fn cookie_words(nonce: &Nonce) -> [u64; 2] {
 }
 
 impl MatchingState {
-    /// A receive takes an offer; false where it looks for another message, since that one cannot be
-    /// had.
+    /// Accepts an RTS for a receive. Returns false if the message is no longer available, so that
+    /// the receive must look for another message.
     pub(super) fn accept_rts(&mut self, from: Rank, number: u64, receive: u64) -> bool {
-        // Whoever has left cannot be asked for it any more.
+        // A peer that has left can no longer be asked for the message.
         if self.links[from].send_close_error.is_some() {
             return false;
         }
@@ -101,7 +101,7 @@ impl MatchingState {
         true
     }
 
-    /// Whether somebody waits for the receive that a buffer is read for.
+    /// Returns whether a caller waits for the receive of a get.
     pub(super) fn has_blocking_receiver(&self, reading: &ActiveGet) -> bool {
         self.receive_of_get(reading).is_some_and(|it| it.completion.is_awaited())
     }
@@ -111,22 +111,23 @@ impl MatchingState {
         self.receives.get(&offer.receive?)
     }
 
-    /// Whether this rank waits for the receive, and sends nothing meanwhile: two that both send
-    /// read both at the same time.
+    /// Returns whether this rank waits for the receive and sends nothing. If both ranks send, both
+    /// read at the same time instead.
     fn is_only_waiting(&self, receive: u64) -> bool {
         let is_awaited = |it: &OutstandingReceive| it.completion.is_awaited();
         self.sends.is_empty() && self.receives.get(&receive).is_some_and(is_awaited)
     }
 
-    /// Whether a rank of the domain seems to be looking for messages: nothing tells one that sleeps
-    /// or lets its service thread look.
+    /// Returns whether a rank of the domain appears to poll for messages: no wakeup is registered
+    /// on its doorbell. A rank that sleeps or lets its service thread poll would have registered
+    /// one.
     fn is_polling(&self, local: Rank) -> bool {
         fence(Ordering::SeqCst);
         !self.region().message_doorbell(local).has_waiters()
     }
 
-    /// Sees which of the buffers that were asked for have been answered, and which are to be read
-    /// instead.
+    /// Checks the gets whose senders were asked for fragments: drops the answered gets, and reads
+    /// the buffers of the others after their deadline.
     pub(super) fn check_answers(&mut self) {
         if self.asked_gets.is_empty() {
             return;
@@ -157,7 +158,7 @@ impl MatchingState {
         }
     }
 
-    /// Asks for the pieces of a message.
+    /// Requests the fragments of a message.
     fn send_cts(&mut self, from: Rank, number: u64) {
         let Some(offer) = self.links[from].received_rts.get_mut(&number) else { return };
         offer.attempt += 1;
@@ -166,12 +167,13 @@ impl MatchingState {
         self.queue_control(from, MessageFrame::Cts { number, attempt });
     }
 
-    /// An offer has come whole.
+    /// Completes a rendezvous whose message has completely arrived.
     pub(super) fn finish_rendezvous(&mut self, from: Rank, number: u64) {
         let Some(offer) = self.links[from].received_rts.remove(&number) else { return };
         let delivery = Delivery { peer: from, tag: offer.tag, bytes: offer.len };
         let Some(receive) = offer.receive else { return };
-        // It ends once the sender is sure to hear of it: whoever has it may leave.
+        // The receive completes once the FIN is in the stream, because its caller may leave the
+        // group after that.
         self.set_receive_stage(receive, ReceiveStage::Delivered(delivery));
         if self.links[from].is_open() {
             self.queue_item(from, QueuedItem::Fin { number, receive });
@@ -180,7 +182,7 @@ impl MatchingState {
         }
     }
 
-    /// Whether a message is being read where it is.
+    /// Returns whether a message is being read by CMA.
     pub(super) fn has_active_get(&self, from: Rank, number: u64) -> bool {
         self.active_gets
             .iter()
@@ -188,7 +190,7 @@ impl MatchingState {
             .any(|reading| reading.is_for_message(from, number))
     }
 
-    /// A message is not to be read where it is; false where that has begun already.
+    /// Cancels the get of a message. Returns false if the read has already begun.
     pub(super) fn cancel_get(&mut self, from: Rank, number: u64) -> bool {
         let is_its = |reading: &ActiveGet| reading.is_for_message(from, number);
         let mut all = self.active_gets.iter().chain(&self.half_done_gets);
@@ -200,8 +202,8 @@ impl MatchingState {
         true
     }
 
-    /// Says that a buffer is being read, before it is; false where it has been taken back
-    /// meanwhile, or its owner sends it after all.
+    /// Marks a buffer as being read, before the read. Returns false if the owner has withdrawn it
+    /// in the meantime or sends fragments after all.
     fn begin_get(&mut self, reading: &mut ActiveGet) -> bool {
         let ActiveGet {
             peer,
@@ -235,7 +237,7 @@ impl MatchingState {
         *begun
     }
 
-    /// Reads on in the buffer of one sender.
+    /// Reads the next chunk of one get.
     pub(super) fn progress_gets(&mut self) {
         let Some(mut reading) = self.active_gets.pop_front() else { return };
         if !self.begin_get(&mut reading) {
@@ -252,8 +254,8 @@ impl MatchingState {
         };
         let (got, end) = (offer.received, offer.get_end());
         let into = receiving.buffer_range(got, (end - got).min(GET_CHUNK_BYTES));
-        // The process may have become another one meanwhile, with memory of its own at that
-        // address: its mark is read behind the message, by the same call.
+        // The process id may belong to another process by now, with other memory at that address.
+        // The same call therefore reads the process cookie after the message.
         let (place, mark) = self.domain.region().exposure_table(local).cookie().unwrap_or_default();
         let mut found = Nonce::default();
         let cookie_buffer = Dst::from(&mut found.0[..]);
@@ -272,8 +274,8 @@ impl MatchingState {
             self.links[peer].cma_access = CmaAccess::Denied;
             return self.fall_back_to_fragments(&reading, "it has changed");
         }
-        // Whoever leaves while its buffer is being read says so before the buffer is used for
-        // anything else.
+        // A sender that leaves during the read fails the group before its buffer is reused. So this
+        // rank checks for a failure after its last read.
         fence(Ordering::SeqCst);
         match self.domain.failure() {
             Some(error) => self.fail(error),
@@ -282,7 +284,7 @@ impl MatchingState {
         }
     }
 
-    /// The sender's memory gave an error: the message comes in pieces.
+    /// Requests the message in fragments, because reading the sender's memory failed.
     fn fall_back_to_fragments(&mut self, reading: &ActiveGet, reason: &str) {
         let ActiveGet { peer, local, number, exposed: lent, .. } = *reading;
         if let Some(error) = self.domain.failure() {
@@ -301,7 +303,7 @@ impl MatchingState {
         self.send_cts(peer, number);
     }
 
-    /// Whether a peer's memory can be read: tried once.
+    /// Returns whether a peer's memory can be read by CMA. Tested once per peer.
     pub(super) fn can_cma_read(&mut self, peer: Rank) -> bool {
         let PeerStreams::Rings { peer: local, .. } = self.links[peer].streams else { return false };
         if self.domain.has_left(local) {
@@ -322,7 +324,7 @@ impl MatchingState {
         self.links[peer].cma_access == CmaAccess::Allowed
     }
 
-    /// Whether the process that has the peer's id is the peer.
+    /// Returns whether the process with the peer's id is the peer.
     fn has_valid_cookie(&self, peer: Rank, local: Rank) -> bool {
         let Some((address, mark)) = self.region().exposure_table(local).cookie() else {
             return false;

@@ -1,16 +1,18 @@
-//! Long messages that both sides copy at the same time, where both wait for them and have nothing
-//! else to do: the receiver reads the front in the sender's memory, as of any message that it
-//! reads, and the sender writes the back to the receiver's.
+//! Split transfers: both sides copy a long message at the same time, if callers wait on both sides
+//! and have nothing else to do. The receiver reads the front half from the sender's memory, and the
+//! sender writes the back half to the receiver's memory.
 //!
-//! * The receiver says where its buffer is once it has begun to read ([`MessageFrame::SplitPut`]).
-//!   The sender writes if it gets there before the receiver has come to the end of the front: else
-//!   that reads on alone. Which of the two is decided by a compare-and-swap of the word on the
-//!   sender's [desk](super::desk). So nobody waits for a sender that does not look.
-//! * When the sender has written the back, or cannot, it says how much it was, and the receiver
-//!   reads the rest, mostly nothing.
-//! * Whoever receives takes its buffer back by failing the group, and then waits until the sender
-//!   is in no call that writes ([`cma::cma_write`]), as
-//!   [`Progress`](crate::transport::progress::Progress) says.
+//! 1. Once the receiver has begun to read, it sends the address of its buffer
+//!    ([`MessageFrame::SplitPut`]).
+//! 2. The sender writes the back half if it handles that frame before the receiver has finished the
+//!    front half. Otherwise the receiver reads the back half too. A compare-and-swap of the word in
+//!    the sender's [exposure table](super::exposure) decides between the two, so that the receiver
+//!    never waits for a sender that does not poll.
+//! 3. When the sender has written the back half, or cannot continue, it sends the number of written
+//!    bytes ([`MessageFrame::PutDone`]). The receiver reads the rest, which is usually empty.
+//! 4. To withdraw its buffer, the receiver fails the group. It then waits until the sender is in no
+//!    call that writes ([`cma::cma_write`]), as
+//!    [`RankProgress`](crate::transport::rank_progress::RankProgress) shows.
 
 use super::frame::MessageFrame;
 use super::incoming::protocol_error;
@@ -29,38 +31,40 @@ use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::time::Duration;
 
-/// How much is written at once; between two such calls others have their turn.
+/// The number of bytes per write call. Between two calls, other streams make progress.
 const PUT_CHUNK_BYTES: usize = 1 << 20;
 
-/// What the front ends at a multiple of: a page, which only one side has to find then.
+/// The alignment of the end of the front half: one page, so that only one side has to look up each
+/// page.
 const SPLIT_ALIGNMENT: usize = 4 << 10;
 
-/// From how many bytes on it is worth two more frames.
+/// The message length from which on a split is worth its two additional frames.
 const MIN_SPLIT_BYTES: usize = 64 << 10;
 
-/// How long a receiver that gives up waits for a sender that writes, and how often it looks.
+/// The time that a receiver that withdraws its buffer waits for a sender that writes, and its poll
+/// interval.
 const WRITER_GRACE: Duration = Duration::from_millis(100);
 const WRITER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How much of a message its receiver reads.
+/// Returns the length of the front half, which the receiver reads.
 fn front_len(len: usize) -> usize {
     len / 2 / SPLIT_ALIGNMENT * SPLIT_ALIGNMENT
 }
 
 impl ReceivedRts {
-    /// How far its receiver reads.
+    /// Returns the end of the part that the receiver reads.
     pub(super) fn get_end(&self) -> usize {
         if self.back_half == BackHalf::GetAll { self.len } else { front_len(self.len) }
     }
 }
 
-/// The back of a message that this rank writes to its receiver's memory.
+/// A put: the back half of a message that this rank writes to the receiver's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActivePut {
     peer: Rank,
     number: u64,
     target: cma::CmaTarget,
-    /// Up to where it has.
+    /// The end of the written part, as an offset in the message.
     done: usize,
 }
 
@@ -71,7 +75,8 @@ impl ActivePut {
 }
 
 impl MatchingState {
-    /// Whether the sender of what a receive has taken, who waits and looks, may be asked to write.
+    /// Returns whether the sender of an accepted message may be asked to write. The sender is known
+    /// to wait and poll.
     pub(super) fn can_split(&self, receive: u64) -> bool {
         let has_room = |into: &ReceiveBuffer| {
             matches!(into, ReceiveBuffer::Borrowed(_)) && into.max_bytes() >= MIN_SPLIT_BYTES
@@ -80,7 +85,7 @@ impl MatchingState {
             && self.receives.get(&receive).is_some_and(|it| has_room(&it.message.buffer))
     }
 
-    /// Asks the sender of a message that is being read to write its back.
+    /// Asks the sender of a message that is being read to write the back half.
     pub(super) fn request_split_put(&mut self, peer: Rank, number: u64, receive: u64) {
         let region = self.region().address();
         let Some(offer) = self.links[peer].received_rts.get_mut(&number) else { return };
@@ -97,13 +102,13 @@ impl MatchingState {
         self.flush_peer(peer);
     }
 
-    /// Whether all has been read of a message that this rank reads, and there is a back.
+    /// Returns whether this rank has read the front half of a message that has a back half.
     pub(super) fn has_read_front(&self, reading: &ActiveGet) -> bool {
         let offer = self.links[reading.peer].received_rts.get(&reading.number);
         offer.is_some_and(|it| it.back_half != BackHalf::GetAll && it.received == it.get_end())
     }
 
-    /// The front of a message has been read.
+    /// Continues a get whose front half has been read.
     pub(super) fn finish_front(&mut self, reading: ActiveGet) {
         let ActiveGet { peer, local, number, exposed: lent, .. } = reading;
         let try_read_all =
@@ -122,7 +127,7 @@ impl MatchingState {
         }
     }
 
-    /// A receiver would have this rank write the back of a message.
+    /// Handles a receiver's request to write the back half of a message.
     pub(super) fn on_split_put(
         &mut self,
         peer: Rank,
@@ -161,7 +166,7 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Writes on.
+    /// Writes the next chunk of one put.
     pub(super) fn progress_puts(&mut self) {
         let Some(mut writing) = self.active_puts.pop_front() else { return };
         let ActivePut { peer, number, target, done } = writing;
@@ -191,12 +196,12 @@ impl MatchingState {
         self.flush_peer(peer);
     }
 
-    /// Whether somebody waits for the message whose back is written.
+    /// Returns whether a caller waits for the message of a put.
     pub(super) fn has_blocking_sender(&self, writing: &ActivePut) -> bool {
         self.sends.get(&writing.number).is_some_and(|it| it.completion.is_awaited())
     }
 
-    /// A sender has written the back of a message, or as much of it as it could.
+    /// Handles the sender's report that it has written the back half, or a part of it.
     pub(super) fn on_put_done(&mut self, peer: Rank, number: u64, len: u64) -> Result<()> {
         let Some(offer) = self.links[peer].received_rts.get_mut(&number) else {
             return protocol_error("it wrote a message that nobody wants");
@@ -214,15 +219,15 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Whether a sender may be writing to memory of a receive of this rank.
+    /// Returns whether a sender may be writing to the buffer of a receive of this rank.
     pub(super) fn has_requested_puts(&self) -> bool {
         self.links
             .iter()
             .any(|link| link.received_rts.values().any(|it| it.back_half == BackHalf::PutRequested))
     }
 
-    /// Once the group has failed: waits until nobody writes to the receives of this rank; who still
-    /// may, after a while, as an error.
+    /// Waits, after the group has failed, until no rank writes to the receives of this rank. If a
+    /// rank may still write after [`WRITER_GRACE`], returns an error that names it.
     pub(super) fn wait_for_writers(&self) -> Option<Error> {
         if !self.has_requested_puts() {
             return None;

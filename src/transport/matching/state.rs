@@ -1,7 +1,7 @@
-//! The state of an engine, and how messages and receives come together in it.
+//! The state of an engine, and the matching of messages and receives.
 //!
-//! Everything here happens under the engine's lock. What has ended is collected in `completed`, and
-//! told once the lock has been released.
+//! All code here runs under the engine's lock. Completed messages are collected in `completed`;
+//! their completions are called after the lock has been released.
 
 use super::exposure::{ExposureTable, FreeExposureSlots};
 use super::frame::MessageFrame;
@@ -28,19 +28,19 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A deadline beyond this needs no clock.
+/// A deadline that is further away needs no timer.
 const MAX_TIMED_DEADLINE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Whose time has come.
+/// The object of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimerTarget {
     Send(u64),
     Receive(u64),
-    /// Of a link.
+    /// The end of a link's grace period.
     Departure(Rank),
 }
 
-/// Everything under the engine's lock.
+/// The state that the engine's lock protects.
 #[derive(Debug)]
 pub(super) struct MatchingState {
     pub(super) rank: Rank,
@@ -54,50 +54,50 @@ pub(super) struct MatchingState {
     pub(super) receives: HashMap<u64, OutstandingReceive>,
     pub(super) posted: PostedReceives,
     pub(super) unexpected: UnexpectedQueue,
-    /// Messages that probes took out of matching, by their arrival.
+    /// The messages that probes have removed from matching, by arrival number.
     pub(super) probed_messages: HashMap<u64, UnexpectedMessage>,
     /// The number of probes that wait for a message.
     pub(super) waiting_probes: usize,
-    /// Something has changed for probes that wait.
+    /// Whether the waiting probes must search again.
     pub(super) has_new_message: bool,
-    /// Buffers of others that are being read.
+    /// The gets in progress: buffers of peers that this rank reads.
     pub(super) active_gets: VecDeque<ActiveGet>,
-    /// Those that have been asked for first.
+    /// The gets whose senders have been asked for fragments first.
     pub(super) asked_gets: Vec<ActiveGet>,
-    /// Those whose front has been read, and whose back the sender writes.
+    /// The gets whose front half has been read, and whose back half the sender writes.
     pub(super) half_done_gets: Vec<ActiveGet>,
-    /// Backs of messages that this rank writes.
+    /// The puts in progress: back halves that this rank writes.
     pub(super) active_puts: VecDeque<ActivePut>,
-    /// Whether it does.
+    /// Whether this process can write by CMA.
     pub(super) can_cma_write: bool,
-    /// How long those have to answer.
+    /// The time that a sender has to answer a CTS.
     pub(super) answer_timeout: Duration,
     pub(super) timers: BTreeSet<(Instant, TimerTarget)>,
-    /// Links with something to send.
+    /// The peers with queued frames.
     pub(super) peers_to_flush: Vec<Rank>,
-    /// Whom this rank's lane has served last.
+    /// The peer that this rank's bulk ring served last.
     pub(super) bulk_ring_peer: Option<Rank>,
-    /// Links whose streams may go on.
+    /// The peers whose streams may make progress.
     pub(super) ready_peers: Vec<Rank>,
-    /// Places on the desk that are free.
+    /// The free slots of this rank's exposure table.
     pub(super) free_exposure_slots: FreeExposureSlots,
     pub(super) completed: Vec<CompletedMessage>,
     pub(super) failure: Option<Error>,
-    /// How many bytes have come and gone: whether there is any progress.
+    /// The number of bytes transferred in both directions; shows whether progress was made.
     pub(super) moved_bytes: u64,
-    /// There was more in a ring than a turn takes.
+    /// Whether a ring had more bytes than one drain takes.
     pub(super) has_unread_data: bool,
-    /// Bytes of whole messages that are held for receives to come.
+    /// The bytes of buffered eager messages.
     pub(super) buffered_bytes: usize,
-    /// What others find where the desk says that this process's mark lies.
+    /// The process cookie, at the address that the exposure table publishes.
     cookie: Box<Nonce>,
     last_number: u64,
-    /// What a fence is made by.
+    /// The word on which a read-modify-write acts as a fence.
     pub(super) fence_word: AtomicU64,
 }
 
 impl MatchingState {
-    /// The state of a rank that nothing has reached yet.
+    /// Creates the state of a rank without any messages.
     pub(super) fn new(
         domain: Arc<dyn SharedDomain>,
         endpoint: Option<Arc<dyn Endpoint>>,
@@ -174,7 +174,7 @@ impl MatchingState {
         })
     }
 
-    /// Tells the others where they find a mark in this process's memory, which they may read.
+    /// Publishes the process cookie's address, which permits peers to read this process's memory.
     pub(super) fn publish_cookie(&self) {
         let address = u64::try_from(self.cookie.0.as_ptr().addr()).unwrap_or(0);
         self.exposure_table()
@@ -185,7 +185,7 @@ impl MatchingState {
         self.domain.region()
     }
 
-    /// This rank's desk.
+    /// Returns this rank's exposure table.
     pub(super) fn exposure_table(&self) -> ExposureTable<'_> {
         self.region().exposure_table(self.domain.rank())
     }
@@ -194,24 +194,24 @@ impl MatchingState {
         &self.links[peer].name
     }
 
-    /// A number that was not used before; they grow.
+    /// Returns a new number. Numbers grow.
     pub(super) fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    /// Whether a number was ever given out.
+    /// Returns whether a number has been issued.
     pub(super) fn was_issued(&self, number: u64) -> bool {
         (1..=self.last_number).contains(&number)
     }
 
-    /// Refuses what cannot be posted.
+    /// Rejects a request that cannot be posted.
     pub(super) fn check_postable(&self, peer: Option<Rank>) -> Result<()> {
         self.check_peer(peer)?;
         self.check_capacity(1)
     }
 
-    /// Refuses a rank that does not exist, and everything once the group has failed.
+    /// Rejects a rank that does not exist, and any request after the group has failed.
     pub(super) fn check_peer(&self, peer: Option<Rank>) -> Result<()> {
         if let Some(error) = &self.failure {
             return Err(error.clone());
@@ -224,7 +224,7 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Refuses to post more than may be outstanding.
+    /// Rejects requests beyond the limit of outstanding messages.
     pub(super) fn check_capacity(&self, additional: usize) -> Result<()> {
         if self.sends.len() + self.receives.len() + additional > MAX_OUTSTANDING {
             let message = format!(
@@ -277,7 +277,7 @@ impl MatchingState {
         Ok(())
     }
 
-    /// Keeps a receive until it ends; its number.
+    /// Stores a receive until it completes. Returns its number.
     pub(super) fn store_receive(
         &mut self,
         message: ReceiveRequest,
@@ -298,7 +298,7 @@ impl MatchingState {
         receive
     }
 
-    /// A receive has found its message, or waits for one: its deadline counts from now on.
+    /// Starts the deadline of a receive that has matched a message or waits for one.
     pub(super) fn start_receive_timer(&mut self, receive: u64) {
         self.progress_gets();
         if let Some(receiving) = self.receives.get_mut(&receive) {
@@ -308,7 +308,7 @@ impl MatchingState {
         }
     }
 
-    /// Keeps a send until it ends; its number.
+    /// Stores a send until it completes. Returns its number.
     pub(super) fn store_send(
         &mut self,
         message: SendRequest,
@@ -358,7 +358,7 @@ impl MatchingState {
         );
     }
 
-    /// Finds a message for a receive, or lets it wait for one.
+    /// Matches a receive with a message, or posts the receive.
     pub(super) fn match_receive(&mut self, receive: u64) {
         loop {
             let Some(receiving) = self.receives.get_mut(&receive) else { return };
@@ -366,7 +366,7 @@ impl MatchingState {
                 return self.fail_withdrawn_receive(receive);
             }
             receiving.stage = ReceiveStage::Posted;
-            // What was made for a message that has been withdrawn.
+            // Drops the buffer that was allocated for a message that its sender has cancelled.
             receiving.allocated = Vec::new();
             let ReceiveRequest { from, tag, .. } = receiving.message;
             let match_key: MatchKey = (from, tag);
@@ -387,7 +387,7 @@ impl MatchingState {
         }
     }
 
-    /// Gives a message to the receive that waits for it, or keeps it for one to come.
+    /// Delivers a message to the receive that waits for it, or stores it as unexpected.
     pub(super) fn on_message_arrived(&mut self, arrival: u64, message: UnexpectedMessage) {
         match self.take_matching_receive(&message) {
             None => {
@@ -402,7 +402,8 @@ impl MatchingState {
         }
     }
 
-    /// Takes out the first receive that fits a message; those before it that it does not fit end.
+    /// Removes and returns the first posted receive that can take a message. Receives before it
+    /// that match but cannot take the message fail.
     pub(super) fn take_matching_receive(&mut self, message: &UnexpectedMessage) -> Option<u64> {
         loop {
             let receive = self.posted.first(message.from, message.tag)?;
@@ -416,8 +417,8 @@ impl MatchingState {
         }
     }
 
-    /// Brings a message and a receive that fit together; false where the message is not there any
-    /// more.
+    /// Delivers a message to a receive that can take it. Returns false if the message no longer
+    /// exists.
     pub(super) fn deliver_to_receive(&mut self, message: UnexpectedMessage, receive: u64) -> bool {
         let Some(receiving) = self.receives.get_mut(&receive) else { return true };
         let delivery = Delivery { peer: message.from, tag: message.tag, bytes: message.len };
@@ -443,7 +444,7 @@ impl MatchingState {
         true
     }
 
-    /// What was held for a sender is not held any more.
+    /// Returns the credit of a message that is no longer buffered to its sender.
     pub(super) fn return_credit(&mut self, from: Rank, cost: usize) {
         let threshold = self.limits.credit_threshold();
         let link = &mut self.links[from];
@@ -459,12 +460,12 @@ impl MatchingState {
         }
     }
 
-    /// Has something said to a peer.
+    /// Queues a control frame to a peer.
     pub(super) fn queue_control(&mut self, peer: Rank, frame: MessageFrame) {
         self.queue_item(peer, QueuedItem::Control(frame));
     }
 
-    /// Has something put into the stream to a peer.
+    /// Queues an item for the stream to a peer.
     pub(super) fn queue_item(&mut self, peer: Rank, item: QueuedItem) {
         if self.links[peer].is_open() {
             self.links[peer].send_queue.push_back(item);
@@ -472,7 +473,7 @@ impl MatchingState {
         }
     }
 
-    /// There is something to be sent to a peer.
+    /// Puts a peer on the list of peers with queued frames.
     pub(super) fn mark_pending(&mut self, peer: Rank) {
         if !std::mem::replace(&mut self.links[peer].is_pending, true) {
             self.peers_to_flush.push(peer);
@@ -488,7 +489,7 @@ impl MatchingState {
         self.completed.push(CompletedMessage::new(sending.completion, outcome));
     }
 
-    /// A place on the desk is free again.
+    /// Frees a slot of the exposure table.
     pub(super) fn release_exposure_slot(&mut self, slot: u16) {
         self.exposure_table().release_slot(slot);
         self.free_exposure_slots.release(slot);
@@ -503,7 +504,7 @@ impl MatchingState {
     }
 }
 
-/// When the time of a message has come, if ever.
+/// Returns the expiry time of a message, if it has one.
 fn expiry_time(deadline: &crate::base::deadline::Deadline) -> Option<Instant> {
     let left = deadline.remaining();
     if left > MAX_TIMED_DEADLINE { None } else { Instant::now().checked_add(left) }

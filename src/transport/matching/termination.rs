@@ -1,4 +1,5 @@
-//! Progress, and how messages end that do not arrive: time, the failure of the group, leaving it.
+//! Progress, and the completion of messages that do not arrive: by timeout, by the failure of the
+//! group, or by leaving it.
 
 use super::frame::MessageFrame;
 use super::limits::MatchingLimits;
@@ -15,15 +16,15 @@ use crate::transport::{ReceiveRequest, SendRequest};
 use std::time::Instant;
 
 impl MatchingState {
-    /// Goes on with everything, and then ends what has run out of time: an answer that is there
-    /// already counts.
+    /// Makes progress, and then expires messages. In this order, an answer that has already arrived
+    /// counts.
     pub(super) fn progress_and_expire(&mut self) {
         self.progress();
         self.expire();
         self.flush_all();
     }
 
-    /// Goes on with everything, without waiting for anything.
+    /// Makes progress on everything, without waiting.
     pub(super) fn progress(&mut self) {
         if self.failure.is_some() {
             return;
@@ -43,7 +44,7 @@ impl MatchingState {
         self.flush_all();
     }
 
-    /// Whether something could go on at once.
+    /// Returns whether a further poll could make progress immediately.
     pub(super) fn has_runnable_work(&self) -> bool {
         self.failure.is_none()
             && (self.has_unread_data
@@ -53,7 +54,7 @@ impl MatchingState {
                 || !self.ready_peers.is_empty())
     }
 
-    /// The same of what nobody goes on with at once who has posted it and waits for it.
+    /// Returns whether there is runnable work that no waiting caller makes progress on.
     pub(super) fn needs_service_progress(&self) -> bool {
         let is_unattended = |reading: &ActiveGet| !self.has_blocking_receiver(reading);
         self.failure.is_none()
@@ -63,18 +64,20 @@ impl MatchingState {
                 || !self.ready_peers.is_empty())
     }
 
-    /// Looks at the ring of a rank of the same node.
+    /// Polls the ring of a rank of the same node.
     fn poll_ring(&mut self, peer: Rank) {
         let PeerStreams::Rings { peer: local, .. } = self.links[peer].streams else { return };
         if self.links[peer].close_error.is_some() {
             return;
         }
-        // Before the ring: what it wrote before it left is there then.
+        // Read the flag before the ring: then all bytes that the peer wrote before it left are
+        // visible.
         let has_left = self.domain.has_left(local);
         let has_more = self.drain_stream(peer);
         self.has_unread_data |= has_more;
         if has_left && !has_more && self.failure.is_none() {
-            // Those who leave a group that has failed leave after that.
+            // If the group has failed, its ranks leave after the failure, so the failure is visible
+            // here.
             if let Some(error) = self.domain.failure() {
                 return self.fail(error);
             }
@@ -84,7 +87,7 @@ impl MatchingState {
         }
     }
 
-    /// Looks at those streams between nodes that may go on.
+    /// Polls the streams between nodes that may make progress.
     fn poll_endpoint_streams(&mut self) {
         let Some(endpoint) = &self.endpoint else { return };
         let mut ready = std::mem::take(&mut self.ready_peers);
@@ -97,8 +100,8 @@ impl MatchingState {
                 continue;
             }
             self.links[peer].is_stream_full = false;
-            // First what has come: to a peer that has left nothing can be sent, and what it says
-            // may end a send.
+            // Receive before sending: a send to a departed peer fails, and the received frames may
+            // complete a send.
             if self.drain_stream(peer) {
                 self.ready_peers.push(peer);
             }
@@ -106,21 +109,21 @@ impl MatchingState {
         }
     }
 
-    /// Fails the group, and ends everything with the reason that counts.
+    /// Fails the group, and completes all messages with the first failure reason.
     pub(super) fn fail(&mut self, error: Error) {
         self.fail_group(&error);
         let reason = self.domain.failure().unwrap_or(error);
         self.complete_all(&reason);
     }
 
-    /// Fails the group on all nodes; the first reason stays.
+    /// Fails the group on all nodes. The first reason is kept.
     fn fail_group(&self, error: &Error) {
         self.domain.fail(error);
         self.endpoint.iter().for_each(|endpoint| endpoint.fail(error));
     }
 
-    /// Ends everything. The caller has seen to it that nobody reads this rank's buffers for good
-    /// any more.
+    /// Completes all messages with an error. The caller ensures that no peer can read this rank's
+    /// buffers successfully any more.
     pub(super) fn complete_all(&mut self, reason: &Error) {
         self.failure = Some(reason.clone());
         self.wake_probes();
@@ -146,7 +149,8 @@ impl MatchingState {
         self.timers.clear();
     }
 
-    /// Leaves in order: what was lent is taken back; where it is being read, the group fails.
+    /// Leaves the group in order. Withdraws the exposed buffers; if a peer is reading a buffer,
+    /// fails the group.
     pub(super) fn leave(&mut self) {
         self.progress();
         if self.failure.is_some() {
@@ -173,19 +177,19 @@ impl MatchingState {
         self.complete_all(&reason);
     }
 
-    /// Lets go of the streams, whoever still holds this.
+    /// Releases the streams, even if other owners still hold the engine.
     pub(super) fn detach(&mut self) {
         self.endpoint = None;
         self.links.iter_mut().for_each(|link| link.streams = PeerStreams::Loopback);
     }
 
-    /// Why nothing can come any more from a rank. From any, something always can: this rank itself
-    /// may send.
+    /// Returns the error if no message can come from a rank any more. A receive from any rank gets
+    /// no error: this rank itself may send.
     pub(super) fn departure_error(&self, from: Option<Rank>) -> Option<Error> {
         self.links[from?].close_error.clone()
     }
 
-    /// Ends a receive that has its message, if it does.
+    /// Completes a receive that already has its message.
     pub(super) fn complete_delivered(&mut self, receive: u64) {
         if let Some(receiving) = self.receives.get(&receive)
             && let ReceiveStage::Delivered(delivery) = receiving.stage
@@ -201,12 +205,12 @@ impl MatchingState {
         }
     }
 
-    /// When the next message runs out of time.
+    /// Returns the time at which the next timer expires.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// Ends what has run out of time.
+    /// Completes the messages that have expired.
     pub(super) fn expire(&mut self) {
         while let Some(&(due, timed)) = self.timers.first() {
             if self.failure.is_some() || due > Instant::now() {
@@ -227,7 +231,7 @@ impl MatchingState {
         let error = self.send_timeout_error(&message);
         let to = message.to;
         if self.links[to].send_close_error.is_some() {
-            // No more of it goes anywhere.
+            // No further bytes of the message are sent.
             return self.complete_send(number, Err(error));
         }
         let was_unqueued = self.links[to].dequeue_send(number);
@@ -246,7 +250,7 @@ impl MatchingState {
                 was_unqueued
                     || place.is_none_or(|place| self.exposure_table().withdraw(place, number))
             }
-            // Pieces that are all in the stream are taken whole, or were asked for in vain.
+            // Fragments that are all in the stream are either received completely or discarded.
             SendStage::SendingFragments { has_begun: begun, sent, .. } => {
                 (!begun || sent == message.bytes.len()) && !self.links[to].is_sending(number)
             }
@@ -280,7 +284,7 @@ impl MatchingState {
             ReceiveStage::ReceivingEager { from, .. } | ReceiveStage::Transferring { from, .. }
                 if self.links[from].receive_close_error.is_some() =>
             {
-                // Its sender has left in the middle of it.
+                // The sender has left in the middle of the message.
                 let gone = self.links[from].receive_close_error.clone().unwrap_or(error);
                 self.complete_receive(receive, Err(gone));
             }
@@ -293,8 +297,8 @@ impl MatchingState {
         }
     }
 
-    /// An offer that was asked for in vain waits for the next receive. Pieces that have come, or
-    /// still do, are worth nothing: the next receive asks for it anew.
+    /// Returns an accepted message, whose receive has expired, to matching. Fragments that have
+    /// arrived or still arrive are discarded: the next receive requests the message again.
     fn return_offer(&mut self, from: Rank, number: u64, receive: u64, error: Error) {
         self.complete_receive(receive, Err(error));
         self.cancel_get(from, number);
@@ -341,12 +345,12 @@ impl MatchingState {
     }
 }
 
-/// A rank left in the middle of a transfer.
+/// Returns the error of a rank that left in the middle of a transfer.
 fn early_departure_error(what: String, rank: Rank) -> Error {
     Error::new(ErrorKind::PeerFailed, what).with_culprit(rank).with_fault(RankFault::Left)
 }
 
-/// How long it took, for messages.
+/// Formats the elapsed and the allowed time, for messages.
 fn format_elapsed(deadline: &Deadline) -> String {
     let (elapsed, allowed) = (deadline.elapsed().as_millis(), deadline.timeout().as_millis());
     format!("in {elapsed} ms (allowed: {allowed} ms)")

@@ -1,12 +1,12 @@
-//! The messages that no receive has been posted for, found by sender and tag in the order of their
-//! arrival.
+//! The unexpected message queue: messages that no receive has matched, found by sender and tag in
+//! the order of arrival.
 
 use super::posted::{MatchKey, is_internal_tag};
 use crate::base::dtype::DataType;
 use crate::base::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A message that has been announced at least.
+/// A message that has arrived at least as an RTS.
 #[derive(Debug)]
 pub(super) struct UnexpectedMessage {
     pub(super) from: Rank,
@@ -16,30 +16,30 @@ pub(super) struct UnexpectedMessage {
     pub(super) body: MessageBody,
 }
 
-/// Where its bytes are.
+/// The location of a message's bytes.
 #[derive(Debug)]
 pub(super) enum MessageBody {
-    /// Here.
+    /// In a buffer of the engine.
     Buffered(Vec<u8>),
-    /// With its sender, who has offered it under this number.
+    /// At the sender, which has announced the message by an RTS of this number.
     AtSender(u64),
     /// In the buffer of this rank's own send of this number.
     OwnSend(u64),
 }
 
-/// Messages by arrival, and by each of what a receive may ask for.
+/// Unexpected messages by arrival number, with an index for each kind of match key.
 #[derive(Debug, Default)]
 pub(super) struct UnexpectedQueue {
     messages: BTreeMap<u64, UnexpectedMessage>,
     by_sender_and_tag: BTreeSet<(Rank, u32, u64)>,
-    /// Those of the library's own tags apart: a receive of any tag does not see them.
+    /// Messages with internal tags are kept apart: a receive of any tag does not see them.
     by_sender: BTreeSet<(Rank, bool, u64)>,
     by_tag: BTreeSet<(u32, u64)>,
     by_internal_tag: BTreeSet<(bool, u64)>,
 }
 
 impl UnexpectedQueue {
-    /// Adds a message under a number that grows with each arrival.
+    /// Adds a message. The arrival number grows with each message.
     pub(super) fn insert(&mut self, arrival: u64, message: UnexpectedMessage) {
         let (from, tag) = (message.from, message.tag);
         self.by_sender_and_tag.insert((from, tag, arrival));
@@ -49,12 +49,12 @@ impl UnexpectedQueue {
         self.messages.insert(arrival, message);
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no message.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Takes a message out.
+    /// Removes a message.
     pub(super) fn remove(&mut self, arrival: u64) -> Option<UnexpectedMessage> {
         let message = self.messages.remove(&arrival)?;
         let (from, tag) = (message.from, message.tag);
@@ -65,7 +65,7 @@ impl UnexpectedQueue {
         Some(message)
     }
 
-    /// The first message that a receive matches.
+    /// Returns the first message that a receive matches.
     pub(super) fn first(&self, key: MatchKey) -> Option<(u64, &UnexpectedMessage)> {
         let arrival = match key {
             (Some(from), Some(tag)) => {
@@ -89,7 +89,7 @@ impl UnexpectedQueue {
         Some((arrival, self.messages.get(&arrival)?))
     }
 
-    /// The arrivals of one sender.
+    /// Returns the messages of one sender with their arrival numbers.
     pub(super) fn messages_from(
         &self,
         from: Rank,

@@ -1,14 +1,14 @@
-//! What was put last into a ring, as a whole: beside the writer's position lies what its head says
-//! and, where it is little, its body too, so that a reader that keeps up has them with the cache
-//! line that tells it of them.
+//! The inline copy of the last record of a ring, next to the writer's position. It has the first
+//! word of the record's header and, if the body is at most [`INLINE_BODY_BYTES`] long, its body. A
+//! reader that keeps up gets both with the cache line that shows the new position.
 //!
-//! A stamp says from which position on it lies in the ring. It is taken away before the rest is
-//! written and set after that, so that a reader that finds the same one before and after it has
-//! read has read what belongs to it.
+//! The stamp is the position of the record in the ring, with the length of its body. The writer
+//! clears the stamp before it writes the copy and sets it afterwards. A reader that finds the same
+//! stamp before and after its read has read a consistent copy (a sequence lock).
 //!
-//! A body travels in words, from the memory of whoever puts it to the memory of whoever takes it:
-//! bytes that are gathered on the way and read again at once, by loads that are not the stores,
-//! would wait until these have left the core.
+//! The body is copied in words, directly from the sender's buffer and directly to the receiver's
+//! buffer. A byte buffer in between would be written by stores and read back by loads of other
+//! widths. Such loads wait until the stores have left the core's store buffer.
 
 use super::{CACHE_LINE_BYTES, RingCursor};
 use crate::base::buffer::{Dst, Src, WORD};
@@ -16,39 +16,40 @@ use crate::base::processor;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How long a body that lies beside a position is at most: what fills two cache lines with it.
+/// The longest body in an inline copy. With it, the cursor fills two cache lines.
 pub const INLINE_BODY_BYTES: usize = 88;
-/// How much of it lies in the first one.
+/// The number of body bytes in the first cache line.
 const FIRST_LINE_BODY_BYTES: usize =
     CACHE_LINE_BYTES - offset_of!(RingCursor, inline_copy) - offset_of!(InlineCopy, body);
-/// How many bits of a stamp are one more than the length of the body. The others are the lowest of
-/// the position, which come again after terabytes, when something else has long been put.
+/// The number of bits of a stamp that hold the length of the body plus 1. The other bits are the
+/// lowest bits of the position. They repeat after terabytes, when many other records have been
+/// written.
 pub(super) const LEN_BITS: u32 = 24;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
 
-/// A copy of what was put last as a whole. Read while it is written, it is none.
+/// The copy of the last record. A copy that is read while it is written is invalid.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct InlineCopy {
-    /// 0 while it is written.
+    /// The stamp; 0 while the copy is written.
     pub(super) stamp: AtomicU64,
     first_word: AtomicU64,
     body: [AtomicU64; INLINE_BODY_BYTES / WORD],
 }
 
-/// What a reader has seen of it.
+/// A reader's snapshot of the copy.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineSnapshot {
     stamp: u64,
-    /// The first word of its head.
+    /// The first word of the record's header.
     pub first_word: u64,
-    /// The length of its body.
+    /// The length of the record's body.
     pub len: usize,
 }
 
 impl InlineCopy {
-    /// Asks for what a body of this length takes beyond the cache line that the reader looks at,
-    /// which else would take that away while the writer waits for the other one.
+    /// Prefetches the second cache line for a body of this length. Otherwise the reader would take
+    /// away the first line, which it polls, while the writer waits for the second line.
     #[inline]
     pub(super) fn prefetch_write(&self, len: usize) {
         if (FIRST_LINE_BODY_BYTES + 1..=INLINE_BODY_BYTES).contains(&len) {
@@ -56,7 +57,7 @@ impl InlineCopy {
         }
     }
 
-    /// Asks for that line, which has come with the other one, to be read.
+    /// Prefetches the second cache line for a read, if a body of this length uses it.
     #[inline]
     pub(super) fn prefetch_read(&self, len: usize) {
         if len > FIRST_LINE_BODY_BYTES {
@@ -68,7 +69,7 @@ impl InlineCopy {
         self.body[FIRST_LINE_BODY_BYTES / WORD..].as_ptr().cast()
     }
 
-    /// Keeps what begins at a position.
+    /// Publishes the copy of the record at a position.
     #[inline]
     pub(super) fn publish(&self, position: u64, first_word: u64, body: Src<'_>) {
         self.stamp.store(0, Ordering::Relaxed);
@@ -85,12 +86,12 @@ impl InlineCopy {
         self.stamp.store(stamp, Ordering::Release);
     }
 
-    /// It is no more what was put last.
+    /// Invalidates the copy, because the writer writes other bytes after the record.
     pub(super) fn invalidate(&self) {
         self.stamp.store(0, Ordering::Relaxed);
     }
 
-    /// What lies in the ring from this position on; `None` where that is not what was put last.
+    /// Returns a snapshot of the copy if it is the record at this position, otherwise `None`.
     #[inline]
     pub(super) fn snapshot(&self, position: u64) -> Option<InlineSnapshot> {
         let stamp = self.stamp.load(Ordering::Acquire);
@@ -102,8 +103,8 @@ impl InlineCopy {
         is_here.then_some(InlineSnapshot { stamp, first_word: first, len })
     }
 
-    /// Copies its body, which is as long as `into`; false where it does not lie here, or something
-    /// else has been put meanwhile.
+    /// Copies the body, whose length must be that of `into`. Returns false if the copy has no body,
+    /// or if the writer has replaced it in the meantime.
     #[inline]
     pub(super) fn copy_body(&self, snapshot: InlineSnapshot, into: Dst<'_>) -> bool {
         if snapshot.len > INLINE_BODY_BYTES || into.len() != snapshot.len {

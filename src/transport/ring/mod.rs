@@ -1,23 +1,22 @@
-//! A ring of bytes from one rank of a domain to another: a stream in shared memory.
+//! A byte ring in shared memory: a stream of bytes from one rank of a domain to another, with one
+//! writer and one reader.
 //!
-//! One writer, one reader. Each keeps the position that it owns in memory of its own and only
-//! publishes it, so that nothing which the other side writes is ever an index: the other's position
-//! is a number that is compared with the own one, and nonsense (more bytes than the ring has) is an
-//! error.
-//!
-//! Positions count bytes from the beginning and never wrap; the place of a byte is its position
-//! modulo the size, a power of two. A writer that finds no room says so in its cursor, and the
-//! reader rings for it once there is some (Dekker's pattern, as in
-//! [`wait::doorbell`](crate::wait::bell)). Readers are always told of new bytes.
-//!
-//! A writer that knows that all is read leaves the rest of a lap out and *rewinds* to the beginning
-//! of the ring, so that messages back and forth stay in a part of it that both cores have near. Its
-//! cursor says from which position on the stream goes on, and a reader that has read all before
-//! goes on there.
-//!
-//! What was put as a whole lies beside the writer's position too, as long as nothing has been put
-//! after it, or the beginning of it: a reader that keeps up has that with the line that tells it of
-//! it, and need not wait for another one.
+//! - **Positions.** Positions count bytes from the beginning and never wrap. The offset of a byte
+//!   in the ring is its position modulo the size, a power of two. Each side keeps its own position
+//!   in private memory and only publishes it. The other side's position is never used as an index:
+//!   it is compared with the own position, and an invalid one (more bytes than the ring has) is an
+//!   error.
+//! - **Wakeups.** The reader is always notified of new bytes. A writer that finds no room sets a
+//!   flag in its cursor, and the reader wakes it once there is room. The flag and the position
+//!   follow Dekker's pattern, as in [`wait::doorbell`](crate::wait::doorbell).
+//! - **Rewind.** A writer that knows that all bytes are read may skip the rest of the ring and
+//!   continue at its beginning. Messages back and forth then stay in a part of the ring that is in
+//!   both cores' caches. The writer's cursor has the position at which the stream continues; a
+//!   reader that has read everything before it continues there.
+//! - **Records.** A record is a header with a body, written by one call. The last record is also
+//!   copied next to the writer's position ([`inline_copy`]), completely or in part. A reader that
+//!   keeps up gets the copy with the cache line that shows the new position, and needs no other
+//!   line.
 
 mod inline_copy;
 mod reader;
@@ -37,27 +36,27 @@ use crate::base::ids::Rank;
 use inline_copy::InlineCopy;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What lies before the body of what is put as a whole, in words: one that says what it is,
-/// nothing, the length of the body, and nothing.
+/// The header of a record, in words: a first word whose meaning the caller defines, 0, the length
+/// of the body, and 0.
 pub type RecordHeader = [u64; 4];
 const HEADER_BYTES: usize = size_of::<RecordHeader>();
 
-/// How far one side has come. All zero bytes are a beginning.
+/// The cursor of one side. A zeroed cursor is at the beginning.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RingCursor {
     position: AtomicU64,
-    /// In the writer's: it waits for room.
+    /// In the writer's cursor: not 0 while the writer waits for room.
     waits_for_room: AtomicU32,
-    /// In the writer's: where it went on when it rewound last. In the reader's: up to where it had
-    /// read all there was, when it looked last.
+    /// In the writer's cursor: the position at which the stream continued after the last rewind. In
+    /// the reader's cursor: the last position at which the reader reported the ring as drained.
     rewind_or_drained: AtomicU64,
-    /// In the writer's.
+    /// In the writer's cursor: the inline copy of the last record.
     inline_copy: InlineCopy,
 }
 
 impl RingCursor {
-    /// How far its owner says that it has come.
+    /// Returns the position that the owner has published.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
@@ -65,7 +64,7 @@ impl RingCursor {
 
 #[cfg(any(test, fuzzing))]
 impl RingCursor {
-    /// What a rank that has gone wrong says of its position.
+    /// Stores an invalid position, as a faulty rank may do.
     pub fn corrupt_position(&self, position: u64) {
         self.position.store(position, Ordering::Release);
     }
@@ -73,25 +72,25 @@ impl RingCursor {
 
 const _: () = assert!(size_of::<RingCursor>() == 128);
 
-/// Where one ring lies.
+/// The memory of one ring.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteRing<'a> {
-    /// The writer's.
+    /// The cursor of the writer.
     pub writer_cursor: &'a RingCursor,
-    /// The reader's.
+    /// The cursor of the reader.
     pub reader_cursor: &'a RingCursor,
-    /// The bytes.
+    /// The bytes of the ring.
     pub bytes: Dst<'a>,
-    /// When a writer rewinds.
+    /// The conditions under which the writer rewinds.
     pub(super) rewind: &'a RewindPolicy,
 }
 
-/// Whether anything was ever written from one rank to another.
+/// Returns whether rank `from` has ever written to its ring to rank `to`.
 pub fn has_ever_written(region: &Region, from: Rank, to: Rank) -> bool {
     region.ring(from, to).writer_cursor.position() != 0
 }
 
-/// From whom to whom a ring leads, and whether it is the sender's lane.
+/// The sender and the receiver of a ring, and whether it is the sender's bulk ring.
 #[derive(Clone, Copy, Debug)]
 struct RingRoute {
     from: Rank,
@@ -106,25 +105,29 @@ impl RingRoute {
     }
 }
 
-/// After how many bytes a writer rewinds if it can, and before bodies up to which length. What was
-/// in a core's cache a little while ago, another core takes longer to get than what has been out of
-/// it ([`Reuse`](super::reuse::Reuse)): on a Xeon of the fourth generation messages of 2 to 64 KiB
-/// take a fifth longer in a ring of 128 KiB, or in that part of one, than in one of 256 KiB, which
-/// is the largest there is, and those up to 1 KiB a twentieth less. On an EPYC of the fourth those
-/// of 8 KiB take 0.6 microseconds in a ring of 2 MiB, 1.9 in one of 256 KiB, and 1.1 in the first 4
-/// KiB of one; those of 1 KiB take a fifth less there than elsewhere.
+/// The rewind policy of a ring: the offset after which a writer rewinds if it can, and the longest
+/// body before which it does so.
+///
+/// A core gets a line more slowly while another core's cache holds it than after the line has left
+/// that cache ([`ReusePolicy`](super::reuse_policy::ReusePolicy)). Measurements:
+/// - Xeon, 4th generation: messages of 2 to 64 KiB take 20 % longer in 128 KiB (a ring of this size
+///   or a part of a ring) than in a ring of 256 KiB, the largest size. Messages of up to 1 KiB take
+///   5 % less in the 128 KiB.
+/// - EPYC, 4th generation: messages of 8 KiB take 0.6 us in a ring of 2 MiB, 1.9 us in a ring of
+///   256 KiB, and 1.1 us in the first 4 KiB of one. Messages of 1 KiB take 20 % less in the first 4
+///   KiB than elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RewindPolicy {
     pub(super) rewind_after: u64,
     pub(super) max_short_body: usize,
-    /// From where on in the ring longer bodies follow each other, apart from those that stay at its
-    /// beginning.
+    /// The offset from which on longer bodies follow each other, apart from the short bodies at the
+    /// beginning of the ring.
     pub(super) long_body_offset: Option<usize>,
 }
 
 impl RewindPolicy {
-    /// How far a reader comes before it tells that it has read everything, which a writer that goes
-    /// on elsewhere has to know.
+    /// Returns the number of bytes after which a reader reports that it has read everything. A
+    /// writer needs that report before it continues elsewhere.
     fn report_interval(&self) -> u64 {
         if self.long_body_offset.is_some() { 1 } else { self.rewind_after }
     }
@@ -132,8 +135,8 @@ impl RewindPolicy {
 
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Into how many pieces, of which one can be written while another is read, what is streamed
-/// divides a ring.
+/// The number of pieces into which a stream divides a ring, so that the writer writes one piece
+/// while the reader reads another.
 const STREAM_PIECES: usize = 16;
 
 #[cold]
@@ -141,10 +144,10 @@ fn invalid_position_error() -> Error {
     Error::internal("a ring in shared memory claims more bytes than it has room for")
 }
 
-/// Where a position lies, and how many bytes there are from there to the end.
+/// Returns the offset of a position, and the number of bytes from there to the end of the ring.
 fn locate(bytes: Dst<'_>, position: u64) -> (usize, usize) {
     let size = bytes.len();
-    // A power of two, of which the remainder needs no division.
+    // The size is a power of two, so a mask replaces the division.
     let start = usize::try_from(position & (size as u64).wrapping_sub(1)).unwrap_or(0);
     (start, size - start)
 }

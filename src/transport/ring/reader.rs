@@ -1,4 +1,4 @@
-//! The reading end.
+//! The reader of a byte ring.
 
 use super::{
     ByteRing, CACHE_LINE_BYTES, HEADER_BYTES, InlineSnapshot, Region, RingRoute, STREAM_PIECES,
@@ -11,28 +11,28 @@ use crate::base::processor;
 use crate::base::spin;
 use std::sync::atomic::{Ordering, fence};
 
-/// The reading end.
+/// The reader of a byte ring.
 #[derive(Debug)]
 pub struct RingReader {
     route: RingRoute,
-    /// Everything before this is read.
+    /// The read position: all bytes before it are read.
     position: u64,
-    /// Everything before this is given back to the writer, and whether it waits for that has been
-    /// asked.
+    /// The released position: the room before it is returned to the writer, and the reader has
+    /// checked whether the writer waits for it.
     released: u64,
-    /// Everything before this had been written when it was last looked at.
+    /// The writer's position at the last refresh.
     written: u64,
-    /// That everything before this is read has been said, for a writer that would rewind.
+    /// The last position that was reported as drained, for a writer that wants to rewind.
     pub(super) reported: u64,
 }
 
 impl RingReader {
-    /// The beginning of the ring from one rank to another.
+    /// Creates the reader of the ring from one rank to another, at its beginning.
     pub fn new(from: Rank, to: Rank) -> Self {
         Self::with_route(RingRoute { from, to, is_bulk: false })
     }
 
-    /// The beginning of the lane of one rank, for another.
+    /// Creates the reader of a rank's bulk ring for another rank, at its beginning.
     pub fn new_bulk(from: Rank, to: Rank) -> Self {
         Self::with_route(RingRoute { from, to, is_bulk: true })
     }
@@ -41,10 +41,10 @@ impl RingReader {
         Self { route, position: 0, released: 0, written: 0, reported: 0 }
     }
 
-    /// Takes what has come, as far as there is room; how many bytes that was.
+    /// Reads available bytes into `into`. Returns their number.
     ///
     /// # Errors
-    /// `Internal` where the writer's position makes no sense.
+    /// `Internal` if the writer's position is invalid.
     pub fn read(&mut self, region: &Region, into: Dst<'_>) -> Result<usize> {
         let ring = self.route.ring(region);
         if self.written == self.position {
@@ -56,26 +56,27 @@ impl RingReader {
         Ok(len)
     }
 
-    /// Takes what comes until `into` is full, while the writer writes more; looks so often for it
-    /// where nothing is there. How many bytes that was. The caller [releases](Reader::release)
-    /// them.
+    /// Reads bytes until `into` is full, while the writer writes more. If the ring is empty, polls
+    /// up to `polls` times. Returns the number of bytes read. The caller
+    /// [releases](RingReader::release) them.
     ///
     /// # Errors
-    /// As [`RingReader::reader_cursor`].
+    /// As [`RingReader::read`].
     pub fn read_stream(&mut self, region: &Region, polls: u32, into: Dst<'_>) -> Result<usize> {
         let ring = self.route.ring(region);
         let piece = ring.bytes.len() / STREAM_PIECES;
         let mut taken = 0;
         while taken < into.len() && spin::spin_until(polls, || self.has_more(&ring)) {
             taken += self.read(region, into.slice(taken, (into.len() - taken).min(piece)))?;
-            // A writer that looks for room has some; whether one sleeps is asked later.
+            // A writer that polls for room sees it at once. Whether a writer sleeps is checked
+            // later.
             ring.reader_cursor.position.store(self.position, Ordering::Release);
         }
         Ok(taken)
     }
 
-    /// Looks so often until something has come, and asks for what lies beside the position then,
-    /// which may be as long.
+    /// Polls up to `polls` times until bytes have arrived, and then prefetches an inline copy of up
+    /// to `len` bytes.
     #[inline]
     pub fn poll_for(&self, ring: &ByteRing<'_>, len: usize, polls: u32) {
         if spin::spin_until(polls, || self.has_more(ring)) {
@@ -83,24 +84,24 @@ impl RingReader {
         }
     }
 
-    /// Whether anything has come since what was taken last.
+    /// Returns whether bytes have arrived that are not read.
     #[inline]
     pub fn has_more(&self, ring: &ByteRing<'_>) -> bool {
         ring.writer_cursor.position() != self.position
     }
 
-    /// What has come since what was taken last, where all of that was put as one whole and its
-    /// beginning lies beside the writer's position.
+    /// Returns the snapshot of the inline copy, if the unread bytes are exactly the one record that
+    /// it copies.
     ///
     /// # Errors
-    /// As [`RingReader::reader_cursor`].
+    /// As [`RingReader::read`].
     pub fn peek_inline(&mut self, ring: &ByteRing<'_>) -> Result<Option<InlineSnapshot>> {
         let held = self.refresh(ring)?;
         let newest = ring.writer_cursor.inline_copy.snapshot(self.position);
         Ok(newest.filter(|newest| held == HEADER_BYTES + newest.len))
     }
 
-    /// Takes it: its body, which is as long as `into`.
+    /// Takes the record of a snapshot: copies its body, whose length is that of `into`.
     ///
     /// # Errors
     /// As [`RingReader::take_peeked`].
@@ -121,10 +122,10 @@ impl RingReader {
         Ok(())
     }
 
-    /// Takes so many bytes that were seen.
+    /// Skips bytes that were peeked.
     ///
     /// # Errors
-    /// `Internal` where so many have not come.
+    /// `Internal` if fewer bytes have arrived.
     pub fn skip(&mut self, ring: &ByteRing<'_>, len: usize) -> Result<()> {
         if self.available(ring)? < len {
             return Err(Error::internal("less has come than was seen"));
@@ -133,22 +134,22 @@ impl RingReader {
         Ok(())
     }
 
-    /// The ring itself.
+    /// Returns the ring of this reader.
     pub fn ring<'a>(&self, region: &'a Region) -> ByteRing<'a> {
         self.route.ring(region)
     }
 
-    /// Everything before this is taken.
+    /// Returns the read position.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Takes what [`RingReader::peek`] has shown, and as much more as fills `into`, a piece
-    /// whenever one comes. Looks so often for one; false where it has not come by then: all of it
-    /// is still there.
+    /// Takes the `seen` bytes that [`RingReader::peek`] has returned, and copies the following
+    /// bytes to `into` as they arrive. Polls up to `looks` times for the next bytes. If they do not
+    /// arrive in that time, returns false and leaves everything in the ring.
     ///
     /// # Errors
-    /// As [`RingReader::reader_cursor`].
+    /// As [`RingReader::read`].
     pub fn take_peeked(
         &mut self,
         ring: &ByteRing<'_>,
@@ -180,29 +181,30 @@ impl RingReader {
         Ok(true)
     }
 
-    /// Copies what comes next, if that fills `into`, and leaves it there. How many bytes have come;
-    /// 0 where they do not fill it.
+    /// Copies the next bytes to `into` without taking them. Returns the number of bytes that have
+    /// arrived, or 0 if they do not fill `into`.
     ///
     /// # Errors
-    /// As [`RingReader::reader_cursor`].
+    /// As [`RingReader::read`].
     pub fn peek(&mut self, ring: &ByteRing<'_>, into: Dst<'_>) -> Result<usize> {
         let held = self.refresh(ring)?;
         if held < into.len() {
             return Ok(0);
         }
-        // All lines are on their way at once, not those behind the head once that is here.
+        // Prefetch all lines at once. Otherwise the lines after the header would be requested only
+        // once the header has arrived.
         prefetch_lines(ring.bytes, self.position, held).for_each(processor::prefetch_to_read);
         copy_out(ring.bytes, self.position, into);
         Ok(held)
     }
 
-    /// Looks how far the writer has come, and goes where it goes on; how many bytes have come.
+    /// Loads the writer's position, and follows a rewind of the writer. Returns the number of
+    /// unread bytes.
     #[inline]
     pub(super) fn refresh(&mut self, ring: &ByteRing<'_>) -> Result<usize> {
         self.written = ring.writer_cursor.position.load(Ordering::Acquire);
         let turn = ring.writer_cursor.rewind_or_drained.load(Ordering::Relaxed);
-        // One behind what is written has been made since, and what lies there is seen by another
-        // look.
+        // A rewind beyond `written` was made after that load. The next refresh handles it.
         if turn > self.position && turn <= self.written {
             if turn - self.position > ring.bytes.len() as u64 {
                 return Err(invalid_position_error());
@@ -212,7 +214,7 @@ impl RingReader {
         self.available(ring)
     }
 
-    /// Tells a writer that would rewind, every now and then, that there is nothing more to read.
+    /// Reports from time to time, to a writer that wants to rewind, that the ring is drained.
     fn report_drained(&mut self, ring: &ByteRing<'_>) {
         if self.position - self.reported >= ring.rewind.report_interval()
             && self.position == self.written
@@ -228,8 +230,8 @@ impl RingReader {
         held.filter(|&held| held <= ring.bytes.len()).ok_or_else(invalid_position_error)
     }
 
-    /// Gives the room of what was read back; true where the writer waits for it and has to be rung
-    /// for.
+    /// Releases the room of read bytes. Returns true if the writer waits for room, so that the
+    /// caller must wake it.
     pub fn release(&mut self, region: &Region) -> bool {
         if self.released == self.position {
             return false;
@@ -242,8 +244,8 @@ impl RingReader {
             && ring.writer_cursor.waits_for_room.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// The same once that is a part of the ring that is worth the trouble: less than that never
-    /// keeps a writer waiting, since a ring that is full otherwise has more that this reader will
+    /// Releases the room of read bytes once they are a quarter of the ring. Fewer unreleased bytes
+    /// never block a writer for good: if the ring is full, it has more bytes that this reader will
     /// take.
     pub fn release_lazily(&mut self, region: &Region) -> bool {
         let unreleased = self.position - self.released;
@@ -251,10 +253,11 @@ impl RingReader {
     }
 }
 
-/// What is fetched ahead at most, about as much as a core has under way at once; and in what steps.
+/// The maximum number of prefetched bytes, about as many as a core can request at once.
 const PREFETCH_BYTES: usize = 1 << 10;
 
-/// The cache lines of so many bytes, or of the first of them, as far as they lie before the end.
+/// Returns the addresses of the cache lines of `len` bytes, at most up to the end of the ring and
+/// up to [`PREFETCH_BYTES`].
 fn prefetch_lines(bytes: Dst<'_>, position: u64, len: usize) -> impl Iterator<Item = *const u8> {
     let (start, straight) = locate(bytes, position);
     let end = start + len.min(straight).min(PREFETCH_BYTES);

@@ -1,4 +1,4 @@
-//! The writing end.
+//! The writer of a byte ring.
 
 #[cfg(doc)]
 use super::RecordHeader;
@@ -14,41 +14,41 @@ use crate::base::processor;
 use crate::base::spin;
 use std::sync::atomic::{Ordering, fence};
 
-/// The words of a head that are not zero.
+/// The indexes of the header words that are not 0.
 const FIRST_WORD: usize = 0;
 const LEN_WORD: usize = 2;
 
-/// The longest body of which the next one's lines are asked for: those of longer ones do not come
-/// while an answer does.
+/// The longest body for which the lines of the next body are prefetched. The lines of a longer body
+/// do not arrive while the sender waits for an answer.
 const MAX_PREFETCHED_BODY: usize = 8 << 10;
 
-/// The writing end.
+/// The writer of a byte ring.
 #[derive(Debug)]
 pub struct RingWriter {
     route: RingRoute,
-    /// Everything before this is written.
+    /// The write position: all bytes before it are written.
     position: u64,
-    /// Everything before this is published.
+    /// The published position: all bytes before it are visible to the reader.
     published: u64,
-    /// So many bytes of the ring have their memory.
+    /// The number of bytes of the ring that have memory.
     reserved: usize,
-    /// Everything before this had been read when it was last looked at.
+    /// The reader's position at the last refresh.
     read_position: u64,
-    /// What was put as a whole last was short, or lies behind one that was.
+    /// Whether the last record was short, or follows a short record.
     is_after_short: bool,
-    /// Where in the ring the last body ended that was put apart from short ones.
+    /// The offset in the ring at which the last record of the long-body area ended.
     long_body_end: usize,
-    /// Something was put as a whole, and nothing after it.
+    /// Whether the inline copy is the last record, and nothing was written after it.
     has_inline_copy: bool,
 }
 
 impl RingWriter {
-    /// The beginning of the ring from one rank to another.
+    /// Creates the writer of the ring from one rank to another, at its beginning.
     pub fn new(from: Rank, to: Rank) -> Self {
         Self::with_route(RingRoute { from, to, is_bulk: false })
     }
 
-    /// The beginning of the lane of one rank, for another.
+    /// Creates the writer of a rank's bulk ring for another rank, at its beginning.
     pub fn new_bulk(from: Rank, to: Rank) -> Self {
         Self::with_route(RingRoute { from, to, is_bulk: true })
     }
@@ -68,12 +68,12 @@ impl RingWriter {
         }
     }
 
-    /// Writes the parts, one after another, as far as there is room; how many bytes that was. The
-    /// reader sees them after [`RingWriter::publish`].
+    /// Writes the parts, one after another, as far as there is room. Returns the number of bytes
+    /// written. The reader sees them after [`RingWriter::publish`].
     ///
     /// # Errors
-    /// `Internal` where the reader's position makes no sense; `OutOfMemory` or `System` where a
-    /// part of the ring is used for the first time and cannot be given memory.
+    /// `Internal` if the reader's position is invalid; `OutOfMemory` or `System` if a part of the
+    /// ring is used for the first time and no memory is available for it.
     pub fn write(&mut self, region: &Region, parts: &[Src<'_>]) -> Result<usize> {
         self.write_staged(&mut Stager::for_total(total_len(parts)), region, parts)
     }
@@ -100,9 +100,9 @@ impl RingWriter {
         Ok(written)
     }
 
-    /// Writes piece after piece and publishes each, while the reader takes those before; looks so
-    /// often for room where there is too little for the next one. How many bytes that was. The
-    /// caller then puts a `fence(SeqCst)` and rings for the reader.
+    /// Writes a body in pieces and publishes each piece, so that the reader takes earlier pieces
+    /// during that time. If there is no room for the next piece, polls up to `polls` times. Returns
+    /// the number of bytes written. The caller then executes `fence(SeqCst)` and wakes the reader.
     ///
     /// # Errors
     /// As [`RingWriter::write`].
@@ -124,19 +124,20 @@ impl RingWriter {
         Ok(written)
     }
 
-    /// Whether there is room for so much, and memory behind it.
+    /// Returns whether the ring has room for `len` bytes, and memory for them.
     pub fn can_write(&mut self, region: &Region, len: usize) -> bool {
         let ring = self.route.ring(region);
         self.can_write_to(region, &ring, len)
     }
 
-    /// The same. Whoever writes where it is false for another reason says why.
+    /// Returns whether the ring has room and memory. If it returns false because of an error, the
+    /// next write reports that error.
     fn can_write_to(&mut self, region: &Region, ring: &ByteRing<'_>, len: usize) -> bool {
         let has_room = self.poll_room(ring, len, 0).is_ok_and(|room| room >= len);
         has_room && self.reserve(region, ring, len).is_ok()
     }
 
-    /// How much room there is, once there is enough or it has been looked for so often.
+    /// Returns the free room, after polling up to `polls` times for enough room.
     fn poll_room(&mut self, ring: &ByteRing<'_>, wanted: usize, polls: u32) -> Result<usize> {
         if self.free_bytes(ring)? < wanted {
             let is_enough = |read: u64| {
@@ -148,8 +149,9 @@ impl RingWriter {
         self.free_bytes(ring)
     }
 
-    /// Writes a body behind the [head](Head) that has this first word, and publishes both, as
-    /// [`RingWriter::publish`] does, if there is room for all of it; true if so.
+    /// Writes a record: a [header](RecordHeader) with this first word, and its body. Publishes
+    /// both, as [`RingWriter::publish`] does. Returns false and writes nothing if there is no room
+    /// for all of it.
     pub fn write_record(&mut self, region: &Region, first_word: u64, body: Src<'_>) -> bool {
         let wanted = HEADER_BYTES + body.len();
         let ring = self.route.ring(region);
@@ -168,12 +170,12 @@ impl RingWriter {
         self.published = self.position;
         write_header(&ring, start, first_word, body.len() as u64);
         write_body(&ring, start + HEADER_BYTES as u64, body);
-        // What is in one cache line is stored at once: whoever looks at it takes it away between
+        // Store all parts of this cache line together: a polling reader takes the line away between
         // two stores.
         ring.writer_cursor.inline_copy.publish(start, first_word, body);
         self.has_inline_copy = true;
-        // With the stores before it, at once: a reader that looks would take the line away before
-        // an exchange.
+        // A release store, together with the stores before it: before an exchange, a polling reader
+        // would take the line away.
         ring.writer_cursor.position.store(self.position, Ordering::Release);
         if is_short {
             self.is_after_short = true;
@@ -183,11 +185,11 @@ impl RingWriter {
         true
     }
 
-    /// After a body of this length: asks for the lines that another one would be put to. They were
-    /// with the reader's core when they were used last, and come while whoever has put a body waits
+    /// Prefetches the lines of the next record, after a record with a body of this length. The
+    /// reader's core had these lines when they were last used. They arrive while the sender waits
     /// for an answer.
     pub fn prefetch_next(&self, region: &Region, len: usize) {
-        // Most are short, and need not know where the ring is.
+        // Most bodies are short; then the ring's address is not needed.
         if self.is_after_short {
             return;
         }
@@ -197,9 +199,9 @@ impl RingWriter {
         }
     }
 
-    /// Where another body of this length goes with its head, up to the end of the ring. Nothing
-    /// where bodies go back to its beginning, whose lines the reader is about to read, nor where
-    /// there are more lines than come in time.
+    /// Returns the range of the next record with a body of this length, up to the end of the ring.
+    /// The range is empty if such bodies go back to the beginning of the ring, whose lines the
+    /// reader is about to read. It is also empty if the body has more lines than arrive in time.
     pub(super) fn next_record_range<'a>(&self, ring: &ByteRing<'a>, len: usize) -> Dst<'a> {
         let turn = ring.rewind;
         let is_long_body = turn.long_body_offset.is_some()
@@ -210,8 +212,7 @@ impl RingWriter {
         ring.bytes.slice(start, wanted.min(straight))
     }
 
-    /// Goes on where the last body ended that was not short, if there is such a place and
-    /// everything is read.
+    /// Continues after the last long body, if the ring has a long-body area and all bytes are read.
     fn resume_long_bodies(&mut self, ring: &ByteRing<'_>) {
         let Some(least) = ring.rewind.long_body_offset else { return };
         if self.published != self.position
@@ -227,7 +228,8 @@ impl RingWriter {
         self.is_after_short = false;
     }
 
-    /// Goes on at the beginning of the ring, if that is worth it and everything is read.
+    /// Continues at the beginning of the ring, if the rewind policy asks for it and all bytes are
+    /// read.
     fn rewind(&mut self, ring: &ByteRing<'_>) {
         let (start, straight) = locate(ring.bytes, self.position);
         if (start as u64) < ring.rewind.rewind_after || self.published != self.position {
@@ -238,37 +240,37 @@ impl RingWriter {
         }
     }
 
-    /// Goes on so many bytes ahead, where everything is read.
+    /// Skips this number of bytes. All bytes before are read.
     fn skip_ahead(&mut self, ring: &ByteRing<'_>, skipped: usize) {
         self.position += skipped as u64;
         (self.published, self.read_position) = (self.position, self.position);
         ring.writer_cursor.rewind_or_drained.store(self.position, Ordering::Relaxed);
     }
 
-    /// Makes sure that there is memory behind what is written next.
+    /// Ensures that the ring has memory for the next `len` bytes.
     fn reserve(&mut self, region: &Region, ring: &ByteRing<'_>, len: usize) -> Result<()> {
         if self.reserved < ring.bytes.len() {
             let (start, straight) = locate(ring.bytes, self.position);
-            // What goes on at the beginning has been there before.
+            // The part at the beginning of the ring was reserved before the first wrap.
             let end = start + len.min(straight);
             self.reserved = region.reserve_ring(ring, self.reserved, end)?;
         }
         Ok(())
     }
 
-    /// Everything before this is written.
+    /// Returns the write position.
     #[cfg(test)]
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many bytes the reader has not been shown.
+    /// Returns the number of bytes that are written but not published.
     pub fn unpublished_bytes(&self) -> usize {
         usize::try_from(self.position - self.published).unwrap_or(usize::MAX)
     }
 
-    /// Shows the reader what was written; false where that is nothing new. The caller then puts a
-    /// `fence(SeqCst)` and rings for the reader.
+    /// Publishes the written bytes to the reader. Returns false if there is nothing new. The caller
+    /// then executes `fence(SeqCst)` and wakes the reader.
     pub fn publish(&mut self, region: &Region) -> bool {
         if self.published == self.position {
             return false;
@@ -279,7 +281,7 @@ impl RingWriter {
         true
     }
 
-    /// Asks to be rung for once there is room; true where there is some already.
+    /// Requests a wakeup once there is room. Returns true if there is room already.
     ///
     /// # Errors
     /// As [`RingWriter::write`].
@@ -291,14 +293,15 @@ impl RingWriter {
         Ok(self.free_bytes(&ring)? > 0)
     }
 
-    /// Whether the reader has read everything, and has said so.
+    /// Returns whether the reader has read all bytes and published that.
     pub fn is_drained(&mut self, region: &Region) -> bool {
         let ring = self.route.ring(region);
         self.refresh(&ring);
         self.read_position == self.position
     }
 
-    /// Looks how far the reader has come, which may not have told all that is known of it.
+    /// Loads the reader's position. The known position is kept if it is greater than the loaded
+    /// one, since a rewind may have moved it ahead.
     fn refresh(&mut self, ring: &ByteRing<'_>) {
         self.read_position =
             self.read_position.max(ring.reader_cursor.position.load(Ordering::Acquire));
@@ -312,14 +315,14 @@ impl RingWriter {
     }
 }
 
-/// The bytes of all parts.
+/// Returns the number of bytes of all parts.
 fn total_len(parts: &[Src<'_>]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
 
-/// In how many pieces a whole that is put is shown, and how long each is at least: a reader that is
-/// close behind takes lines away that the writer is about to write (messages of 8 KiB took a fifth
-/// longer in pieces of 2 KiB).
+/// The maximum number of pieces in which a body is published, and the minimum size of a piece. A
+/// reader that is close behind takes away cache lines that the writer is about to write. (Messages
+/// of 8 KiB took 20 % longer in pieces of 2 KiB.)
 const MAX_PIECES: usize = 8;
 const MIN_PIECE_BYTES: usize = 8 << 10;
 
@@ -329,7 +332,7 @@ fn split_pieces(whole: Src<'_>) -> impl Iterator<Item = Src<'_>> {
     starts.map(move |start| whole.slice(start, (whole.len() - start).min(most)))
 }
 
-/// Puts a head.
+/// Writes the header of a record.
 fn write_header(ring: &ByteRing<'_>, start: u64, first_word: u64, len: u64) {
     let (at, straight) = locate(ring.bytes, start);
     if straight >= HEADER_BYTES {
@@ -348,13 +351,13 @@ fn write_header(ring: &ByteRing<'_>, start: u64, first_word: u64, len: u64) {
     );
 }
 
-/// Puts a body; a reader that looks takes one piece while the next is put.
+/// Writes the body of a record. A polling reader takes one piece while the writer writes the next.
 fn write_body(ring: &ByteRing<'_>, start: u64, body: Src<'_>) {
     let mut stager = Stager::for_total(body.len());
     split_pieces(body).fold(start, |place, piece| {
         copy_in(&mut stager, ring.bytes, place, piece);
         let end = place + piece.len() as u64;
-        // The last one is shown by whoever has put the whole.
+        // The caller publishes the last piece, together with the whole record.
         if end - start < body.len() as u64 {
             ring.writer_cursor.position.store(end, Ordering::Release);
         }

@@ -1,6 +1,6 @@
-//! The heartbeat of a rank among the processes of its host: its service thread beats for it,
-//! watches the pulses of the others, and says what its process is doing. A rank that stands still
-//! fails the domain.
+//! The heartbeat of a rank among the processes of its host. The service thread increments this
+//! rank's heartbeat, monitors the heartbeats of the peers, and publishes this process's activity.
+//! If a peer's heartbeat stops, the domain fails.
 
 use super::{ShmDomainShared, liveness_socket};
 use crate::base::error::{Error, ErrorKind, RankFault, Result};
@@ -12,28 +12,28 @@ use crate::wait::service::{self, Alarm, AlarmHandler};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What beats for a rank.
+/// The alarm handler for one rank's heartbeat and monitor.
 #[derive(Debug)]
 struct RankHeartbeat {
     shared: Weak<ShmDomainShared>,
     monitor: Mutex<HeartbeatMonitor>,
 }
 
-/// Begins to beat, and to watch.
+/// Starts the heartbeat and the monitor.
 pub(super) fn start(shared: &Arc<ShmDomainShared>, rhythm: HeartbeatTiming) -> Result<()> {
-    // At once, so that the others watch this rank from now on.
+    // Beat immediately, so that the peers watch this rank from now on.
     shared.region.heartbeat(shared.rank).beat();
     let now = Instant::now();
     let monitor = Mutex::new(HeartbeatMonitor::new(rhythm, shared.peers.len(), now));
     let alarm =
         service::alarm(Arc::new(RankHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
-    // There before its time comes, since that is when it is set again.
+    // Store the alarm before it fires, because the handler sets it again.
     lock(&shared.heartbeat_alarm).insert(alarm).set(Some(now));
     Ok(())
 }
 
-/// Says what this process is doing, and wakes whoever has asked. On the service thread, which alone
-/// writes that.
+/// Publishes this process's activity and wakes all ranks of the domain, including the rank that has
+/// queried it. Called on the service thread, the only writer of the text.
 pub(super) fn publish_activity(shared: &ShmDomainShared) {
     let region = &shared.region;
     region.heartbeat(shared.rank).publish_activity(&shared.vitals.describe_activity(shared.group));
@@ -44,10 +44,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the beating.
+/// Stops the heartbeat.
 pub(super) fn stop(shared: &ShmDomainShared) {
     let alarm: Option<Alarm> = lock(&shared.heartbeat_alarm).take();
-    // Outside the lock, as that of the service thread is taken.
+    // Drop the alarm outside the lock, because the drop takes the service thread's lock.
     drop(alarm);
 }
 
@@ -76,7 +76,7 @@ impl AlarmHandler for RankHeartbeat {
     }
 }
 
-/// Fails the domain for those who are silent.
+/// Fails the domain because of silent ranks.
 fn fail_for_silence(shared: &ShmDomainShared, silent: &[(Rank, Duration)]) {
     let describe = |&(rank, silence): &(Rank, Duration)| {
         let pulse = shared.region.heartbeat(rank);

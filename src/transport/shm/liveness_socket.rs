@@ -1,11 +1,14 @@
-//! One socket to each other rank of the host. A rank that leaves in order says so in the region,
-//! where that cannot be refused; the end of file without it is a death. On the socket a rank is
-//! only knocked for: when another one leaves, when it listens (`SharedDomain::notify`), and when it
-//! is asked what it does. There is one knock at a time in each direction, which the region notes
-//! too, so that a socket is never full and many knocks cost one system call.
+//! The liveness sockets: one socket between each two ranks of a host.
 //!
-//! A process that forked without exec leaves its end open in the child, so the death of the process
-//! itself is watched too, where the kernel shows us the same process id that the peer has told.
+//! A rank that leaves in order sets its departure flag in the region, a store that cannot fail. An
+//! end of file without that flag is a death. On the socket itself, a rank only sends wake requests:
+//! when it leaves, when the peer listens (`SharedDomain::notify_listeners`), and when it queries
+//! the peer's activity. At most one wake request per direction is pending; the region records it.
+//! So a socket is never full, and many wake requests cost one system call.
+//!
+//! If a process has forked without exec, the child keeps the socket open after the process's death.
+//! So the process itself is watched too, by a pidfd, if the kernel reports the same process id for
+//! the peer as the peer has sent.
 
 use super::{ShmDomainShared, heartbeat_monitor};
 use crate::base::deadline::Deadline;
@@ -34,7 +37,7 @@ pub(super) struct LivenessSocket {
     peer: Rank,
 }
 
-/// The death of a peer's process, as the kernel reports it.
+/// The handler for the exit of a peer's process, as the kernel reports it.
 #[derive(Debug)]
 struct ProcessExitHandler {
     socket: Arc<LivenessSocket>,
@@ -42,7 +45,7 @@ struct ProcessExitHandler {
 }
 
 impl LivenessSocket {
-    /// Those to all other ranks.
+    /// Returns the liveness sockets to all other ranks.
     pub(super) fn for_all_peers(shared: &Arc<ShmDomainShared>) -> impl Iterator<Item = Arc<Self>> {
         let others = (0..shared.peers.len()).filter(|&peer| peer != shared.rank);
         others.map(|peer| Arc::new(Self { shared: Arc::clone(shared), peer }))
@@ -52,13 +55,13 @@ impl LivenessSocket {
         self.shared.stream(self.peer)
     }
 
-    /// Something to watch that ends with the peer's process, where that is possible.
+    /// Returns a handler for the exit of the peer's process, if the kernel can report it.
     pub(super) fn exit_handler(self: &Arc<Self>) -> Option<Arc<dyn DescriptorHandler>> {
         let process = verified_process(self.stream(), self.shared.peers[self.peer].pid)?;
         Some(Arc::new(ProcessExitHandler { socket: Arc::clone(self), process }))
     }
 
-    /// Reads what the peer has said so far; true once nothing more can come.
+    /// Reads the pending wake requests of the peer. Returns true once the peer can send no more.
     fn handle_input(&self) -> bool {
         let shared = &self.shared;
         let mut bytes = [0; 16];
@@ -66,7 +69,8 @@ impl LivenessSocket {
             match unix::receive(self.stream(), &mut bytes) {
                 Ok((0, _)) => return true,
                 Ok(_) => {
-                    // First: whoever knocks after this knocks again.
+                    // Answer first: a peer that has more to report after this sends another wake
+                    // request.
                     shared.region.finish_wake_request(self.peer, shared.rank);
                     if shared.region.heartbeat(shared.rank).take_activity_request() {
                         heartbeat_monitor::publish_activity(shared);
@@ -80,7 +84,7 @@ impl LivenessSocket {
         }
     }
 
-    /// Takes note if the peer has left in order; true if it has.
+    /// Records whether the peer has left in order. Returns true if it has.
     fn check_departure(&self) -> bool {
         let shared = &self.shared;
         if !shared.region.has_left(self.peer) {
@@ -93,7 +97,7 @@ impl LivenessSocket {
         true
     }
 
-    /// The peer can say nothing more: it has left, or it has died.
+    /// Handles the end of the socket: the peer has left, or it has died.
     fn handle_end(&self) {
         let shared = &self.shared;
         if self.check_departure() {
@@ -108,8 +112,8 @@ impl LivenessSocket {
     }
 }
 
-/// The process at the other end of a connection, where the kernel shows us the same id that it has
-/// told.
+/// Returns the process at the other end of a connection, if the kernel reports the process id that
+/// the peer has sent.
 fn verified_process(stream: &UnixStream, reported_pid: u32) -> Option<PidFd> {
     let (kernel_pid, _) = unix::peer_credentials(stream).ok()?;
     if kernel_pid != reported_pid || reported_pid == host::pid() {
@@ -118,22 +122,23 @@ fn verified_process(stream: &UnixStream, reported_pid: u32) -> Option<PidFd> {
     PidFd::open(i32::try_from(reported_pid).ok()?).ok()
 }
 
-/// Whether the kernel reports that the process at the other end of a connection is stopped.
+/// Returns whether the kernel reports that the process at the other end of a connection is stopped.
 pub(super) fn is_stopped(stream: &UnixStream, reported_pid: u32) -> bool {
     verified_process(stream, reported_pid).is_some() && process_status::is_stopped(reported_pid)
 }
 
-/// How long after its sockets a process itself ends.
+/// The time within which a process exits after its sockets have closed.
 const PROCESS_EXIT_DELAY: Duration = Duration::from_millis(100);
 
-/// Whether a connection ended since the process at its other end did, as far as the kernel tells.
+/// Returns whether a connection ended because the process at its other end exited, as far as the
+/// kernel reports it.
 pub(super) fn ended_with_process(stream: &UnixStream, reported_pid: u32) -> bool {
     match verified_process(stream, reported_pid) {
         Some(process) => {
             let limit = Deadline::after(PROCESS_EXIT_DELAY);
             io::ready_within(process.as_fd(), Interest::READ, &limit).unwrap_or(false)
         }
-        // It has been waited for already, or cannot be seen.
+        // The process has already been reaped, or is not visible in this PID namespace.
         None => {
             unix::peer_credentials(stream).is_ok_and(|(seen, _)| seen == reported_pid)
                 && process_status::is_gone(reported_pid, None)
@@ -141,7 +146,7 @@ pub(super) fn ended_with_process(stream: &UnixStream, reported_pid: u32) -> bool
     }
 }
 
-/// Tells the other ranks that this one leaves in order.
+/// Announces to the other ranks that this rank leaves in order.
 pub(super) fn announce_departure(shared: &ShmDomainShared) {
     if shared.region.has_left(shared.rank) {
         return;
@@ -157,7 +162,8 @@ pub(super) fn notify(shared: &ShmDomainShared, rank: Rank) {
     if rank == shared.rank {
         shared.listeners.notify_all();
     } else if shared.region.begin_wake_request(shared.rank, rank) {
-        // A peer that is gone does not need it, and there is room for the one knock that waits.
+        // A failed send is ignored: a peer that is gone needs no request, and the socket has room
+        // for the one pending request.
         drop(unix::send(shared.stream(rank), &[NOTIFY], None));
     }
 }
@@ -182,7 +188,7 @@ impl DescriptorHandler for ProcessExitHandler {
     }
 
     fn on_readable(&self) -> WatchAction {
-        // What it said before it died counts.
+        // The requests that the peer sent before its death still count.
         self.socket.handle_input();
         self.socket.handle_end();
         WatchAction::Done
@@ -201,7 +207,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::AtomicU64;
 
-    /// Two ranks that are threads.
+    /// Creates two ranks that are threads.
     fn pair() -> (ShmDomain, ShmDomain) {
         let meetings = [0, 1].map(|_| ShmListener::listen().unwrap());
         let name = |rank| PeerName { rank, pid: host::pid(), host: "here".into() };
@@ -229,7 +235,7 @@ mod tests {
         })
     }
 
-    /// Holds the service thread up while somebody has the lock.
+    /// A listener that blocks the service thread while the test holds the lock.
     #[derive(Debug, Default)]
     struct Slow(Mutex<()>, AtomicU64);
 
@@ -247,7 +253,7 @@ mod tests {
         let listener: Arc<dyn DoorbellListener> = slow.clone();
         stayer.add_listener(Arc::downgrade(&listener));
         let held = slow.0.lock().unwrap();
-        // More than a socket holds.
+        // Send more notifications than a socket holds.
         (0..5000).for_each(|_| leaver.notify_listeners(1));
         drop(leaver);
         drop(held);

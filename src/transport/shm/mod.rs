@@ -1,9 +1,10 @@
 //! Ranks that are processes of one host: [`SharedDomain`] over one anonymous segment.
 //!
-//! The lowest rank makes the segment and passes its descriptor over Unix sockets; the same sockets
-//! stay open as *lifelines*, one between every two ranks, whose end of file is how a death is
-//! noticed; a rank that is merely stopped is noticed by its [`heartbeat_monitor`]. Nothing has a
-//! name in any file system, so nothing is left behind.
+//! The lowest rank creates the segment and passes its descriptor to the other ranks over Unix
+//! sockets ([`segment_setup`]). The sockets stay open as *liveness sockets*, one between each two
+//! ranks: an end of file shows the death of the peer ([`liveness_socket`]). The
+//! [`heartbeat_monitor`] detects a rank that is only stopped. No object has a name in a file
+//! system, so no file is left behind.
 
 mod heartbeat_monitor;
 mod liveness_socket;
@@ -26,7 +27,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-// SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new one is
+// SAFETY: a segment is a mapping of whole pages that lives as long as the value; a new segment is
 // zeroed.
 #[allow(unsafe_code, reason = "vouches for the mapping")]
 unsafe impl RegionBacking for Segment {
@@ -43,7 +44,7 @@ unsafe impl RegionBacking for Segment {
     }
 }
 
-/// What the calling thread and the service thread share.
+/// The state that the calling thread and the service thread share.
 #[derive(Debug)]
 struct ShmDomainShared {
     group: GroupId,
@@ -52,24 +53,24 @@ struct ShmDomainShared {
     peers: Arc<[PeerName]>,
     wait_policy: WaitPolicy,
     has_left: Vec<AtomicBool>,
-    /// The connection to each other rank, in order.
+    /// The connections to all other ranks, in rank order.
     streams: Box<[UnixStream]>,
     listeners: DoorbellListeners,
     vitals: HeartbeatConfig,
-    /// Present while this rank beats.
+    /// The alarm of the heartbeat; present while this rank beats.
     heartbeat_alarm: Mutex<Option<Alarm>>,
 }
 
-/// One process's membership.
+/// One process's membership in a domain.
 #[derive(Debug)]
 pub struct ShmDomain {
     shared: Arc<ShmDomainShared>,
-    /// Ended before the lifelines close.
+    /// The descriptor watches. They end before the liveness sockets close.
     watches: Mutex<Vec<DescriptorWatch>>,
 }
 
 impl ShmDomain {
-    /// Takes its place on the region; `streams` has the connection to every other rank.
+    /// Creates the membership on the region. `streams` has the connection to every other rank.
     fn new(
         region: Region,
         party: &ShmJoinConfig<'_>,
@@ -106,7 +107,7 @@ impl ShmDomain {
                 watches.push(service::watch(death)?);
             }
         }
-        // From here on, dropping it leaves.
+        // From here on, dropping `domain` leaves the domain.
         let domain = Self { shared, watches: Mutex::new(watches) };
         if let Some(rhythm) = vitals.timing {
             heartbeat_monitor::start(&domain.shared, rhythm)?;
@@ -116,7 +117,7 @@ impl ShmDomain {
 }
 
 impl ShmDomainShared {
-    /// The connection to another rank.
+    /// Returns the connection to another rank.
     fn stream(&self, peer: Rank) -> &UnixStream {
         &self.streams[peer - usize::from(peer > self.rank)]
     }
@@ -170,7 +171,7 @@ impl SharedDomain for ShmDomainShared {
         let all_answered = || ranks.iter().zip(&asked).all(has_answered).then_some(());
         let (bell, limit) =
             (self.region.doorbell(self.rank), Deadline::after(heartbeat::ACTIVITY_QUERY_TIMEOUT));
-        // Who has answered until then has answered.
+        // The outcome of the wait does not matter: the answers so far are evaluated below.
         drop(wait_until(bell, WaitPolicy::SLEEP_SOON, &limit, || self.failure(), all_answered));
         let answers = ranks.iter().zip(&asked);
         answers.map(|it| has_answered(it).then(|| self.last_activity(*it.0))).collect()
@@ -227,7 +228,7 @@ impl SharedDomain for ShmDomain {
         heartbeat_monitor::stop(&self.shared);
         let watches =
             std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner));
-        // Outside the lock: what is watched has a lock of its own.
+        // Drop the watches outside the lock: a watch has a lock of its own.
         drop(watches);
     }
 }

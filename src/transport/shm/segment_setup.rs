@@ -1,10 +1,15 @@
-//! How the processes of one host come to share a segment.
+//! The setup of the shared segment among the processes of one host.
 //!
-//! Every rank listens on an abstract Unix socket whose random name it has published. Each rank
-//! connects to all lower ones and says who it is; the connections become the lifelines. The lowest
-//! rank then makes the segment and sends its descriptor with a mark in it; each member maps it,
-//! reads the mark, leaves its own, and says so; the maker reads that mark. Only what both have read
-//! counts as shared.
+//! 1. Every rank listens on an abstract Unix socket with a random name, which it has published.
+//! 2. Each rank connects to all lower ranks and sends its hello. These connections become the
+//!    liveness sockets.
+//! 3. The lowest rank (the creator) creates the segment, writes its presence mark in it, and sends
+//!    the descriptor to all members.
+//! 4. Each member maps the segment, checks the creator's mark, writes its own mark, and sends a
+//!    confirmation.
+//! 5. The creator checks the mark of each member.
+//!
+//! A segment counts as shared only if the creator and the member have both read the other's mark.
 
 use super::{ShmDomain, liveness_socket};
 use crate::base::deadline::Deadline;
@@ -22,7 +27,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the names of sockets begin with.
+/// The prefix of all socket names.
 const SOCKET_NAME_PREFIX: &str = "libdist-";
 
 const MAGIC: [u8; 8] = *b"libdist1";
@@ -30,47 +35,47 @@ const HELLO_BYTES: usize = 8 + 16 + 16 + 4;
 const SEGMENT: u8 = b'S';
 const MAPPED: u8 = b'M';
 
-/// How long somebody who has connected may take to say who it is.
+/// The time in which a new connection must send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait in one go before asking whether the others still try.
+/// The time between two checks whether the setup was cancelled.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is known of one rank of the host before they meet.
+/// The published data of one rank of the host.
 #[derive(Clone, Debug)]
 pub struct ShmMember {
     /// The name of its socket.
     pub socket: String,
-    /// The nonce that it published.
+    /// The nonce that it has published.
     pub nonce: Nonce,
 }
 
-/// A socket on which the other ranks of the host find this one.
+/// The socket to which the other ranks of the host connect.
 #[derive(Debug)]
 pub struct ShmListener {
     listener: UnixListener,
     name: String,
 }
 
-/// Who meets whom.
+/// The parameters of a join.
 #[derive(Debug)]
 pub struct ShmJoinConfig<'a> {
-    /// The group.
+    /// The id of the group.
     pub group: GroupId,
-    /// Who the ranks of the host are, in order.
+    /// The names of the ranks of the host, in order.
     pub peers: &'a Arc<[PeerName]>,
-    /// How they are found.
+    /// The sockets and nonces of these ranks.
     pub members: &'a [ShmMember],
-    /// This process's position among them.
+    /// The position of this process among them.
     pub me: Rank,
-    /// When they must have met.
+    /// The deadline of the setup.
     pub deadline: &'a Deadline,
-    /// What they tell of themselves from then on.
+    /// The heartbeat configuration of the ranks.
     pub vitals: HeartbeatConfig,
 }
 
 impl ShmListener {
-    /// Listens under a fresh name.
+    /// Listens on a socket with a new random name.
     ///
     /// # Errors
     /// `System`.
@@ -79,32 +84,32 @@ impl ShmListener {
         Ok(Self { listener: unix::listen(&name)?, name })
     }
 
-    /// The name of the socket with this nonce.
+    /// Returns the name of the socket with this nonce.
     pub fn socket_name(nonce: Nonce) -> String {
         format!("{SOCKET_NAME_PREFIX}{nonce}")
     }
 
-    /// The nonce in the name of a socket.
+    /// Returns the nonce in the name of a socket.
     pub fn nonce_in_name(name: &str) -> Option<Nonce> {
         Nonce::parse(name.strip_prefix(SOCKET_NAME_PREFIX)?)
     }
 
-    /// The name to publish.
+    /// Returns the name to publish.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The socket, for those who look for this rank later.
+    /// Returns the listening socket, for ranks that connect to this rank later.
     pub fn into_listener(self) -> UnixListener {
         self.listener
     }
 
-    /// Meets the other members and shares a segment with them. `cancelled` is asked now and then
-    /// whether there is a reason not to wait any longer.
+    /// Connects to the other members and shares a segment with them. `cancelled` is polled
+    /// periodically; returning an error cancels the wait.
     ///
     /// # Errors
-    /// That reason; `Connection` or `Timeout` naming the member that could not be reached,
-    /// `OutOfMemory`, `System`.
+    /// The error of `cancelled`; `Connection` or `Timeout` with the name of the member that could
+    /// not be reached; `OutOfMemory`, `System`.
     pub fn join(
         &self,
         party: &ShmJoinConfig<'_>,
@@ -163,7 +168,7 @@ impl ShmJoinConfig<'_> {
                 Ok(stream) => return Ok(stream),
                 Err(cause) => cause,
             };
-            // A full queue of connections empties as the peer accepts them.
+            // The queue of the peer's socket is full. It empties as the peer accepts connections.
             if cause.kind() != Io::WouldBlock || self.deadline.has_passed() {
                 let who = self.name(rank);
                 let what = format!("cannot reach {who} through its Unix socket");
@@ -173,7 +178,7 @@ impl ShmJoinConfig<'_> {
         }
     }
 
-    /// Accepts a connection from every higher rank. Whoever is none of them is dropped.
+    /// Accepts a connection from every higher rank. Drops connections from any other process.
     fn accept_higher(
         &self,
         listener: &UnixListener,
@@ -207,7 +212,7 @@ impl ShmJoinConfig<'_> {
         Ok(streams)
     }
 
-    /// Reads who has connected.
+    /// Reads the hello of a connection and returns the rank that sent it.
     fn read_hello(&self, stream: &UnixStream) -> Result<Rank> {
         let (_, uid) = unix::peer_credentials(stream)?;
         if uid != host::uid() && uid != 0 {
@@ -230,7 +235,7 @@ impl ShmJoinConfig<'_> {
         }
     }
 
-    /// The maker's part: sends the descriptor to all, then reads everybody's mark.
+    /// The creator's part: sends the descriptor to all members, and then checks their marks.
     fn send_segment(
         &self,
         region: &Region,
@@ -258,7 +263,7 @@ impl ShmJoinConfig<'_> {
         Ok(())
     }
 
-    /// A member's part, first half: takes the segment from the maker.
+    /// The first half of a member's part: receives the segment from the creator.
     fn receive_segment(&self, streams: &[(Rank, UnixStream)], len: usize) -> Result<Segment> {
         let stream = creator_stream(streams)?;
         let what = "waiting for its segment";
@@ -267,7 +272,7 @@ impl ShmJoinConfig<'_> {
         Segment::open(descriptor, len).context(|| format!("the segment of {}", self.name(0)))
     }
 
-    /// A member's part, second half: reads the maker's mark and leaves its own.
+    /// The second half of a member's part: checks the creator's mark and writes the own mark.
     fn confirm_mapping(&self, region: &Region, streams: &[(Rank, UnixStream)]) -> Result<()> {
         self.check_presence_mark(region, 0)?;
         region.write_presence_nonce(self.me, presence_mark(&self.members[self.me]));
@@ -276,8 +281,8 @@ impl ShmJoinConfig<'_> {
             .map_err(|error| self.connection_error(0, stream, "answering it", error))
     }
 
-    /// Why nothing more comes from a member: it died, or, as far as is known, has ended the
-    /// connection.
+    /// Returns the error for an ended connection to a member: the member died, or, as far as known,
+    /// closed the connection.
     fn connection_error(&self, rank: Rank, stream: &UnixStream, step: &str, error: Error) -> Error {
         let name = self.name(rank);
         let has_closed = error.kind() == ErrorKind::Connection;
@@ -303,7 +308,7 @@ fn creator_stream(streams: &[(Rank, UnixStream)]) -> Result<&UnixStream> {
     stream.ok_or_else(|| Error::internal("no connection to the maker of the segment"))
 }
 
-/// A member's nonce as two words.
+/// Returns a member's nonce as two words.
 fn presence_mark(member: &ShmMember) -> [u64; 2] {
     let word = |from: usize| {
         let bytes = &member.nonce.0[from..from + 8];
@@ -325,8 +330,8 @@ mod tests {
     const HELLO: &str = "DIST_TEST_HELLO";
     const HELLO_SENT: u8 = 1;
 
-    /// The second of two members, in a process of its own: says who it is, and leaves without
-    /// having mapped anything.
+    /// The second of two members, in a process of its own. It sends its hello and exits without
+    /// mapping the segment.
     #[test]
     #[ignore = "the body of another process"]
     fn child_member_that_does_not_answer() {
@@ -334,7 +339,8 @@ mod tests {
             std::env::var(HELLO).unwrap().split(' ').map(|it| it.parse().unwrap()).collect();
         let mut stream = unix::connect(&std::env::var(SOCKET).unwrap()).unwrap();
         stream.set_nonblocking(false).unwrap();
-        // Until the first member knows it, until it may close the connection, and for ever.
+        // The child waits twice: until the first member knows its socket, and until it may close
+        // the connection. The third wait never ends.
         let wait = || std::io::stdin().read_exact(&mut [0]).unwrap();
         wait();
         stream.write_all(&hello).unwrap();
@@ -345,8 +351,8 @@ mod tests {
         wait();
     }
 
-    /// What the first of two members says when the other, being told how to begin, does as `act`
-    /// has it.
+    /// Returns the error of the first of two members. `act` controls the second member, which waits
+    /// for its instructions.
     fn error_of_first_member(act: impl FnOnce(&mut Child) + Send) -> Error {
         let meeting = ShmListener::listen().unwrap();
         let group = host::random_nonce().unwrap();

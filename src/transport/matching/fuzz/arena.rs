@@ -1,5 +1,5 @@
-//! Memory that outlives every message, with something between any two buffers, and what has become
-//! of the messages.
+//! The receive buffers of a fuzz run, with guard bytes between them, and the completions of its
+//! messages. The memory outlives every message.
 
 use super::SharedCompletion;
 use crate::base::buffer::Dst;
@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const BYTES: usize = 128 << 10;
 const GUARD: usize = 16;
-/// What lies in it before anything comes.
+/// The content of the memory before a message arrives.
 const UNTOUCHED: u8 = 0xee;
 
 thread_local! {
-    /// Made once, since it is lent for good.
+    /// Allocated once, because the engine may borrow it until the process exits.
     static MEMORY: OnceCell<Dst<'static>> = const { OnceCell::new() };
 }
 
-/// What is told when a message ends.
+/// The completion of a posted message.
 #[derive(Debug, Default)]
 pub(super) struct FuzzCompletion(Mutex<Option<Result<Delivery>>>);
 
@@ -37,7 +37,7 @@ impl Completion for FuzzCompletion {
 
 struct FuzzPosted {
     completion: SharedCompletion,
-    /// Where a receive writes.
+    /// The offset of a receive's buffer.
     start: usize,
     len: usize,
     is_over: bool,
@@ -45,7 +45,7 @@ struct FuzzPosted {
 
 pub(super) struct FuzzArena {
     memory: Dst<'static>,
-    /// What is to be in it, outside of buffers that are lent.
+    /// The expected content of the memory outside of borrowed buffers.
     expected: Vec<u8>,
     used: usize,
     posted: Vec<FuzzPosted>,
@@ -61,12 +61,12 @@ impl FuzzArena {
         Self { memory, expected: right, used: GUARD, posted: Vec::new(), count: 0 }
     }
 
-    /// How many messages were posted.
+    /// Returns the number of posted messages.
     pub(super) fn posted(&self) -> usize {
         self.count
     }
 
-    /// A buffer for a receive; `None` where there is no room.
+    /// Returns a buffer and a completion for a receive; `None` if there is no room.
     pub(super) fn post_receive(&mut self, len: usize) -> Option<(SharedCompletion, Dst<'static>)> {
         let start = self.used;
         if self.count >= super::MAX_POSTED || start + len + GUARD > BYTES {
@@ -76,7 +76,7 @@ impl FuzzArena {
         Some((self.add(start, len), self.memory.slice(start, len)))
     }
 
-    /// For a send, which writes nothing.
+    /// Returns a completion for a send, which writes no memory.
     pub(super) fn post_send(&mut self) -> SharedCompletion {
         self.add(0, 0)
     }
@@ -88,19 +88,19 @@ impl FuzzArena {
         done
     }
 
-    /// It was not posted after all, and nothing is told.
+    /// Forgets a message that was not posted after all; its completion is never called.
     pub(super) fn forget(&mut self, completion: &SharedCompletion) {
         self.posted.retain(|posted| !Arc::ptr_eq(&posted.completion, completion));
     }
 
-    /// Looks which messages have ended; what is in their buffers now must stay there.
+    /// Records the completed messages. The content of their buffers must not change any more.
     pub(super) fn record_completions(&mut self) {
         for posted in self.posted.iter_mut().filter(|posted| !posted.is_over) {
             let outcome_slot = posted.completion.0.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(outcome) = &*outcome_slot else { continue };
             posted.is_over = true;
-            // A failed receive may have got a part of its message, a successful one nothing behind
-            // it.
+            // A failed receive may have a part of its message. A successful receive has nothing
+            // after its message.
             let len = match outcome {
                 Ok(delivery) if posted.len > 0 => delivery.bytes,
                 _ => posted.len,
@@ -112,12 +112,13 @@ impl FuzzArena {
         }
     }
 
-    /// Everything has ended, and nothing was written where it must not be.
+    /// Checks that all messages have completed, and that no byte was written outside of their
+    /// buffers.
     pub(super) fn check_end(&self) {
         assert!(self.posted.iter().all(|posted| posted.is_over), "a message never ended");
         let mut now = vec![0; BYTES];
         Dst::from(now.as_mut_slice()).copy_from(self.memory.as_src());
-        // As a whole: a look at each byte would be most of what a run takes.
+        // Compare the memory as a whole: a check of each byte would take most of a run's time.
         assert!(now == self.expected, "something was written where it must not be");
     }
 }

@@ -1,11 +1,11 @@
-//! The entry point for the fuzz target `message_frames`: an engine whose peer sends anything, over
-//! streams or over rings in shared memory that the peer may spoil as it likes.
+//! The entry point of the fuzz target `message_frames`: an engine whose peer sends arbitrary bytes.
+//! The peer uses streams, or rings in shared memory that it may corrupt.
 //!
-//! A script's first byte chooses between the two, and how soon the memory is used again. Then come
-//! steps: what this rank posts, what the peer says and does, and when the engine looks. No threads:
-//! only the engine's state, not who attends.
+//! The first byte of a script selects streams or rings, and the reuse policy. Then steps follow:
+//! requests of this rank, frames and actions of the peer, and polls of the engine. The run has no
+//! threads: it covers only the engine's state, not progress ownership.
 //!
-//! Compiled for fuzzing and for tests alone; not a part of the library.
+//! Compiled only for fuzzing and for tests; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
 
 mod arena;
@@ -30,19 +30,20 @@ use peer::FuzzPeer;
 use std::sync::Arc;
 
 const PEER: Rank = 1;
-/// Sizes of messages on both sides of every limit: staged, straight, whole, offered.
+/// Message sizes on both sides of every limit: staging buffer, direct receive, eager, announced by
+/// an RTS.
 const SIZES: [usize; 8] = [0, 1, 5, 64, 300, 5000, 16 << 10, 17_000];
-/// What this rank sends.
+/// The bytes that this rank sends.
 static SEND_BYTES: [u8; 17_000] = [b's'; 17_000];
-/// What the peer sends without writing it out, at most.
+/// The maximum number of filler bytes that the peer sends.
 const MAX_FILL_BYTES: usize = 128 << 10;
-/// The most that this rank posts.
+/// The maximum number of messages that this rank posts.
 const MAX_POSTED: usize = 64;
 
 /// Runs a script.
 ///
 /// # Panics
-/// Where the engine does what it must never do.
+/// If the engine violates one of its invariants.
 pub fn frames(input: &[u8]) {
     let mut script = FuzzScript(input);
     let choice = script.next_byte().unwrap_or_default();
@@ -65,22 +66,22 @@ struct FuzzScene {
     peer: FuzzPeer,
     state: MatchingState,
     arena: FuzzArena,
-    /// Messages that probes took out of matching.
+    /// The messages that probes have removed from matching.
     probed: Vec<ProbedMessage>,
-    /// What is left of [`MAX_FILL_BYTES`].
+    /// The rest of [`MAX_FILL_BYTES`].
     fill_left: usize,
-    /// The group was failed by somebody else, or by time.
+    /// Whether another rank or an expired message has failed the group.
     is_failure_expected: bool,
 }
 
 impl FuzzScene {
-    /// Over rings in memory that is used again so soon, or over streams.
+    /// Creates a scene over rings with this reuse policy, or over streams.
     fn new(rings: Option<ReusePolicy>) -> Self {
         let peer = FuzzPeer::new(rings);
         let state = MatchingState::new(peer.domain(), peer.endpoint(), Nonce([7; 16]));
         let mut state = state.expect("a state of two ranks");
-        // The peer's process is this one, and what it says where it wants to have something is
-        // anything.
+        // The peer's process is this process, and the addresses in its split put requests are
+        // arbitrary.
         state.can_cma_write = false;
         let (arena, probed) = (FuzzArena::new(), Vec::new());
         Self { peer, state, arena, probed, fill_left: MAX_FILL_BYTES, is_failure_expected: false }
@@ -202,14 +203,14 @@ impl FuzzScene {
         }
     }
 
-    /// What the engine does before it lets go of its lock, and after.
+    /// Runs the steps of the engine before and after it releases its lock.
     fn complete_ended(&mut self) {
         self.state.flush_all();
         std::mem::take(&mut self.state.completed).into_iter().for_each(CompletedMessage::notify);
         self.arena.record_completions();
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants that hold at any time.
     fn check(&mut self) {
         self.check_received();
         if let Some(error) = &self.state.failure {
@@ -224,7 +225,7 @@ impl FuzzScene {
         let most = self.state.limits.held_bytes;
         assert!(link.held_cost + link.owed_credit <= most, "{} bytes are held", link.held_cost);
         assert!(link.used_credit <= most, "{} bytes are to be held", link.used_credit);
-        // For a message: an offer and its withdrawal, or a question and what came of it.
+        // Per message: an RTS and its cancellation, or a CTS and the frame that follows it.
         let bound = 3 * self.arena.posted() + 8;
         assert!(link.send_queue.len() <= bound, "{} frames wait", link.send_queue.len());
         let held = |message: &UnexpectedMessage| match &message.body {
@@ -245,7 +246,7 @@ impl FuzzScene {
         );
     }
 
-    /// What the engine says is frames.
+    /// Checks that the engine sends valid frames.
     fn check_received(&mut self) {
         let Some(received) = self.peer.received() else { return };
         while let Some(head) = received.first_chunk::<HEADER_BYTES>() {
@@ -268,7 +269,7 @@ fn deadline(choice: u8) -> Deadline {
     Deadline::after_ms(if choice & 0x80 == 0 { 3_600_000 } else { 0 })
 }
 
-/// A frame with values that mean something, mostly.
+/// Returns a frame whose values are mostly meaningful.
 fn arbitrary_frame(kind: u8, fields: u8, choice: u8, script: &mut FuzzScript<'_>) -> MessageFrame {
     let (tag, number) = (u32::from(fields % 4), u64::from(fields >> 2));
     let dtype = if choice & 0x40 == 0 { DataType::U8 } else { DataType::F32 };
@@ -314,7 +315,7 @@ fn arbitrary_frame(kind: u8, fields: u8, choice: u8, script: &mut FuzzScript<'_>
     }
 }
 
-/// What a completion is told as.
+/// The shared completion of a message.
 type SharedCompletion = Arc<FuzzCompletion>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The other rank: what it says, and what it does to the memory that it shares.
+//! The peer rank of a fuzz run: the bytes that it sends, and its accesses to shared memory.
 
 use super::super::rendezvous::cookie_words;
 use super::PEER;
@@ -18,16 +18,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// What the peer's process is recognised by, and what it lends.
+/// The process cookie and the exposed buffer of the peer.
 static COOKIE: Nonce = Nonce([9; 16]);
 static EXPOSED: [u8; 20_000] = [b'l'; 20_000];
 
-/// Where the peer's lent buffer lies.
+/// Returns the address of the peer's exposed buffer.
 pub(super) fn exposed_address() -> u64 {
     EXPOSED.as_ptr().addr() as u64
 }
 
-/// Either way to the peer.
+/// The peer, over rings or over streams.
 pub(super) struct FuzzPeer {
     domain: Arc<dyn SharedDomain>,
     streams: Option<Arc<FuzzStreams>>,
@@ -37,16 +37,16 @@ pub(super) struct FuzzPeer {
 
 /// The peer's ends of the rings.
 struct FuzzRings {
-    /// Its membership; gone when it has left.
+    /// Its domain membership; `None` after it has left.
     domain: Option<InprocDomain>,
     writer: RingWriter,
     reader: RingReader,
-    /// It has written positions of its own choosing.
+    /// Whether the peer has written arbitrary positions.
     is_corrupted: bool,
 }
 
 impl FuzzPeer {
-    /// Over rings in memory that is used again so soon, or over streams.
+    /// Creates a peer over rings with this reuse policy, or over streams.
     pub(super) fn new(rings: Option<ReusePolicy>) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let number = u128::from(GROUPS.fetch_add(1, Ordering::Relaxed));
@@ -94,7 +94,7 @@ impl FuzzPeer {
         }
     }
 
-    /// Takes up to so many bytes.
+    /// Receives up to `count` bytes.
     pub(super) fn receive_bytes(&mut self, count: usize) {
         if let Some(streams) = &self.streams {
             let mut inner = streams.inner();
@@ -111,7 +111,7 @@ impl FuzzPeer {
         }
     }
 
-    /// Writes anything over its positions.
+    /// Overwrites one of its positions with an arbitrary value.
     pub(super) fn corrupt_position(&mut self, which: u8, position: i64) {
         let Some(rings) = &mut self.rings else { return };
         rings.is_corrupted = true;
@@ -123,7 +123,7 @@ impl FuzzPeer {
         }
     }
 
-    /// Shows its mark, or lends a buffer.
+    /// Publishes its cookie, or exposes a buffer.
     pub(super) fn expose(&mut self, slot: u8, number: u8) {
         if self.rings.is_none() {
             return;
@@ -145,7 +145,8 @@ impl FuzzPeer {
         }
     }
 
-    /// What the engine has said and was not looked at; `None` where the peer has spoilt that.
+    /// Returns the bytes from the engine that have not been checked yet; `None` after the peer has
+    /// corrupted its ring.
     pub(super) fn received(&mut self) -> Option<&mut Vec<u8>> {
         if let Some(streams) = &self.streams {
             self.received.append(&mut streams.inner().outgoing);
@@ -155,7 +156,7 @@ impl FuzzPeer {
     }
 }
 
-/// Streams to and from the peer.
+/// The streams to and from the peer.
 #[derive(Debug)]
 struct FuzzStreams {
     names: [PeerName; 2],
@@ -165,7 +166,7 @@ struct FuzzStreams {
 #[derive(Debug, Default)]
 struct FuzzStreamState {
     incoming: Vec<u8>,
-    /// How much of it has been taken.
+    /// The number of incoming bytes that the engine has taken.
     taken: usize,
     outgoing: Vec<u8>,
     room: usize,

@@ -1,4 +1,4 @@
-//! Receives whose memory is made when they have a message.
+//! Receives whose buffer the engine allocates when a message matches.
 
 use super::test_ranks::{
     NODE_SPREADS, NodeSpread, allocating_receive, borrowed_buffer, create_ranks, leak_bytes,
@@ -9,7 +9,7 @@ use crate::base::error::ErrorKind;
 use crate::transport::matching::limits::HELD_OVERHEAD;
 use crate::transport::{Delivery, SendRequest};
 
-/// Empty, whole, and offered in one piece and in several.
+/// The message sizes: empty, eager, and announced by an RTS with one or several fragments.
 const SIZES: [usize; 6] = [0, 1, 16 << 10, 100_000, 300_000, 3 << 20];
 
 #[test]
@@ -59,13 +59,13 @@ fn message_above_max_bytes_stays_for_the_next_receive() {
 
 #[test]
 fn message_without_memory_stays_for_the_next_receive() {
-    // The sender claims more than any memory has, in a message that nobody can take; then it gives
-    // up.
+    // The sender claims more bytes than any memory has, so no receive can take the message. The
+    // send then times out.
     for spread in [NodeSpread::OneNode, NodeSpread::NodePerRank] {
         let members = create_ranks(spread, 2);
         for to in [1, 0] {
             let deadline = Deadline::after_ms(300);
-            // SAFETY: no byte is ever read, since no receive has room for any.
+            // SAFETY: no byte is ever read, since no receive has room for any byte.
             #[allow(unsafe_code, reason = "a view that is longer than any memory")]
             let bytes = unsafe {
                 crate::base::buffer::Src::new(
@@ -83,12 +83,12 @@ fn message_without_memory_stays_for_the_next_receive() {
                 assert!(message.contains("rank 0") && message.contains("tag 3"), "{message}");
             }
             assert_eq!(sent.error().0, ErrorKind::Timeout);
-            // Nothing else was harmed.
+            // Other messages still work.
             let receive =
                 || members[to].post_receive(allocating_receive(Some(0), Some(3), usize::MAX));
             let mut next = receive();
             members[0].post_send(send_request(to, 3, test_payload(5, 50_000)));
-            // The news that the sender has given up may still be on its way.
+            // The frame that cancels the RTS may still be in transit.
             while let Err(error) = next.wait() {
                 assert_eq!(error.kind(), ErrorKind::OutOfMemory);
                 next = receive();
@@ -111,7 +111,7 @@ fn receive_reallocates_after_a_withdrawn_message() {
         assert_eq!(receive.wait().unwrap().bytes, 20, "{spread:?}");
         assert_eq!(receive.allocated_bytes(), test_payload(7, 20));
         sent.wait().unwrap();
-        // One that lends its memory is as before.
+        // A receive that borrows the caller's memory is not affected.
         let message = receive_request(Some(0), Some(1), 20);
         let receive = members[1].post_receive(message);
         members[0].send(1, 1, test_payload(8, 20)).unwrap();

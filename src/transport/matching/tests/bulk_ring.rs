@@ -1,5 +1,5 @@
-//! Long messages in lanes: one receiver at a time, none kept waiting by another, and none that
-//! waits for a sender in vain.
+//! Long messages in bulk rings. A bulk ring serves one receiver at a time. No receiver blocks
+//! another, and no receiver waits for a silent sender.
 
 use super::test_ranks::{
     NodeSpread, TestCompletion, TestRank, borrowed_buffer, create_ranks, progress_until,
@@ -24,7 +24,7 @@ fn stalled_receiver_does_not_block_other_receivers() {
     [1, 2].iter().for_each(|&rank: &Rank| deny_cma(&members[rank], 0));
     let stuck = receive_request(Some(0), Some(1), LONG);
     let sent = members[0].post_send(send_request(1, 1, test_payload(1, LONG)));
-    // Rank 1 asks for its message and stands still.
+    // Rank 1 requests its message and then stops.
     let got = Arc::new(TestCompletion::default());
     let mut stopped_rank = members[1].engine.core().unwrap().lock();
     stopped_rank.state.receive(stuck, got.clone()).unwrap();
@@ -44,7 +44,7 @@ fn stalled_receiver_does_not_block_other_receivers() {
     assert_eq!(got.wait().unwrap().bytes, LONG);
     assert_eq!(read_bytes(borrowed_buffer(&stuck)), test_payload(1, LONG));
     [sent, sent_too].iter().for_each(|sent| assert!(sent.wait().is_ok()));
-    // The lane is free again.
+    // The bulk ring is free again.
     let again = receive_request(Some(0), Some(1), LONG);
     let (sent, got) = (
         members[0].post_send(send_request(2, 1, test_payload(3, LONG))),
@@ -55,8 +55,8 @@ fn stalled_receiver_does_not_block_other_receivers() {
     assert_eq!(with_state(&members[0], |state| state.bulk_ring_peer), Some(2));
 }
 
-/// A sender that waits, and looks or not, and a receiver that waits: whether that may read the
-/// sender's memory at all.
+/// Posts a send whose caller waits, and a receive whose caller waits. Returns whether the receiver
+/// may read the sender's memory by CMA.
 fn post_rts_and_receive(
     members: &[TestRank],
     message: ReceiveRequest,
@@ -94,12 +94,12 @@ fn buffer_of_a_silent_sender_is_read_by_cma() {
     let message = receive_request(Some(0), Some(1), LONG);
     let (sent, got, may_read) = post_rts_and_receive(&members, message, Duration::ZERO);
     if may_read {
-        // It does nothing at all.
+        // The sender does nothing at all.
         let stopped_rank = members[0].engine.core().unwrap().lock();
         progress_until(&[&members[1]], || got.get().is_some());
         assert_eq!(stopped_rank.state.bulk_ring_peer, None);
     }
-    // The question comes too late, and is followed by the news that the message has been taken.
+    // The CTS arrives too late; the FIN follows it.
     progress_until(&[&members[0], &members[1]], || sent.get().is_some() && got.get().is_some());
     assert_eq!(sent.wait().unwrap(), Delivery { peer: 1, tag: 1, bytes: LONG });
     assert_eq!(read_bytes(borrowed_buffer(&message)), test_payload(1, LONG));
@@ -111,7 +111,8 @@ fn sender_that_already_sends_is_not_read_by_cma() {
     let members = create_ranks(NodeSpread::OneSegment, 2);
     let message = receive_request(Some(0), Some(1), LONG);
     let (sent, got, _) = post_rts_and_receive(&members, message, Duration::from_millis(1));
-    // It has taken its buffer back and begun; the receiver's patience ends meanwhile.
+    // The sender has withdrawn its buffer and begun to send. During that time, the receiver's
+    // answer timeout passes.
     let stopped_rank = members[1].engine.core().unwrap().lock();
     with_state(&members[0], MatchingState::progress);
     std::thread::sleep(Duration::from_millis(2));
@@ -122,7 +123,7 @@ fn sender_that_already_sends_is_not_read_by_cma() {
     assert!(members[1].domain.failure().is_none());
 }
 
-/// Whether a message with tag 1 went without being posted.
+/// Returns whether a message with tag 1 was sent without being posted.
 fn try_send_immediate(from: &TestRank, to: Rank, body: Vec<u8>) -> bool {
     let message = send_request(to, 1, body);
     let (tag, dtype, bytes) = (Some(message.tag), message.dtype, message.bytes);
@@ -134,7 +135,7 @@ fn eager_message_uses_the_bulk_ring_if_rings_are_small() {
     let members = create_ranks(NodeSpread::OneNode, 8);
     let len = 100_000;
     let at_once = |to, seed| try_send_immediate(&members[1], to, test_payload(seed, len));
-    // It holds two, and serves nobody else until they are taken.
+    // The bulk ring holds two messages, and serves no other peer until the receiver has taken them.
     let stopped_rank = members[0].engine.core().unwrap().lock();
     assert!(at_once(0, 1) && at_once(0, 2));
     assert!(!at_once(0, 3) && !at_once(2, 4));
@@ -156,7 +157,7 @@ fn short_message_uses_the_ring_while_bulk_ring_is_busy() {
     let len = 5_000;
     let at_once = |to, seed| try_send_immediate(&members[1], to, test_payload(seed, len));
     let lane_user = || with_state(&members[1], |state| state.bulk_ring_peer);
-    // It reads nothing meanwhile.
+    // The receiver reads nothing during that time.
     let stopped_rank = members[0].engine.core().unwrap().lock();
     assert!(at_once(0, 1) && at_once(2, 2) && at_once(0, 3) && at_once(3, 4));
     assert_eq!(lane_user(), Some(0));
@@ -172,7 +173,7 @@ fn short_message_uses_the_ring_while_bulk_ring_is_busy() {
 #[test]
 fn sleeping_receiver_is_woken_for_header_and_bulk_body() {
     let members = create_ranks(NodeSpread::OneNode, 8);
-    // Rank 0 has gone to sleep, and neither its threads nor the service thread look.
+    // Rank 0 has gone to sleep; neither its threads nor the service thread poll.
     let stopped_rank = members[0].engine.core().unwrap().lock();
     let bell = members[0].domain.region().message_doorbell(0);
     bell.prepare_to_sleep();

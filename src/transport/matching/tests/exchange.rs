@@ -1,4 +1,4 @@
-//! Messages of all sizes arrive, attended or not, blocking nobody.
+//! Messages of all sizes arrive, with or without a waiting caller, and block no other message.
 
 use super::test_ranks::{
     NODE_SPREADS, NodeSpread, borrowed_buffer, create_ranks, read_bytes, receive_request,
@@ -94,7 +94,7 @@ fn held_bytes_are_bounded_and_all_messages_arrive() {
         let members = create_ranks(spread, 2);
         let message = |turn: u64| send_request(1, 3, test_payload(turn % 16, 1024));
         let sent: Vec<_> = (0..MESSAGES).map(|turn| members[0].post_send(message(turn))).collect();
-        // Something that comes after all of them has come only when they have been looked at.
+        // A later message arrives only after the receiver has handled all earlier ones.
         let last = members[0].post_send(send_request(1, 4, vec![1]));
         assert_eq!(members[1].receive(0, 4, 1).unwrap(), [1], "{spread:?}");
         last.wait().unwrap();
@@ -114,7 +114,8 @@ fn a_rank_sends_to_itself() {
     for spread in NODE_SPREADS {
         let members = create_ranks(spread, 2);
         let me = &members[1];
-        // Small ones are gone at once; large ones when they are received.
+        // A send of a small message completes at once; a send of a large one completes when it is
+        // received.
         me.send(1, 7, test_payload(1, 100)).unwrap();
         let large = me.post_send(send_request(1, 7, test_payload(2, 1 << 20)));
         assert!(large.get().is_none());

@@ -1,4 +1,5 @@
-//! Messages that are not posted: what goes at once, what does not, and that nothing is overtaken.
+//! The fast path: which messages it takes and which it leaves to posted requests, and that no
+//! message overtakes another.
 
 use super::test_ranks::{
     NodeSpread, TestCompletion, TestRank, borrowed_buffer, create_ranks, read_bytes,
@@ -24,7 +25,7 @@ fn immediate_receive(message: &ReceiveRequest) -> ImmediateMessage<Dst<'static>>
     ImmediateMessage { peer, tag, dtype, bytes: borrowed_buffer(message) }
 }
 
-/// Two ranks, of which the first looks for a message of the second's while nobody else looks.
+/// Two ranks: the first polls once for a message of the second, and no other thread polls.
 fn receive_once(
     request: &ReceiveRequest,
     before: impl FnOnce(&TestRank),
@@ -141,7 +142,7 @@ fn fast_send_is_refused_if_it_would_wait() {
         !apart[0].engine.try_send_immediate(&immediate_send(&send_request(1, 3, vec![1]))),
         "over a network"
     );
-    // Until the receiver holds all that it may.
+    // Send until the receiver buffers as many bytes as it may.
     members[1].engine.core().unwrap().with_state(|_| {
         let sent = (0..100_000).take_while(|_| {
             me.engine.try_send_immediate(&immediate_send(&send_request(1, 3, test_payload(1, 64))))
@@ -158,7 +159,7 @@ fn fast_receive_applies_credit_before_a_message() {
         [receive_request(Some(0), Some(3), 16_000), receive_request(Some(1), Some(3), 8)];
     let (large, small) = (send_request(1, 3, test_payload(1, 16_000)), send_request(0, 3, vec![7]));
     let both = |zero: &mut MatchingState, one: &mut MatchingState| {
-        // Until it is worth telling.
+        // Send until the receiver returns credit.
         for _ in 0..20 {
             assert!(zero.try_send_immediate(&immediate_send(&large)));
             assert!(matches!(

@@ -1,4 +1,4 @@
-//! Engines that are made by the first message, and by nothing else.
+//! Lazy engines: the first message creates an engine, and no other event does.
 
 use super::test_ranks::{
     NodeSpread, TEST_TIMEOUT_MS, create_ranks, receive_request, send_request, test_payload,
@@ -18,7 +18,7 @@ fn has_core(engine: &MatchingEngine) -> bool {
     }
 }
 
-/// Waits for what another thread does.
+/// Waits until another thread has made a condition true.
 fn wait_until_true(holds: impl Fn() -> bool) {
     let (unused_doorbell, deadline) = (Doorbell::default(), Deadline::after_ms(TEST_TIMEOUT_MS));
     while !holds() {
@@ -37,7 +37,7 @@ fn first_message_creates_engines_and_a_wakeup_does_not() {
         assert!(members.iter().all(|member| !has_core(&member.engine)), "{spread:?}");
         let sent = members[0].post_send(send_request(1, 5, test_payload(9, 100)));
         assert_eq!(sent.wait().unwrap().bytes, 100);
-        // Nobody has called anything on rank 1.
+        // No call was made on rank 1.
         wait_until_true(|| has_core(&members[1].engine));
         assert!(!has_core(&members[2].engine));
         let got = members[1].post_receive(receive_request(Some(0), Some(5), 100));

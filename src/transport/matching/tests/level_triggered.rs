@@ -1,4 +1,5 @@
-//! An endpoint that calls its attendant without end for a stream at which nobody has looked.
+//! A level-triggered endpoint: it calls its progress handler repeatedly until its streams are
+//! polled.
 
 use super::test_ranks::{
     TEST_TIMEOUT_MS, TEST_WAIT_POLICY, TestCompletion, peer_name, receive_request, test_geometry,
@@ -22,16 +23,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// Rank 0's streams to and from a rank 1 that says nothing.
+/// Rank 0's streams to and from rank 1, which sends nothing.
 #[derive(Debug)]
 struct LevelTriggeredEndpoint {
     domain: Arc<dyn SharedDomain>,
     peers: [PeerName; 2],
     handler: Mutex<Option<Weak<dyn ProgressHandler>>>,
     is_paused: AtomicBool,
-    /// Something has happened at which nobody has looked.
+    /// An event has occurred, and no thread has polled the streams since.
     has_event: AtomicBool,
-    /// Rung when somebody looks.
+    /// Notified when a thread polls the streams.
     doorbell: Doorbell,
     service_wakeup: OnceLock<ServiceTask>,
 }
@@ -55,13 +56,13 @@ impl LevelTriggeredEndpoint {
         endpoint
     }
 
-    /// A stream has something to say.
+    /// Signals an event on a stream.
     fn raise_event(&self) {
         self.has_event.store(true, Ordering::Release);
         self.service_wakeup.get().unwrap().wake();
     }
 
-    /// Calls the attendant, and again soon where it has not looked.
+    /// Calls the progress handler, and schedules another call if it has not polled the streams.
     fn call_handler(&self) {
         if self.is_paused.load(Ordering::Acquire) || !self.has_event.load(Ordering::Acquire) {
             return;
@@ -156,14 +157,14 @@ fn failed_engine_pauses_the_progress_handler() {
         if attended {
             attend();
         }
-        // Before the failure it is called, and looks.
+        // Before the failure, the handler is called and polls the streams.
         endpoint.raise_event();
         let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         let looked = || (!endpoint.has_event.load(Ordering::Acquire)).then_some(());
         wait_until(&endpoint.doorbell, WaitPolicy::SLEEP_SOON, &limit, || None, looked).unwrap();
         domain.fail(&Error::new(ErrorKind::Aborted, "somebody said so"));
         assert_eq!(outcome.error().0, ErrorKind::Aborted);
-        // Whoever attends now changes nothing.
+        // A waiting caller does not resume the handler.
         attend();
         engine.progress_until(&|| false, &Deadline::after_ms(1));
         assert!(endpoint.is_paused.load(Ordering::Acquire), "attended: {attended}");

@@ -1,4 +1,4 @@
-//! What matches what.
+//! The matching of messages and receives.
 
 use super::test_ranks::{
     NODE_SPREADS, NodeSpread, borrowed_buffer, create_ranks, read_bytes, receive_request,
@@ -15,7 +15,8 @@ fn mismatched_message_stays_for_the_next_receive() {
     for spread in NODE_SPREADS {
         let members = create_ranks(spread, 2);
         for (len, tag) in [(100, 1), (200_000, 2)] {
-            // Posted before and after it comes; too short, and of another type.
+            // Receives that are too short or of another type, posted before and after the message
+            // arrives.
             let short = receive_request(Some(0), Some(tag), len - 1);
             let other =
                 ReceiveRequest { dtype: DataType::F32, ..receive_request(None, Some(tag), len) };
@@ -49,12 +50,12 @@ fn messages_and_receives_match_in_order() {
     let got = messages.map(|message| members[2].post_receive(message));
     for turn in 0..5 {
         members[0].post_send(send_request(2, 1, vec![turn; 8])).wait().unwrap();
-        // It is there before the next one is sent.
+        // Each message has arrived before the next one is sent.
         let receive = usize::from(turn);
         assert_eq!(got[receive].wait().unwrap().tag, 1);
         assert_eq!(read_bytes(borrowed_buffer(&messages[receive])), [turn; 8]);
     }
-    // And the other way around: messages first.
+    // The other way around: messages before receives.
     for (tag, turn) in [(1, 0), (2, 1), (1, 2)] {
         members[0].post_send(send_request(2, tag, vec![turn; 8])).wait().unwrap();
     }

@@ -1,4 +1,5 @@
-//! Engines against each other: ranks that are threads, on one node, on a node each, and on both.
+//! Tests of engines with each other. The ranks are threads: on one node, each on its own node, or
+//! two per node.
 
 mod allocating_receive;
 mod bulk_ring;

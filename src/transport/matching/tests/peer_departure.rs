@@ -1,4 +1,4 @@
-//! Ranks that leave while messages are on their way.
+//! Ranks that leave while messages are in transit.
 
 use super::test_ranks::{
     NodeSpread, TEST_TIMEOUT_MS, TestCompletion, create_ranks, receive_request, send_request,
@@ -16,7 +16,7 @@ fn messages_of_a_departed_rank_still_arrive() {
     let me = &members[0];
     let (first, answer) =
         (Arc::new(TestCompletion::default()), Arc::new(TestCompletion::default()));
-    // It does all this before anybody looks.
+    // The rank sends and leaves before any thread polls.
     me.engine.core().unwrap().with_state(|state| {
         for turn in 0..MESSAGES {
             departing.send(0, 1, test_payload(turn, 1000)).unwrap();
@@ -98,7 +98,7 @@ fn unreachable_peer_fails_the_group() {
     for (kind, text) in [waiting.error(), (refused.kind(), refused.message().to_owned())] {
         assert!(kind == ErrorKind::Connection && text.ends_with("no way"), "{text}");
     }
-    // The one that nothing reaches learns it, too.
+    // The unreachable rank notices the failure, too.
     let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
     let error = loop {
         assert!(!limit.has_passed(), "nobody is told");

@@ -1,4 +1,4 @@
-//! Probes, the messages that they take out of matching, and synchronous sends.
+//! Probes, matched messages, and synchronous sends.
 
 use super::test_ranks::{
     NODE_SPREADS, NodeSpread, TEST_TIMEOUT_MS, TestRank, allocating_receive, borrowed_buffer,
@@ -14,7 +14,7 @@ use crate::transport::{PointToPoint, ProbeRequest, ProbedMessage, ReceiveRequest
 use std::sync::Arc;
 use std::time::Duration;
 
-/// On both sides of the limit up to which a message goes whole.
+/// Message sizes on both sides of the eager limit.
 const SIZES: [usize; 3] = [0, 100, 300_000];
 
 fn request(from: Option<Rank>, tag: Option<u32>) -> ProbeRequest {
@@ -22,13 +22,13 @@ fn request(from: Option<Rank>, tag: Option<u32>) -> ProbeRequest {
 }
 
 impl TestRank {
-    /// Waits for a message and takes it out of matching.
+    /// Waits for a message and removes it from matching.
     fn probe(&self, from: Option<Rank>, tag: Option<u32>) -> Result<ProbedMessage> {
         let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
         Ok(self.engine.probe(&request(from, tag), &limit)?.expect("a message"))
     }
 
-    /// Looks once.
+    /// Probes once, without waiting.
     fn probe_once(&self, from: Option<Rank>, tag: Option<u32>) -> Result<Option<ProbedMessage>> {
         let look = ProbeRequest { is_matched_probe: false, ..request(from, tag) };
         self.engine.probe(&look, &Deadline::after_ms(0))
@@ -57,7 +57,7 @@ fn a_probed_message_is_out_of_matching() {
     for (spread, len) in NODE_SPREADS.into_iter().flat_map(|spread| SIZES.map(|len| (spread, len)))
     {
         let members = create_ranks(spread, 2);
-        // Two of each: the probe takes the first.
+        // Two messages of each size: the probe takes the first.
         let sent =
             [1, 2].map(|seed| members[0].post_send(send_request(1, 7, test_payload(seed, len))));
         let probed = members[1].probe(Some(0), Some(7)).unwrap();
@@ -103,7 +103,7 @@ fn a_released_message_keeps_its_place() {
         let second = members[1].probe(None, Some(7)).unwrap();
         members[1].engine.release_matched(second.match_id.unwrap());
         members[1].engine.release_matched(first.match_id.unwrap());
-        // Once is enough.
+        // A second release has no effect.
         members[1].engine.release_matched(first.match_id.unwrap());
         for seed in [1, 2, 3] {
             assert_eq!(
@@ -133,7 +133,7 @@ fn probe_waits_for_a_message_or_its_deadline() {
     for spread in NODE_SPREADS {
         run_each_rank(create_ranks(spread, 2), |rank, member| {
             if rank == 0 {
-                // After the other one has begun to wait, most of the time.
+                // The message is usually sent after the other rank has begun to wait.
                 let soon = Deadline::after(Duration::from_millis(30));
                 member.engine.progress_until(&|| false, &soon);
                 member.send(1, 9, test_payload(4, 64)).unwrap();
@@ -162,7 +162,7 @@ fn a_probe_wakes_for_a_message_to_self() {
             while with_state(member, |state| state.waiting_probes) == 0 {
                 std::thread::yield_now();
             }
-            // Long enough to sleep.
+            // The pause is long enough for the probe to sleep.
             std::thread::park_timeout(Duration::from_millis(20));
             let sent = member.post_send(send_request(0, 2, test_payload(6, len)));
             let probed = waits.join().unwrap();
@@ -179,7 +179,7 @@ fn a_probe_ends_when_its_sender_leaves() {
         let departing = members.remove(0);
         departing.send(1, 1, test_payload(1, 10)).unwrap();
         drop(departing);
-        // What it sent before is found.
+        // A message that the rank sent before it left is found.
         let probed = members[0].probe(Some(0), None).unwrap();
         let error = members[0].probe(Some(0), None).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(0)));
@@ -196,8 +196,8 @@ fn an_offered_message_ends_with_its_sender() {
         let probed = members[0].probe(None, None).unwrap();
         drop(departing);
         let error = members[0].receive_probed(probed).unwrap_err();
-        // A sender that leaves withdraws its messages first, and that may be seen before the end of
-        // its stream.
+        // A sender that leaves first cancels its messages. The receiver may see that before the end
+        // of the stream.
         let kinds = [ErrorKind::PeerFailed, ErrorKind::Aborted];
         assert!(kinds.contains(&error.kind()) && error.culprit() == Some(0), "{error}");
         assert!(with_state(&members[0], |state| state.receives.is_empty()
@@ -218,7 +218,7 @@ fn a_withdrawn_message_ends_its_receive() {
         let error = members[1].receive_probed(probed).unwrap_err();
         assert_eq!((error.kind(), error.culprit()), (ErrorKind::Aborted, Some(0)), "{error}");
         assert!(error.message().contains("withdrew"), "{error}");
-        // The next message is not taken in its place.
+        // The receive does not take the next message instead.
         let _next = members[0].post_send(send_request(1, 1, test_payload(2, 10)));
         assert_eq!(members[1].receive(0, 1, 10).unwrap(), test_payload(2, 10));
     }
@@ -306,13 +306,13 @@ fn a_synchronous_send_waits_for_its_receive() {
         let plain = members[0].post_send(send_request(1, 1, test_payload(1, 100)));
         plain.wait().unwrap();
         let sent = members[0].post_send(synchronous(send_request(1, 2, test_payload(2, len))));
-        // The receiver has it, and has posted nothing.
+        // The receiver has probed the message, but has posted no receive.
         let probed = members[1].probe(Some(0), Some(2)).unwrap();
         assert!(sent.get().is_none(), "{spread:?}, {len}");
         assert_eq!(members[1].receive_probed(probed).unwrap(), test_payload(2, len));
         sent.wait().unwrap();
         assert_eq!(members[1].receive(0, 1, 100).unwrap(), test_payload(1, 100));
-        // In memory that the engine makes, and to oneself.
+        // The same with a buffer that the engine allocates, and with a message to the rank itself.
         let sent = members[0].post_send(synchronous(send_request(1, 2, test_payload(3, len))));
         let grown = members[1].post_receive(allocating_receive(Some(0), None, len));
         grown.wait().unwrap();

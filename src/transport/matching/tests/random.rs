@@ -1,4 +1,4 @@
-//! Random traffic between all ranks, held against what the rules say must come.
+//! Random traffic between all ranks, checked against the matching rules.
 
 use super::test_ranks::{
     NODE_SPREADS, TestCompletion, TestRank, allocating_receive, create_ranks, leak_bytes,
@@ -13,7 +13,7 @@ const RANKS: usize = 4;
 const TAGS: u32 = 3;
 const MESSAGES: u64 = 60;
 
-/// Numbers that look random, the same on every run.
+/// Pseudo-random numbers, the same in every run.
 struct TestRng(u64);
 
 impl TestRng {
@@ -24,7 +24,7 @@ impl TestRng {
     }
 }
 
-/// How receives name what they want.
+/// The fields by which receives select messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiveSelector {
     SourceAndTag,
@@ -33,7 +33,7 @@ enum ReceiveSelector {
     Anything,
 }
 
-/// The tag and the length of each message from one rank to another, in order.
+/// Returns the tag and the length of each message from one rank to another, in order.
 fn message_plan(phase: u64, from: Rank, to: Rank) -> Vec<(u32, usize)> {
     let mut rng = TestRng(phase * 1000 + (from * RANKS + to) as u64);
     let mut message = |_| {
@@ -48,7 +48,7 @@ fn seed(from: Rank, to: Rank, tag: u32, turn: usize) -> u64 {
     (turn as u64) << 20 | u64::from(tag) << 10 | (from * RANKS + to) as u64 | 1 << 50
 }
 
-/// One rank's part: posts all sends and receives in some order, and checks what came.
+/// Runs one rank: posts all sends and receives in some order, and checks the received messages.
 fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) {
     let mut rng = TestRng(phase << 8 | rank as u64);
     let mut turns: HashMap<(Rank, u32), usize> = HashMap::new();
@@ -70,7 +70,7 @@ fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) 
             receives.push(make(from, tag, 150_000));
         }
     }
-    // Any order of receives; of sends, one that keeps that to each rank.
+    // Shuffle the receives completely. Shuffle the sends such that the order to each rank is kept.
     for last in (1..receives.len()).rev() {
         receives.swap(last, usize::try_from(rng.random_below(last as u64 + 1)).unwrap());
     }
@@ -85,7 +85,7 @@ fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) 
         if rng.random_below(16) == 0
             && let Some((_, outcome)) = got.first()
         {
-            // Somebody looks now and then.
+            // A caller makes progress from time to time.
             let over = || outcome.get().is_some();
             member.progress_briefly(&over);
         }
@@ -97,7 +97,7 @@ fn run_rank(rank: Rank, member: &TestRank, phase: u64, naming: ReceiveSelector) 
     sent.iter().for_each(|sent| assert!(member.wait_with_progress(sent).is_ok()));
 }
 
-/// Each receive has what is next from its sender under its tag.
+/// Checks that each receive has the next message from its sender with its tag.
 fn check(rank: Rank, member: &TestRank, phase: u64, got: &[(ReceiveRequest, Arc<TestCompletion>)]) {
     let mut turns: HashMap<(Rank, u32), usize> = HashMap::new();
     for (message, outcome) in got {
@@ -129,7 +129,7 @@ impl TestRank {
 
 #[test]
 fn random_traffic_follows_the_matching_rules() {
-    // Of use only where it lives long: what is lent must outlive the messages.
+    // This memory must be leaked: a borrowed buffer must outlive the messages.
     assert!(leak_bytes(Vec::new()).is_empty());
     for spread in NODE_SPREADS {
         let barrier = Barrier::new(RANKS);

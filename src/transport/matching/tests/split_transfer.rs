@@ -1,5 +1,5 @@
-//! Long messages that both sides copy: each its part, and one alone where the other does not come
-//! to it.
+//! Split transfers: each side copies its half, or one side copies everything if the other does not
+//! reach its half.
 
 use super::test_ranks::{
     NodeSpread, TestCompletion, TestRank, borrowed_buffer, create_ranks, progress_until,
@@ -12,12 +12,13 @@ use crate::transport::matching::state::MatchingState;
 use crate::transport::{Delivery, ReceiveRequest};
 use std::sync::{Arc, MutexGuard};
 
-/// Three turns of the receiver for the front, and as many of the sender for the back.
+/// The receiver needs three chunks for the front half, and the sender three for the back half.
 const LONG: usize = (5 << 20) + 1;
 const FRONT: usize = LONG / 2 / 4096 * 4096;
 
-/// A message that its sender waits for, and a receiver that has read the first part of it and asked
-/// the sender to write the back; `None` where the system forbids that. Neither goes on by itself.
+/// A half-done split transfer: the sender waits, and the receiver has read the first chunk and sent
+/// its split put request. `None` if the system forbids that. Neither side makes progress on its
+/// own.
 struct HalfDoneSplit<'m> {
     sender: MutexGuard<'m, LockedEngine>,
     receiver: MutexGuard<'m, LockedEngine>,
@@ -44,7 +45,7 @@ impl<'m> HalfDoneSplit<'m> {
         read_bytes(borrowed_buffer(&self.message).slice(FRONT, LONG - FRONT))
     }
 
-    /// Both go on, each on its own thread or here.
+    /// Both sides make progress, each on its own thread or on this one.
     fn finish(self, members: &[TestRank]) {
         let Self { sender, receiver, message, sent, got } = self;
         drop((sender, receiver));
@@ -54,7 +55,7 @@ impl<'m> HalfDoneSplit<'m> {
             sent.wait().is_ok() && read_bytes(borrowed_buffer(&message)) == test_payload(1, LONG)
         );
         assert!(members.iter().all(|member| member.domain.failure().is_none()));
-        // Nothing is left of it.
+        // No state of the transfer is left.
         members.iter().for_each(|member| {
             with_state(member, |state| {
                 assert!(state.active_gets.is_empty() && state.half_done_gets.is_empty());
@@ -100,7 +101,7 @@ fn receiver_gets_everything_if_the_sender_is_idle() {
     assert!(receiver.state.active_gets.is_empty() && !receiver.state.has_requested_puts());
     assert!(sender.state.active_puts.is_empty());
     assert!(read_bytes(borrowed_buffer(message)) == test_payload(1, LONG));
-    // The question comes too late, and then the news that the message has been taken.
+    // The split put request arrives too late, and the FIN follows it.
     assert!(got.get().is_none());
     halfway.finish(&members);
 }
@@ -113,7 +114,7 @@ fn receiver_gets_what_the_sender_cannot_put() {
         let sender = &mut halfway.sender.state;
         progress_times(sender, 1);
         let number = *sender.sends.keys().next().unwrap();
-        // It has written more than that; what it says counts.
+        // The sender has written more bytes than it reports; the report counts.
         sender.active_puts.clear();
         sender.queue_control(1, MessageFrame::PutDone { number, len: wrote });
         borrowed_buffer(&halfway.message)

@@ -1,4 +1,4 @@
-//! Time-outs, ranks that leave, groups that fail.
+//! Timeouts, ranks that leave, and groups that fail.
 
 use super::test_ranks::{
     NODE_SPREADS, NodeSpread, TestCompletion, borrowed_buffer, create_ranks, read_bytes,
@@ -44,7 +44,7 @@ fn expired_receive_takes_no_later_message() {
     }
 }
 
-/// Meets the test twice while it is being told.
+/// A completion that meets the test at its barrier twice while it runs.
 #[derive(Debug)]
 struct BlockingCompletion(Barrier);
 
@@ -64,7 +64,7 @@ fn completion_in_progress_is_visible_to_other_threads() {
         let message = receive_request(Some(0), Some(3), 8);
         members[1].engine.receive(message, slow.clone()).unwrap();
         assert!(!members[1].engine.is_completing());
-        // The service thread takes it.
+        // The service thread receives the message.
         members[0].post_send(send_request(1, 3, test_payload(1, 8)));
         slow.0.wait();
         assert!(members[1].engine.is_completing(), "{spread:?}");
@@ -85,7 +85,7 @@ fn message_present_at_expiry_is_delivered() {
                 ..receive_request(Some(0), Some(3), 8)
             };
             let got = Arc::new(TestCompletion::default());
-            // Nobody looks for the receiver until its time has passed.
+            // No thread polls for the receiver until its deadline has passed.
             members[1].engine.core().unwrap().with_state(|state| {
                 state.receive(late, got.clone()).unwrap();
                 members[0].post_send(send_request(1, 3, test_payload(1, 8))).wait().unwrap();
@@ -112,7 +112,7 @@ fn unaccepted_rts_is_cancelled_at_the_deadline() {
         let (kind, message) = members[0].post_send(late).error();
         assert_eq!(kind, ErrorKind::Timeout);
         assert!(message.contains("rank 1") && message.contains("300000 bytes"), "{message}");
-        // The receiver may know of it or not: it gets the next one.
+        // Whether or not the receiver has seen the RTS, it gets the next message.
         let next = receive_request(Some(0), Some(3), 300_000);
         let got = members[1].post_receive(next);
         let sent = members[0].post_send(send_request(1, 3, test_payload(2, 300_000)));
@@ -120,7 +120,7 @@ fn unaccepted_rts_is_cancelled_at_the_deadline() {
         sent.wait().unwrap();
         assert_eq!(read_bytes(borrowed_buffer(&next)), test_payload(2, 300_000), "{spread:?}");
         assert!(members[1].domain.failure().is_none());
-        // To itself too.
+        // The same for a message to the rank itself.
         let own = SendRequest {
             deadline: short_deadline(),
             ..send_request(0, 3, test_payload(1, 300_000))
@@ -131,8 +131,8 @@ fn unaccepted_rts_is_cancelled_at_the_deadline() {
 
 #[test]
 fn rts_returns_to_matching_after_a_receive_timeout() {
-    // Whether the time passes before the first piece comes is a matter of luck; both are to go
-    // well.
+    // Depending on timing, the deadline passes before or after the first fragment arrives. Both
+    // cases must work.
     for spread in [NodeSpread::OneSegment, NodeSpread::NodePerRank] {
         let members = create_ranks(spread, 2);
         let sent = members[0].post_send(send_request(1, 3, test_payload(1, 300_000)));
@@ -161,12 +161,12 @@ fn rts_returns_to_matching_after_a_receive_timeout() {
 
 #[test]
 fn fragments_for_an_expired_receive_are_cancelled() {
-    // In vain or not, once or twice.
+    // The receive expires or not, and the message is requested once or twice.
     for (is_expired, again) in [(false, false), (true, false), (true, true)] {
         let members = create_ranks(NodeSpread::NodePerRank, 2);
         let [first, second] = std::array::from_fn(|_| Arc::new(TestCompletion::default()));
         let wanted = receive_request(Some(0), Some(1), 30_000);
-        // Whatever is taken is taken here.
+        // Only this test drains the stream.
         let sent = members[1].engine.core().unwrap().with_state(|state| {
             let sent = members[0].post_send(send_request(1, 1, test_payload(1, 30_000)));
             state.drain_stream(0);
@@ -201,7 +201,7 @@ fn fragments_for_an_expired_receive_are_cancelled() {
         if again {
             assert!(second.get().is_none());
         }
-        // The next message is the next one.
+        // The next message arrives as usual.
         members[0].post_send(send_request(1, 1, vec![3; 8])).wait().unwrap();
         let next = if again { second.wait() } else { members[1].post_receive(wanted).wait() };
         assert_eq!(next.unwrap().bytes, 8);
@@ -214,7 +214,7 @@ fn rendezvous_receive_ends_once_fin_is_in_the_stream() {
     for late in [false, true] {
         let members = create_ranks(NodeSpread::NodePerRank, 2);
         let [sent, got] = std::array::from_fn(|_| Arc::new(TestCompletion::default()));
-        // Whatever is taken is taken here.
+        // Only this test drains the stream.
         let act = |one: &mut MatchingState, zero: &mut MatchingState| {
             zero.send(send_request(1, 1, test_payload(1, 30_000)), sent.clone()).unwrap();
             one.drain_stream(0);
@@ -222,7 +222,7 @@ fn rendezvous_receive_ends_once_fin_is_in_the_stream() {
             one.flush_all();
             zero.drain_stream(1);
             zero.flush_all();
-            // More than the stream holds while nobody takes it.
+            // Send more bytes than the stream holds without a reader.
             for _ in 0..100 {
                 let done = Arc::new(TestCompletion::default());
                 one.send(send_request(0, 9, test_payload(2, 1000)), done).unwrap();
@@ -232,7 +232,7 @@ fn rendezvous_receive_ends_once_fin_is_in_the_stream() {
             let receive = *one.receives.keys().next().unwrap();
             assert!(matches!(one.receives[&receive].stage, ReceiveStage::Delivered(_)));
             if late {
-                // Out of time, it has its message all the same.
+                // The receive expires, but has its message and succeeds.
                 one.expire_receive(receive);
                 assert!(one.receives.is_empty());
             }
@@ -253,7 +253,7 @@ fn get_during_a_sender_timeout_is_no_success() {
         let members = create_ranks(spread, 2);
         let got = members[1].post_receive(receive_request(Some(0), Some(1), 3 << 20));
         let sent = Arc::new(TestCompletion::default());
-        // Nobody else makes progress for the receiver meanwhile: it is as good as stopped.
+        // No other thread makes progress for the receiver during that time, as if it were stopped.
         members[1].engine.core().unwrap().with_state(|state| {
             members[0]
                 .engine
@@ -266,11 +266,11 @@ fn get_during_a_sender_timeout_is_no_success() {
             let number = *state.links[0].received_rts.keys().next().unwrap();
             assert!(state.has_active_get(0, number));
             state.progress_gets();
-            // The sender says why before its buffer is its own again.
+            // The sender fails the group before its buffer belongs to it again.
             members[0].engine.core().unwrap().with_state(|sender| sender.expire_send(number));
             assert_eq!(sent.get().unwrap().unwrap_err().kind(), ErrorKind::Timeout);
             assert!(got.get().is_none());
-            // And the reader finds that after its last read, whatever it has read.
+            // The reader notices the failure after its last read, whatever bytes it has read.
             state.progress_gets();
             state.progress_gets();
             assert!(state.active_gets.is_empty());
@@ -278,7 +278,7 @@ fn get_during_a_sender_timeout_is_no_success() {
         if members[1].domain.failure().is_some() {
             assert!(got.error().1.contains("in the middle of a message"));
         } else {
-            // Where memory cannot be read, it went in pieces.
+            // If memory cannot be read by CMA, the message came in fragments.
             got.wait().unwrap();
         }
     }
@@ -298,7 +298,7 @@ fn queued_get_can_be_cancelled_by_either_side() {
             state.drain_stream(0);
             let mut numbers: Vec<u64> = state.links[0].received_rts.keys().copied().collect();
             numbers.sort_unstable();
-            // While the first is being read, the others wait for their turn.
+            // While the first message is read, the others wait for their turn.
             for (tag, done) in [(1, read), (2, late), (3, withdrawn)] {
                 state.receive(receive_request(Some(0), Some(tag), 3 << 20), done.clone()).unwrap();
                 if state.links[0].cma_access == CmaAccess::Denied {
@@ -312,13 +312,13 @@ fn queued_get_can_be_cancelled_by_either_side() {
             members[0].engine.core().unwrap().with_state(|sender| sender.expire_send(numbers[2]));
         });
         if late.get().is_none() {
-            // Where memory cannot be read, they went in pieces.
+            // If memory cannot be read by CMA, the messages came in fragments.
             continue;
         }
         assert_eq!(late.error().0, ErrorKind::Timeout);
         assert_eq!(taken_back.error().0, ErrorKind::Timeout);
         assert!(read.wait().is_ok() && sent.wait().is_ok());
-        // Each side has the next one.
+        // Each side gets its next message.
         members[1].post_receive(receive_request(Some(0), Some(2), 3 << 20)).wait().unwrap();
         kept.wait().unwrap();
         members[0].post_send(send_request(1, 3, vec![1])).wait().unwrap();
@@ -373,13 +373,13 @@ fn departure_drops_offers_and_keeps_eager_messages() {
         assert_eq!(two.receive(0, 1, 10).unwrap(), [4; 10]);
         assert_eq!(two.receive(0, 2, 150_000).unwrap_err().kind(), ErrorKind::PeerFailed);
         assert_eq!(two.send(0, 2, vec![1]).unwrap_err().kind(), ErrorKind::PeerFailed);
-        // Somebody else is left.
+        // Another rank is still in the group.
         assert!(from_any.get().is_none());
         members[0].send(2, 8, vec![1]).unwrap();
         assert_eq!(from_any.wait().unwrap().peer, 1);
         let from_any = two.post_receive(receive_request(None, None, 1));
         drop(members.remove(0));
-        // Nobody else is, but the rank itself.
+        // No other rank is in the group, only the rank itself.
         members[0].send(2, 9, vec![1]).unwrap();
         assert_eq!(from_any.wait().unwrap().peer, 2);
         assert!(members[0].domain.failure().is_none());

@@ -1,4 +1,4 @@
-//! Ranks to test with, and messages whose memory outlives every test.
+//! Ranks for tests, and messages whose memory outlives every test.
 
 use crate::base::buffer::{Dst, Src};
 use crate::base::deadline::Deadline;
@@ -25,23 +25,23 @@ pub(super) const TEST_TIMEOUT_MS: u64 = 60_000;
 pub(super) const TEST_WAIT_POLICY: WaitPolicy =
     WaitPolicy { spin_time: Duration::from_micros(50), is_oversubscribed: false };
 
-/// How ranks are spread over nodes.
+/// The distribution of ranks over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeSpread {
-    /// All on one.
+    /// All ranks are on one node.
     OneNode,
-    /// All on one, in a segment as between processes, of memory that is used again late.
+    /// All ranks are on one node, in a segment as between processes, with reuse after eviction.
     OneSegment,
-    /// Each on its own.
+    /// Each rank is on its own node.
     NodePerRank,
-    /// Two on each.
+    /// Two ranks are on each node.
     TwoPerNode,
 }
 
 pub(super) const NODE_SPREADS: [NodeSpread; 4] =
     [NodeSpread::OneNode, NodeSpread::OneSegment, NodeSpread::NodePerRank, NodeSpread::TwoPerNode];
 
-/// A rank.
+/// A rank for tests.
 #[derive(Debug)]
 pub(super) struct TestRank {
     pub(super) engine: MatchingEngine,
@@ -57,7 +57,7 @@ pub(super) fn test_geometry(ranks: WorldSize) -> RegionGeometry {
     RegionGeometry { ranks, slot_bytes: 4096, reuse_policy: ReusePolicy::WhileCached }
 }
 
-/// The ranks of a new group.
+/// Creates the ranks of a new group.
 pub(super) fn create_ranks(spread: NodeSpread, ranks: WorldSize) -> Vec<TestRank> {
     let group = host::random_nonce().unwrap();
     let per_node = match spread {
@@ -98,7 +98,7 @@ pub(super) fn create_ranks(spread: NodeSpread, ranks: WorldSize) -> Vec<TestRank
     domains.into_iter().enumerate().map(member).collect()
 }
 
-/// Domains over one segment, as processes have it.
+/// Creates domains over one segment, as processes do.
 fn join_segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> {
     let meetings: Vec<_> = (0..ranks).map(|_| ShmListener::listen().unwrap()).collect();
     let peers: Arc<[PeerName]> = (0..ranks).map(peer_name).collect();
@@ -125,7 +125,7 @@ fn join_segment(group: GroupId, ranks: WorldSize) -> Vec<Arc<dyn SharedDomain>> 
     threads.into_iter().map(|thread| thread.unwrap().join().unwrap()).collect()
 }
 
-/// What has become of a message.
+/// The recorded completion of a message.
 #[derive(Debug, Default)]
 pub(super) struct TestCompletion {
     value: Mutex<Option<Result<Delivery>>>,
@@ -152,7 +152,7 @@ impl Completion for TestCompletion {
 }
 
 impl TestCompletion {
-    /// The message, where the engine has made its memory.
+    /// Returns the message, if the engine has allocated its buffer.
     pub(super) fn allocated_bytes(&self) -> Vec<u8> {
         self.allocated.lock().unwrap().clone().expect("memory of the engine's")
     }
@@ -161,32 +161,32 @@ impl TestCompletion {
         self.value.lock().unwrap().clone()
     }
 
-    /// Waits without attending: others make the progress.
+    /// Waits without making progress: other threads make progress.
     pub(super) fn wait(&self) -> Result<Delivery> {
         let deadline = Deadline::after_ms(TEST_TIMEOUT_MS);
         wait_until(&self.bell, WaitPolicy::SLEEP_SOON, &deadline, || None, || self.get()).unwrap()
     }
 
-    /// The kind of error and its text.
+    /// Returns the kind of the error and its text.
     pub(super) fn error(&self) -> (ErrorKind, String) {
         let error = self.wait().unwrap_err();
         (error.kind(), error.message().to_owned())
     }
 }
 
-/// Memory that is never freed.
+/// Returns memory that is never freed.
 pub(super) fn leak_buffer(len: usize) -> Dst<'static> {
     Dst::from(Box::leak(vec![0; len].into_boxed_slice()))
 }
 
-/// What is in it.
+/// Copies the bytes of a buffer.
 pub(super) fn read_bytes(of: Dst<'_>) -> Vec<u8> {
     let mut bytes = vec![0; of.len()];
     Dst::from(bytes.as_mut_slice()).copy_from(of.as_src());
     bytes
 }
 
-/// What was lent to a receive.
+/// Returns the buffer that a receive borrows.
 pub(super) fn borrowed_buffer(message: &ReceiveRequest) -> Dst<'static> {
     match message.buffer {
         ReceiveBuffer::Borrowed(bytes) => bytes,
@@ -194,7 +194,7 @@ pub(super) fn borrowed_buffer(message: &ReceiveRequest) -> Dst<'static> {
     }
 }
 
-/// The bytes of a message, other ones for each seed.
+/// Returns the bytes of a message. They differ for each seed.
 pub(super) fn test_payload(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = |_| {
@@ -227,7 +227,7 @@ pub(super) fn receive_request(from: Option<Rank>, tag: Option<u32>, len: usize) 
     ReceiveRequest { from, tag, dtype: DataType::U8, buffer: leak_buffer(len).into(), deadline }
 }
 
-/// A receive that takes messages of up to so many bytes.
+/// Returns a receive for messages of up to `most` bytes.
 pub(super) fn allocating_receive(
     from: Option<Rank>,
     tag: Option<u32>,
@@ -252,21 +252,21 @@ impl TestRank {
         outcome
     }
 
-    /// Of a caller that blocks.
+    /// Posts a send whose caller waits.
     pub(super) fn post_awaited_send(&self, message: SendRequest) -> Arc<TestCompletion> {
         let outcome = Arc::new(TestCompletion { is_awaited: true, ..TestCompletion::default() });
         self.engine.send(message, outcome.clone()).unwrap();
         outcome
     }
 
-    /// Of a caller that blocks.
+    /// Posts a receive whose caller waits.
     pub(super) fn post_awaited_receive(&self, message: ReceiveRequest) -> Arc<TestCompletion> {
         let outcome = Arc::new(TestCompletion { is_awaited: true, ..TestCompletion::default() });
         self.engine.receive(message, outcome.clone()).unwrap();
         outcome
     }
 
-    /// Waits for a message and attends meanwhile.
+    /// Waits for a message and makes progress during the wait.
     pub(super) fn wait_with_progress(&self, outcome: &TestCompletion) -> Result<Delivery> {
         let over = || outcome.get().is_some();
         self.engine.progress_until(&over, &Deadline::after_ms(TEST_TIMEOUT_MS));
@@ -284,12 +284,12 @@ impl TestRank {
     }
 }
 
-/// Does something to a member's engine.
+/// Runs an action on the state of a member's engine.
 pub(super) fn with_state<T>(member: &TestRank, action: impl FnOnce(&mut MatchingState) -> T) -> T {
     member.engine.core().unwrap().with_state(action)
 }
 
-/// Makes progress until something holds, by nobody else's doing.
+/// Makes progress on the members until a condition holds; no other thread makes progress.
 pub(super) fn progress_until(members: &[&TestRank], holds: impl Fn() -> bool) {
     let limit = Deadline::after_ms(TEST_TIMEOUT_MS);
     while !holds() {
@@ -298,20 +298,20 @@ pub(super) fn progress_until(members: &[&TestRank], holds: impl Fn() -> bool) {
     }
 }
 
-/// From here on, a rank does what the test has it do, and nothing else: as between two calls that
-/// attend, however long that takes.
+/// From here on, a rank makes progress only when the test calls it, as between two waits of a
+/// caller that are far apart.
 pub(super) fn stop_service(member: &TestRank) {
     let core = member.engine.core().unwrap();
     core.dismiss_service(&mut core.lock().delegation);
 }
 
-/// Has every rank do something on a thread of its own.
+/// Runs an action for every rank on a thread of its own.
 pub(super) fn run_each_rank(members: Vec<TestRank>, action: impl Fn(Rank, &TestRank) + Sync) {
     let act = &action;
     std::thread::scope(|scope| {
         let run = |(rank, member): (Rank, TestRank)| {
             let thread = std::thread::Builder::new();
-            // Nobody leaves before all are through.
+            // No rank leaves before all ranks are done.
             thread.spawn_scoped(scope, move || {
                 act(rank, &member);
                 member

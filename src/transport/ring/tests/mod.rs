@@ -1,4 +1,4 @@
-//! The ring alone, with both its ends here.
+//! Tests of a ring alone, with both ends in the test.
 
 mod rewind;
 
@@ -22,7 +22,7 @@ fn region_of_ranks(ranks: usize, reuse: ReusePolicy) -> Region {
     Region::new(geometry, Box::new(heap)).unwrap()
 }
 
-/// What lies in a ring once this has been put as a whole.
+/// Returns the content of a ring after this record was written.
 fn record_bytes(first: u64, body: &[u8]) -> Vec<u8> {
     let head = [first, 0, body.len() as u64, 0].map(u64::to_le_bytes);
     [head.as_flattened(), body].concat()
@@ -59,7 +59,7 @@ fn full_ring_accepts_nothing_and_reader_wakes_writer() {
     let bytes = vec![1; region.geometry().ring_bytes() + 1];
     assert_eq!(writer.write(&region, &[Src::from(bytes.as_slice())]).unwrap(), bytes.len() - 1);
     assert_eq!(writer.write(&region, &[Src::from(&bytes[..1])]).unwrap(), 0);
-    // What is not published is not there.
+    // Bytes that are not published are not visible.
     let mut byte = [0];
     assert_eq!(reader.read(&region, Dst::from(&mut byte[..])).unwrap(), 0);
     assert!(writer.publish(&region) && !writer.publish(&region));
@@ -164,13 +164,13 @@ fn inline_copy_is_valid_until_the_next_write() {
         assert_eq!((seen.first_word, seen.len), (7, len));
         into[len] = 255;
         let room = Dst::from(&mut into[..]);
-        // As much as there is, and no more.
+        // The body is exactly as long as the record says.
         assert!(reader.take_inline(&ring, seen, room.slice(0, len + 1)).is_err());
         assert!(reader.take_inline(&ring, seen, room.slice(0, len)).is_ok());
         assert_eq!((&into[..len], into[len]), (&bytes[..len], 255));
         assert!(!is_beside(&mut reader));
     }
-    // Two at once, and one with something behind it.
+    // Two records at once, and one record followed by other bytes.
     let into = Dst::from(&mut into[..]);
     for writes_record in [true, false] {
         put(&mut writer, 10);
@@ -181,12 +181,12 @@ fn inline_copy_is_valid_until_the_next_write() {
         }
         writer.publish(&region);
         assert!(!is_beside(&mut reader));
-        // What was seen before is in the ring.
+        // The record of an earlier snapshot is still in the ring.
         reader.take_inline(&ring, seen, into.slice(0, 10)).unwrap();
         assert_eq!(into.as_src().slice(0, 10).word(2), Src::from(&bytes[..10]).word(2));
         assert_eq!(reader.read(&region, into).unwrap(), HEADER_BYTES + 5);
     }
-    // What a rank that has gone wrong says of its length.
+    // A faulty rank's length in the stamp.
     let stamp = reader.position() << LEN_BITS | 127;
     ring.writer_cursor.inline_copy.stamp.store(stamp, Ordering::Relaxed);
     assert!(!is_beside(&mut reader));

@@ -1,4 +1,4 @@
-//! Where in the ring a writer goes on.
+//! Rewinds: the position in the ring at which a writer continues.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn writer_rewinds_only_when_everything_is_read() {
         assert!(reader.take_peeked(&ring, (HEADER_BYTES, 0), into).unwrap());
         assert!((0..1000).step_by(WORD).all(|at| into.as_src().word(at) == number));
     };
-    // One by one: no more than a part of the ring is used.
+    // One record at a time: the writer uses only a part of the ring.
     let most = usize::try_from(ring.rewind.rewind_after).unwrap() + 3 * 1032;
     assert!(most < ring.bytes.len());
     for number in 0..1000 {
@@ -30,7 +30,8 @@ fn writer_rewinds_only_when_everything_is_read() {
         take(&mut reader, number);
     }
     assert!(writer.position() > 10 * size && ring.reader_cursor.position() == 0);
-    // With one always on its way, the lap is gone through, and the room given back as ever.
+    // With one record always in transit, the writer goes through the whole ring, and the reader
+    // releases room as usual.
     put(&mut writer, 0);
     let lap = writer.position() / size;
     for number in 1..6 * size / 1032 {
@@ -39,7 +40,7 @@ fn writer_rewinds_only_when_everything_is_read() {
         reader.release(&region);
     }
     assert!((lap + 4..=lap + 7).contains(&(writer.position() / size)));
-    // A full ring is full after a turn, too.
+    // A full ring is also full after a rewind.
     take(&mut reader, 6 * size / 1032 - 1);
     let is_past_rewind_point = |writer: &RingWriter, reader: &RingReader| {
         locate(ring.bytes, writer.position()).0 as u64 >= ring.rewind.rewind_after
@@ -91,13 +92,13 @@ fn short_bodies_reuse_the_start_and_long_ones_advance() {
         );
         let start = transfer_record(2 * number + 1, long, true);
         assert!(start >= apart, "{number} {start}");
-        // Behind the last one, or in the next lap.
+        // After the last long body, or in the next lap.
         assert!(start == last + HEADER_BYTES + long || start == apart || last == 0, "{number}");
         laps += u32::from(start < last);
         last = start;
     }
     assert!(laps > 5);
-    // A long one goes on where it is while something before it has not been read.
+    // A long body follows directly while an earlier record has not been read.
     let start = transfer_record(0, short, false);
     assert!(start <= beginning);
     assert_eq!(transfer_record(0, long, false), start + HEADER_BYTES + short);
@@ -119,14 +120,14 @@ fn next_record_range_is_known_for_long_bodies() {
     writer.prefetch_next(&region, body.len());
     assert!(writer.write_record(&region, 2, Src::from(body.as_slice())));
     assert_eq!(copy_bytes(ring.bytes.slice(start, len).as_src()), record_bytes(2, &body));
-    // Short ones go back to the beginning, and long ones have too many lines.
+    // Short bodies go back to the beginning, and long bodies have too many lines.
     assert!([64, 16 << 10].iter().all(|&len| place(&writer, len).1 == 0));
-    // Up to the end of the ring.
+    // The range ends at the end of the ring.
     let rest = vec![0; ring.bytes.len() - 2 * len - 100];
     assert_eq!(writer.write(&region, &[Src::from(rest.as_slice())]).unwrap(), rest.len());
     assert_eq!(place(&writer, body.len()), (ring.bytes.len() - 100, 100));
     writer.prefetch_next(&region, body.len());
-    // Where all go back, nothing is known.
+    // If all bodies go back to the beginning, no range is known.
     let region = region_of_ranks(8, ReusePolicy::AfterEviction);
     let writer = RingWriter::new(0, 1);
     assert_eq!(writer.next_record_range(&region.ring(0, 1), body.len()).len(), 0);
@@ -157,7 +158,7 @@ fn ping_pong_between_threads_survives_rewinds() {
     let put = |writer: &mut RingWriter, number: u64| {
         let bytes = body(number);
         let bytes = Src::from(&bytes.as_flattened()[..len(number)]);
-        // Now and then as one that was posted is.
+        // From time to time, write the record as a posted message is written.
         if number.is_multiple_of(13) {
             let head = record_bytes(number, &copy_bytes(bytes));
             assert_eq!(writer.write(&region, &[Src::from(&head[..])]).unwrap(), head.len());
