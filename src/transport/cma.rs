@@ -32,16 +32,16 @@ const READ_CHUNK_BYTES: usize = 128 << 20;
 /// one call. (Chunks of 128 KiB are as fast as larger chunks.)
 const WRITE_CHUNK_BYTES: usize = 512 << 10;
 
-/// The sample size and the number of samples for measuring the cost of a CMA read. The
-/// source and the destination of a sample fit into the L1 and L2 caches of any core. All samples
-/// together take longer than most disturbances.
+/// The sample size and the number of samples for measuring the cost of a CMA read. The source and
+/// the destination of a sample fit into the L1 and L2 caches of any core. All samples together take
+/// longer than most disturbances.
 const SAMPLE_BYTES: usize = 64 << 10;
 const SAMPLE_COUNT: usize = 24;
 
 /// The highest relative cost of a CMA read, in halves of a local copy, at which CMA is used. The
 /// alternative is two copies: into shared memory and out of it. Measurements with 2 ranks and
-/// 4 MiB: where the relative cost is 2.1, the two copies take 1.2 times as long as the CMA read;
-/// where it is 2.9, they take 0.7 times as long.
+/// 4 MiB: where the relative cost is 2.1, the two copies take 1.2 times as long as the CMA read.
+/// Where it is 2.9, they take 0.7 times as long.
 const MAX_CHEAP_COST_HALVES: u32 = 5;
 
 /// Fills `into` with the bytes at `address` in the process of `rank`.
@@ -194,8 +194,8 @@ fn relative_cost_halves(samples: impl Iterator<Item = (Duration, Duration)>) -> 
     u32::try_from((2 * read).as_nanos().div_ceil(copy.as_nanos().max(1))).ok()
 }
 
-/// Reads the process cookie at `address` in the process with this id, in this process's PID
-/// namespace. Returns `None` if the memory cannot be read.
+/// Reads the process cookie at `address` in the process with this id. The id belongs to this
+/// process's PID namespace. Returns `None` if the memory cannot be read.
 pub(super) fn read_process_cookie(pid: u32, address: u64) -> Option<Nonce> {
     let mut found = Nonce::default();
     let into = Dst::from(&mut found.0[..]);

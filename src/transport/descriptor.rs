@@ -90,8 +90,8 @@ impl OpKind {
         )
     }
 
-    /// Returns whether the operation is a prefix reduction: each rank gets the reduction of the
-    /// preceding ranks' vectors.
+    /// Returns whether the operation is a prefix reduction: each rank gets the reduction over the
+    /// vectors of the lower ranks (for a scan, its own vector too).
     pub const fn is_prefix(self) -> bool {
         matches!(self, Self::Scan | Self::Exscan)
     }

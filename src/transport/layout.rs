@@ -3,20 +3,20 @@
 //!
 //! ```text
 //! abort record
-//! per rank:         presence record
-//! per rank:         doorbell
-//! per rank:         progress
-//! per rank:         doorbell for messages
-//! per rank:         heartbeat state
-//! per pair of ranks: wake request
+//! per rank           presence record
+//! per rank           doorbell
+//! per rank           progress
+//! per rank           doorbell for messages
+//! per rank           heartbeat state
+//! per pair of ranks  wake request
 //! ---- the part before this line has its memory from the beginning ----
-//! per pair of ranks: cursors of a ring and of a bulk ring
-//! per rank:         control slots
-//! per rank:         labels
-//! per rank:         exposure table
-//! per rank:         data slots
-//! per rank:         bulk ring
-//! per pair of ranks: ring
+//! per pair of ranks  cursors of a ring and of a bulk ring
+//! per rank           control slots
+//! per rank           labels
+//! per rank           exposure table
+//! per rank           data slots
+//! per rank           bulk ring
+//! per pair of ranks  ring
 //! ```
 //!
 //! The structures that an idle group needs are at the beginning, on few pages, so that a thousand

@@ -1,8 +1,7 @@
 //! Ranks that are threads of one process: both transport traits over ordinary memory.
 //!
-//! The tests use it as the reference for the other transports, and programs with one thread per
-//! rank use it in production. Members find each other in tables of the process, by the id of their
-//! group.
+//! The tests use it as the reference for the other transports; programs with one thread per rank
+//! use it too. Members find each other in tables of the process, by the id of their group.
 
 mod domain;
 mod heap;

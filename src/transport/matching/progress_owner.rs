@@ -2,8 +2,8 @@
 //!
 //! A caller that waits for a message makes progress: it polls everything repeatedly, and then
 //! sleeps on the doorbell of this rank's messages. While it polls, the endpoint does not call the
-//! progress handler. Before it sleeps, it resumes the handler, so that the endpoint wakes the
-//! service thread.
+//! progress handler. Before the caller sleeps, it resumes the handler, so that the endpoint wakes
+//! the service thread.
 //!
 //! While no caller waits, the service thread *listens*: a ring of the doorbell makes it poll.
 //! Starting and stopping to listen costs more than a small message. The service thread therefore

@@ -118,9 +118,9 @@ impl MatchingState {
         self.sends.is_empty() && self.receives.get(&receive).is_some_and(is_awaited)
     }
 
-    /// Returns whether a rank of the domain appears to poll for messages: no wakeup is registered
-    /// on its doorbell. A rank that sleeps or lets its service thread poll would have registered
-    /// one.
+    /// Returns whether a rank of the domain appears to poll for messages: its doorbell has no waiter
+    /// and no listener. A sleeping rank is a waiter; a rank whose service thread polls is a
+    /// listener.
     fn is_polling(&self, local: Rank) -> bool {
         fence(Ordering::SeqCst);
         !self.region().message_doorbell(local).has_waiters()

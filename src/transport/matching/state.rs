@@ -444,7 +444,7 @@ impl MatchingState {
         true
     }
 
-    /// Returns the credit of a message that is no longer buffered to its sender.
+    /// Returns credit to a sender whose message is no longer buffered.
     pub(super) fn return_credit(&mut self, from: Rank, cost: usize) {
         let threshold = self.limits.credit_threshold();
         let link = &mut self.links[from];

@@ -110,12 +110,13 @@ impl RingRoute {
 ///
 /// A core gets a line more slowly while another core's cache holds it than after the line has left
 /// that cache ([`ReusePolicy`](super::reuse_policy::ReusePolicy)). Measurements:
-/// - Xeon, 4th generation: messages of 2 to 64 KiB take 20 % longer in 128 KiB (a ring of this size
-///   or a part of a ring) than in a ring of 256 KiB, the largest size. Messages of up to 1 KiB take
-///   5 % less in the 128 KiB.
-/// - EPYC, 4th generation: messages of 8 KiB take 0.6 us in a ring of 2 MiB, 1.9 us in a ring of
-///   256 KiB, and 1.1 us in the first 4 KiB of one. Messages of 1 KiB take 20 % less in the first 4
-///   KiB than elsewhere.
+///
+/// - Xeon, 4th generation. The largest ring has 256 KiB. Compared with it, messages of 2 to 64 KiB
+///   take 20 % longer in a ring of 128 KiB, or in that part of a ring. Messages of up to 1 KiB take
+///   5 % less there.
+/// - EPYC, 4th generation. A message of 8 KiB takes 0.6 us in a ring of 2 MiB, and 1.9 us in a ring
+///   of 256 KiB. In the first 4 KiB of a ring it takes 1.1 us. Messages of 1 KiB take 20 % less
+///   there than elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RewindPolicy {
     pub(super) rewind_after: u64,

@@ -330,8 +330,8 @@ mod tests {
     const HELLO: &str = "DIST_TEST_HELLO";
     const HELLO_SENT: u8 = 1;
 
-    /// The second of two members, in a process of its own. It sends its hello and exits without
-    /// mapping the segment.
+    /// The second of two members, in a process of its own. It sends its hello, may close
+    /// the connection, and never maps the segment.
     #[test]
     #[ignore = "the body of another process"]
     fn child_member_that_does_not_answer() {
