@@ -118,8 +118,8 @@ impl MatchingState {
         self.sends.is_empty() && self.receives.get(&receive).is_some_and(is_awaited)
     }
 
-    /// Returns whether a rank of the domain appears to poll for messages: its doorbell has no waiter
-    /// and no listener. A sleeping rank is a waiter; a rank whose service thread polls is a
+    /// Returns whether a rank of the domain appears to poll for messages: its doorbell has no
+    /// waiter and no listener. A sleeping rank is a waiter; a rank whose service thread polls is a
     /// listener.
     fn is_polling(&self, local: Rank) -> bool {
         fence(Ordering::SeqCst);
