@@ -1,7 +1,8 @@
-//! A connection between two ranks whose group has failed: frames of a bounded length in both
-//! directions.
+//! [`SurvivorLink`]: a connection between two ranks whose group has failed. It carries frames in
+//! both directions; each frame is a little-endian `u32` length followed by that many bytes.
 //!
-//! Must not know: what the frames say, and over what they travel.
+//! A receiver rejects a frame whose length is above the limit. This module does not depend on the
+//! content of the frames or on the transport (Unix socket or TCP).
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -12,37 +13,40 @@ use std::io::ErrorKind as Io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The length before each frame.
+/// The size of the length field before each frame.
 const HEADER_BYTES: usize = 4;
 
-/// How much is read at once.
+/// The size of the buffer for one read.
 const READ_CHUNK_BYTES: usize = 16 << 10;
 
-/// One end of it. Dropping it closes the connection, behind what was sent.
+/// One end of a connection between two ranks. Dropping it closes the connection after the bytes
+/// that were sent.
 #[derive(Debug)]
 pub struct SurvivorLink {
     stream: Arc<SocketStream>,
-    /// What has come and was not taken.
+    /// Received bytes that [`SurvivorLink::poll`] has not returned yet.
     received: Vec<u8>,
     max_frame_len: usize,
 }
 
-/// The bytes of a frame.
+/// Returns the frame with its length field.
 pub(super) fn encode_frame(frame: &[u8]) -> Vec<u8> {
     let len = u32::try_from(frame.len()).unwrap_or(u32::MAX).to_le_bytes();
     [&len, frame].concat()
 }
 
 impl SurvivorLink {
-    /// Over a connection that is there; a longer frame than `max_frame_len` is refused.
+    /// Wraps an established connection. A received frame that is longer than `max_frame_len` is an
+    /// error.
     pub(super) fn new(stream: Arc<SocketStream>, max_frame_len: usize) -> Self {
         Self { stream, received: Vec::new(), max_frame_len }
     }
 
-    /// The next frame, if all of it has come.
+    /// Returns the next frame if all its bytes have arrived.
     ///
     /// # Errors
-    /// `Connection` once nothing more can come, or where it is too long.
+    /// `Connection` if the peer closed the connection, if the connection broke, or if the frame is
+    /// too long.
     pub fn poll(&mut self) -> Result<Option<Vec<u8>>> {
         let mut chunk = [0; READ_CHUNK_BYTES];
         loop {
@@ -62,7 +66,7 @@ impl SurvivorLink {
         }
     }
 
-    /// Takes a frame from what has come.
+    /// Removes the first complete frame from the received bytes.
     fn take_frame(&mut self) -> Result<Option<Vec<u8>>> {
         let Some((head, rest)) = self.received.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
@@ -80,10 +84,10 @@ impl SurvivorLink {
         Ok(Some(frame))
     }
 
-    /// Sends a frame.
+    /// Sends a frame. Waits for room in the socket buffer until the deadline.
     ///
     /// # Errors
-    /// `Connection`; `Timeout` where the other end does not read.
+    /// `Connection` if the connection broke; `Timeout` if the peer does not read.
     pub fn send(&self, frame: &[u8], deadline: &Deadline) -> Result<()> {
         let bytes = encode_frame(frame);
         let mut rest = &bytes[..];

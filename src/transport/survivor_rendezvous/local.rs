@@ -1,10 +1,12 @@
-//! The way to a rank of the same node: the Unix socket on which the ranks had found each other when
-//! the group began.
+//! Survivor connections to ranks of the same node, over the Unix socket with which the ranks of the
+//! node found each other when they created the group.
+//!
+//! The connecting rank sends one frame first, the hello:
 //!
 //! ```text
-//! hello, one frame:  "libdistr" | group 16 | nonce of the sender 16 | nonce of the receiver 16 | sender u32
+//! "libdistr" | group 16 | nonce of the sender 16 | nonce of the receiver 16 | sender u32
 //! ```
-//! Must not know: what is said afterwards.
+//! This module does not depend on the content of the later frames.
 
 use super::SurvivorAddress;
 use super::link::{SurvivorLink, encode_frame};
@@ -23,14 +25,15 @@ use std::time::{Duration, Instant};
 const MAGIC: [u8; 8] = *b"libdistr";
 const HELLO_BYTES: usize = 8 + 3 * 16 + 4;
 
-/// How long somebody who has connected may take to say who it is, and how many may be about to.
+/// How long a new connection may take to send its hello, and how many connections without a hello
+/// are kept.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_UNIDENTIFIED: usize = 256;
 
-/// How many connections are answered in a row.
+/// How many connections the answer handler accepts and answers per wakeup.
 const ANSWERS_PER_WAKEUP: usize = 64;
 
-/// What a rank says first.
+/// Encodes the hello of rank `from` to rank `to`.
 pub(super) fn encode_hello(
     group: GroupId,
     members: &[SurvivorAddress],
@@ -41,7 +44,8 @@ pub(super) fn encode_hello(
     [&MAGIC[..], &group.0, &members[from].nonce.0, &members[to].nonce.0, &rank].concat()
 }
 
-/// Who says so, where it is a member of the group and means `me`.
+/// Returns the rank of the sender if the hello is valid, the sender is a member of the group, and
+/// the receiver is `me`.
 fn decode_hello(
     hello: &[u8],
     group: GroupId,
@@ -55,7 +59,7 @@ fn decode_hello(
     is_right.then_some(rank)
 }
 
-/// Who is at the other end is one of this user's processes.
+/// Checks that the peer process belongs to this user or to root.
 fn check_peer_user(stream: &UnixStream) -> Result<()> {
     let (_, uid) = unix::peer_credentials(stream)?;
     if uid == host::uid() || uid == 0 {
@@ -64,10 +68,11 @@ fn check_peer_user(stream: &UnixStream) -> Result<()> {
     Err(Error::new(ErrorKind::Auth, format!("user {uid} is not user {}", host::uid())))
 }
 
-/// Connects; `Unreachable` where the listener's queue is full for now.
+/// Connects and sends the hello. Returns `None` if the queue of the listener is full.
 ///
 /// # Errors
-/// `NotFound` where nobody listens, `Connection`.
+/// `NotFound` if no process listens on the socket, or if the listener belongs to another user.
+/// `Connection` for other errors.
 pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStream>>> {
     let stream = match unix::connect(socket) {
         Ok(stream) => stream,
@@ -78,23 +83,24 @@ pub(super) fn connect(socket: &str, hello: &[u8]) -> Result<Option<Arc<SocketStr
         Err(cause) => return Err(Error::connection("its Unix socket", &cause)),
     };
     if let Err(error) = check_peer_user(&stream) {
-        // The name is free again, and somebody else has taken it.
+        // The socket name was free again, and a process of another user has bound it.
         return Err(Error::new(ErrorKind::NotFound, error.message()));
     }
     let stream = Arc::new(SocketStream::from_nonblocking_unix(stream));
-    // There is room for it in a new connection; one that has ended says so when it is read.
+    // A new connection has room for the hello. If the connection has ended, the next read reports
+    // it.
     drop(stream.send(&encode_frame(hello)));
     Ok(Some(stream))
 }
 
-/// Somebody who has connected and has not said who it is.
+/// An accepted connection whose hello has not arrived yet.
 #[derive(Debug)]
 struct UnidentifiedLink {
     link: SurvivorLink,
     deadline: Instant,
 }
 
-/// The listening side.
+/// The accepting side of an open survivor session.
 #[derive(Debug)]
 pub(super) struct LocalListener {
     listener: Arc<UnixListener>,
@@ -106,7 +112,8 @@ impl LocalListener {
         Self { listener, unidentified: Vec::new() }
     }
 
-    /// Takes those who have come and said who they are.
+    /// Accepts new connections, and returns the connections whose valid hello has arrived, with the
+    /// rank of each.
     pub(super) fn take_arrivals(
         &mut self,
         (group, members, me): (GroupId, &[SurvivorAddress], Rank),
@@ -141,7 +148,7 @@ impl LocalListener {
         identified
     }
 
-    /// What becomes readable when somebody comes, or says who it is.
+    /// Returns the descriptors that become readable when a rank connects or sends its hello.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let newcomers = self.unidentified.iter().map(|newcomer| newcomer.link.as_fd());
         let listener = Some(self.listener.as_fd()).filter(|listener| !poll::has_hung_up(*listener));
@@ -149,7 +156,7 @@ impl LocalListener {
     }
 }
 
-/// Tells everybody who comes the same, as the service thread finds them.
+/// Answers every incoming connection on the service thread with the same frame, and closes it.
 #[derive(Debug)]
 pub(super) struct LocalAnswerHandler {
     listener: Arc<UnixListener>,
@@ -176,7 +183,8 @@ impl DescriptorHandler for LocalAnswerHandler {
                     WatchAction::Keep
                 };
             };
-            // A new connection has room for it, and whoever has gone does not need it.
+            // A new connection has room for the answer. If the peer has closed the connection, it
+            // does not need the answer.
             drop(unix::send(&stream, &self.answer, None));
         }
         WatchAction::Keep

@@ -1,16 +1,20 @@
-//! How the ranks of a group find each other again once it has failed: without its streams, its
-//! memory and the store.
+//! Connections between the surviving ranks of a failed group. They do not use the group's streams,
+//! its shared memory, or the store.
 //!
-//! Every rank keeps a [`SurvivorEndpoint`] from the beginning of its group on: the Unix socket on
-//! which the ranks of its node had met, and, where there are other nodes, a place behind the
-//! process's TCP door. Nobody looks at it: who connects waits there until this rank opens a
-//! [`SurvivorSession`], or, once that has ended with an [answer](Session::answer), is told that. A
-//! port depends on nothing of its group and may outlive it.
+//! Every rank keeps a [`SurvivorEndpoint`] from the creation of its group on. The endpoint contains
+//! the Unix socket with which the ranks of the node found each other. If the group has other nodes,
+//! it also contains a [`ReconnectEndpoint`] in the process's TCP listener registry. An incoming
+//! connection waits in the listen queue, or unread, until one of two events:
 //!
-//! A rank whose socket is closed has died or has left everything that came of the group; one that
-//! lets others wait is alive, or stopped.
+//! 1. This rank opens a [`SurvivorSession`], which returns the connection to the caller.
+//! 2. The session ends with [an answer](SurvivorSession::finish_with_answer). From then on the
+//!    service thread sends this answer to each connection.
 //!
-//! Must not know: what the ranks say to each other.
+//! The endpoint does not depend on the group and may outlive it. If a rank's socket is closed, the
+//! rank has died, or has left the group and all groups that were created from it. If a rank lets
+//! its peers wait, it is alive or stopped (for example by SIGSTOP).
+//!
+//! This module does not depend on the content of the frames.
 
 mod link;
 mod local;
@@ -31,21 +35,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The longest frame: each of the ranks may contribute so much, and one of them a list of rules.
+/// The frame limit is the base plus 64 KiB for each rank of the group. Each rank contributes up to
+/// 64 KiB to a frame, and one rank contributes a list of rules.
 const MAX_FRAME_BASE: usize = 1 << 20;
 const MAX_FRAME_PER_RANK: usize = 64 << 10;
 
-/// How one rank of the group is found.
+/// How the other ranks connect to one rank of the group.
 #[derive(Clone, Debug)]
 pub struct SurvivorAddress {
-    /// The nonce that it published.
+    /// The nonce that the rank published.
     pub nonce: Nonce,
-    /// What tells its Unix socket, where it is on this rank's node ([`shm::ShmListener::nonce`]);
-    /// the others are behind the gate.
+    /// The nonce in the name of the rank's Unix socket ([`shm::ShmListener::nonce`]), if the rank
+    /// is on this node. Ranks of other nodes are reached through the [`ReconnectEndpoint`].
     pub socket: Option<Nonce>,
 }
 
-/// Where the others find this rank.
+/// The address of this rank for the other survivors: it accepts their connections and connects to
+/// them.
 #[derive(Debug)]
 pub struct SurvivorEndpoint {
     group: GroupId,
@@ -59,13 +65,13 @@ pub struct SurvivorEndpoint {
 
 #[derive(Debug, Default)]
 struct SurvivorEndpointState {
-    /// A session is open.
     is_session_open: bool,
     answer_watch: Option<DescriptorWatch>,
 }
 
 impl SurvivorEndpoint {
-    /// The port of rank `me`. There is a gate where some of the members have no socket.
+    /// Creates the endpoint of rank `me`. A `reconnect_endpoint` is needed if some of the members
+    /// have no socket on this node.
     pub fn new(
         group: GroupId,
         me: Rank,
@@ -78,15 +84,16 @@ impl SurvivorEndpoint {
         Self { group, me, peer_names, members, listener, reconnect_endpoint, state }
     }
 
-    /// Who a rank is.
+    /// Returns the display name of a rank.
     pub fn name(&self, rank: Rank) -> &PeerName {
         &self.peer_names[rank]
     }
 
-    /// Begins to look for the others; whoever comes is no longer answered.
+    /// Opens a session: this rank accepts connections from now on, and the service thread stops
+    /// answering them.
     ///
     /// # Errors
-    /// `InvalidArgument` while there is another session.
+    /// `InvalidArgument` while another session is open.
     pub fn open_session(&self) -> Result<SurvivorSession<'_>> {
         let mut state = self.state();
         if state.is_session_open {
@@ -110,7 +117,7 @@ impl SurvivorEndpoint {
     }
 }
 
-/// A port that is looked at.
+/// An open session of a [`SurvivorEndpoint`]: accepts and makes connections.
 #[derive(Debug)]
 pub struct SurvivorSession<'a> {
     endpoint: &'a SurvivorEndpoint,
@@ -118,12 +125,12 @@ pub struct SurvivorSession<'a> {
 }
 
 impl SurvivorSession<'_> {
-    /// Who a rank is.
+    /// Returns the display name of a rank.
     pub fn name(&self, rank: Rank) -> &PeerName {
         self.endpoint.name(rank)
     }
 
-    /// Begins to connect with a rank.
+    /// Starts to connect to a rank.
     pub fn connect(&self, to: Rank) -> PendingSurvivorConnect {
         let SurvivorEndpoint { group, me, members, reconnect_endpoint: gate, .. } = self.endpoint;
         let route = match (&members[to].socket, gate) {
@@ -142,7 +149,7 @@ impl SurvivorSession<'_> {
         PendingSurvivorConnect { route, max_frame_len: self.endpoint.max_frame_len() }
     }
 
-    /// Those who have come and said who they are.
+    /// Returns the new connections whose peer has sent a valid hello, with the rank of each peer.
     pub fn take_arrivals(&self) -> Vec<(Rank, SurvivorLink)> {
         let SurvivorEndpoint { group, me, members, reconnect_endpoint: gate, .. } = self.endpoint;
         let longest = self.endpoint.max_frame_len();
@@ -153,8 +160,8 @@ impl SurvivorSession<'_> {
         identified
     }
 
-    /// Waits until somebody comes, something is to be read on one of the links, a call through the
-    /// gate has ended, or the deadline has passed.
+    /// Waits until a rank connects, one of the links is readable, a connection attempt through the
+    /// reconnect endpoint ends, or the deadline passes.
     ///
     /// # Errors
     /// `System`.
@@ -172,8 +179,8 @@ impl SurvivorSession<'_> {
         io::wait_for_any_readable(all, deadline)
     }
 
-    /// Waits until something is to be read on one of the links, or the deadline has passed. Who
-    /// comes is not looked for.
+    /// Waits until one of the links is readable or the deadline passes. New connections do not end
+    /// this wait.
     ///
     /// # Errors
     /// `System`.
@@ -184,14 +191,14 @@ impl SurvivorSession<'_> {
         io::wait_for_any_readable(links.into_iter().map(SurvivorLink::as_fd), deadline)
     }
 
-    /// Ends the session: from now on the service thread tells everybody who comes this, those who
-    /// have come first.
+    /// Ends the session. From now on the service thread sends `answer` to every incoming
+    /// connection, including the connections that already wait.
     ///
     /// # Errors
     /// `System`.
     pub fn finish_with_answer(self, answer: &[u8]) -> Result<()> {
         let handler = LocalAnswerHandler::new(Arc::clone(&self.endpoint.listener), answer);
-        // A registration tells at once what is there already.
+        // The watch also reports connections that arrived before the registration.
         let watch = service::watch(Arc::new(handler))?;
         self.endpoint
             .reconnect_endpoint
@@ -208,7 +215,7 @@ impl Drop for SurvivorSession<'_> {
     }
 }
 
-/// A connection that is being made; dropping it gives that up.
+/// A connection attempt. Dropping it cancels the attempt.
 #[derive(Debug)]
 pub struct PendingSurvivorConnect {
     route: SurvivorRoute,
@@ -222,20 +229,20 @@ enum SurvivorRoute {
     Unreachable(Error),
 }
 
-/// How a call ended.
+/// The result of a connection attempt.
 #[derive(Debug)]
 pub enum SurvivorConnectResult {
-    /// There is a connection, whether or not anybody looks at it.
+    /// The connection exists. The peer may not have opened a session yet.
     Reached(SurvivorLink),
-    /// Nobody is there: the process has ended, or has left the group and everything that came of
-    /// it.
+    /// No process accepts connections there: the rank's process has exited, or the rank has left
+    /// the group and all groups that were created from it.
     Gone(Error),
-    /// It may be there, but cannot be reached.
+    /// The rank may be alive, but this rank cannot connect to it.
     Unreachable(Error),
 }
 
 impl PendingSurvivorConnect {
-    /// How it ended, once it has.
+    /// Returns the result once the attempt has ended.
     pub fn poll(&self) -> Option<SurvivorConnectResult> {
         let outcome = match &self.route {
             SurvivorRoute::Local { socket, hello } => local::connect(socket, hello).transpose()?,
