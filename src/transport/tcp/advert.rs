@@ -1,4 +1,4 @@
-//! Where a rank can be reached, as it tells the others.
+//! The addresses at which a rank accepts connections, as the rank publishes them to its peers.
 
 use super::interface::MAX_RAILS;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -6,36 +6,38 @@ use crate::transport::PeerName;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// The most addresses that a peer is believed to have.
+/// The most addresses that a rank accepts in the advert of a peer.
 const MAX_ADDRESSES: usize = 64;
 
-/// One address to try.
+/// One address of a peer and its rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RailAddress {
     pub(super) address: SocketAddr,
-    /// Which of the peer's interfaces it is of, counted from 0.
+    /// The index of the peer's interface that has this address, from 0.
     pub(super) rail: u8,
 }
 
-/// What a rank publishes about its sockets.
+/// The addresses of a rank's listening sockets, with the facts that a peer needs to choose among
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressAdvert {
-    /// For everybody.
+    /// Addresses for ranks in any network namespace.
     pub(super) routable: Vec<RailAddress>,
-    /// For ranks of the same network name space.
+    /// Addresses for ranks in the same network namespace.
     pub(super) same_netns: Vec<RailAddress>,
-    /// That name space; empty where the system does not tell.
+    /// The network namespace of the rank; empty if the system does not report it.
     pub(super) network_namespace: String,
-    /// How many interfaces take turns.
+    /// The number of interfaces that streams are distributed over, round-robin.
     pub(super) rails: u8,
-    /// How many streams for collectives this rank would like; rank 0's wish counts.
+    /// The number of collective streams that this rank requests; the group uses the number of rank
+    /// 0.
     pub(super) lanes: u8,
-    /// Why these addresses, in words.
+    /// Why these addresses were chosen, as text.
     pub(super) reason: String,
 }
 
 impl AddressAdvert {
-    /// The advert for a card.
+    /// Returns the advert as a JSON value for the rank's card.
     pub fn encode(&self) -> Value {
         let encode_list = |list: &[RailAddress]| -> Value {
             list.iter().map(|it| json!([it.address.to_string(), it.rail])).collect()
@@ -50,7 +52,7 @@ impl AddressAdvert {
         })
     }
 
-    /// The advert on a card; `None` where it is none.
+    /// Reads the advert from a card; returns `None` if it is malformed.
     pub fn decode(value: &Value) -> Option<Self> {
         let text = |name: &str| value.get(name)?.as_str().map(str::to_owned);
         let decode_u8 = |value: &Value| u8::try_from(value.as_u64()?).ok();
@@ -72,11 +74,12 @@ impl AddressAdvert {
         })
     }
 
-    /// The addresses for a reader whose own advert is `reader`, those of the interface with this
-    /// number first.
+    /// Returns the addresses of `owner` for a rank whose own advert is `reader`. The addresses of
+    /// interface `first_rail` come first.
     ///
     /// # Errors
-    /// `Connection` where there is none for it, naming `owner` and what to do.
+    /// `Connection` if no address is reachable for the reader; the message names `owner` and the
+    /// remedy.
     pub(super) fn addresses_for(
         &self,
         reader: &Self,

@@ -1,5 +1,5 @@
-//! How connections come to their places in a mesh: those that others have made, and those that this
-//! rank has.
+//! Adds established connections to a mesh: [`ConnectionAcceptor`] for the connections that peers
+//! made, [`PeerConnectHandler`] for the connections that this rank made.
 
 use super::control::ControlConnection;
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
@@ -37,7 +37,7 @@ impl ConnectionAcceptor for TcpMeshShared {
 
     fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>) {
         let ConnectionPurpose::Stream(channel) = hello.purpose else {
-            // Ahead of what the line says.
+            // [`ACCEPTED`] must precede the first control frame.
             drop(stream.send(&[ACCEPTED]));
             return self.add_control_connection(hello.from, stream);
         };
@@ -59,7 +59,8 @@ impl ConnectionAcceptor for TcpMeshShared {
         }
         let reset_armed = stream.set_reset_on_close(true);
         *incoming = Some(Arc::clone(&stream));
-        // Under the lock: it comes before the end of a stream that is given up at once.
+        // Sent under the lock, so that [`ACCEPTED`] precedes the end of a stream that another
+        // thread closes at once.
         drop(stream.send(&[ACCEPTED]));
         drop(incoming);
         let watch = |()| self.watch_stream(hello.from, channel, StreamDirection::In, &stream);
@@ -123,7 +124,8 @@ impl TcpMeshShared {
         if let Some(entry) = connections.get_mut(node) {
             *entry = Some(Arc::clone(&connection));
         }
-        // Under the lock: whoever ends the lines ends one that has begun.
+        // Reading starts under the lock, so that [`TcpMeshShared::close_control_connections`] only
+        // closes connections that have started.
         let started = connection.start_reading();
         drop(connections);
         if let Err(error) = started {

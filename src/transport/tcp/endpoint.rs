@@ -1,4 +1,5 @@
-//! What the algorithms and the matching engine call: sending, receiving, resting.
+//! [`TcpMesh`]: the calls of the algorithms and of the matching engine, which send, receive and
+//! wait.
 
 use super::failure_notice;
 use super::hello::ConnectionPurpose;
@@ -25,8 +26,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// For how long an address that refuses is tried again: of a rank that has died its node tells
-/// meanwhile.
+/// How long this rank retries an address that refuses the connection. If the peer has died, the
+/// peer's node reports the death within this time.
 const REFUSED_RETRY_TIME: Duration = Duration::from_millis(500);
 
 /// This process's end of all streams of a group.
@@ -34,31 +35,31 @@ const REFUSED_RETRY_TIME: Duration = Duration::from_millis(500);
 pub struct TcpMesh {
     pub(super) shared: Arc<TcpMeshShared>,
     pub(super) registry: Arc<ListenerRegistry>,
-    /// What a rest waits for; kept, so that resting allocates nothing.
+    /// The poll set of [`Endpoint::wait_for_streams`]; reused, so that a wait allocates nothing.
     pub(super) poll_scratch: Mutex<PollScratch>,
     pub(super) watches: Vec<DescriptorWatch>,
 }
 
-/// The room that a rest needs.
+/// Reusable memory for one wait.
 #[derive(Debug, Default)]
 pub(super) struct PollScratch {
     poll_set: PollSet,
-    /// Keeps the descriptors of the set open.
+    /// Keeps the descriptors in the set open.
     streams: Vec<Arc<SocketStream>>,
 }
 
-/// Whether a wish needs to be waited for.
+/// What a wait for one [`StreamInterest`] depends on.
 enum WaitCondition {
-    /// It may have come true.
+    /// The stream may be ready; do not sleep.
     MaybeReady,
-    /// It comes true when this can be read or written.
+    /// The stream is ready when this socket is readable or writable.
     OnStream(Arc<SocketStream>),
-    /// The event tells.
+    /// The `wake` event reports the change.
     OnEvent,
 }
 
 impl TcpMesh {
-    /// Begins to connect a stream that is used for the first time.
+    /// Starts to connect a stream at its first use.
     fn begin_connect(&self, to: Rank, channel: Channel) -> Result<usize> {
         let connector = self.shared.new_connector(
             to,
@@ -67,7 +68,8 @@ impl TcpMesh {
         )?;
         *lock(&self.shared.stream_pair(to, channel).outgoing) =
             OutgoingStream::Connecting(Arc::clone(&connector));
-        // Not under the lock: where it fails at once, that is said in the same place.
+        // Not under the lock: if the attempt fails at once, the failure handler locks the same
+        // entry.
         connector.start();
         Ok(0)
     }
@@ -77,10 +79,10 @@ impl TcpMesh {
         let slot = shared.stream_pair(wish.peer, wish.channel);
         let peer_state = shared.peer_state(wish.peer);
         if peer_state == HAS_DIED {
-            // Nothing more comes; only the reason does.
+            // No more data arrives; the event reports the failure reason.
             return WaitCondition::OnEvent;
         }
-        // Nor does anything go to one that leaves.
+        // A peer that leaves receives no more data.
         let (present, leaving) = (peer_state == PRESENT, peer_state == HAS_LEFT);
         match wish.direction {
             StreamDirection::In => match &*lock(&slot.incoming) {
@@ -155,7 +157,7 @@ impl Endpoint for TcpMesh {
         let has_ended = match stream.receive_into(into) {
             Ok(0) => {
                 shared.mark_left(from);
-                // It would be found to have its end again and again.
+                // Remove the stream, because a poll would report its end again and again.
                 incoming.take().iter().for_each(|stream| close_gracefully(stream));
                 true
             }
@@ -189,7 +191,8 @@ impl Endpoint for TcpMesh {
             crate::log!(LogLevel::Error, "cannot wait for peers: {cause}");
         }
         bell.stop_listening();
-        // The caller looks at everything after this. Where it is not raised, a call is saved.
+        // The caller polls everything after this. The condition saves a system call if the event is
+        // not raised.
         if set.is_first_ready() {
             shared.wake.clear();
         }

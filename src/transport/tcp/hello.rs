@@ -1,15 +1,23 @@
-//! What both ends of a connection say before anything else, as bytes. Pure.
+//! The hello: the first bytes on a connection, with which both ends verify each other. Encoding and
+//! decoding, without input or output.
 //!
 //! ```text
-//! hello:  "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32 | group 16
-//!         | nonce of the sender 16 | nonce that the receiver must have 16            (little endian)
+//! hello:  "distlnk1" | version u16 | channel u8 | lane u8 | epoch u32 | from u32 | to u32
+//!         | group 16 | nonce of the sender 16 | nonce expected of the receiver 16  (little endian)
 //! answer: 0 | hello of the acceptor, or the number of a refusal
-//! taken:  'T', or the number of a refusal
+//! end:    'T', or the number of a refusal
 //! ```
-//! The one who has connected says the hello and reads the answer; only when it has found that right
-//! does it say [`CONFIRM`]; so both have checked both. The acceptor then puts the connection in its
-//! place and says [`ACCEPTED`], and only when that has come is the connection used: no byte is
-//! ahead of its stream, and whoever was too late for an acceptor that leaves knows it.
+//! The handshake has four steps:
+//!
+//! 1. The connecting rank sends its hello.
+//! 2. The acceptor checks the hello and sends its answer.
+//! 3. The connecting rank checks the answer and sends [`CONFIRM`]. Now both ranks have verified
+//!    each other.
+//! 4. The acceptor adds the connection to its mesh and sends [`ACCEPTED`].
+//!
+//! The connecting rank uses the connection only after [`ACCEPTED`]. Therefore no data arrives
+//! before the acceptor has added the stream, and a rank that connects to an acceptor that leaves
+//! receives a refusal.
 
 use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::transport::{Channel, MAX_COLLECTIVE_STREAMS};
@@ -19,28 +27,28 @@ const VERSION: u16 = 4;
 
 /// The length of a hello.
 pub(super) const HELLO_BYTES: usize = 72;
-/// The length of an answer that welcomes.
+/// The length of a positive answer.
 pub(super) const ANSWER_BYTES: usize = 1 + HELLO_BYTES;
-/// The first byte of such an answer.
+/// The first byte of a positive answer.
 pub(super) const WELCOME: u8 = 0;
-/// What the one who has connected says last.
+/// The last byte from the connecting rank.
 pub(super) const CONFIRM: u8 = b'C';
-/// What the acceptor says last. No refusal has this number.
+/// The last byte from the acceptor. No refusal has this number.
 pub(super) const ACCEPTED: u8 = b'T';
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ConnectionPurpose {
-    /// A stream, from the one who has connected to the other.
+    /// A stream from the connecting rank to the acceptor.
     Stream(Channel),
-    /// News between the leaders of two nodes.
+    /// A control connection between the leaders of two nodes.
     Control,
-    /// Words between two ranks of a group that has failed.
+    /// A connection between two ranks of a failed group.
     Reconnect,
 }
 
 impl ConnectionPurpose {
-    /// The peer's interface that is tried first.
+    /// Returns the index of the peer's interface that is tried first.
     pub(super) fn rail(self) -> u8 {
         match self {
             Self::Stream(Channel::Collective(lane)) => lane,
@@ -49,7 +57,7 @@ impl ConnectionPurpose {
     }
 }
 
-/// One side's introduction.
+/// The hello of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: ConnectionPurpose,
@@ -57,28 +65,28 @@ pub(super) struct Hello {
     pub(super) epoch: u32,
     pub(super) from: Rank,
     pub(super) to: Rank,
-    /// The speaker's own.
+    /// The nonce of the sender.
     pub(super) nonce: Nonce,
-    /// What the speaker knows of the other.
+    /// The nonce that the sender expects of the receiver.
     pub(super) expected_nonce: Nonce,
 }
 
-/// Why a connection is not wanted.
+/// Why an acceptor refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum HelloRefusal {
-    /// No libdist, or another version.
+    /// The peer does not speak the libdist protocol, or uses another version.
     UnknownProtocol = 1,
-    /// The rank of the group that is asked for is not here: not yet, or no more.
+    /// The process does not have the requested rank of the group: not yet, or no longer.
     NoSuchRank = 2,
-    /// Epoch, rank or nonce are not the group's.
+    /// The epoch, rank or nonce does not match the group.
     IdentityMismatch = 3,
-    /// There is such a connection already.
+    /// The connection already exists.
     Duplicate = 4,
 }
 
 impl HelloRefusal {
-    /// The inverse of the discriminant; an unknown number is `UnknownProtocol`.
+    /// Returns the refusal with this number; an unknown number is `UnknownProtocol`.
     pub(super) fn from_number(number: u8) -> Self {
         let all = [Self::NoSuchRank, Self::IdentityMismatch, Self::Duplicate];
         all.into_iter().find(|&it| it as u8 == number).unwrap_or(Self::UnknownProtocol)
@@ -119,7 +127,7 @@ impl Hello {
         bytes
     }
 
-    /// The hello in these bytes.
+    /// Decodes a hello.
     ///
     /// # Errors
     /// `UnknownProtocol`.
@@ -152,7 +160,7 @@ impl Hello {
         })
     }
 
-    /// What the other side says where it is the one that this hello is meant for.
+    /// Returns the answer of the rank that this hello addresses.
     pub(super) fn expected_answer(&self) -> Self {
         let Self { purpose, group, epoch, .. } = *self;
         let (from, to) = (self.to, self.from);
@@ -168,11 +176,11 @@ impl Hello {
     }
 }
 
-/// Whether the answer to a hello has come, and is from whom the hello was meant for; false while
-/// more must come.
+/// Checks the answer to a hello. Returns true if it is complete and from the addressed rank; false
+/// if more bytes must arrive.
 ///
 /// # Errors
-/// What the other side said, or `IdentityMismatch` where it is somebody else.
+/// The refusal of the acceptor, or `IdentityMismatch` if another process answered.
 pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, HelloRefusal> {
     match answer.split_first() {
         Some((&WELCOME, said)) => match said.first_chunk() {
@@ -185,7 +193,7 @@ pub(super) fn has_valid_answer(hello: &Hello, answer: &[u8]) -> Result<bool, Hel
     }
 }
 
-/// False once the bytes that have come so far cannot become a hello.
+/// Returns false if these bytes cannot be the start of a hello.
 pub(super) fn has_valid_prefix(bytes: &[u8]) -> bool {
     let [low, high] = VERSION.to_le_bytes();
     MAGIC.iter().chain(&[low, high]).zip(bytes).all(|(a, b)| a == b)

@@ -1,26 +1,26 @@
-//! What a newcomer says before anything else, as far as it has come, and what a rank knows of those
-//! who may come. Pure: the door brings the bytes.
+//! Reads and checks the hello of an incoming connection, without input or output: the listener
+//! registry supplies the bytes.
 
 use super::hello::{self, CONFIRM, ConnectionPurpose, HELLO_BYTES, Hello, HelloRefusal};
 use super::join::TcpMember;
 use crate::base::ids::Rank;
 use crate::transport::Channel;
 
-/// A hello and the word behind it.
+/// The hello of a connection and the confirmation byte after it.
 #[derive(Debug)]
 pub(super) struct HelloReader {
     bytes: [u8; HELLO_BYTES + 1],
     filled: usize,
 }
 
-/// How far it has come.
+/// The state of the handshake after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HelloReadState {
-    /// More must come.
+    /// More bytes must arrive.
     Incomplete,
-    /// The hello is there, to be checked and answered.
+    /// The hello is complete; the acceptor must check and answer it.
     Hello(Hello),
-    /// The newcomer has checked the answer too.
+    /// The connecting rank has verified the answer and confirmed.
     Confirmed,
 }
 
@@ -31,14 +31,14 @@ impl Default for HelloReader {
 }
 
 impl HelloReader {
-    /// Room for what comes next; only for what belongs to the introduction, since anything after is
-    /// the stream's.
+    /// Returns the buffer for the next read. It ends with the hello or the confirmation byte,
+    /// because the later bytes belong to the stream.
     pub(super) fn free_space(&mut self) -> &mut [u8] {
         let end = if self.filled < HELLO_BYTES { HELLO_BYTES } else { self.bytes.len() };
         &mut self.bytes[self.filled..end]
     }
 
-    /// So many bytes have come into the room.
+    /// Handles `count` bytes that were read into the buffer.
     ///
     /// # Errors
     /// `UnknownProtocol`.
@@ -69,7 +69,8 @@ pub(super) struct ExpectedPeers<'a> {
 }
 
 impl ExpectedPeers<'_> {
-    /// Whether a hello is from whom it says, to this rank, and for something that there is.
+    /// Checks that the sender of a hello is a member, that the hello addresses this rank, and that
+    /// the requested stream exists.
     ///
     /// # Errors
     /// `IdentityMismatch`.
@@ -84,11 +85,11 @@ impl ExpectedPeers<'_> {
         let is_expected = match hello.purpose {
             ConnectionPurpose::Stream(Channel::Collective(lane)) => lane < lanes,
             ConnectionPurpose::Stream(Channel::PointToPoint) => true,
-            // Of two leaders the one of the later node connects.
+            // The leader of the node with the larger index connects.
             ConnectionPurpose::Control => {
                 from.node > members[me].node && leaders.get(from.node) == Some(&hello.from)
             }
-            // Not with the mesh of the group.
+            // [`ReconnectEndpoint`](super::ReconnectEndpoint) checks these connections.
             ConnectionPurpose::Reconnect => false,
         };
         if is_expected { Ok(()) } else { Err(HelloRefusal::IdentityMismatch) }

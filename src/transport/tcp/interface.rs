@@ -1,29 +1,30 @@
-//! Which of this host's addresses its peers are told: a pure function of the interfaces, what the
-//! user says, and the way to the store.
+//! Chooses the addresses that this host publishes to its peers: a pure function of the interfaces,
+//! the user's settings, and the route to the store.
 //!
-//! Two lists come out: addresses for *anyone*, and addresses for ranks that are *near*, in the same
-//! network name space. Loopback is only ever among the latter.
+//! It returns two lists: *routable* addresses for ranks in any network namespace, and *same_netns*
+//! addresses for ranks in the same network namespace. Loopback addresses appear only in the second
+//! list.
 
 use crate::base::error::{Error, Result};
 use crate::sys::netif::NetworkInterface;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// What the user says, and what the system does.
+/// The user's settings and the system's routes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InterfaceRules {
-    /// The list of interfaces and the name of its variable.
+    /// The list of interfaces, and the name of its environment variable.
     pub(super) list: Option<(String, &'static str)>,
-    /// The only family that is wanted.
+    /// The only address family to use.
     pub(super) family: Option<AddressFamily>,
-    /// The address that this host sends from to the store.
+    /// The source address of this host for connections to the store.
     pub(super) store_source: Option<IpAddr>,
-    /// The store's address as the user gave it means this host, wherever it is read.
+    /// The user gave the store's address as `localhost` or a loopback address, which means the
+    /// reader's own host.
     pub(super) is_local_job: bool,
-    /// The address that this host sends from to anywhere else.
+    /// The source address of this host for connections to the outside.
     pub(super) default_source: Option<IpAddr>,
 }
 
-/// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddressFamily {
     V4,
@@ -35,7 +36,7 @@ impl AddressFamily {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The family with this name, of the C constants.
+    /// Parses `AF_INET` or `AF_INET6`, the names of the C constants.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -51,7 +52,7 @@ impl AddressFamily {
     }
 }
 
-/// An address without a port, and which of the chosen interfaces it is of.
+/// An address without a port, and the index of the chosen interface that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceAddress {
     /// The port is 0.
@@ -59,24 +60,24 @@ pub(super) struct InterfaceAddress {
     pub(super) rail: u8,
 }
 
-/// What came out.
+/// The chosen addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceChoice {
     pub(super) routable: Vec<InterfaceAddress>,
     pub(super) same_netns: Vec<InterfaceAddress>,
-    /// How many interfaces take turns.
+    /// The number of interfaces that streams are distributed over, round-robin.
     pub(super) rails: u8,
-    /// In words.
+    /// Why these addresses were chosen, as text.
     pub(super) reason: String,
 }
 
-/// The most interfaces that take turns.
+/// The most interfaces that streams are distributed over.
 pub(super) const MAX_RAILS: usize = 8;
 
-/// Chooses.
+/// Chooses the addresses.
 ///
 /// # Errors
-/// `InvalidArgument` where the list names nothing that there is, with what there is.
+/// `InvalidArgument` if the list matches no usable interface; the message lists the interfaces.
 pub(super) fn choose_interfaces(
     interfaces: &[NetworkInterface],
     rules: &InterfaceRules,
@@ -105,7 +106,7 @@ pub(super) fn choose_interfaces(
     Ok(choice)
 }
 
-/// Those that the user has named.
+/// Chooses the interfaces that the user listed.
 fn choose_named(
     usable: &[&NetworkInterface],
     list: &str,
@@ -150,7 +151,7 @@ fn choose_named(
         if of_item.is_empty() {
             return Err(invalid_list(format!("names no interface that is up (\"{item}\")")));
         }
-        // One interface takes one turn, however often it is named.
+        // An interface is one rail, even if several items match it.
         let known =
             |it: &&NetworkInterface| rails.iter().flatten().any(|known| known.name == it.name);
         let of_item: Vec<&NetworkInterface> = of_item.into_iter().filter(|it| !known(it)).collect();
@@ -173,7 +174,7 @@ fn choose_named(
     Ok(InterfaceChoice { routable, same_netns: near, rails, reason })
 }
 
-/// An own address, or where that is not of the wanted family, one of its interface that is.
+/// Returns `ip` if its family is usable; otherwise a usable address of the same interface.
 fn same_interface_address(
     all: &[NetworkInterface],
     usable: &[&NetworkInterface],
@@ -187,7 +188,7 @@ fn same_interface_address(
     found.map(|it| it.address)
 }
 
-/// The interface that leads to the store, or out of the host.
+/// Chooses the interface of the route to the store, or of the default route.
 fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> InterfaceChoice {
     let has = |ip: &IpAddr| usable.iter().any(|it| it.address == ip.to_canonical());
     let to_store = rules.store_source.filter(has);
@@ -219,7 +220,7 @@ fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> Inte
     let anyone = routable_only(&number_rails(std::slice::from_ref(&rail)));
     let loopback: Vec<&NetworkInterface> =
         usable.iter().copied().filter(|it| it.is_loopback).collect();
-    // Whoever reaches the store through the loopback interface is near.
+    // Ranks that reach the store through loopback are in the same network namespace.
     let is_near = to_store.is_none_or(|ip| ip.is_loopback()) || anyone.is_empty();
     let near_rail = if is_near { [loopback, rail].concat() } else { rail };
     let near = number_rails(std::slice::from_ref(&near_rail));
@@ -232,7 +233,7 @@ fn choose_by_route(usable: &[&NetworkInterface], rules: &InterfaceRules) -> Inte
     }
 }
 
-/// Not an address that means something on its own link only.
+/// Returns false for a link-local address.
 fn is_not_link_local(it: &&NetworkInterface) -> bool {
     match it.address {
         IpAddr::V4(ip) => !ip.is_link_local(),
@@ -240,8 +241,8 @@ fn is_not_link_local(it: &&NetworkInterface) -> bool {
     }
 }
 
-/// Those that mean something on other hosts. A link's IPv6 address needs the number of the reader's
-/// own interface, which only readers of the same name space share.
+/// Returns the addresses that work from other hosts. An IPv6 link-local address needs the index of
+/// the reader's own interface, which only readers in the same network namespace share.
 fn routable_only(list: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let is_outward = |it: &&InterfaceAddress| match it.address.ip() {
         IpAddr::V4(ip) => !ip.is_loopback(),
@@ -250,7 +251,7 @@ fn routable_only(list: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     list.iter().filter(is_outward).copied().collect()
 }
 
-/// Grouped by the interface, in the order of their first address.
+/// Groups addresses by interface, in the order of each interface's first address.
 fn group_by_name<'a>(
     list: impl Iterator<Item = &'a NetworkInterface>,
 ) -> Vec<Vec<&'a NetworkInterface>> {
@@ -280,7 +281,7 @@ fn socket_address(it: &NetworkInterface) -> SocketAddr {
     }
 }
 
-/// What there is, for messages.
+/// Lists the interfaces for a message.
 fn describe<'a>(interfaces: impl IntoIterator<Item = &'a NetworkInterface>) -> String {
     let groups = group_by_name(interfaces.into_iter());
     let describe = |group: &Vec<&NetworkInterface>| {

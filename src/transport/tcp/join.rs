@@ -1,5 +1,5 @@
-//! How a rank comes into a mesh: it opens the door, tells where that is, and once it knows the
-//! others, leaders connect to each other. Streams are made later, when they are first used.
+//! Creates a mesh. A rank listens, publishes its addresses, and receives the members' addresses;
+//! then the node leaders connect to each other. Streams connect later, at their first use.
 
 use super::advert::{AddressAdvert, RailAddress};
 use super::control::ControlConnection;
@@ -33,57 +33,58 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// How long looking up the store's host may take; whoever asks has connected to it already.
+/// The limit for the name lookup of the store's host. The caller has already connected to the
+/// store.
 const STORE_LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait in one go before asking whether the others still try.
+/// How long a wait lasts before it calls `cancelled`, which reports whether the peers still try.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What is known of one rank of the group before they meet.
+/// The facts about one rank of the group that all ranks know before they connect.
 #[derive(Clone, Debug)]
 pub struct TcpMember {
-    /// Who it is.
+    /// The display name of the rank.
     pub name: PeerName,
-    /// The nonce that it published.
+    /// The nonce that the rank published.
     pub nonce: Nonce,
-    /// Its node, counted from 0; the first rank of each node is the node's leader.
+    /// The index of its node, from 0. The first rank of each node is the node leader.
     pub node: usize,
-    /// Where it can be reached.
+    /// The addresses of the rank.
     pub advert: AddressAdvert,
 }
 
-/// Who meets whom.
+/// The parameters for joining a mesh.
 #[derive(Debug)]
 pub struct TcpJoinConfig<'a> {
-    /// The group.
+    /// The group that the ranks join.
     pub group: GroupId,
-    /// Which life of the group.
+    /// The epoch of the group.
     pub epoch: u32,
-    /// All ranks, in order.
+    /// The members of the group, in rank order.
     pub members: &'a [TcpMember],
-    /// This one.
+    /// The number of this rank.
     pub me: Rank,
-    /// When the leaders must have met.
+    /// The limit for connecting the leaders.
     pub deadline: &'a Deadline,
-    /// How this rank waits.
+    /// The wait policy of this rank.
     pub wait_policy: WaitPolicy,
-    /// What they tell of themselves from then on.
+    /// The heartbeat and liveness settings.
     pub vitals: HeartbeatConfig,
 }
 
-/// An open door, and what is to be told of it.
+/// The listener registry and the advert of this rank, before it joins a mesh.
 #[derive(Debug)]
 pub struct TcpListening {
     registry: Arc<ListenerRegistry>,
     advert: AddressAdvert,
 }
 
-/// Opens the door at the addresses that the environment asks for, or that lead to the store, whose
-/// host and port are the hint.
+/// Listens on the addresses that the environment selects, or on the addresses of the route to the
+/// store. `route_hint` is the host and port of the store.
 ///
 /// # Errors
-/// `InvalidArgument` for a variable that makes no sense here, `Connection` where no port is free,
-/// `System`.
+/// `InvalidArgument` for an environment variable with an invalid value, `Connection` if no port is
+/// free, `System`.
 pub fn listen(route_hint: Option<(&str, u16)>) -> Result<TcpListening> {
     let rules = interface_rules(route_hint)?;
     let choice = interface::choose_interfaces(&netif::interfaces()?, &rules)?;
@@ -137,7 +138,7 @@ fn interface_rules(route_hint: Option<(&str, u16)>) -> Result<InterfaceRules> {
         ..InterfaceRules::default()
     };
     if let Some((host, port)) = route_hint {
-        // A store that cannot be found is found out by those who use it.
+        // If the store's host is unknown, the store's client reports the error.
         let found =
             socket::resolve(host, port, &Deadline::after(STORE_LOOKUP_TIMEOUT)).unwrap_or_default();
         let sources = found.iter().filter_map(|it| socket::source_address_for(it.ip()).ok());
@@ -145,12 +146,13 @@ fn interface_rules(route_hint: Option<(&str, u16)>) -> Result<InterfaceRules> {
         let has_wanted_family = |ip: &&IpAddr| {
             family.is_none_or(|family| (family == AddressFamily::V4) == ip.is_ipv4())
         };
-        // The interface counts, even where the store has no address of the wanted family.
+        // The interface is used even if the store has no address of the wanted family.
         rules.store_source = sources.iter().find(has_wanted_family).or(sources.first()).copied();
-        // A host's own name may mean another loopback address there, and its real one elsewhere.
+        // The host's own name may resolve to a loopback address on this host, and to its real
+        // address on other hosts.
         rules.is_local_job = matches!(host, "localhost" | "127.0.0.1" | "::1" | "[::1]");
     }
-    // Addresses that nobody has; nothing is sent.
+    // Documentation addresses, which no host has. The route lookup sends no packet.
     let documentation_addresses =
         [IpAddr::from([198, 51, 100, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
     rules.default_source =
@@ -162,7 +164,7 @@ fn port_range() -> Result<Option<RangeInclusive<u16>>> {
     config::read_text(config::PORT_RANGE)?.map(|text| parse_range(&text)).transpose()
 }
 
-/// "low-high", or one port.
+/// Parses a range `low-high`, or one port.
 pub(super) fn parse_range(text: &str) -> Result<RangeInclusive<u16>> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     match (low.trim().parse(), high.trim().parse()) {
@@ -187,12 +189,13 @@ impl TcpListening {
         &mut self.advert
     }
 
-    /// What to tell the others.
+    /// Returns the addresses to publish to the peers.
     pub fn advert(&self) -> &AddressAdvert {
         &self.advert
     }
 
-    /// Where those find this rank, once the group has failed, who make another of what is left.
+    /// Opens the endpoint at which survivors of the group connect to this rank after the group has
+    /// failed.
     ///
     /// # Errors
     /// `System`.
@@ -200,12 +203,13 @@ impl TcpListening {
         ReconnectEndpoint::open(Arc::clone(&self.registry), party)
     }
 
-    /// Joins the others; `domain` is the one of this rank's node. Once all have joined, streams can
-    /// be used. `cancelled` is asked now and then whether there is a reason not to wait any longer.
+    /// Joins the mesh; `domain` is the domain of this rank's node. After all ranks have joined,
+    /// streams can be used. This call polls `cancelled` periodically; if it returns an error, the
+    /// wait ends.
     ///
     /// # Errors
-    /// That reason, or the domain's failure; `Connection` or `Timeout` naming the leader that could
-    /// not be reached; `System`.
+    /// The error of `cancelled`, or the failure of the domain; `Connection` or `Timeout` with the
+    /// name of the leader that did not connect; `System`.
     pub fn join(
         self,
         party: &TcpJoinConfig<'_>,
@@ -219,7 +223,7 @@ impl TcpListening {
         let forward_task = ServiceTask::new(move || {
             task.upgrade().iter().for_each(|shared| shared.forward_updates())
         })?;
-        // Each is set once, here.
+        // Each of the two is set only here.
         drop(shared.forward_task.set(forward_task));
         drop(shared.delayed_event_alarm.set(new_delayed_event_alarm(&shared)?));
         let stream_ends = StreamEndHandler {
@@ -231,7 +235,7 @@ impl TcpListening {
         let acceptor: Arc<dyn ConnectionAcceptor> = shared.clone();
         let key = (party.group, party.me);
         self.registry.register(key, Arc::downgrade(&acceptor))?;
-        // From here on, dropping it leaves.
+        // From here on, dropping the mesh leaves the group.
         let mesh = TcpMesh {
             shared: Arc::clone(&shared),
             registry: self.registry,
@@ -252,7 +256,7 @@ impl TcpListening {
                 connector.start();
             }
             await_control_connections(&shared, party, &leaders, cancelled)?;
-            // What happened before there was anybody to tell.
+            // Forward the events that happened before the connections existed.
             shared.forward_updates();
         }
         Ok(mesh)
@@ -270,7 +274,7 @@ fn new_delayed_event_alarm(shared: &Arc<TcpMeshShared>) -> Result<Alarm> {
     service::alarm(Arc::new(DelayedEventAlarm(Arc::downgrade(shared))))
 }
 
-/// The first rank of each node.
+/// Returns the first rank of each node.
 fn node_leaders(members: &[TcpMember]) -> Vec<Rank> {
     let nodes = members.iter().map(|member| member.node + 1).max().unwrap_or(0);
     (0..nodes)
@@ -327,7 +331,7 @@ fn new_shared(
     }))
 }
 
-/// Waits until this leader is connected with all others.
+/// Waits until this leader is connected to all other leaders.
 fn await_control_connections(
     shared: &TcpMeshShared,
     party: &TcpJoinConfig<'_>,

@@ -1,7 +1,9 @@
-//! The process's door: its listening sockets, one for each address, whatever the number of its
-//! groups, and who is behind it. The service thread accepts, reads the hello of each newcomer, and
-//! hands the connection to the rank that is meant. Whoever says something else, or nothing in time,
-//! is dropped.
+//! The listener registry of the process: one listening socket for each address, shared by all
+//! groups, and the ranks that accept connections on these sockets.
+//!
+//! The service thread accepts each connection, reads its [`hello`](super::hello), and passes the
+//! connection to the [`ConnectionAcceptor`] of the rank that the hello names. The registry closes a
+//! connection that sends anything else, or that sends no hello within [`HELLO_TIMEOUT`].
 
 use super::hello::{ConnectionPurpose, Hello, HelloRefusal, WELCOME};
 use super::hello_reader::{HelloReadState, HelloReader};
@@ -22,40 +24,41 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a newcomer may take to introduce itself.
+/// How long a new connection may take to send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that may be about to, and their share of the descriptors; the oldest goes when another
-/// one comes.
+/// The limit for connections without a hello, and the fraction of the descriptor limit that they
+/// may use. If the limit is exceeded, the oldest such connection is closed.
 const MAX_UNIDENTIFIED: usize = 1024;
 const DESCRIPTOR_DIVISOR: u64 = 4;
-/// How long one whose hello was right may take to confirm it: longer than it tries itself, since it
-/// goes by what it was told.
+/// How long a connection with a valid hello may take to confirm it. This limit is longer than the
+/// 20 s of the connecting side, because that side follows the answer of the acceptor.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many connections one call accepts.
+/// How many connections one wakeup accepts.
 const ACCEPTS_PER_WAKEUP: usize = 64;
-/// How long nothing is accepted after the system had no descriptor left for a connection.
+/// How long the registry accepts no connections after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who takes connections: a rank of a group.
+/// Accepts connections for a rank of a group.
 pub(super) trait ConnectionAcceptor: Send + Sync + Debug {
-    /// Whether this one is expected.
+    /// Checks whether the sender of this hello is expected.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     fn check_hello(&self, hello: &Hello) -> std::result::Result<(), HelloRefusal>;
 
-    /// Takes over a connection on which both sides have been checked, and tells the other side so,
-    /// or that it is not taken. Called on the service thread.
+    /// Takes over a connection on which both sides have verified each other. Sends
+    /// [`ACCEPTED`](super::hello::ACCEPTED) or a refusal to the peer. Called on the service thread.
     fn accept_connection(&self, hello: &Hello, stream: Arc<SocketStream>);
 }
 
-/// Whom a connection is for.
+/// The group and rank that a connection addresses.
 type ListenerKey = (GroupId, Rank);
 
-/// The door.
+/// The listening sockets of this process and their acceptors.
 #[derive(Debug)]
 pub(super) struct ListenerRegistry {
-    /// A forked child has a copy, and none of its threads.
+    /// The process that created the registry. A forked child has a copy of the registry, but not
+    /// its service thread.
     pid: u32,
     inner: Arc<ListenerRegistryInner>,
 }
@@ -63,7 +66,7 @@ pub(super) struct ListenerRegistry {
 #[derive(Debug)]
 struct ListenerRegistryInner {
     state: Mutex<ListenerState>,
-    /// How many may be about to introduce themselves.
+    /// The limit for connections without a hello.
     max_unidentified: usize,
 }
 
@@ -71,17 +74,17 @@ struct ListenerRegistryInner {
 struct ListenerState {
     sockets: Vec<ListeningSocket>,
     acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
-    /// Those for whom connections of [`ConnectionPurpose::Reconnect`] are.
+    /// The acceptors for connections with [`ConnectionPurpose::Reconnect`].
     reconnect_acceptors: HashMap<ListenerKey, Weak<dyn ConnectionAcceptor>>,
-    /// In the order of their coming.
+    /// Connections without a hello, with their deadlines, in order of arrival.
     unidentified: VecDeque<(Instant, Arc<IncomingConnection>)>,
-    /// Those whose hello was right, in the order of that. Nobody else's coming drops them.
+    /// Connections with a valid hello and no confirmation, in order of verification. New
+    /// connections do not displace them.
     unconfirmed: VecDeque<(Instant, Arc<IncomingConnection>)>,
     resume_accept_at: Option<Instant>,
     alarm: Option<Alarm>,
 }
 
-/// One listening socket.
 #[derive(Debug)]
 struct ListeningSocket {
     address: SocketAddr,
@@ -91,11 +94,11 @@ struct ListeningSocket {
 static LISTENER_REGISTRY: Mutex<Weak<ListenerRegistry>> = Mutex::new(Weak::new());
 
 impl ListenerRegistry {
-    /// The door, with a socket for each of these addresses (whose ports do not count); on ports of
-    /// the range, if one is given.
+    /// Returns the registry with a listening socket for each of these addresses (their ports are
+    /// ignored). If a range is given, the ports are taken from it.
     ///
     /// # Errors
-    /// `Connection` where no port of the range is free, `System`.
+    /// `Connection` if no port of the range is free; `System`.
     pub(super) fn listen_on(
         addresses: &[SocketAddr],
         ports: Option<&RangeInclusive<u16>>,
@@ -123,16 +126,16 @@ impl ListenerRegistry {
         Ok(Self { pid: host::pid(), inner })
     }
 
-    /// The port that is listened on at an address.
+    /// Returns the listening port at an address.
     pub(super) fn port(&self, ip: IpAddr) -> Option<u16> {
         let state = self.inner.state();
         state.sockets.iter().find(|open| open.address.ip() == ip).map(|open| open.address.port())
     }
 
-    /// From now on, connections for this rank of this group are the guest's.
+    /// Registers the acceptor for connections to this rank of this group.
     ///
     /// # Errors
-    /// `Internal` where there is such a guest.
+    /// `Internal` if the rank already has an acceptor.
     pub(super) fn register(
         &self,
         key: ListenerKey,
@@ -148,8 +151,8 @@ impl ListenerRegistry {
         Ok(())
     }
 
-    /// From now on, connections for what this rank of this group is after the group's failure are
-    /// the guest's. It is forgotten when it is gone.
+    /// Registers the acceptor for reconnections to this rank after its group has failed. The entry
+    /// is removed after the acceptor is dropped.
     pub(super) fn register_reconnect(
         &self,
         key: ListenerKey,
@@ -160,7 +163,7 @@ impl ListenerRegistry {
         state.reconnect_acceptors.insert(key, acceptor);
     }
 
-    /// Ends what [`ListenerRegistry::register`] began.
+    /// Removes the acceptor that [`ListenerRegistry::register`] added.
     pub(super) fn unregister(&self, key: ListenerKey) {
         self.inner.state().acceptors.remove(&key);
     }
@@ -168,7 +171,7 @@ impl ListenerRegistry {
 
 impl Drop for ListenerRegistry {
     fn drop(&mut self) {
-        // Outside the lock: what is watched looks at the state too.
+        // Not under the lock: a handler locks the state too.
         let state = std::mem::take(&mut *self.inner.state());
         let all = state.unidentified.iter().chain(&state.unconfirmed);
         all.for_each(|(_, newcomer)| newcomer.stop_watching());
@@ -243,7 +246,7 @@ impl ListenerRegistryInner {
         state.unconfirmed.retain(is_other);
     }
 
-    /// Its hello was right.
+    /// Moves a connection whose hello is valid to the unconfirmed list.
     fn mark_unconfirmed(&self, newcomer: &IncomingConnection) {
         let is_it = |(_, other): &(Instant, Arc<IncomingConnection>)| {
             std::ptr::eq(Arc::as_ptr(other), std::ptr::from_ref(newcomer))
@@ -266,7 +269,7 @@ impl ListenerState {
         }
     }
 
-    /// Those whose time is over.
+    /// Removes and returns the connections whose deadline has passed.
     fn take_expired(&mut self, now: Instant) -> Vec<Arc<IncomingConnection>> {
         let lists = [&mut self.unidentified, &mut self.unconfirmed];
         let late = lists.into_iter().flat_map(|list| {
@@ -286,7 +289,7 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
         address.set_port(0);
         return socket::listen(address).map_err(|cause| listen_error(address, &cause));
     };
-    // The ranks of a host begin at different places.
+    // The ranks of a host start at different ports of the range.
     let count = u32::from(ports.end() - ports.start()) + 1;
     let first = host::pid() % count;
     for turn in 0..count {
@@ -307,7 +310,7 @@ fn listen(mut address: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Resul
     Err(Error::new(ErrorKind::Connection, message))
 }
 
-/// A listening socket, as the service thread watches it.
+/// Accepts connections on one listening socket, on the service thread.
 #[derive(Debug)]
 struct AcceptHandler {
     listener: TcpListener,
@@ -336,7 +339,7 @@ impl DescriptorHandler for AcceptHandler {
                     crate::log!(LogLevel::Error, "nobody can connect any more: {cause}");
                     return WatchAction::Done;
                 }
-                // The peer gave up before it was accepted.
+                // The peer closed the connection before it was accepted.
                 Err(cause) => crate::log!(LogLevel::Debug, "accept: {cause}"),
             }
         }
@@ -344,7 +347,8 @@ impl DescriptorHandler for AcceptHandler {
     }
 }
 
-/// Drops newcomers that are late, and opens the door again after a shortage.
+/// Closes connections whose deadline has passed, and resumes accepting after a shortage of
+/// descriptors.
 #[derive(Debug)]
 struct HandshakeTimeout(Weak<ListenerRegistryInner>);
 
@@ -365,7 +369,7 @@ impl AlarmHandler for HandshakeTimeout {
     }
 }
 
-/// Somebody who has connected.
+/// An accepted connection whose handshake is not complete.
 #[derive(Debug)]
 struct IncomingConnection {
     stream: Arc<SocketStream>,
@@ -374,22 +378,23 @@ struct IncomingConnection {
     handshake: Mutex<IncomingHandshake>,
 }
 
-/// What it has said so far.
+/// The handshake of a connection so far.
 #[derive(Debug, Default)]
 struct IncomingHandshake {
     watch: Option<DescriptorWatch>,
     hello_reader: HelloReader,
-    /// Checked, answered, and not confirmed yet.
+    /// The hello that was checked and answered, and its acceptor; the confirmation has not arrived
+    /// yet.
     verified: Option<(Hello, Weak<dyn ConnectionAcceptor>)>,
 }
 
-/// What became of a newcomer.
+/// The result of reading from an incoming connection.
 enum HandshakeOutcome {
-    /// It has not said all.
+    /// More bytes must arrive.
     Incomplete,
-    /// It is whom it says it is.
+    /// The peer has confirmed, and its identity is verified.
     Accepted(Hello, Arc<dyn ConnectionAcceptor>),
-    /// It closed the connection.
+    /// The peer closed the connection, or the connection broke.
     Closed,
     Refused(HelloRefusal),
 }
@@ -428,7 +433,7 @@ impl IncomingConnection {
                     let Some((hello, guest)) = handshake.verified.take() else {
                         return HandshakeOutcome::Refused(HelloRefusal::UnknownProtocol);
                     };
-                    // The group may have been left meanwhile.
+                    // The rank may have left the group since the hello.
                     return guest
                         .upgrade()
                         .map_or(HandshakeOutcome::Refused(HelloRefusal::NoSuchRank), |guest| {
@@ -440,7 +445,7 @@ impl IncomingConnection {
         }
     }
 
-    /// Checks a hello and answers it.
+    /// Checks a hello and sends the answer.
     fn answer_hello(
         &self,
         registry: &ListenerRegistryInner,
@@ -457,7 +462,8 @@ impl IncomingConnection {
         let acceptor = acceptor.ok_or(HelloRefusal::NoSuchRank)?;
         acceptor.check_hello(hello)?;
         let answer = [&[WELCOME][..], &hello.expected_answer().encode()].concat();
-        // A new connection has room for it; one that has not is broken, and will say so.
+        // A new connection has room for the answer. If the connection is broken, the next read
+        // reports it.
         drop(self.stream.send(&answer));
         Ok(Arc::downgrade(&acceptor))
     }
@@ -477,7 +483,7 @@ impl DescriptorHandler for IncomingConnection {
         inner.remove_incoming(self);
         match outcome {
             HandshakeOutcome::Accepted(hello, guest) => {
-                // Whoever takes it may watch it too.
+                // End the watch first: the acceptor may watch the same descriptor.
                 self.stop_watching();
                 guest.accept_connection(&hello, Arc::clone(&self.stream));
             }
@@ -500,7 +506,7 @@ impl DescriptorHandler for IncomingConnection {
     }
 }
 
-/// Whether trying again later is all that is needed.
+/// Returns true if the call only has to be repeated later.
 pub(super) fn is_transient(cause: &std::io::Error) -> bool {
     matches!(cause.kind(), Io::WouldBlock | Io::Interrupted)
 }

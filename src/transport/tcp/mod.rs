@@ -1,19 +1,20 @@
 //! Byte streams between hosts: [`Endpoint`](super::Endpoint) over TCP.
 //!
-//! * [`interface`] chooses the addresses of this host, and [`advert`] tells them;
-//! * [`listener_registry`] listens, for all groups of the process, and [`peer_connect`] connects;
-//!   both exchange a [`hello`] first, and [`hello_reader`] says who may come in;
-//! * [`mesh`] has the streams of one group and how their ends are understood, [`endpoint`] what is
-//!   called, and [`message_streams`] the point-to-point streams, which the service thread attends
-//!   to;
-//! * [`connection_handlers`] puts a connection into its place in the mesh;
-//! * [`control`] are the connections between the leaders of the nodes, which carry
-//!   [`control_frame`]s; [`heartbeat`] watches them, and [`liveness_query`] asks over them;
-//!   [`failure_notice`] are the same frames on the streams to one that leaves;
-//! * [`reconnect`] is where ranks of a group that has failed find each other;
-//! * [`join`] puts it together.
+//! * [`interface`] chooses the addresses of this host; [`advert`] publishes them.
+//! * [`listener_registry`] accepts connections for all groups of the process; [`peer_connect`]
+//!   connects to peers. Both exchange a [`hello`] first; [`hello_reader`] checks it.
+//! * [`mesh`] contains the streams of one group and classifies their ends. [`endpoint`] implements
+//!   the calls. [`message_streams`] contains the point-to-point streams, on which the service
+//!   thread makes progress.
+//! * [`connection_handlers`] adds new connections to the mesh.
+//! * [`control`] contains the connections between the node leaders, which carry [`control_frame`]s.
+//!   [`heartbeat_monitor`] monitors these connections, and [`liveness_query`] sends queries over
+//!   them. [`failure_notice`] sends the same frames on the streams of a rank that leaves.
+//! * [`peer_state`] tracks whether each peer is present, has left, or has died.
+//! * [`reconnect`] accepts and makes connections between ranks of a failed group.
+//! * [`join`] creates the mesh.
 //!
-//! Must not know: what the bytes mean.
+//! This module does not depend on the content of the streams.
 
 mod advert;
 mod connection_handlers;

@@ -1,5 +1,5 @@
-//! Reaching a peer: its addresses one after another, and on the first connection that there is, the
-//! mutual hello. The service thread does it; nobody waits here.
+//! Connects to a peer: tries its addresses one after another, and performs the mutual hello on the
+//! first connection that is established. All steps run on the service thread; no caller blocks.
 
 use super::advert::RailAddress;
 use super::hello::{
@@ -23,44 +23,44 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How long all addresses together may take.
+/// The limit for all addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one may take while there is another.
+/// The limit for one address while another address is left.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long to wait before all addresses are tried again.
+/// The delay before all addresses are tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// How often one is tried again that had a connection and ended it.
+/// How many rounds are repeated after a peer accepted a connection and ended it.
 const MAX_ENDED_ROUNDS: u32 = 3;
 
-/// Who wants to be connected. Called on any thread; may not block.
+/// Receives the result of a connection attempt. Called on any thread; must not block.
 pub(super) trait PeerConnectHandler: Send + Sync + Debug {
-    /// There is the connection, both sides have been checked, and the other one has it in its
-    /// place.
+    /// The connection is established, both sides are verified, and the peer has added the
+    /// connection.
     fn on_connected(&self, hello: &Hello, stream: Arc<SocketStream>);
 
-    /// There is none. In the way of a reunion, `PeerFailed` and `NotFound` mean that there is
-    /// nobody to reach.
+    /// The attempt failed. For [`ConnectionPurpose::Reconnect`], `PeerFailed` and `NotFound` mean
+    /// that the peer is gone.
     fn on_failed(&self, hello: &Hello, error: Error);
 }
 
-/// Whom to reach, and how.
+/// The target of a connection attempt.
 #[derive(Debug)]
 pub(super) struct PeerConnectTarget {
     pub(super) hello: Hello,
     pub(super) name: PeerName,
     pub(super) addresses: Vec<RailAddress>,
-    /// Where to connect from, in turn; empty where the system chooses.
+    /// The local addresses to connect from, by rail; empty if the system chooses.
     pub(super) source_addresses: Vec<RailAddress>,
-    /// Until when to try again and again, since the peer may not be there yet.
+    /// How long to retry, because the peer may not listen yet.
     pub(super) retry_until: Option<Deadline>,
 }
 
 impl PeerConnectTarget {
-    /// The way from one member to another.
+    /// Returns the target for a connection from member `own` to member `peer`.
     ///
     /// # Errors
-    /// `Connection` where there is no address to try.
+    /// `Connection` if no address is reachable.
     pub(super) fn between(
         hello: Hello,
         own: &TcpMember,
@@ -68,14 +68,15 @@ impl PeerConnectTarget {
         retry_until: Option<Deadline>,
     ) -> Result<Self, Error> {
         let addresses = peer.advert.addresses_for(&own.advert, hello.purpose.rail(), &peer.name)?;
-        // Where one side has an interface less, the turns of the two do not mean the same networks.
+        // If one side has fewer interfaces, the rail indices of the two sides do not mean the same
+        // networks.
         let uses_rails = own.advert.rails > 1 && own.advert.rails == peer.advert.rails;
         let source_addresses = if uses_rails { own.advert.same_netns.clone() } else { Vec::new() };
         Ok(Self { hello, name: peer.name.clone(), addresses, source_addresses, retry_until })
     }
 }
 
-/// An attempt to reach a peer.
+/// An attempt to connect to a peer.
 #[derive(Debug)]
 pub(super) struct PeerConnector {
     target: PeerConnectTarget,
@@ -88,23 +89,22 @@ pub(super) struct PeerConnector {
 #[derive(Debug, Default)]
 struct PeerConnectProgress {
     alarm: Option<Alarm>,
-    /// The next address.
+    /// The index of the next address.
     next_address: usize,
     current: Option<CurrentConnect>,
-    /// When the alarm is due, where nothing is under way.
+    /// When the alarm is due if no attempt is in progress.
     retry_at: Option<Instant>,
-    /// What kept each address of this round from answering.
+    /// Why each address of this round failed.
     failures: Vec<AddressFailure>,
-    /// How many rounds an address has ended a connection in.
+    /// In how many rounds a peer ended an established connection.
     ended_rounds: u32,
     is_over: bool,
 }
 
-/// An address of the peer's, and the own one to reach it from, where the system does not choose
-/// that.
+/// An address of the peer, and the local address to connect from; `None` if the system chooses.
 type AddressPair = (SocketAddr, Option<SocketAddr>);
 
-/// What kept an address from answering.
+/// Why one address failed.
 #[derive(Debug)]
 struct AddressFailure {
     address: SocketAddr,
@@ -116,7 +116,7 @@ impl AddressFailure {
         if let AddressFailureReason::Refused(refusal) = self.reason { Some(refusal) } else { None }
     }
 
-    /// Whether nobody is there: neither the process nor the rank.
+    /// Returns true if the failure proves that the process or the rank is gone.
     fn proves_absence(&self) -> bool {
         matches!(
             self.reason,
@@ -132,19 +132,19 @@ struct CurrentConnect {
     address: SocketAddr,
     stream: Arc<SocketStream>,
     watch: DescriptorWatch,
-    /// `None` once it is confirmed: the other side may have taken the connection, so it must say so
-    /// or end it.
+    /// `None` after the confirmation is sent: the peer may have added the connection, so it must
+    /// answer or end it.
     due: Option<Instant>,
     has_sent_hello: bool,
     answer: [u8; ANSWER_BYTES],
     answer_len: usize,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 type PeerConnectOutcome = Result<Arc<SocketStream>, Error>;
 
 impl PeerConnector {
-    /// One that has not begun.
+    /// Creates an attempt that has not started.
     pub(super) fn new(
         target: PeerConnectTarget,
         handler: Weak<dyn PeerConnectHandler>,
@@ -154,7 +154,7 @@ impl PeerConnector {
         Arc::new_cyclic(|me| Self { target, address_pairs, handler, weak: me.clone(), progress })
     }
 
-    /// Begins.
+    /// Starts the attempt.
     pub(super) fn start(self: &Arc<Self>) {
         self.update(|dial, progress| match service::alarm(self.clone()) {
             Ok(alarm) => {
@@ -165,13 +165,13 @@ impl PeerConnector {
         });
     }
 
-    /// Ends it; nobody is told.
+    /// Cancels the attempt without calling the handler.
     pub(super) fn cancel(&self) {
         let mut progress = lock(&self.progress);
         progress.is_over = true;
         let taken = (progress.alarm.take(), progress.current.take());
         drop(progress);
-        // Where the other side has taken it, this is the end of the stream.
+        // If the peer has already added the connection, this sends the end of the stream.
         taken
             .1
             .iter()
@@ -180,13 +180,13 @@ impl PeerConnector {
         drop(taken);
     }
 
-    /// What has kept the addresses from answering so far, in words; `None` once it is over.
+    /// Describes why the addresses failed so far; `None` after the attempt has ended.
     pub(super) fn describe(&self) -> Option<String> {
         let progress = lock(&self.progress);
         (!progress.is_over).then(|| describe(&progress.failures))
     }
 
-    /// Takes a step under the lock, and tells the caller without it.
+    /// Performs a step under the lock, and calls the handler without it.
     fn update(
         &self,
         step: impl FnOnce(&Self, &mut PeerConnectProgress) -> Option<PeerConnectOutcome>,
@@ -208,7 +208,7 @@ impl PeerConnector {
         progress.is_over = true;
         let taken = (progress.alarm.take(), progress.current.take());
         drop(progress);
-        // The watch ends first: whoever gets the connection may watch it too.
+        // End the watch first: the handler may watch the same descriptor.
         drop(taken);
         let Some(handler) = self.handler.upgrade() else { return };
         match outcome {
@@ -217,7 +217,7 @@ impl PeerConnector {
         }
     }
 
-    /// Begins with the next address at which that is possible.
+    /// Starts to connect to the next address at which a connect call succeeds.
     fn try_next_address(&self, progress: &mut PeerConnectProgress) -> Option<PeerConnectOutcome> {
         progress.current = None;
         progress.retry_at = None;
@@ -235,14 +235,14 @@ impl PeerConnector {
                 ),
             }
         }
-        // One of several addresses may have become somebody else's.
+        // One of several addresses may now belong to another process.
         let may_retry = !all_refused_with(
             &progress.failures,
             &[HelloRefusal::IdentityMismatch, HelloRefusal::UnknownProtocol],
         );
         let retry_deadline =
             self.target.retry_until.as_ref().filter(|until| may_retry && !until.has_passed());
-        // The next round tells whether it has died.
+        // The next round shows whether the peer has died.
         let ended = progress
             .failures
             .iter()
@@ -261,10 +261,11 @@ impl PeerConnector {
         let error = if all_refused_with(&progress.failures, &[HelloRefusal::NoSuchRank]) {
             Error::new(ErrorKind::PeerFailed, format!("{name} has left the group"))
         } else {
-            // All ranks are told, so that it matters who.
+            // All ranks receive this message, so it names the rank that could not connect.
             let (from, why) = (self.target.hello.from, describe(&progress.failures));
             let message = format!("rank {from} cannot reach {name} over TCP: {why}");
-            // Only they make a difference between one that is gone and one that cannot be reached.
+            // Only reconnections distinguish a peer that is gone from a peer that cannot be
+            // reached.
             let is_gone = self.target.hello.purpose == ConnectionPurpose::Reconnect
                 && !progress.failures.is_empty()
                 && progress.failures.iter().all(AddressFailure::proves_absence);
@@ -300,7 +301,7 @@ impl PeerConnector {
         })
     }
 
-    /// Goes on with the address that is being tried.
+    /// Continues the attempt on the current address.
     fn advance_connect(
         &self,
         progress: &mut PeerConnectProgress,
@@ -314,7 +315,7 @@ impl PeerConnector {
         }
     }
 
-    /// This address is no good.
+    /// Records the failure of the current address, and tries the next address.
     fn fail_current_address(
         &self,
         progress: &mut PeerConnectProgress,
@@ -326,7 +327,7 @@ impl PeerConnector {
         self.try_next_address(progress)
     }
 
-    /// Keeps the causes of one round.
+    /// Records a failure; keeps the failures of one round.
     fn record_failure(
         &self,
         progress: &mut PeerConnectProgress,
@@ -340,8 +341,8 @@ impl PeerConnector {
     }
 }
 
-/// All addresses in turn, each from the own one that takes turns with it and then from any: an
-/// answer may find no way back to the former.
+/// Returns all addresses in order. Each address comes first with the local address of the same
+/// rail, and then with any local address, because the answer to the former may have no route back.
 fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
     let mut pairs = Vec::new();
     for &offer in &target.addresses {
@@ -353,7 +354,7 @@ fn address_pairs(target: &PeerConnectTarget) -> Vec<AddressPair> {
     pairs
 }
 
-/// The own address that takes turns with the peer's.
+/// Returns the local address of the same rail as the peer's address.
 fn source_address_for(offer: RailAddress, sources: &[RailAddress]) -> Option<SocketAddr> {
     let rails = sources.iter().map(|source| source.rail + 1).max()?;
     let fits = |source: &&RailAddress| {
@@ -366,13 +367,14 @@ fn source_address_for(offer: RailAddress, sources: &[RailAddress]) -> Option<Soc
     Some(source)
 }
 
-/// Why an address is no good.
+/// Why an address failed.
 #[derive(Debug)]
 enum AddressFailureReason {
     Refused(HelloRefusal),
-    /// The host says that nobody listens there.
+    /// The host reports that no process listens there.
     NotListening(String),
-    /// It had the connection, and ended it without an answer, as a process does that dies.
+    /// The peer accepted the connection and ended it without an answer, as a process does that
+    /// dies.
     EndedByPeer(String),
     ConnectError(String),
 }
@@ -401,7 +403,8 @@ impl std::fmt::Display for AddressFailureReason {
 }
 
 impl CurrentConnect {
-    /// True once both sides have been checked, and the other one has taken the connection.
+    /// Continues the handshake. Returns true after both sides are verified and the peer has added
+    /// the connection.
     fn advance_handshake(&mut self, hello: &Hello) -> Result<bool, AddressFailureReason> {
         if !self.has_sent_hello {
             match socket::finish_connect(self.stream.as_ref()) {
@@ -417,7 +420,7 @@ impl CurrentConnect {
                 return Ok(false);
             }
             if matches!(hello.purpose, ConnectionPurpose::Stream(_)) {
-                // It may be a stream before this side knows that it is.
+                // The peer may add the stream before this side receives the confirmation.
                 self.stream.set_reset_on_close(true)?;
             }
             self.due = None;
@@ -433,7 +436,7 @@ impl CurrentConnect {
         }
     }
 
-    /// True once the right answer has come.
+    /// Returns true once the valid answer has arrived.
     fn read_answer(&mut self, hello: &Hello) -> Result<bool, AddressFailureReason> {
         while !has_valid_answer(hello, &self.answer[..self.answer_len])
             .map_err(AddressFailureReason::Refused)?
@@ -453,7 +456,7 @@ impl CurrentConnect {
     }
 }
 
-/// Sends a few bytes on a connection that is new, and so has room for them.
+/// Sends a few bytes on a new connection, which has room for them.
 fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
     match stream.send(bytes)? {
         sent if sent == bytes.len() => Ok(()),
@@ -461,7 +464,7 @@ fn send_all(stream: &SocketStream, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Whether every address has answered, with one of these refusals.
+/// Returns true if every address answered with one of these refusals.
 fn all_refused_with(causes: &[AddressFailure], refusals: &[HelloRefusal]) -> bool {
     let has_refused =
         |cause: &AddressFailure| cause.refusal().is_some_and(|it| refusals.contains(&it));
@@ -494,7 +497,7 @@ impl AlarmHandler for PeerConnector {
     }
 }
 
-/// One connection of an attempt, as the service thread watches it.
+/// Handles the events of one connection on the service thread.
 #[derive(Debug)]
 struct ConnectEventHandler {
     connector: Weak<PeerConnector>,
