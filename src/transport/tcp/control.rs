@@ -1,11 +1,13 @@
-//! The connections between the leaders of the nodes (the first rank of each): who leaves, who died,
-//! why the group has failed. They are made when the group is, and the service thread reads them.
+//! The control connections between the node leaders (the first rank of each node). They carry
+//! reports of departures, deaths and the failure of the group. The leaders connect when the group
+//! is created, and the service thread reads.
 //!
-//! A leader that leaves says so. The end of a connection without that is the leader's death: the
-//! system closes the sockets of a process that dies, and repeats the end of a connection until it
-//! has arrived. Only a host that is gone altogether says nothing, nor does a leader that is
-//! stopped: [`heart`](super::heart) notices both. The system's own probes end the connection after
-//! the same time, or where nobody watches, after [`DEFAULT_USER_TIMEOUT`].
+//! A leader that leaves sends a goodbye frame. If a connection ends without a goodbye, the leader
+//! has died: the system closes the sockets of a process that dies, and repeats the end of a
+//! connection until it has arrived. Two cases produce no such end: a host that has failed as a
+//! whole, and a leader that is stopped. The [`heartbeat_monitor`](super::heartbeat_monitor) detects
+//! both. In addition, `TCP_USER_TIMEOUT` ends the connection after the same time or, if the
+//! heartbeat is off, after [`DEFAULT_USER_TIMEOUT`].
 
 use super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
 use super::listener_registry::{is_transient, lock};
@@ -24,28 +26,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// How long the host of another leader may be silent where no heartbeat is expected.
+/// The user timeout of a control connection if no heartbeat is expected on it.
 const DEFAULT_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The connection to the leader of another node.
+/// The control connection to the leader of another node.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
     shared: Weak<TcpMeshShared>,
-    /// The other leader.
+    /// The rank of the other leader.
     leader: Rank,
     stream: Arc<SocketStream>,
     frame_buffer: Mutex<FrameBuffer>,
-    /// What found no room yet: a frame for each rank of a node and one failure at most.
+    /// Frames that did not fit into the socket buffer. The mesh sends at most one departure per
+    /// rank of a node and one failure, so the buffer is bounded.
     send_buffer: Mutex<Vec<u8>>,
     watch: Mutex<Option<DescriptorWatch>>,
-    /// How often something has come: what shows that the other leader lives.
+    /// The number of successful reads. A change shows that the other leader is alive.
     receive_count: AtomicU64,
-    /// Nothing more is expected: it has left, or its end is known.
+    /// No further frame is expected: the other leader has left, or its death is reported.
     is_finished: AtomicBool,
 }
 
 impl ControlConnection {
-    /// Takes over a connection to another leader.
+    /// Takes over an established connection to another leader.
     pub(super) fn open(
         shared: &Arc<TcpMeshShared>,
         leader: Rank,
@@ -68,7 +71,7 @@ impl ControlConnection {
         })
     }
 
-    /// Begins to read.
+    /// Starts to read.
     ///
     /// # Errors
     /// `System`.
@@ -76,26 +79,27 @@ impl ControlConnection {
         let mut watch = lock(&self.watch);
         *watch = Some(service::watch(self.clone())?);
         drop(watch);
-        // At once, so that the other leader watches this one from now on.
+        // Send the first heartbeat at once, so that the other leader monitors this connection from
+        // now on.
         if self.shared.upgrade().is_some_and(|shared| shared.vitals.timing.is_some()) {
             self.send_heartbeat();
         }
         Ok(())
     }
 
-    /// Says that this leader lives.
+    /// Sends a heartbeat.
     pub(super) fn send_heartbeat(&self) {
         self.try_send(&ControlFrame::Heartbeat);
     }
 
-    /// How often something has come; `None` for not at all so far, and where nothing more is
-    /// expected.
+    /// Returns the number of successful reads. Returns `None` before the first read, and after the
+    /// connection has finished.
     pub(super) fn heartbeat_count(&self) -> Option<u64> {
         let signs = self.receive_count.load(Ordering::Acquire);
         Some(signs).filter(|&signs| signs != 0 && !self.is_finished.load(Ordering::Acquire))
     }
 
-    /// Says something that may as well be left out, unless something else waits for room.
+    /// Sends a frame that may be lost: does nothing if earlier frames still wait for room.
     pub(super) fn try_send(&self, frame: &ControlFrame) {
         let mut outbox = lock(&self.send_buffer);
         if outbox.is_empty() {
@@ -105,13 +109,13 @@ impl ControlConnection {
         }
     }
 
-    /// Says something, as soon as there is room.
+    /// Sends a frame. If the socket buffer is full, the service thread sends the rest later.
     pub(super) fn send(&self, frame: &ControlFrame) {
         frame.encode(&mut lock(&self.send_buffer));
         self.flush();
     }
 
-    /// Says that nothing more will come, and closes.
+    /// Sends the departure of this leader and a goodbye, and closes the connection.
     pub(super) fn close(&self, rank: Rank) {
         self.send(&ControlFrame::Left(rank));
         self.send(&ControlFrame::Goodbye);
@@ -120,7 +124,7 @@ impl ControlConnection {
         self.stream.shutdown_write();
     }
 
-    /// Closes without a word, as the system does for a process that dies.
+    /// Closes without a goodbye, as the system does for a process that dies.
     #[cfg(test)]
     pub(super) fn close_abruptly(&self) {
         let watch = lock(&self.watch).take();
@@ -135,7 +139,7 @@ impl ControlConnection {
                 Ok(sent) => drop(outbox.drain(..sent)),
                 Err(cause) if cause.kind() == Io::Interrupted => {}
                 Err(cause) if cause.kind() == Io::WouldBlock => break,
-                // Reading meets it too, and tells.
+                // The next read fails too, and reports the error.
                 Err(_) => outbox.clear(),
             }
         }
@@ -145,7 +149,10 @@ impl ControlConnection {
         }
     }
 
-    /// Reads what has come. An error says why nothing more will.
+    /// Reads and handles all frames that have arrived.
+    ///
+    /// # Errors
+    /// The reason why no further frame arrives, as text.
     fn read_frames(&self, shared: &TcpMeshShared) -> Result<WatchAction, String> {
         let mut chunk = [0; MAX_BYTES];
         loop {

@@ -1,14 +1,15 @@
-//! What the leaders of two nodes tell each other, as bytes. Pure.
+//! The frames of the control connections between node leaders: encoding and decoding, without input
+//! or output.
 //!
 //! ```text
-//! 1 | kind u8 | fault u8 | culprit plus one u32, 0 for none | length u16 | text        the group has failed
-//! 2 | rank u32                                                                         a rank leaves in order
-//! 3                                                                                    nothing more will come
-//! 4                                                                                    this leader lives
-//! 5 | rank u32                                                                         what does that rank do?
-//! 6 | rank u32 | length u16 | text                                                     that
-//! 7 | rank u32 | sequence u64                                 which labels has that operation of that rank?
-//! 8 | rank u32 | sequence u64 | count u8 | count x 32 bytes   these: of the whole, then of its calls
+//! 1 | kind u8 | fault u8 | culprit + 1 u32 (0: none) | length u16 | text    the group has failed
+//! 2 | rank u32                                       a rank leaves in order
+//! 3                                                  goodbye: no further frame follows
+//! 4                                                  heartbeat
+//! 5 | rank u32                                       asks for the activity of the rank
+//! 6 | rank u32 | length u16 | text                   answer to 5
+//! 7 | rank u32 | sequence u64                        asks for the labels of the rank's operation
+//! 8 | rank u32 | sequence u64 | n u8 | n x 32 bytes  answer to 7: the operation, then its calls
 //! ```
 
 use crate::base::error::{Error, ErrorKind};
@@ -18,10 +19,10 @@ use crate::transport::abort::{TEXT_BYTES, truncate_utf8};
 use crate::transport::heartbeat::ACTIVITY_BYTES;
 use crate::transport::labels::MAX_LISTED_LABELS;
 
-/// The most bytes of one frame.
+/// The length limit of a frame.
 pub(super) const MAX_BYTES: usize = ABORT_HEAD_BYTES + TEXT_BYTES;
 
-/// The bytes of an abort before its text.
+/// The length of an abort frame before its text.
 const ABORT_HEAD_BYTES: usize = 9;
 
 const ABORT: u8 = 1;
@@ -33,33 +34,32 @@ const ACTIVITY: u8 = 6;
 const ASK_LABELS: u8 = 7;
 const LABELS: u8 = 8;
 
-/// The most labels of a frame.
+/// The most labels in a frame.
 const MAX_LABELS: usize = MAX_LISTED_LABELS + 1;
 
 const _: () = assert!(14 + MAX_LABELS * LABEL_BYTES <= MAX_BYTES);
 
-/// One piece of news.
+/// One control frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlFrame {
     Abort(Error),
     Left(Rank),
     Goodbye,
-    /// A sign of life, as any other frame is.
+    /// Shows that the sender is alive, as every other frame does.
     Heartbeat,
-    /// Asks a leader what the process of a rank of its node does beside the collectives of the
-    /// group.
+    /// Asks a leader for the activity of a rank of its node outside of the group's collectives.
     AskActivity(Rank),
-    /// The answer.
+    /// The answer to [`ControlFrame::AskActivity`].
     Activity(Rank, String),
-    /// Asks a leader for the labels of the operation of a rank of its node with this sequence
-    /// number.
+    /// Asks a leader for the labels of an operation: the rank, which is on the leader's node, and
+    /// the sequence number.
     AskLabels(Rank, u64),
-    /// The answer.
+    /// The answer to [`ControlFrame::AskLabels`].
     Labels(Rank, u64, Vec<Label>),
 }
 
 impl ControlFrame {
-    /// Appends the frame. A text that is too long is cut.
+    /// Appends the encoded frame. Truncates a text that is too long.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let number = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX - 1);
         match self {
@@ -106,11 +106,11 @@ impl ControlFrame {
         }
     }
 
-    /// The frame that the bytes begin with and its length; `None` where more must come. Ranks must
-    /// be below `rank_count`.
+    /// Returns the frame at the start of `bytes` and its length, or `None` if the frame is
+    /// incomplete. Every rank in the frame must be below `ranks`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the malformed part.
     pub(super) fn decode(
         bytes: &[u8],
         ranks: usize,
@@ -178,7 +178,8 @@ impl ControlFrame {
     }
 }
 
-/// Labels behind their count, and the length of both; `None` where more must come.
+/// Decodes a count and that many labels; returns the labels and the length of both. Returns `None`
+/// if bytes are missing.
 fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static str> {
     let Some(&count) = bytes.first() else { return Ok(None) };
     let count = usize::from(count);
@@ -193,7 +194,7 @@ fn decode_labels(bytes: &[u8]) -> Result<Option<(Vec<Label>, usize)>, &'static s
     Ok(Some((labels.ok_or("a label that is no text")?, 1 + count * LABEL_BYTES)))
 }
 
-/// What has come on a connection and is no whole frame yet: less than one, and what one read takes.
+/// Received bytes that are not decoded yet: at most an incomplete frame and the bytes of one read.
 #[derive(Debug, Default)]
 pub(super) struct FrameBuffer {
     bytes: Vec<u8>,
@@ -201,17 +202,18 @@ pub(super) struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// More has come.
+    /// Appends received bytes.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.consumed);
         self.consumed = 0;
         self.bytes.extend(bytes);
     }
 
-    /// The next frame, once all of it is there. Ranks must be below `rank_count`.
+    /// Removes and returns the next frame once it is complete. Every rank in the frame must be
+    /// below `ranks`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the malformed part.
     pub(super) fn next_frame(
         &mut self,
         ranks: usize,
@@ -223,7 +225,7 @@ impl FrameBuffer {
         }))
     }
 
-    /// The bytes of the frame that has begun.
+    /// Returns the length of the incomplete frame.
     #[cfg(any(test, fuzzing))]
     pub(super) fn buffered_len(&self) -> usize {
         self.bytes.len() - self.consumed

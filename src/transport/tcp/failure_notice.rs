@@ -1,22 +1,26 @@
-//! Why a rank leaves a group that has failed, told on the streams to it. Bytes go one way on a
-//! stream; after the hello the other way is free, and carries this frame or nothing before it ends.
-//! Leaders tell the same, and sooner; but where a leader has left already, its node hears it from
-//! nobody else.
+//! The failure notice: a rank that leaves a failed group sends the failure reason on its incoming
+//! streams before it closes them.
+//!
+//! Data flows in one direction on a stream. After the hello, the opposite direction is unused, and
+//! carries one abort frame or nothing before it ends. The node leaders send the same reason
+//! earlier. But if a node's leader has already left, its ranks receive the reason only from this
+//! notice.
 
 use super::control_frame::{ControlFrame, MAX_BYTES};
 use crate::base::error::Error;
 use crate::sys::stream::SocketStream;
 
-/// Tells it to the rank that the stream comes from.
+/// Sends the reason to the rank at the other end of an incoming stream.
 pub(super) fn send_reason(stream: &SocketStream, reason: Error) {
     let mut bytes = Vec::with_capacity(MAX_BYTES);
     ControlFrame::Abort(reason).encode(&mut bytes);
-    // Nothing else has gone this way, so that there is room; whoever has died does not mind.
+    // The opposite direction has carried no data, so the socket buffer has room. If the peer has
+    // died, the loss does not matter.
     drop(stream.send(&bytes));
 }
 
-/// What the rank has told that the stream goes to, which has ended. Ranks must be below
-/// `rank_count`.
+/// Reads the failure notice from an outgoing stream that has ended. Every rank in the frame must be
+/// below `ranks`.
 pub(super) fn receive_reason(stream: &SocketStream, ranks: usize) -> Option<Error> {
     let mut bytes = [0; MAX_BYTES];
     let mut filled = 0;

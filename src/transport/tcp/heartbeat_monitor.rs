@@ -1,7 +1,9 @@
-//! The heartbeat between nodes: each leader beats on its control connections, and takes anything
-//! that comes on them as a sign of life. A leader that nothing is heard of for the limit is
-//! stopped, or cannot be reached: this fails the group, on both sides of a network that has parted.
-//! What stops inside a node is found by those of the node.
+//! The heartbeat between nodes. Each leader sends heartbeats on its control connections, and counts
+//! every received frame as a heartbeat of the peer.
+//!
+//! If no frame of a leader arrives within the limit, the leader is stopped or unreachable. The
+//! detecting leader then fails the group; in a network partition, this happens on both sides. A
+//! rank that stops inside a node is detected by the ranks of that node.
 
 use super::control::ControlConnection;
 use super::listener_registry::lock;
@@ -13,20 +15,20 @@ use crate::wait::service::{self, AlarmHandler};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// What beats for a leader.
+/// Sends the heartbeats of a leader and checks its peers, on each alarm.
 #[derive(Debug)]
 struct NodeHeartbeat {
     shared: Weak<TcpMeshShared>,
     monitor: Mutex<HeartbeatMonitor>,
 }
 
-/// Begins to beat on all connections there are and will be, and to watch them.
+/// Starts to send heartbeats on all present and future control connections, and to monitor them.
 pub(super) fn start(shared: &Arc<TcpMeshShared>, rhythm: HeartbeatTiming) -> Result<()> {
     let now = Instant::now();
     let monitor = Mutex::new(HeartbeatMonitor::new(rhythm, shared.leaders.len(), now));
     let alarm =
         service::alarm(Arc::new(NodeHeartbeat { shared: Arc::downgrade(shared), monitor }))?;
-    // There before its time comes, since that is when it is set again.
+    // The alarm is stored before it can fire, because the handler sets it again.
     shared.heartbeat_alarm.get_or_init(|| alarm).set(Some(now));
     Ok(())
 }
@@ -53,7 +55,7 @@ impl AlarmHandler for NodeHeartbeat {
     }
 }
 
-/// Nothing is heard of the leaders of these nodes.
+/// Returns the error for nodes whose leaders sent no frame within the limit.
 fn silence_error(shared: &TcpMeshShared, silent: &[(usize, Duration)]) -> Error {
     let leader = |node: usize| -> Rank { shared.leaders[node] };
     let describe = |&(node, silence): &(usize, Duration)| {

@@ -1,6 +1,9 @@
-//! What ranks of other nodes are doing elsewhere, for the message of an operation that has waited
-//! for them in vain. A leader asks the leader of their node; whoever is none lets its leader speak
-//! first.
+//! Liveness queries to other nodes: the activity of a rank outside of the group's collectives, and
+//! the labels of its operation. The error message of an operation that waited for the rank without
+//! success contains the answers.
+//!
+//! A leader sends the query to the leader of the rank's node. A rank that is not a leader sends no
+//! query, and lets its leader report first.
 
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
@@ -13,18 +16,18 @@ use crate::transport::heartbeat;
 use crate::wait::{WaitPolicy, wait_until};
 use std::time::Duration;
 
-/// How long a rank that found a mismatch waits for the labels of another node, or for its leader's
-/// report.
+/// The limit of [`TcpMeshShared::query_labels`]. A rank that found a mismatch waits this long for
+/// the labels of another node, or for its leader's report.
 const LABEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl TcpMeshShared {
-    /// This rank's domain knows a rank under this number.
+    /// Returns the number of `rank` in the domain of this node, or `None` if it is on another node.
     fn domain_rank(&self, rank: Rank) -> Option<Rank> {
         let domain = self.domain.as_ref();
         (0..domain.size()).find(|&local| domain.peer(local).rank == rank)
     }
 
-    /// See [`Endpoint::query_activity`](crate::transport::Endpoint::ask).
+    /// See [`Endpoint::query_activities`](crate::transport::Endpoint::query_activities).
     pub(super) fn query_activity(&self, ranks: &[Rank]) -> Vec<Option<String>> {
         let remote: Vec<Rank> =
             ranks.iter().copied().filter(|&rank| self.domain_rank(rank).is_none()).collect();
@@ -47,7 +50,7 @@ impl TcpMeshShared {
                 (self.is_leader && lock(&self.activity_answers).values().all(Option::is_some))
                     .then_some(())
             };
-            // Who has answered until then has answered.
+            // After the limit, the answers that have arrived are used.
             drop(wait_until(
                 &self.doorbell,
                 WaitPolicy::SLEEP_SOON,
@@ -60,15 +63,15 @@ impl TcpMeshShared {
         let answer = |&rank: &Rank| match self.domain_rank(rank) {
             Some(_) => near.next().flatten(),
             None if self.is_leader => answers.remove(&rank).flatten(),
-            // It has not been asked.
+            // A rank that is not a leader sends no query.
             None => Some(String::new()),
         };
         ranks.iter().map(answer).collect()
     }
 
     /// See [`Endpoint::labels`](crate::transport::Endpoint::labels). A rank that is not a leader
-    /// cannot ask other nodes: its leader, which takes part in the same operation, finds the
-    /// mismatch too, and reports it first.
+    /// cannot query other nodes. Its leader takes part in the same operation, finds the mismatch
+    /// too, and reports it first.
     pub(super) fn query_labels(&self, rank: Rank, sequence: u64) -> Vec<Label> {
         if let Some(local) = self.domain_rank(rank) {
             return self.domain.region().labels(local).labels_of(sequence);
@@ -94,7 +97,7 @@ impl TcpMeshShared {
         asked.and_then(|asked| asked.labels).unwrap_or_default()
     }
 
-    /// Another leader asks for the labels of an operation of a rank of this node.
+    /// Answers another leader's query for the labels of an operation of a rank of this node.
     pub(super) fn answer_label_query(&self, rank: Rank, sequence: u64, line: &ControlConnection) {
         if let Some(local) = self.domain_rank(rank) {
             let labels = self.domain.region().labels(local).labels_of(sequence);
@@ -102,7 +105,7 @@ impl TcpMeshShared {
         }
     }
 
-    /// Another leader answers; an answer without a question is dropped.
+    /// Stores another leader's answer. An answer without a query is dropped.
     pub(super) fn store_label_answer(&self, rank: Rank, sequence: u64, labels: Vec<Label>) {
         let mut asked = lock(&self.label_query);
         if let Some(asked) = asked.as_mut().filter(|it| (it.rank, it.sequence) == (rank, sequence))
@@ -113,14 +116,14 @@ impl TcpMeshShared {
         self.doorbell.notify();
     }
 
-    /// Another leader asks what a rank of this node does.
+    /// Answers another leader's query for the activity of a rank of this node.
     pub(super) fn answer_activity_query(&self, rank: Rank, line: &ControlConnection) {
         if let Some(local) = self.domain_rank(rank) {
             line.try_send(&ControlFrame::Activity(rank, self.domain.last_activity(local)));
         }
     }
 
-    /// Another leader tells; what nobody has asked for is not kept.
+    /// Stores another leader's answer. An answer without a query is dropped.
     pub(super) fn store_activity_answer(&self, rank: Rank, text: String) {
         if let Some(answer) = lock(&self.activity_answers).get_mut(&rank) {
             *answer = Some(text);

@@ -1,15 +1,20 @@
-//! [`Endpoint`](crate::transport::Endpoint) over TCP: one connection for each direction and channel
-//! that is used.
+//! The shared state of [`Endpoint`](crate::transport::Endpoint) over TCP: one connection for each
+//! direction and channel in use.
 //!
-//! **Streams are raw**: after the hello of each connection its bytes are the caller's, read
-//! straight into where they belong. So the end of a stream is told by the connection itself. A rank
-//! that leaves sends the end of each connection (FIN) after its last bytes. A rank that dies must
-//! not: all connections of a mesh are set to be *reset* when they are closed, which is what the
-//! system does for a process that dies, and which only leaving in order undoes. An end of file is
-//! thus an orderly leave, and anything else a death. What a dying rank's system had not sent yet is
-//! lost. A reset that is lost under way, or comes from a host that is gone, is made good by the
-//! control connections, which tell every death. What comes of all that is in
-//! [`peer_state`](super::standing).
+//! **Streams are raw**: after the hello, the bytes of a connection are the caller's, and the
+//! receiver reads them directly into the destination buffer. Therefore the connection itself must
+//! show why it ended:
+//!
+//! * A rank that leaves in order sends an end (FIN) on each connection after its last bytes. An end
+//!   of file thus means an orderly departure.
+//! * A rank that dies must not send a FIN. Therefore the mesh sets every connection to be *reset*
+//!   when it is closed ([`SocketStream::set_reset_on_close`]), which the system also does for a
+//!   process that dies. Only an orderly departure undoes this setting. Every other end thus means a
+//!   death.
+//!
+//! The data that the system of a dying rank has not sent yet is lost. A reset may be lost on the
+//! network, or the host may have failed; the control connections cover both cases, because they
+//! report every death. [`peer_state`](super::peer_state) decides the consequences.
 
 use super::control::ControlConnection;
 use super::control_frame::ControlFrame;
@@ -42,7 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
-/// A stream to a peer.
+/// The outgoing stream to a peer.
 #[derive(Debug, Default)]
 pub(super) enum OutgoingStream {
     #[default]
@@ -59,7 +64,7 @@ pub(super) struct StreamPair {
     pub(super) incoming: Mutex<Option<Arc<SocketStream>>>,
 }
 
-/// What the calling threads and the service thread share.
+/// The state that the calling threads and the service thread share.
 #[derive(Debug)]
 pub(super) struct TcpMeshShared {
     pub(super) group: GroupId,
@@ -71,49 +76,50 @@ pub(super) struct TcpMeshShared {
     pub(super) lanes: u8,
     pub(super) wait_policy: WaitPolicy,
     pub(super) domain: Arc<dyn SharedDomain>,
-    /// By peer and channel.
+    /// Indexed by peer and channel.
     pub(super) stream_pairs: Vec<StreamPair>,
     pub(super) peer_states: Vec<AtomicU8>,
-    /// All streams, watched for their end.
+    /// Watches all streams for their end.
     pub(super) end_poller: Arc<Poller>,
-    /// Raised when something has changed that no stream shows; ends rests.
+    /// Raised after a change that no stream shows; ends a wait.
     pub(super) wake: EventFd,
     pub(super) messages: Arc<MessageStreams>,
-    /// What was seen on streams, and when it counts.
+    /// Events that were seen on streams, with the time at which each takes effect.
     pub(super) delayed_events: Mutex<Vec<(Instant, DelayedPeerEvent)>>,
     pub(super) delayed_event_alarm: OnceLock<Alarm>,
     pub(super) vitals: HeartbeatConfig,
-    /// Present on a leader that beats.
+    /// Set on a leader that sends heartbeats.
     pub(super) heartbeat_alarm: OnceLock<Alarm>,
-    /// The ranks of other nodes that were asked what they do, and their answers.
+    /// The ranks of other nodes whose activity was queried, and the answers.
     pub(super) activity_answers: Mutex<BTreeMap<Rank, Option<String>>>,
-    /// The operation whose labels another node was asked for, and the answer.
+    /// The operation whose labels were queried from another node, and the answer.
     pub(super) label_query: Mutex<Option<LabelQuery>>,
-    /// By node: the connections to the other leaders; present on a leader.
+    /// The connections to the other leaders, indexed by node; empty on a rank that is not a leader.
     pub(super) control_connections: Mutex<Vec<Option<Arc<ControlConnection>>>>,
     pub(super) connectors: Mutex<Vec<Arc<PeerConnector>>>,
     /// Why a leader cannot be reached.
     pub(super) connect_error: Mutex<Option<Error>>,
-    /// Rung when a line comes or cannot, and when somebody answers.
+    /// Notified when a control connection is added or fails, and when an answer arrives.
     pub(super) doorbell: Doorbell,
     pub(super) is_leader: bool,
-    /// The failure is known on all nodes, or on its way.
+    /// The failure is known to all nodes, or is being sent to them.
     pub(super) is_failure_forwarded: AtomicBool,
-    /// The attendant knows of the failure.
+    /// The progress handler was woken for the failure.
     pub(super) is_failure_reported: AtomicBool,
-    /// Which ranks of the node the others know to have left.
+    /// The ranks of this node whose departure was reported to the other nodes.
     pub(super) reported_left: Mutex<Vec<bool>>,
-    /// Held while news goes to the other leaders, and while the lines to them end.
+    /// Held while updates are sent to the other leaders, and while the control connections are
+    /// closed.
     pub(super) forwarding: Mutex<()>,
-    /// Passes news of this node on to the other leaders.
+    /// Forwards updates of this node to the other leaders.
     pub(super) forward_task: OnceLock<ServiceTask>,
-    /// This rank leaves: what comes now is closed at once. Looked at under the lock of the place
-    /// that it is for.
+    /// This rank is leaving: new connections are closed at once. Checked under the lock of the
+    /// entry that a connection belongs to.
     pub(super) is_leaving: AtomicBool,
     pub(super) weak: Weak<Self>,
 }
 
-/// A question for the labels of an operation.
+/// A query for the labels of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LabelQuery {
     pub(super) rank: Rank,
@@ -147,7 +153,7 @@ impl TcpMeshShared {
         &self.stream_pairs[self.pair_index(peer, channel)]
     }
 
-    /// Fails the group for a reason that other nodes must learn.
+    /// Fails the group for a reason that other nodes must receive.
     pub(super) fn fail_all_nodes(&self, error: &Error) {
         if self.domain.failure().is_none() {
             crate::log!(LogLevel::Error, "{error}");
@@ -155,13 +161,13 @@ impl TcpMeshShared {
         self.domain.fail(error);
     }
 
-    /// Fails this node for a reason that the others know.
+    /// Fails this node for a reason that the other nodes already know.
     pub(super) fn fail_this_node(&self, error: &Error) {
         self.is_failure_forwarded.store(true, Ordering::Release);
         self.domain.fail(error);
     }
 
-    /// True where the other leaders do not know all that this one does.
+    /// Returns true if the other leaders do not know all events of this node.
     fn has_unforwarded_updates(&self) -> bool {
         let failed = self.domain.region().abort_record().is_set();
         failed && !self.is_failure_forwarded.load(Ordering::Acquire)
@@ -170,15 +176,15 @@ impl TcpMeshShared {
                 .any(|(local, &reported)| !reported && self.domain.has_left(local))
     }
 
-    /// Tells the other leaders. On the service thread, and by a leader that leaves.
+    /// Sends updates to the other leaders. Called on the service thread.
     pub(super) fn forward_updates(&self) {
         let passing = lock(&self.forwarding);
         self.send_updates();
         drop(passing);
     }
 
-    /// Tells them for the last time, and ends the lines. What another thread is passing on goes
-    /// first.
+    /// Sends the last updates and closes the control connections, after the updates that another
+    /// thread is sending.
     pub(super) fn close_control_connections(&self) {
         let passing = lock(&self.forwarding);
         if self.is_leader {
@@ -190,7 +196,7 @@ impl TcpMeshShared {
     }
 
     fn send_updates(&self) {
-        // Held to the end: whoever finds nothing left to tell may close the connections.
+        // Held to the end: a thread that finds no update left may close the connections.
         let mut reported = lock(&self.reported_left);
         let frames = self.collect_updates(&mut reported);
         let connections: Vec<_> =
@@ -198,10 +204,11 @@ impl TcpMeshShared {
         connections.iter().for_each(|line| frames.iter().for_each(|frame| line.send(frame)));
     }
 
-    /// What the other leaders do not know yet. A failure comes first: those who leave then leave
-    /// because of it.
+    /// Returns the updates that the other leaders do not have yet. A failure comes first, because
+    /// the ranks that leave after it leave because of it.
     pub(super) fn collect_updates(&self, reported: &mut [bool]) -> Vec<ControlFrame> {
-        // Looked at before the failure, which whoever leaves after it has seen.
+        // Read before the failure: a rank that left because of a failure left after the failure was
+        // set.
         let left: Vec<bool> =
             (0..reported.len()).map(|local| self.domain.has_left(local)).collect();
         let mut frames = Vec::new();
@@ -219,10 +226,10 @@ impl TcpMeshShared {
         frames
     }
 
-    /// Begins to connect a stream.
+    /// Creates a connector for a stream or a control connection.
     ///
     /// # Errors
-    /// `Connection` where there is no address to try.
+    /// `Connection` if no address is reachable.
     pub(super) fn new_connector(
         &self,
         to: Rank,
@@ -243,7 +250,7 @@ impl TcpMeshShared {
         Ok(PeerConnector::new(PeerConnectTarget::between(hello, own, peer, retry_until)?, handler))
     }
 
-    /// Watches a stream that has just come to be.
+    /// Starts to watch a new stream.
     pub(super) fn watch_stream(
         &self,
         peer: Rank,
@@ -263,7 +270,7 @@ impl TcpMeshShared {
         self.end_poller.add_hang_up(stream.as_fd(), u64::try_from(token).unwrap_or(u64::MAX))
     }
 
-    /// A stream has ended; on the service thread.
+    /// Handles the end of a stream, on the service thread.
     fn handle_stream_end(&self, token: u64) {
         let Ok(token) = usize::try_from(token) else { return };
         let (index, incoming) = (token / 2, token % 2 == 1);
@@ -286,9 +293,9 @@ impl TcpMeshShared {
         }
     }
 
-    /// A stream has ended, whose place is locked.
+    /// Classifies the end of a stream whose entry is locked.
     fn classify_stream_end(&self, peer: Rank, stream: &SocketStream) -> Result<()> {
-        // Fails only where it is not watched.
+        // Fails only if the stream is not watched.
         drop(self.end_poller.remove(stream.as_fd()));
         match stream.take_error() {
             Some(cause) => self.classify_error(peer, &cause).map(drop),
@@ -299,17 +306,17 @@ impl TcpMeshShared {
         }
     }
 
-    /// What it means that a transfer with a peer failed: false for nothing yet, true that the peer
-    /// has left or died, which is noted. The stream's place is locked.
+    /// Classifies the error of a transfer with a peer. Returns false if the error is transient.
+    /// Returns true if the peer has left or died, and records it. The stream's entry is locked.
     ///
     /// # Errors
-    /// `System` for a failure of this rank's own.
+    /// `System` for a failure of this rank.
     pub(super) fn classify_error(&self, peer: Rank, cause: &std::io::Error) -> Result<bool> {
         if is_transient(cause) {
             return Ok(false);
         }
         match cause.kind() {
-            // What the system says where the end had come before the connection was closed.
+            // The system reports this if the end arrived before the connection was closed.
             Io::BrokenPipe => self.mark_left(peer),
             Io::ConnectionReset
             | Io::ConnectionAborted
@@ -344,7 +351,7 @@ impl DoorbellListener for TcpMeshShared {
     }
 }
 
-/// The ends of all streams, as the service thread watches them.
+/// Handles the ends of all streams on the service thread.
 #[derive(Debug)]
 pub(super) struct StreamEndHandler {
     pub(super) shared: Weak<TcpMeshShared>,
@@ -369,6 +376,7 @@ impl DescriptorHandler for StreamEndHandler {
 /// Sends the end of a stream after its last bytes, and lets the system deliver them.
 pub(super) fn close_gracefully(stream: &SocketStream) {
     stream.shutdown_write();
-    // Without it the bytes that have not gone yet would be lost; that is all that can be done.
+    // If this call fails, the system drops the bytes that are not sent yet. There is no other
+    // remedy.
     drop(stream.set_reset_on_close(false));
 }

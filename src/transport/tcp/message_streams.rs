@@ -1,5 +1,5 @@
-//! The point-to-point streams, whose progress nobody waits for: which may go on, and who is called
-//! then.
+//! The point-to-point streams, for which no caller waits: reports which streams are ready, and
+//! calls the progress handler for them.
 
 use super::listener_registry::lock;
 use crate::base::error::{Error, Result};
@@ -11,17 +11,18 @@ use crate::wait::service::{self, DescriptorHandler, DescriptorWatch, WatchAction
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The token of the event that says that `notified_peers` has something.
+/// The token of the event that `notified_peers` has entries.
 const NOTIFIED_TOKEN: u64 = u64::MAX;
 
-/// How many events one look takes.
+/// How many events one poll returns.
 const EVENTS_PER_POLL: u16 = 64;
 
-/// Which streams may go on, and the attendant. Its descriptor is readable while there are any.
+/// The set of ready streams and the progress handler. Its descriptor is readable while a stream is
+/// ready.
 #[derive(Debug)]
 pub(super) struct MessageStreams {
     poller: Poller,
-    /// Raised when there is something in `notified_peers`.
+    /// Raised when `notified_peers` has entries.
     event: EventFd,
     notified_peers: Mutex<Vec<Rank>>,
     events: Mutex<PollEvents>,
@@ -36,7 +37,7 @@ struct TcpProgressState {
 }
 
 impl MessageStreams {
-    /// Watches nothing yet.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// `System`.
@@ -56,7 +57,7 @@ impl MessageStreams {
     /// Adds a stream of a peer.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub(super) fn add_stream(
         &self,
         stream: BorrowedFd<'_>,
@@ -70,7 +71,7 @@ impl MessageStreams {
         )
     }
 
-    /// The stream of a peer has something to say that its descriptor does not show.
+    /// Marks the peer as ready for a reason that its descriptor does not show.
     pub(super) fn notify_peer(&self, peer: Rank) {
         let mut notified_peers = lock(&self.notified_peers);
         if !notified_peers.contains(&peer) {
@@ -79,12 +80,12 @@ impl MessageStreams {
         self.event.raise();
     }
 
-    /// Calls the attendant soon, though no stream may go on.
+    /// Wakes the progress handler even if no stream is ready.
     pub(super) fn wake_progress(&self) {
         self.event.raise();
     }
 
-    /// Adds the peers whose streams may go on.
+    /// Appends the peers whose streams are ready.
     pub(super) fn ready(&self, peers: &mut Vec<Rank>) {
         let mut events = lock(&self.events);
         loop {
@@ -107,7 +108,7 @@ impl MessageStreams {
         }
     }
 
-    /// Says who is called.
+    /// Sets the progress handler.
     pub(super) fn set_attendant(
         self: &Arc<Self>,
         attendant: Weak<dyn ProgressHandler>,
@@ -128,7 +129,7 @@ impl MessageStreams {
         Ok(())
     }
 
-    /// Nobody is called while paused.
+    /// Pauses or resumes calls of the progress handler.
     pub(super) fn pause(&self, paused: bool) {
         let mut state = lock(&self.progress_state);
         state.is_paused = paused;
@@ -139,7 +140,7 @@ impl MessageStreams {
         }
     }
 
-    /// Nobody is called any more.
+    /// Removes the progress handler.
     pub(super) fn stop(&self) {
         let state = std::mem::take(&mut *lock(&self.progress_state));
         drop(state);
@@ -160,7 +161,7 @@ impl DescriptorHandler for MessageStreams {
                 drop(state);
                 attendant.on_streams_ready();
             }
-            // Until there is another one.
+            // Paused until a new handler is set.
             (None, Some(watch)) => watch.pause(),
             (None, None) => {}
         }

@@ -1,11 +1,16 @@
-//! How the peers of a rank stand, as far as their streams tell: there, leaving, gone, dead.
+//! The state of each peer as its streams show it: present, leaving, gone, or dead.
 //!
-//! Of those who noticed a death the rank's own node knows best what it was doing. A stream that
-//! breaks therefore fails the group only after [`DEATH_GRACE`], if nothing better has come until
-//! then. Nor is a rank that leaves the reason why nothing comes, where it leaves a group that has
-//! failed: its leader says so on another connection, for which whoever waits for that rank gives it
-//! [`DEPARTURE_GRACE`]. Where one connection ends and the others do not ([`LEAVE_TIMEOUT`]),
-//! somebody between the hosts has ended it, and that counts as a death too.
+//! A broken stream and an ended stream do not fail the group at once, because a better reason may
+//! arrive:
+//!
+//! * **Death.** The rank's own node knows best why the rank died. A broken stream therefore fails
+//!   the group only after [`DEATH_GRACE`], if no other reason arrives until then.
+//! * **Departure.** A rank may leave because the group has failed. Its leader then reports the
+//!   failure on another connection. A waiting peer therefore treats the departed rank as gone only
+//!   after [`DEPARTURE_GRACE`].
+//! * **Partial end.** If one connection ends and the other connections of the same peer do not end
+//!   within [`LEAVE_TIMEOUT`], a device between the hosts has ended it. This also counts as a
+//!   death.
 
 use super::listener_registry::lock;
 use super::mesh::{StreamPair, TcpMeshShared};
@@ -14,37 +19,37 @@ use crate::base::ids::Rank;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a broken stream waits for somebody who knows better.
+/// How long a broken stream waits for the report of the rank's own node, which knows the cause.
 const DEATH_GRACE: Duration = Duration::from_millis(100);
 
-/// How long the connections of one that leaves may take to end, all of them.
+/// The limit within which all connections of a departing rank must end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a rank that has left is waited for, since it may have left because of a failure that is
-/// still on its way.
+/// How long peers wait after a rank has left. The rank may have left because of a failure whose
+/// report has not arrived yet.
 pub(super) const DEPARTURE_GRACE: Duration = Duration::from_millis(500);
 
-/// How a peer stands: the larger number stays.
+/// The state of a peer; a state only changes to a larger number.
 pub(super) const PRESENT: u8 = 0;
-/// One of its streams has come to its end.
+/// One of the peer's streams has ended.
 pub(super) const HAS_LEFT: u8 = 1;
-/// And nobody has said since then that the group had failed.
+/// The peer has left, and no failure of the group was reported within [`DEPARTURE_GRACE`].
 const IS_GONE: u8 = 2;
 pub(super) const HAS_DIED: u8 = 3;
-/// Its node says that it has left in order: no stream knows better.
+/// The peer's node reports an orderly departure. This report takes precedence over every stream.
 const REPORTED_LEFT: u8 = 4;
 
-/// What is known, and does not count yet.
+/// An event that takes effect after a delay.
 #[derive(Clone, Debug)]
 pub(super) enum DelayedPeerEvent {
     /// A death, seen on a stream.
     Death(Error),
-    /// A rank has left, and may have said why.
+    /// The departure of a rank, whose reason may still arrive.
     Departure(Rank),
 }
 
 impl TcpMeshShared {
-    /// How a peer stands.
+    /// Returns the state of a peer.
     pub(super) fn peer_state(&self, peer: Rank) -> u8 {
         self.peer_states[peer].load(Ordering::Acquire)
     }
@@ -54,8 +59,8 @@ impl TcpMeshShared {
         Error::new(ErrorKind::PeerFailed, message).with_culprit(peer).with_fault(RankFault::Left)
     }
 
-    /// What a stream gives that has ended: nothing while a death, or a parting, waits for its
-    /// reason.
+    /// Returns the result of a transfer on a stream that has ended: 0 bytes while the reason for
+    /// the death or departure is awaited.
     ///
     /// # Errors
     /// `PeerFailed`.
@@ -77,9 +82,9 @@ impl TcpMeshShared {
         error.with_fault(RankFault::Unreachable)
     }
 
-    /// The end of a stream has come as of a peer that leaves in order. Whoever has taken the end
-    /// from the socket says what it was before the stream's place is unlocked: the socket tells it
-    /// once.
+    /// Records that a stream of the peer ended with a FIN. A caller that reads this end from the
+    /// socket must call this before it unlocks the stream's entry, because the socket reports the
+    /// end only once.
     pub(super) fn mark_left(&self, peer: Rank) {
         if self.peer_states[peer].fetch_max(HAS_LEFT, Ordering::AcqRel) == PRESENT {
             let why = "one of its connections ended, and others did not";
@@ -90,7 +95,7 @@ impl TcpMeshShared {
         }
     }
 
-    /// A peer's node says that it has left in order.
+    /// Records the report of the peer's node that the peer has left in order.
     pub(super) fn mark_reported_left(&self, peer: Rank) {
         let before = self.peer_states[peer].fetch_max(REPORTED_LEFT, Ordering::AcqRel);
         if before != REPORTED_LEFT {
@@ -99,7 +104,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// A stream broke without an end; see [`TcpMeshShared::mark_left`].
+    /// Records that a stream broke without a FIN; the lock rule of [`TcpMeshShared::mark_left`]
+    /// applies.
     pub(super) fn mark_died(&self, peer: Rank, why: &str) {
         if self.peer_states[peer].fetch_max(HAS_DIED, Ordering::AcqRel) >= HAS_DIED {
             return;
@@ -109,16 +115,17 @@ impl TcpMeshShared {
         self.messages.notify_peer(peer);
     }
 
-    /// What counts after a while, unless it turns out to be otherwise.
+    /// Schedules an event that takes effect after the delay unless it is refuted.
     fn schedule_event(&self, after: Duration, event: DelayedPeerEvent) {
         let mut events = lock(&self.delayed_events);
         events.push((Instant::now() + after, event));
         self.update_event_alarm(&events);
     }
 
-    /// Whether a peer whose time of grace is over has died. Who leaves in order ends all its
-    /// connections: one that ended alone was cut off by something else, and nothing would come on
-    /// the others. The end of one that has something to be read may lie behind that.
+    /// Returns true if a peer whose grace period is over has died. A rank that leaves in order ends
+    /// all its connections. If only one connection ended, another cause ended it, and no data would
+    /// arrive on the others. A connection with unread data does not count as open, because its end
+    /// may follow that data.
     fn has_died(&self, peer: Rank) -> bool {
         let is_open = |slot: &StreamPair| {
             lock(&slot.incoming).as_ref().is_some_and(|it| it.is_open_and_silent())
@@ -137,8 +144,8 @@ impl TcpMeshShared {
         }
     }
 
-    /// Fails the group for those whose death nobody has explained, and gives up those who have
-    /// left.
+    /// Applies the due events: fails the group for deaths without another reason, and marks
+    /// departed ranks as gone.
     pub(super) fn apply_due_events(&self) {
         let now = Instant::now();
         let mut events = lock(&self.delayed_events);
@@ -166,7 +173,7 @@ impl TcpMeshShared {
         }
     }
 
-    /// Somebody whose death is known in words only is dead, too.
+    /// Marks the culprit of a reported failure as dead if no stream has shown its death.
     pub(super) fn mark_culprit_died(&self) {
         let failure = self.domain.failure().filter(|it| it.kind() == ErrorKind::PeerFailed);
         let Some(culprit) = failure.and_then(|error| error.culprit()) else { return };

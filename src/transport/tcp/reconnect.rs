@@ -1,9 +1,10 @@
-//! Where ranks on other nodes find this one after their group has failed. The connections come
-//! through the process's door with [`ConnectionPurpose::Reconnect`] and are kept until somebody
-//! asks for them, or, once there is an answer for everybody, are answered and closed.
+//! [`ReconnectEndpoint`]: connections between ranks of different nodes after their group has
+//! failed. They arrive through the process's listener registry with
+//! [`ConnectionPurpose::Reconnect`]. The endpoint keeps each connection until the caller takes it.
+//! Once a final answer is set, the endpoint sends that answer on each connection and closes it.
 //!
-//! It depends on nothing of the group that may have failed, and outlives its mesh: whoever is late
-//! is told what became of the group. Must not know: what is said over the connections.
+//! The endpoint does not depend on the failed group and outlives its mesh, so that a late rank
+//! receives the final answer. This module does not depend on the content of the connections.
 
 use super::hello::{ACCEPTED, ConnectionPurpose, Hello, HelloRefusal};
 use super::join::{TcpJoinConfig, TcpMember};
@@ -17,19 +18,19 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How many connections of one rank are kept that nobody has asked for; the oldest goes when
-/// another one comes.
+/// How many connections of one rank are kept before the caller takes them. A further connection
+/// replaces the oldest one.
 const MAX_KEPT_PER_RANK: usize = 8;
 
-/// A rank's gate.
+/// The endpoint of a rank for connections after the failure of its group.
 #[derive(Debug)]
 pub struct ReconnectEndpoint {
-    /// Open for as long as somebody may come.
+    /// Keeps the listening sockets open.
     _registry: Arc<ListenerRegistry>,
     inner: Arc<ReconnectInner>,
 }
 
-/// A connection that is being made; dropping it gives that up.
+/// A connection attempt. Dropping it cancels the attempt.
 #[derive(Debug)]
 pub struct PendingConnect {
     connector: Arc<PeerConnector>,
@@ -37,7 +38,7 @@ pub struct PendingConnect {
     to: Rank,
 }
 
-/// What the service thread and the one who calls share.
+/// The state that the service thread and the caller share.
 #[derive(Debug)]
 struct ReconnectInner {
     group: GroupId,
@@ -45,7 +46,7 @@ struct ReconnectInner {
     me: Rank,
     members: Vec<TcpMember>,
     state: Mutex<ReconnectState>,
-    /// Raised when something has come.
+    /// Raised when a connection arrives or an attempt ends.
     wake: EventFd,
     weak: Weak<Self>,
 }
@@ -53,9 +54,9 @@ struct ReconnectInner {
 #[derive(Debug, Default)]
 struct ReconnectState {
     arrived: VecDeque<(Rank, Arc<SocketStream>)>,
-    /// How attempts to reach others ended.
+    /// The results of connection attempts, by target rank.
     results: HashMap<Rank, Result<Arc<SocketStream>>>,
-    /// What whoever comes is told.
+    /// The final answer for each incoming connection.
     answer: Option<Vec<u8>>,
 }
 
@@ -72,10 +73,10 @@ impl ReconnectEndpoint {
         Ok(Self { _registry: registry, inner })
     }
 
-    /// Begins to connect with another rank.
+    /// Starts to connect to another rank.
     ///
     /// # Errors
-    /// `Connection` where there is no address to try.
+    /// `Connection` if no address is reachable.
     pub fn connect(&self, to: Rank) -> Result<PendingConnect> {
         let inner = &self.inner;
         let (own, peer) = (&inner.members[inner.me], &inner.members[to]);
@@ -96,14 +97,14 @@ impl ReconnectEndpoint {
         Ok(PendingConnect { connector, inner: Arc::clone(inner), to })
     }
 
-    /// Takes what has come, in the order of its coming.
+    /// Removes and returns the connections that have arrived, in order of arrival.
     pub fn take_arrivals(&self) -> Vec<(Rank, Arc<SocketStream>)> {
         self.inner.wake.clear();
         lock(&self.inner.state).arrived.drain(..).collect()
     }
 
-    /// From now on everybody who comes is told this, those who have come first; with `None`, they
-    /// are kept again.
+    /// Sets the final answer: from now on each incoming connection receives it, including the
+    /// connections that already wait. With `None`, the endpoint keeps connections again.
     pub fn set_answer(&self, answer: Option<Vec<u8>>) {
         let mut state = lock(&self.inner.state);
         let waiting = match &answer {
@@ -118,14 +119,14 @@ impl ReconnectEndpoint {
 }
 
 impl AsFd for ReconnectEndpoint {
-    /// Readable when something may have come.
+    /// Readable when a connection may have arrived or an attempt may have ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.wake.as_fd()
     }
 }
 
 impl PendingConnect {
-    /// How it ended, once it has.
+    /// Returns the result once the attempt has ended.
     pub fn take_result(&self) -> Option<Result<Arc<SocketStream>>> {
         lock(&self.inner.state).results.remove(&self.to)
     }
@@ -137,9 +138,10 @@ impl Drop for PendingConnect {
     }
 }
 
-/// The last words on a connection.
+/// Sends the final answer and closes the connection.
 fn send_last_answer(stream: &SocketStream, answer: &[u8]) {
-    // A new connection has room for it, and whoever has gone does not need it.
+    // A new connection has room for the answer. If the peer has closed the connection, it does not
+    // need the answer.
     drop(stream.send(answer));
     stream.shutdown_write();
 }
