@@ -1,7 +1,7 @@
-//! Arbitrary bytes on a control connection, cut anywhere.
+//! Arbitrary bytes on a control connection, split at arbitrary positions.
 //!
-//! A script's first byte says how many ranks there are, and the length of each piece is a byte
-//! before it.
+//! The first byte of a script is the number of ranks. Each piece is preceded by one byte with its
+//! length.
 
 use super::super::control_frame::{ControlFrame, FrameBuffer, MAX_BYTES};
 use crate::base::fuzz::FuzzScript;
@@ -11,7 +11,7 @@ use crate::transport::heartbeat::ACTIVITY_BYTES;
 /// Runs a script.
 ///
 /// # Panics
-/// Where frames are not what was sent, or more is held than one of them.
+/// If the decoded frames differ from the sent bytes, or if the buffer holds more than one frame.
 pub fn control(input: &[u8]) {
     let mut script = FuzzScript(input);
     let ranks = usize::from(script.next_byte().unwrap_or_default() % 8) + 1;
@@ -37,7 +37,7 @@ pub fn control(input: &[u8]) {
             buffer.buffered_len()
         );
     }
-    // At once, it is the same.
+    // Decoding all bytes at once gives the same frames.
     let mut rest = &sent[..];
     for frame in frames {
         let (same, len) = ControlFrame::decode(rest, ranks).expect("a frame").expect("a whole one");
@@ -49,7 +49,8 @@ pub fn control(input: &[u8]) {
     assert!(fault.is_some() || rest.len() == buffer.buffered_len(), "bytes were lost");
 }
 
-/// A frame names nobody that does not exist, and survives being passed on.
+/// Checks that a frame names only existing ranks, and that encoding and decoding the frame again
+/// preserves it.
 fn check(frame: &ControlFrame, bytes: &[u8], ranks: usize) {
     let mut again = Vec::new();
     frame.encode(&mut again);
@@ -61,7 +62,7 @@ fn check(frame: &ControlFrame, bytes: &[u8], ranks: usize) {
             assert!(error.culprit().is_none_or(|rank| rank < ranks), "{error:?}");
             let reason = |it: &crate::base::error::Error| (it.kind(), it.culprit());
             assert_eq!(reason(error), reason(other));
-            // What was no text takes more room than before, and is cut.
+            // A text that is not valid UTF-8 becomes longer when it is decoded, and is truncated.
             assert!(error.message().starts_with(other.message()));
             let is_cut = error.message().len() > TEXT_BYTES;
             assert!(is_cut || error.message() == other.message(), "{error:?} became {other:?}");

@@ -1,8 +1,8 @@
-//! Strangers and impostors at the door, and in the place of one whose door was looked for.
+//! Malformed and forged hellos, against the acceptor and against the connecting side.
 //!
-//! A script's first byte says on which side the library is, the next two which hello is spoilt:
-//! from whom, and for what. Then come a number of changes (place, bits) and the lengths of pieces,
-//! and at last bytes instead of that hello's.
+//! The first byte of a script selects the side on which the library is. The next two bytes select
+//! the hello to corrupt: its sender and its purpose. Then come the changes (position, bits), the
+//! lengths of the pieces, and finally bytes that replace those of the hello.
 
 use super::super::advert::AddressAdvert;
 use super::super::hello::{
@@ -15,7 +15,7 @@ use crate::base::ids::{Nonce, Rank};
 use crate::transport::{Channel, PeerName};
 
 const RANKS: usize = 5;
-/// Nodes of two ranks, of two and of one; the library is rank 2, which leads the second.
+/// Three nodes with two, two and one ranks. The library is rank 2, the leader of the second node.
 const NODES: [usize; RANKS] = [0, 0, 1, 1, 2];
 const LEADERS: [Rank; 3] = [0, 2, 4];
 const ME: Rank = 2;
@@ -26,7 +26,7 @@ const GROUP: Nonce = Nonce(*b"the fuzzed group");
 /// Runs a script.
 ///
 /// # Panics
-/// Where somebody is let in who is not expected, or sent away who is.
+/// If the acceptor accepts an unexpected hello or refuses an expected one.
 pub fn hello(input: &[u8]) {
     let mut script = FuzzScript(input);
     let mode = script.next_byte().unwrap_or_default();
@@ -86,7 +86,7 @@ fn members() -> Vec<TcpMember> {
     (0..RANKS).map(member).collect()
 }
 
-/// The hellos of those who may come, as a list.
+/// Returns true if this is the hello of an expected connection.
 fn is_expected(hello: &[u8]) -> bool {
     let others = (0..RANKS).filter(|&rank| rank != ME);
     let mut all =
@@ -102,7 +102,7 @@ fn is_expected(hello: &[u8]) -> bool {
     })
 }
 
-/// Somebody comes, says these bytes, and waits.
+/// Connects, sends these bytes, and waits for the answer.
 fn check_incoming(bytes: &[u8], cuts: &[u8]) {
     let members = members();
     let expected_peers =
@@ -140,7 +140,7 @@ fn check_incoming(bytes: &[u8], cuts: &[u8]) {
     let is_greeted = bytes.get(..HELLO_BYTES).is_some_and(is_expected);
     assert_eq!(accepted_hello.is_some(), is_greeted, "{accepted_hello:?}, {refusal:?}");
     assert_eq!(is_confirmed, is_greeted && bytes.get(HELLO_BYTES) == Some(&CONFIRM), "{refusal:?}");
-    // Whoever says what an expected one says so far is not sent away.
+    // A prefix of an expected hello is not refused.
     let is_valid_prefix = (0..RANKS * 6).any(|i| {
         let known = hello_from(i / 6, purpose(u8::try_from(i % 6).unwrap_or_default())).encode();
         is_expected(&known) && [&known[..], &[CONFIRM]].concat().starts_with(bytes)
@@ -148,7 +148,7 @@ fn check_incoming(bytes: &[u8], cuts: &[u8]) {
     assert!(!is_valid_prefix || refusal.is_none(), "{refusal:?}");
 }
 
-/// The library has said a hello, and this is the answer.
+/// Checks how the connecting side handles this answer to its hello.
 fn check_answer(hello: &Hello, bytes: &[u8], cuts: &[u8]) {
     let right = [&[WELCOME][..], &hello.expected_answer().encode()].concat();
     let (mut answer, mut outcome) = (Vec::new(), Ok(false));
@@ -164,7 +164,7 @@ fn check_answer(hello: &Hello, bytes: &[u8], cuts: &[u8]) {
     assert!(!right.starts_with(&answer) || outcome.is_ok(), "{outcome:?}");
 }
 
-/// The bytes, cut after as many as each number says.
+/// Splits the bytes into pieces; each number is the length of a piece.
 fn pieces<'a>(bytes: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
     let mut rest = FuzzScript(bytes);
     let mut pieces: Vec<_> = cuts.iter().map(|&cut| rest.take_bytes(cut.into())).collect();

@@ -1,8 +1,8 @@
-//! Entry points for the fuzz targets of connections: each takes arbitrary bytes as a script, and
-//! panics where something that must always hold does not. The tests below run the committed corpus
+//! Entry points for the fuzz targets of connections. Each entry point takes arbitrary bytes as a
+//! script, and panics if an invariant does not hold. The tests below run the committed corpus
 //! through the same functions.
 //!
-//! Compiled for fuzzing and for tests alone; not a part of the library.
+//! This module is compiled only for fuzzing and for tests.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
 
 mod control;

@@ -1,4 +1,4 @@
-//! Deaths and failures, as all nodes come to know of them.
+//! Tests that all nodes learn of deaths and failures.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -11,8 +11,8 @@ fn mesh_of(nodes: &[usize]) -> Vec<TcpMesh> {
     meshes(nodes.iter().map(|_| listen_on_loopback("127.0.0.1", 1)).collect(), nodes)
 }
 
-/// Ends the connections of a rank as the system does when it dies. While the domain is held, its
-/// node does not hear that it has left.
+/// Closes the connections of a rank as the system does when the rank dies. While the returned
+/// domain is held, its node does not see the departure.
 fn drop_without_goodbye(mesh: TcpMesh) -> Arc<dyn SharedDomain> {
     let shared = &mesh.shared;
     let domain = Arc::clone(&shared.domain);
@@ -36,7 +36,7 @@ fn a_failure_reaches_all_nodes_with_its_reason() {
         for mesh in &meshes[..4] {
             scope.spawn(|| assert_eq!(failure_of(mesh, 4), stop));
         }
-        // By one that leads nobody.
+        // Rank 4 fails the group; it is not a leader.
         meshes[4].fail(&stop);
     });
 }
@@ -96,7 +96,7 @@ fn broken_stream_is_a_death_but_its_bytes_are_received() {
     assert_eq!(error.culprit(), Some(2));
     let error = first_error(|| meshes[0].try_send(2, STREAM, &[]).map(drop));
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::PeerFailed, Some(2)));
-    // The other node is told, too.
+    // The other node receives the report too.
     assert_eq!(failure_of(&meshes[1], 2).culprit(), Some(2));
 }
 
@@ -107,7 +107,7 @@ fn reason_within_the_grace_period_replaces_a_broken_stream() {
     receive_all(&meshes[0], 1, STREAM, &mut [0]).unwrap();
     let shared = &meshes[0].shared;
     let better = Error::new(ErrorKind::PeerFailed, "rank 1 died in all_reduce").with_culprit(1);
-    // The stream breaks, and within the time of grace the reason comes.
+    // The stream breaks, and the reason arrives within [`DEATH_GRACE`].
     if let OutgoingStream::Open(stream) = &*lock(&meshes[1].shared.stream_pair(0, STREAM).outgoing)
     {
         stream.reset();
@@ -159,12 +159,13 @@ fn rank_reported_as_left_is_not_declared_dead() {
     shared.mark_died(2, "another connection broke");
     let gone = first_error(|| receive_all(&meshes[0], 2, STREAM, &mut [0]));
     assert!(gone.message().contains("has left"), "{gone}");
-    // Its death is not made known when the time of grace is over.
+    // The death is not reported after the grace period either.
     await_delayed_events(&meshes[0]);
     assert_eq!(meshes[0].failure(), None);
 }
 
-/// Two ranks of two nodes, between which there is a stream for collectives and one for messages.
+/// Creates two ranks on two nodes, with a collective stream and a point-to-point stream between
+/// them.
 fn with_two_streams() -> Vec<TcpMesh> {
     let meshes = mesh_of(&[0, 1]);
     for channel in [STREAM, Channel::PointToPoint] {
@@ -174,7 +175,7 @@ fn with_two_streams() -> Vec<TcpMesh> {
     meshes
 }
 
-/// Waits until nothing is to be made known any more.
+/// Waits until no delayed event is left.
 fn await_delayed_events(mesh: &TcpMesh) {
     let began = Instant::now();
     while !lock(&mesh.shared.delayed_events).is_empty() {
@@ -200,7 +201,7 @@ fn single_ended_connection_is_reported_as_death() {
 fn leaving_rank_ends_all_connections_without_failure() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
-    // Its node does not hear it, so that nobody says so.
+    // The rank's node does not see the departure, so no leader reports it.
     let domain = Arc::clone(&leaver.shared.domain);
     let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
     drop(leaver);
@@ -215,7 +216,7 @@ fn leaving_rank_ends_all_connections_without_failure() {
 fn rank_leaving_a_failed_group_is_not_the_culprit() {
     let mut meshes = with_two_streams();
     let leaver = meshes.remove(1);
-    // Its node says it late.
+    // The rank's node reports the departure late.
     let lines = std::mem::take(&mut *lock(&leaver.shared.control_connections));
     let began = Instant::now();
     drop(leaver);
@@ -224,7 +225,7 @@ fn rank_leaving_a_failed_group_is_not_the_culprit() {
             meshes[0].try_receive(1, STREAM, Dst::from(&mut [0][..])),
             meshes[0].try_send(1, Channel::PointToPoint, &[Src::from(&b"y"[..])]),
         ] {
-            // A thread that could not run sees it all at once.
+            // A test thread that was not scheduled sees both events at once.
             assert!(outcome.is_ok() || began.elapsed() >= DEPARTURE_GRACE, "{outcome:?}");
         }
     }
@@ -256,7 +257,7 @@ fn failure_is_sent_before_departures_it_caused() {
     let stop = Error::new(ErrorKind::Mismatch, "rank 1 called something else").with_culprit(1);
     let leaver = meshes.remove(1);
     let leader = &meshes[0].shared;
-    // The service thread has told nothing before it may.
+    // The service thread sends no update while the lock is held.
     let passing = lock(&leader.forwarding);
     leaver.fail(&stop);
     drop(leaver);

@@ -1,4 +1,4 @@
-//! Those who come to the door and are no ranks of the group.
+//! Tests with connections to the listening socket that are not from ranks of the group.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -8,7 +8,7 @@ use crate::transport::tcp::hello::{
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-/// A mesh whose rank 1 nobody plays, and the hello that this rank would say.
+/// Creates a mesh whose rank 1 does not exist, and the hello that rank 1 would send.
 fn mesh_without_peer() -> (TcpMesh, Hello, TcpStream) {
     let openings = vec![listen_on_loopback("127.0.0.1", 1), listen_on_loopback("127.0.0.1", 1)];
     let members = members(&openings, &[0, 0]);
@@ -36,7 +36,7 @@ fn connect(address: std::net::SocketAddr) -> TcpStream {
     stream
 }
 
-/// All that the door says to these bytes.
+/// Returns everything that the acceptor sends in response to these bytes.
 fn answer_to(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();
@@ -46,7 +46,7 @@ fn answer_to(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
         match stream.read(&mut answer[filled..]) {
             Ok(got) if got > 0 => filled += got,
             Err(cause) if cause.kind() == std::io::ErrorKind::WouldBlock => panic!("no answer"),
-            // Dropped with bytes unread, it is a reset.
+            // A connection that is closed with unread bytes is reset.
             _ => break,
         }
     }
@@ -86,7 +86,7 @@ fn unexpected_hellos_are_refused_and_expected_one_accepted() {
     stream.read_exact(&mut answer).unwrap();
     let answered: [u8; HELLO_BYTES] = answer[1..].try_into().unwrap();
     assert_eq!((answer[0], Hello::decode(&answered)), (0, Ok(good.expected_answer())));
-    // Not before it has confirmed is anything taken.
+    // The mesh takes nothing before the confirmation.
     assert_eq!(mesh.try_receive(1, STREAM, Dst::from(&mut [0][..])).unwrap(), 0);
     stream.write_all(&[CONFIRM]).unwrap();
     let mut taken = [0];
@@ -134,7 +134,8 @@ fn impostor_acceptor_gets_no_data() {
             answer.nonce = Nonce([1; 16]);
             stream.write_all(&[&[0][..], &answer.encode()].concat()).unwrap();
             let mut rest = Vec::new();
-            // Neither a confirmation nor data; how it is closed does not matter.
+            // The acceptor sends neither an acceptance nor data; how it closes the connection does
+            // not matter.
             drop(stream.read_to_end(&mut rest));
             assert!(rest.is_empty());
         });
@@ -170,7 +171,7 @@ fn confirmed_hello_after_leave_is_refused() {
     let (mesh, good, mut stream) = mesh_without_peer();
     stream.write_all(&good.encode()).unwrap();
     stream.read_exact(&mut [0; ANSWER_BYTES]).unwrap();
-    // The door stays, for others of the process.
+    // The listener registry stays, for other groups of the process.
     let other = listen_on_loopback("127.0.0.1", 1);
     drop(mesh);
     stream.write_all(&[CONFIRM]).unwrap();

@@ -1,5 +1,5 @@
-//! Meshes between threads, and peers that behave badly. Everything is on the loopback interface, on
-//! free ports, with deadlines.
+//! Tests of meshes between threads, and of misbehaving peers. They use the loopback interface, free
+//! ports and deadlines.
 
 mod failure;
 mod hostile;
@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 
 const STREAM: Channel = Channel::Collective(0);
 
-/// Enough for anything that succeeds.
+/// A limit that is long enough for every call that succeeds.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn name(rank: Rank) -> PeerName {
     PeerName { rank, pid: host::pid(), host: format!("host{rank}").into() }
 }
 
-/// A door at one address of this host, with as many lanes as asked for.
+/// Listens on one address of this host and requests this number of collective streams.
 fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
     let address = (ip.parse::<IpAddr>().unwrap(), 0).into();
     let door = ListenerRegistry::listen_on(&[address], None).unwrap();
@@ -55,7 +55,7 @@ fn listen_on_loopback(ip: &str, lanes: u8) -> TcpListening {
     )
 }
 
-/// What all know of all; `nodes` has the node of each rank.
+/// Returns the members of the group; `nodes` contains the node of each rank.
 fn members(openings: &[TcpListening], nodes: &[usize]) -> Vec<TcpMember> {
     let member = |(rank, opening): (Rank, &TcpListening)| TcpMember {
         name: name(rank),
@@ -66,7 +66,7 @@ fn members(openings: &[TcpListening], nodes: &[usize]) -> Vec<TcpMember> {
     openings.iter().enumerate().map(member).collect()
 }
 
-/// The domain of a rank's node.
+/// Returns the domain of a rank's node.
 fn domain(group: GroupId, nodes: &[usize], me: Rank) -> Arc<dyn SharedDomain> {
     let on_node: Vec<Rank> = (0..nodes.len()).filter(|&rank| nodes[rank] == nodes[me]).collect();
     let local = on_node.iter().position(|&rank| rank == me).unwrap();
@@ -100,7 +100,7 @@ fn join_config<'a>(
     }
 }
 
-/// The meshes of all ranks of a new group.
+/// Creates the meshes of all ranks of a new group.
 fn meshes(openings: Vec<TcpListening>, nodes: &[usize]) -> Vec<TcpMesh> {
     let group = host::random_nonce().unwrap();
     let members = members(&openings, nodes);
@@ -157,7 +157,7 @@ fn receive_all(mesh: &TcpMesh, from: Rank, channel: Channel, bytes: &mut [u8]) -
     Ok(())
 }
 
-/// The first error that something gives.
+/// Repeats a call until it fails, and returns the error.
 fn first_error(mut what: impl FnMut() -> Result<()>) -> Error {
     let began = Instant::now();
     loop {
@@ -169,7 +169,7 @@ fn first_error(mut what: impl FnMut() -> Result<()>) -> Error {
     }
 }
 
-/// Waits for the group to fail, as a rank does that waits for a message.
+/// Waits until the group fails, as a rank does that waits for a message.
 fn failure_of(mesh: &TcpMesh, peer: Rank) -> Error {
     let wish = StreamInterest { peer, channel: STREAM, direction: StreamDirection::In };
     let began = Instant::now();

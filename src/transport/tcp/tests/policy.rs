@@ -1,4 +1,4 @@
-//! Which addresses are told: a table.
+//! Table tests for the choice of addresses.
 
 use super::*;
 use crate::sys::netif::{NetworkInterface, interfaces};
@@ -19,7 +19,7 @@ fn interface(name: &str, address: &str) -> NetworkInterface {
     }
 }
 
-/// A host with everything.
+/// Returns the interfaces of a host with every kind of interface.
 fn host() -> Vec<NetworkInterface> {
     [
         ("lo", "127.0.0.1"),
@@ -44,7 +44,7 @@ fn rules_for_list(text: &str) -> InterfaceRules {
     }
 }
 
-/// The addresses for anyone, with the numbers of their interfaces.
+/// Returns the routable addresses with their rail indices.
 fn routable(choice: &InterfaceChoice) -> Vec<(String, u8)> {
     choice.routable.iter().map(|it| (it.address.ip().to_string(), it.rail)).collect()
 }
@@ -53,7 +53,7 @@ fn routable(choice: &InterfaceChoice) -> Vec<(String, u8)> {
 fn names_prefixes_addresses_and_exclusions() {
     let table: &[(&str, &[(&str, u8)])] = &[
         ("eth0", &[("10.0.0.5", 0), ("fd00::5", 0)]),
-        // An exact name is not taken for the beginning of others; anything else is.
+        // An exact name does not match as a prefix; every other item does.
         ("eth1", &[("10.0.1.5", 0)]),
         ("eth", &[("10.0.0.5", 0), ("fd00::5", 0), ("10.0.1.5", 1), ("10.0.2.5", 2)]),
         ("=eth1", &[("10.0.1.5", 0)]),
@@ -112,16 +112,17 @@ fn default_interface_is_the_route_to_the_store() {
     assert!(choice.same_netns == choice.routable && choice.reason.contains("store"), "{choice:?}");
     let v4 = InterfaceRules { family: Some(AddressFamily::V4), ..to("10.0.0.5") };
     assert_eq!(routable(&choose_interfaces(&host(), &v4).unwrap()), [("10.0.0.5".to_owned(), 0)]);
-    // The way counts, also where only the other family is wanted.
+    // The route counts, even if only the other address family is wanted.
     let both = [host(), vec![interface("eth1", "fd00::6")]].concat();
     let v6 = InterfaceRules { family: Some(AddressFamily::V6), ..to("10.0.1.5") };
     assert_eq!(routable(&choose_interfaces(&both, &v6).unwrap()), [("fd00::6".to_owned(), 0)]);
     assert_eq!(routable(&choose_interfaces(&host(), &v6).unwrap()), [("fd00::5".to_owned(), 0)]);
-    // A job of one host needs no more than that.
+    // A job on one host needs only loopback.
     let local = InterfaceRules { is_local_job: true, ..to("127.0.0.1") };
     let choice = choose_interfaces(&host(), &local).unwrap();
     assert!(choice.routable.is_empty() && choice.same_netns.len() == 2, "{choice:?}");
-    // A host's own name may mean loopback there, and another address elsewhere.
+    // The host's own name may resolve to loopback on this host, and to another address on other
+    // hosts.
     let world = Some("10.0.2.5".parse().unwrap());
     let choice =
         choose_interfaces(&host(), &InterfaceRules { default_source: world, ..to("127.0.0.1") })
@@ -147,7 +148,7 @@ fn loopback_address_is_for_the_same_namespace() {
         assert!(error.message().contains(word), "{error}");
     }
     assert_eq!(AddressAdvert::decode(&serde_json::json!({"near": [["x", 0]]})), None);
-    // Lanes begin at different interfaces.
+    // Collective streams start at different interfaces.
     let offer = |port, rail| RailAddress { address: ([127, 0, 0, 1], port).into(), rail };
     let two =
         AddressAdvert { same_netns: vec![offer(1, 0), offer(2, 0), offer(3, 1)], rails: 2, ..near };

@@ -1,4 +1,5 @@
-//! What a stream is: bytes in order, made when needed, bounded, and with an end that says why.
+//! Tests of streams: order of bytes, connection at first use, bounded buffers, and the reason for
+//! the end.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -58,7 +59,8 @@ fn sender_blocks_when_receiver_does_not_read() {
         }
         assert!(sent < 1 << 30, "no bound");
     }
-    // The system still moves bytes from one end to the other; in the end nothing goes.
+    // The system still moves bytes from the send buffer to the receive buffer; after that, no byte
+    // can be sent.
     let mut got = vec![0; sent];
     receive_all(&b, 0, STREAM, &mut got).unwrap();
     send_all(&a, 1, STREAM, b"again").unwrap();
@@ -70,7 +72,7 @@ fn bytes_of_a_leaving_rank_arrive_before_the_error() {
     let much = vec![5; 4 << 20];
     send_all(&a, 1, STREAM, b"x").unwrap();
     let sent = a.try_send(1, STREAM, &[Src::from(much.as_slice())]).unwrap();
-    // It leaves with bytes of the other's unread, too.
+    // Rank 0 also leaves with unread bytes from rank 1.
     send_all(&b, 0, STREAM, b"never read").unwrap();
     drop(a);
     let mut got = vec![0; 1 + sent];
@@ -87,12 +89,12 @@ fn bytes_of_a_leaving_rank_arrive_before_the_error() {
 fn peer_that_left_before_first_use_is_reported_left() {
     let mut meshes =
         meshes((0..4).map(|_| listen_on_loopback("127.0.0.1", 1)).collect(), &[0, 0, 1, 1]);
-    // Rank 3 leads nobody: others learn from the door.
+    // Rank 3 is not a leader: other ranks learn of its departure from the refusal of its process.
     drop(meshes.pop());
     let gone = first_error(|| send_all(&meshes[1], 3, STREAM, b"hello"));
     assert_eq!((gone.kind(), gone.culprit()), (ErrorKind::PeerFailed, Some(3)));
     assert!(gone.message().contains("has left"), "{gone}");
-    // And leaders from its leader.
+    // Leaders learn of it from the leader of its node.
     let gone = first_error(|| meshes[0].try_send(3, STREAM, &[]).map(drop));
     assert!(gone.message().contains("has left"), "{gone}");
     assert_eq!(meshes[0].failure(), None);
@@ -108,7 +110,7 @@ impl ProgressHandler for AttendantCounter {
     }
 }
 
-/// Whether the attendant was called, and the peer is named then.
+/// Returns `Some` if the progress handler was called and the peer is reported as ready.
 fn take_notification(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) -> Option<()> {
     if counter.1.swap(0, Ordering::AcqRel) == 0 {
         return None;
@@ -118,7 +120,7 @@ fn take_notification(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) -> 
     peers.contains(&peer).then_some(())
 }
 
-/// Waits for that.
+/// Waits for that call.
 fn wait_for_attendant(mesh: &TcpMesh, counter: &AttendantCounter, peer: Rank) {
     let ready = || take_notification(mesh, counter, peer);
     wait_until(&counter.0, WaitPolicy::SLEEP_SOON, &Deadline::after(TEST_TIMEOUT), || None, ready)
@@ -146,7 +148,7 @@ fn attendant_is_called_for_bytes_space_and_end() {
         b.try_receive(0, channel, Dst::from(got.as_mut_slice())).unwrap();
         assert!(limit.elapsed() < TEST_TIMEOUT, "nobody is told of the room");
     }
-    // While paused, nobody is called, and nothing is lost.
+    // While paused, the handler is not called, and no event is lost.
     b.pause_progress_handler(true);
     let mut peers = Vec::new();
     b.collect_ready_peers(&mut peers);
@@ -190,7 +192,8 @@ fn dead_addresses_are_skipped_and_named_on_failure() {
 
 #[test]
 fn descriptors_are_closed_with_the_mesh() {
-    // The door's and the service thread's descriptors stay while others hold them.
+    // The descriptors of the listener registry and of the service thread stay open while other
+    // users hold them.
     let door = listen_on_loopback("127.0.0.1", 1);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (a, b) = pair("127.0.0.1");
