@@ -1,44 +1,49 @@
-//! Whether to look for something again and again before sleeping until it comes.
+//! [`AdaptiveSpin`]: decides whether a waiter spins before it sleeps.
 //!
-//! A sleeper needs tens of microseconds to wake, and whoever wakes it a few more; an answer from
-//! another core comes within ten. Where the one that is waited for shares this core, looking only
-//! keeps it from running, and what helps is to give the core away and look again. Where it is slow,
-//! neither helps. Which of these it is shows in what was successful lately; and what has not paid
-//! for a while is tried less and less.
+//! A sleeper needs tens of microseconds to wake, and the waker needs a few more. An answer from
+//! another core arrives within ten microseconds, so a short spin is worthwhile. There are two
+//! exceptions:
+//!
+//! * If the awaited thread shares this core, spinning only keeps it from running. Then the waiter
+//!   yields the core and polls again.
+//! * If the awaited thread is slow, neither helps.
+//!
+//! The history of recent waits decides between these cases. A method that has failed several times
+//! is tried less and less often.
 
 use std::time::{Duration, Instant};
 
-/// How long one look lasts.
+/// How long one spin lasts.
 const SPIN_TIME: Duration = Duration::from_micros(50);
 
-/// A look that took longer was interrupted by others who need the core: it does not count as one
-/// that paid.
+/// A spin that took longer was interrupted by threads that need the core; it does not count as a
+/// success.
 const INTERRUPTED_AFTER: Duration = Duration::from_micros(500);
 
-/// How many looks are taken between two glances at the clock.
+/// How many polls a spin makes between two reads of the clock.
 const POLLS_PER_CHECK: u32 = 8;
 
-/// How often the core is given away before that is in vain.
+/// How many yields are made before yielding counts as failed.
 const MAX_YIELDS: u32 = 4;
 
-/// After how many looks in vain in a row looking is given up for a while.
+/// After how many consecutive failures spinning pauses.
 const MAX_FAILED_SPINS: u32 = 3;
 
-/// The most waits for which looking is given up.
+/// The maximum length of a pause, in waits.
 const MAX_PAUSE: u32 = 512;
 
-/// How many waits the first rest lasts.
+/// The length of the first pause, in waits.
 const FIRST_PAUSE: u32 = 8;
 
-/// What has been learnt about the waits of one kind so far.
+/// The spin history of one kind of wait.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptiveSpin {
-    /// What is waited for needs this core.
+    /// The awaited thread needs this core.
     shares_core: bool,
     failed_spins: u32,
-    /// How many waits the next rest lasts.
+    /// The length of the next pause, in waits.
     next_pause: u32,
-    /// How many waits are left of this one.
+    /// How many waits of the current pause are left.
     paused_waits: u32,
 }
 
@@ -49,18 +54,18 @@ impl Default for AdaptiveSpin {
 }
 
 impl AdaptiveSpin {
-    /// Whether what was waited for lately needed this very core.
+    /// Returns true if the awaited thread recently needed this core.
     pub fn shares_core(&self) -> bool {
         self.shares_core
     }
 
-    /// One that has learnt that it does.
+    /// Creates a history in which the awaited thread needs this core.
     #[cfg(test)]
     pub fn on_shared_core() -> Self {
         Self { shares_core: true, ..Self::default() }
     }
 
-    /// Looks for a while, unless that has been in vain lately. `None`: it is time to sleep.
+    /// Polls for a while, unless recent spins failed. Returns `None` if the caller should sleep.
     pub fn try_spin<T>(&mut self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         if self.paused_waits > 0 {
             self.paused_waits -= 1;
@@ -96,7 +101,7 @@ impl AdaptiveSpin {
         if self.failed_spins >= MAX_FAILED_SPINS {
             self.paused_waits = self.next_pause;
             self.next_pause = (self.next_pause * 2).min(MAX_PAUSE);
-            // One look in vain is enough to go on resting.
+            // After a pause, one failure is enough to pause again.
             self.failed_spins = MAX_FAILED_SPINS - 1;
         }
     }
@@ -141,7 +146,7 @@ mod tests {
             tries += u32::from(looked);
         }
         assert!(tries <= 3 + 8 + 4, "{tries}");
-        // And what pays is done.
+        // A successful spin ends the pauses.
         let mut waits = 0;
         while patience.try_spin(|| Some(())).is_none() {
             waits += 1;
@@ -154,7 +159,7 @@ mod tests {
     fn core_is_yielded_to_a_sharing_peer() {
         let mut patience = AdaptiveSpin::default();
         let began = Instant::now();
-        // Comes only when the core has been given away once.
+        // The value becomes available only after the core was yielded once.
         let mut looks = 0;
         let found = patience.try_spin(|| {
             looks += 1;
@@ -162,7 +167,7 @@ mod tests {
         });
         assert!(found.is_some() && looks > 1 || patience.failed_spins > 0);
         if patience.shares_core {
-            // The first look comes after the core was given away, not after a spin.
+            // The first poll comes after a yield, not after a spin.
             let mut looks = 0;
             assert_eq!(
                 patience.try_spin(|| {

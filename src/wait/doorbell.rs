@@ -1,99 +1,104 @@
-//! The doorbell: how a waiter sleeps without missing what it waits for.
+//! The doorbell: lets a waiter sleep without missing a notification.
 //!
-//! A waiter sets its mode to *asleep*, looks once more at everything it waits for, and only then
-//! sleeps on the word. A publisher stores what it has to say, and then reads the mode. Both sides
-//! put a sequentially consistent fence between their store and their load (Dekker's pattern), so at
-//! least one of them sees the other: either the waiter's second look finds the news, or the
-//! publisher finds the sleeper and rings. A publisher whose store is a sequentially consistent
-//! read-modify-write needs no fence: that and the load of the mode, which is sequentially
-//! consistent too, have their places in the one order with the waiter's fence. The word is bumped
-//! before the wake, so a ring that falls between the second look and the sleep makes the sleep
-//! return at once.
+//! The protocol is Dekker's pattern:
 //!
-//! A bell lives in process memory or in a segment shared between processes; it has one owner, who
-//! waits, and any number of ringers. Two threads of one process may wait on one bell: the mode
-//! counts them.
+//! 1. The waiter increments `sleepers`, polls all its conditions once more, and only then sleeps on
+//!    the word.
+//! 2. The publisher stores its data, and then reads `sleepers`.
 //!
-//! An owner that waits for descriptors too cannot sleep on the word. It *listens* instead, and a
-//! ringer that finds a listener must reach it in another way (see `SharedDomain::notify`).
+//! Both sides put a sequentially consistent fence between their store and their load, so at least
+//! one of them sees the other. Either the waiter's second poll finds the data, or the publisher
+//! finds the sleeper and notifies it. A publisher whose store is a sequentially consistent
+//! read-modify-write needs no fence: this operation and the sequentially consistent load of
+//! `sleepers` are ordered with the waiter's fence in the single total order. The publisher
+//! increments the word before the wake, so a notification between the second poll and the sleep
+//! ends the sleep at once.
+//!
+//! A doorbell is in process memory or in a segment that processes share. It has one owner, which
+//! waits, and any number of notifiers. Two threads of one process may wait on the same doorbell,
+//! because `sleepers` counts them.
+//!
+//! An owner that also waits for descriptors cannot sleep on the word. It *listens* instead, and a
+//! notifier that finds a listener must reach it through a descriptor (see `SharedDomain::notify`).
 
 use super::futex_word::FutexWord;
 use crate::base::sync::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// One rank's doorbell. All zero bytes are a bell at rest.
+/// One rank's doorbell. All zero bytes are a valid doorbell without sleepers.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Doorbell {
-    /// Bumped at each ring that found a sleeper; what the sleeper sleeps on.
+    /// Incremented by each notification that found a sleeper; the sleeper's futex word.
     word: FutexWord,
-    /// How many threads are asleep or about to be.
+    /// How many threads sleep or are about to sleep.
     sleepers: AtomicU32,
-    /// How many of the owner's threads want to be told without sleeping here.
+    /// How many of the owner's threads want to be notified through a descriptor.
     listeners: AtomicU32,
 }
 
-/// What the word was before the last look.
+/// The value of the word before the last poll.
 #[derive(Clone, Copy, Debug)]
 pub struct SleepTicket(u32);
 
 impl Doorbell {
-    /// Wakes the owner if it sleeps. Call it after the store that it waits for; the fence inside
-    /// makes the order hold.
+    /// Wakes the owner if it sleeps. Call it after the store that the owner waits for; the fence in
+    /// this function orders the two.
     pub fn notify(&self) {
         fence(Ordering::SeqCst);
         self.notify_fenced();
     }
 
-    /// [`Doorbell::notify`] for a caller that rings several bells after one `fence(SeqCst)` of its
-    /// own, or whose store was a sequentially consistent read-modify-write followed by
-    /// [`fence_after_rmw`](crate::base::sync::fence_after_rmw).
+    /// [`Doorbell::notify`] without its fence. The caller either notifies several doorbells after
+    /// its own `fence(SeqCst)`, or its store was a sequentially consistent read-modify-write
+    /// followed by [`fence_after_rmw`](crate::base::sync::fence_after_rmw).
     pub fn notify_fenced(&self) {
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.word.bump();
         }
     }
 
-    /// How often sleepers were rung for.
+    /// Returns how many notifications found a sleeper.
     #[cfg(test)]
     pub fn notify_count(&self) -> u32 {
         self.word.load()
     }
 
-    /// Whether anybody sleeps here or listens, so that a ring is heard: for callers of
-    /// [`Doorbell::notify_fenced`], under its terms.
+    /// Returns true if a thread sleeps or listens, so that a notification has an effect. The
+    /// ordering rule of [`Doorbell::notify_fenced`] applies.
     #[inline]
     pub fn has_waiters(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) != 0 || self.has_listeners()
     }
 
-    /// Begins to listen. Look again at what is waited for afterwards: what was said before is not
-    /// told.
+    /// Starts to listen. The caller must poll its conditions again afterwards, because earlier
+    /// stores cause no notification.
     pub fn listen(&self) {
         self.listeners.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Ends what [`Doorbell::listen`] began.
+    /// Ends [`Doorbell::listen`].
     pub fn stop_listening(&self) {
         self.listeners.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether the owner listens; for ringers, as [`Doorbell::notify_fenced`].
+    /// Returns true if the owner listens. The ordering rule of [`Doorbell::notify_fenced`] applies
+    /// to the notifier.
     pub fn has_listeners(&self) -> bool {
         self.listeners.load(Ordering::SeqCst) != 0
     }
 
-    /// Sleeps until rung or for `limit`, unless there is something to see; `ready` is asked before
-    /// and after. `may_sleep` is asked too, before, and keeps it awake by being false.
+    /// Sleeps until a notification or for `limit`, unless `ready` returns a value. Calls `ready`
+    /// before and after the sleep. Does not sleep if `may_sleep` returns false.
     pub fn sleep_unless_ready<T>(
         &self,
         limit: Duration,
         may_sleep: impl FnOnce() -> bool,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        // Whoever publishes after this point finds the mode set and rings; whatever was published
-        // before it, the look sees.
+        // A publisher that stores after this point finds the sleeper and notifies it. The poll
+        // below sees every earlier store.
         let ticket = self.prepare_to_sleep();
         let mut found = ready();
         if found.is_none() && may_sleep() {
@@ -104,8 +109,8 @@ impl Doorbell {
         found
     }
 
-    /// Announces that the owner is about to sleep. Look again before [`Doorbell::sleep`], and call
-    /// [`Doorbell::finish_sleep`] afterwards in every case.
+    /// Announces that the owner is about to sleep. The caller must poll its conditions again before
+    /// [`Doorbell::sleep`], and must call [`Doorbell::finish_sleep`] afterwards in every case.
     pub fn prepare_to_sleep(&self) -> SleepTicket {
         let ticket = SleepTicket(self.word.load());
         self.sleepers.fetch_add(1, Ordering::Relaxed);
@@ -113,12 +118,12 @@ impl Doorbell {
         ticket
     }
 
-    /// Sleeps until rung, or for `limit`; may return early.
+    /// Sleeps until a notification, or for `limit`; may return early.
     pub fn sleep(&self, ticket: SleepTicket, limit: Duration) {
         self.word.sleep(ticket.0, limit);
     }
 
-    /// Ends what [`Doorbell::prepare_to_sleep`] announced.
+    /// Ends [`Doorbell::prepare_to_sleep`].
     pub fn finish_sleep(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
@@ -131,8 +136,8 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// A ringer stores and rings; a waiter dozes until it sees it. Loom reports a deadlock where a
-    /// wake-up is lost.
+    /// A notifier stores and notifies; a waiter sleeps until it sees the store. Loom reports a
+    /// deadlock if a wake-up is lost.
     #[test]
     fn loom_no_notification_is_lost() {
         loom::model(|| {
@@ -148,7 +153,7 @@ mod models {
         });
     }
 
-    /// Two owners on one bell, each waiting for something else, and two ringers.
+    /// Two owners of one doorbell wait for different flags, and a notifier sets both.
     #[test]
     fn loom_two_sleepers_are_woken_by_two_notifiers() {
         let mut model = loom::model::Builder::new();
@@ -174,7 +179,7 @@ mod models {
         });
     }
 
-    /// A ringer that finds nobody listening has stored before the listener's look.
+    /// A notifier that finds no listener has stored before the listener's poll.
     #[test]
     fn loom_listener_is_found_or_sees_the_store() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! A word to sleep on: a futex, or under the model checker what a futex means.
+//! A word to sleep on: a futex, or a model of a futex for the model checker loom.
 
 #[cfg(not(loom))]
 pub(super) use futex::FutexWord;
@@ -11,24 +11,25 @@ mod futex {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    /// The word. All zero bytes are 0; it may be shared between processes.
+    /// The futex word. All zero bytes mean 0; processes may share it.
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub(in crate::wait) struct FutexWord(AtomicU32);
 
     impl FutexWord {
-        /// What it holds.
+        /// Returns the value.
         pub(in crate::wait) fn load(&self) -> u32 {
             self.0.load(Ordering::Acquire)
         }
 
-        /// Changes it, and wakes everybody who sleeps on what it was.
+        /// Increments the value, and wakes all threads that sleep on the previous value.
         pub(in crate::wait) fn bump(&self) {
             self.0.fetch_add(1, Ordering::Release);
             futex::wake_all(&self.0, FutexScope::Host);
         }
 
-        /// Sleeps while it holds `expected`, until it is bumped, or for `limit`; may return early.
+        /// Sleeps while the value is `expected`, until it changes, or for `limit`; may return
+        /// early.
         #[allow(clippy::disallowed_methods, reason = "bounded, and what doorbells sleep on")]
         pub(in crate::wait) fn sleep(&self, expected: u32, limit: Duration) {
             futex::wait(&self.0, expected, limit, FutexScope::Host);
@@ -41,8 +42,8 @@ mod model {
     use loom::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    /// The kernel compares and queues under a lock that the waker takes too. No limit: a model that
-    /// sleeps for ever has lost a wake-up.
+    /// The kernel compares and queues under a lock that the waker takes too. The model has no time
+    /// limit: if it sleeps forever, a wake-up was lost.
     #[derive(Debug, Default)]
     pub(in crate::wait) struct FutexWord(Mutex<u32>, Condvar);
 

@@ -1,4 +1,4 @@
-//! Waiting on sockets: each call ends at its deadline.
+//! Waits on sockets and other descriptors. Each call ends at its deadline.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-/// Waits until the descriptor is ready; false where the deadline passed first.
+/// Waits until the descriptor is ready; returns false if the deadline passed first.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 #[allow(clippy::disallowed_methods, reason = "this is the one way")]
 pub fn ready_within(
     fd: BorrowedFd<'_>,
@@ -22,12 +22,11 @@ pub fn ready_within(
     poll::wait_ready(fd, interest, deadline)
 }
 
-/// Waits until one of the descriptors that a poller watches is ready, a signal comes, or the limit
-/// has passed. Without a limit only for a thread whose poller also watches something by which it is
-/// ended.
+/// Waits until one of the poller's descriptors is ready, a signal arrives, or the limit has passed.
+/// Without a limit, the poller must also watch a descriptor that ends the thread.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 #[allow(clippy::disallowed_methods, reason = "this is the one way")]
 pub fn wait_for_events(
     poller: &Poller,
@@ -37,10 +36,10 @@ pub fn wait_for_events(
     poller.wait(events, limit)
 }
 
-/// The same for a set of descriptors.
+/// Waits until one descriptor of the set is ready or the limit has passed.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 #[allow(clippy::disallowed_methods, reason = "this is the one way")]
 pub fn wait_for_any(set: &mut PollSet, limit: Duration) -> std::io::Result<()> {
     set.wait(limit)
@@ -58,7 +57,7 @@ fn wait_until_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline)
     }
 }
 
-/// Waits until one of the descriptors can be read, or has ended, or the deadline has passed.
+/// Waits until one of the descriptors is readable or has ended, or until the deadline has passed.
 ///
 /// # Errors
 /// `System`.
@@ -90,7 +89,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
                 stream.set_nonblocking(true).map_err(|cause| broken_error(&cause))?;
                 return Ok(stream);
             }
-            // Ready for ever, and nobody comes.
+            // After a shutdown the listener is always ready, but no connection arrives.
             Err(_) if poll::has_hung_up(listener.as_fd()) => {
                 let message = "the socket on which others are awaited was shut down";
                 return Err(Error::new(ErrorKind::Connection, message));
@@ -104,7 +103,7 @@ pub fn accept(listener: &UnixListener, deadline: &Deadline) -> Result<UnixStream
     }
 }
 
-/// Writes all bytes; the descriptor, if any, goes with the first of them.
+/// Writes all bytes; sends the descriptor, if any, with the first of them.
 ///
 /// # Errors
 /// `Timeout`, `Connection`.
@@ -145,7 +144,7 @@ pub fn read_exact(stream: &UnixStream, bytes: &mut [u8], deadline: &Deadline) ->
     Ok(())
 }
 
-/// Reads one byte, which must be `tag`, and the descriptor that comes with it.
+/// Reads one byte, which must be `tag`, and the descriptor that the peer sends with it.
 ///
 /// # Errors
 /// `Timeout`, `Connection`.
@@ -186,7 +185,7 @@ mod tests {
     use crate::sys::host;
     use std::net::TcpListener;
 
-    /// What happens to a descriptor behind its owner's back.
+    /// Shuts down a socket, as other code of the process may do with its descriptor.
     fn shut_down(socket: &impl AsFd) {
         socket2::SockRef::from(socket).shutdown(std::net::Shutdown::Both).unwrap();
     }

@@ -1,11 +1,12 @@
-//! The one way in which the library waits.
+//! All waits of the library.
 //!
-//! A wait watches any number of things at once (lines in shared memory, flags, later sockets), so
-//! it never sleeps on one of them. It sleeps on its *doorbell*, which whoever changes something
-//! rings. Every wait has a deadline and looks at an abort condition; there is no other blocking
-//! primitive in the library (the service thread's poll is ended by its own wake-up socket).
+//! A wait polls any number of conditions (control slots in shared memory, flags, sockets), so it
+//! cannot sleep on one of them. It sleeps on its [`doorbell`], and each thread or process that
+//! changes a condition notifies that doorbell. Every wait has a deadline and checks an abort
+//! condition. The library has no other blocking primitive; the service thread's poll is ended by
+//! its own wake-up socket.
 //!
-//! Knows atomics, futexes and clocks; not what is being waited for.
+//! This module uses atomics, futexes and clocks. It does not depend on the conditions.
 
 pub mod adaptive_spin;
 pub mod doorbell;
@@ -25,20 +26,20 @@ use crate::sys::thread;
 use doorbell::Doorbell;
 use std::time::{Duration, Instant};
 
-/// How many looks a wait takes before it checks deadline and abort again.
+/// How many polls a wait makes before it checks the deadline and the abort condition again.
 const POLLS_PER_CHECK: u32 = 1000;
 
-/// How many looks it takes at first without a pause between them: a pause lasts as long as a cache
-/// line needs from core to core.
+/// How many polls a wait makes first without a spin pause between them, because a pause lasts as
+/// long as the transfer of a cache line between two cores.
 const FIRST_POLLS: u32 = 100;
 
-/// How many of them last about as long as two context switches.
+/// This number of polls lasts about as long as two context switches.
 const POLLS_PER_YIELD: u32 = 100;
 
 /// How long a wait keeps yielding the core before it sleeps.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
 
-/// Why a wait ended without what it waited for.
+/// Why a wait ended without a value.
 #[derive(Debug)]
 pub enum WaitInterrupt {
     /// The deadline passed.
@@ -47,30 +48,30 @@ pub enum WaitInterrupt {
     Aborted(Error),
 }
 
-/// How a wait behaves before it sleeps.
+/// What a wait does before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitPolicy {
-    /// How long to spin on the core first. A sleeper needs tens of microseconds to wake, so that it
-    /// pays to spin for longer than that.
+    /// How long to spin first. A sleeper needs tens of microseconds to wake, so the spin should be
+    /// longer than that.
     pub spin_time: Duration,
-    /// More threads than cores want to run, and spinning would keep the awaited one from it: give
-    /// the core away after each look.
+    /// The host has more runnable threads than cores, and spinning would keep the awaited thread
+    /// from running. The wait yields the core after each poll.
     pub is_oversubscribed: bool,
 }
 
 impl WaitPolicy {
-    /// For waits that may well be long: sleep soon.
+    /// The policy for waits that may be long: the wait sleeps early.
     pub const SLEEP_SOON: Self = Self { spin_time: Duration::ZERO, is_oversubscribed: true };
 }
 
-/// Waits until `wait_until_ready` gives a value, the deadline passes, or `abort_reason` gives an
-/// error. What became ready before the halt still counts: `wait_until_ready` has the last look.
+/// Waits until `ready` returns a value, the deadline passes, or `abort_reason` returns an error.
+/// After an abort, `ready` is polled once more, so a value that became ready before the abort still
+/// counts.
 ///
-/// `wait_until_ready` must depend only on memory whose writers ring `doorbell` after they have
-/// written it.
+/// `ready` must depend only on memory whose writers notify `doorbell` after the write.
 ///
 /// # Errors
-/// What ended the wait instead.
+/// The reason why the wait ended without a value.
 pub fn wait_until<T>(
     doorbell: &Doorbell,
     policy: WaitPolicy,
@@ -81,11 +82,11 @@ pub fn wait_until<T>(
     wait_until_watched(doorbell, policy, deadline, abort_reason, ready, || None)
 }
 
-/// The same, of which somebody is told that it lasts: `slow_wait` is asked each time before the
-/// wait sleeps, and says for how long it may at most.
+/// Like [`wait_until`], but calls `before_sleep` each time before the wait sleeps, for example to
+/// report a long wait. `before_sleep` returns the maximum length of that sleep.
 ///
 /// # Errors
-/// As [`wait_until`].
+/// As for [`wait_until`].
 pub fn wait_until_watched<T>(
     doorbell: &Doorbell,
     policy: WaitPolicy,
@@ -117,10 +118,13 @@ pub fn wait_until_watched<T>(
     }
 }
 
-/// Gives the core away, so often at most, and looks each time that it has it back. Where nobody
-/// wants the core for what is waited for, it looks first, so many times that giving it away and
-/// having it back would take no longer. What a look has found. For a few turns, which whoever wants
-/// the core next takes: a wait that lasts is [`wait_until`]'s.
+/// Yields the core up to `max_yields` times, and polls after each yield. Returns the value of a
+/// successful poll.
+///
+/// If no other thread needs the core (`is_core_wanted` is false), it first polls `POLLS_PER_YIELD`
+/// times, which takes about as long as a yield and a return. Use this function for a small number
+/// of yields; each yield lets the next runnable thread use the core. Use [`wait_until`] for longer
+/// waits.
 pub fn yield_until<T>(
     max_yields: u32,
     is_core_wanted: impl Fn() -> bool,
@@ -139,16 +143,16 @@ pub fn yield_until<T>(
     })
 }
 
-/// The core that this thread is on, as far as that can be said.
+/// Returns the core that this thread runs on, if the system reports it.
 pub fn current_core() -> Option<usize> {
     thread::current_core()
 }
 
-/// Lets some time pass, but not beyond the deadline: between two tries of something that nobody
-/// announces.
+/// Sleeps for some time, but not beyond the deadline: between two polls of a condition without
+/// notifications.
 pub fn pause(time: Duration, deadline: &Deadline) {
     let end = deadline.capped(time);
-    // Nobody rings; the time is what ends it.
+    // No thread notifies this doorbell; the time limit ends the sleep.
     let doorbell = Doorbell::default();
     while !end.has_passed() {
         let ticket = doorbell.prepare_to_sleep();
@@ -157,11 +161,10 @@ pub fn pause(time: Duration, deadline: &Deadline) {
     }
 }
 
-/// The model checker decides who runs; looking again and again would only multiply its work.
+/// The model checker chooses the schedule; polling would only multiply its work.
 const SPIN_ENABLED: bool = cfg!(not(loom));
 
-/// What a wait does before it sleeps: it looks, first with the core for itself, then giving it away
-/// after each look.
+/// Polls before the wait sleeps: first while it keeps the core, then with a yield before each poll.
 fn spin_then_yield<T>(
     policy: WaitPolicy,
     deadline: &Deadline,
@@ -170,8 +173,8 @@ fn spin_then_yield<T>(
 ) -> Option<T> {
     let mut may_spin = !policy.is_oversubscribed && SPIN_ENABLED;
     if may_spin {
-        // Most waits are over before the clock, which costs as much as many looks, is looked at for
-        // the first time.
+        // Most waits end before the clock, which costs as much as many polls, is read for the first
+        // time.
         if let Some(value) = spin_until_some(FIRST_POLLS, &mut *ready) {
             return Some(value);
         }
@@ -188,7 +191,7 @@ fn spin_then_yield<T>(
     Some(value)
 }
 
-/// Looks in a tight loop for a while. A halt ends the loop; `wait_until` then says why.
+/// Polls in a tight loop for a while. An abort ends the loop; `wait_until` then returns the reason.
 fn spin<T>(
     policy: WaitPolicy,
     abort_reason: &impl Fn() -> Option<Error>,
@@ -209,7 +212,7 @@ fn spin<T>(
     }
 }
 
-/// Looks, and gives the core to whoever wants it before each look; also says how often it did.
+/// Yields the core before each poll; also returns the number of yields.
 fn yield_and_poll<T>(
     deadline: &Deadline,
     abort_reason: &impl Fn() -> Option<Error>,
@@ -262,7 +265,7 @@ mod tests {
         looks.set(0);
         assert!(yield_until(2, || false, || look(0)).is_none() && looks.get() == 2 * each);
         looks.set(0);
-        // Somebody comes for it.
+        // Another thread needs the core from now on.
         let is_wanted = || looks.get() > 0;
         assert!(yield_until(2, is_wanted, || look(0)).is_none() && looks.get() == each + 1);
     }
@@ -282,7 +285,7 @@ mod tests {
 
     #[test]
     fn every_notification_wakes_the_waiter() {
-        // Two threads hand a counter back and forth; a lost wake-up would end in the deadline.
+        // Two threads pass a counter back and forth; a lost wake-up would end in the deadline.
         let shared = Arc::new((AtomicU64::new(0), Doorbell::default(), Doorbell::default()));
         let other = Arc::clone(&shared);
         let pace = WaitPolicy { spin_time: Duration::ZERO, is_oversubscribed: true };

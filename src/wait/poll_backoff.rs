@@ -1,24 +1,25 @@
-//! Between two questions to somebody who announces nothing: a device, or a library of somebody
-//! else's.
+//! [`PollBackoff`]: the delays between polls of a source that sends no notification, such as a
+//! device or a foreign library.
 //!
-//! An answer that takes tens of microseconds is heard at once, for which a core that nobody else
-//! wants is kept busy; one that takes long costs next to nothing. A pause is longer than it says by
-//! the time that a sleeper needs to wake: 60 us or more.
+//! The first polls follow each other at once, so an answer within tens of microseconds is found
+//! without delay; this keeps a core busy that no other thread needs. Later polls yield and then
+//! sleep, so a long wait costs little. A sleep is longer than requested by the time that a sleeper
+//! needs to wake: 60 us or more.
 
 use super::pause;
 use crate::base::deadline::Deadline;
 use std::time::{Duration, Instant};
 
-/// How often one asks again at once.
+/// How many polls follow each other at once.
 const IMMEDIATE_TRIES: u32 = 16;
 
-/// For how long one asks again after that once the core was given to whoever wants it.
+/// How long polls then alternate with yields of the core.
 const YIELD_FOR: Duration = Duration::from_micros(300);
 
-/// The first pause; each is twice as long as the one before.
+/// The first sleep; each sleep is twice as long as the previous one.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 
-/// How one asks until there is an answer.
+/// The state of one series of polls.
 #[derive(Debug)]
 pub struct PollBackoff {
     tries: u32,
@@ -28,13 +29,13 @@ pub struct PollBackoff {
 }
 
 impl PollBackoff {
-    /// With pauses of at most this length.
+    /// Creates a backoff whose sleeps last at most `max_sleep`.
     pub const fn new(max_sleep: Duration) -> Self {
         Self { tries: 0, yielding_since: None, next_sleep: FIRST_SLEEP, max_sleep }
     }
 
-    /// There was no answer: lets as much time pass as is right before the next question, but not
-    /// beyond the deadline.
+    /// Call this after a poll without an answer. Spins, yields or sleeps before the next poll, but
+    /// not beyond the deadline.
     pub fn wait_before_retry(&mut self, deadline: &Deadline) {
         if self.tries < IMMEDIATE_TRIES {
             self.tries += 1;

@@ -1,17 +1,17 @@
-//! A flag that event loops outside the library poll: an event descriptor that is readable while the
+//! A flag for event loops outside of the library: an event descriptor that is readable while the
 //! flag is raised.
 
 use crate::base::error::Result;
 use crate::sys::eventfd::EventFd;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-/// The flag. Its descriptor is above those of the standard streams, and is closed when the flag is
-/// dropped.
+/// The flag. Its descriptor number is above those of the standard streams, and it is closed when
+/// the flag is dropped.
 #[derive(Debug)]
 pub struct PollableFlag(EventFd);
 
 impl PollableFlag {
-    /// A flag that is not raised.
+    /// Creates a flag that is not raised.
     ///
     /// # Errors
     /// `System`.
@@ -19,7 +19,7 @@ impl PollableFlag {
         EventFd::above_standard_streams().map(Self)
     }
 
-    /// The number of its descriptor.
+    /// Returns the descriptor number.
     pub fn descriptor(&self) -> i32 {
         self.0.as_fd().as_raw_fd()
     }
@@ -29,7 +29,7 @@ impl PollableFlag {
         self.0.raise();
     }
 
-    /// Makes it unreadable.
+    /// Makes the descriptor unreadable.
     pub fn clear(&self) {
         self.0.clear();
     }

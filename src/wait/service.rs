@@ -1,8 +1,9 @@
-//! The process's one service thread: it watches descriptors (lifelines, listeners, control
-//! connections) and clocks, and calls whoever registered them when something happens.
+//! The service thread, one per process: watches descriptors (liveness sockets, listeners, control
+//! connections) and alarms, and calls the registered handlers.
 //!
-//! It starts with the first registration and ends with the last one. Callbacks run on it one at a
-//! time and must not block; a panic in one is caught and ends only that registration.
+//! The thread starts with the first registration and ends with the last one. Handlers run on it one
+//! at a time and must not block. A panic in a handler is caught; it ends only the registration of a
+//! descriptor handler.
 
 use crate::base::error::{Error, Result};
 use crate::base::log::LogLevel;
@@ -18,43 +19,43 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a watcher wants after it was called.
+/// What to do with a registration after its handler was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchAction {
-    /// Call again when more happens.
+    /// Call the handler again at the next event.
     Keep,
-    /// Forget the registration.
+    /// Remove the registration.
     Done,
 }
 
-/// Something with a descriptor to watch.
+/// Handles the events of one descriptor.
 pub trait DescriptorHandler: Send + Sync + Debug {
-    /// The descriptor; it must stay open while the registration lasts.
+    /// Returns the descriptor, which must stay open while the registration lasts.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Called on the service thread when the descriptor can be read or was closed by its peer.
+    /// Called on the service thread when the descriptor is readable or was closed by the peer.
     fn on_readable(&self) -> WatchAction;
 
-    /// Called on the service thread when bytes can be written, for a watch that asked for that with
-    /// [`DescriptorWatch::set_interest`].
+    /// Called on the service thread when the descriptor is writable, if
+    /// [`DescriptorWatch::set_interest`] requested it.
     fn on_writable(&self) -> WatchAction {
         WatchAction::Keep
     }
 }
 
-/// Something to do at a certain time.
+/// Performs an action at a certain time.
 pub trait AlarmHandler: Send + Sync + Debug {
-    /// Called on the service thread once the time has come; the alarm is not set any more then.
+    /// Called on the service thread when the alarm is due. The alarm is no longer set then.
     fn on_alarm(&self);
 }
 
-/// A registration; dropping it ends the watch (a callback that is already running finishes).
+/// A registration. Dropping it ends the watch; a handler call that is already running finishes.
 #[derive(Debug)]
 pub struct DescriptorWatch {
     id: u64,
 }
 
-/// An alarm clock; dropping it ends it (a callback that is already running finishes).
+/// An alarm clock. Dropping it removes the alarm; a handler call that is already running finishes.
 #[derive(Debug)]
 pub struct Alarm {
     id: u64,
@@ -65,37 +66,38 @@ struct ServiceState {
     next_id: u64,
     handlers: BTreeMap<u64, Arc<dyn DescriptorHandler>>,
     alarms: BTreeMap<u64, AlarmEntry>,
-    /// Present while the thread runs.
+    /// Set while the thread runs.
     thread: Option<ServiceThread>,
 }
 
-/// An alarm, and for when it is set.
+/// An alarm handler, and the time at which it is due.
 #[derive(Debug)]
 struct AlarmEntry {
     handler: Arc<dyn AlarmHandler>,
     due: Option<Instant>,
 }
 
-/// What the registering threads and the running one share.
+/// The state that the registering threads and the service thread share.
 #[derive(Clone, Debug)]
 struct ServiceThread {
     poller: Arc<Poller>,
-    /// A byte here makes the thread look whether anything is left to watch.
+    /// A byte on this socket makes the thread check the alarms and whether any registration is
+    /// left.
     wake_socket: Arc<UnixStream>,
-    /// The process that started it: a forked child has the table but no thread.
+    /// The process that started the thread. A forked child has a copy of this table but no thread.
     pid: u32,
 }
 
-/// The token of the wake-up socket; registrations count up from 1 and never get here.
+/// The token of the wake-up socket. Registration numbers start at 1 and never reach it.
 const WAKE_TOKEN: u64 = u64::MAX;
 
 thread_local! {
-    /// Whether this is the service thread, which looks for the next alarm whenever it has called
-    /// somebody.
+    /// True on the service thread, which computes the next alarm after each round of handler calls
+    /// and needs no wake-up.
     static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many events one turn takes.
+/// How many events one poll returns.
 const EVENTS_PER_POLL: u16 = 64;
 
 static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
@@ -105,10 +107,10 @@ static SERVICE: Mutex<ServiceState> = Mutex::new(ServiceState {
     thread: None,
 });
 
-/// Watches a descriptor from now on, starting the service thread if none runs.
+/// Watches a descriptor from now on; starts the service thread if it does not run.
 ///
 /// # Errors
-/// `System` where the thread or its wake-up socket cannot be made, or the descriptor not be
+/// `System` if the thread or its wake-up socket cannot be created, or if the descriptor cannot be
 /// watched.
 pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     let mut service = lock();
@@ -120,10 +122,10 @@ pub fn watch(handler: Arc<dyn DescriptorHandler>) -> Result<DescriptorWatch> {
     Ok(DescriptorWatch { id })
 }
 
-/// An alarm clock that is not set yet, starting the service thread if none runs.
+/// Creates an alarm that is not set; starts the service thread if it does not run.
 ///
 /// # Errors
-/// `System` where the thread or its wake-up socket cannot be made.
+/// `System` if the thread or its wake-up socket cannot be created.
 pub fn alarm(handler: Arc<dyn AlarmHandler>) -> Result<Alarm> {
     let mut service = lock();
     service.ensure_thread()?;
@@ -133,7 +135,7 @@ pub fn alarm(handler: Arc<dyn AlarmHandler>) -> Result<Alarm> {
 }
 
 impl ServiceState {
-    /// The thread, started if it does not run in this process.
+    /// Returns the service thread; starts it if it does not run in this process.
     fn ensure_thread(&mut self) -> Result<ServiceThread> {
         match self.thread.clone().filter(|running| running.pid == host::pid()) {
             Some(running) => Ok(running),
@@ -154,21 +156,21 @@ impl ServiceState {
         self.handlers.is_empty() && self.alarms.is_empty()
     }
 
-    /// Makes the thread look around.
+    /// Wakes the service thread.
     fn wake(&self) {
         if let Some(running) = &self.thread {
-            // A full socket means that a wake-up is pending already.
+            // A full socket means that a wake-up is already pending.
             drop(unix::send(&running.wake_socket, &[1], None));
         }
     }
 
-    /// The time until the next alarm.
+    /// Returns the time until the next alarm.
     fn time_to_next_alarm(&self) -> Option<Duration> {
         let next = self.alarms.values().filter_map(|clock| clock.due).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Those whose time has come.
+    /// Clears the alarms that are due, and returns their handlers.
     fn take_due_alarms(&mut self) -> Vec<Arc<dyn AlarmHandler>> {
         let now = Instant::now();
         let due = self.alarms.values_mut().filter(|clock| clock.due.is_some_and(|due| due <= now));
@@ -181,17 +183,18 @@ impl ServiceState {
 }
 
 impl DescriptorWatch {
-    /// Calls no more until [`DescriptorWatch::set_interest`]. A caller that does this in one thread
-    /// and the other in another holds a lock of its own, so that the last one counts.
+    /// Stops the calls until [`DescriptorWatch::set_interest`]. If different threads call the two
+    /// functions, the caller must hold its own lock, so that the last call counts.
     pub fn pause(&self) {
         let service = lock();
         if let (Some(watched), Some(running)) = (service.handlers.get(&self.id), &service.thread) {
-            // Fails only where it rests already.
+            // Fails only if the watch is already paused.
             drop(running.poller.remove(watched.descriptor()));
         }
     }
 
-    /// Changes what the descriptor is watched for; what has happened meanwhile is told at once.
+    /// Changes the events that the descriptor is watched for. Events that happened before this call
+    /// are reported at once.
     pub fn set_interest(&self, interest: Interest) {
         let service = lock();
         let (Some(watched), Some(running)) = (service.handlers.get(&self.id), &service.thread)
@@ -199,7 +202,7 @@ impl DescriptorWatch {
             return;
         };
         let descriptor = watched.descriptor();
-        // One of the two fails: it rests, or it is watched already.
+        // One of the two calls fails: the watch is either paused or active.
         if running.poller.change(descriptor, self.id, interest).is_err() {
             drop(running.poller.add(descriptor, self.id, interest));
         }
@@ -207,7 +210,7 @@ impl DescriptorWatch {
 }
 
 impl Alarm {
-    /// Sets the clock, or with `None` turns it off.
+    /// Sets the alarm; `None` turns it off.
     pub fn set(&self, due: Option<Instant>) {
         let mut service = lock();
         if let Some(clock) = service.alarms.get_mut(&self.id) {
@@ -228,24 +231,25 @@ impl Drop for Alarm {
             service.wake();
         }
         drop(service);
-        // Outside the lock: it may own further registrations.
+        // Not under the lock: the handler may own further registrations.
         drop(clock);
     }
 }
 
 impl Drop for DescriptorWatch {
     fn drop(&mut self) {
-        // Outside the lock: the watched object may own further registrations.
+        // Not under the lock: the handler may own further registrations.
         drop(unregister(self.id));
     }
 }
 
-/// Ends a registration, and with the last one the thread.
+/// Removes a registration. The thread ends with the last one.
 fn unregister(id: u64) -> Option<Arc<dyn DescriptorHandler>> {
     let mut service = lock();
     let watched = service.handlers.remove(&id)?;
     if let Some(running) = &service.thread {
-        // Fails only where the descriptor was closed, which ends the watch too, or rests.
+        // Fails only if the descriptor was closed, which also ends the watch, or if the watch is
+        // paused.
         drop(running.poller.remove(watched.descriptor()));
         if service.is_idle() {
             service.wake();
@@ -265,13 +269,13 @@ fn start_thread() -> Result<ServiceThread> {
     added.map_err(|cause| Error::system("watching a descriptor", &cause))?;
     let running = ServiceThread { poller, wake_socket: Arc::new(ours), pid: host::pid() };
     let poller = Arc::clone(&running.poller);
-    // Detached: it ends by itself when the last registration goes.
+    // Detached: the thread ends by itself after the last registration is removed.
     drop(thread::spawn("dist-service", move || run_thread(&poller, &theirs))?);
     Ok(running)
 }
 
-/// The thread: waits for any descriptor, an alarm or a wake-up, calls those concerned, until
-/// nothing is left.
+/// The main loop of the service thread: waits for a descriptor, an alarm or a wake-up, and calls
+/// the handlers, until no registration is left.
 fn run_thread(poller: &Arc<Poller>, wake: &UnixStream) {
     IS_SERVICE.set(true);
     let mut events = PollEvents::with_capacity(EVENTS_PER_POLL);

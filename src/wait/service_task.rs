@@ -1,4 +1,4 @@
-//! Having something done soon on the service thread, from any thread and at little cost.
+//! [`ServiceTask`]: a task that any thread can start on the service thread at low cost.
 
 use super::service::{self, DescriptorHandler, DescriptorWatch, WatchAction};
 use crate::base::error::Result;
@@ -7,21 +7,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is done on the service thread.
+/// The function that runs on the service thread.
 type ServiceCallback = Box<dyn Fn() + Send + Sync>;
 
-/// A task that runs on the service thread after each nudge; several nudges before it has begun are
-/// one.
+/// A task that runs on the service thread after each [`ServiceTask::wake`]. Several calls before
+/// the task starts cause one run.
 #[derive(Debug)]
 pub struct ServiceTask {
     inner: Arc<ServiceTaskInner>,
-    /// Dropped first: the task runs no more.
+    /// Dropping this watch ends the runs of the task.
     _watch: DescriptorWatch,
 }
 
 struct ServiceTaskInner {
     event: EventFd,
-    /// Nudged, and not begun yet.
+    /// The task was woken and has not started yet.
     is_pending: AtomicBool,
     task: ServiceCallback,
 }
@@ -45,7 +45,7 @@ impl ServiceTask {
         Ok(Self { inner, _watch: watch })
     }
 
-    /// Has the task run once more, after everything that the caller has stored.
+    /// Runs the task once more. The task sees everything that the caller stored before this call.
     pub fn wake(&self) {
         if !self.inner.is_pending.swap(true, Ordering::AcqRel) {
             self.inner.event.raise();

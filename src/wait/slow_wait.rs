@@ -1,26 +1,26 @@
-//! When a long wait is told in the log: once it has lasted for as long as is set (`base::debug`),
-//! and then each time it has lasted twice as long as when it was told last.
+//! [`SlowWaitWatch`]: decides when a long wait is logged. The first report comes after the
+//! configured time (`base::debug`); each further report comes when the wait has lasted twice as
+//! long as at the previous report.
 //!
-//! Whoever waits looks around anyway now and then, and asks here. Nothing is done for a wait that
-//! is over before that.
-//!
-//! Must not know: what is waited for.
+//! A waiter polls periodically and calls [`SlowWaitWatch::check`] each time. A wait that ends
+//! before the first report has no further cost. This module does not depend on the awaited
+//! condition.
 
 use crate::base::debug;
 use std::time::{Duration, Instant};
 
-/// One wait.
+/// The state of one wait.
 #[derive(Debug, Default)]
 pub struct SlowWaitWatch {
     since: Option<Instant>,
-    /// After how long it is told next.
+    /// The length of the wait at the next report.
     next_report: Option<Duration>,
 }
 
 impl SlowWaitWatch {
-    /// Calls `report` with the time that the wait has lasted, where that is to be told now; for how
-    /// long one may sleep before the next look, or `None` where nothing will be told. The first
-    /// look begins the wait.
+    /// Calls `report` with the length of the wait if a report is due. Returns how long the caller
+    /// may sleep before the next check, or `None` if reports are off. The first check starts the
+    /// wait.
     pub fn check(&mut self, report: impl FnOnce(DisplaySeconds)) -> Option<Duration> {
         let after = debug::slow_wait_threshold()?;
         let lasted = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -33,13 +33,13 @@ impl SlowWaitWatch {
         Some(next.saturating_sub(lasted))
     }
 
-    /// The wait is over, and the next one not long yet.
+    /// Ends the wait. The next check starts a new one.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 }
 
-/// A time as people say it: `30 s`, and below a second `120 ms`.
+/// Displays a duration as `30 s`, or below one second as `120 ms`.
 #[derive(Clone, Copy, Debug)]
 pub struct DisplaySeconds(pub Duration);
 

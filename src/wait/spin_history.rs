@@ -1,27 +1,27 @@
-//! Whether it pays for a thread to spin: not where what it waits for needs the core that it spins
-//! on.
+//! The spin history of a thread: disables spinning if the awaited thread needs the core on which
+//! this thread spins.
 //!
-//! Ranks that have a core each spin. But others may want the cores too, and then the kernel may put
-//! two ranks on one of them, where each spins for as long as it may before the other has its turn.
-//! That shows: a spin was in vain, and to give the core away once or twice was not. Then spins are
-//! left out in some of the next waits, in more of them each time that it shows again; a spin that
-//! pays ends that.
+//! Ranks with one core each spin. But other threads may need the cores too, and then the kernel may
+//! place two ranks on one core. Each of them spins for its full spin time before the other one
+//! runs. The sign of this case: a spin failed, and one or two yields succeeded. After that, some of
+//! the next waits skip the spin, and more of them at each repetition. A successful spin ends the
+//! pause.
 
 use std::cell::Cell;
 
-/// How many waits the first rest lasts, and the longest.
+/// The length of the first pause and of the longest pause, in waits.
 const FIRST_PAUSE: u32 = 16;
 const MAX_PAUSE: u32 = 1024;
 
-/// Up to how many turns given away are few: who needs this core has it after one, or after one of
-/// somebody else's.
+/// A success after at most this number of yields shows a shared core: the awaited thread runs after
+/// one yield, or after one yield to an unrelated thread.
 const FEW_YIELDS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct SpinHistory {
-    /// How many waits the next rest lasts.
+    /// The length of the next pause, in waits.
     next_pause: u32,
-    /// How many are left of this one.
+    /// How many waits of the current pause are left.
     paused_waits: u32,
 }
 
@@ -29,7 +29,7 @@ thread_local! {
     static SPIN_HISTORY: Cell<SpinHistory> = const { Cell::new(SpinHistory { next_pause: FIRST_PAUSE, paused_waits: 0 }) };
 }
 
-/// Whether the thread should spin in the wait that begins.
+/// Returns true if the thread should spin in the wait that starts.
 pub(super) fn may_spin() -> bool {
     let habit = SPIN_HISTORY.get();
     if habit.paused_waits > 0 {
@@ -38,12 +38,12 @@ pub(super) fn may_spin() -> bool {
     habit.paused_waits == 0
 }
 
-/// A spin has found what it looked for.
+/// Records that a spin succeeded.
 pub(super) fn record_success() {
     SPIN_HISTORY.set(SpinHistory { next_pause: FIRST_PAUSE, paused_waits: 0 });
 }
 
-/// A spin was in vain, and then it came after so many turns given away.
+/// Records that a spin failed, and that the value was then found after `yields` yields.
 pub(super) fn record_failed_spin(yields: u32) {
     if yields <= FEW_YIELDS {
         let rest = SPIN_HISTORY.get().next_pause;
@@ -59,7 +59,7 @@ mod tests {
     fn shared_core_reduces_spinning() {
         let spins = |waits: u32| (0..waits).filter(|_| may_spin()).count();
         assert_eq!(spins(10), 10);
-        // Somebody else was slow, which says nothing.
+        // Another thread was slow, which is no sign of a shared core.
         record_failed_spin(FEW_YIELDS + 1);
         assert_eq!(spins(10), 10);
         record_failed_spin(1);
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(spins(2 * FIRST_PAUSE), 0);
         (0..20).for_each(|_| record_failed_spin(1));
         assert_eq!(spins(MAX_PAUSE), 0);
-        // It has the core for itself again.
+        // The thread has its core for itself again.
         assert_eq!(spins(1), 1);
         record_success();
         assert_eq!(spins(10), 10);
