@@ -1,4 +1,5 @@
-//! Writing a small file so that whoever reads it finds all of it or what was there before.
+//! Writes a small file atomically: a reader finds either the complete new content or the previous
+//! content.
 
 use crate::base::error::{Error, Result};
 use crate::sys::{file, host};
@@ -6,26 +7,26 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes a file under another name in the same folder, and gives it its own name when it is whole.
-/// Neither follows a link that somebody has left under one of the names. A file that may not grow
-/// so large is an error, and no signal.
+/// Writes a temporary file in the same folder, and renames it to `path` when it is complete.
+/// Neither step follows a symbolic link at one of the two names. If the file exceeds the file size
+/// limit, the call returns an error and raises no signal.
 ///
 /// # Errors
-/// `OutOfMemory` where the disk is full, else `System`; then nothing is left of it.
+/// `OutOfMemory` if the disk is full, else `System`. The temporary file is removed in both cases.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}.tmp", host::pid()));
     let draft = PathBuf::from(draft);
     let written = create_new(&draft, bytes).and_then(|()| fs::rename(&draft, path));
     written.map_err(|cause| {
-        // It may not have come to be.
+        // The temporary file may not exist.
         drop(fs::remove_file(&draft));
         Error::system(format_args!("writing {}", path.display()), &cause)
     })
 }
 
 fn create_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // What is left of an earlier process of the same id.
+    // Removes the temporary file of an earlier process with the same process ID.
     match fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
         _ => {}
@@ -49,7 +50,7 @@ mod tests {
         }
         let error = write(&folder.join("none").join("f"), b"x").unwrap_err();
         assert!(error.message().contains("none/f"), "{error}");
-        // A name that is a folder's cannot be taken.
+        // A file cannot replace a folder.
         fs::create_dir_all(folder.join("taken/inside")).unwrap();
         assert!(write(&folder.join("taken"), b"x").is_err());
         let left = fs::read_dir(&folder).unwrap().count();

@@ -1,4 +1,4 @@
-//! Children that are started, watched, signalled and cleared away together.
+//! [`ChildProcessGroup`]: child processes that are started, watched, signalled and killed together.
 
 use super::guardian::{Guardian, MAX_GROUPS};
 use super::process_exit::ProcessExit;
@@ -15,17 +15,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
-/// The token of the descriptor on which signals to this process arrive.
+/// The token of the descriptor that reports signals to this process.
 const SIGNALS_TOKEN: u64 = u64::MAX;
 
-/// How long dropped children that were killed may take to end.
+/// How long killed children may take to end when the group is dropped.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
 
-/// One child. It leads a process group of its own.
+/// One child, which leads its own process group.
 #[derive(Debug)]
 pub struct ChildProcess {
     pid: i32,
-    /// Readable once it has ended; closed when that has been noted.
+    /// Readable after the child has ended; closed after the end is recorded.
     pidfd: Option<PidFd>,
     ended: Option<(ProcessExit, Instant)>,
     last_signal: Option<i32>,
@@ -33,64 +33,64 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Its process number, which is also its group's.
+    /// Returns the process ID, which is also the process group ID.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the child has ended.
     pub fn exit(&self) -> Option<ProcessExit> {
         self.ended.map(|(how, _)| how)
     }
 
-    /// When it was seen to have ended, if it has.
+    /// Returns when the end was detected, if the child has ended.
     pub fn ended_at(&self) -> Option<Instant> {
         self.ended.map(|(_, when)| when)
     }
 
-    /// The last signal that the crew sent it while it ran.
+    /// Returns the last signal that the group sent to the child while it ran.
     pub fn last_signal(&self) -> Option<i32> {
         self.last_signal
     }
 }
 
-/// What the parent holds of a child whose output goes to pipes.
+/// The parent's ends of a child's output pipes.
 #[derive(Debug)]
 pub struct ChildPipes {
-    /// The reading end of its standard output, if that is a pipe.
+    /// The read end of standard output, if it is a pipe.
     pub stdout: Option<ChildStdout>,
-    /// The reading end of its standard error, if that is a pipe.
+    /// The read end of standard error, if it is a pipe.
     pub stderr: Option<ChildStderr>,
 }
 
-/// What a wait has brought.
+/// The result of [`ChildProcessGroup::next_event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildEvent {
-    /// The member with this index has ended.
+    /// The child with this index has ended.
     Ended(usize),
-    /// This process was sent this signal.
+    /// This process received this signal.
     Signal(i32),
     /// The deadline has passed.
     Deadline,
 }
 
-/// The children. Dropping it kills those that are left, and all of their groups.
+/// A group of child processes. Dropping it kills the remaining children and all processes in their
+/// process groups.
 #[derive(Debug)]
 pub struct ChildProcessGroup {
     members: Vec<ChildProcess>,
-    /// Hands out what became ready in that order, one at a time.
+    /// Reports descriptors one at a time, in the order in which they became ready.
     poller: Poller,
     signals: SignalFd,
     guardian: Guardian,
-    /// What children inherit beside their standard streams.
+    /// The descriptors that children inherit in addition to their standard streams.
     inherited_fds: Vec<OwnedFd>,
     started: Instant,
 }
 
 impl ChildProcessGroup {
-    /// An empty crew. `wanted` are the signals to this process that become [`ChildEvent::Signal`];
-    /// they are blocked in the calling thread as long as the crew exists. SIGCHLD must not be
-    /// ignored.
+    /// Creates an empty group. The signals `wanted` to this process become [`ChildEvent::Signal`];
+    /// they are blocked in the calling thread while the group exists. SIGCHLD must not be ignored.
     ///
     /// # Errors
     /// `System`.
@@ -110,20 +110,20 @@ impl ChildProcessGroup {
         })
     }
 
-    /// Lets the children that are started from now on inherit a descriptor, under its number here.
-    /// Other programs that this process executes do not.
+    /// Lets the children that are started from now on inherit a descriptor under the same number.
+    /// Other programs that this process executes do not inherit it.
     pub fn inherit_fd(&mut self, fd: OwnedFd) {
         self.inherited_fds.push(fd);
     }
 
-    /// Starts a child, with the signal mask that this process had before the crew. To be called
-    /// from a thread that lives as long as the children shall, since the kernel kills them when it
-    /// ends.
+    /// Starts a child with the signal mask that this process had before the group was created. The
+    /// calling thread must live at least as long as the children, because the kernel kills them
+    /// when the thread ends.
     ///
     /// # Errors
-    /// The reason as the system gives it: `NotFound` and `PermissionDenied` concern the program.
-    /// The guardian may have been told of a child that did not get that far, so the crew should end
-    /// soon.
+    /// The error of the system: `NotFound` and `PermissionDenied` concern the program. After an
+    /// error, the guardian may have registered a child that never ran its program, so the caller
+    /// should end the group.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<ChildPipes> {
         if self.members.len() == MAX_GROUPS {
             return Err(io::Error::other(format!("more than {MAX_GROUPS} children")));
@@ -157,7 +157,7 @@ impl ChildProcessGroup {
             }
             Err(error) => {
                 spawned.kill()?;
-                // A process that is killed ends at once.
+                // A killed process ends at once.
                 #[allow(clippy::disallowed_methods, reason = "what is waited for has been killed")]
                 spawned.wait()?;
                 Err(io::Error::other(error))
@@ -165,18 +165,18 @@ impl ChildProcessGroup {
         }
     }
 
-    /// The children, in the order in which they were started.
+    /// Returns the children, in the order in which they were started.
     pub fn members(&self) -> &[ChildProcess] {
         &self.members
     }
 
-    /// When the crew was made.
+    /// Returns when the group was created or last emptied.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// Waits for the next event. Ends are reported in the order in which they happened, however
-    /// late this is called.
+    /// Waits for the next event. Ends are reported in the order in which they happened, even if the
+    /// caller calls this late.
     ///
     /// # Errors
     /// `System`.
@@ -204,12 +204,12 @@ impl ChildProcessGroup {
         }
     }
 
-    /// True once every member has ended.
+    /// Returns true if every child has ended.
     pub fn all_ended(&self) -> bool {
         self.members.iter().all(|member| member.ended.is_some())
     }
 
-    /// True once every member has ended and nothing is left in any of their groups.
+    /// Returns true if every child has ended and no process is left in any of the process groups.
     pub fn is_clear(&self) -> bool {
         if !self.all_ended() {
             return false;
@@ -218,20 +218,21 @@ impl ChildProcessGroup {
         self.members.iter().all(|m| m.is_reaped || living.binary_search(&m.pid).is_err())
     }
 
-    /// Sends a signal to the groups of all members, also of those that have ended themselves.
+    /// Sends a signal to the process groups of all children, including children that have already
+    /// ended.
     pub fn signal_all(&mut self, signal: i32) {
         for member in self.members.iter_mut().filter(|member| !member.is_reaped) {
             if member.ended.is_none() {
                 member.last_signal = Some(signal);
             }
-            // A group without a process is what the signal is meant to achieve.
+            // If the group has no process left, the purpose of the signal is already achieved.
             drop(child::signal_group(member.pid, signal));
         }
     }
 
-    /// Kills what is left of every group, waits until it is gone, and reaps. Members that cannot be
-    /// killed within `limit` (stuck in the kernel) are left behind: they keep no
-    /// [`ChildProcess::exit`].
+    /// Kills all remaining processes of the groups, waits until they have ended, and reaps the
+    /// children. Children that do not end within `limit` (blocked in the kernel) stay behind and
+    /// have no [`ChildProcess::exit`].
     ///
     /// # Errors
     /// `System`.
@@ -250,9 +251,9 @@ impl ChildProcessGroup {
         Ok(())
     }
 
-    /// Makes room for other children, after [`ChildProcessGroup::kill_and_reap`], and returns those
-    /// that were. `None`, and nothing changes, where some of them could not be killed. Signals that
-    /// have come meanwhile are still to be told.
+    /// Empties the group after [`ChildProcessGroup::kill_and_reap`], so that new children can be
+    /// started, and returns the previous children. Returns `None` and changes nothing if some of
+    /// them could not be killed. Signals that arrived in the meantime are still reported.
     pub fn take_reaped(&mut self) -> Option<Vec<ChildProcess>> {
         if !self.members.iter().all(|member| member.is_reaped) {
             return None;
@@ -261,9 +262,9 @@ impl ChildProcessGroup {
         Some(std::mem::take(&mut self.members))
     }
 
-    /// Ends the crew, after [`ChildProcessGroup::kill_and_reap`], and returns its members for a
-    /// last look. Signals that have come meanwhile are forgotten; later ones act on this process as
-    /// before the crew.
+    /// Ends the group after [`ChildProcessGroup::kill_and_reap`], and returns its children for
+    /// inspection. Signals that arrived in the meantime are discarded; later signals act on this
+    /// process as before the group.
     pub fn into_members(mut self) -> Vec<ChildProcess> {
         while self.signals.next_signal().is_some() {}
         std::mem::take(&mut self.members)
@@ -274,7 +275,7 @@ impl ChildProcessGroup {
             return Err(Error::internal(format!("there is no member {index} to end")));
         };
         if member.ended.is_some() {
-            // A process that was being started just then still held the descriptor.
+            // A process that was being started at that time still held the descriptor.
             return Ok(false);
         }
         let Some(exit) = child::peek(member.pid)? else { return Ok(false) };
@@ -286,7 +287,7 @@ impl ChildProcessGroup {
 
 impl Drop for ChildProcessGroup {
     fn drop(&mut self) {
-        // Whoever wants to know of errors has called `kill_and_reap` before.
+        // A caller that needs the errors has called `kill_and_reap` before.
         drop(self.kill_and_reap(DROP_LIMIT));
     }
 }
@@ -296,7 +297,7 @@ fn watch(poller: &Poller, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
     added.map_err(|cause| Error::system("watching a child process", &cause))
 }
 
-/// Runs in the child between fork and exec; it leads its group already.
+/// Runs in the child between fork and exec. The child already leads its process group.
 fn prepare_child(
     parent: u32,
     guardian_pipe: RawFd,
@@ -323,7 +324,7 @@ mod tests {
         Deadline::after_ms(20_000)
     }
 
-    /// Waits, without reaping, until a process is a zombie.
+    /// Waits until a process is a zombie, without reaping it.
     fn wait_until_zombie(pid: i32) {
         let deadline = limit();
         while child::peek(pid).unwrap().is_none() {

@@ -1,10 +1,9 @@
-//! What a fork leaves for its parent to read: what its function returned, and the last message of
-//! the library in it.
+//! The result of a forked child for its parent: the return value of the child's function, and the
+//! last message of the library in the child.
 //!
-//! It lies in memory that both share, so that it survives whatever ends the fork: a return, exit, a
-//! signal. An exit status has only eight bits; the whole result is here.
-//!
-//! The parent reads after the fork has ended, and believes no length that it finds without a check.
+//! The result is in memory that both processes share, so it survives every kind of end: a return,
+//! `exit`, or a signal. An exit status has only eight bits; this memory contains the full value.
+//! The parent reads it after the child has ended, and checks every length before use.
 
 use crate::base::error::Result;
 use crate::sys::host;
@@ -12,31 +11,31 @@ use crate::sys::shm::Segment;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// What one fork has: three words and the text.
+/// The size of one slot: three words and the text.
 const SLOT_BYTES: usize = 4096;
 
-/// Where in it the text begins.
+/// The offset of the text in a slot.
 const TEXT_OFFSET: usize = 16;
 
-/// How much of a message is kept.
+/// The maximum length of the stored message.
 const MAX_TEXT_BYTES: usize = SLOT_BYTES - TEXT_OFFSET;
 
-/// One place for each fork.
+/// The table with one result slot for each forked child.
 #[derive(Clone, Debug)]
 pub(super) struct ChildResultTable {
     segment: Arc<Segment>,
 }
 
-/// What was found in a place.
+/// The content of a result slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChildResult {
-    /// What the fork's function returned, if it did.
+    /// The return value of the child's function, if it returned.
     pub returned: Option<i32>,
-    /// The last message, "" if there was none.
+    /// The last message; empty if there was none.
     pub message: String,
 }
 
-/// The place of this process, where it is a fork.
+/// The result slot of this process, if it is a forked child.
 struct OwnResultSlot {
     table: ChildResultTable,
     index: usize,
@@ -44,11 +43,12 @@ struct OwnResultSlot {
 
 static OWN_SLOT: Mutex<Option<OwnResultSlot>> = Mutex::new(None);
 
-/// Whose place that is, 0 for nobody's. A fork of the fork has none, and asks before it locks:
-/// another thread may have held the lock when it was forked, and nobody would ever give it back.
+/// The process that owns `OWN_SLOT`, or 0. A fork of a forked child owns no slot, and checks this
+/// before it locks. If another thread held the lock at the time of the fork, no thread of the new
+/// process would ever release it.
 static SLOT_OWNER_PID: AtomicU32 = AtomicU32::new(0);
 
-/// Keeps a message of the library for the parent. Does nothing in a process that is no fork.
+/// Stores a message of the library for the parent. Does nothing in a process without a result slot.
 pub fn record_message(message: &str) {
     with_own_slot(|own| {
         let length = own.table.slot_word(own.index, 2);
@@ -58,14 +58,14 @@ pub fn record_message(message: &str) {
             end -= 1;
         }
         let text = own.table.slot_ptr(own.index).wrapping_add(TEXT_OFFSET);
-        // SAFETY: at most LONGEST bytes, which lie in the place; only this process writes there,
-        // under the lock.
+        // SAFETY: at most `MAX_TEXT_BYTES` bytes, which are inside the slot; only this process
+        // writes there, under the lock.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), text, end) };
         length.store(u32::try_from(end).unwrap_or(0), Ordering::Release);
     });
 }
 
-/// Keeps what the fork's function has returned.
+/// Stores the return value of the child's function.
 pub(super) fn record_result(result: i32) {
     with_own_slot(|own| {
         own.table.result_word(own.index).store(result, Ordering::Relaxed);
@@ -83,25 +83,25 @@ fn with_own_slot(body: impl FnOnce(&OwnResultSlot)) {
 }
 
 impl ChildResultTable {
-    /// Places for that many forks.
+    /// Creates a table for `forks` children.
     pub(super) fn new(forks: usize) -> Result<Self> {
         Ok(Self { segment: Arc::new(Segment::create(forks * SLOT_BYTES)?) })
     }
 
-    /// Makes a place the calling process's own.
+    /// Makes a slot the calling process's own.
     pub(super) fn claim_slot(&self, index: usize) {
         let mut own = match OWN_SLOT.try_lock() {
             Ok(own) => own,
             Err(TryLockError::Poisoned(own)) => own.into_inner(),
-            // Held by a thread of a process that this one was forked from: then its exit status
-            // must do.
+            // A thread of the parent held the lock at the time of the fork. Then the parent must
+            // use the exit status.
             Err(TryLockError::WouldBlock) => return,
         };
         *own = Some(OwnResultSlot { table: self.clone(), index });
         SLOT_OWNER_PID.store(host::pid(), Ordering::Release);
     }
 
-    /// What is in a place; to be asked once its fork has ended.
+    /// Reads a slot. The child must have ended.
     pub(super) fn read(&self, index: usize) -> ChildResult {
         let has_returned = self.slot_word(index, 0).load(Ordering::Acquire) == 1;
         let returned = has_returned.then(|| self.result_word(index).load(Ordering::Relaxed));
@@ -109,7 +109,7 @@ impl ChildResultTable {
         let length = usize::try_from(length).unwrap_or(0).min(MAX_TEXT_BYTES);
         let mut bytes = vec![0; length];
         let text = self.slot_ptr(index).wrapping_add(TEXT_OFFSET);
-        // SAFETY: the bytes lie in the place, whose writer has ended.
+        // SAFETY: the bytes are inside the slot, whose writer has ended.
         unsafe { std::ptr::copy_nonoverlapping(text, bytes.as_mut_ptr(), length) };
         ChildResult { returned, message: String::from_utf8_lossy(&bytes).into_owned() }
     }
@@ -119,14 +119,15 @@ impl ChildResultTable {
         self.segment.as_mut_ptr().wrapping_add(place * SLOT_BYTES)
     }
 
-    /// Whether there is a result is word 0, and the length of the text word 2.
+    /// Returns a word of a slot: word 0 is 1 if the function returned, word 2 is the length of the
+    /// text.
     fn slot_word(&self, place: usize, index: usize) -> &AtomicU32 {
         // SAFETY: aligned, inside the segment, and used only through atomics while the segment
         // lives.
         unsafe { AtomicU32::from_ptr(self.slot_ptr(place).wrapping_add(index * 4).cast()) }
     }
 
-    /// The result is word 1.
+    /// Returns word 1, the return value.
     fn result_word(&self, place: usize) -> &AtomicI32 {
         // SAFETY: as above.
         unsafe { AtomicI32::from_ptr(self.slot_ptr(place).wrapping_add(4).cast()) }
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(witness.read(1).message.len(), MAX_TEXT_BYTES);
         *OWN_SLOT.lock().unwrap() = None;
         record_message("to nobody");
-        // A fork of the fork, while a thread of the fork was telling something.
+        // A fork of the child, at a time when a thread of the child stored a message.
         SLOT_OWNER_PID.store(host::pid() + 1, Ordering::Relaxed);
         let held = OWN_SLOT.lock().unwrap();
         record_message("to nobody");

@@ -1,14 +1,19 @@
-//! Forks of this process that each run a function, are watched, and end together.
+//! [`ForkedChildren`]: forks of this process that each run a function, are watched, and end
+//! together.
 //!
-//! What is promised: the kernel kills them when this process dies; none is left, not even as a
-//! zombie, when [`ForkedChildren`] is dropped, unless the kernel cannot end it; no other child of
-//! this process is waited for or signalled; the handlers of this process hear of their ends only
-//! afterwards.
+//! The guarantees:
 //!
-//! They stay in this process's group, as children of a program do: what the terminal sends to one
-//! of them, it sends to all. What they start themselves is theirs.
+//! * The kernel kills the children when this process dies.
+//! * When [`ForkedChildren`] is dropped, no child is left, not even as a zombie, unless the kernel
+//!   cannot end it.
+//! * This module does not wait for or signal any other child of this process.
+//! * SIGCHLD handlers of this process learn of the ends only afterwards.
 //!
-//! It knows nothing of ranks, stores or which variables there are.
+//! The children stay in this process's process group, as children of a program normally do. A
+//! signal from the terminal therefore reaches all of them. This module does not manage the
+//! processes that the children start.
+//!
+//! This module does not depend on ranks, stores, or the names of environment variables.
 
 use super::child_result::{self, ChildResult, ChildResultTable};
 use super::process_exit::ProcessExit;
@@ -24,61 +29,61 @@ use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// The most forks that are started together.
+/// The most children that are started together.
 pub const MAX_FORKS: usize = 4096;
 
-/// How long dropped forks that were killed may take to end.
+/// How long killed children may take to end when [`ForkedChildren`] is dropped.
 const DROP_LIMIT: Duration = Duration::from_secs(2);
 
-/// How often those are looked at that the kernel has no descriptor for.
+/// How often children without a pidfd are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The exit status of a fork whose result is none, which the witness tells.
+/// The exit status of a child whose return value does not fit or does not exist; see the child
+/// result table.
 const NO_RESULT_STATUS: i32 = 255;
 
-/// A variable of a fork's environment: its value, or that it has none.
+/// An environment variable of a child: its value, or `None` to remove it.
 pub type ForkVariable = (&'static str, Option<String>);
 
-/// One fork.
+/// One forked child.
 #[derive(Debug)]
 pub struct ForkedChild {
     pid: i32,
-    /// Closed when its end has been noted. There is none before Linux 5.3 and where the caller
-    /// needs the descriptors.
+    /// Closed after the end is recorded. `None` before Linux 5.3, and if the caller needs the
+    /// descriptors.
     pidfd: Option<PidFd>,
     exit: Option<ProcessExit>,
-    /// Somebody else has waited for it: nobody can learn how it ended, and its number may be
-    /// another process's now.
+    /// Other code has already waited for the child: its exit status is lost, and its process ID may
+    /// belong to another process.
     is_lost: bool,
     was_killed: bool,
 }
 
 impl ForkedChild {
-    /// Its process number.
+    /// Returns the process ID.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the child has ended.
     pub fn exit(&self) -> Option<ProcessExit> {
         self.exit
     }
 
-    /// Whether it had to be killed, since it did not end when it was told to.
+    /// Returns true if the child was killed because it did not end after SIGTERM.
     pub fn was_killed(&self) -> bool {
         self.was_killed
     }
 
-    /// Whether there is something to be ended and waited for.
+    /// Returns true if the child must still be ended and reaped.
     fn is_running(&self) -> bool {
         self.exit.is_none() && !self.is_lost
     }
 
-    /// Sends a signal to it and to nobody else. One that has just ended is what the signal is meant
-    /// to achieve.
+    /// Sends a signal to the child only. If the child has just ended, the purpose of the signal is
+    /// already achieved.
     fn signal(&mut self, signal: i32) {
-        // While it has not been reaped, the number is its own, and the descriptor was opened for
-        // it.
+        // Until it is reaped, the process ID belongs to the child, and the pidfd was opened for it.
         self.is_lost = child::peek(self.pid).is_err();
         if !self.is_lost {
             drop(match &self.pidfd {
@@ -89,53 +94,56 @@ impl ForkedChild {
     }
 }
 
-/// How much time forks are given.
+/// Time limits for forked children.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkTimeouts {
-    /// For all of them to end.
+    /// The limit for all children to end.
     pub total: Deadline,
-    /// From the first failure until the others are told to end: time to fail on their own and say
-    /// why, and for a death that others noticed sooner than we did to be seen.
+    /// From the first failure until the remaining children receive SIGTERM. In this time they can
+    /// fail on their own and report the reason, and this process can detect a death that the
+    /// children detected earlier.
     pub settle: Duration,
-    /// From being told to end until being killed.
+    /// From SIGTERM until SIGKILL.
     pub grace: Duration,
-    /// For the kernel to end what was killed.
+    /// From SIGKILL until the kernel has ended the child.
     pub kill: Duration,
 }
 
-/// Why the forks are at their end.
+/// Why the run of the children ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForkOutcome {
-    /// Each has returned 0.
+    /// Each child returned 0.
     Success,
-    /// The one with this index failed first.
+    /// The child with this index failed first.
     Failure(usize),
-    /// These still ran when the time was over.
+    /// The children with these indices still ran when the total time was over.
     Deadline(Vec<usize>),
 }
 
-/// The forks. Dropping it kills those that are left.
+/// A set of forked children. Dropping it kills the remaining ones.
 #[derive(Debug)]
 pub struct ForkedChildren {
     members: Vec<ForkedChild>,
     results: ChildResultTable,
-    /// How many more may be watched through a descriptor.
+    /// How many more children may be watched through a descriptor.
     watchable: usize,
-    /// A handler of the caller's that waits for any child would take ours.
+    /// Blocks SIGCHLD, because a SIGCHLD handler of the caller that waits for any child would reap
+    /// these children.
     blocked: BlockedSignal,
 }
 
 impl ForkedChildren {
-    /// Forks `thread_count` times. The fork with index `i` gets the variables of `i`, runs
-    /// `body(i)`, writes out C's streams and ends with the result, without the exit handlers of
-    /// this process. `body` must close what it has no use for; it is not called in this process. To
-    /// be called from a thread that lives as long as the forks shall. Of the descriptors that this
-    /// process may still have, `reserved` are left to the caller; where there are no others, forks
-    /// are looked at now and then.
+    /// Forks `count` children. Child `i` gets the environment variables `variables(i)`, runs
+    /// `body(i)`, flushes the C streams, and exits with the result, without the exit handlers of
+    /// this process.
+    ///
+    /// `body` runs only in the children, and must close the descriptors that it does not need. The
+    /// calling thread must live at least as long as the children. Of the free descriptors of this
+    /// process, `reserved` are left to the caller; if none remain, the children are polled.
     ///
     /// # Errors
-    /// `InvalidArgument` where this process has more than one thread, or ignores how its children
-    /// end; `OutOfMemory` or `System` where they cannot be started.
+    /// `InvalidArgument` if this process has more than one thread, or ignores the ends of its
+    /// children; `OutOfMemory` or `System` if the children cannot be started.
     pub fn start(
         count: usize,
         reserved: usize,
@@ -175,18 +183,18 @@ impl ForkedChildren {
         let (parent, mask) = (host::pid(), self.blocked.mask_before());
         let Self { members, results: witness, .. } = self;
         let child_main = || {
-            // The descriptors of those before it are not for it.
+            // The child does not need the descriptors of the earlier children.
             members.clear();
             witness.claim_slot(index);
             let run = || prepare_fork(parent, mask, &variables).map(|()| body(index));
-            // The stack below belongs to the parent's life; nothing may unwind into it.
+            // The stack frames below belong to the parent's run; a panic must not unwind into them.
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ok(result)) => exit_with_result(result),
                 Ok(Err(error)) => exit_with_message(error.message()),
                 Err(_) => exit_with_message("a defect in libdist, please report it"),
             }
         };
-        // SAFETY: the only thread of this process has just been counted, and is this one.
+        // SAFETY: this process has one thread, as checked above, and it is this one.
         let pid = unsafe { child::fork_with(child_main) }?;
         let pidfd = (self.watchable > 0).then(|| PidFd::open(pid).ok()).flatten();
         self.watchable = self.watchable.saturating_sub(1);
@@ -200,22 +208,22 @@ impl ForkedChildren {
         Ok(())
     }
 
-    /// The forks, by index.
+    /// Returns the children, by index.
     pub fn members(&self) -> &[ForkedChild] {
         &self.members
     }
 
-    /// What a fork that has ended left behind.
+    /// Returns the result of a child that has ended.
     pub fn child_result(&self, index: usize) -> ChildResult {
         self.results.read(index)
     }
 
-    /// Waits until all have ended well, one has failed or the time is over, then ends what is left,
-    /// first kindly. When it returns, all have ended but those that cannot be killed, which have no
-    /// [`ForkedChild::exit`].
+    /// Waits until all children have succeeded, one has failed, or the time is over. Then ends the
+    /// remaining children, with SIGTERM first. On return, all children have ended, except children
+    /// that cannot be killed, which have no [`ForkedChild::exit`].
     ///
     /// # Errors
-    /// `System`, also where somebody else has waited for one of them.
+    /// `System`, also if other code has waited for one of the children.
     pub fn wait_and_end(&mut self, limits: &ForkTimeouts) -> Result<ForkOutcome> {
         let poller = Poller::new()?;
         for (index, member) in self.members.iter().enumerate() {
@@ -275,7 +283,7 @@ impl ForkedChildren {
         Ok(())
     }
 
-    /// The next one that ends, reaped, or none where the deadline comes first.
+    /// Returns the next child that ends, reaped, or `None` if the deadline passes first.
     fn next_exit(
         &mut self,
         poller: &Poller,
@@ -308,15 +316,15 @@ impl ForkedChildren {
         }
     }
 
-    /// How a member ended, if it has and nobody knew.
+    /// Reaps a child. Returns its exit status if it has ended and the end was not recorded before.
     fn reap(&mut self, index: usize) -> Result<Option<ProcessExit>> {
         let member = &mut self.members[index];
         if member.exit.is_some() {
-            // A process that was being forked just then still held the descriptor.
+            // A process that was being forked at that time still held the descriptor.
             return Ok(None);
         }
         let reaped = child::reap(member.pid);
-        // Before anything else: a number that is not its own any more must not be signalled.
+        // Set this first: a process ID that no longer belongs to the child must not be signalled.
         member.is_lost = reaped.is_err();
         let why = "has a handler of this program waited for any child (waitpid(-1, ...))?";
         if let Some(exit) = reaped.context(|| why)? {
@@ -331,7 +339,7 @@ impl Drop for ForkedChildren {
         self.signal_all(signal::KILL);
         let deadline = Deadline::after(DROP_LIMIT);
         for member in self.members.iter().filter(|member| member.is_running()) {
-            // Whoever wants to know of errors has called `wait_and_end` before.
+            // A caller that needs the errors has called `wait_and_end` before.
             if let Some(pidfd) = &member.pidfd {
                 drop(wait::io::ready_within(pidfd.as_fd(), Interest::READ, &deadline));
             }
@@ -342,7 +350,8 @@ impl Drop for ForkedChildren {
     }
 }
 
-/// Refuses where there are other threads, which a fork would lack, whatever locks they hold.
+/// Fails if this process has other threads. A fork would lack these threads but keep the locks that
+/// they hold.
 fn check_single_threaded() -> Result<()> {
     match thread::thread_count()? {
         1 => Ok(()),
@@ -356,19 +365,19 @@ fn check_single_threaded() -> Result<()> {
     }
 }
 
-/// What a fork does before anything of its caller's runs.
+/// Prepares a child before the caller's code runs.
 fn prepare_fork(parent: u32, mask: SignalMask, variables: &[ForkVariable]) -> Result<()> {
     let failed = |cause: std::io::Error| Error::system("preparing a forked process", &cause);
     child::die_with_parent(parent).map_err(failed)?;
     for (name, value) in variables {
-        // SAFETY: a fork has one thread.
+        // SAFETY: a forked child has one thread.
         unsafe { child::set_variable(name, value.as_deref()) }?;
     }
     mask.apply().map_err(failed)
 }
 
-/// The exit status with which a fork tells its result, which the witness has before the streams are
-/// waited for.
+/// Stores the return value in the result table before it flushes the streams, which may block.
+/// Returns the exit status for this value.
 fn exit_with_result(result: i32) -> i32 {
     child_result::record_result(result);
     child::flush_streams();

@@ -1,12 +1,14 @@
-//! A small process that kills process groups when the process that started them is gone.
+//! [`Guardian`]: a small process that kills process groups after the process that started them is
+//! gone.
 //!
-//! The kernel kills direct children when their parent dies, if they asked for it; it does not kill
-//! theirs (a shell's, say). So a child registers the number of its group in a pipe before it runs
-//! its program, and the guardian reads that pipe. Its end means that the last holder of the other
-//! side is gone, however it went; then every group still registered is killed.
+//! The kernel kills direct children when their parent dies, if they requested it. It does not kill
+//! the children of those children (for example of a shell). Therefore each child writes its process
+//! group ID to a pipe before it runs its program, and the guardian reads the pipe. The end of the
+//! pipe means that the last process with the write end is gone, for any reason. Then the guardian
+//! kills every group that is still registered.
 //!
-//! The guardian is a fork that never executes anything. It allocates nothing, holds no descriptor
-//! but the pipe, blocks every signal and has a session of its own.
+//! The guardian is a fork that never executes a program. It allocates no memory, holds no
+//! descriptor except the pipe, blocks every signal, and has its own session.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -18,13 +20,13 @@ use std::io::PipeWriter;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-/// The most groups that a guardian keeps in mind.
+/// The most process groups that a guardian stores.
 pub const MAX_GROUPS: usize = 4096;
 
-/// How long a guardian may take to end once its pipe is closed, before it is killed.
+/// How long a guardian may take to end after its pipe is closed, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The guardian of this process. Dropping it kills every group still registered.
+/// The guardian of this process. Dropping it kills every process group that is still registered.
 #[derive(Debug)]
 pub struct Guardian {
     pid: i32,
@@ -35,23 +37,24 @@ impl Guardian {
     /// Starts a guardian.
     ///
     /// # Errors
-    /// `System` where no process or pipe can be had.
+    /// `System` if no process or pipe can be created.
     pub fn start() -> Result<Self> {
         let (reader, writer) =
             std::io::pipe().map_err(|cause| Error::system("a pipe for the guardian", &cause))?;
-        // SAFETY: `run_guardian` and what it calls are async-signal-safe.
+        // SAFETY: `run_guardian` and the functions that it calls are async-signal-safe.
         let pid = unsafe { child::fork_into(run_guardian, reader.as_raw_fd()) }?;
         Ok(Self { pid, pipe: Some(writer) })
     }
 
-    /// Where a child registers its group, with [`child::write_message`].
+    /// Returns the descriptor to which a child writes its process group ID, with
+    /// [`child::write_message`].
     pub(super) fn pipe_fd(&self) -> RawFd {
         self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Forgets a group, which has ended; to be called before its leader is reaped.
+    /// Removes a process group that has ended. Must be called before the group leader is reaped.
     pub(super) fn forget(&self, group: i32) {
-        // A guardian that is gone has nothing to forget.
+        // If the guardian is gone, it has no groups to remove.
         drop(child::write_message(self.pipe_fd(), -group));
     }
 }
@@ -64,14 +67,14 @@ impl Drop for Guardian {
             io::ready_within(pidfd.as_fd(), Interest::READ, &deadline).unwrap_or(false)
         });
         if !ended {
-            // It leads a session, and so the group of its own number.
+            // The guardian leads a session and thus the process group with its own ID.
             drop(child::signal_group(self.pid, signal::KILL));
         }
         drop(child::reap(self.pid));
     }
 }
 
-/// The guardian's whole life.
+/// The main function of the guardian process.
 extern "C" fn run_guardian(pipe: RawFd) -> i32 {
     child::detach(pipe);
     child::set_name(c"dist-guardian");

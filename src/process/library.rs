@@ -1,3 +1,3 @@
-//! Shared objects that this process loads, for the layers that make no system calls of their own.
+//! Shared objects that this process loads, for the layers that make no system calls.
 
 pub use crate::sys::library::{Library, loaded_paths, own_directory};

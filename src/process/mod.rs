@@ -1,23 +1,24 @@
-//! Child processes that work together: start them, see who ends first and how, and end the rest.
+//! Child processes that work together: starts them, detects which child ends first and how, and
+//! ends the remaining children.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | [`process_exit`] | how a process ended, in words |
-//! | [`guardian`] | a process that ends ours when we cannot |
-//! | [`child_group`] | the children: started, watched, signalled, cleared away |
-//! | [`supervise`] | the life of a crew up to its end, and whose failure ended it |
-//! | [`forked_children`] | forks of this process that each run a function, and end together |
-//! | [`child_result`] | what a fork leaves for its parent to read |
-//! | [`this_process`] | this process itself, for layers that make no system calls |
+//! | [`process_exit`] | the exit status of a process, as text |
+//! | [`guardian`] | a process that kills the children after this process is gone |
+//! | [`child_group`] | starts, watches, signals and kills child processes |
+//! | [`supervise`] | runs a child group to its end, and finds the failure that ended it |
+//! | [`forked_children`] | forks of this process that each run a function and end together |
+//! | [`child_result`] | the result of a forked child for its parent |
+//! | [`this_process`] | this process, for layers that make no system calls |
 //! | [`thread`] | threads of the library, for the same layers |
-//! | [`atomic_file`] | files that are seen whole or not at all |
+//! | [`atomic_file`] | files that are written completely or not at all |
 //!
-//! What is promised of a crew: every child leads a process group, and whatever is in that group is
-//! gone when the crew is dropped or this process is killed; nothing is reaped before its group has
-//! been ended, so that no signal can reach a stranger whose process number was used before; every
-//! wait has a deadline.
+//! The guarantees of a [`child_group::ChildProcessGroup`]: every child leads a process group. All
+//! processes in these groups are gone after the group is dropped or this process is killed. No
+//! child is reaped before its process group has ended, so no signal can reach an unrelated process
+//! with a reused process ID. Every wait has a deadline.
 //!
-//! It knows nothing of ranks, stores, environment variables or output.
+//! This module does not depend on ranks, stores, environment variables or output.
 #![allow(
     unsafe_code,
     reason = "what runs between fork and exec, and what forks share, is outside of what the compiler can check"

@@ -1,13 +1,13 @@
-//! How a process ended, in the words and numbers of a shell.
+//! The exit status of a process, displayed with the words and numbers of a shell.
 
 use crate::sys::child::ChildExit;
 use std::fmt;
 
-/// The way a process ended.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessExit(ChildExit);
 
-/// The signals with a name of their own on Linux, from 1 on.
+/// The names of the signals of Linux, from number 1 on.
 const SIGNAL_NAMES: [&str; 31] = [
     "SIGHUP",
     "SIGINT",
@@ -42,7 +42,7 @@ const SIGNAL_NAMES: [&str; 31] = [
     "SIGSYS",
 ];
 
-/// The name of a signal: `SIGKILL`, or `real-time signal` where it has none.
+/// Returns the name of a signal, for example `SIGKILL`; `real-time signal` if it has no name.
 pub fn signal_name(number: i32) -> &'static str {
     let index = usize::try_from(number).unwrap_or(0);
     index
@@ -53,12 +53,12 @@ pub fn signal_name(number: i32) -> &'static str {
 }
 
 impl ProcessExit {
-    /// True for exit status 0.
+    /// Returns true for exit status 0.
     pub fn is_success(self) -> bool {
         self.0 == ChildExit::Code(0)
     }
 
-    /// The signal that ended the process, if one did.
+    /// Returns the signal that ended the process, if a signal did.
     pub fn signal(self) -> Option<i32> {
         match self.0 {
             ChildExit::Code(_) => None,
@@ -66,7 +66,7 @@ impl ProcessExit {
         }
     }
 
-    /// The exit status with which a shell would tell of it: the process's own, or 128 and the
+    /// Returns the exit status that a shell reports: the process's own status, or 128 plus the
     /// signal.
     pub fn shell_status(self) -> u8 {
         let status = match self.0 {
@@ -83,7 +83,7 @@ impl From<ChildExit> for ProcessExit {
     }
 }
 
-/// `exit status 3`, `signal 9 (SIGKILL)`, `signal 11 (SIGSEGV, is_core_dumped dumped)`.
+/// `exit status 3`, `signal 9 (SIGKILL)`, `signal 11 (SIGSEGV, core dumped)`.
 impl fmt::Display for ProcessExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {

@@ -1,5 +1,5 @@
-//! Runs a crew until all members have ended, too many have failed, or a signal asks for the end.
-//! Then ends the remaining members, first with SIGTERM.
+//! Runs a child process group until all members have ended, too many have failed, or a signal
+//! requests the end. Then ends the remaining members, first with SIGTERM.
 
 use super::child_group::{ChildEvent, ChildProcessGroup};
 use super::process_exit::ProcessExit;
@@ -8,36 +8,37 @@ use crate::base::error::Result;
 use crate::sys::signal;
 use std::time::Duration;
 
-/// How often the groups of ended members are looked at for processes that are still there.
+/// How often the process groups of ended members are checked for remaining processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How much time the members of a crew are given.
+/// Time limits for the members of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct SupervisionTimeouts {
-    /// From the first failure until the others are told to stop: time to fail on their own and say
-    /// why, and for a death that others noticed sooner than we did to be seen.
+    /// From the first failure until the other members receive SIGTERM. In this time they can fail
+    /// on their own and report the reason, and this process can detect a death that the members
+    /// detected earlier.
     pub settle: Duration,
-    /// From being told to stop because another one failed, or because all have ended and left
-    /// something behind, until being killed.
+    /// From SIGTERM until SIGKILL, after a member failed or after all members ended and left
+    /// processes behind.
     pub failure: Duration,
-    /// From being passed a signal until being killed.
+    /// From a forwarded signal until SIGKILL.
     pub signal: Duration,
-    /// For the kernel to end what was killed.
+    /// From SIGKILL until the kernel has ended the processes.
     pub kill: Duration,
 }
 
-/// How many members a crew needs.
+/// How many members the group requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredMembers {
-    /// All of them: the first failure ends the crew.
+    /// The group requires all members: the first failure ends it.
     All,
-    /// At least so many members that have not failed, and at least one. The crew goes on without
-    /// failed members.
+    /// The group requires at least this number of members without a failure, and at least one. It
+    /// continues without the failed members.
     AtLeast(usize),
 }
 
 impl RequiredMembers {
-    /// Whether the crew goes on after so many failures.
+    /// Returns true if the group continues after this number of failures.
     fn is_met(self, members: usize, failures: usize) -> bool {
         match self {
             Self::All => failures == 0,
@@ -46,40 +47,40 @@ impl RequiredMembers {
     }
 }
 
-/// Why a crew's life ended.
+/// Why the run of a group ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SupervisionOutcome {
-    /// Every member ended with status 0, but for those without which the crew could go on.
+    /// Every member ended with status 0, except members that the group does not require.
     Success,
     /// The member with this index failed first.
     Failure(usize),
-    /// This process was sent this signal.
+    /// This process received this signal.
     Signal(i32),
 }
 
-/// What is told while it happens.
+/// A notice that is reported while the group runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SupervisionNotice {
-    /// This signal was received and passed on to all members.
+    /// This signal was received and forwarded to all members.
     SignalForwarded(i32),
-    /// What remained was killed without waiting any longer, because a signal came when the end had
-    /// begun.
+    /// The remaining processes were killed early, because this signal arrived after the end had
+    /// started.
     KilledEarly(i32),
-    /// The member with this index failed, and the crew goes on without it. `remaining` members have
-    /// not failed.
+    /// The member with this index failed, and the group continues without it. `remaining` members
+    /// have not failed.
     MemberFailed {
-        /// The member.
+        /// The index of the member.
         index: usize,
-        /// The number of the others.
+        /// The number of members without a failure.
         remaining: usize,
     },
 }
 
-/// Runs the crew to its end. When it returns, every group is gone, but for members that cannot be
-/// killed, which have no ending.
+/// Runs the group to its end. On return, every process group is gone, except members that cannot be
+/// killed; those have no exit status.
 ///
 /// # Errors
-/// `System`; the crew's drop still kills everything.
+/// `System`; dropping the group still kills everything.
 pub fn supervise(
     group: &mut ChildProcessGroup,
     required: RequiredMembers,
@@ -109,9 +110,9 @@ pub fn supervise(
     Ok(cause)
 }
 
-/// Runs until all have ended, too many have failed (and others had the time to), or a signal came.
-/// Also returns whether a signal came after the failure that ends the crew; then no member gets any
-/// more time.
+/// Runs until all members have ended, until too many have failed and the settle time is over, or
+/// until a signal arrives. Also returns true if a signal arrived after the failure that ends the
+/// group; then the members get no more time.
 fn run(
     group: &mut ChildProcessGroup,
     required: RequiredMembers,
@@ -122,7 +123,7 @@ fn run(
     let mut deadline = Deadline::never();
     while !group.all_ended() {
         match group.next_event(&deadline)? {
-            // Once too many have failed, that stays the cause.
+            // After too many failures, the failure stays the cause.
             ChildEvent::Signal(signal) if required.is_met(group.members().len(), failed.len()) => {
                 return Ok((SupervisionOutcome::Signal(signal), false));
             }
@@ -156,23 +157,25 @@ fn run(
     Ok((cause.map_or(SupervisionOutcome::Success, SupervisionOutcome::Failure), is_urgent))
 }
 
-/// Which of the failures, in the order in which they were seen, was the first. A process that is
-/// killed closes its connections a little before the kernel reports its end, so on a busy host its
-/// peers may notice, fail and be reported before it. Nobody is killed by SIGKILL for another one's
-/// failure; so such a death comes first.
+/// Returns the first failure; `failed` is in the order of detection.
+///
+/// A killed process closes its connections a little before the kernel reports its end. On a busy
+/// host, its peers may thus detect the death, fail, and be reported before it. No member receives
+/// SIGKILL because of another member's failure, so a death by SIGKILL counts as the first failure.
 pub(super) fn first_failure(failed: &[(usize, ProcessExit)]) -> Option<usize> {
     let killed = failed.iter().find(|(_, ending)| ending.signal() == Some(signal::KILL));
     killed.or(failed.first()).map(|&(index, _)| index)
 }
 
-/// Waits until nothing is left, the deadline has passed or a further signal came.
+/// Waits until no process is left, the deadline has passed, or a further signal arrives.
 fn wait_for_group_exit(
     group: &mut ChildProcessGroup,
     deadline: &Deadline,
     report: &mut dyn FnMut(SupervisionNotice),
 ) -> Result<()> {
     while !group.is_clear() && !deadline.has_passed() {
-        // What remains once all members have ended reports its end to nobody.
+        // After all members have ended, no event reports the end of the remaining processes, so
+        // they are polled.
         let step = if group.all_ended() { deadline.capped(POLL_INTERVAL) } else { *deadline };
         if let ChildEvent::Signal(signal) = group.next_event(&step)? {
             report(SupervisionNotice::KilledEarly(signal));
@@ -276,7 +279,7 @@ mod tests {
     fn member_that_ignores_sigterm_is_killed() {
         let mut crew = group_of(&["trap '' TERM; echo; while :; do sleep 60; done"]);
         let pid = crew.members()[0].pid();
-        // The trap is set once the shell has a child, in the same group.
+        // The trap is set once the shell has a child in the same process group.
         let deadline = Deadline::after_ms(20_000);
         while !has_child(pid) {
             assert!(!deadline.has_passed());

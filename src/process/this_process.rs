@@ -1,4 +1,4 @@
-//! This process, for the layers that make no system calls of their own.
+//! This process, for the layers that make no system calls.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
@@ -7,49 +7,49 @@ use std::path::Path;
 
 pub use crate::sys::clock::ClockSnapshot;
 
-/// Its id.
+/// Returns the process ID.
 pub fn pid() -> u32 {
     host::pid()
 }
 
-/// The name of the host it runs on.
+/// Returns the name of the host.
 pub fn host_name() -> String {
     host::name()
 }
 
-/// Now, on the clocks of the kernel.
+/// Returns the current time on the kernel's clocks.
 pub fn clock_snapshot() -> ClockSnapshot {
     clock::snapshot()
 }
 
-/// What two processes must have in common to share the monotonic clock.
+/// Returns an identifier that is equal for two processes if they share the monotonic clock.
 pub fn clock_domain() -> String {
     clock::domain()
 }
 
-/// Now, on the kernel's monotonic clock, in nanoseconds.
+/// Returns the kernel's monotonic time in nanoseconds.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     clock::monotonic_ns()
 }
 
-/// The memory in bytes that can still be had, where the system tells.
+/// Returns the available memory in bytes, if the system reports it.
 pub fn memory_available() -> Option<u64> {
     host::memory_available()
 }
 
-/// The user that it runs as.
+/// Returns the user ID of the process.
 pub fn uid() -> u32 {
     host::uid()
 }
 
-/// A name that is the same for all processes that the same parent and user started directly, and
-/// that no other set of processes has while the parent lives.
+/// Returns a name that is equal for all processes with the same user that the same parent started
+/// directly. While the parent lives, no other set of processes has this name.
 pub fn sibling_group_name() -> String {
     format!("user-{}-parent-{}", host::uid(), host::parent_pid())
 }
 
-/// Sixteen fresh random bytes.
+/// Returns sixteen new random bytes.
 ///
 /// # Errors
 /// `System`.
@@ -57,7 +57,7 @@ pub fn random_nonce() -> Result<Nonce> {
     host::random_nonce()
 }
 
-/// Notes that the library is in use, so that a forked child can be told apart.
+/// Records that the library is in use, so that a forked child can be detected.
 ///
 /// # Errors
 /// `OutOfMemory`, `System`.
@@ -65,44 +65,44 @@ pub fn mark_used() -> Result<()> {
     fork::mark_used()
 }
 
-/// True once the library has been in use here, whether or not it still is.
+/// Returns true if the library is or was in use in this process.
 pub fn is_used() -> bool {
     fork::is_used()
 }
 
-/// How many threads this process has.
+/// Returns the number of threads of this process.
 ///
 /// # Errors
-/// `System` where the system does not tell.
+/// `System` if the system does not report it.
 pub fn thread_count() -> Result<usize> {
     thread::thread_count()
 }
 
-/// How many more descriptors this process may have.
+/// Returns how many more descriptors this process may open.
 ///
 /// # Errors
-/// `System` where the system does not tell.
+/// `System` if the system does not report it.
 pub fn free_descriptors() -> Result<usize> {
     limits::free_descriptors()
 }
 
-/// True in a process that was forked, without exec, from one that used the library.
+/// Returns true in a process that was forked, without exec, from a process that used the library.
 pub fn is_forked_child() -> bool {
     fork::is_forked_child()
 }
 
-/// Leaves a file for whoever started this process. False: there is one of that name, which stays as
-/// it is.
+/// Creates a file, for example for the parent process. Returns false if a file of this name exists;
+/// that file is unchanged.
 ///
 /// # Errors
-/// `System`, `OutOfMemory` where the disk is full; then there is nothing new.
+/// `System`, `OutOfMemory` if the disk is full. No file is created after an error.
 pub fn create_file(path: &Path, content: &[u8]) -> Result<bool> {
     let left = small_file::create_atomically(path, content);
     left.map_err(|cause| Error::system(format_args!("writing {}", path.display()), &cause))
 }
 
-/// Removes such a file, unless somebody has changed it. False: it was not there any more, or is
-/// another.
+/// Removes a file that [`create_file`] created, if its content is unchanged. Returns false if the
+/// file does not exist or has other content.
 ///
 /// # Errors
 /// `System`.

@@ -1,4 +1,4 @@
-//! Threads of the library, for the layers that make no system calls of their own.
+//! Threads of the library, for the layers that make no system calls.
 
 use crate::base::error::Result;
 use crate::base::log::LogLevel;
@@ -6,33 +6,33 @@ use crate::sys::thread;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the names of all threads of the library begin with.
+/// The prefix of the names of all threads of the library.
 pub const THREAD_NAME_PREFIX: &str = "dist-";
 
-/// Where a thread is, as the layers above note it. In one place for all of them, since a thread's
-/// own variable is a call away in a library that is loaded.
+/// The state of a thread as the layers above record it. All flags are in one variable, because each
+/// access to a thread-local variable of a loaded library is a function call.
 #[derive(Debug)]
 pub struct ThreadFlags {
-    /// Inside an exported function.
+    /// The thread is inside an exported function.
     pub in_call: Cell<bool>,
-    /// It is the thread of completion callbacks.
+    /// The thread runs the completion callbacks.
     pub in_callbacks: Cell<bool>,
-    /// It has opened a batch.
+    /// The thread has opened a batch.
     pub in_batch: Cell<bool>,
 }
 
 thread_local! {
-    /// Those of the calling thread; there as long as it is.
+    /// The flags of the calling thread; valid as long as the thread lives.
     pub static THREAD_FLAGS: ThreadFlags = const {
         ThreadFlags { in_call: Cell::new(false), in_callbacks: Cell::new(false), in_batch: Cell::new(false) }
     };
 }
 
-/// Starts a thread that ends by itself: named `name` (which begins with [`THREAD_NAME_PREFIX`]),
-/// with all signals blocked. A panic ends only the thread, and is logged.
+/// Starts a detached thread with all signals blocked. `name` must begin with
+/// [`THREAD_NAME_PREFIX`]. A panic ends only the thread, and is logged.
 ///
 /// # Errors
-/// `System` where the operating system refuses another thread.
+/// `System` if the system refuses another thread.
 pub fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     let guarded = move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
@@ -42,11 +42,11 @@ pub fn start(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result
             );
         }
     };
-    // Detached: it has an end of its own.
+    // Detached: the thread ends by itself.
     thread::spawn(name, guarded).map(drop)
 }
 
-/// True on a thread of the library.
+/// Returns true on a thread of the library.
 pub fn is_library_thread() -> bool {
     std::thread::current().name().is_some_and(|name| name.starts_with(THREAD_NAME_PREFIX))
 }
