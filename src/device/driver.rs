@@ -1,4 +1,4 @@
-//! The CUDA driver: its functions, which of its files was found, and its errors in words.
+//! The CUDA driver: its function table, the file it was loaded from, and its error texts.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::library::{Library, file_of_address, function_table};
@@ -8,11 +8,11 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// Under which names the driver is looked for.
+/// The file names under which the driver is searched.
 const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const SONAME: &str = "libcuda.so.1";
 
-/// What its functions return.
+/// The result code of a driver function.
 pub(super) type CudaResultCode = c_int;
 const SUCCESS: CudaResultCode = 0;
 pub(super) const INVALID_VALUE: CudaResultCode = 1;
@@ -20,14 +20,13 @@ const OUT_OF_MEMORY: CudaResultCode = 2;
 const NO_DEVICE: CudaResultCode = 100;
 pub(super) const NOT_READY: CudaResultCode = 600;
 
-/// A context, a stream or an event, as the driver calls it: a pointer of its own, which is never
-/// followed.
+/// A context, stream or event of the driver: an opaque pointer that is never dereferenced.
 pub type CudaHandle = usize;
 
 /// An address in the memory of a device.
 pub type DeviceAddress = u64;
 
-/// The 16 bytes that tell a device from all others.
+/// The 16 bytes that identify a device uniquely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DeviceUuid(pub [u8; 16]);
@@ -39,7 +38,7 @@ impl fmt::Display for DeviceUuid {
 }
 
 function_table! {
-    /// The functions of the driver, by the names that it exports.
+    /// The functions of the driver, with their exported names.
     pub struct CudaFunctions {
         required {
             init = c"cuInit": fn(c_uint) -> CudaResultCode;
@@ -80,7 +79,7 @@ function_table! {
     }
 }
 
-/// The driver of this process.
+/// The CUDA driver in this process.
 #[derive(Debug)]
 pub struct CudaDriver {
     pub(super) functions: CudaFunctions,
@@ -90,17 +89,17 @@ pub struct CudaDriver {
 
 static DRIVER: OnceLock<Result<CudaDriver>> = OnceLock::new();
 
-/// The driver, loaded and initialised by the first who asks.
+/// Returns the driver; the first call loads and initialises it.
 ///
 /// # Errors
-/// `NotFound` with what was looked for, `Unsupported` for one without a function that is needed,
-/// `Backend` with its own words where it cannot be used.
+/// `NotFound` with the searched names, `Unsupported` if the driver lacks a required function,
+/// `Backend` with the driver's error text if the driver cannot be used.
 pub fn get_or_load() -> Result<&'static CudaDriver> {
     DRIVER.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// The driver, if somebody has loaded it into this process: who has no device must not be given
-/// one.
+/// Returns the driver if it is already loaded in this process. A process that does not use devices
+/// must not load the driver.
 pub fn already_loaded() -> Option<&'static CudaDriver> {
     if DRIVER.get().is_none() && Library::open_loaded(Path::new(SONAME)).is_none() {
         return None;
@@ -127,71 +126,72 @@ fn load() -> Result<CudaDriver> {
         Error::new(ErrorKind::Unsupported, message)
     })?;
     let mut driver = CudaDriver { functions, version: 0, file };
-    // SAFETY: takes a number.
+    // SAFETY: the function takes a number.
     driver.check("cuInit", unsafe { (functions.init)(0) })?;
-    // SAFETY: there is room for a number.
+    // SAFETY: the pointer refers to a number.
     let code = unsafe { (functions.driver_get_version)(&raw mut driver.version) };
     driver.check("cuDriverGetVersion", code)?;
     Ok(driver)
 }
 
 impl CudaDriver {
-    /// The version of CUDA that it was made for, for instance 12080.
+    /// Returns the CUDA version that the driver supports, for example 12080.
     pub fn version(&self) -> i32 {
         self.version
     }
 
-    /// Its file.
+    /// Returns the file that the driver was loaded from.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The number of devices that this process sees.
+    /// Returns the number of devices that this process sees.
     ///
     /// # Errors
     /// `Backend`.
     pub fn device_count(&self) -> Result<usize> {
         let mut count = 0;
-        // SAFETY: there is room for a number.
+        // SAFETY: the pointer refers to a number.
         self.check("cuDeviceGetCount", unsafe {
             (self.functions.device_get_count)(&raw mut count)
         })?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The device whose context is current on the calling thread; `None` where there is none.
+    /// Returns the device whose context is current on the calling thread; `None` if no context is
+    /// current.
     pub fn current_device(&self) -> Option<usize> {
         let mut context: CudaHandle = 0;
-        // SAFETY: there is room for a handle.
+        // SAFETY: the pointer refers to a handle.
         let code = unsafe { (self.functions.ctx_get_current)(&raw mut context) };
         if code != SUCCESS || context == 0 {
             return None;
         }
         let mut device = 0;
-        // SAFETY: there is room for a number.
+        // SAFETY: the pointer refers to a number.
         let code = unsafe { (self.functions.ctx_get_device)(&raw mut device) };
         usize::try_from(device).ok().filter(|_| code == SUCCESS)
     }
 
-    /// What tells a device from all others.
+    /// Returns the unique identifier of a device.
     ///
     /// # Errors
-    /// `Unsupported` where the driver does not say, `Backend`.
+    /// `Unsupported` if the driver does not report it, `Backend`.
     pub fn uuid(&self, device: usize) -> Result<DeviceUuid> {
         let ordinal = self.ordinal(device)?;
         let CudaFunctions { device_get_uuid_v2, device_get_uuid, .. } = self.functions;
-        // The newer one tells parts of a device (MIG) apart.
+        // The newer function distinguishes the partitions of a device (MIG).
         let Some(get) = device_get_uuid_v2.or(device_get_uuid) else {
             let message = "the CUDA driver has no cuDeviceGetUuid: it is older than CUDA 9.2";
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let mut uuid = DeviceUuid::default();
-        // SAFETY: there is room for 16 bytes.
+        // SAFETY: the pointer refers to 16 bytes.
         self.check("cuDeviceGetUuid", unsafe { get(&raw mut uuid, ordinal) })?;
         Ok(uuid)
     }
 
-    /// What the driver calls a device.
+    /// Returns the driver's ordinal of a device.
     pub(super) fn ordinal(&self, device: usize) -> Result<c_int> {
         let count = self.device_count()?;
         let wanted = c_int::try_from(device).ok().filter(|_| device < count);
@@ -202,13 +202,13 @@ impl CudaDriver {
             return Err(Error::invalid(message));
         };
         let mut ordinal = 0;
-        // SAFETY: there is room for a number.
+        // SAFETY: the pointer refers to a number.
         let code = unsafe { (self.functions.device_get)(&raw mut ordinal, wanted) };
         self.check("cuDeviceGet", code)?;
         Ok(ordinal)
     }
 
-    /// An error of the driver, in its words.
+    /// Converts a result code to an error with the driver's error text.
     pub(super) fn check(&self, function: &str, code: CudaResultCode) -> Result<()> {
         if code == SUCCESS {
             return Ok(());
@@ -226,15 +226,15 @@ impl CudaDriver {
     }
 }
 
-/// One of the driver's texts about an error.
+/// Returns one of the driver's texts for an error code.
 fn error_text(
     function: unsafe extern "C" fn(CudaResultCode, *mut *const c_char) -> CudaResultCode,
     code: CudaResultCode,
 ) -> Option<String> {
     let mut text: *const c_char = std::ptr::null();
-    // SAFETY: there is room for a pointer.
+    // SAFETY: the pointer refers to a pointer.
     let outcome = unsafe { function(code, &raw mut text) };
     let text = NonNull::new(text.cast_mut()).filter(|_| outcome == SUCCESS)?;
-    // SAFETY: the driver's own terminated text, which stays.
+    // SAFETY: the driver's own static, NUL-terminated text.
     Some(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
 }

@@ -1,6 +1,6 @@
-//! Where a buffer lies, and memory of a device.
+//! Device memory: allocation, and a query for the device of an address.
 //!
-//! Freeing waits until the device has done all that it was given: an operation that hangs must be
+//! Freeing waits until the device has completed all submitted work. An operation that hangs must be
 //! aborted first.
 
 use super::context::CudaContext;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 const MEMORY_TYPE_ATTRIBUTE: c_int = 2;
 const DEVICE_ORDINAL_ATTRIBUTE: c_int = 9;
-/// The value of the first for memory of a device, managed memory included.
+/// The value of `MEMORY_TYPE_ATTRIBUTE` for device memory, including managed memory.
 const DEVICE_MEMORY_TYPE: c_uint = 2;
 
-/// The device that an address belongs to; `None` for host memory, pinned or not, and where no
-/// driver is in the process.
+/// Returns the device that an address belongs to; `None` for host memory, pinned or not, and if no
+/// driver is loaded in the process.
 ///
 /// # Errors
-/// `Backend` where the driver cannot say.
+/// `Backend` if the driver cannot determine it.
 pub fn device_of(address: usize) -> Result<Option<usize>> {
     driver::already_loaded().map_or(Ok(None), |driver| driver.device_of(address))
 }
@@ -28,11 +28,11 @@ impl CudaDriver {
     fn device_of(&self, address: usize) -> Result<Option<usize>> {
         let (mut kind, mut device): (c_uint, c_int) = (0, -1);
         let query = self.functions.pointer_attribute;
-        // SAFETY: any address may be asked about; there is room for a number.
+        // SAFETY: the function accepts any address; the pointer refers to a number.
         let code = unsafe {
             query((&raw mut kind).cast(), MEMORY_TYPE_ATTRIBUTE, address as DeviceAddress)
         };
-        // Memory that the driver does not know is the host's.
+        // Memory that is unknown to the driver is host memory.
         if code == INVALID_VALUE || code == 0 && kind != DEVICE_MEMORY_TYPE {
             return Ok(None);
         }
@@ -48,7 +48,7 @@ impl CudaDriver {
     }
 }
 
-/// Memory of a device.
+/// A memory allocation on a device.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<CudaContext>,
@@ -57,30 +57,30 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// So many bytes, which are arbitrary.
+    /// Allocates `len` bytes, whose content is undefined.
     ///
     /// # Errors
     /// `OutOfMemory`, `Backend`.
     pub fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self> {
         let _current = context.make_current()?;
         let (driver, mut address) = (context.driver(), 0);
-        // SAFETY: there is room for an address; the context is current.
+        // SAFETY: the pointer refers to an address; the context is current.
         let code = unsafe { (driver.functions.mem_alloc)(&raw mut address, len) };
         driver.check("cuMemAlloc", code)?;
         Ok(Self { context: Arc::clone(context), address, len })
     }
 
-    /// Where it begins.
+    /// Returns the start address.
     pub fn address(&self) -> DeviceAddress {
         self.address
     }
 
-    /// How long it is.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -91,7 +91,7 @@ impl Drop for DeviceMemory {
         let free = || {
             let _current = self.context.make_current()?;
             let driver = self.context.driver();
-            // SAFETY: memory of our own, freed once.
+            // SAFETY: this object owns the memory, and frees it once.
             let code = unsafe { (driver.functions.mem_free)(self.address) };
             driver.check("cuMemFree", code)
         };

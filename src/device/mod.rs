@@ -1,16 +1,16 @@
-//! GPUs: the CUDA driver, found at run time, and what is made of it for back ends that work with
+//! GPUs: the CUDA driver, which is loaded at run time, and wrappers for the back ends that use
 //! device memory.
 //!
-//! Nothing of CUDA is needed to build or to load the library. [`driver`] is the table of functions,
-//! [`context`] a device's primary context, [`stream`] streams, events and copies, [`memory`] where
-//! a buffer lies, and memory of devices, [`pinned`] host memory that devices copy from and to by
-//! themselves.
+//! Building and loading the library needs no part of CUDA. [`driver`] contains the function table,
+//! [`context`] the primary context of a device, and [`stream`] streams, events and copies.
+//! [`memory`] contains device memory and the query for the device of an address. [`pinned`]
+//! contains host memory that devices copy from and to directly.
 //!
-//! No function waits for a device: who waits asks an event again and again, within a deadline.
-//! Handles of the driver are words, which any thread may use while the right context is current on
-//! it.
+//! No function waits for a device; a caller that waits polls an event, within its deadline. Handles
+//! of the driver are words; any thread may use them while the right context is current on that
+//! thread.
 //!
-//! Must not know: collectives, back ends, deadlines.
+//! This module does not depend on collectives, back ends or deadlines.
 #![allow(unsafe_code, reason = "this layer is where the CUDA driver is called")]
 
 pub mod context;

@@ -1,7 +1,7 @@
-//! Pinned host memory: the device copies from it and to it by itself, while the processor does
-//! something else.
+//! Pinned host memory: the device copies from and to it by DMA, while the processor does other
+//! work.
 //!
-//! Freeing may wait until the device has done all that it was given, as with memory of the device.
+//! Freeing may wait until the device has completed all submitted work, as for device memory.
 
 use super::context::CudaContext;
 use super::stream::log_failure;
@@ -11,7 +11,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Pinned memory. It is freed only by [`PinnedMemory::free`], so that views of it never dangle.
+/// A pinned memory allocation. Only [`PinnedMemory::free`] frees it, so that its views never
+/// dangle.
 #[derive(Debug)]
 pub struct PinnedMemory {
     context: Arc<CudaContext>,
@@ -19,14 +20,14 @@ pub struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// So many bytes, which are arbitrary.
+    /// Allocates `len` bytes, whose content is undefined.
     ///
     /// # Errors
     /// `OutOfMemory`, `Backend`.
     pub fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self> {
         let _current = context.make_current()?;
         let (driver, mut start): (_, *mut c_void) = (context.driver(), std::ptr::null_mut());
-        // SAFETY: there is room for an address; the context is current.
+        // SAFETY: the pointer refers to an address; the context is current.
         let code = unsafe { (driver.functions.mem_host_alloc)(&raw mut start, len, 0) };
         driver
             .check("cuMemHostAlloc", code)
@@ -35,27 +36,28 @@ impl PinnedMemory {
             let message = format!("cuMemHostAlloc gave no address for {len} bytes");
             return Err(Error::new(ErrorKind::Backend, message));
         };
-        // SAFETY: fresh memory of this length, which stays until `free`, whose caller promises that
-        // no view is used then.
+        // SAFETY: new memory of this length, which stays valid until `free`, whose caller promises
+        // that no view is used then.
         let memory = unsafe { Dst::new(start.as_ptr(), len) };
         Ok(Self { context: Arc::clone(context), memory })
     }
 
-    /// All of it.
+    /// Returns a view of the whole memory.
     pub fn view(&self) -> Dst<'static> {
         self.memory
     }
 
-    /// Gives it back.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// Nobody, the device included, may use a view of it any more.
+    /// No code, and no device, may use a view of the memory any more.
     pub unsafe fn free(self) {
         let free = || {
             let _current = self.context.make_current()?;
             let driver = self.context.driver();
             let start = self.memory.as_mut_ptr().cast();
-            // SAFETY: memory of our own, which is not used after this: `self` is gone.
+            // SAFETY: this object owns the memory, and no code uses it after this: `free` consumes
+            // `self`.
             let code = unsafe { (driver.functions.mem_free_host)(start) };
             driver.check("cuMemFreeHost", code)
         };

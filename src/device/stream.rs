@@ -1,4 +1,4 @@
-//! Streams of our own, with copies in them, and events, by which is seen how far a stream has come.
+//! Streams of the library with their copies, and events, which report the progress of a stream.
 
 use super::context::CudaContext;
 use super::driver::{CudaHandle, DeviceAddress, NOT_READY};
@@ -9,29 +9,29 @@ use crate::base::log::LogLevel;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// It does not wait for what is on the default stream, nor that for it.
+/// The stream does not synchronise with the default stream.
 const NON_BLOCKING: c_uint = 1;
-/// The event does not take the time, which makes it cheaper.
+/// The event records no time, which makes it cheaper.
 const DISABLE_TIMING: c_uint = 2;
 
 /// The default stream of a context.
 pub const DEFAULT_STREAM: CudaHandle = 0;
 
-/// A stream.
+/// A stream of the library.
 #[derive(Debug)]
 pub struct CudaStream {
     context: Arc<CudaContext>,
     handle: CudaHandle,
 }
 
-/// A mark in a stream.
+/// A CUDA event: a position in a stream.
 #[derive(Debug)]
 pub struct CudaEvent {
     context: Arc<CudaContext>,
     handle: CudaHandle,
 }
 
-/// What cannot be told any more where a thing ends: only the log hears of it.
+/// Logs an error that a destructor cannot return.
 pub(super) fn log_failure(outcome: Result<()>) {
     if let Err(error) = outcome {
         crate::log!(LogLevel::Warn, "{error}");
@@ -39,7 +39,7 @@ pub(super) fn log_failure(outcome: Result<()>) {
 }
 
 impl CudaStream {
-    /// A new one, which the device prefers to others or not.
+    /// Creates a stream, with the highest priority of the device or with the default priority.
     ///
     /// # Errors
     /// `Backend`, `OutOfMemory`.
@@ -47,30 +47,29 @@ impl CudaStream {
         let _current = context.make_current()?;
         let driver = context.driver();
         let (mut least, mut greatest): (c_int, c_int) = (0, 0);
-        // SAFETY: there is room for two numbers; the context is current.
+        // SAFETY: the pointers refer to two numbers; the context is current.
         let code = unsafe { (driver.functions.priority_range)(&raw mut least, &raw mut greatest) };
         driver.check("cuCtxGetStreamPriorityRange", code)?;
-        // 0 is what streams have that name none; where the device knows no priorities it is the
-        // only one.
+        // 0 is the default priority. If the device does not support priorities, it is the only one.
         let priority = if high_priority { greatest } else { 0 };
         let mut handle = 0;
-        // SAFETY: there is room for a handle; the context is current.
+        // SAFETY: the pointer refers to a handle; the context is current.
         let code =
             unsafe { (driver.functions.stream_create)(&raw mut handle, NON_BLOCKING, priority) };
         driver.check("cuStreamCreateWithPriority", code)?;
         Ok(Self { context: Arc::clone(context), handle })
     }
 
-    /// What the driver calls it.
+    /// Returns the driver's handle of the stream.
     pub fn handle(&self) -> CudaHandle {
         self.handle
     }
 
-    /// Leaves a copy from the device's memory to pinned memory to the device.
+    /// Enqueues a copy from device memory to pinned memory.
     ///
     /// # Safety
-    /// Both must stay as long as they are until the stream has come past, as an event behind it
-    /// tells, and nobody else may write them before.
+    /// Both buffers must stay valid until the stream has passed the copy, which an event after it
+    /// reports. No other code may write to them before that.
     ///
     /// # Errors
     /// `Backend`.
@@ -78,15 +77,16 @@ impl CudaStream {
         let _current = self.context.make_current()?;
         let driver = self.context.driver();
         let (to, from) = (into.as_mut_ptr().cast(), from.as_ptr().addr() as DeviceAddress);
-        // SAFETY: two buffers of this length, which the caller promises stay; the stream is ours.
+        // SAFETY: two buffers of this length, which the caller promises stay valid; the stream is
+        // owned by this object.
         let code = unsafe { (driver.functions.copy_to_host)(to, from, into.len(), self.handle) };
         driver.check("cuMemcpyDtoHAsync", code)
     }
 
-    /// Leaves a copy from pinned memory to the device's memory to the device.
+    /// Enqueues a copy from pinned memory to device memory.
     ///
     /// # Safety
-    /// As [`CudaStream::copy_to_host`].
+    /// As for [`CudaStream::copy_to_host`].
     ///
     /// # Errors
     /// `Backend`.
@@ -105,8 +105,8 @@ impl Drop for CudaStream {
         let destroy = || {
             let _current = self.context.make_current()?;
             let driver = self.context.driver();
-            // SAFETY: a stream of our own, which nobody uses any more. What is in it is still
-            // carried out.
+            // SAFETY: this object owns the stream, and no code uses it any more. The driver still
+            // completes the work in it.
             let code = unsafe { (driver.functions.stream_destroy)(self.handle) };
             driver.check("cuStreamDestroy", code)
         };
@@ -114,10 +114,10 @@ impl Drop for CudaStream {
     }
 }
 
-/// Leaves zeros for memory of the device to the device, in the order of a stream.
+/// Enqueues a fill of device memory with zeros into a stream.
 ///
 /// # Safety
-/// The memory is the device's and stays until the stream has passed this.
+/// The memory belongs to the device and stays valid until the stream has passed the fill.
 ///
 /// # Errors
 /// `Backend`.
@@ -125,15 +125,15 @@ pub unsafe fn fill_zero(context: &CudaContext, stream: CudaHandle, into: Dst<'_>
     let _current = context.make_current()?;
     let driver = context.driver();
     let address = into.as_mut_ptr().addr() as DeviceAddress;
-    // SAFETY: memory of this length, which the caller promises stays.
+    // SAFETY: memory of this length, which the caller promises stays valid.
     let code = unsafe { (driver.functions.fill)(address, 0, into.len(), stream) };
     driver.check("cuMemsetD8Async", code)
 }
 
-/// Leaves a copy between two places in the device's memory to the device, in the order of a stream.
+/// Enqueues a copy between two buffers of device memory into a stream.
 ///
 /// # Safety
-/// As [`fill_zero`], for both; the two have one length and nothing in common.
+/// As for [`fill_zero`], for both buffers. They have the same length and do not overlap.
 ///
 /// # Errors
 /// `Backend`.
@@ -147,27 +147,27 @@ pub unsafe fn copy_on_device(
     let driver = context.driver();
     let (from, len) = (from.as_ptr().addr() as DeviceAddress, into.len());
     let into = into.as_mut_ptr().addr() as DeviceAddress;
-    // SAFETY: two places of this length, which the caller promises stay.
+    // SAFETY: two buffers of this length, which the caller promises stay valid.
     let code = unsafe { (driver.functions.copy_on_device)(into, from, len, stream) };
     driver.check("cuMemcpyDtoDAsync", code)
 }
 
-/// Whether a stream of the caller's records a graph instead of doing what it is given. The context
-/// must be current.
+/// Returns true if a stream of the caller captures its work into a graph instead of executing it.
+/// The context must be current.
 ///
 /// # Errors
-/// `Backend`, also for what is no stream.
+/// `Backend`, also if the handle is not a stream.
 pub fn is_capturing(context: &CudaContext, stream: CudaHandle) -> Result<bool> {
     let driver = context.driver();
     let Some(function) = driver.functions.stream_is_capturing else { return Ok(false) };
     let mut status: c_int = 0;
-    // SAFETY: the caller lends the stream; there is room for a number.
+    // SAFETY: the caller lends the stream; the pointer refers to a number.
     driver.check("cuStreamIsCapturing", unsafe { function(stream, &raw mut status) })?;
     Ok(status != 0)
 }
 
 impl CudaEvent {
-    /// A new one, which has not been recorded.
+    /// Creates an event that is not recorded.
     ///
     /// # Errors
     /// `Backend`, `OutOfMemory`.
@@ -175,25 +175,26 @@ impl CudaEvent {
         let _current = context.make_current()?;
         let driver = context.driver();
         let mut handle = 0;
-        // SAFETY: there is room for a handle; the context is current.
+        // SAFETY: the pointer refers to a handle; the context is current.
         let code = unsafe { (driver.functions.event_create)(&raw mut handle, DISABLE_TIMING) };
         driver.check("cuEventCreate", code)?;
         Ok(Self { context: Arc::clone(context), handle })
     }
 
-    /// Marks what is in a stream by now.
+    /// Records the work that a stream contains now.
     ///
     /// # Errors
     /// `Backend`.
     pub fn record(&self, stream: CudaHandle) -> Result<()> {
         let _current = self.context.make_current()?;
         let driver = self.context.driver();
-        // SAFETY: our event, and a stream of ours or one that the caller lends.
+        // SAFETY: an event of this object, and a stream of the library or one that the caller
+        // lends.
         let code = unsafe { (driver.functions.event_record)(self.handle, stream) };
         driver.check("cuEventRecord", code)
     }
 
-    /// Has a stream wait for the mark, without anybody waiting here.
+    /// Makes a stream wait for the event; the calling thread does not wait.
     ///
     /// # Errors
     /// `Backend`.
@@ -205,14 +206,14 @@ impl CudaEvent {
         driver.check("cuStreamWaitEvent", code)
     }
 
-    /// Whether the device has come to the mark.
+    /// Returns true if the device has completed the recorded work.
     ///
     /// # Errors
-    /// `Backend`, also for what went wrong on the device before it.
+    /// `Backend`, also for a failure on the device before the event.
     pub fn is_over(&self) -> Result<bool> {
         let _current = self.context.make_current()?;
         let driver = self.context.driver();
-        // SAFETY: our event.
+        // SAFETY: an event of this object.
         match unsafe { (driver.functions.event_query)(self.handle) } {
             NOT_READY => Ok(false),
             code => driver.check("cuEventQuery", code).map(|()| true),
@@ -231,7 +232,7 @@ impl Drop for CudaEvent {
         let destroy = || {
             let _current = self.context.make_current()?;
             let driver = self.context.driver();
-            // SAFETY: our event; the driver keeps what is still needed of it.
+            // SAFETY: an event of this object; the driver keeps the parts that it still needs.
             let code = unsafe { (driver.functions.event_destroy)(self.handle) };
             driver.check("cuEventDestroy", code)
         };
