@@ -1,4 +1,4 @@
-//! Child processes and process groups: ending and reaping them, and forking.
+//! Child processes and process groups: forking, signalling and reaping.
 
 use crate::base::error::{Error, Result};
 use std::ffi::CString;
@@ -8,30 +8,30 @@ use std::os::fd::RawFd;
 /// How a child ended, in the kernel's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildExit {
-    /// It returned or called exit with this status.
+    /// The child returned from `main` or called `exit` with this status.
     Code(i32),
-    /// This signal ended it; `is_core_dumped` tells whether it left a core dump.
+    /// A signal ended the child.
     Signal {
-        /// The signal's number.
+        /// The number of the signal.
         number: i32,
-        /// True where a core was dumped.
+        /// True if a core was dumped.
         is_core_dumped: bool,
     },
 }
 
-/// How the child `pid` ended, if it has. It stays a zombie, so that its number and its process
-/// group cannot become somebody else's.
+/// Returns how the child `pid` ended, if it has. The child stays a zombie, so that its process ID
+/// and its process group ID cannot be reused.
 ///
 /// # Errors
-/// `System` where `pid` is not an unreaped child.
+/// `System` if `pid` is not an unreaped child.
 pub fn peek(pid: i32) -> Result<Option<ChildExit>> {
     wait_child(pid, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
 }
 
-/// Reaps the child `pid` if it has ended, and says how. Does not wait.
+/// Reaps the child `pid` if it has ended, and returns how it ended. Does not wait.
 ///
 /// # Errors
-/// `System` where `pid` is not an unreaped child.
+/// `System` if `pid` is not an unreaped child.
 pub fn reap(pid: i32) -> Result<Option<ChildExit>> {
     wait_child(pid, libc::WEXITED | libc::WNOHANG)
 }
@@ -41,7 +41,7 @@ fn wait_child(pid: i32, options: i32) -> Result<Option<ChildExit>> {
     loop {
         // SAFETY: all fields are integers and pointers, for which zero is a value.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: writes the structure, which lives on this stack.
+        // SAFETY: the call writes the structure, which is on this stack.
         if unsafe { libc::waitid(libc::P_PID, id, &raw mut info, options) } == 0 {
             return Ok(decode(&info));
         }
@@ -52,9 +52,9 @@ fn wait_child(pid: i32, options: i32) -> Result<Option<ChildExit>> {
     }
 }
 
-/// With WNOHANG, a child that still runs leaves the structure zero.
+/// Decodes the result of `waitid`. With WNOHANG, a child that still runs leaves the structure zero.
 fn decode(info: &libc::siginfo_t) -> Option<ChildExit> {
-    // SAFETY: waitid filled the structure in for SIGCHLD, or left it zero.
+    // SAFETY: `waitid` filled the structure in for SIGCHLD, or left it zero.
     if unsafe { info.si_pid() } == 0 {
         return None;
     }
@@ -69,34 +69,34 @@ fn decode(info: &libc::siginfo_t) -> Option<ChildExit> {
 /// Sends `signal` to a child that has not been reaped.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn signal_child(pid: i32, signal: i32) -> io::Result<()> {
     if pid <= 1 {
-        // Those numbers would mean groups, everybody, and init.
+        // These numbers would mean process groups, all processes, and init.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: touches no memory.
+    // SAFETY: the call touches no memory.
     if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sends `signal` to every process of a group. Async-signal-safe.
 ///
 /// # Errors
-/// The reason as the system gives it, for instance that the group has no process.
+/// The error of the system, for example if the group has no process.
 pub fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     if group <= 1 {
-        // 0, -1 and 1 would mean our own group, everybody, and init's.
+        // 0, -1 and 1 would mean this process's group, all processes, and the group of init.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: touches no memory.
+    // SAFETY: the call touches no memory.
     if unsafe { libc::kill(-group, signal) } == 0 {
         return Ok(());
     }
     Err(io::Error::last_os_error())
 }
 
-/// The process groups of this host that have at least one process that is not a zombie, sorted.
-/// Only processes that this one may see are counted.
+/// Returns the process groups of this host that have at least one process that is not a zombie,
+/// sorted. Only processes that are visible to this process count.
 pub fn live_process_groups() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut groups: Vec<i32> = entries
@@ -111,8 +111,9 @@ pub fn live_process_groups() -> Vec<i32> {
     groups
 }
 
-/// The group in one line of /proc/PID/stat, unless the process is dead. The name, in parentheses,
-/// may contain anything; after it come state, parent and group.
+/// Returns the process group in a line of /proc/PID/stat, unless the process is dead. The program
+/// name, in parentheses, may contain any characters; after it come the state, the parent and the
+/// group.
 fn live_group_of(stat: &str) -> Option<i32> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -120,17 +121,17 @@ fn live_group_of(stat: &str) -> Option<i32> {
     (!matches!(state, "Z" | "X")).then_some(group)
 }
 
-/// Makes the kernel kill the calling process when the thread that started it ends; fails if that
-/// has happened already. Async-signal-safe, for use between fork and exec.
+/// Makes the kernel kill the calling process when the thread that started it ends. Fails if that
+/// thread has already ended. Async-signal-safe, for use between fork and exec.
 ///
 /// # Errors
-/// The reason as the system gives it; `NotFound`-like where `parent` is no longer the parent.
+/// The error of the system; `ESRCH` if `parent` is no longer the parent.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
-    // SAFETY: takes integers and touches no memory.
+    // SAFETY: the call takes integers and touches no memory.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: cannot fail and touches no memory.
+    // SAFETY: the call cannot fail and touches no memory.
     let now = unsafe { libc::getppid() };
     if u32::try_from(now) == Ok(parent) {
         return Ok(());
@@ -138,11 +139,10 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// Lets the calling process keep a descriptor, under its number, in the program that it executes
-/// next. Async-signal-safe.
+/// Lets the next executed program inherit a descriptor under its number. Async-signal-safe.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn keep_across_exec(fd: RawFd) -> io::Result<()> {
     // SAFETY: F_SETFD takes an integer and touches no memory.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
@@ -151,17 +151,17 @@ pub fn keep_across_exec(fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Forks. The child runs `body(fd)` and ends with what it returns; nothing of the parent's runs in
-/// it, neither destructors nor exit handlers.
+/// Forks. The child runs `body(fd)` and exits with its result. No other code of the parent runs in
+/// the child, neither destructors nor exit handlers.
 ///
 /// # Errors
 /// `System`.
 ///
 /// # Safety
-/// Where this process has several threads, `body` may only call what is async-signal-safe: another
-/// thread may hold any lock, the allocator's included, at the moment of the fork.
+/// If this process has several threads, `body` may only call async-signal-safe functions: another
+/// thread may hold any lock, including the allocator's, at the time of the fork.
 pub unsafe fn fork_into(body: extern "C" fn(RawFd) -> i32, fd: RawFd) -> Result<i32> {
-    // SAFETY: the caller vouches for what the child does.
+    // SAFETY: the caller guarantees that `body` is safe in the child.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(Error::system("fork", &io::Error::last_os_error()));
@@ -174,16 +174,16 @@ pub unsafe fn fork_into(body: extern "C" fn(RawFd) -> i32, fd: RawFd) -> Result<
     Ok(pid)
 }
 
-/// Forks. The child runs `body` and ends with what it returns, as [`fork_into`] says; `body` may do
-/// whatever a process may.
+/// Forks. The child runs `body` and exits with its result, as for [`fork_into`]. `body` has no
+/// restrictions.
 ///
 /// # Errors
 /// `System`.
 ///
 /// # Safety
-/// This process has one thread.
+/// This process must have only one thread.
 pub unsafe fn fork_with(body: impl FnOnce() -> i32) -> Result<i32> {
-    // SAFETY: with one thread nobody holds a lock, so that the child is a process like any other.
+    // SAFETY: with one thread, no other thread holds a lock, so the child is an ordinary process.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(Error::system("fork", &io::Error::last_os_error()));
@@ -196,27 +196,28 @@ pub unsafe fn fork_with(body: impl FnOnce() -> i32) -> Result<i32> {
     Ok(pid)
 }
 
-/// Writes out what C's streams hold back, so that a fork does not inherit it and `_exit` does not
+/// Flushes the C streams, so that a fork does not inherit their buffered data and `_exit` does not
 /// lose it.
 pub fn flush_streams() {
-    // SAFETY: NULL stands for all streams; each is locked while it is written.
+    // SAFETY: NULL means all streams; each stream is locked while it is written.
     unsafe { libc::fflush(std::ptr::null_mut()) };
 }
 
-/// Sets a variable of this process's environment, or takes it away.
+/// Sets or removes an environment variable of this process.
 ///
 /// # Errors
-/// `OutOfMemory`, and `InvalidArgument` where a name or value cannot be one.
+/// `OutOfMemory`; `InvalidArgument` if the name or the value is invalid.
 ///
 /// # Safety
-/// This process has one thread: others might be reading the environment.
+/// This process must have only one thread: other threads could read the environment at the same
+/// time.
 pub unsafe fn set_variable(name: &str, value: Option<&str>) -> Result<()> {
     let text = |text: &str| {
         CString::new(text).map_err(|_| Error::invalid(format!("\"{name}\" with a zero byte")))
     };
     let (key, value) = (text(name)?, value.map(text).transpose()?);
     let status = match &value {
-        // SAFETY: both are C strings, which the call copies; nobody else looks.
+        // SAFETY: both are C strings, which the call copies; no other thread reads the environment.
         Some(value) => unsafe { libc::setenv(key.as_ptr(), value.as_ptr(), 1) },
         // SAFETY: as above.
         None => unsafe { libc::unsetenv(key.as_ptr()) },
@@ -227,23 +228,24 @@ pub unsafe fn set_variable(name: &str, value: Option<&str>) -> Result<()> {
     Err(Error::system(format_args!("setting {name}"), &io::Error::last_os_error()))
 }
 
-/// Turns the calling process into one that only its owner can reach: a session of its own, every
-/// signal blocked, and every descriptor closed but `keep`, which becomes descriptor 0.
-/// Async-signal-safe.
+/// Isolates the calling process: creates a session, blocks every signal, and closes every
+/// descriptor except `keep`, which becomes descriptor 0. Async-signal-safe.
 pub fn detach(keep: RawFd) {
     // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: fills the set that it is given.
+    // SAFETY: the call fills the set.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: reads the set; a null third argument asks for nothing back.
+    // SAFETY: the call reads the set; a null third argument means that no old mask is returned.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
-    // SAFETY: touches no memory; fails only in a group leader, which a forked child is not.
+    // SAFETY: the call touches no memory; it fails only in a group leader, which a forked child is
+    // not.
     unsafe { libc::setsid() };
     // SAFETY: the caller gives up every descriptor of the process.
     unsafe { libc::dup2(keep, 0) };
     // SAFETY: as above.
     if unsafe { libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32) } != 0 {
-        // Linux before 5.9. Descriptors are handed out from below, so few lie higher.
+        // Linux before 5.9. The system allocates the lowest free descriptors, so descriptors above
+        // this limit are rare.
         for fd in 1..4096 {
             // SAFETY: as above.
             unsafe { libc::close(fd) };
@@ -251,27 +253,29 @@ pub fn detach(keep: RawFd) {
     }
 }
 
-/// Names the calling process in `ps` and `top`; at most 15 bytes count. Async-signal-safe.
+/// Sets the name of the calling process in `ps` and `top`; the system keeps 15 bytes.
+/// Async-signal-safe.
 pub fn set_name(name: &std::ffi::CStr) {
-    // SAFETY: reads the string up to its end; a name only decorates, so failure does not matter.
+    // SAFETY: the call reads the string up to its end. The name is only informative, so a failure
+    // is ignored.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// One message from a pipe, or `None` at its end. Waits. Async-signal-safe.
+/// Reads one message from a pipe, or returns `None` at its end. Blocks. Async-signal-safe.
 pub fn read_message(fd: RawFd) -> Option<i32> {
     let mut bytes = [0u8; 4];
-    // SAFETY: writes at most the four bytes of the array.
+    // SAFETY: the call writes at most the four bytes of the array.
     let got = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
     (usize::try_from(got) == Ok(bytes.len())).then(|| i32::from_le_bytes(bytes))
 }
 
-/// Writes one message into a pipe, whole or not at all. Async-signal-safe.
+/// Writes one message into a pipe, atomically. Async-signal-safe.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn write_message(fd: RawFd, message: i32) -> io::Result<()> {
     let bytes = message.to_le_bytes();
-    // SAFETY: reads the four bytes of the array.
+    // SAFETY: the call reads the four bytes of the array.
     let put = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     if put < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn own_group_is_live_and_special_groups_are_refused() {
-        // SAFETY: cannot fail and touches no memory.
+        // SAFETY: the call cannot fail and touches no memory.
         let own = unsafe { libc::getpgrp() };
         assert!(live_process_groups().contains(&own));
         for group in [-5, -1, 0, 1] {

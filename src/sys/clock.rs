@@ -1,32 +1,33 @@
-//! The clocks of the kernel, as numbers that processes can compare, and which processes can.
+//! The kernel's clocks as numbers that processes can compare, and an identifier of the processes
+//! that share them.
 
 use crate::base::processor::{has_invariant_tsc, read_tsc};
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// How often the clocks are read to find a moment in which they are read close together.
+/// How often the clocks are read, to find a sample without an interruption.
 const SNAPSHOT_TRIES: u32 = 8;
 
 /// One moment on several clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockSnapshot {
-    /// On the standard library's clock.
+    /// The time on the standard library's clock.
     pub instant: Instant,
-    /// On the kernel's monotonic clock, in nanoseconds.
+    /// The time on the kernel's monotonic clock, in nanoseconds.
     pub monotonic_ns: u64,
-    /// Since 1970, in nanoseconds, by the host's idea of that.
+    /// The wall-clock time of the host since 1970, in nanoseconds.
     pub wall_ns: u64,
 }
 
-/// Now.
+/// Returns the current time on all clocks.
 pub fn snapshot() -> ClockSnapshot {
     let read = || {
         let before = Instant::now();
         let (monotonic_ns, wall_ns) = (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_REALTIME));
         (before.elapsed(), ClockSnapshot { instant: before, monotonic_ns, wall_ns })
     };
-    // The one in which this thread was not interrupted.
+    // The shortest sample is the one in which this thread was not interrupted.
     let mut best = read();
     for _ in 1..SNAPSHOT_TRIES {
         let next = read();
@@ -37,21 +38,22 @@ pub fn snapshot() -> ClockSnapshot {
     best.1
 }
 
-/// How many ticks after it was read this clock is told by ticks, and of how many of them their pace
-/// is.
+/// For how many TSC ticks after a clock read the time is extrapolated, and from how many ticks the
+/// tick rate is computed.
 const EXTRAPOLATION_TICKS: u64 = 1 << 20;
 const CALIBRATION_TICKS: std::ops::RangeInclusive<u64> = 1 << 18..=1 << 36;
-/// A look at the clock that took more ticks than this was interrupted.
+/// A clock read that took more ticks than this was interrupted.
 const UNINTERRUPTED_TICKS: u64 = 1 << 10;
-/// Of a pace, in nanoseconds a tick, as a whole number.
+/// The number of fraction bits in `ns_per_tick`, which is a fixed-point number of nanoseconds per
+/// tick.
 const RATE_FRACTION_BITS: u32 = 32;
 
-/// When a thread has read the clock last.
+/// The last clock read of a thread.
 #[derive(Clone, Copy, Debug)]
 struct ClockSample {
     ticks: u64,
     ns: u64,
-    /// 0 where it is not known.
+    /// 0 if the rate is unknown.
     ns_per_tick: u64,
 }
 
@@ -59,9 +61,9 @@ thread_local! {
     static LAST_SAMPLE: Cell<ClockSample> = const { Cell::new(ClockSample { ticks: 0, ns: 0, ns_per_tick: 0 }) };
 }
 
-/// Now, on the kernel's monotonic clock alone, in nanoseconds, give or take a few dozen of them:
-/// less than a millisecond after a thread has read the clock it is told what has passed by the
-/// processor's ticks, which costs half of that.
+/// Returns the time on the kernel's monotonic clock in nanoseconds, with an error of a few dozen
+/// nanoseconds. For less than a millisecond after a thread has read the clock, the time is
+/// extrapolated from the TSC, which costs half as much as a read.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     let seen = LAST_SAMPLE.try_with(Cell::get).ok();
@@ -72,7 +74,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 impl ClockSample {
-    /// What the clock says so many ticks later; `None` where it has to be read.
+    /// Returns the time at this tick count; `None` if the clock must be read.
     #[inline]
     fn extrapolate(self, ticks: u64) -> Option<u64> {
         let elapsed_ticks = ticks.wrapping_sub(self.ticks);
@@ -80,8 +82,8 @@ impl ClockSample {
             .then(|| self.ns + ((elapsed_ticks * self.ns_per_tick) >> RATE_FRACTION_BITS))
     }
 
-    /// The same after the clock was read, at these ticks, and said `ns`. Of a short time nobody
-    /// knows the pace yet, nor after one in which it went backwards.
+    /// Returns the sample after a clock read at these ticks returned `ns`. The rate is unknown
+    /// after too short an interval, and after an interval in which the ticks went backwards.
     fn updated(self, ticks: u64, ns: u64) -> Self {
         let (elapsed_ticks, elapsed_ns) =
             (ticks.wrapping_sub(self.ticks), ns.saturating_sub(self.ns));
@@ -93,21 +95,21 @@ impl ClockSample {
         }
         let ns_per_tick =
             (u128::from(elapsed_ns) << RATE_FRACTION_BITS) / u128::from(elapsed_ticks);
-        // No processor ticks but once in eight nanoseconds.
+        // No processor has less than one tick in eight nanoseconds.
         let ns_per_tick =
             u64::try_from(ns_per_tick).ok().filter(|pace| pace >> (RATE_FRACTION_BITS + 3) == 0);
         Self { ticks, ns, ns_per_tick: ns_per_tick.unwrap_or(0) }
     }
 }
 
-/// Reads the clock, and remembers it.
+/// Reads the clock, and stores the sample.
 #[cold]
 fn read_and_store() -> u64 {
     static ARE_STEADY: LazyLock<bool> = LazyLock::new(has_invariant_tsc);
     let before = read_tsc();
     let ns = read(libc::CLOCK_MONOTONIC);
     if *ARE_STEADY && read_tsc().wrapping_sub(before) < UNINTERRUPTED_TICKS {
-        // A thread that ends reads it each time.
+        // A thread that is ending cannot store the sample, and reads the clock each time.
         let _stored = LAST_SAMPLE.try_with(|place| place.set(place.get().updated(before, ns)));
     }
     ns
@@ -115,7 +117,7 @@ fn read_and_store() -> u64 {
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` takes the result.
+    // SAFETY: `time` receives the result.
     let status = unsafe { libc::clock_gettime(clock, &raw mut time) };
     if status != 0 {
         return 0;
@@ -125,12 +127,12 @@ fn read(clock: libc::clockid_t) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// What two processes must have in common for a number of the monotonic clock to mean the same
-/// moment to both: the boot id of the kernel and the name space of its clocks. Empty where the
-/// system does not tell.
+/// Returns an identifier that is equal for two processes if a number of the monotonic clock means
+/// the same moment to both: the boot ID of the kernel and the time namespace. Empty if the system
+/// does not report it.
 pub fn domain() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    // Old kernels have one for all.
+    // An older kernel has a single time namespace.
     let space = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
     boot.map(|boot| format!("{}/{}", boot.trim(), space.to_string_lossy())).unwrap_or_default()
 }
@@ -147,7 +149,7 @@ mod tests {
         assert!(second.monotonic_ns >= first.monotonic_ns);
         let apart = second.instant.duration_since(first.instant);
         let by_number = Duration::from_nanos(second.monotonic_ns - first.monotonic_ns);
-        // Read one after the other, perhaps with an interruption between.
+        // The clocks are read one after the other, perhaps with an interruption between the reads.
         assert!(apart.abs_diff(by_number) < Duration::from_secs(5));
         assert!(first.wall_ns > 1_600_000_000_000_000_000);
         assert_eq!(domain(), domain());
@@ -160,16 +162,16 @@ mod tests {
         assert_eq!(unread.extrapolate(5), None);
         let first = unread.updated(1_000_000, 5_000_000);
         assert_eq!(first.extrapolate(1_000_001), None);
-        // Too soon to know, so that the older one stays.
+        // The interval is too short for a rate, so the older sample stays.
         assert_eq!(first.updated(1_001_000, 5_000_400).ns, 5_000_000);
-        // Two ticks and a half a nanosecond.
+        // The rate is 2.5 ticks per nanosecond.
         let second = first.updated(6_000_000, 7_000_000);
         assert_eq!(second.extrapolate(6_000_000), Some(7_000_000));
         assert!(second.extrapolate(6_500_000).unwrap().abs_diff(7_200_000) <= 1);
-        // Later, or on a core whose counter is behind, nobody trusts them.
+        // After more ticks, or on a core whose counter is behind, the sample is not used.
         assert_eq!(second.extrapolate(6_000_000 + EXTRAPOLATION_TICKS), None);
         assert_eq!(second.extrapolate(5_999_999), None);
-        // Time that stands still, or jumps, gives no pace.
+        // Time that stands still or jumps gives no rate.
         assert_eq!(second.updated(7_000_000, 7_000_000).extrapolate(7_000_001), None);
         assert_eq!(second.updated(7_000_000, 70_000_000_000).extrapolate(7_000_001), None);
     }
@@ -182,7 +184,7 @@ mod tests {
             let before = read(libc::CLOCK_MONOTONIC);
             let extrapolated = monotonic_ns();
             let after = read(libc::CLOCK_MONOTONIC);
-            // How far outside of what the kernel says.
+            // The distance from the interval between the two kernel reads.
             most = most
                 .max(before.saturating_sub(extrapolated))
                 .max(extrapolated.saturating_sub(after));

@@ -1,58 +1,60 @@
-//! Reading and writing the memory of another process, where the kernel permits that.
+//! Cross-memory attach (CMA): reads and writes the memory of another process, if the kernel permits
+//! it.
 
 use crate::base::buffer::{Dst, Src};
 use std::io;
 
-/// Copies `into.len()` bytes from `address` in the memory of a process; of this one too. How many
-/// bytes that was: fewer where the rest is not mapped there.
+/// Copies `into.len()` bytes from `address` in the memory of a process, which may be this process.
+/// Returns the number of copied bytes; it is smaller if the rest is not mapped in that process.
 ///
-/// What the bytes mean, and whether they are still what they were, is for the caller to know: the
-/// other process may write, unmap or reuse them at any moment.
+/// The caller must know the meaning of the bytes and whether they are still valid: the other
+/// process may write, unmap or reuse them at any moment.
 ///
 /// # Errors
-/// Where the process is gone, may not be read, or has nothing at that address.
+/// If the process is gone, may not be read, or has no memory at that address.
 pub fn read(pid: u32, address: u64, into: Dst<'_>) -> io::Result<usize> {
     read_pieces(pid, [(address, into)])
 }
 
-/// The same of several pieces, one after the other, by one call: how many bytes of all of them.
+/// Copies several pieces, one after the other, in one system call. Returns the total number of
+/// copied bytes.
 ///
 /// # Errors
-/// As [`read`], of the first piece.
+/// As for [`read`], for the first piece.
 pub fn read_pieces<const N: usize>(pid: u32, pieces: [(u64, Dst<'_>); N]) -> io::Result<usize> {
     let parts = pieces.map(|(address, into)| (address, into.as_mut_ptr(), into.len()));
     let CmaVectors { pid, local, remote } = CmaVectors::new(pid, parts)?;
     let count = N as libc::c_ulong;
-    // SAFETY: the kernel writes at most as many bytes through each local vector as its view has,
-    // which allows it; the remote ones it only reads, with checks of its own.
+    // SAFETY: the kernel writes to each local vector at most as many bytes as its view has, and the
+    // view permits that. It only reads the remote vectors, with its own checks.
     let got =
         unsafe { libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies each piece to its address in the memory of a process, one after the other, by one call;
-/// of this one too. How many bytes of all of them: fewer where there is no memory for the rest, or
-/// none that may be written.
+/// Copies each piece to its address in the memory of a process, one after the other, in one system
+/// call. The process may be this process. Returns the total number of copied bytes; it is smaller
+/// if the rest is not mapped or not writable in that process.
 ///
-/// That the other process awaits that, and does nothing else with the memory meanwhile, is for the
-/// caller to know.
+/// The caller must know that the other process expects the write, and does not use the memory at
+/// the same time.
 ///
 /// # Errors
-/// Where the process is gone, or its memory may not be written, or has nothing at the first
+/// If the process is gone, if its memory may not be written, or if it has no memory at the first
 /// address.
 pub fn write_pieces<const N: usize>(pid: u32, pieces: [(u64, Src<'_>); N]) -> io::Result<usize> {
     let parts = pieces.map(|(address, from)| (address, from.as_ptr().cast_mut(), from.len()));
     let CmaVectors { pid, local, remote } = CmaVectors::new(pid, parts)?;
     let count = N as libc::c_ulong;
-    // SAFETY: the kernel only reads the local vectors, each as many bytes as its view has; where it
-    // writes the remote ones, its checks are its own, and the caller answers for what they mean
-    // there.
+    // SAFETY: the kernel only reads the local vectors, each at most as many bytes as its view has.
+    // It writes the remote vectors with its own checks, and the caller is responsible for their
+    // meaning in that process.
     let put =
         unsafe { libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
     usize::try_from(put).map_err(|_| io::Error::last_os_error())
 }
 
-/// What the kernel is given.
+/// The arguments of the system call.
 struct CmaVectors<const N: usize> {
     pid: libc::pid_t,
     local: [libc::iovec; N],
@@ -60,18 +62,20 @@ struct CmaVectors<const N: usize> {
 }
 
 impl<const N: usize> CmaVectors<N> {
-    /// Of pieces: their addresses there, and what they are here.
+    /// Creates the vectors for pieces: the remote address, the local address, and the length of
+    /// each.
     fn new(pid: u32, parts: [(u64, *mut u8, usize); N]) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let pid = libc::pid_t::try_from(pid).map_err(|_| invalid())?;
         if parts.iter().any(|&(address, ..)| usize::try_from(address).is_err()) {
             return Err(invalid());
         }
-        // Each was looked at.
+        // The check above covers every address.
         let address_here = |address| usize::try_from(address).unwrap_or(0);
         let local =
             parts.map(|(_, start, iov_len)| libc::iovec { iov_base: start.cast(), iov_len });
-        // The address is only a number here: the kernel looks it up in the other process.
+        // The remote address is only a number in this process; the kernel resolves it in the other
+        // process.
         let remote = parts.map(|(address, _, iov_len)| libc::iovec {
             iov_base: std::ptr::without_provenance_mut(address_here(address)),
             iov_len,
@@ -102,7 +106,7 @@ mod tests {
             let (first, second) = (Dst::from(&mut first[..]), Dst::from(&mut second[..]));
             read_pieces(pid, [(start, first), (behind, second)])
         };
-        // A sandbox may forbid the call altogether.
+        // A sandbox may forbid the system call.
         let Ok(got) = both(start + 4) else { return };
         assert_eq!(got, 6);
         assert_eq!(both(16).unwrap(), 4);
@@ -114,7 +118,7 @@ mod tests {
         let source: Vec<u8> = (0..=255).collect();
         let mut bytes = vec![0; source.len()];
         let address = u64::try_from(source.as_ptr().addr()).unwrap();
-        // A sandbox may forbid the call altogether.
+        // A sandbox may forbid the system call.
         match read(std::process::id(), address, Dst::from(bytes.as_mut_slice())) {
             Ok(got) => assert_eq!((got, bytes), (source.len(), source)),
             Err(cause) => {
@@ -130,7 +134,7 @@ mod tests {
         let put = |behind| {
             write_pieces(pid, [(start, Src::from(&[1; 4][..])), (behind, Src::from(&[2; 2][..]))])
         };
-        // A sandbox may forbid the call altogether.
+        // A sandbox may forbid the system call.
         let Ok(whole) = put(start + 4) else { return };
         assert_eq!(whole, 6);
         assert_eq!(put(16).unwrap(), 4);

@@ -1,32 +1,32 @@
-//! A flag with a descriptor: raised by any thread, seen by whoever polls.
+//! A flag with a descriptor: any thread raises it, and pollers see it.
 
 use crate::base::error::{Error, Result};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
-/// The flag. Its descriptor is readable while it is raised.
+/// The flag. Its descriptor is readable while the flag is raised.
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
 }
 
 impl EventFd {
-    /// One that is not raised.
+    /// Creates a flag that is not raised.
     ///
     /// # Errors
     /// `System`.
     pub fn new() -> Result<Self> {
-        // SAFETY: makes a new descriptor and touches no memory.
+        // SAFETY: the call creates a new descriptor and touches no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::system("eventfd", &io::Error::last_os_error()));
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// The same with a descriptor above those of the standard streams, for callers outside the
-    /// library.
+    /// Creates a flag whose descriptor number is above those of the standard streams, for callers
+    /// outside of the library.
     ///
     /// # Errors
     /// `System`.
@@ -36,27 +36,28 @@ impl EventFd {
             return Ok(low);
         }
         let (from, first) = (low.fd.as_raw_fd(), libc::STDERR_FILENO + 1);
-        // SAFETY: duplicates a descriptor that `low` holds open, and touches no memory.
+        // SAFETY: the call duplicates a descriptor that `low` holds open, and touches no memory.
         let fd = unsafe { libc::fcntl(from, libc::F_DUPFD_CLOEXEC, first) };
         if fd < 0 {
             return Err(Error::system("fcntl(F_DUPFD_CLOEXEC)", &io::Error::last_os_error()));
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
     /// Raises the flag.
     pub fn raise(&self) {
         let one = 1_u64;
-        // SAFETY: reads the eight bytes of the number. It fails only where the flag is raised
-        // already.
+        // SAFETY: the call reads the eight bytes of the number. It fails only if the flag is
+        // already raised.
         unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
     }
 
-    /// Lowers it.
+    /// Clears the flag.
     pub fn clear(&self) {
         let mut count = 0_u64;
-        // SAFETY: writes the eight bytes of the number. It fails only where the flag is not raised.
+        // SAFETY: the call writes the eight bytes of the number. It fails only if the flag is not
+        // raised.
         unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), size_of_val(&count)) };
     }
 }

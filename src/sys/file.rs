@@ -1,5 +1,5 @@
-//! Files that several processes write to: locks that are never waited for, and writes whose failure
-//! is an error and not a signal.
+//! Files that several processes write: locks without waiting, and writes whose failure is an error
+//! instead of a signal.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,35 +10,35 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// What a lock excludes.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLock {
-    /// Others may hold it shared as well.
+    /// Other open files may also hold a shared lock.
     Shared,
-    /// Nobody else holds any.
+    /// No other open file holds a lock.
     Exclusive,
 }
 
-/// Makes a pipe with a name, which only its owner can open.
+/// Creates a named pipe that only its owner can open.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn create_fifo(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: reads a C string, which lives until the call returns.
+    // SAFETY: the call reads a C string, which lives until the call returns.
     let status = unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Locks the whole of a file if that can be done at once. False: another lock is in the way. What
-/// this open file had locked before is changed to the new kind.
+/// Locks the whole file without waiting. Returns false if another lock conflicts. A lock that this
+/// open file already has is changed to the new kind.
 ///
-/// The lock belongs to the open file, so that threads which have opened it separately exclude each
-/// other, and ends with it: whoever dies holds none (unless a child, forked without exec, keeps the
-/// open file).
+/// The lock belongs to the open file description, so threads that opened the file separately
+/// exclude each other. The lock ends with the description: a process that dies holds no lock,
+/// unless a forked child keeps the open file.
 ///
 /// # Errors
-/// The reason as the system gives it; a file system may know no locks.
+/// The error of the system; a file system may not support locks.
 pub fn try_lock(file: &File, lock: FileLock) -> io::Result<bool> {
     let kind = match lock {
         FileLock::Shared => libc::F_RDLCK,
@@ -53,10 +53,10 @@ pub fn try_lock(file: &File, lock: FileLock) -> io::Result<bool> {
     }
 }
 
-/// Ends the lock of this open file, if it has one.
+/// Removes the lock of this open file, if it has one.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn unlock(file: &File) -> io::Result<()> {
     set_lock(file, libc::F_UNLCK)
 }
@@ -69,17 +69,17 @@ fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
         l_len: 0,
         l_pid: 0,
     };
-    // SAFETY: reads one structure, which lives on this stack.
+    // SAFETY: the call reads one structure, which is on this stack.
     let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Writes all bytes at an offset; in one system call, unless the system takes only a part. Where it
-/// fails, some may have been written. A file that may not grow further is an error, and no SIGXFSZ
-/// ends the process.
+/// Writes all bytes at an offset, in one system call unless the system accepts only a part. After
+/// an error, some bytes may have been written. If the file exceeds the file size limit, the call
+/// returns an error, and SIGXFSZ does not end the process.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let size_signal = signal_set(libc::SIGXFSZ);
     let before = block_signals(&size_signal)?;
@@ -98,7 +98,7 @@ fn is_too_large(outcome: &io::Result<()>) -> bool {
 
 fn signal_set(signal: libc::c_int) -> libc::sigset_t {
     let mut set = empty_set();
-    // SAFETY: changes the set on this stack.
+    // SAFETY: the call changes the set on this stack.
     unsafe { libc::sigaddset(&raw mut set, signal) };
     set
 }
@@ -108,32 +108,33 @@ fn empty_set() -> libc::sigset_t {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Blocks signals in this thread; returns what it blocked before.
+/// Blocks signals in this thread; returns the previous mask.
 fn block_signals(set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut before = empty_set();
-    // SAFETY: reads one set and writes the other, which lives on this stack.
+    // SAFETY: the call reads one set and writes the other, which is on this stack.
     let status = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) };
     if status == 0 { Ok(before) } else { Err(io::Error::from_raw_os_error(status)) }
 }
 
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: reads the set; a null third argument asks for nothing back. It cannot fail: the first
-    // argument is valid.
+    // SAFETY: the call reads the set; a null third argument means that no old mask is returned. It
+    // cannot fail, because the first argument is valid.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 
 fn is_pending(signal: libc::c_int) -> bool {
     let mut pending = empty_set();
-    // SAFETY: writes the set on this stack.
+    // SAFETY: the call writes the set on this stack.
     unsafe { libc::sigpending(&raw mut pending) };
-    // SAFETY: reads the set on this stack.
+    // SAFETY: the call reads the set on this stack.
     unsafe { libc::sigismember(&raw const pending, signal) == 1 }
 }
 
-/// Takes a blocked signal that has arrived for this thread, if one has.
+/// Removes a blocked signal that is pending for this thread, if there is one.
 fn take_pending_signal(set: &libc::sigset_t) {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: reads the set and the time; a null second argument asks for nothing back.
+    // SAFETY: the call reads the set and the time; a null second argument means that no information
+    // is returned.
     unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), &raw const at_once) };
 }
 
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn locks_exclude_separately_opened_files() {
         let (a, b) = opened_twice();
-        // The first was opened for writing alone, which a shared lock needs more than.
+        // The first file is open for writing only; a shared lock needs read access.
         assert!(try_lock(&a, FileLock::Exclusive).unwrap());
         assert!(!try_lock(&b, FileLock::Exclusive).unwrap());
         assert!(!try_lock(&b, FileLock::Shared).unwrap());
@@ -167,7 +168,7 @@ mod tests {
     fn write_restores_the_signal_mask() {
         let (file, _) = opened_twice();
         let before = block_signals(&empty_set()).unwrap();
-        // SAFETY: reads the set on this stack.
+        // SAFETY: the call reads the set on this stack.
         let is_blocked =
             |set: &libc::sigset_t| unsafe { libc::sigismember(set, libc::SIGXFSZ) == 1 };
         write_all_at(&file, b"abc", 5).unwrap();

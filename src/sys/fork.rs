@@ -1,19 +1,19 @@
-//! Telling whether this process was forked from one that had used the library.
+//! Detects whether this process was forked from a process that used the library.
 //!
-//! One page is marked MADV_WIPEONFORK and holds a 1. A forked child reads 0 there, at the cost of
-//! one load a call instead of a getpid.
+//! One page is marked MADV_WIPEONFORK and contains a 1. A forked child reads 0 there. The check
+//! thus costs one load per call instead of a `getpid` system call.
 
 use crate::base::error::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The address of the page, as an integer, so that the cell can be shared between threads.
+/// The address of the page, as an integer, so that threads can share the cell.
 static GUARD_PAGE: OnceLock<usize> = OnceLock::new();
 
-/// Marks this process as one that uses the library. Later calls cost one load.
+/// Records that this process uses the library. Later calls cost one load.
 ///
 /// # Errors
-/// `OutOfMemory` or `System` where the page cannot be made.
+/// `OutOfMemory` or `System` if the page cannot be created.
 pub fn mark_used() -> Result<()> {
     if GUARD_PAGE.get().is_some() {
         return Ok(());
@@ -26,25 +26,26 @@ pub fn mark_used() -> Result<()> {
     Ok(())
 }
 
-/// True once this process, or one that it was forked from, has called [`mark_used`].
+/// Returns true if this process, or a process that it was forked from, has called [`mark_used`].
 pub fn is_used() -> bool {
     GUARD_PAGE.get().is_some()
 }
 
-/// True in a process forked, without exec, from one that had called [`mark_used`].
+/// Returns true in a process that was forked, without exec, from a process that had called
+/// [`mark_used`].
 pub fn is_forked_child() -> bool {
     GUARD_PAGE.get().is_some_and(|&address| guard_flag(address).load(Ordering::Relaxed) == 0)
 }
 
 fn page_size() -> usize {
-    // SAFETY: asks for a constant of the system.
+    // SAFETY: the call returns a constant of the system.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
 }
 
 fn map_guard_page() -> Result<usize> {
     let len = page_size();
-    // SAFETY: a fresh anonymous private mapping; no existing memory is touched.
+    // SAFETY: a new anonymous private mapping; the call touches no existing memory.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -58,7 +59,7 @@ fn map_guard_page() -> Result<usize> {
     if page == libc::MAP_FAILED {
         return Err(Error::system("mapping the fork guard page", &std::io::Error::last_os_error()));
     }
-    // SAFETY: the range is the mapping just made.
+    // SAFETY: the range is the new mapping.
     if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
         let cause = std::io::Error::last_os_error();
         unmap(page.addr());
@@ -68,12 +69,13 @@ fn map_guard_page() -> Result<usize> {
 }
 
 fn unmap(address: usize) {
-    // SAFETY: called only with a page that `map_guard_page` made and nobody else has seen.
+    // SAFETY: called only with a page that `map_guard_page` created and that no other code has
+    // seen.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), page_size()) };
 }
 
 fn guard_flag(address: usize) -> &'static AtomicU8 {
-    // SAFETY: the page stays mapped for the life of the process and is only used through this
+    // SAFETY: the page stays mapped for the life of the process, and is used only through this
     // atomic.
     unsafe { AtomicU8::from_ptr(std::ptr::with_exposed_provenance_mut(address)) }
 }

@@ -3,12 +3,12 @@
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Who may wake the sleeper.
+/// The processes that may wake the sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FutexScope {
-    /// Threads of this process: cheaper.
+    /// Only threads of this process wake the sleeper, which is cheaper.
     Process,
-    /// Any process that maps the word.
+    /// Any process that maps the word may wake the sleeper.
     Host,
 }
 
@@ -21,14 +21,14 @@ impl FutexScope {
     }
 }
 
-/// Sleeps while `word` holds `expected`, until woken or for `limit`. May return early for no
-/// reason: the caller looks again.
+/// Sleeps while `word` holds `expected`, until a wake or for `limit`. May return early without a
+/// reason, so the caller must check the word again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Duration, scope: FutexScope) {
     let limit = libc::timespec {
         tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(limit.subsec_nanos()),
     };
-    // SAFETY: FUTEX_WAIT reads the word, which the reference keeps alive, and the time-out.
+    // SAFETY: FUTEX_WAIT reads the word, which the reference keeps alive, and the timeout.
     let _woken_or_not = unsafe {
         libc::syscall(
             libc::SYS_futex,

@@ -1,26 +1,27 @@
-//! What this host and this process are called, and how many cores they may use.
+//! Identifiers of this host and this process, and their resources: cores, memory and random bytes.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Nonce;
 use std::sync::OnceLock;
 
-/// This process's id.
+/// Returns the process ID.
 pub fn pid() -> u32 {
     std::process::id()
 }
 
-/// The parent's process id; the same for all ranks that one launcher started directly.
+/// Returns the parent's process ID, which is equal for all ranks that one launcher started
+/// directly.
 pub fn parent_pid() -> u32 {
     std::os::unix::process::parent_id()
 }
 
-/// The effective user id.
+/// Returns the effective user ID.
 pub fn uid() -> u32 {
-    // SAFETY: cannot fail and touches no memory.
+    // SAFETY: the call cannot fail and touches no memory.
     unsafe { libc::geteuid() }
 }
 
-/// The host's name as the kernel knows it, when this is first asked; never asks a name server.
+/// Returns the host name as the kernel had it at the first call. Never queries a name server.
 pub fn name() -> String {
     static NAME: OnceLock<String> = OnceLock::new();
     let read = || {
@@ -30,7 +31,7 @@ pub fn name() -> String {
     read_once(&NAME, read).unwrap_or_else(|| "unknown-host".to_owned())
 }
 
-/// What is read once: later there may be no descriptor left to read it with.
+/// Reads a text once and caches it, because later no descriptor may be left to read it.
 fn read_once(cell: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> Option<String> {
     match cell.get() {
         Some(text) => Some(text.clone()),
@@ -38,8 +39,9 @@ fn read_once(cell: &OnceLock<String>, read: impl FnOnce() -> Option<String>) -> 
     }
 }
 
-/// What two processes must have in common to be able to share memory: the boot id of the kernel and
-/// the IPC name space. Having it in common is only a hint; sharing is measured.
+/// Returns an identifier that is equal for two processes if they may be able to share memory: the
+/// boot ID of the kernel and the IPC namespace. An equal identifier is only a hint; the caller
+/// tests whether sharing works.
 pub fn identity() -> String {
     static IDENTITY: OnceLock<String> = OnceLock::new();
     let boot = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -50,8 +52,8 @@ pub fn identity() -> String {
     })
 }
 
-/// What two processes must have in common for a process id to mean the same process to both: the
-/// boot id of the kernel and the name space of process ids. Empty where the system does not tell.
+/// Returns an identifier that is equal for two processes if a process ID means the same process to
+/// both: the boot ID of the kernel and the PID namespace. Empty if the system does not report it.
 pub fn pid_namespace() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/pid");
@@ -61,8 +63,9 @@ pub fn pid_namespace() -> String {
     }
 }
 
-/// What two processes must have in common for a loopback address to mean the same to both: the boot
-/// id of the kernel and the name space of the network. Empty where the system does not tell.
+/// Returns an identifier that is equal for two processes if a loopback address means the same to
+/// both: the boot ID of the kernel and the network namespace. Empty if the system does not report
+/// it.
 pub fn network_namespace() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = std::fs::read_link("/proc/self/ns/net");
@@ -72,13 +75,13 @@ pub fn network_namespace() -> String {
     }
 }
 
-/// The number of cores that this process may run on.
+/// Returns the number of cores that this process may run on.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// The memory in bytes that can still be had: what the kernel says is available, or what the memory
-/// limit of this process's control group leaves, whichever is less. `None` where neither is told.
+/// Returns the available memory in bytes: the smaller of the kernel's available memory and the
+/// remainder of this process's cgroup memory limit. `None` if the system reports neither.
 pub fn memory_available() -> Option<u64> {
     let system = meminfo_bytes("MemAvailable:");
     match (system, cgroup_headroom()) {
@@ -87,12 +90,12 @@ pub fn memory_available() -> Option<u64> {
     }
 }
 
-/// The memory of this host in bytes, where the kernel tells.
+/// Returns the total memory of this host in bytes, if the kernel reports it.
 pub fn memory_total() -> Option<u64> {
     meminfo_bytes("MemTotal:")
 }
 
-/// One line of /proc/meminfo, in bytes.
+/// Returns a line of /proc/meminfo, in bytes.
 fn meminfo_bytes(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -100,8 +103,7 @@ fn meminfo_bytes(name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What the control group that this process is in, and those around it, leave below their memory
-/// limits.
+/// Returns the smallest remainder of the memory limits of this process's cgroup and its ancestors.
 fn cgroup_headroom() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let v2 = groups.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -112,14 +114,14 @@ fn cgroup_headroom() -> Option<u64> {
     v2.into_iter().chain(v1).min()
 }
 
-/// The path in a line such as `4:cpu,memory:/path`.
+/// Returns the path in a line such as `4:cpu,memory:/path`.
 fn cgroup_v1_memory_path(line: &str) -> Option<&str> {
     let (controllers, path) = line.split_once(':')?.1.split_once(":/")?;
     controllers.split(',').any(|name| name == "memory").then_some(path)
 }
 
-/// The least that a group and those above it leave; what the kernel can drop from its cache counts
-/// as free.
+/// Returns the smallest remainder of a cgroup and its ancestors. Cached files count as free,
+/// because the kernel can drop them.
 fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let (root, path) = (std::path::Path::new(root), std::path::Path::new(path));
     let left = |folder: &std::path::Path| -> Option<u64> {
@@ -131,33 +133,34 @@ fn headroom(root: &str, path: &str, limit: &str, usage: &str) -> Option<u64> {
     path.ancestors().filter_map(left).min()
 }
 
-/// The cached files in the text of memory.stat, in bytes; memory that is shared is not among them.
+/// Returns the size of the cached files in the text of memory.stat, in bytes, without shared
+/// memory.
 fn page_cache_bytes(stat: &str) -> u64 {
     let of = |name: &str| -> Option<u64> {
         stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     };
-    // Version 1 counts the groups below only in the totals.
+    // In version 1, only the totals include the child groups.
     let all = [["total_active_file", "active_file"], ["total_inactive_file", "inactive_file"]];
     all.into_iter().filter_map(|names| names.into_iter().find_map(of)).sum()
 }
 
-/// Sixteen bytes from the kernel's random source.
+/// Returns sixteen bytes from the kernel's random source.
 ///
 /// # Errors
-/// `System` where the kernel has none to give.
+/// `System` if the kernel returns none.
 pub fn random_nonce() -> Result<Nonce> {
     random_bytes().map(Nonce)
 }
 
-/// As many bytes from the kernel's random source, fit for keys. At most 256, which the kernel gives
-/// whole or not at all.
+/// Returns `N` bytes from the kernel's random source, suitable for keys. At most 256, which the
+/// kernel returns completely or not at all.
 ///
 /// # Errors
-/// `System` where the kernel has none to give.
+/// `System` if the kernel returns none.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     const { assert!(N <= 256) };
     let mut bytes = [0u8; N];
-    // SAFETY: writes at most the N bytes of the array.
+    // SAFETY: the call writes at most the N bytes of the array.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
     if usize::try_from(got) == Ok(N) {
         return Ok(bytes);
@@ -165,11 +168,11 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     Err(Error::system("getrandom", &std::io::Error::last_os_error()))
 }
 
-/// A nonce that is the same for all threads of this process and different in every other process;
-/// a forked child has its own.
+/// Returns a nonce that is equal for all threads of this process and different in every other
+/// process; a forked child has its own.
 ///
 /// # Errors
-/// `System` where the kernel has no random bytes to give.
+/// `System` if the kernel returns no random bytes.
 pub fn process_nonce() -> Result<Nonce> {
     let (owner_pid, nonce) = match PROCESS_NONCE.get() {
         Some(&known) => known,
@@ -180,8 +183,8 @@ pub fn process_nonce() -> Result<Nonce> {
 
 static PROCESS_NONCE: OnceLock<(u32, Nonce)> = OnceLock::new();
 
-/// Where it lies in the memory of this process, for others that want to know whether they can read
-/// that; `None` where it lies nowhere, as in a forked child.
+/// Returns the address of the nonce in this process's memory, so that peers can test whether they
+/// can read that memory. `None` if the nonce has no address, as in a forked child.
 pub fn process_nonce_address() -> Option<u64> {
     let (owner_pid, nonce) = PROCESS_NONCE.get()?;
     (*owner_pid == pid()).then(|| nonce.0.as_ptr().addr() as u64)

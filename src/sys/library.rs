@@ -1,4 +1,4 @@
-//! Shared objects that are loaded at run time, and stay until the process ends.
+//! Shared objects that are loaded at run time and stay loaded until the process ends.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
@@ -6,54 +6,55 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-/// A shared object.
+/// A loaded shared object.
 #[derive(Clone, Copy, Debug)]
 pub struct Library(NonNull<c_void>);
 
-// SAFETY: a handle of the loader's, which any thread may use.
+// SAFETY: a handle of the dynamic loader, which any thread may use.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads one, with all that it needs, and keeps its names from everybody else. It is never
-    /// unloaded: threads and functions of it may outlive whoever loaded it.
+    /// Loads a shared object with its dependencies, and does not export its symbols to other
+    /// objects. It is never unloaded, because its threads and functions may outlive the caller.
     ///
     /// # Errors
-    /// `NotFound` where there is no such file, else `System` with what the loader says.
+    /// `NotFound` if the file does not exist, else `System` with the loader's error text.
     pub fn open(path: &str) -> Result<Self> {
-        // Without a slash it is a name that the loader looks for.
+        // Without a slash, the loader searches for the name.
         if path.contains('/') && !Path::new(path).exists() {
             let message = format!("there is no file {path}");
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         let name = CString::new(path)
             .map_err(|_| Error::invalid("a path of a library contains a zero byte"))?;
-        // SAFETY: a terminated string; what the object runs when it is loaded is whoever's asked
-        // for it.
+        // SAFETY: a NUL-terminated string; the caller is responsible for the code that the object
+        // runs when it is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Self).ok_or_else(|| {
             Error::new(ErrorKind::System, format!("{path} cannot be loaded: {}", last_error()))
         })
     }
 
-    /// One that this process has already, by the name that [`loaded`] gives; `None` where it has
-    /// none of that name.
+    /// Returns the shared object with this path if the process has already loaded it; see
+    /// [`loaded_paths`].
     pub fn open_loaded(path: &Path) -> Option<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-        // SAFETY: a terminated string; nothing is loaded.
+        // SAFETY: a NUL-terminated string; the call loads nothing.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         NonNull::new(handle).map(Self)
     }
 
-    /// The address of a function or of data in it; `None` where it has none of this name.
+    /// Returns the address of a function or variable of the object; `None` if it has no symbol of
+    /// this name.
     pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: a handle that stays open, and a terminated string.
+        // SAFETY: a handle that stays open, and a NUL-terminated string.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
     }
 }
 
-/// The file that something with this address was loaded from, for messages.
+/// Returns the file that contains this address, for messages.
 pub fn file_of_address(address: NonNull<c_void>) -> Option<String> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -61,19 +62,19 @@ pub fn file_of_address(address: NonNull<c_void>) -> Option<String> {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: any address may be asked about, and there is room for the answer.
+    // SAFETY: the call accepts any address, and `found` has room for the answer.
     let is_known = unsafe { libc::dladdr(address.as_ptr(), &raw mut found) } != 0;
     if !is_known || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: not NULL, so the terminated name of an object, which is never unloaded.
+    // SAFETY: not NULL, so the NUL-terminated name of an object, which is never unloaded.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
     Some(name.to_string_lossy().into_owned())
 }
 
-/// Declares a table of a library's functions, each with its name there and its C type. Without one
-/// of the `required` ones there is no table; one of the `optional` ones that is missing is `None`,
-/// and only what needs it cannot be done.
+/// Declares a table of a library's functions, each with its symbol name and its C type. If a
+/// `required` function is missing, the table cannot be created. A missing `optional` function is
+/// `None`, and only the features that need it are unavailable.
 macro_rules! function_table {
     (
         $(#[$attribute:meta])*
@@ -90,12 +91,13 @@ macro_rules! function_table {
         }
 
         impl $table {
-            /// The names of all functions that there must be.
+            /// The symbol names of all required functions.
             $visibility const REQUIRED: &'static [&'static std::ffi::CStr] = &[$($required_name),*];
-            /// The names of those that there may be.
+            /// The symbol names of all optional functions.
             $visibility const OPTIONAL: &'static [&'static std::ffi::CStr] = &[$($optional_name),*];
 
-            /// Looks all of them up; the names of those that are missing and must not be.
+            /// Looks up all functions. The error contains the names of the missing required
+            /// functions.
             pub(super) fn find(
                 library: &$crate::sys::library::Library,
             ) -> std::result::Result<Self, Vec<&'static std::ffi::CStr>> {
@@ -105,8 +107,8 @@ macro_rules! function_table {
                 Ok(Self {
                     $($required: {
                         let found = library.symbol($required_name).ok_or_else(none)?;
-                        // SAFETY: the library's own interface says that it exports a function of
-                        // this type under this name.
+                        // SAFETY: the library's interface defines a function of this type under
+                        // this name.
                         unsafe {
                             std::mem::transmute::<
                                 *mut std::ffi::c_void,
@@ -130,46 +132,47 @@ macro_rules! function_table {
 }
 pub(crate) use function_table;
 
-/// The paths of all objects that this process has loaded.
+/// Returns the paths of all objects that this process has loaded.
 pub fn loaded_paths() -> Vec<PathBuf> {
     unsafe extern "C" fn collect_path(
         object: *mut libc::dl_phdr_info,
         _: libc::size_t,
         paths: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader's, for the time of the call.
+        // SAFETY: the loader's object, which is valid during the call.
         let name = unsafe { (*object).dlpi_name };
         if !name.is_null() {
-            // SAFETY: a terminated string of the loader's, for the time of the call.
+            // SAFETY: a NUL-terminated string of the loader, which is valid during the call.
             let name = unsafe { CStr::from_ptr(name) };
             let path = PathBuf::from(OsStr::from_bytes(name.to_bytes()));
-            // SAFETY: what is given below, which nobody else uses meanwhile.
+            // SAFETY: the vector that is passed below, which no other code uses during the call.
             unsafe { (*paths.cast::<Vec<PathBuf>>()).push(path) };
         }
         0
     }
     let mut paths: Vec<PathBuf> = Vec::new();
-    // SAFETY: a function for the loader, with what it wants, which outlives the call.
+    // SAFETY: a callback for the loader, with its argument, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(collect_path), (&raw mut paths).cast()) };
     paths
 }
 
-/// The folder of the object that this code is in: of the library, or of a program that has it
-/// inside.
+/// Returns the folder of the object that contains this code: the library, or a program that links
+/// it statically.
 pub fn own_directory() -> Option<PathBuf> {
     let here: fn() -> Option<PathBuf> = own_directory;
     let file = PathBuf::from(file_of_address(NonNull::new(here as *mut c_void)?)?);
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
 }
 
-/// What the loader says of the calling thread's last failure.
+/// Returns the loader's text for the calling thread's last failure.
 fn last_error() -> String {
-    // SAFETY: takes nothing; the text is this thread's until its next call of the loader.
+    // SAFETY: the call takes no argument; the text belongs to this thread until its next call of
+    // the loader.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "the loader does not say why".to_owned();
     }
-    // SAFETY: not NULL, so a terminated text that stays until this thread's next call of the
+    // SAFETY: not NULL, so a NUL-terminated text that is valid until this thread's next call of the
     // loader.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

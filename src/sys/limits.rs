@@ -1,9 +1,9 @@
-//! What the system allows this process: how many files it may have open, and how large they may be.
+//! The limits of this process: the number of open files and their size.
 
 use crate::base::error::{Error, Result};
 use std::io;
 
-/// How many descriptors this process may have at once (the soft limit).
+/// Returns how many descriptors this process may have at the same time (the soft limit).
 ///
 /// # Errors
 /// `System`.
@@ -11,23 +11,23 @@ pub fn max_open_files() -> Result<u64> {
     Ok(read(libc::RLIMIT_NOFILE)?.rlim_cur)
 }
 
-/// How many more descriptors this process may have. Others of its threads may take some at any
+/// Returns how many more descriptors this process may open. Other threads may open some at any
 /// time.
 ///
 /// # Errors
-/// `System`, also where /proc does not tell.
+/// `System`, also if /proc is not available.
 pub fn free_descriptors() -> Result<usize> {
     let entries = std::fs::read_dir("/proc/self/fd");
     let counted: io::Result<usize> =
         entries.and_then(|entries| entries.map(|entry| entry.map(|_| 1)).sum());
     let open = counted
         .map_err(|cause| Error::system("counting descriptors in /proc/self/fd", &cause))?
-        // That of the counting.
+        // The descriptor that the count itself uses.
         .saturating_sub(1);
     Ok(usize::try_from(max_open_files()?).unwrap_or(usize::MAX).saturating_sub(open))
 }
 
-/// How large a file this process may make, in bytes.
+/// Returns the maximum size of a file that this process may create, in bytes.
 ///
 /// # Errors
 /// `System`.
@@ -35,8 +35,9 @@ pub fn max_file_bytes() -> Result<u64> {
     Ok(read(libc::RLIMIT_FSIZE)?.rlim_cur)
 }
 
-/// Raises the limit of open files as far as it goes without particular rights, to the hard limit,
-/// and returns the limit that holds then. It is the whole process's, so only a program may do this.
+/// Raises the soft limit of open files to the hard limit, which needs no privileges, and returns
+/// the new limit. The limit applies to the whole process, so only a program may call this, not the
+/// library.
 ///
 /// # Errors
 /// `System`.
@@ -44,7 +45,7 @@ pub fn raise_max_open_files() -> Result<u64> {
     let mut limit = read(libc::RLIMIT_NOFILE)?;
     if limit.rlim_cur < limit.rlim_max {
         limit.rlim_cur = limit.rlim_max;
-        // SAFETY: reads one structure, which lives on this stack.
+        // SAFETY: the call reads one structure, which is on this stack.
         if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
             return Err(Error::system("setrlimit(RLIMIT_NOFILE)", &io::Error::last_os_error()));
         }
@@ -54,7 +55,7 @@ pub fn raise_max_open_files() -> Result<u64> {
 
 fn read(resource: libc::__rlimit_resource_t) -> Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes one structure, which lives on this stack.
+    // SAFETY: the call writes one structure, which is on this stack.
     if unsafe { libc::getrlimit(resource, &raw mut limit) } == 0 {
         return Ok(limit);
     }

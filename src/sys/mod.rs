@@ -1,5 +1,5 @@
-//! System calls behind safe functions. No policy lives here: nothing decides, retries or waits
-//! longer than it is told to.
+//! System calls behind safe functions. This layer contains no policy: no function decides, retries,
+//! or waits longer than its caller requests.
 #![allow(unsafe_code, reason = "this layer is where the operating system is called")]
 
 pub mod child;

@@ -1,4 +1,4 @@
-//! The network interfaces of this host (of its network name space) and their addresses.
+//! The network interfaces of this host (of its network namespace) and their addresses.
 
 use crate::base::error::{Error, Result};
 use std::ffi::CStr;
@@ -9,43 +9,42 @@ use std::ptr;
 /// One address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkInterface {
-    /// The interface's name.
+    /// The name of the interface.
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// The number of the interface, for an IPv6 address that means something on its link only; 0
-    /// for others.
+    /// The interface index for an IPv6 link-local address; 0 for other addresses.
     pub scope: u32,
-    /// It is switched on.
+    /// The interface is up.
     pub is_up: bool,
-    /// It leads back to this host only.
+    /// The interface is the loopback interface.
     pub is_loopback: bool,
 }
 
-/// All addresses of all interfaces, in the kernel's order.
+/// Returns all addresses of all interfaces, in the kernel's order.
 ///
 /// # Errors
 /// `System`.
 pub fn interfaces() -> Result<Vec<NetworkInterface>> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: writes one pointer, to a list that `freeifaddrs` below takes back.
+    // SAFETY: the call writes one pointer, to a list that `freeifaddrs` below frees.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(Error::system("getifaddrs", &io::Error::last_os_error()));
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: an entry of the list is valid until the list is freed, and the last one's `ifa_next`
-    // is null.
+    // SAFETY: an entry of the list is valid until the list is freed, and the last entry's
+    // `ifa_next` is null.
     while let Some(entry) = unsafe { next.as_ref() } {
         found.extend(read(entry));
         next = entry.ifa_next;
     }
-    // SAFETY: the list is freed once, and nothing of it is kept.
+    // SAFETY: the list is freed once, and no reference to it is kept.
     unsafe { libc::freeifaddrs(first) };
     Ok(found)
 }
 
-/// The entry in our own words; `None` where it has no address of a family that we know.
+/// Converts an entry; returns `None` if its address is neither IPv4 nor IPv6.
 fn read(entry: &libc::ifaddrs) -> Option<NetworkInterface> {
     // SAFETY: the address is null or points to a structure that begins with its family.
     let family = i32::from(unsafe { entry.ifa_addr.as_ref() }?.sa_family);

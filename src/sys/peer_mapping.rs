@@ -1,12 +1,13 @@
-//! The range of another process ([`SparseMapping`](super::sparse::Sparse)), mapped here by the
-//! number that its descriptor has there.
+//! [`PeerMapping`]: the [`SparseMapping`](super::sparse_mapping::SparseMapping) of another process,
+//! mapped into this process. It is opened by the descriptor number that it has in the other
+//! process.
 //!
-//! What that process says of its descriptor is not believed: whatever is opened must be the very
-//! file that it names, in memory, made for this, and of a size that is fixed for ever. The kernel
-//! lets those open it who may look into the process.
+//! The identity from the other process is not trusted. The opened file must be the exact file that
+//! the identity names, a memfd created for this purpose, and its size must be sealed. The kernel
+//! permits the open only if this process may access the other process.
 //!
-//! Only parts that were asked for can be touched: to read where the other process has nothing would
-//! give it memory there.
+//! A range becomes accessible only when the caller requests it, because a read of a range without
+//! memory in the other process would allocate memory there.
 
 use super::sparse_mapping::{self, COMMIT_UNIT, MemfdIdentity};
 use crate::base::buffer::Dst;
@@ -16,22 +17,22 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A range of another process.
+/// A mapping of another process's memory range.
 #[derive(Debug)]
 pub struct PeerMapping {
     base: usize,
     len: usize,
-    /// For each [`COMMIT_UNIT`], whether it can be touched.
+    /// For each [`COMMIT_UNIT`]: true if it is accessible.
     accessible_units: Box<[AtomicBool]>,
 }
 
 impl PeerMapping {
-    /// Maps the range with this identity of a process, whose id must be of this process's own
-    /// [`super::host::pid_namespace`].
+    /// Maps the range with this identity of a process. The process ID must be from this process's
+    /// own [`super::host::pid_namespace`].
     ///
     /// # Errors
-    /// `Connection` where that is something else, `System` where it may not be opened,
-    /// `OutOfMemory` where this process may not have as many addresses.
+    /// `Connection` if the file does not match the identity, `System` if it may not be opened,
+    /// `OutOfMemory` if this process has not enough address space.
     pub fn open(pid: u32, identity: MemfdIdentity) -> Result<Self> {
         let file = open_descriptor(pid, identity)?;
         let found = file.metadata().map_err(|cause| Error::system("fstat of an arena", &cause))?;
@@ -53,7 +54,7 @@ impl PeerMapping {
             accessible_units: (0..len / COMMIT_UNIT).map(|_| false.into()).collect(),
         };
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: replaces addresses that were just reserved, of which nobody else knows.
+        // SAFETY: the call replaces addresses that were just reserved and that no other code uses.
         let mapped = unsafe {
             libc::mmap(window.pointer_at(0), len, libc::PROT_NONE, flags, file.as_raw_fd(), 0)
         };
@@ -61,18 +62,20 @@ impl PeerMapping {
             let cause = std::io::Error::last_os_error();
             return Err(Error::system(format_args!("mapping an arena of {len} bytes"), &cause));
         }
-        // What the other process has is no part of this one's core. Older kernels need not know it.
-        // SAFETY: the range is mapped, and ours; the advice does not change what it holds.
+        // A core dump of this process does not include the memory of the other process. Older
+        // kernels may not support the advice.
+        // SAFETY: the range is mapped and owned by this object; the advice does not change its
+        // content.
         unsafe { libc::madvise(window.pointer_at(0), len, libc::MADV_DONTDUMP) };
         Ok(window)
     }
 
-    /// A part of it, which the other process may change or give up at any time; what it has given
-    /// up is zero. Its pages are mapped at once, where the kernel can: its first use costs no more
-    /// faults.
+    /// Returns a view of a range, which the other process may change or release at any time; a
+    /// released range reads as zero. The kernel maps its pages at once if it can, so that the first
+    /// access causes no page faults.
     ///
     /// # Errors
-    /// `Connection` where the range is shorter; `System`.
+    /// `Connection` if the range is beyond the end of the mapping; `System`.
     pub fn view(&self, offset: u64, len: usize) -> Result<Dst<'_>> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let end = start.checked_add(len).filter(|&end| end <= self.len).ok_or_else(|| {
@@ -83,8 +86,8 @@ impl PeerMapping {
             (start / COMMIT_UNIT..end.div_ceil(COMMIT_UNIT))
                 .try_for_each(|unit| self.ensure_accessible(unit))?;
         }
-        // SAFETY: the file is mapped for as long as `self` lives, and is as long as that for ever;
-        // all of the part can be read and written. No reference to its bytes is ever made.
+        // SAFETY: the file is mapped as long as `self` lives, and its length is fixed. The whole
+        // range is readable and writable. No reference to its bytes is ever created.
         Ok(unsafe { Dst::new(self.pointer_at(start).cast(), len) })
     }
 
@@ -97,17 +100,18 @@ impl PeerMapping {
         }
     }
 
-    /// Several threads may do that at once.
+    /// Makes a unit accessible. Several threads may do this at the same time.
     #[cold]
     fn make_accessible(&self, unit: usize) -> Result<()> {
         let (start, access) =
             (self.pointer_at(unit * COMMIT_UNIT), libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: the unit is mapped, and ours; nobody counts on not being able to touch it.
+        // SAFETY: the unit is mapped and owned by this object; no code depends on its being
+        // inaccessible.
         if unsafe { libc::mprotect(start, COMMIT_UNIT, access) } != 0 {
             let cause = std::io::Error::last_os_error();
             return Err(Error::system("opening a part of an arena", &cause));
         }
-        // SAFETY: as above; the advice does not change what it holds.
+        // SAFETY: as above; the advice does not change the content.
         unsafe { libc::madvise(start, COMMIT_UNIT, libc::MADV_POPULATE_WRITE) };
         self.accessible_units[unit].store(true, Ordering::Release);
         Ok(())
@@ -120,13 +124,13 @@ impl PeerMapping {
 
 impl Drop for PeerMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody can use it any more.
+        // SAFETY: this object owns the mapping, and no code can use it any more.
         unsafe { libc::munmap(self.pointer_at(0), self.len) };
     }
 }
 
-/// Opens a descriptor of another process, if its name is that of a range: to open anything else
-/// might have effects.
+/// Opens a descriptor of another process if its name is that of a memory range. Opening any other
+/// file could have side effects.
 fn open_descriptor(pid: u32, identity: MemfdIdentity) -> Result<File> {
     let path = format!("/proc/{pid}/fd/{}", identity.descriptor);
     let refused = |cause: &std::io::Error| Error::system(format_args!("opening {path}"), cause);
@@ -165,7 +169,7 @@ mod tests {
         let at = (COMMIT_UNIT + 100) as u64;
         window.view(at, 4).unwrap().copy_from(Src::from(&[1_u8, 2, 3, 4][..]));
         let last = sparse.as_mut_ptr().wrapping_add(COMMIT_UNIT + 103);
-        // SAFETY: the part has memory, and only this thread knows of it.
+        // SAFETY: the range has memory, and only this thread uses it.
         assert_eq!(unsafe { last.read() }, 4);
         let base = window.view(0, 0).unwrap().as_mut_ptr().addr();
         assert_eq!(base % COMMIT_UNIT, 0);

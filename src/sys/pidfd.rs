@@ -1,24 +1,24 @@
-//! A descriptor that becomes readable when a process ends, and through which no other process is
-//! signalled.
+//! A descriptor of a process, which becomes readable when the process ends, and through which no
+//! other process can be signalled.
 
 use crate::base::error::{Error, Result};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A process, held so that its id cannot come to mean another one.
+/// A process descriptor, which stays bound to its process even if the process ID is reused.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// The process that has this id now.
+    /// Opens the process that has this ID now.
     ///
     /// # Errors
-    /// `System`: no such process, or a kernel older than 5.3.
+    /// `System` if the process does not exist, or if the kernel is older than 5.3.
     pub fn open(pid: i32) -> Result<Self> {
-        // SAFETY: touches no memory of ours; the call makes a new descriptor (closed on exec).
+        // SAFETY: the call touches no memory; it creates a new descriptor (closed on exec).
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         match i32::try_from(fd) {
-            // SAFETY: the descriptor is new and nobody else's.
+            // SAFETY: the descriptor is new and has no other owner.
             Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
             _ => Err(Error::system(
                 format_args!("pidfd_open of process {pid}"),
@@ -27,13 +27,13 @@ impl PidFd {
         }
     }
 
-    /// Sends a signal to that very process.
+    /// Sends a signal to the process.
     ///
     /// # Errors
-    /// The reason as the system gives it, for instance that it has been reaped.
+    /// The error of the system, for example if the process has been reaped.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         let (fd, info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: a null third argument asks for the signal information that kill would send.
+        // SAFETY: a null third argument requests the signal information that `kill` would send.
         let status = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

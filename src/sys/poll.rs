@@ -1,4 +1,5 @@
-//! Waiting until a descriptor can be read or written: one of them with a deadline, or many at once.
+//! Waits until a descriptor is readable or writable: one descriptor with a deadline, or many at
+//! once.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
@@ -6,27 +7,28 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What a descriptor is watched for. Errors and hang-ups are always reported, as both.
+/// The events that a descriptor is watched for. Errors and hang-ups are always reported, as both
+/// readable and writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Bytes, a connection or the end have arrived.
+    /// Data, a connection or the end has arrived.
     pub read: bool,
-    /// There is room for bytes to send, or a connect has ended.
+    /// There is room to send, or a connect has ended.
     pub write: bool,
 }
 
 impl Interest {
-    /// Reading alone.
+    /// Watches for reading only.
     pub const READ: Self = Self { read: true, write: false };
-    /// Writing alone.
+    /// Watches for writing only.
     pub const WRITE: Self = Self { read: false, write: true };
 }
 
-/// Waits until `fd` is ready, and looks at least once even if the deadline has passed. False: the
-/// deadline passed.
+/// Waits until `fd` is ready. Polls at least once, even if the deadline has passed. Returns false
+/// if the deadline passed.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -> io::Result<bool> {
     let mut events = 0;
     if interest.read {
@@ -38,7 +40,7 @@ pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -
     loop {
         let left = deadline.remaining();
         let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-        // SAFETY: one structure, which lives on this stack, is read and written.
+        // SAFETY: the call reads and writes one structure, which is on this stack.
         let ready = unsafe { libc::poll(&raw mut watched, 1, timeout_ms(left)) };
         if ready > 0 {
             return Ok(true);
@@ -54,39 +56,39 @@ pub fn wait_ready(fd: BorrowedFd<'_>, interest: Interest, deadline: &Deadline) -
     }
 }
 
-/// Whether the descriptor will never be ready for anything again: a listening socket that was shut
-/// down, for instance.
+/// Returns true if the descriptor will never be ready again, for example a listening socket that
+/// was shut down.
 pub fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
     let mut watched = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one structure, which lives on this stack, is read and written; nothing is waited for.
+    // SAFETY: the call reads and writes one structure, which is on this stack; it does not wait.
     let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
     ready > 0 && watched.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }
 
-/// Rounds up, so that a wait never ends early; at most some 24 days.
+/// Rounds up, so that a wait never ends early; the maximum is about 24 days.
 fn timeout_ms(time: Duration) -> libc::c_int {
     let up = time.as_nanos().div_ceil(1_000_000);
     libc::c_int::try_from(up).unwrap_or(libc::c_int::MAX)
 }
 
-/// Watches many descriptors; each is known by the token it was added with.
+/// Watches many descriptors; each has the token that it was added with.
 #[derive(Debug)]
 pub struct Poller {
     fd: OwnedFd,
 }
 
-/// What one watched descriptor is ready for.
+/// The readiness of one watched descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollEvent {
     /// The token that the descriptor was added with.
     pub token: u64,
-    /// Reading will not block.
+    /// A read does not block.
     pub readable: bool,
-    /// Writing will not block.
+    /// A write does not block.
     pub writable: bool,
 }
 
-/// Room for what one [`Poller::wait`] reports.
+/// The buffer for the events of one [`Poller::wait`].
 pub struct PollEvents {
     buffer: Vec<libc::epoll_event>,
     filled: usize,
@@ -99,18 +101,19 @@ impl std::fmt::Debug for PollEvents {
 }
 
 impl PollEvents {
-    /// Room for `thread_count` events a turn; what finds no room is reported by the next turn.
+    /// Creates a buffer for `count` events per wait. The next wait reports the events that do not
+    /// fit.
     pub fn with_capacity(count: u16) -> Self {
         let empty = libc::epoll_event { events: 0, u64: 0 };
         Self { buffer: vec![empty; usize::from(count.max(1))], filled: 0 }
     }
 
-    /// True where the last wait reported nothing.
+    /// Returns true if the last wait reported no event.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// What the last wait reported.
+    /// Returns the events of the last wait.
     pub fn iter(&self) -> impl Iterator<Item = PollEvent> + '_ {
         self.buffer[..self.filled].iter().map(|raw| {
             let (bits, token) = (raw.events, raw.u64);
@@ -125,33 +128,33 @@ impl PollEvents {
 }
 
 impl Poller {
-    /// A poller that watches nothing yet.
+    /// Creates a poller without descriptors.
     ///
     /// # Errors
     /// `System`.
     pub fn new() -> Result<Self> {
-        // SAFETY: makes a new descriptor and touches no memory.
+        // SAFETY: the call creates a new descriptor and touches no memory.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(Error::system("epoll_create1", &io::Error::last_os_error()));
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Starts watching. Closing the descriptor ends it.
+    /// Starts to watch a descriptor. Closing the descriptor ends the watch.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
         self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, token, epoll_bits(interest))
     }
 
-    /// Starts watching for changes: what is ready is reported once, and again when more becomes
-    /// ready.
+    /// Starts to watch a descriptor edge-triggered: readiness is reported once, and again after
+    /// further data arrives or further room becomes free.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn add_edge_triggered(
         &self,
         fd: BorrowedFd<'_>,
@@ -162,49 +165,50 @@ impl Poller {
         self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, token, bits)
     }
 
-    /// Starts watching a connection for its end alone: the other side sends no more, or it broke.
-    /// Bytes that come wake nobody.
+    /// Starts to watch a connection for its end only: the peer shut down its sending side, or the
+    /// connection broke. Received data causes no event.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn add_hang_up(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, token, libc::EPOLLRDHUP.cast_unsigned())
     }
 
-    /// Changes what a watched descriptor is watched for.
+    /// Changes the events that a descriptor is watched for.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
         self.epoll_ctl(libc::EPOLL_CTL_MOD, fd, token, epoll_bits(interest))
     }
 
-    /// Ends watching a descriptor that stays open.
+    /// Stops watching a descriptor that stays open.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.epoll_ctl(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
-    /// What is ready now, without waiting.
+    /// Collects the ready descriptors without waiting.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     #[allow(clippy::disallowed_methods, reason = "with no time to wait")]
     pub fn poll_now(&self, events: &mut PollEvents) -> io::Result<()> {
         self.wait(events, Some(Duration::ZERO))
     }
 
-    /// Waits until something is ready, or `limit` has passed (`None`: without limit; only for a
-    /// thread that can be woken through one of the descriptors). A signal ends it early.
+    /// Waits until a descriptor is ready or `limit` has passed. `None` means no limit, and is only
+    /// for a thread that can be woken through one of the descriptors. A signal ends the wait early.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn wait(&self, events: &mut PollEvents, limit: Option<Duration>) -> io::Result<()> {
         events.filled = 0;
         let room = libc::c_int::try_from(events.buffer.len()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: at most `buffer` events are written to the vector, which has that many.
+        // SAFETY: the call writes at most `room` events to the vector, which has room for that
+        // many.
         let got = unsafe {
             libc::epoll_wait(
                 self.fd.as_raw_fd(),
@@ -233,7 +237,7 @@ impl Poller {
         bits: u32,
     ) -> io::Result<()> {
         let mut event = libc::epoll_event { events: bits, u64: token };
-        // SAFETY: reads one structure, which lives on this stack.
+        // SAFETY: the call reads one structure, which is on this stack.
         let status =
             unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd.as_raw_fd(), &raw mut event) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -246,7 +250,8 @@ impl AsFd for Poller {
     }
 }
 
-/// Any number of descriptors for one wait, each named anew for each wait; the room is kept.
+/// A set of descriptors for one wait. The caller adds the descriptors again for each wait; the
+/// memory is reused.
 #[derive(Default)]
 pub struct PollSet {
     entries: Vec<libc::pollfd>,
@@ -259,34 +264,34 @@ impl std::fmt::Debug for PollSet {
 }
 
 impl PollSet {
-    /// Forgets all.
+    /// Removes all descriptors.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Adds one. The caller keeps it open until the wait is over.
+    /// Adds a descriptor. The caller must keep it open until the wait has ended.
     pub fn push(&mut self, fd: BorrowedFd<'_>, interest: Interest) {
         let read = if interest.read { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
         let events = read | if interest.write { libc::POLLOUT } else { 0 };
         self.entries.push(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
     }
 
-    /// Whether the last wait ended with the one ready that was added first.
+    /// Returns true if the descriptor that was added first was ready at the end of the last wait.
     pub fn is_first_ready(&self) -> bool {
         self.entries.first().is_some_and(|entry| entry.revents != 0)
     }
 
-    /// Sleeps until one of them is ready, the limit has passed, or a signal came.
+    /// Sleeps until one of the descriptors is ready, the limit has passed, or a signal arrives.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn wait(&mut self, limit: Duration) -> io::Result<()> {
         let count = libc::nfds_t::try_from(self.entries.len()).unwrap_or(libc::nfds_t::MAX);
         let nanoseconds = libc::c_long::from(limit.subsec_nanos().cast_signed());
         let seconds = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
         let limit = libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let entries = self.entries.as_mut_ptr();
-        // SAFETY: reads and writes `thread_count` structures, which the vector has, and reads one
+        // SAFETY: the call reads and writes `count` structures, which the vector has, and reads one
         // on this stack.
         let ready = unsafe { libc::ppoll(entries, count, &raw const limit, std::ptr::null()) };
         if ready >= 0 {

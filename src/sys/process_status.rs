@@ -1,65 +1,67 @@
-//! Whether a process that somebody has named is still there.
+//! Checks whether another process still exists, by its ID and start time.
 
 use std::fs;
 use std::io;
 
-/// What the kernel tells of a process.
+/// The status of a process as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct ProcessStatus {
-    /// It has ended, and only its parent has not taken note yet.
+    /// The process has ended; its parent may not have reaped it yet.
     has_ended: bool,
-    /// A signal or a tracer holds it.
+    /// A signal or a tracer has stopped the process.
     is_stopped: bool,
-    /// When it began, in clock ticks since the host was started.
+    /// The start time, in clock ticks since the boot of the host.
     started: u64,
 }
 
-/// When a process began, in clock ticks since the host was started: with its id, what tells it from
-/// a later process that has the same id. `None` where the system does not tell.
+/// Returns the start time of a process, in clock ticks since the boot of the host. Together with
+/// the process ID, it distinguishes the process from a later process with the same ID. `None` if
+/// the system does not report it.
 pub fn start_time(pid: u32) -> Option<u64> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|status| status.started)
 }
 
-/// True where it is certain that the process which had this id, and began at this time (where that
-/// is known), has ended. Both must be of this process's own [`super::host::pid_namespace`].
+/// Returns true if the process with this ID, and with this start time if it is known, has certainly
+/// ended. Both must be from this process's own [`super::host::pid_namespace`].
 pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(text) => parse_stat(&text).is_some_and(|status| {
             status.has_ended || started.is_some_and(|began| began != status.started)
         }),
-        // A process of somebody else may be hidden.
+        // A process of another user may be hidden.
         Err(_) => !exists(pid),
     }
 }
 
-/// True where the kernel reports that the process with this id is stopped. It must be of this
-/// process's own [`super::host::pid_namespace`].
+/// Returns true if the kernel reports that the process with this ID is stopped. The ID must be from
+/// this process's own [`super::host::pid_namespace`].
 pub fn is_stopped(pid: u32) -> bool {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"));
     line.is_ok_and(|line| parse_stat(&line).is_some_and(|status| status.is_stopped))
 }
 
-/// Reads a line of `/proc/PID/stat`. The second field is the program's name in parentheses,
-/// whatever it is.
+/// Parses a line of `/proc/PID/stat`. The second field is the program name in parentheses, which
+/// may contain any characters.
 fn parse_stat(line: &str) -> Option<ProcessStatus> {
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
-    // The third field, the twentieth and the twenty-second.
+    // The code reads fields 3, 20 and 22.
     let state = fields.next()?;
     let threads: u64 = fields.nth(16)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    // A process whose first thread alone has ended looks like one that has ended, but has others.
+    // If only the first thread of a process has ended, the process also has the state of an ended
+    // process, but it has other threads.
     let has_ended = matches!(state, "Z" | "X" | "x") && threads <= 1;
     let is_stopped = matches!(state, "T" | "t");
     Some(ProcessStatus { has_ended, is_stopped, started })
 }
 
-/// Whether any process has this id. True where that cannot be told.
+/// Returns true if a process has this ID, or if that cannot be determined.
 fn exists(pid: u32) -> bool {
     let Ok(pid) = i32::try_from(pid) else { return false };
     if pid == 0 {
         return true;
     }
-    // SAFETY: signal 0 only asks whether there is such a process.
+    // SAFETY: signal 0 only checks whether the process exists.
     let status = unsafe { libc::kill(pid, 0) };
     status == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
@@ -102,7 +104,7 @@ mod tests {
         let (pid, began) = (child.id(), start_time(child.id()));
         assert!(!is_gone(pid, began));
         child.kill().unwrap();
-        // Nobody has waited for it yet; its end does not take long.
+        // The child is not reaped yet; it ends within a short time.
         while !is_gone(pid, began) {
             std::thread::yield_now();
         }

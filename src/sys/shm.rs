@@ -1,5 +1,5 @@
-//! Anonymous memory that processes share by passing its descriptor: nothing is named, so nothing is
-//! left behind whoever dies.
+//! Anonymous memory that processes share by passing its descriptor. It has no name, so no file is
+//! left behind if a process dies.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::sys::{host, limits};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-/// A mapped segment and the descriptor it came from.
+/// A mapped shared memory segment and its descriptor.
 #[derive(Debug)]
 pub struct Segment {
     file: File,
@@ -18,20 +18,20 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A new segment of `len` zero bytes whose size can never change, with all its pages.
+    /// Creates a segment of `len` zero bytes with a sealed size and with all its pages.
     ///
     /// # Errors
-    /// As [`Segment::create_sparse`].
+    /// As for [`Segment::create_sparse`].
     pub fn create(len: usize) -> Result<Self> {
         Self::create_sparse(len, len)
     }
 
-    /// A new segment of `len` zero bytes whose size can never change. The pages of the first
-    /// `reserved` are reserved now, so that a full memory limit is an error here and not a SIGBUS
-    /// later; others by [`Segment::reserve`], before they are used.
+    /// Creates a segment of `len` zero bytes with a sealed size. The pages of the first `reserved`
+    /// bytes are allocated now, so that an exhausted memory limit is an error here and not a SIGBUS
+    /// later. [`Segment::reserve`] allocates further pages before their use.
     ///
     /// # Errors
-    /// `OutOfMemory` with the size wanted, also where there is not enough for all of it; or
+    /// `OutOfMemory` with the requested size, also if the available memory is less than `len`;
     /// `System`.
     pub fn create_sparse(len: usize, reserved: usize) -> Result<Self> {
         check_length(len)?;
@@ -44,30 +44,31 @@ impl Segment {
         Self::map(file, len)
     }
 
-    /// Gives a part, of whole pages, its memory, and maps it as far as the kernel can: its first
-    /// use costs no more faults.
+    /// Allocates the pages of a range of whole pages, and maps them if the kernel can, so that
+    /// their first access causes no page faults.
     ///
     /// # Errors
     /// `OutOfMemory` with the size, or `System`.
     ///
     /// # Panics
-    /// If the part is not one of the segment.
+    /// If the range is outside of the segment.
     pub fn reserve(&self, offset: usize, len: usize) -> Result<()> {
         assert!(len <= self.len() && offset <= self.len() - len, "{offset} + {len} bytes");
         allocate(&self.file, offset, len, REMEDY)?;
         let start = self.as_mut_ptr().wrapping_add(offset).cast();
-        // Only makes the first use cheaper, and older kernels do not know it.
-        // SAFETY: the part is mapped, and ours; the advice does not change what it holds.
+        // The advice only makes the first access cheaper; older kernels do not support it.
+        // SAFETY: the range is mapped and owned by this object; the advice does not change its
+        // content.
         unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
         Ok(())
     }
 
-    /// Maps a segment whose descriptor came from another process, after checking that it is a
-    /// segment of exactly `len` bytes that nobody can shrink.
+    /// Maps a segment whose descriptor came from another process. Checks first that it is a segment
+    /// of exactly `len` bytes that no process can shrink.
     ///
     /// # Errors
-    /// `Connection` where the descriptor is something else; `System` or `OutOfMemory` where it
-    /// cannot be mapped.
+    /// `Connection` if the descriptor is something else; `System` or `OutOfMemory` if it cannot be
+    /// mapped.
     pub fn open(fd: OwnedFd, len: usize) -> Result<Self> {
         let file = File::from(fd);
         let size = file.metadata().map_err(|e| Error::system("fstat of a segment", &e))?.len();
@@ -83,22 +84,22 @@ impl Segment {
         Self::map(file, len)
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// True for a segment of no bytes, which [`Segment::create`] never makes.
+    /// Returns true for an empty segment, which [`Segment::create`] never returns.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The descriptor, for passing it on.
+    /// Returns the descriptor, to pass it to another process.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -111,8 +112,8 @@ impl Segment {
     }
 }
 
-/// A file in memory that has these bytes, and that nobody can change any more: for passing it on to
-/// processes that inherit its descriptor.
+/// Creates a sealed in-memory file with this content, to pass it to processes that inherit its
+/// descriptor. No process can change it.
 ///
 /// # Errors
 /// `OutOfMemory` or `System`.
@@ -125,7 +126,8 @@ pub fn create_sealed_file(bytes: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Refuses a file in memory that this process may not make: the kernel would end it by SIGXFSZ.
+/// Rejects an in-memory file that exceeds the file size limit of this process: the kernel would end
+/// the process by SIGXFSZ.
 pub(super) fn check_length(len: usize) -> Result<()> {
     let limit = limits::max_file_bytes()?;
     if u64::try_from(len).is_ok_and(|len| len <= limit) {
@@ -135,19 +137,19 @@ pub(super) fn check_length(len: usize) -> Result<()> {
     Err(out_of_memory(len, &why, "raise that limit (ulimit -f)"))
 }
 
-/// An empty file in memory, without a name that anybody could open.
+/// Creates an empty in-memory file (memfd), which has no name that a process could open.
 pub(super) fn create_memfd(name: &CStr) -> Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string; the call makes a new descriptor.
+    // SAFETY: the name is a C string; the call creates a new descriptor.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if fd < 0 {
         return Err(Error::system("memfd_create", &std::io::Error::last_os_error()));
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Forbids these changes of a file in memory for ever.
+/// Forbids these changes of an in-memory file permanently.
 pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     let seals = seals | libc::F_SEAL_SEAL;
     // SAFETY: F_ADD_SEALS takes an integer and touches no memory.
@@ -157,21 +159,22 @@ pub(super) fn seal(file: &File, seals: i32) -> Result<()> {
     Ok(())
 }
 
-/// What to do where there is no memory for a segment.
+/// The remedy in the error text if there is no memory for a segment.
 const REMEDY: &str = "lower DIST_SHM_SLOT_BYTES or raise the memory limit";
 
-/// The most that is reserved in one system call, and the least, a page.
+/// The maximum and the minimum number of bytes that one system call allocates; the minimum is a
+/// page.
 const RESERVE_STEPS: (libc::off_t, libc::off_t) = (2 << 20, 4096);
 
-/// Gives `len` bytes of a file in memory, from `offset` on, their pages; `remedy` is what to do
-/// where there are none. Where it fails, some may have theirs.
+/// Allocates the pages of `len` bytes of an in-memory file from `offset` on. `remedy` is the advice
+/// in the error text if the memory is exhausted. After an error, some pages may be allocated.
 pub(super) fn reserve(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     check_available(len, remedy)?;
     allocate(file, offset, len, remedy)
 }
 
-/// Asked first: without a limit of its own, a segment larger than the memory would make the kernel
-/// kill processes instead of refusing.
+/// Checks the available memory first: without a memory limit, a segment larger than the memory
+/// would make the kernel kill processes instead of returning an error.
 fn check_available(len: usize, remedy: &str) -> Result<()> {
     match host::memory_available() {
         Some(available) if u64::try_from(len).is_ok_and(|len| len > available) => {
@@ -181,11 +184,11 @@ fn check_available(len: usize, remedy: &str) -> Result<()> {
     }
 }
 
-/// [`reserve`] without asking first.
+/// Like [`reserve`], without the check of the available memory.
 ///
-/// In steps: a call that a signal interrupts gives back all that it has taken, so that a whole
-/// large range would never be done under a signal that comes again and again. A single page always
-/// is.
+/// Allocates in steps. If a signal interrupts a system call, the call releases all that it has
+/// allocated, so under a periodic signal a call for a large range would never succeed. A call for a
+/// single page always succeeds.
 fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> {
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok());
     let part = libc::off_t::try_from(offset).ok().zip(end);
@@ -195,7 +198,7 @@ fn allocate(file: &File, offset: usize, len: usize, remedy: &str) -> Result<()> 
     let mut step = most;
     while done < end {
         let size = step.min(end - done);
-        // SAFETY: fallocate touches no memory of ours.
+        // SAFETY: fallocate touches no memory of this process.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, done, size) } == 0 {
             done += size;
             step = most.min(2 * step);
@@ -226,7 +229,7 @@ mod tests {
         let first = Segment::create_sparse(8192, 4096).unwrap();
         let fd = first.as_fd().try_clone_to_owned().unwrap();
         let second = Segment::open(fd, 8192).unwrap();
-        // SAFETY: both maps are 8192 bytes long and only this thread uses them.
+        // SAFETY: both mappings are 8192 bytes long, and only this thread uses them.
         unsafe { first.as_mut_ptr().wrapping_add(100).write(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { second.as_mut_ptr().wrapping_add(100).read() }, 7);
@@ -269,7 +272,7 @@ mod tests {
         assert_eq!(taken(), 8192);
         segment.reserve(256 << 10, 64 << 10).unwrap();
         assert_eq!(taken(), 8192 + (64 << 10));
-        // Again, and all of it.
+        // Reserve the whole segment, including the reserved pages.
         segment.reserve(0, segment.len()).unwrap();
         assert_eq!(taken(), 1 << 20);
     }

@@ -1,31 +1,30 @@
-//! Signals as something to read, so that no handler runs: they are blocked and arrive on a
-//! descriptor.
+//! Signals that are read from a descriptor: they are blocked, so that no handler runs.
 
 use crate::base::error::{Error, Result};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Ends a process at once; it cannot be caught.
+/// Ends a process at once; a process cannot catch it.
 pub const KILL: i32 = libc::SIGKILL;
 
 /// Asks a process to end.
 pub const TERMINATE: i32 = libc::SIGTERM;
 
-/// Tells a process that a child of it has ended.
+/// Reports to a process that one of its children has ended.
 pub const CHILD: i32 = libc::SIGCHLD;
 
-/// The signals that a thread blocks.
+/// The signal mask of a thread.
 #[derive(Clone, Copy)]
 pub struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
-    /// Makes this the calling thread's mask. Async-signal-safe: a forked child may call it.
+    /// Sets the calling thread's mask. Async-signal-safe: a forked child may call it.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn apply(&self) -> io::Result<()> {
-        // SAFETY: reads the set; a null third argument asks for nothing back.
+        // SAFETY: the call reads the set; a null third argument means that no old mask is returned.
         let status = unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
         };
@@ -39,7 +38,8 @@ impl fmt::Debug for SignalMask {
     }
 }
 
-/// Signals taken from their ordinary delivery. Dropping it gives them back.
+/// Signals that arrive on a descriptor instead of their handlers. Dropping it restores the normal
+/// delivery.
 #[derive(Debug)]
 pub struct SignalFd {
     fd: OwnedFd,
@@ -47,9 +47,9 @@ pub struct SignalFd {
 }
 
 impl SignalFd {
-    /// Blocks `wanted` in the calling thread, and so in every thread and process that it starts
-    /// from now on, and makes them readable here. A signal that this process ignores (as under
-    /// `nohup`) stays ignored.
+    /// Blocks the `wanted` signals in the calling thread, and thus in every thread and process that
+    /// it starts from now on, and makes them readable on the descriptor. A signal that this process
+    /// ignores (as under `nohup`) stays ignored.
     ///
     /// # Errors
     /// `System`.
@@ -58,33 +58,33 @@ impl SignalFd {
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         let mut before = set;
         for &signal in wanted.iter().filter(|&&signal| !is_ignored(signal)) {
-            // SAFETY: changes the set on this stack.
+            // SAFETY: the call changes the set on this stack.
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
-        // SAFETY: makes a new descriptor from the set, which the call reads.
+        // SAFETY: the call reads the set and creates a new descriptor.
         let fd =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::system("signalfd", &io::Error::last_os_error()));
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: reads one set and writes the other; both live on this stack.
+        // SAFETY: the call reads one set and writes the other; both are on this stack.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
         Ok(Self { fd, before: SignalMask(before) })
     }
 
-    /// The number of the next signal that has arrived, if one has. Does not wait.
+    /// Returns the number of the next signal that has arrived, if there is one. Does not wait.
     pub fn next_signal(&self) -> Option<i32> {
         // SAFETY: all fields are integers, for which zero is a value.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: writes at most `size` bytes, the size of the structure.
+        // SAFETY: the call writes at most `size` bytes, the size of the structure.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size) };
         (usize::try_from(got) == Ok(size)).then(|| i32::try_from(info.ssi_signo).unwrap_or(0))
     }
 
-    /// The mask from before, which programs started from here should have.
+    /// Returns the previous mask, which programs that this process starts should have.
     pub fn mask_before(&self) -> SignalMask {
         self.before
     }
@@ -98,12 +98,13 @@ impl AsFd for SignalFd {
 
 impl Drop for SignalFd {
     fn drop(&mut self) {
-        // What was read must not be delivered a second time; what was not read still is.
+        // A signal that was read must not be delivered again; a signal that was not read is still
+        // delivered.
         drop(self.before.apply());
     }
 }
 
-/// A signal that the calling thread does not take while this exists. What comes meanwhile is
+/// Blocks a signal in the calling thread while it exists. Signals that arrive in the meantime are
 /// delivered afterwards.
 #[derive(Debug)]
 pub struct BlockedSignal {
@@ -111,20 +112,20 @@ pub struct BlockedSignal {
 }
 
 impl BlockedSignal {
-    /// Blocks a signal in the calling thread, and so in the threads and processes that it starts
+    /// Blocks a signal in the calling thread, and thus in the threads and processes that it starts
     /// from now on.
     pub fn new(signal: i32) -> Self {
         // SAFETY: sigset_t is a plain array of integers, for which zero is the empty set.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         let mut before = set;
-        // SAFETY: changes the set on this stack.
+        // SAFETY: the call changes the set on this stack.
         unsafe { libc::sigaddset(&raw mut set, signal) };
-        // SAFETY: reads one set and writes the other; both live on this stack.
+        // SAFETY: the call reads one set and writes the other; both are on this stack.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
         Self { before: SignalMask(before) }
     }
 
-    /// The mask from before.
+    /// Returns the previous mask.
     pub fn mask_before(&self) -> SignalMask {
         self.before
     }
@@ -132,20 +133,20 @@ impl BlockedSignal {
 
 impl Drop for BlockedSignal {
     fn drop(&mut self) {
-        // It was the thread's mask before.
+        // Cannot fail: the mask was the thread's mask before.
         drop(self.before.apply());
     }
 }
 
-/// Whether the system forgets how children end, because this process ignores [`CHILD`] or has asked
-/// for it.
+/// Returns true if the system discards the exit status of children, because this process ignores
+/// [`CHILD`] or has set `SA_NOCLDWAIT`.
 pub fn discards_child_status() -> bool {
     is_ignored(CHILD) || action_flags(CHILD) & libc::SA_NOCLDWAIT != 0
 }
 
-/// Gives a signal its default effect on this process, whatever the process was started with.
+/// Restores the default action of a signal, whatever action the process inherited.
 pub fn set_default(signal: i32) {
-    // SAFETY: installs no handler. It fails only for a number that is no signal's.
+    // SAFETY: the call installs no handler. It fails only for an invalid signal number.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
@@ -160,7 +161,7 @@ fn action_flags(signal: i32) -> i32 {
 fn current_action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all fields are integers and pointers, for which zero is a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null second argument changes nothing; the third is written.
+    // SAFETY: a null second argument changes nothing; the call writes the third.
     let status = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
     (status == 0).then_some(action)
 }
@@ -173,7 +174,7 @@ mod tests {
     fn a_blocked_signal_is_read_and_not_delivered() {
         let signals = SignalFd::intercept(&[libc::SIGWINCH]).unwrap();
         assert_eq!(signals.next_signal(), None);
-        // SAFETY: sends a signal to this thread, which has it blocked.
+        // SAFETY: the call sends a signal to this thread, which has it blocked.
         unsafe { libc::raise(libc::SIGWINCH) };
         assert_eq!(signals.next_signal(), Some(libc::SIGWINCH));
         assert_eq!(signals.next_signal(), None);
@@ -184,7 +185,7 @@ mod tests {
         let outer = BlockedSignal::new(libc::SIGWINCH);
         let inner = BlockedSignal::new(libc::SIGURG);
         let has = |mask: &SignalMask, signal| {
-            // SAFETY: reads the set that it is given.
+            // SAFETY: the call reads the set.
             unsafe { libc::sigismember(&raw const mask.0, signal) == 1 }
         };
         assert!(!has(&outer.mask_before(), libc::SIGWINCH));

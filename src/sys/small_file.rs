@@ -1,6 +1,8 @@
-//! Small files as wholes. Reading: opened without waiting for anybody, read from the beginning
-//! whatever others read meanwhile, and never more than a limit. Writing: a file is there with all
-//! of its content or not at all, and takes the place of none that somebody else has made.
+//! Small files that are read and written as a whole.
+//!
+//! An open does not wait for a writer. A read starts at the beginning of the file, is independent
+//! of other readers, and is limited in length. A write creates the file with all its content or not
+//! at all, and never replaces a file that another process has created.
 
 use super::file;
 use std::fs::{self, File, OpenOptions};
@@ -9,36 +11,35 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Opens a file for reading. A pipe with a name that nobody writes to is opened too, instead of
-/// waited for.
+/// Opens a file for reading. A named pipe without a writer is opened at once, without waiting.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// The file behind a descriptor that this process has inherited. The descriptor stays open.
+/// Opens a copy of a descriptor that this process has inherited. The original stays open.
 ///
 /// # Errors
-/// The reason as the system gives it, for instance that there is no such descriptor.
+/// The error of the system, for example if the descriptor does not exist.
 pub fn from_inherited_fd(fd: RawFd) -> io::Result<File> {
-    // SAFETY: takes integers and touches no memory; the number need not be that of an open
+    // SAFETY: the call takes integers and touches no memory; the number need not be an open
     // descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(copy) }))
 }
 
-/// Fills `bytes` from the beginning of a file as far as it goes, and returns how far that is. Where
-/// others read through the same open file, neither disturbs the other.
+/// Reads from the beginning of a file until `bytes` is full or the file ends; returns the number of
+/// bytes. Other readers of the same open file are not affected, and do not affect this read.
 ///
 /// # Errors
-/// The reason as the system gives it, for instance that the file is a pipe.
+/// The error of the system, for example if the file is a pipe.
 pub fn read_from_start(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < bytes.len() {
@@ -52,10 +53,11 @@ pub fn read_from_start(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
-/// Makes a file with this content. False: there is one of that name, which stays as it is.
+/// Creates a file with this content. Returns false if a file of this name exists; that file is
+/// unchanged.
 ///
 /// # Errors
-/// The reason as the system gives it; then there is nothing new.
+/// The error of the system. No file is created after an error.
 pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<bool> {
     if path.symlink_metadata().is_ok() {
         return Ok(false);
@@ -69,19 +71,20 @@ pub fn create_atomically(path: &Path, content: &[u8]) -> io::Result<bool> {
     let outcome = written.and_then(|()| match fs::hard_link(&draft, path) {
         Ok(()) => Ok(true),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        // A file system without links: then whoever comes between the question above and this is
+        // The file system has no hard links. A file that was created after the check above is
         // replaced.
         Err(_) => fs::rename(&draft, path).map(|()| true),
     });
-    // Gone already where it was renamed.
+    // After a rename, the draft no longer exists.
     drop(fs::remove_file(&draft));
     outcome
 }
 
-/// Removes a file that has exactly this content. False: it has another, or is not there.
+/// Removes a file that has exactly this content. Returns false if the content differs or the file
+/// does not exist.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn remove_if_same(path: &Path, content: &[u8]) -> io::Result<bool> {
     let mut found = vec![0; content.len() + 1];
     let length = match open(path).and_then(|file| read_from_start(&file, &mut found)) {
@@ -94,7 +97,7 @@ pub fn remove_if_same(path: &Path, content: &[u8]) -> io::Result<bool> {
     fs::remove_file(path).map(|()| true)
 }
 
-/// Where a file is written before it gets its name: beside it, and of no other process.
+/// Returns the temporary path in the same folder, which contains this process's ID.
 fn draft_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.draft", std::process::id()));

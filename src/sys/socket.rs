@@ -1,7 +1,7 @@
-//! TCP sockets of both address families: looking up, listening, connecting with a deadline.
+//! TCP sockets of both address families: name lookup, listening, and connecting with a deadline.
 //!
-//! All sockets made here are non-blocking and closed on exec. Writing through std's `TcpStream`
-//! never raises SIGPIPE. Nothing here asks for the name that belongs to an address.
+//! All sockets of this module are non-blocking and closed on exec. A write to the standard
+//! library's `TcpStream` never raises SIGPIPE. This module makes no reverse lookups.
 
 use super::poll::{self, Interest};
 use super::thread;
@@ -16,12 +16,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The addresses of a host name or address literal (an IPv6 one with or without brackets). A name
-/// is looked up on a thread of its own, since the system's resolver knows no deadline; that thread
-/// ends when the resolver does.
+/// Returns the addresses of a host name or an address literal (IPv6 with or without brackets). A
+/// separate thread looks the name up, because the system's resolver has no deadline; the thread
+/// ends when the resolver returns.
 ///
 /// # Errors
-/// `Connection` where the name means nothing, `Timeout` where the resolver is too slow.
+/// `Connection` if the name is unknown, `Timeout` if the resolver is too slow.
 #[allow(
     clippy::disallowed_methods,
     reason = "the one look-up, on a thread of its own, with a deadline"
@@ -35,7 +35,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     let name = bare.to_owned();
     let resolver = thread::spawn("dist-resolve", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // Nobody listens any more once the deadline has passed.
+        // After the deadline, the receiver is gone.
         drop(answer.send(found));
     })?;
     drop(resolver);
@@ -58,16 +58,16 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
 }
 
 /// Listens on an address, with the longest queue that the system allows. The IPv6 wildcard address
-/// takes IPv4 connections too.
+/// also accepts IPv4 connections.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
-    // Without it a port stays unusable for a minute after its last connection.
+    // Without this option a port stays unusable for a minute after its last connection.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(i32::MAX)?;
@@ -75,10 +75,10 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Takes over a bound TCP socket that somebody else made, and listens on it.
+/// Takes over a bound TCP socket that other code created, and listens on it.
 ///
 /// # Errors
-/// The reason as the system gives it; `InvalidInput` where it is no TCP socket.
+/// The error of the system; `InvalidInput` if it is not a bound TCP socket.
 pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
     let socket = Socket::from(fd);
     let is_tcp = socket.r#type()? == Type::STREAM
@@ -92,16 +92,17 @@ pub fn adopt_listener(fd: OwnedFd) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Connects to one address. The stream is [tuned](tune).
+/// Connects to one address, and applies [`set_stream_options`].
 ///
 /// # Errors
-/// The reason as the system gives it; `TimedOut` where the deadline passed first.
+/// The error of the system; `TimedOut` if the deadline passed first.
 #[allow(clippy::disallowed_methods, reason = "with a deadline")]
 pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     if let Err(cause) = socket.connect(&address.into()) {
-        // A non-blocking connect reports EINPROGRESS, which std's ErrorKind names since 1.87 only.
+        // A non-blocking connect reports EINPROGRESS; the standard library's `ErrorKind` has a name
+        // for it only since 1.87.
         if cause.raw_os_error() != Some(libc::EINPROGRESS) {
             return Err(cause);
         }
@@ -113,7 +114,7 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
         }
     }
     let stream = TcpStream::from(socket);
-    // A connect to a port of this host in the ephemeral range, where nobody listens, can meet
+    // A connect to a port of this host in the ephemeral range without a listener can connect to
     // itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -122,11 +123,11 @@ pub fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<TcpStream
     Ok(stream)
 }
 
-/// Begins to connect, from the address `source` if one is given, and does not wait: the stream can
-/// be written once [`finish_connect`] can tell the outcome.
+/// Starts to connect, from the address `source` if it is given, and does not wait. Once the stream
+/// is writable, [`finish_connect`] returns the result.
 ///
 /// # Errors
-/// The reason as the system gives it, where that is known at once.
+/// The error of the system, if the connect fails at once.
 pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -135,8 +136,8 @@ pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Res
         socket.bind(&source.into())?;
     }
     if is_own_address(address.ip()) {
-        // Within a host nothing is lost, and what paces itself by delays is several times slower.
-        // Where neither is permitted, the system's choice stays.
+        // Within a host no packet is lost, and congestion control that paces by delay is several
+        // times slower. If neither algorithm is permitted, the system's default stays.
         drop(socket.set_tcp_congestion(b"reno").or_else(|_| socket.set_tcp_congestion(b"cubic")));
     }
     match socket.connect(&address.into()) {
@@ -145,17 +146,18 @@ pub fn begin_connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Res
     }
 }
 
-/// How the connect ended that [`begin_connect`] began; to be asked once the stream can be written.
+/// Returns the result of the connect that [`begin_connect`] started. Call it once the stream is
+/// writable.
 ///
 /// # Errors
-/// The reason as the system gives it; `WouldBlock` where it has not ended.
+/// The error of the system; `WouldBlock` if the connect has not ended.
 pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
     if let Some(cause) = socket.take_error()? {
         return Err(cause);
     }
     match socket.peer_addr() {
-        // See `connect`.
+        // A connection to itself, as in `connect`.
         Ok(peer) if peer == socket.local_addr()? => Err(io::ErrorKind::ConnectionRefused.into()),
         Err(cause) if cause.kind() == io::ErrorKind::NotConnected => {
             Err(io::ErrorKind::WouldBlock.into())
@@ -164,14 +166,15 @@ pub fn finish_connect(stream: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Has the kernel notice within `timeout` that the peer's host is gone. Only for a connection whose
-/// other end always reads: the kernel cuts off one that is full for that long, too.
+/// Lets the kernel detect within `timeout` that the peer's host is gone. Use it only for a
+/// connection whose peer always reads: the kernel also ends a connection whose send buffer stays
+/// full for that time.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn set_user_timeout(stream: &impl AsFd, timeout: Duration) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
-    // In whole seconds, of which the system wants one at least.
+    // The system takes whole seconds, at least one.
     let at_least_one_second = |time: Duration| time.max(Duration::from_secs(1));
     let (time, interval) = (at_least_one_second(timeout / 3), at_least_one_second(timeout / 6));
     let probes = TcpKeepalive::new().with_time(time).with_interval(interval);
@@ -179,31 +182,31 @@ pub fn set_user_timeout(stream: &impl AsFd, timeout: Duration) -> io::Result<()>
     socket.set_tcp_user_timeout(Some(timeout))
 }
 
-/// The congestion control that a connection has, by the kernel's name.
+/// Returns the kernel's name of the connection's congestion control algorithm.
 pub fn congestion_control(stream: &impl AsFd) -> String {
     let name = socket2::SockRef::from(stream).tcp_congestion().unwrap_or_default();
     let name: Vec<u8> = name.into_iter().take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&name).into_owned()
 }
 
-/// The address of this host that it would send from to `ip`; nothing is sent.
+/// Returns the local address from which this host would send to `ip`. Sends no packet.
 ///
 /// # Errors
-/// The reason as the system gives it, for instance that there is no way there.
+/// The error of the system, for example if there is no route.
 pub fn source_address_for(ip: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // It only chooses the route. The port means nothing.
+    // The connect only selects the route; the port has no meaning.
     socket.connect((ip, 9))?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// Makes a stream non-blocking, sends small writes at once, and has the kernel notice within a few
-/// minutes that the peer's host is gone.
+/// Makes a stream non-blocking, sends small writes without delay, and lets the kernel detect within
+/// a few minutes that the peer's host is gone.
 ///
 /// # Errors
-/// The reason as the system gives it.
+/// The error of the system.
 pub fn set_stream_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
@@ -214,14 +217,15 @@ pub fn set_stream_options(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// Whether an address is of this host: loopback, or one that this host would send from to itself.
+/// Returns true for an address of this host: loopback, or an address from which this host would
+/// send to that same address.
 pub fn is_own_address(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_loopback() || source_address_for(ip).is_ok_and(|own| own.to_canonical() == ip)
 }
 
-/// True for the errors of accept that say that this process or host has no descriptor or memory
-/// left for another connection: those last, so that trying again at once is no use.
+/// Returns true for the `accept` errors that report a shortage of descriptors or memory. A shortage
+/// lasts, so an immediate retry does not help.
 pub fn is_resource_shortage(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
@@ -269,7 +273,7 @@ mod tests {
         for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
             assert!(is_own_address(own.parse().unwrap()), "{own}");
         }
-        // Reserved for documentation.
+        // Addresses that are reserved for documentation.
         assert!(!is_own_address("192.0.2.1".parse().unwrap()));
         assert!(!is_own_address("2001:db8::1".parse().unwrap()));
     }

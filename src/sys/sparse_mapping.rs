@@ -1,9 +1,9 @@
-//! A large range of addresses over a file in memory, of which parts are given memory and lose it
-//! again.
+//! [`SparseMapping`]: a large address range over an in-memory file; ranges of it are given memory
+//! and release it again.
 //!
-//! Nothing is named; its size is fixed for ever, so that whoever maps its descriptor can trust it.
-//! Pages are reserved before they are used, so that a full memory limit is an error here and not a
-//! SIGBUS later; what has no memory cannot be touched.
+//! The file has no name, and its size is sealed, so that a process that maps its descriptor can
+//! trust the size. Pages are allocated before they are used, so that an exhausted memory limit is
+//! an error here and not a SIGBUS later. A range without memory is inaccessible.
 
 use super::shm::{check_length, create_memfd, reserve, seal};
 use super::{host, limits};
@@ -16,23 +16,23 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr::null_mut;
 
-/// What addresses and parts are multiples of: a huge page.
+/// The unit of addresses and lengths: a huge page.
 pub const COMMIT_UNIT: usize = 2 << 20;
 
-/// What its file is called, for people, and for those who are told of it.
+/// The name of the in-memory file, for users and for the check in [`super::peer_mapping`].
 pub(super) const MEMFD_NAME: &CStr = c"libdist-arena";
 
-/// What another process needs to find a range: the number that its descriptor has in its process,
-/// and the number of its file, by which it is known to be the one.
+/// The identity of a range for other processes: the number of its descriptor in the creating
+/// process, and the inode number of its file, by which the file is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemfdIdentity {
-    /// Of the process that made it.
+    /// The descriptor number in the creating process.
     pub descriptor: u32,
-    /// Not 0.
+    /// The inode number; never 0.
     pub inode: u64,
 }
 
-/// The range.
+/// A sparse address range.
 #[derive(Debug)]
 pub struct SparseMapping {
     file: File,
@@ -41,12 +41,12 @@ pub struct SparseMapping {
 }
 
 impl SparseMapping {
-    /// A range as long as this host's memory, of which nothing is there yet; shorter where this
-    /// process may not have that many addresses or a file of that length. Begins at a multiple of
-    /// [`COMMIT_UNIT`].
+    /// Creates a range as long as this host's memory, without any memory yet. It is shorter if this
+    /// process may not have that many addresses or a file of that length. It starts at a multiple
+    /// of [`COMMIT_UNIT`].
     ///
     /// # Errors
-    /// `OutOfMemory`, also where not even a [`COMMIT_UNIT`] is possible, or `System`.
+    /// `OutOfMemory`, also if not even one [`COMMIT_UNIT`] is possible; `System`.
     pub fn create() -> Result<Self> {
         let total = usize::try_from(host::memory_total().unwrap_or(1 << 40)).unwrap_or(usize::MAX);
         let limit = usize::try_from(limits::max_file_bytes()?).unwrap_or(usize::MAX);
@@ -63,22 +63,23 @@ impl SparseMapping {
         }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.base)
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True for a range of no bytes, which [`SparseMapping::create`] never makes.
+    /// Returns true for an empty range, which [`SparseMapping::create`] never returns.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What others find it by ([`PeerMapping`](super::window::Window)).
+    /// Returns the identity with which other processes map the range
+    /// ([`PeerMapping`](super::peer_mapping::PeerMapping)).
     ///
     /// # Errors
     /// `System`.
@@ -88,11 +89,11 @@ impl SparseMapping {
         Ok(MemfdIdentity { descriptor, inode: found.ino() })
     }
 
-    /// Gives a part memory, zero bytes, near the calling thread and in huge pages where the kernel
-    /// can. `offset` and `len` are multiples of [`COMMIT_UNIT`].
+    /// Allocates zeroed memory for a range, close to the calling thread (NUMA) and in huge pages if
+    /// the kernel can. `offset` and `len` are multiples of [`COMMIT_UNIT`].
     ///
     /// # Errors
-    /// `OutOfMemory` with the sizes, and then the part has none; or `System`.
+    /// `OutOfMemory` with the sizes, or `System`. After an error, the range has no memory.
     pub fn commit(&self, offset: usize, len: usize) -> Result<()> {
         self.check_part(offset, len);
         let remedy = "free some or raise the memory limit";
@@ -102,36 +103,37 @@ impl SparseMapping {
             self.release(offset, len);
             return Err(error);
         }
-        // Both only make the first use cheaper, and older kernels know neither.
+        // Both advices only make the first access cheaper; older kernels support neither.
         for advice in [libc::MADV_COLLAPSE, libc::MADV_POPULATE_WRITE] {
-            // SAFETY: the part is mapped, and ours; neither advice changes what it holds.
+            // SAFETY: the range is mapped and owned by this object; neither advice changes its
+            // content.
             unsafe { libc::madvise(self.pointer_at(offset), len, advice) };
         }
         Ok(())
     }
 
-    /// Gives the memory of a part back. Its addresses stay reserved, and cannot be used.
+    /// Releases the memory of a range. Its addresses stay reserved and inaccessible.
     pub fn release(&self, offset: usize, len: usize) {
         self.check_part(offset, len);
         let flags = NO_ACCESS | libc::MAP_FIXED;
-        // SAFETY: replaces a part of the range, which is ours and which nobody uses any more. Where
-        // it fails, the part stays.
+        // SAFETY: the call replaces a range that this object owns and that no code uses any more.
+        // If it fails, the range stays mapped.
         unsafe { libc::mmap(self.pointer_at(offset), len, libc::PROT_NONE, flags, -1, 0) };
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let part = libc::off_t::try_from(offset).ok().zip(libc::off_t::try_from(len).ok());
         if let Some((offset, len)) = part {
-            // SAFETY: touches no memory but what is given up. Where it fails, the memory stays with
-            // us.
+            // SAFETY: the call touches only the memory that is released. If it fails, the memory
+            // stays allocated.
             unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
         }
     }
 
-    /// Puts a part of the file at its place.
+    /// Maps a range of the file at its address.
     fn map_part(&self, offset: usize, len: usize) -> Result<()> {
         let from = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let (flags, fd) = (libc::MAP_SHARED | libc::MAP_FIXED, self.file.as_raw_fd());
-        // SAFETY: replaces a part of the range, which is ours and which nobody uses yet.
+        // SAFETY: the call replaces a range that this object owns and that no code uses yet.
         let mapped = unsafe { libc::mmap(self.pointer_at(offset), len, access, flags, fd, from) };
         if mapped == libc::MAP_FAILED {
             return Err(last_os_error(&format_args!("mapping {len} bytes of an arena")));
@@ -151,21 +153,21 @@ impl SparseMapping {
 
 impl Drop for SparseMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody can use it any more.
+        // SAFETY: this object owns the mapping, and no code can use it any more.
         unsafe { libc::munmap(self.as_mut_ptr().cast(), self.len) };
     }
 }
 
-/// A mapping that cannot be used and takes no memory.
+/// The flags of an inaccessible mapping, which takes no memory.
 const NO_ACCESS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// A sealed file of that length.
+/// Creates a sealed file of this length.
 fn create_file(len: usize) -> Result<File> {
     check_length(len)?;
     let file = create_memfd(MEMFD_NAME)?;
     let size = libc::off_t::try_from(len)
         .map_err(|_| Error::invalid(format!("an arena of {len} bytes is too large")))?;
-    // SAFETY: touches no memory.
+    // SAFETY: the call touches no memory.
     if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
         return Err(last_os_error(&format_args!("making an arena of {len} bytes")));
     }
@@ -173,10 +175,10 @@ fn create_file(len: usize) -> Result<File> {
     Ok(file)
 }
 
-/// The first of that many addresses, a multiple of [`COMMIT_UNIT`], that nothing else will get.
+/// Reserves `len` addresses and returns the first of them, a multiple of [`COMMIT_UNIT`].
 pub(super) fn reserve_addresses(len: usize) -> Result<usize> {
     let space = len + COMMIT_UNIT;
-    // SAFETY: a fresh mapping without access; no existing memory is touched.
+    // SAFETY: a new mapping without access; the call touches no existing memory.
     let found = unsafe { libc::mmap(null_mut(), space, libc::PROT_NONE, NO_ACCESS, -1, 0) };
     if found == libc::MAP_FAILED {
         return Err(last_os_error(&format_args!("reserving {len} addresses for an arena")));
@@ -185,7 +187,7 @@ pub(super) fn reserve_addresses(len: usize) -> Result<usize> {
     let before = base - found.addr();
     for (start, len) in [(0, before), (before + len, COMMIT_UNIT - before)] {
         if len > 0 {
-            // SAFETY: an end of the mapping just made, of which nobody else knows.
+            // SAFETY: one end of the new mapping, which no other code uses.
             unsafe { libc::munmap(found.wrapping_byte_add(start), len) };
         }
     }
@@ -209,7 +211,7 @@ mod tests {
         );
         sparse.commit(COMMIT_UNIT, COMMIT_UNIT).unwrap();
         let last = sparse.as_mut_ptr().wrapping_add(2 * COMMIT_UNIT - 1);
-        // SAFETY: the part has just been given memory, and only this thread knows of it.
+        // SAFETY: the range was just given memory, and only this thread uses it.
         unsafe { last.write(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { last.read() }, 7);

@@ -1,5 +1,5 @@
-//! A connected stream socket, TCP or Unix, whose reads and writes say themselves whether they may
-//! block.
+//! [`SocketStream`]: a connected stream socket, TCP or Unix. Each read and write selects whether it
+//! may block.
 
 use super::socket;
 use crate::base::buffer::{Dst, Src};
@@ -9,24 +9,24 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The longest that [`SocketStream::receive_blocking`] blocks.
+/// The limit of [`SocketStream::receive_blocking`].
 pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many parts one system call sends.
 const MAX_PARTS_PER_CALL: usize = 16;
 
-/// One end of a connection. Writing never raises SIGPIPE.
+/// One end of a connection. A write never raises SIGPIPE.
 #[derive(Debug)]
 pub struct SocketStream {
     fd: OwnedFd,
 }
 
 impl SocketStream {
-    /// Takes over a TCP connection; it sends small writes at once, and notices within minutes that
-    /// the peer's host is gone.
+    /// Takes over a TCP connection. It sends small writes without delay, and detects within minutes
+    /// that the peer's host is gone.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         socket::set_stream_options(&stream)?;
         stream.set_nonblocking(false)?;
@@ -37,27 +37,28 @@ impl SocketStream {
     /// Takes over a Unix connection.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
         Ok(Self { fd: stream.into() })
     }
 
-    /// Takes over a TCP connection as it is, for those who wait elsewhere.
+    /// Takes over a TCP connection unchanged, for a caller that waits by polling.
     pub fn from_nonblocking_tcp(stream: TcpStream) -> Self {
         Self { fd: stream.into() }
     }
 
-    /// Takes over a Unix connection as it is, for those who wait elsewhere.
+    /// Takes over a Unix connection unchanged, for a caller that waits by polling.
     pub fn from_nonblocking_unix(stream: UnixStream) -> Self {
         Self { fd: stream.into() }
     }
 
-    /// Sends of the parts, one after another, what finds room now, and returns how much that was.
+    /// Sends the parts in order, as far as the socket buffer has room, and returns the number of
+    /// bytes.
     ///
     /// # Errors
-    /// The reason as the system gives it; `WouldBlock` where there is no room at all.
+    /// The error of the system; `WouldBlock` if there is no room at all.
     pub fn send_parts(&self, parts: &[Src<'_>]) -> io::Result<usize> {
         let mut sent = 0;
         for parts in parts.chunks(MAX_PARTS_PER_CALL) {
@@ -72,7 +73,7 @@ impl SocketStream {
                         return Ok(sent);
                     }
                 }
-                // What has gone counts; the next call meets the cause again.
+                // Report the bytes that were sent; the next call gets the error again.
                 Err(_) if sent > 0 => return Ok(sent),
                 Err(cause) => return Err(cause),
             }
@@ -87,47 +88,47 @@ impl SocketStream {
             entry.iov_base = part.as_ptr().cast_mut().cast();
             entry.iov_len = part.len();
         }
-        // SAFETY: all zero bytes are a message without address, parts and control bytes.
+        // SAFETY: all zero bytes are a message without address, parts and control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = vector.as_mut_ptr();
         message.msg_iovlen = parts.len();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: reads the parts, each of which is readable for its length by the obligation of
-        // its constructor.
+        // SAFETY: the call reads the parts. Each part is readable for its length, as the caller of
+        // its constructor guarantees.
         let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is there now, as far as there is room. Zero bytes mean that the other end has
-    /// closed.
+    /// Receives the available data, as far as the buffer has room. Zero bytes mean that the peer
+    /// has closed the connection.
     ///
     /// # Errors
-    /// The reason as the system gives it; `WouldBlock` where there is nothing.
+    /// The error of the system; `WouldBlock` if no data is available.
     pub fn receive_into(&self, into: Dst<'_>) -> io::Result<usize> {
         let (fd, len) = (self.fd.as_raw_fd(), into.len());
-        // SAFETY: writes at most `len` bytes, which are writable by the obligation of the view's
-        // constructor.
+        // SAFETY: the call writes at most `len` bytes, which are writable, as the caller of the
+        // view's constructor guarantees.
         let got = unsafe { libc::recv(fd, into.as_mut_ptr().cast(), len, libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends what is still to go, and then the end. What the other side sends can still be
-    /// received.
+    /// Sends the remaining data and then the end. Data from the peer can still be received.
     pub fn shutdown_write(&self) {
-        // Fails only where the connection has ended already.
+        // Fails only if the connection has already ended.
         drop(socket2::SockRef::from(self).shutdown(std::net::Shutdown::Write));
     }
 
-    /// Whether closing the connection, or dying, resets it, so that the other side can tell that
-    /// from [`SocketStream::shutdown_write`].
+    /// Selects whether closing the connection, or dying, resets it, so that the peer can
+    /// distinguish this from [`SocketStream::shutdown_write`].
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The error of the system.
     pub fn set_reset_on_close(&self, reset: bool) -> io::Result<()> {
         socket2::SockRef::from(self).set_linger(reset.then_some(Duration::ZERO))
     }
 
-    /// Ends the connection at once as a process does that dies, where it is set to be reset.
+    /// Resets the connection at once, as a process that dies does, if the connection is set to be
+    /// reset.
     #[cfg(test)]
     pub(crate) fn reset(&self) {
         let unspecified = libc::sockaddr {
@@ -135,44 +136,44 @@ impl SocketStream {
             sa_data: [0; 14],
         };
         let len = libc::socklen_t::try_from(size_of_val(&unspecified)).unwrap_or_default();
-        // SAFETY: reads one structure, which lives on this stack.
+        // SAFETY: the call reads one structure, which is on this stack.
         unsafe { libc::connect(self.fd.as_raw_fd(), &raw const unspecified, len) };
     }
 
-    /// The error that has come upon the connection, if any; it is told once.
+    /// Returns the pending error of the connection, if there is one. The system reports it once.
     pub fn take_error(&self) -> Option<io::Error> {
         socket2::SockRef::from(self).take_error().unwrap_or_else(Some)
     }
 
-    /// Sends what finds room now, and returns how much that was.
+    /// Sends the bytes for which the socket buffer has room, and returns their number.
     ///
     /// # Errors
-    /// The reason as the system gives it; `WouldBlock` where there is no room.
+    /// The error of the system; `WouldBlock` if there is no room.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: reads `len` bytes of the slice.
+        // SAFETY: the call reads `bytes.len()` bytes of the slice.
         let sent =
             unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is there now. Zero bytes mean that the other end has closed.
+    /// Receives the available data. Zero bytes mean that the peer has closed the connection.
     ///
     /// # Errors
-    /// The reason as the system gives it; `WouldBlock` where there is nothing.
+    /// The error of the system; `WouldBlock` if no data is available.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
         self.receive_with(bytes, libc::MSG_DONTWAIT)
     }
 
-    /// The same, but waits for something to come, for [`RECEIVE_TIMEOUT`] at most.
+    /// Like [`SocketStream::receive`], but waits for data for at most [`RECEIVE_TIMEOUT`].
     ///
     /// # Errors
-    /// The reason as the system gives it; `WouldBlock` where nothing has come.
+    /// The error of the system; `WouldBlock` if no data has arrived.
     pub fn receive_blocking(&self, bytes: &mut [u8]) -> io::Result<usize> {
         self.receive_with(bytes, 0)
     }
 
-    /// True while the other end has neither closed the connection nor sent anything.
+    /// Returns true while the peer has neither closed the connection nor sent unread data.
     pub fn is_open_and_silent(&self) -> bool {
         let outcome = self.receive_with(&mut [0], libc::MSG_DONTWAIT | libc::MSG_PEEK);
         outcome.is_err_and(|cause| cause.kind() == io::ErrorKind::WouldBlock)
@@ -180,7 +181,7 @@ impl SocketStream {
 
     fn receive_with(&self, bytes: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
         let (fd, len) = (self.fd.as_raw_fd(), bytes.len());
-        // SAFETY: writes at most `len` bytes to the slice.
+        // SAFETY: the call writes at most `len` bytes to the slice.
         let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), len, flags) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }

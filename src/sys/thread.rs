@@ -1,5 +1,5 @@
-//! The library's own threads: named, with every signal blocked, so that the host program's handlers
-//! never run on them; and how many threads there are.
+//! The library's own threads, which have a name and block every signal, so that handlers of the
+//! host program never run on them. Also the number of threads and the cores of a thread.
 
 use crate::base::error::{Error, Result};
 use std::thread::JoinHandle;
@@ -7,35 +7,35 @@ use std::thread::JoinHandle;
 /// Starts a thread of the library.
 ///
 /// # Errors
-/// `System` where the operating system refuses another thread.
+/// `System` if the system refuses another thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let before = block_all_signals();
-    // The new thread inherits the mask; the caller gets its own back.
+    // The new thread inherits the mask; the caller's mask is restored below.
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     restore_signals(&before);
     spawned.map_err(|cause| Error::system(format_args!("starting the thread {name}"), &cause))
 }
 
-/// How many threads this process has.
+/// Returns the number of threads of this process.
 ///
 /// # Errors
-/// `System` where /proc does not tell.
+/// `System` if /proc is not available.
 pub fn thread_count() -> Result<usize> {
     let tasks = std::fs::read_dir("/proc/self/task");
     let counted = tasks.and_then(|tasks| tasks.map(|task| task.map(|_| 1)).sum());
     counted.map_err(|cause| Error::system("counting threads in /proc/self/task", &cause))
 }
 
-/// A set of cores, as the kernel has it; larger than any machine's.
+/// A set of cores in the kernel's format, larger than that of any machine.
 type CpuSet = [u64; 128];
 
-/// The cores that the calling thread may run on, in ascending order.
+/// Returns the cores that the calling thread may run on, in ascending order.
 ///
 /// # Errors
 /// `System`.
 pub fn allowed_cores() -> Result<Vec<usize>> {
     let mut set: CpuSet = [0; 128];
-    // SAFETY: writes at most as many bytes as the set has.
+    // SAFETY: the call writes at most the size of the set.
     let status =
         unsafe { libc::sched_getaffinity(0, size_of::<CpuSet>(), set.as_mut_ptr().cast()) };
     if status != 0 {
@@ -45,8 +45,8 @@ pub fn allowed_cores() -> Result<Vec<usize>> {
     Ok((0..64 * set.len()).filter(is_in).collect())
 }
 
-/// Keeps the calling thread, and those that it starts from now on, on one core: the one with this
-/// number among those that it may use, which are counted again from the first after the last.
+/// Binds the calling thread, and the threads that it starts from now on, to one core. `number` is
+/// an index into the allowed cores, modulo their count.
 ///
 /// # Errors
 /// `System`.
@@ -57,32 +57,32 @@ pub fn pin_to_core(number: usize) -> Result<()> {
     };
     let mut one: CpuSet = [0; 128];
     one[core / 64] = 1 << (core % 64);
-    // SAFETY: reads the set.
+    // SAFETY: the call reads the set.
     if unsafe { libc::sched_setaffinity(0, size_of::<CpuSet>(), one.as_ptr().cast()) } != 0 {
         return Err(Error::system("sched_setaffinity", &std::io::Error::last_os_error()));
     }
     Ok(())
 }
 
-/// The core that the calling thread is on, and may have left when this returns; none where the
-/// kernel does not tell.
+/// Returns the core that the calling thread runs on, which may have changed when this returns;
+/// `None` if the kernel does not report it.
 pub fn current_core() -> Option<usize> {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no argument.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
 fn block_all_signals() -> libc::sigset_t {
     let mut all = empty_set();
     let mut before = empty_set();
-    // SAFETY: fills the set that it is given.
+    // SAFETY: the call fills the set.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: reads one set and writes the other; both live on this stack.
+    // SAFETY: the call reads one set and writes the other; both are on this stack.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
     before
 }
 
 fn restore_signals(mask: &libc::sigset_t) {
-    // SAFETY: reads the set; a null third argument asks for nothing back.
+    // SAFETY: the call reads the set; a null third argument means that no old mask is returned.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::from_ref(mask), std::ptr::null_mut())
     };

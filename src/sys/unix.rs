@@ -1,5 +1,5 @@
-//! Unix sockets in the abstract name space (they leave no file): passing a descriptor, and asking
-//! the kernel who is at the other end.
+//! Unix sockets in the abstract namespace, which leave no file: passing descriptors, and the
+//! credentials of the peer.
 
 use crate::base::error::{Error, Result};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -8,14 +8,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-/// Room for the control message of one descriptor, with the alignment that the kernel wants.
+/// Room for the control message of one descriptor, with the alignment that the kernel requires.
 #[repr(C, align(8))]
 struct ControlMessageBuffer([u8; 64]);
 
-/// Listens under an abstract name.
+/// Listens on an abstract name.
 ///
 /// # Errors
-/// `System`, for instance where the name is taken.
+/// `System`, for example if the name is in use.
 pub fn listen(name: &str) -> Result<UnixListener> {
     let listen = || {
         let address = SocketAddr::from_abstract_name(name)?;
@@ -26,19 +26,20 @@ pub fn listen(name: &str) -> Result<UnixListener> {
     listen().map_err(|cause| Error::system(format_args!("listening on the socket @{name}"), &cause))
 }
 
-/// Connects to an abstract name. Does not wait: either somebody listens there or not.
+/// Connects to an abstract name. Does not wait: the connect succeeds or fails at once.
 ///
 /// # Errors
-/// The reason as the system gives it; `WouldBlock` where the listener's queue is full.
+/// The error of the system; `WouldBlock` if the listener's queue is full.
 pub fn connect(name: &str) -> std::io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Before the connect: it would wait for room in the queue of a listener that may never accept.
+    // Set before the connect, which would otherwise wait for room in the queue of a listener that
+    // may never accept.
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
     Ok(OwnedFd::from(socket).into())
 }
 
-/// The process and user at the other end, as the kernel recorded them at connect time.
+/// Returns the process ID and user ID of the peer, as the kernel recorded them at connect time.
 ///
 /// # Errors
 /// `System`.
@@ -61,10 +62,10 @@ pub fn peer_credentials(stream: &UnixStream) -> Result<(u32, u32)> {
     Ok((u32::try_from(credentials.pid).unwrap_or_default(), credentials.uid))
 }
 
-/// Sends bytes, with a descriptor if one is given. Returns how many bytes went out.
+/// Sends bytes, with a descriptor if it is given. Returns the number of sent bytes.
 ///
 /// # Errors
-/// The reason as the system gives it, `WouldBlock` included.
+/// The error of the system, including `WouldBlock`.
 pub fn send(
     stream: &UnixStream,
     bytes: &[u8],
@@ -85,7 +86,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> std::io::Resul
     if !fds.is_empty() {
         attach_descriptors(&mut message, &mut space, fds);
     }
-    // SAFETY: the message points at `parts` and `space`, which outlive the call.
+    // SAFETY: the message points to `parts` and `space`, which outlive the call.
     let sent = unsafe {
         libc::sendmsg(
             stream.as_raw_fd(),
@@ -96,10 +97,11 @@ fn send_with(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> std::io::Resul
     usize::try_from(sent).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Receives bytes and at most one descriptor. Zero bytes mean that the other end has closed.
+/// Receives bytes and at most one descriptor. Zero bytes mean that the peer has closed the
+/// connection.
 ///
 /// # Errors
-/// The reason as the system gives it, `WouldBlock` included.
+/// The error of the system, including `WouldBlock`.
 pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
     let mut space = ControlMessageBuffer([0; 64]);
     let mut parts = [IoSliceMut::new(bytes)];
@@ -107,16 +109,17 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize,
     message.msg_iov = parts.as_mut_ptr().cast();
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut space).cast();
-    // Room for one, to the byte: the kernel closes what finds none.
+    // Room for exactly one descriptor: the kernel closes the descriptors for which there is no
+    // room.
     message.msg_controllen = control_len(size_of::<libc::c_int>());
     let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
-    // SAFETY: the message points at `parts` and `space`, which outlive the call.
+    // SAFETY: the message points to `parts` and `space`, which outlive the call.
     let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) };
     let got = usize::try_from(got).map_err(|_| std::io::Error::last_os_error())?;
     Ok((got, take_descriptor(&message)))
 }
 
-/// Both ends of a connected pair, for waking a thread that polls.
+/// Returns both ends of a connected pair, for example to wake a thread that polls.
 ///
 /// # Errors
 /// `System`.
@@ -134,14 +137,14 @@ fn empty_message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// The length of a control message with so many bytes of data.
+/// Returns the length of a control message with `bytes` bytes of data.
 fn control_len(bytes: usize) -> usize {
     // SAFETY: CMSG_LEN only computes.
     let len = unsafe { libc::CMSG_LEN(libc::c_uint::try_from(bytes).unwrap_or_default()) };
     usize::try_from(len).unwrap_or_default()
 }
 
-/// Attaches descriptors; there is room for a dozen.
+/// Attaches descriptors to a message; the buffer has room for a dozen.
 fn attach_descriptors(message: &mut libc::msghdr, space: &mut ControlMessageBuffer, fds: &[RawFd]) {
     let size = libc::c_uint::try_from(size_of_val(fds)).unwrap_or_default();
     message.msg_control = std::ptr::from_mut(space).cast();
@@ -152,33 +155,34 @@ fn attach_descriptors(message: &mut libc::msghdr, space: &mut ControlMessageBuff
     let len = control_len(size_of_val(fds));
     let filled =
         libc::cmsghdr { cmsg_len: len, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
-    // SAFETY: the header lies inside `space` and is aligned, since `space` is.
+    // SAFETY: the header is inside `space`, and aligned because `space` is aligned.
     unsafe { header.write(filled) };
     // SAFETY: the data follows the header inside `space`.
     let data = unsafe { libc::CMSG_DATA(header) };
     for (place, &fd) in fds.iter().enumerate() {
         let target = data.cast::<libc::c_int>().wrapping_add(place);
-        // SAFETY: there is room for each of them; its alignment is not assumed.
+        // SAFETY: `space` has room for each descriptor; the write assumes no alignment.
         unsafe { target.write_unaligned(fd) };
     }
 }
 
 fn take_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: the kernel filled in the control part that `message` describes.
+    // SAFETY: the kernel filled in the control data that `message` describes.
     let header = unsafe { libc::CMSG_FIRSTHDR(std::ptr::from_ref(message)) };
     if header.is_null() {
         return None;
     }
-    // SAFETY: CMSG_FIRSTHDR gave a complete header inside the control part.
+    // SAFETY: CMSG_FIRSTHDR returned a complete header inside the control data.
     let filled = unsafe { header.read() };
     if filled.cmsg_level != libc::SOL_SOCKET || filled.cmsg_type != libc::SCM_RIGHTS {
         return None;
     }
     // SAFETY: a SCM_RIGHTS message carries at least one descriptor after its header.
     let data = unsafe { libc::CMSG_DATA(header) };
-    // SAFETY: as above; alignment is not assumed. Room for more than one is never offered.
+    // SAFETY: as above; the read assumes no alignment. The buffer never has room for more than one
+    // descriptor.
     let fd = unsafe { data.cast::<libc::c_int>().read_unaligned() };
-    // SAFETY: the kernel installed the descriptor for us alone.
+    // SAFETY: the kernel installed the descriptor for this process, and it has no other owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -214,7 +218,8 @@ mod tests {
         let mut bytes = [0];
         let open = receive(&kept, &mut bytes).unwrap_err();
         assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock);
-        // The second one is nobody's: with the first, all are closed.
+        // The kernel closed the second descriptor; after the first is closed, all copies are
+        // closed.
         drop(fd.unwrap());
         assert_eq!(receive(&kept, &mut bytes).unwrap().0, 0);
     }
