@@ -1,5 +1,5 @@
-//! What the ranks of a monitored barrier say to each other, and its bytes: little endian, and
-//! checked, since they come from another process.
+//! The messages between the ranks of a monitored barrier and their encoding. The bytes are little
+//! endian and are checked, because they come from another process.
 
 use super::monitored_barrier::BarrierFailure;
 use crate::backend::RankLocation;
@@ -7,12 +7,12 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::time::Duration;
 
-/// What a rank says to the first one, with the number of the barrier.
+/// A notice from a rank to the coordinator, with the number of the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BarrierNotice {
-    /// It has entered it.
+    /// The rank has entered the barrier.
     Arrived(u64),
-    /// It does not wait for its end any more.
+    /// The rank no longer waits for the end of the barrier.
     GaveUp(u64),
 }
 
@@ -27,7 +27,7 @@ impl BarrierNotice {
         bytes
     }
 
-    /// The inverse; `None` for bytes that are no word.
+    /// Decodes a notice; `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (code, number) = bytes.split_first()?;
         let number = u64::from_le_bytes(number.try_into().ok()?);
@@ -39,24 +39,24 @@ impl BarrierNotice {
     }
 }
 
-/// How a barrier ended, as the first rank tells it.
+/// The result of a barrier, which the coordinator sends to every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BarrierResult {
     number: u64,
-    /// What the first rank allowed for it.
+    /// The timeout that the coordinator used.
     allowed_ms: u64,
-    /// The kind of error; `None` where all came.
+    /// The kind of error; `None` if all ranks arrived.
     kind: Option<ErrorKind>,
     missing: Vec<Rank>,
 }
 
-/// What stands for no error.
+/// The code for success.
 const SUCCESS_CODE: u8 = u8::MAX;
 
 const HEADER_BYTES: usize = 17;
 
 impl BarrierResult {
-    /// The longest one in bytes.
+    /// The maximum encoded length in bytes.
     pub(super) const MAX_BYTES: usize = HEADER_BYTES + 4 * MAX_WORLD_SIZE;
 
     pub(super) fn from_outcome(
@@ -75,9 +75,9 @@ impl BarrierResult {
         self.number
     }
 
-    /// Whether it says how a barrier ended, for a rank that enters that one only now: of those
-    /// before its own, that they failed, since it could not have come to an end with that rank
-    /// there.
+    /// Returns whether this result decides the barrier `number` for a rank that enters it now. A
+    /// failed result of a later barrier also decides: `number` must have failed, because it could
+    /// not have ended successfully without this rank.
     pub(super) fn decides(&self, number: u64) -> bool {
         self.number == number || self.number > number && self.kind.is_some()
     }
@@ -92,7 +92,7 @@ impl BarrierResult {
         bytes
     }
 
-    /// The inverse; `None` for bytes that are no verdict.
+    /// Decodes a result; `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_at_checked(HEADER_BYTES)?;
         let word = |from: usize| Some(u64::from_le_bytes(head[from..from + 8].try_into().ok()?));
@@ -105,7 +105,7 @@ impl BarrierResult {
         rest.is_empty().then_some(Self { number, allowed_ms, kind, missing })
     }
 
-    /// The same on another rank, in words.
+    /// Converts the result into the outcome on another rank.
     pub(super) fn into_outcome(self, places: &[RankLocation]) -> Result<(), BarrierFailure> {
         let Some(kind) = self.kind else { return Ok(()) };
         let message = format!(
@@ -120,7 +120,7 @@ impl BarrierResult {
     }
 }
 
-/// Who some ranks are.
+/// Returns the names of ranks with their processes and hosts.
 pub(super) fn rank_names(ranks: &[Rank], places: &[RankLocation]) -> String {
     let name = |&rank: &Rank| match places.get(rank) {
         Some(place) => place.name.to_string(),

@@ -1,12 +1,16 @@
 //! Batches: calls of one thread that are collected first and issued together.
 //!
-//! Between begin and end the thread's calls are checked and kept. At the end receives are posted
-//! first, then sends, then collectives are issued in the order of the calls, over as many groups as
-//! were used; so neither the order of sends and receives nor that of groups can make ranks wait for
-//! each other. What is enqueued on devices is so before all of these, and as one
-//! ([`super::device_launch`]). Small collectives that are alike become one ([`super::fusion`]), and
-//! none may use what another one writes ([`super::batch_overlap`]). The batch's work ends when all
-//! of its works have, with the first error in the order of the calls.
+//! Between [`begin`] and [`end`] the calls of the thread are checked and collected.
+//! [`Batch::issue`] then issues them in this order:
+//! 1. operations that are enqueued on devices, all together ([`super::device_launch`]);
+//! 2. receives;
+//! 3. sends;
+//! 4. collectives in the order of the calls, over all groups in use.
+//!
+//! Therefore neither the order of sends and receives nor the order of groups can deadlock the
+//! ranks. Small collectives with equal keys are fused ([`super::fusion`]). No call may use a buffer
+//! that another call writes ([`super::batch_overlap`]). The batch's work ends when all its works
+//! have ended, with the first error in the order of the calls.
 
 use super::batch_overlap;
 use super::device_launch;
@@ -23,40 +27,41 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many calls a batch may have.
+/// The maximum number of calls in a batch.
 pub const MAX_BATCH_CALLS: usize = 65_536;
 
 thread_local! {
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
-/// The calls that were collected. Dropped without having been issued, it ends their works.
+/// The collected calls. If the batch is dropped without having been issued, its works end with an
+/// error.
 #[derive(Debug)]
 pub struct Batch {
-    /// The groups that it may use; `None` for any.
+    /// The groups that the batch may use; `None` permits any group.
     groups: Option<Vec<GroupId>>,
     calls: Vec<PreparedCall>,
     work: Arc<Work>,
 }
 
-/// Waits for the last work of a batch.
+/// Counts the pending works of a batch, and ends its work with the last one.
 struct BatchCompletion {
     pending: AtomicUsize,
-    /// The first error in the order of the calls, with its place.
+    /// The first error in the order of the calls, with the index of its call.
     first_error: Mutex<Option<(usize, Error)>>,
     work: Arc<Work>,
 }
 
-/// True while the calling thread has a batch open.
+/// Returns true while the calling thread has an open batch.
 #[inline]
 pub fn is_open() -> bool {
     THREAD_FLAGS.with(|marks| marks.in_batch.get())
 }
 
-/// Opens a batch on the calling thread; `None` allows it any group.
+/// Opens a batch on the calling thread. `None` permits any group.
 ///
 /// # Errors
-/// `InvalidArgument` where one is open.
+/// `InvalidArgument` if a batch is open.
 pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
     if is_open() {
         let message = "this thread has begun a batch already: end it with dist_batch_end first";
@@ -69,11 +74,11 @@ pub fn begin(groups: Option<&[Arc<Group>]>) -> Result<()> {
     Ok(())
 }
 
-/// Adds a call to the open batch of the calling thread, or issues it where there is none.
+/// Adds a call to the open batch of the calling thread, or issues it if no batch is open.
 ///
 /// # Errors
-/// `InvalidArgument` for a group that the batch may not use, `OutOfMemory` for too many calls;
-/// those of [`PreparedCall::issue`].
+/// `InvalidArgument` for a group that the batch may not use, `OutOfMemory` for too many calls; the
+/// errors of [`PreparedCall::issue`].
 pub fn collect_or_issue(call: PreparedCall) -> Result<()> {
     if !is_open() {
         return call.issue();
@@ -84,10 +89,10 @@ pub fn collect_or_issue(call: PreparedCall) -> Result<()> {
     })
 }
 
-/// Closes the batch of the calling thread, to be issued.
+/// Closes the batch of the calling thread. The caller then issues it.
 ///
 /// # Errors
-/// `InvalidArgument` where none is open.
+/// `InvalidArgument` if no batch is open.
 pub fn end() -> Result<Batch> {
     THREAD_FLAGS.with(|marks| marks.in_batch.set(false));
     BATCH.take().ok_or_else(|| {
@@ -114,13 +119,13 @@ impl Batch {
         Ok(())
     }
 
-    /// The work of the whole.
+    /// Returns the work of the batch.
     pub fn work(&self) -> &Arc<Work> {
         &self.work
     }
 
-    /// Issues all calls. What cannot be issued ends its own work with the reason. `is_awaited`: the
-    /// caller will wait for them.
+    /// Issues all calls. If a call cannot be issued, its work ends with the reason. `is_awaited` is
+    /// true if the caller waits for the batch.
     pub fn issue(mut self, is_awaited: bool) {
         let calls = std::mem::take(&mut self.calls);
         let work = Arc::clone(&self.work);
@@ -138,7 +143,7 @@ impl Batch {
         let completion = Arc::new(BatchCompletion { pending: left, first_error: first, work });
         for (place, call) in calls.iter().enumerate() {
             let completion = Arc::clone(&completion);
-            // Dropped when it has been called.
+            // The hook's reference to the work is dropped after the call.
             let member = call.gpu().map(|_| Arc::clone(call.work()));
             let hook = move |outcome: &Result<()>| {
                 member.iter().for_each(|member| completion.work.add_member_completion(member));
@@ -146,13 +151,13 @@ impl Batch {
             };
             call.work().add_completion_action(CompletionAction::Hook(0, Box::new(hook)));
         }
-        // First: what is issued to a group that has failed is told so.
+        // This comes first: a call to a failed group fails when it is issued.
         batch_overlap::fail_overlapping_calls(&calls);
         let (enqueued, mut ordered): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(PreparedCall::is_device_enqueued);
-        // Before the others, whose turns last longer.
+        // Device operations go before the other calls, whose turns last longer.
         device_launch::issue_on_devices(enqueued, is_awaited);
-        // Stable: calls of one kind stay in their order.
+        // The sort is stable: calls of one kind stay in their order.
         ordered.sort_by_key(PreparedCall::batch_order);
         let fusion_runs = fusion::plan_fusion(
             &ordered.iter().map(FusionCandidate::from_call).collect::<Vec<_>>(),

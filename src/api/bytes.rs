@@ -1,21 +1,24 @@
-//! Byte strings of any length, another one on every rank: collectives that tell the lengths first
-//! and then bring the bytes, and a receive that makes the memory for its message.
+//! Collectives and receives of byte strings whose lengths differ between ranks. The collectives
+//! exchange the lengths first and the bytes afterwards. A receive allocates the memory for its
+//! message.
 //!
 //! # One turn, two operations
-//! A collective takes one turn of the group's queue with two numbers: under the first the ranks
-//! exchange their lengths, one word each, then each makes the memory that it needs, and under the
-//! second the bytes follow. Two numbers, since the protocol of messages tells operations apart by
-//! them: a rank that is in the second one already would else seem to differ from those that are
-//! still in the first. The lengths travel as an operation that no caller can ask for
-//! ([`CountSpec::Lengths`]), so that a rank that calls something else there gets a mismatch.
+//! A collective takes one turn of the group's queue and two sequence numbers. Under the first
+//! number the ranks exchange their lengths, one 64-bit word each. Then each rank allocates its
+//! memory. Under the second number the ranks transfer the bytes.
 //!
-//! # No memory
-//! A rank that cannot have what another one sends finds that out between the two, when others count
-//! on it: it fails the group, as every operation does that cannot go on in the middle, and all
-//! ranks get `OutOfMemory` with its name. A further agreement would cost every call a round to save
-//! a group whose host has run out of memory.
+//! Two numbers are necessary because the protocol distinguishes operations by number: otherwise a
+//! rank in the second operation would appear to mismatch the ranks in the first. The lengths travel
+//! with a descriptor that no caller can request ([`CountSpec::Lengths`]). If another rank calls a
+//! different collective, it gets a mismatch.
 //!
-//! Must not know: handles; who called hands in what takes the finished bytes.
+//! # Out of memory
+//! A rank that cannot allocate memory finds out between the two operations, when other ranks
+//! already wait for it. The rank fails the group, as every operation does that cannot continue. All
+//! ranks get `OutOfMemory` with this rank as culprit. A further agreement would cost each call one
+//! round, only to save a group whose host has run out of memory.
+//!
+//! This module does not depend on handles or on the caller's use of the received bytes.
 
 use super::call::{Call, CallOptions};
 use super::callbacks;
@@ -35,23 +38,23 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The bytes of a length.
+/// The size of an encoded length in bytes.
 const LENGTH_BYTES: usize = 8;
 
-/// The operations of one call.
+/// The number of operations in one call.
 const OPERATIONS_PER_CALL: u64 = 2;
 
-/// How much memory is made without a look at how much there is, in bytes.
+/// From this allocation size on, in bytes, the available memory is checked first.
 const MEMORY_CHECK_THRESHOLD: u128 = 64 << 20;
 
-/// The byte strings that a rank gets; `None` where it gets none.
+/// The byte strings that a rank receives; `None` if the rank receives none.
 pub type ByteStrings = Option<Vec<Vec<u8>>>;
 
-/// What takes finished byte strings, before the work of the call ends.
+/// A function that takes the received byte strings before the work of the call ends.
 pub struct BytesHandler(Box<dyn FnOnce(Vec<Vec<u8>>) -> Result<()> + Send>);
 
 impl BytesHandler {
-    /// It must not block.
+    /// Wraps a handler, which must not block.
     pub fn new(handler: impl FnOnce(Vec<Vec<u8>>) -> Result<()> + Send + 'static) -> Self {
         Self(Box::new(handler))
     }
@@ -63,7 +66,7 @@ impl fmt::Debug for BytesHandler {
     }
 }
 
-/// A collective on byte strings, before it has numbers.
+/// A collective on byte strings, before it has sequence numbers.
 #[derive(Clone, Debug)]
 pub struct BytesCall<'a> {
     kind: OpKind,
@@ -73,45 +76,46 @@ pub struct BytesCall<'a> {
 }
 
 impl<'a> BytesCall<'a> {
-    /// The root's bytes go to all ranks; those of the others do not count.
+    /// Creates a broadcast: the root's bytes go to all ranks. The bytes of the other ranks are
+    /// ignored.
     pub fn broadcast(bytes: Src<'a>, root: Rank) -> Self {
         Self { kind: OpKind::Broadcast, root: Some(root), bytes, blocks: None }
     }
 
-    /// Every rank's bytes go to all ranks.
+    /// Creates an all-gather: every rank's bytes go to all ranks.
     pub fn all_gather(bytes: Src<'a>) -> Self {
         Self { kind: OpKind::AllGather, root: None, bytes, blocks: None }
     }
 
-    /// Every rank's bytes go to the root.
+    /// Creates a gather: every rank's bytes go to the root.
     pub fn gather(bytes: Src<'a>, root: Rank) -> Self {
         Self { kind: OpKind::Gather, root: Some(root), bytes, blocks: None }
     }
 
-    /// Each rank gets its bytes of those that the root has, one string for each rank; `None`
-    /// elsewhere.
+    /// Creates a scatter: the root passes one string for each rank, and each rank gets its own. The
+    /// other ranks pass `None`.
     pub fn scatter(blocks: Option<Vec<Src<'a>>>, root: Rank) -> Self {
         Self { kind: OpKind::Scatter, root: Some(root), bytes: Src::empty(), blocks }
     }
 
-    /// The operation that carries the bytes, or that which has a block for each rank.
+    /// Returns the kind of the collective.
     pub(super) fn kind(&self) -> OpKind {
         self.kind
     }
 
-    /// Tells of all memory that is read.
+    /// Calls `visit` for each buffer that the call reads.
     pub(super) fn visit_inputs(&self, visit: &mut dyn FnMut(Src<'_>)) {
         visit(self.bytes);
         self.blocks.iter().flatten().for_each(|&block| visit(block));
     }
 
-    /// For instance `broadcast_bytes #7 "checkpoint"`.
+    /// Returns the name of the call, for instance `broadcast_bytes #7 "checkpoint"`.
     fn title(&self, first: &Descriptor) -> String {
         let Descriptor { sequence, label, .. } = first;
         format!("{}_bytes #{sequence}{}", self.kind.name(), LabelSuffix(*label))
     }
 
-    /// What the ranks agree on while they exchange lengths.
+    /// Returns the descriptor of the length exchange.
     pub(super) fn length_descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (kind, dtype, op) = (self.kind, Some(DataType::U64), None);
         let (root, extent) = (self.root, CountSpec::Lengths);
@@ -147,7 +151,7 @@ impl<'a> BytesCall<'a> {
         Ok(())
     }
 
-    /// Both operations, in a turn of the caller's.
+    /// Runs both operations in the caller's turn.
     fn run(
         &self,
         group: &Group,
@@ -176,7 +180,8 @@ impl<'a> BytesCall<'a> {
         outcome.map(|()| strings)
     }
 
-    /// The lengths of what this rank gets; `None` where it gets nothing.
+    /// Exchanges the lengths. Returns the lengths of the strings that this rank receives, or `None`
+    /// if it receives none.
     fn exchange_lengths(
         &self,
         group: &Group,
@@ -234,7 +239,7 @@ impl<'a> BytesCall<'a> {
         Ok(Some(lengths.iter().map(|&word| u64::from_le_bytes(word)).collect()))
     }
 
-    /// The operation that brings the bytes to where memory has been made for them.
+    /// Returns the operation that transfers the bytes into the allocated strings.
     fn payload_call<'c>(&'c self, rank: Rank, strings: &'c mut [Vec<u8>]) -> Result<Call<'c>> {
         let dtype = DataType::U8;
         let mut blocks = strings.iter_mut().map(|string| Dst::from(string.as_mut_slice()));
@@ -264,12 +269,12 @@ fn missing_root_error() -> Error {
     Error::internal("a call on byte strings without a root")
 }
 
-/// The length of a string.
+/// Encodes the length of a string, little endian.
 fn encode_length(bytes: Src<'_>) -> [u8; LENGTH_BYTES] {
     (bytes.len() as u64).to_le_bytes()
 }
 
-/// Zeroed memory for strings of these lengths, each with a byte more, so that a terminator fits.
+/// Allocates zeroed strings of these lengths, each with capacity for one more byte (a terminator).
 fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     let total = lengths.iter().fold(0_u128, |total, &length| total + u128::from(length));
     let out_of_memory = || {
@@ -282,8 +287,8 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
     if isize::try_from(total).is_err() {
         return Err(out_of_memory());
     }
-    // Asked first: memory that the system promises and does not have makes the kernel kill
-    // processes instead.
+    // The check comes before the allocation: the kernel overcommits memory and would later kill a
+    // process.
     if total >= MEMORY_CHECK_THRESHOLD
         && let Some(available) = this_process::memory_available()
         && total > u128::from(available)
@@ -301,11 +306,12 @@ fn allocate_strings(lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
 }
 
 impl Group {
-    /// Runs a collective on byte strings on the calling thread; what this rank gets.
+    /// Runs a collective on byte strings on the calling thread and returns the strings that this
+    /// rank receives.
     ///
     /// # Errors
-    /// `InvalidArgument` before anything has happened; afterwards those of
-    /// [`Group::run_callback_thread`] and `OutOfMemory`, all of which fail the group.
+    /// `InvalidArgument` before the call has had any effect; afterwards the errors of
+    /// [`Group::run`] and `OutOfMemory`, all of which fail the group.
     pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<ByteStrings> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_bytes(call, options)?;
@@ -319,8 +325,8 @@ impl Group {
         outcome.inspect_err(|error| self.report_to_caller(error))
     }
 
-    /// Checks a collective on byte strings that will be issued. Where this rank gets any, `handler`
-    /// is called with them.
+    /// Checks a collective on byte strings that is issued later. If this rank receives strings,
+    /// `handler` is called with them.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -384,8 +390,8 @@ impl OperationTask for BytesTask {
     }
 }
 
-/// Told of a message whose memory the engine has made; ends its work once the message has been
-/// handed on.
+/// The completion of a receive into memory that the engine allocates. It passes the message to the
+/// handler, and then ends the work.
 #[derive(Debug)]
 pub(super) struct BytesReceiveCompletion {
     work: Arc<Work>,
@@ -419,7 +425,7 @@ mod tests {
         let made = allocate_strings(&[3, 0]).unwrap();
         assert_eq!(made, [vec![0; 3], vec![]]);
         let available = this_process::memory_available().unwrap();
-        // Also where only all of them together are too long.
+        // The second case exceeds the available memory only in total.
         for lengths in [vec![available * 2], vec![available; 2]] {
             let error = allocate_strings(&lengths).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory);

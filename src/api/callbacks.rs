@@ -1,14 +1,15 @@
-//! Completion callbacks: they run on one thread of the process, in the order in which their works
+//! Completion callbacks. They run on one thread of the process, in the order in which their works
 //! end.
 //!
-//! The thread is there while callbacks are registered, and a moment longer. Since all callbacks
-//! share it, a call that waits for a work inside one could wait for what only another callback
-//! would bring about; such calls are refused.
+//! The callback thread runs while callbacks are registered, and up to 100 ms longer
+//! (`IDLE_TIMEOUT`). All callbacks share the thread. If a callback waited for a work, it could wait
+//! for an effect of another callback and deadlock; therefore blocking calls inside a callback are
+//! refused.
 //!
-//! A callback is called, withdrawn or dropped; the thread that takes the function out of its slot
-//! decides which. Stopping drains what was posted, and begins a new generation: callbacks of an
-//! earlier one are not posted any more. The thread also drops groups whose last holder is a thread
-//! that must not (see [`release_group`]).
+//! A callback is called, withdrawn or dropped. The thread that takes the function out of its slot
+//! decides which. [`stop`] drains the posted callbacks and starts a new generation: callbacks of an
+//! earlier generation are not posted any more. The callback thread also drops groups whose last
+//! reference is on a thread that must not drop them (see [`release_group`]).
 
 use super::group::Group;
 use super::work::WorkProgress;
@@ -24,41 +25,41 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How many callbacks may be registered and not have been called.
+/// The maximum number of callbacks that are registered and have not been called.
 pub const MAX_CALLBACKS: usize = 1 << 20;
 
-/// How long the thread stays when no callback is registered.
+/// The time that the thread stays when no callback is registered.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What is called with the outcome of a work.
+/// A function that is called with the outcome of a work.
 pub(super) type CallbackFn = Box<dyn FnOnce(&Result<()>) + Send>;
 
-/// By what a caller names a callback that it withdraws: its function and the pointer given with
-/// that.
+/// The key by which a caller withdraws a callback: the function and its user pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallbackKey {
     /// The address of the function.
     pub function: usize,
-    /// The pointer, which is not followed.
+    /// The user pointer, which is never dereferenced.
     pub user: usize,
 }
 
-/// What the thread is to do.
+/// A task for the callback thread.
 enum CallbackThreadTask {
     Call(Arc<CallbackSlot>, Result<()>),
     DropGroup(Box<Group>),
 }
 
 struct CallbackQueue {
-    /// With their numbers, which rise.
+    /// The waiting tasks with their numbers, in ascending order.
     waiting: VecDeque<(u64, CallbackThreadTask)>,
-    /// The number of the next one.
+    /// The number of the next task.
     next_number: u64,
-    /// The number of the one that the thread performs.
+    /// The number of the task that the thread runs.
     running: Option<u64>,
-    /// Callbacks of this generation that are registered and have not been called.
+    /// The number of registered callbacks of this generation that have not been called.
     registered: usize,
-    /// Rises when callbacks are stopped: those of an earlier one are not posted any more.
+    /// Incremented when callbacks are stopped. Callbacks of an earlier generation are not posted
+    /// any more.
     generation: u64,
     is_stopped: bool,
     has_thread: bool,
@@ -74,20 +75,22 @@ static QUEUE: Mutex<CallbackQueue> = Mutex::new(CallbackQueue {
     has_thread: false,
 });
 
-/// Rung when a task comes or has been performed, and when callbacks are stopped.
+/// Rung when a task is added or has run, and when callbacks are stopped.
 static DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
-/// A callback until it is called, withdrawn or dropped: one of the three takes its function.
+/// A callback until it is called, withdrawn or dropped. Exactly one of the three takes its
+/// function.
 struct CallbackSlot {
     key: CallbackKey,
     generation: u64,
     function: Mutex<Option<CallbackFn>>,
 }
 
-/// A registered callback. It is posted once; one that is dropped instead is forgotten.
+/// A registered callback. It is posted at most once. If it is dropped before, the function is never
+/// called.
 pub(super) struct RegisteredCallback(Arc<CallbackSlot>);
 
-/// A callback that has been posted, for withdrawing it.
+/// A posted callback, which can be withdrawn until it is called.
 pub(super) struct PostedCallback(Weak<CallbackSlot>);
 
 impl fmt::Debug for RegisteredCallback {
@@ -97,7 +100,7 @@ impl fmt::Debug for RegisteredCallback {
 }
 
 impl CallbackSlot {
-    /// Its function, which counts as registered until [`CallbackQueue::unregister`] is called.
+    /// Takes the function. It counts as registered until [`CallbackQueue::unregister`] is called.
     fn take_function(&self) -> Option<CallbackFn> {
         self.function.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -121,7 +124,7 @@ impl Drop for CallbackSlot {
 }
 
 impl CallbackQueue {
-    /// A callback of a generation has been called, or never will be.
+    /// Counts a callback of this generation as called, withdrawn or dropped.
     fn unregister(&mut self, generation: u64) {
         if generation == self.generation {
             self.registered -= 1;
@@ -133,17 +136,17 @@ impl CallbackQueue {
         self.next_number += 1;
     }
 
-    /// Whether all tasks with numbers below this one have been performed.
+    /// Returns whether all tasks with numbers below this one have run.
     fn has_run_all_below(&self, number: u64) -> bool {
         let mut left = self.running.iter().chain(self.waiting.front().map(|(first, _)| first));
         left.all(|&left| left >= number)
     }
 }
 
-/// Registers a function that will be called with the outcome of a work.
+/// Registers a function to be called with the outcome of a work.
 ///
 /// # Errors
-/// `OutOfMemory` where too many are registered, `System` where the thread cannot be started,
+/// `OutOfMemory` if too many callbacks are registered, `System` if the thread cannot be started,
 /// `NotInitialized` between [`stop`] and [`start`].
 pub(super) fn register(
     key: CallbackKey,
@@ -171,50 +174,51 @@ pub(super) fn register(
 }
 
 impl RegisteredCallback {
-    /// Has the function called with this outcome, after those that were posted before.
+    /// Posts the callback: the thread calls it with this outcome, after the callbacks posted
+    /// before.
     pub(super) fn post(self, outcome: Result<()>) {
         let mut tasks = lock_queue();
-        // Of an earlier generation, it is dropped without the lock.
+        // A callback of an earlier generation is dropped without the lock.
         if self.0.generation == tasks.generation {
-            // The thread is there as long as a callback is registered.
+            // The thread runs while a callback is registered.
             tasks.push(CallbackThreadTask::Call(self.0, outcome));
             drop(tasks);
             DOORBELL.notify();
         }
     }
 
-    /// For withdrawing it once it has been posted.
+    /// Returns the handle for withdrawing the callback after it is posted.
     pub(super) fn posted(&self) -> PostedCallback {
         PostedCallback(Arc::downgrade(&self.0))
     }
 
-    /// Whether it was registered under this key and has not been withdrawn.
+    /// Returns whether the callback has this key and has not been withdrawn.
     pub(super) fn is_registered_as(&self, key: CallbackKey) -> bool {
         self.0.key == key && self.0.has_function()
     }
 
-    /// Its function, which is never called then.
+    /// Takes the function, which is then never called.
     pub(super) fn withdraw(self) -> Option<CallbackFn> {
         self.0.withdraw()
     }
 }
 
 impl PostedCallback {
-    /// Whether it has not been called yet.
+    /// Returns whether the callback has not been called yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Its function, if it was registered under this key and has not been called; it is never
-    /// called then.
+    /// Takes the function if the callback has this key and has not been called. The function is
+    /// then never called.
     pub(super) fn withdraw(&self, key: CallbackKey) -> Option<CallbackFn> {
         self.0.upgrade().filter(|slot| slot.key == key)?.withdraw()
     }
 }
 
-/// Stops all callbacks: waits until those of works that are done have returned, drops the others,
-/// and ends the thread. `Pending` where the limit came first; then those that had not begun have
-/// been dropped, too. None is called again that was registered before.
+/// Stops all callbacks: waits until the posted callbacks have returned, drops the other callbacks,
+/// and ends the thread. If the limit passes first, drops also the posted callbacks that have not
+/// begun, and returns `Pending`. No callback that was registered before is called afterwards.
 ///
 /// # Errors
 /// `InvalidArgument` inside a callback.
@@ -240,13 +244,13 @@ pub fn stop(limit: &Deadline) -> Result<WorkProgress> {
     }
 }
 
-/// Lets callbacks be registered again after [`stop`].
+/// Permits the registration of callbacks again after [`stop`].
 pub fn start() {
     lock_queue().is_stopped = false;
 }
 
-/// Waits until the callbacks of all works that are done have returned; where the limit comes first,
-/// those that have not begun are dropped. The number of these.
+/// Waits until the callbacks of all works that are done have returned. If the limit passes first,
+/// drops the callbacks that have not begun, and returns their number.
 pub(super) fn drain(limit: &Deadline) -> usize {
     let posted = lock_queue().next_number;
     if wait_until_run(posted, limit) { 0 } else { drop_waiting_calls(posted) }
@@ -257,7 +261,7 @@ fn wait_until_run(number: u64, limit: &Deadline) -> bool {
     wait_until(&DOORBELL, WaitPolicy::SLEEP_SOON, limit, || None, has_run).is_ok()
 }
 
-/// Drops the callbacks with numbers below this one that wait; how many they were.
+/// Drops the waiting callbacks with numbers below this one. Returns how many were dropped.
 fn drop_waiting_calls(number: u64) -> usize {
     let mut tasks = lock_queue();
     let waiting = std::mem::take(&mut tasks.waiting);
@@ -267,13 +271,13 @@ fn drop_waiting_calls(number: u64) -> usize {
     let (dropped, kept): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_dropped);
     tasks.waiting = kept.into();
     drop(tasks);
-    // Each takes the lock, and drops what the caller gave.
+    // The drop takes the lock for each callback and drops the caller's function.
     dropped.len()
 }
 
-/// Gives up a hold on a group, on a thread that may belong to the group's own engine. If this was
-/// the last one, the callback thread ends the group: an engine cannot be taken down by the thread
-/// that runs it.
+/// Releases a reference to a group on a thread that may belong to the group's own engine. If it is
+/// the last reference, the callback thread drops the group: the thread that runs an engine cannot
+/// shut that engine down.
 pub(super) fn release_group(group: Arc<Group>) {
     let Some(group) = Arc::into_inner(group) else { return };
     let mut tasks = lock_queue();
@@ -294,10 +298,10 @@ pub(super) fn release_group(group: Arc<Group>) {
     }
 }
 
-/// Refuses what may wait inside of a completion callback.
+/// Refuses an action that may block inside a completion callback.
 ///
 /// # Errors
-/// `InvalidArgument`, saying what to do instead.
+/// `InvalidArgument`, with a message that names the alternative.
 #[inline]
 pub fn reject_blocking_in_callback(action: &str) -> Result<()> {
     if THREAD_FLAGS.with(|marks| marks.in_callbacks.get()) {
@@ -324,8 +328,8 @@ fn ensure_thread(tasks: &mut CallbackQueue) -> Result<()> {
     Ok(())
 }
 
-/// The thread: calls posted functions until nothing is registered for a while, or callbacks are
-/// stopped.
+/// Runs the callback thread: calls posted functions until no callback is registered for
+/// `IDLE_TIMEOUT`, or callbacks are stopped.
 fn run_callback_thread() {
     THREAD_FLAGS.with(|marks| marks.in_callbacks.set(true));
     loop {
@@ -373,7 +377,7 @@ fn run_task(task: CallbackThreadTask) {
     DOORBELL.notify();
 }
 
-/// Ends the thread's time, unless there is something to do after all.
+/// Ends the thread unless there is something to do. Returns whether the thread ends.
 fn try_retire() -> bool {
     let mut tasks = lock_queue();
     tasks.has_thread = tasks.registered > 0 || !tasks.waiting.is_empty();

@@ -1,4 +1,8 @@
-//! Collective calls: what is checked before anybody else is told, and in what order they run.
+//! Blocking collective calls.
+//!
+//! A call is checked locally before any other rank is involved. It then takes a ticket of the
+//! group's queue, waits for its turn, and runs on the calling thread. Small calls with a cached key
+//! take the fast path instead (`fast_path`).
 
 use super::activity;
 use super::call::{Call, CallOptions};
@@ -18,11 +22,11 @@ use crate::wait::WaitInterrupt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Group {
-    /// Checks a call, takes its place in the order, and runs it on the calling thread.
+    /// Checks a call, takes a ticket, and runs the call in its turn on the calling thread.
     ///
     /// # Errors
-    /// `InvalidArgument` and `Unsupported` before anything has happened; afterwards `Timeout`,
-    /// `PeerFailed`, `Mismatch` or `Aborted`, all of which fail the group.
+    /// `InvalidArgument` and `Unsupported` before the call has had any effect. Afterwards
+    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`, all of which fail the group.
     #[inline]
     pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
@@ -35,7 +39,7 @@ impl Group {
         self.run_full_path(call, options, fast_call)
     }
 
-    /// [`Group::run_callback_thread`] for a call that has no shorter way.
+    /// Does the work of [`Group::run`] for a call that does not take the fast path.
     #[inline(never)]
     pub(super) fn run_full_path(
         &self,
@@ -62,7 +66,7 @@ impl Group {
             fast_call.iter().for_each(|simple| self.prepare_fast_path(simple));
             Ok(())
         });
-        // On a stream of the library's, the caller could not wait for it.
+        // If the operation runs on a stream of the library, the caller has no means to wait for it.
         let outcome = match operation.enqueue_request {
             Some(launch) if launch.gpu.stream.is_none() => outcome
                 .and_then(|()| self.wait_for_device(&completion_slot, deadline.get_or_start())),
@@ -94,8 +98,8 @@ impl Group {
         Ok(turn)
     }
 
-    /// Waits for the turn of a blocking call that is made of several operations, and runs it, with
-    /// an entry in the flight recorder.
+    /// Waits for the turn of a blocking call that consists of several operations, runs it, and
+    /// records it in the flight recorder.
     pub(super) fn run_in_turn<T>(
         &self,
         ticket: &Ticket,
@@ -119,7 +123,8 @@ impl Group {
         outcome
     }
 
-    /// What a blocking call hands to its caller.
+    /// Adds context to the outcome of a blocking call and reports an error before the call returns
+    /// it.
     pub(super) fn finish_blocking_call(
         &self,
         outcome: Result<()>,
@@ -129,8 +134,8 @@ impl Group {
         outcome.inspect_err(|error| self.report_to_caller(error))
     }
 
-    /// Runs an operation in its turn. A panic in it fails the group: other ranks may wait for what
-    /// does not come.
+    /// Runs an operation in its turn. A panic fails the group, because other ranks may wait for
+    /// data that this rank never sends.
     pub(super) fn run_catching_panics<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
             let error =
@@ -140,7 +145,7 @@ impl Group {
         })
     }
 
-    /// What can be checked alone.
+    /// Checks everything that this rank can check without the other ranks.
     pub(super) fn check_call(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
         let kind = call.kind();
         self.check_arguments(call, options).context(|| kind.name())
@@ -179,8 +184,8 @@ impl Group {
         if options.timeout_ms == 0 { self.timeout_ms() } else { options.timeout_ms }
     }
 
-    /// The operations before this one took too long. On other ranks it may run all the same, so
-    /// that the group cannot go on.
+    /// Fails the group because a call expired before its turn: an earlier operation took too long.
+    /// The call may still run on other ranks, so the group cannot continue.
     pub(super) fn fail_expired_call(&self, descriptor: &Descriptor, deadline: &Deadline) -> Error {
         let earlier =
             activity::find_earlier_running_collective(self.id(), self.rank(), descriptor.sequence);

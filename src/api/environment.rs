@@ -1,5 +1,5 @@
-//! Where a job's ranks meet, and which rank this is: from the options, a URL, or what a launcher
-//! has put into the environment.
+//! Resolves the rendezvous method, the rank and the world size of a process: from an init method
+//! URL, or from the environment variables of a launcher.
 
 use crate::base::config::{self, EnvVariable};
 use crate::base::error::{Error, ErrorContext as _, Result};
@@ -9,57 +9,52 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// The port that torch uses where none is named.
+/// The default port, as in torch.
 pub const DEFAULT_PORT: u16 = 29_500;
 
-/// A rank and a world size; either may still be unknown.
+/// A rank and a world size; each may be unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankAndSize {
-    /// The rank.
     pub rank: Option<usize>,
-    /// The world size.
     pub size: Option<usize>,
 }
 
-/// How the store is found.
+/// The method by which the ranks find the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RendezvousMethod {
-    /// At a TCP address. Rank 0 hosts it unless `is_agent_hosted` does.
+    /// At a TCP address. Rank 0 hosts the store unless `is_agent_hosted` is set.
     Tcp {
-        /// The host.
         host: String,
-        /// The port.
         port: u16,
-        /// The launcher hosts the store.
+        /// True if the launcher hosts the store.
         is_agent_hosted: bool,
     },
-    /// Nowhere: a world of one has nobody to meet.
+    /// No rendezvous: the world has a single rank.
     SingleRank,
-    /// In a file that all ranks reach.
+    /// In a file that all ranks can access.
     File {
-        /// Its path.
         path: PathBuf,
-        /// The name of the job, as far as anybody says; a file of another job is refused.
+        /// The name of the job, or empty if it is unknown. The file of another job is refused.
         job: String,
     },
-    /// Rank 0 hosts it on any port, and tells the other ranks of this host under the name of the
-    /// job.
+    /// Rank 0 hosts the store on any port, and publishes the port to the ranks of this host under
+    /// the name of the job.
     Local {
-        /// The name.
+        /// The name of the job.
         job: String,
     },
 }
 
-/// Everything that a URL or the environment says.
+/// The result of resolving a URL or the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedInitMethod {
-    /// Who this is.
+    /// Rank and world size of this process.
     pub identity: RankAndSize,
-    /// Where to meet.
+    /// The rendezvous method.
     pub rendezvous: RendezvousMethod,
 }
 
-/// One launcher's variables.
+/// The environment variables of one launcher.
 struct Launcher {
     name: &'static str,
     rank: EnvVariable,
@@ -73,17 +68,17 @@ const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "Slurm", rank: config::SLURM_RANK, size: config::SLURM_SIZE },
 ];
 
-/// The init methods that there are, for messages.
+/// The supported init methods, for messages.
 const INIT_METHOD_FORMS: &str =
     "env://, tcp://host:port?rank=R&world_size=N, or file:///path?rank=R&world_size=N";
 
-/// Reads an init method: `env://` (also where it is empty), `tcp://host:port?rank=R&world_size=N`,
-/// or `file:///path?rank=R&world_size=N`. With `env://`, a world of one (`size` goes before what
-/// the environment says) needs no address. With `file://`, the environment says what the URL does
-/// not.
+/// Resolves an init method: `env://` (also if it is empty), `tcp://host:port?rank=R&world_size=N`,
+/// or `file:///path?rank=R&world_size=N`. With `env://`, a world of one rank needs no address;
+/// `size` takes precedence over the environment. With `file://`, values that the URL omits come
+/// from the environment.
 ///
 /// # Errors
-/// `InvalidArgument` naming what cannot be used, and what could.
+/// `InvalidArgument` that names the invalid part and the valid forms.
 pub fn resolve(init_method: &str, size: Option<usize>) -> Result<ResolvedInitMethod> {
     let (scheme, rest) = init_method.split_once("://").unwrap_or((init_method, ""));
     match scheme {
@@ -108,10 +103,10 @@ fn from_environment(rest: &str, size: Option<usize>) -> Result<ResolvedInitMetho
     Ok(ResolvedInitMethod { identity, rendezvous })
 }
 
-/// The rank and world size of the first launcher that has set either.
+/// Returns the rank and world size of the first launcher that has set either.
 ///
 /// # Errors
-/// `InvalidArgument` where a value is no number, or where only one of the two is set.
+/// `InvalidArgument` if a value is not a number, or if only one of the two is set.
 pub fn identity_from_environment() -> Result<RankAndSize> {
     for launcher in LAUNCHERS {
         let rank = config::read_number(launcher.rank)?;
@@ -137,11 +132,12 @@ pub fn identity_from_environment() -> Result<RankAndSize> {
     Ok(RankAndSize::default())
 }
 
-/// The secret of the job's store, if the environment says where it is.
+/// Reads the secret of the job's store from the file or descriptor that the environment names, if
+/// any.
 ///
 /// # Errors
-/// `InvalidArgument` where two places are named, or what is there cannot be a secret; `System`
-/// where it cannot be read. All name the variable, and none what is there.
+/// `InvalidArgument` if two sources are named or the content is not a valid secret; `System` if the
+/// source cannot be read. Each error names the variable and never the content.
 pub fn job_secret() -> Result<Option<Secret>> {
     let (file, fd) = (config::SECRET_FILE, config::SECRET_FD);
     let (found, source) = match (config::read_text(file)?, config::read_number(fd)?) {
@@ -177,8 +173,8 @@ fn rendezvous_from_environment(identity: &RankAndSize) -> Result<RendezvousMetho
     .map(|host| RendezvousMethod::Tcp { host, port: DEFAULT_PORT, is_agent_hosted: false })
 }
 
-/// The name of a job that an MPI launcher or Slurm has started wholly on this host; none where it
-/// spans hosts or nobody says.
+/// Returns the name of a job whose ranks an MPI launcher or Slurm has all started on this host.
+/// Returns `None` if the job spans hosts or the number of hosts is unknown.
 fn local_job(identity: &RankAndSize) -> Result<Option<String>> {
     let size = identity.size;
     let is_single_host = |local: EnvVariable| -> Result<bool> {
@@ -245,8 +241,8 @@ fn from_file_url(url: &str, rest: &str) -> Result<ResolvedInitMethod> {
     })
 }
 
-/// The name that the launcher has given the job, the same for all of its ranks; empty where nobody
-/// has.
+/// Returns the launcher's name for the job, which is equal on all its ranks; empty if there is
+/// none.
 fn job_name() -> Result<String> {
     for variable in [config::RUN_ID, config::PMIX_NAMESPACE, config::SLURM_JOB] {
         if let Some(name) = config::read_text(variable)? {
@@ -256,7 +252,7 @@ fn job_name() -> Result<String> {
     Ok(String::new())
 }
 
-/// A path as it stands in a URL, where `%` and two hexadecimal digits are a byte.
+/// Decodes a path from a URL, in which `%` and two hexadecimal digits are one byte.
 fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -279,12 +275,13 @@ fn decode_percent(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
     Ok(bytes)
 }
 
-/// What is wrong with a path that is not encoded.
+/// The error text for a path with an invalid escape.
 const BAD_PERCENT: &str =
     "behind \"%\" stand no two hexadecimal digits (write \"%\" itself as %25)";
 
 impl RankAndSize {
-    /// Takes `rank` and `world_size` from a URL's query; others that torch knows are passed over.
+    /// Reads `rank` and `world_size` from a URL's query. Ignores the parameter `use_libuv`, which
+    /// torch accepts.
     fn read_query(&mut self, query: &str) -> Result<()> {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -1,19 +1,20 @@
-//! Small collectives of one batch become one operation: their vectors side by side in a staging
-//! buffer, carried over the group once.
+//! Fusion of small collectives in one batch: they become one operation on a staging buffer that
+//! holds all their vectors.
 //!
-//! Which calls become one is a pure function ([`plan_fusion`]) of what all ranks agree on anyway,
-//! so that ranks that put the same collectives into a batch fuse them alike. What they agree on for
-//! the whole is the list of counts, so that ranks that did not get `Mismatch` and never each
-//! other's data. For that reason nothing that is a rank's own counts: not its time-outs (the whole
-//! has the shortest, which is when the first of these calls would have failed the group), and
-//! `PREMUL_SUM`, where each rank has factors of its own, is left as it is; so is a call that names
-//! an algorithm, since that would be for another size.
+//! [`plan_fusion`] selects the calls to fuse. It is a pure function of properties that all ranks
+//! agree on anyway, so ranks that put the same collectives into a batch fuse them equally. For the
+//! fused call the ranks agree on the list of counts. Ranks with different lists get `Mismatch` and
+//! never the data of a wrong call. Therefore no property of a single rank may influence the plan:
+//! * Timeouts are ignored. The fused call has the shortest one, which is the time at which the
+//!   first of the calls would have failed the group.
+//! * `PREMUL_SUM` is not fused, because each rank has its own factors.
+//! * A call that names an algorithm is not fused, because the algorithm was meant for the size of
+//!   the single call.
 //!
-//! All inputs are read before any output is written. Calls of which one uses what another writes
-//! would so get another result than one after the other; a batch has none
-//! ([`super::batch_overlap`]).
+//! All inputs are read before any output is written. If one call read the output of another, fusion
+//! would change its result. A batch has no such calls ([`super::batch_overlap`]).
 //!
-//! Must not know: threads, how a batch is collected.
+//! This module does not depend on threads or on the collection of a batch.
 
 use super::call::{Call, CallOptions};
 use super::group::Group;
@@ -33,17 +34,17 @@ use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The longest call that is fused: beyond it, what is saved is less than what the two copies cost.
-/// The bytes are those of its longer buffer.
+/// The maximum size of a fused call, in bytes of its longer buffer. Beyond it the two copies cost
+/// more than fusion saves.
 pub(super) const MAX_FUSED_CALL_BYTES: usize = 16 << 10;
 
-/// The longest whole.
+/// The maximum total size of a fused call.
 pub(super) const MAX_FUSED_BYTES: usize = 256 << 10;
 
-/// How many labels of the calls of a whole its errors name.
+/// The maximum number of labels of fused calls that an error names.
 const MAX_NAMED_LABELS: usize = 8;
 
-/// What calls that become one have in common.
+/// The properties that calls must share to be fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FusionKey {
     kind: OpKind,
@@ -53,17 +54,17 @@ pub(super) struct FusionKey {
     canonical: bool,
 }
 
-/// A call as the plan sees it.
+/// A call as input of the fusion plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FusionCandidate {
-    /// Which group, and which rank of it: one thread may have several.
+    /// The group and this thread's rank in it. One thread may have several ranks.
     pub(super) group: (GroupId, Rank),
-    /// What it may be fused by, and its bytes; `None` for one that is left as it is.
+    /// The fusion key and the size in bytes; `None` for a call that is not fused.
     pub(super) fusion_key: Option<(FusionKey, usize)>,
 }
 
 impl FusionCandidate {
-    /// Of a call that was prepared.
+    /// Returns the candidate of a prepared call.
     pub(super) fn from_call(prepared: &PreparedCall) -> Self {
         let group = prepared.group();
         let fusion_key = prepared
@@ -84,7 +85,7 @@ fn fusion_key_and_bytes(
         OpKind::AllGather | OpKind::ReduceScatter => size,
         _ => return None,
     };
-    // Nor is what lies on a device, where nobody copies.
+    // Calls on device memory are not fused either, because the CPU does not copy it.
     let is_excluded = options.algorithm.is_some() || call.gpu().is_some();
     if call.op() == Some(ReduceOp::PremulSum) || is_excluded {
         return None;
@@ -94,14 +95,14 @@ fn fusion_key_and_bytes(
     Some((key, call.bytes().saturating_mul(blocks)))
 }
 
-/// Which calls become one: lists of their places, each in the order of the calls, the lists in that
-/// of their first.
+/// Returns the runs of calls to fuse: lists of indices, each in the order of the calls. The lists
+/// are in the order of their first calls.
 ///
-/// On each group, calls in a row that are alike and small, as many as stay within the bound. Calls
-/// on other groups in between do not matter, since each group has an order of its own.
+/// A run has consecutive small calls of one group with equal keys, up to the size limit. Calls on
+/// other groups in between do not matter, because each group has its own order.
 pub(super) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
-    // For each group the run that may go on, what it is of, and its bytes.
+    // For each group: the open run, its key, and its size in bytes.
     let mut open_runs: HashMap<(GroupId, Rank), (usize, FusionKey, usize)> = HashMap::new();
     for (index, &FusionCandidate { group, fusion_key: key }) in calls.iter().enumerate() {
         let Some((fusion_key, bytes)) = key.filter(|&(_, bytes)| bytes <= MAX_FUSED_CALL_BYTES)
@@ -126,7 +127,7 @@ pub(super) fn plan_fusion(calls: &[FusionCandidate]) -> Vec<Vec<usize>> {
     runs
 }
 
-/// Issues calls that become one. What cannot be issued ends all works with the reason.
+/// Issues the calls of one run. On error, all their works end with the reason.
 pub(super) fn issue_fusion_run(calls: Vec<PreparedCall>) {
     let works: Vec<Arc<Work>> = calls.iter().map(|call| Arc::clone(call.work())).collect();
     let outcome = match calls.len() {
@@ -157,16 +158,16 @@ fn enqueue_fused(calls: Vec<PreparedCall>) -> Result<()> {
     enqueue_task(group, deadline, task)
 }
 
-/// Several calls in one turn.
+/// Several calls that run in one turn.
 #[derive(Debug)]
 struct FusedTask {
     calls: Vec<Call<'static>>,
     works: Vec<Arc<Work>>,
     canonical: bool,
     nan_check: NanCheck,
-    /// What the ranks compare.
+    /// The label that the ranks compare.
     label: Label,
-    /// The labels of the calls; empty if none has one.
+    /// The labels of the calls; empty if no call has one.
     labels: Vec<Label>,
 }
 
@@ -199,7 +200,7 @@ impl OperationTask for FusedTask {
         let of_all = |bytes: fn(&Call<'_>) -> usize| self.calls.iter().map(bytes).sum();
         let staged = zeroed_buffer(of_all(|part| part.send().len()))
             .and_then(|send| Ok((send, zeroed_buffer(of_all(|part| part.recv().len()))?)));
-        // Others count on this rank.
+        // Other ranks wait for this rank.
         let (mut send, mut recv) = staged.inspect_err(|error| group.fail(error))?;
         let (send_staging, from) = (Dst::from(send.as_mut_slice()), Dst::from(recv.as_mut_slice()));
         let blocks = |wanted: OpKind| if first.kind == wanted { group.size() } else { 1 };
@@ -216,7 +217,8 @@ impl OperationTask for FusedTask {
         let recvs: Vec<Dst<'_>> = self.calls.iter().map(|part| part.recv()).collect();
         let places = recvs.iter().map(|recv| recv.as_src());
         let blocks = blocks(OpKind::AllGather);
-        // The same walk over what is written: by place, since a view to read is no leave to write.
+        // The same walk over the outputs. The index selects the output, because a `Src` view does
+        // not permit writes.
         for (index, (offset, part)) in staged_blocks(places, blocks).enumerate() {
             let (block, recv) = (index / recvs.len(), recvs[index % recvs.len()]);
             let to = recv.slice(block * part.len(), part.len());
@@ -227,7 +229,7 @@ impl OperationTask for FusedTask {
 }
 
 impl FusedTask {
-    /// Looks for unwanted elements in a buffer of each call.
+    /// Checks a buffer of each call for NaN.
     fn inspect_buffers(
         &self,
         group: &Group,
@@ -243,8 +245,8 @@ impl FusedTask {
     }
 }
 
-/// The pieces of buffers that have so many blocks each, block by block, with where each lies in the
-/// staging buffer.
+/// Returns the blocks of all buffers, block by block, with their offsets in the staging buffer.
+/// Each buffer has `blocks` blocks.
 fn staged_blocks<'a>(
     buffers: impl Iterator<Item = Src<'a>> + Clone,
     blocks: usize,
@@ -261,7 +263,7 @@ fn staged_blocks<'a>(
     })
 }
 
-/// Zeroed memory.
+/// Allocates a zeroed buffer.
 fn zeroed_buffer(bytes: usize) -> Result<Vec<u8>> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(bytes).map_err(|_| {
@@ -325,7 +327,7 @@ mod tests {
             all_reduce_sum(TWO, 4),
         ];
         assert_eq!(plan_fusion(&calls), [vec![0, 2, 4], vec![1], vec![3], vec![5]]);
-        // Also where one thread has several ranks of a group.
+        // One thread may have several ranks of a group.
         let calls = [
             all_reduce_sum(ONE, 4),
             all_reduce_sum(OTHER_RANK, 4),

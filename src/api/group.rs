@@ -1,4 +1,9 @@
-//! A group of ranks: how it comes to be, what is known of it, how it fails and how it ends.
+//! A group of ranks: its creation, its properties, its failure and its release.
+//!
+//! [`Group::create`] runs the rendezvous in the store, creates the back end and assembles the
+//! group. Derived groups (subgroups, shrunk groups) have a back end already and call
+//! `Group::assemble`. [`Group::abort`] and failed operations fail the group; the failure propagates
+//! to the derived groups.
 
 use super::abort_propagation::AbortPropagator;
 use super::activity;
@@ -27,64 +32,64 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The default deadline of an operation: half an hour, as in c10d.
+/// The default deadline of an operation: 30 minutes, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 
-/// The default deadline of starting a group: five minutes.
+/// The default deadline of creating a group: 5 minutes.
 pub const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 300_000;
 
 pub(super) const MAX_NAME_BYTES: usize = 200;
 
-/// What a group is made from.
+/// The arguments of [`Group::create`].
 #[derive(Debug)]
 pub struct GroupOptions {
-    /// Where its ranks meet.
+    /// The rendezvous store.
     pub store: Arc<dyn Store>,
-    /// This process's rank.
     pub rank: Rank,
-    /// The number of ranks.
     pub size: WorldSize,
-    /// The back end by name; `None` for the native one.
+    /// The name of the back end; `None` selects the native back end.
     pub backend: Option<String>,
-    /// What is asked of the back end, "key=value;key=value"; may be empty.
+    /// The options of the back end, as "key=value;key=value"; may be empty.
     pub backend_options: String,
-    /// The GPU of this rank; `None` for none.
+    /// The GPU of this rank; `None` if the group has no GPU.
     pub device: Option<usize>,
-    /// The group's name; ranks of one group use the same.
+    /// The group's name. All ranks of the group pass the same name.
     pub name: String,
-    /// The deadline of operations in milliseconds; 0 for the default.
+    /// The deadline of operations in milliseconds; 0 selects the default.
     pub timeout_ms: u64,
-    /// The deadline of starting in milliseconds; 0 for the default.
+    /// The deadline of creating the group in milliseconds; 0 selects the default.
     pub connect_timeout_ms: u64,
-    /// Which ranks of something larger its ranks are, in order; `None` where it is the outermost.
+    /// The rank of each member in the outermost group, in the order of this group's ranks. `None`
+    /// if this group is the outermost.
     pub global_ranks: Option<Vec<Rank>>,
 }
 
-/// Where a group comes from, and what those made from it take over.
+/// The origin of a group, and the properties that derived groups inherit.
 #[derive(Debug)]
 pub(super) struct GroupOrigin {
-    /// Which ranks of the outermost group its ranks are.
+    /// The rank of each member in the outermost group.
     pub(super) global_ranks: Vec<Rank>,
-    /// The name of the group that it was made from.
+    /// The name of the parent group.
     pub(super) parent: Option<String>,
-    /// As the back end was asked for.
+    /// The back end that the caller requested.
     pub(super) backend: String,
     pub(super) backend_options: String,
-    /// The GPU of this rank.
     pub(super) device: Option<usize>,
-    /// Host and port of the store that the outermost group met in.
+    /// Host and port of the rendezvous store of the outermost group.
     pub(super) store_address: Option<(String, u16)>,
-    /// That store, while somebody has it.
+    /// The rendezvous store, while another owner keeps it alive.
     pub(super) rendezvous_store: Weak<dyn Store>,
-    /// How often a group was replaced by what was left of it, to come to this one.
+    /// The number of shrinks that led to this group.
     pub(super) epoch: u32,
-    /// Where late ranks of those groups are told so.
+    /// The reconnect endpoints of the predecessors of a shrunk group. They inform late ranks that
+    /// the shrink has finished.
     pub(super) former_endpoints: Vec<Arc<SurvivorEndpoint>>,
-    /// Of its name, where its members alone gave it.
+    /// The lease of the group's name, if the members registered the name without the parent's other
+    /// ranks.
     pub(super) _name_lease: Option<NameLease>,
 }
 
-/// What a group made from another is, beside its origin and its back end.
+/// The identity of a group, in addition to its origin and its back end.
 #[derive(Debug)]
 pub(super) struct GroupIdentity {
     pub(super) id: GroupId,
@@ -93,10 +98,10 @@ pub(super) struct GroupIdentity {
     pub(super) timeout_ms: u64,
 }
 
-/// A group.
+/// A group of ranks that communicate with each other.
 #[derive(Debug)]
 pub struct Group {
-    /// First, so that it ends before the back end goes.
+    /// The first field, so that it is dropped before the back end.
     _recorder_membership: recorder::RecorderMembership,
     id: GroupId,
     name: String,
@@ -104,25 +109,27 @@ pub struct Group {
     size: WorldSize,
     timeout_ms: AtomicU64,
     pub(super) backend: Arc<dyn Backend>,
-    /// Shared with the works that wait in it and with its worker, which must not keep the group.
+    /// Shared with the works that wait in it and with its worker thread. These must not hold a
+    /// reference to the group.
     pub(super) queue: Arc<RunQueue>,
-    /// Messages have numbers of their own.
+    /// The number of issued messages. Messages do not use the collectives' sequence numbers.
     pub(super) messages_issued: AtomicU64,
     pub(super) origin: GroupOrigin,
     pub(super) abort_propagator: Arc<AbortPropagator>,
-    /// Where those write who make a group from this one.
+    /// Receives the control messages of ranks that create a group derived from this one.
     pub(super) control_channel: OnceLock<Arc<ControlChannel>>,
     pub(super) monitored_barrier: MonitoredBarrierState,
     pub(super) observer: GroupObserver,
-    /// The device that it serves beside host memory: where buffers lie is looked at then.
+    /// The device that the back end serves in addition to host memory. If set, each call locates
+    /// its buffers.
     pub(super) device: Option<usize>,
-    /// All ranks come together before each collective.
+    /// True if all ranks run an arrival check before each collective.
     pub(super) has_arrival_check: bool,
-    /// The back end is asked before a call takes its place.
+    /// True if the back end can refuse a call. It is then asked before the call takes a ticket.
     pub(super) has_partial_support: bool,
-    /// Small calls may have a shorter way.
+    /// True if the back end has a fast path for small calls.
     pub(super) has_fast_path: bool,
-    /// Those that have been there.
+    /// The keys of the calls that may take the fast path.
     pub(super) fast_path_cache: FastPathCache,
 }
 
@@ -133,11 +140,11 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// Makes a group together with its other ranks.
+    /// Creates a group together with its other ranks.
     ///
     /// # Errors
     /// `InvalidArgument` for impossible ranks, sizes and names; `NotFound` for an unknown back end;
-    /// and whatever keeps the ranks from meeting before the deadline.
+    /// and any failure of the rendezvous or of the back end before the deadline.
     pub fn create(options: GroupOptions) -> Result<Self> {
         callbacks::reject_blocking_in_callback("making a group")?;
         config::refuse_former_names()?;
@@ -155,7 +162,7 @@ impl Group {
         let weak_store = Arc::downgrade(&store);
         let rendezvous =
             Rendezvous { store, name: &name, rank, size, nonce, process: who, deadline: &deadline };
-        // A rank alone needs nobody to agree with.
+        // A group of one rank needs no rendezvous.
         let id = if size == 1 { nonce } else { rendezvous.meet()? };
         let keys = group_keys::open_group_keys(&weak_store, id);
         let context = GroupContext {
@@ -196,7 +203,7 @@ impl Group {
         Ok(group)
     }
 
-    /// A group whose ranks have met.
+    /// Assembles a group after its ranks have agreed on its id and its back end exists.
     pub(super) fn assemble(
         identity: GroupIdentity,
         origin: GroupOrigin,
@@ -237,7 +244,7 @@ impl Group {
         }
     }
 
-    /// Rank 0 of a group over a back end that is there already.
+    /// Returns rank 0 of a group on an existing back end.
     #[cfg(test)]
     pub(super) fn with_backend(name: &str, backend: Arc<dyn Backend>) -> Self {
         let id = this_process::random_nonce().unwrap();
@@ -257,75 +264,74 @@ impl Group {
         Self::assemble(identity, origin, backend)
     }
 
-    /// Its id, different for every group that was ever made.
+    /// Returns the group's id, which is unique among all groups ever created.
     pub fn id(&self) -> GroupId {
         self.id
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// This process's rank in it.
+    /// Returns the rank of this process in the group.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// The number of its ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> WorldSize {
         self.size
     }
 
-    /// Which ranks of the outermost group that it descends from its ranks are, in order.
+    /// Returns the rank of each member in the outermost group, in the order of this group's ranks.
     pub fn global_ranks(&self) -> &[Rank] {
         &self.origin.global_ranks
     }
 
-    /// The back end's name.
+    /// Returns the name of the back end.
     pub fn backend_name(&self) -> &'static str {
         self.backend.name()
     }
 
-    /// The deadline of operations that name none.
+    /// Returns the deadline of operations that set none, in milliseconds.
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Changes that deadline for operations issued from now on; 0 for the default, as in
+    /// Sets the deadline of operations issued from now on. 0 selects the default, as in
     /// [`Self::create`].
     ///
     /// # Errors
-    /// `InvalidArgument` for the environment's default, where that is none.
+    /// `InvalidArgument` if the default in the environment is not a valid time.
     pub fn set_timeout_ms(&self, timeout_ms: u64) -> Result<()> {
         let ms = resolve_timeout_ms(timeout_ms, config::TIMEOUT_MS, DEFAULT_TIMEOUT_MS)?;
         self.timeout_ms.store(ms, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Where this rank is.
+    /// Returns the location (host and process) of this rank.
     pub fn rank_location(&self) -> &RankLocation {
         &self.backend.rank_locations()[self.rank]
     }
 
-    /// The number of ranks on this rank's host.
+    /// Returns the number of ranks on this rank's host.
     pub fn local_size(&self) -> usize {
         let host = self.rank_location().host_index;
         self.backend.rank_locations().iter().filter(|place| place.host_index == host).count()
     }
 
-    /// The number of hosts.
+    /// Returns the number of hosts.
     pub fn host_count(&self) -> usize {
         self.backend.rank_locations().iter().map(|place| place.host_index + 1).max().unwrap_or(1)
     }
 
-    /// Why the group has failed, if it has.
+    /// Returns the error that failed the group, or `None` if the group works.
     pub fn failure(&self) -> Option<Error> {
         self.backend.failure()
     }
 
-    /// Fails the group on all its ranks and ends every wait in it, and in the groups that were made
-    /// from it. The first reason stays.
+    /// Fails the group on all its ranks. Ends every wait in the group and in its derived groups.
+    /// The first reason is kept.
     pub fn abort(&self, reason: &str) {
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let message = format!("rank {} aborted group {}: {reason}", self.rank, self.name);
@@ -335,16 +341,17 @@ impl Group {
 
     pub(super) fn fail(&self, error: &Error) {
         self.backend.abort(error);
-        // The first reason, which may be another.
+        // The group reports the first failure, which may differ from `error`.
         self.queue.fail_waiting_jobs(&self.failure().unwrap_or_else(|| error.clone()));
         self.abort_propagator.propagate_abort();
     }
 
-    /// Fails the group because of an error on this rank, for which the other ranks may wait, and
-    /// returns the error.
+    /// Fails the group because of an error on this rank, so that other ranks do not wait for this
+    /// rank. Returns the error.
     ///
-    /// An error that names a rank keeps it. A failed peer that has no name stays without one: this
-    /// rank would blame itself for the peer's failure, and the group that goes on would exclude it.
+    /// If the error names a culprit, the culprit stays. A `PeerFailed` error without a culprit
+    /// stays without one: otherwise this rank would blame itself for the peer's failure, and a
+    /// shrink would exclude this rank.
     pub(super) fn fail_with_local_blame(&self, error: Error) -> Error {
         let is_own = error.culprit().is_none() && error.kind() != ErrorKind::PeerFailed;
         let error = if is_own { error.with_culprit(self.rank) } else { error };
@@ -352,26 +359,27 @@ impl Group {
         error
     }
 
-    /// A blocking call is about to hand an error to its caller, who may end the process: what is to
-    /// be left on disk goes there.
+    /// Writes the failure dump and the error file before a blocking call returns an error to its
+    /// caller. The caller may end the process after that.
     pub(super) fn report_to_caller(&self, error: &Error) {
         recorder::dump_failures_and_wait();
         self.write_error_file(error);
     }
 
-    /// Notes an error of the group for the launcher, if it is fatal; to be called when it is handed
-    /// to a caller.
+    /// Writes a fatal error of the group to the launcher's error file. Call it when the error is
+    /// returned to a caller.
     pub(super) fn write_error_file(&self, error: &Error) {
         error_file::write_first_fatal_error(error, self.blamed_global_rank(error));
     }
 
-    /// Which rank of the outermost group an error blames, if that is another than this one.
+    /// Returns the culprit of an error as a rank of the outermost group, or `None` if the error has
+    /// no culprit or names this rank.
     pub(super) fn blamed_global_rank(&self, error: &Error) -> Option<Rank> {
         let culprit = error.culprit().filter(|&rank| rank != self.rank)?;
         self.global_ranks().get(culprit).copied()
     }
 
-    /// An error with the process of the rank that it names.
+    /// Adds the process id and the host of the culprit to an error.
     pub(super) fn with_culprit_process(&self, error: Error) -> Error {
         match error.culprit().and_then(|rank| self.backend.rank_locations().get(rank)) {
             Some(RankLocation { name, .. }) => error.with_process(name.pid, Arc::clone(&name.host)),
@@ -379,37 +387,39 @@ impl Group {
         }
     }
 
-    /// The rank that has failed the group, if it has failed and somebody is named.
+    /// Returns the rank that failed the group, if the group has failed and the error names a
+    /// culprit.
     pub fn culprit(&self) -> Option<Culprit> {
         self.with_culprit_process(self.failure()?).culprit_details()
     }
 
-    /// How many collectives have been issued on this rank.
+    /// Returns the number of collectives that this rank has issued.
     pub fn collectives_issued(&self) -> u64 {
         self.queue.issued()
     }
 
-    /// How many operations have been issued on this rank, messages among them.
+    /// Returns the number of operations that this rank has issued, including messages.
     pub(super) fn operations_issued(&self) -> u64 {
         self.collectives_issued() + self.messages_issued.load(Ordering::Relaxed)
     }
 
-    /// The number of asynchronous operations that have been issued and have not ended.
+    /// Returns the number of asynchronous operations that were issued and have not ended.
     pub fn outstanding_works(&self) -> u64 {
         self.queue.outstanding_works()
     }
 
-    /// Waits until all asynchronous operations have ended; false where the limit came first.
+    /// Waits until all asynchronous operations have ended. Returns false if the limit passed first.
     pub fn wait_for_works(&self, limit: &Deadline) -> bool {
         self.queue.wait_for_works(limit)
     }
 
-    /// The group and this rank of it, for messages.
+    /// Returns the names of the group and of this rank, for messages.
     pub(super) fn describe_rank(&self) -> String {
         format!("group {}, rank {}", self.name, self.rank)
     }
 
-    /// Who is where, over what, with which algorithms.
+    /// Describes the group as JSON: members and their hosts, back end, algorithms, arrival skew,
+    /// straggler and trace.
     pub fn describe(&self) -> Value {
         let member = |place: &RankLocation| {
             json!({
@@ -446,7 +456,7 @@ impl Group {
         })
     }
 
-    /// What the flight recorder knows of the group.
+    /// Returns the entries of the flight recorder for this group.
     pub fn flight_record(&self) -> Value {
         recorder::dump(Some(self.id), recorder::DumpReason::Request)
     }
@@ -473,7 +483,7 @@ fn check_options(options: &GroupOptions) -> Result<()> {
     options.backend.as_deref().map_or(Ok(()), backend::check_name)
 }
 
-/// Whether a group can have a name.
+/// Checks that a group can have this name.
 pub(super) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('/') {
         let message =
@@ -483,7 +493,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether no rank is in a list twice.
+/// Checks that no rank is in the list twice.
 pub(super) fn check_distinct(ranks: &[Rank]) -> Result<()> {
     let mut known = HashSet::with_capacity(ranks.len());
     match ranks.iter().find(|&&rank| !known.insert(rank)) {
@@ -492,13 +502,14 @@ pub(super) fn check_distinct(ranks: &[Rank]) -> Result<()> {
     }
 }
 
-/// When a group that begins to form must have formed; 0 for the environment's time, or the default.
+/// Returns the deadline of creating a group that starts now. 0 selects the value of the
+/// environment, or else the default.
 pub(super) fn connect_deadline(option_ms: u64) -> Result<Deadline> {
     let default_ms = DEFAULT_CONNECT_TIMEOUT_MS;
     Ok(Deadline::after_ms(resolve_timeout_ms(option_ms, config::CONNECT_TIMEOUT_MS, default_ms)?))
 }
 
-/// A time-out from the options, else from the environment, else the default.
+/// Returns a timeout: the option if set, else the environment's value, else the default.
 fn resolve_timeout_ms(
     option_ms: u64,
     variable: config::EnvVariable,

@@ -1,5 +1,8 @@
-//! From a call to a work: operations that are checked first and issued later, and the job that an
-//! operation leaves in its group's queue.
+//! Asynchronous operations: a call is checked and prepared first, and issued later.
+//!
+//! [`Group::prepare`] checks a collective and returns a [`PreparedCall`]. [`PreparedCall::issue`]
+//! posts a message to the engine, enqueues a device operation, or puts a `TaskJob` into the group's
+//! queue. The job runs in its turn and ends the [`Work`].
 
 use super::buffer_location::PreparedDeviceMessage;
 use super::bytes::{BytesCall, BytesHandler, BytesTask};
@@ -20,15 +23,15 @@ use crate::transport::Descriptor;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// An operation that has been checked and not been issued. Its buffers are lent from now until its
-/// work ends.
+/// An operation that has passed its checks and has not been issued. Its buffers are in flight from
+/// now until its work ends.
 #[derive(Debug)]
 pub struct PreparedCall {
     group: Arc<Group>,
     operation: PreparedOperation,
     options: CallOptions,
     work: Arc<Work>,
-    /// Of a message that has tried to go without a work.
+    /// The issue of a message that was already tried without a work.
     issued_message: Option<IssuedMessage>,
 }
 
@@ -38,11 +41,11 @@ enum PreparedOperation {
     Bytes(BytesCall<'static>, BytesHandler),
     Operator(OperatorCall<'static>),
     Message(MessageBuffer),
-    /// One in the memory of a device.
+    /// A message in device memory.
     DeviceMessage(MessageBuffer, GpuTarget),
 }
 
-/// One that is enqueued on a device, with its work.
+/// An operation that is enqueued on a device, with its work.
 #[derive(Debug)]
 pub(super) enum DeviceOperation {
     Collective(Call<'static>, CallOptions, Arc<Work>),
@@ -63,7 +66,7 @@ impl PreparedCall {
         Self { group, operation, options, work, issued_message: None }
     }
 
-    /// A message that was noted already.
+    /// Sets the number and the recorder entry of a message that was already issued.
     #[must_use]
     pub fn with_issued_message(self, issued_message: Option<IssuedMessage>) -> Self {
         Self { issued_message, ..self }
@@ -100,17 +103,15 @@ impl PreparedCall {
         }
     }
 
-    /// Its group.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 
-    /// Its work.
     pub fn work(&self) -> &Arc<Work> {
         &self.work
     }
 
-    /// Where it goes, if its buffers lie on a device.
+    /// Returns the GPU and stream of the operation if its buffers are in device memory.
     pub(super) fn gpu(&self) -> Option<GpuTarget> {
         match &self.operation {
             PreparedOperation::Collective(call) => call.gpu(),
@@ -121,15 +122,17 @@ impl PreparedCall {
         }
     }
 
-    /// Whether it goes to a stream of the library's, which a caller could not wait for.
+    /// Returns whether the operation runs on a stream of the library, which the caller cannot wait
+    /// for.
     pub fn is_on_library_stream(&self) -> bool {
         self.gpu().is_some_and(|gpu| gpu.stream.is_none())
     }
 
-    /// Issues it; its deadline begins.
+    /// Issues the operation. Its deadline starts now.
     ///
     /// # Errors
-    /// `OutOfMemory`, `System`; the group's failure, for a message. Then it was not issued.
+    /// `OutOfMemory`, `System`; for a message also the group's failure. On error nothing was
+    /// issued.
     pub fn issue(self) -> Result<()> {
         if self.is_device_enqueued() {
             return self.issue_on_device();
@@ -166,18 +169,20 @@ impl PreparedCall {
         issued.inspect_err(|_| in_flight_buffers::unregister_work(&work))
     }
 
-    /// Notes its buffers as lent, where debugging wants that; the end of its work gives them back.
+    /// Registers the operation's buffers as in flight, if this debug check is on. The end of the
+    /// work unregisters them.
     pub(super) fn register_in_flight_buffers(&self) {
         in_flight_buffers::register_work(&self.group, &self.work, |note| self.visit_buffers(note));
     }
 
-    /// Ends its work without having issued it.
+    /// Ends the work of an operation that was not issued.
     pub(super) fn abandon(&self, reason: Error) {
         self.work.end(Err(reason));
     }
 
-    /// In a batch: receives go before sends, so that nobody's buffer is missing, and both before
-    /// collectives, for which one waits longer. What is enqueued does not come here.
+    /// Returns the order of the operation in a batch. Receives go before sends, so that no send
+    /// lacks its receive. Both go before collectives, which wait longer. Operations that are
+    /// enqueued on a device are not ordered here.
     pub(super) fn batch_order(&self) -> u8 {
         match &self.operation {
             PreparedOperation::Message(
@@ -195,7 +200,7 @@ impl PreparedCall {
         }
     }
 
-    /// Whether it is a collective, of whatever kind.
+    /// Returns whether the operation is a collective of any kind.
     pub(super) fn is_collective(&self) -> bool {
         !matches!(
             self.operation,
@@ -203,17 +208,18 @@ impl PreparedCall {
         )
     }
 
-    /// Whether it goes to a device on which operations are enqueued ([`launch`]).
+    /// Returns whether the operation is enqueued on a device (see [`device_launch`]).
     pub(super) fn is_device_enqueued(&self) -> bool {
         self.gpu().is_some() && self.group.backend.enqueuer().is_some()
     }
 
-    /// Its deadline, which begins now.
+    /// Returns the operation's deadline, which starts now.
     pub(super) fn start_deadline(&self) -> Deadline {
         self.group.deadline(&self.options)
     }
 
-    /// It, to be enqueued; its work where that cannot be.
+    /// Converts the operation into its enqueued form. Returns its work if the operation cannot be
+    /// enqueued.
     pub(super) fn into_device_operation(self) -> std::result::Result<DeviceOperation, Arc<Work>> {
         let Self { operation, options, work, .. } = self;
         match operation {
@@ -229,7 +235,7 @@ impl PreparedCall {
         }
     }
 
-    /// Of a message that is enqueued, what goes wrong is told at once.
+    /// Enqueues the operation on its device. Returns the error of a message immediately.
     fn issue_on_device(self) -> Result<()> {
         let work = Arc::clone(&self.work);
         let is_message = !self.is_collective();
@@ -237,7 +243,7 @@ impl PreparedCall {
         work.outcome().filter(|_| is_message).unwrap_or(Ok(()))
     }
 
-    /// Tells of all memory, and whether it is written.
+    /// Calls `visit` for each buffer, with true if the operation writes it.
     pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         match &self.operation {
             PreparedOperation::Collective(call) => call.visit_buffers(visit),
@@ -250,8 +256,8 @@ impl PreparedCall {
                     MessageBuffer::Send(bytes) => visit(*bytes, false),
                     MessageBuffer::Receive(into) => visit(into.as_src(), true),
                     MessageBuffer::ReceiveMatched(_, into) => visit(into.as_src(), true),
-                    // The one is moved to the other only once that has been sent, where they
-                    // overlap.
+                    // If the two buffers overlap, the receive writes only after the send has left.
+                    // One entry for the receive buffer is then enough.
                     MessageBuffer::SendRecv(exchange) => {
                         if !exchange.overlaps() {
                             visit(exchange.send_bytes, false);
@@ -264,7 +270,7 @@ impl PreparedCall {
         }
     }
 
-    /// The collective and its options, if it is one on buffers.
+    /// Returns the collective and its options, if the operation is a collective on buffers.
     pub(super) fn collective(&self) -> Option<(&Call<'static>, &CallOptions)> {
         match &self.operation {
             PreparedOperation::Collective(call) => Some((call, &self.options)),
@@ -277,7 +283,7 @@ impl PreparedCall {
 }
 
 impl Group {
-    /// Checks a collective that will be issued.
+    /// Checks a collective that is issued later.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unsupported`.
@@ -298,13 +304,13 @@ impl Group {
         })
     }
 
-    /// Issues a collective and returns at once. It runs in its turn, on a thread that waits for it
-    /// or for another operation of the group, or on the group's worker.
+    /// Issues a collective and returns immediately. The collective runs in its turn: on a thread
+    /// that waits for it or for another operation of the group, or on the group's worker thread.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`, `OutOfMemory` where too many are outstanding, `System`
-    /// where no worker can be started; then nothing has been issued. What happens later is the
-    /// work's to tell.
+    /// `InvalidArgument`, `Unsupported`, `OutOfMemory` if too many works are outstanding, `System`
+    /// if no worker thread can be started. On error nothing was issued. The work reports later
+    /// errors.
     pub fn issue(self: &Arc<Self>, call: Call<'static>, options: CallOptions) -> Result<Arc<Work>> {
         let prepared = self.prepare(call, options)?;
         let work = Arc::clone(prepared.work());
@@ -313,33 +319,34 @@ impl Group {
     }
 }
 
-/// What is done in a turn of the queue.
+/// The part of a queue job that depends on the kind of operation.
 pub(super) trait OperationTask: Send + Debug + 'static {
-    /// The works that end with it.
+    /// Returns the works that end with the task.
     fn works(&self) -> &[Arc<Work>];
 
-    /// How many operations of the back end it is.
+    /// Returns the number of back-end operations in the task.
     fn operation_count(&self) -> u64 {
         1
     }
 
-    /// What the ranks agree on for the first of them, whose number that is.
+    /// Returns the descriptor of the first operation, which has this sequence number. All ranks
+    /// must agree on it.
     fn descriptor(&self, sequence: u64) -> Descriptor;
 
-    /// What it is called in messages.
+    /// Returns the name of the task in messages.
     fn title(&self, descriptor: &Descriptor) -> String {
         descriptor.to_string()
     }
 
-    /// Does it.
+    /// Runs the task in its turn.
     fn run(&mut self, group: &Group, first: Descriptor, deadline: &Deadline) -> Result<()>;
 }
 
 /// Puts a task into its group's queue.
 ///
 /// # Errors
-/// `OutOfMemory` where too many works are outstanding, `System` where no worker can be started;
-/// then nothing has happened.
+/// `OutOfMemory` if too many works are outstanding, `System` if no worker thread can be started. On
+/// error nothing has changed.
 pub(super) fn enqueue_task<T: OperationTask>(
     group: Arc<Group>,
     deadline: Deadline,
@@ -362,7 +369,7 @@ pub(super) fn enqueue_task<T: OperationTask>(
     enqueued.inspect_err(|_| (0..works).for_each(|_| queue.end_work()))
 }
 
-/// A task that waits for its turn.
+/// The job of a task in the group's queue.
 #[derive(Debug)]
 struct TaskJob<T> {
     group: Arc<Group>,
@@ -391,7 +398,8 @@ impl<T: OperationTask> TaskJob<T> {
         if let Err(error) = &outcome {
             group.write_error_file(error);
         }
-        // Before the works end: whoever waits for one may count on the group not being kept by it.
+        // Release the group before the works end: a caller that sees the end may rely on the job
+        // holding no reference to the group.
         drop(group);
         task.works().iter().for_each(|work| work.end(outcome.clone().map(|()| None)));
     }
@@ -429,7 +437,7 @@ impl<T: OperationTask> QueueJob for TaskJob<T> {
 struct CollectiveTask {
     call: Call<'static>,
     options: CallOptions,
-    /// When its buffers are ready, where that was noted.
+    /// The event after which the buffers are ready, if one was recorded.
     ready_event: Option<Arc<dyn StreamMarker>>,
     works: [Arc<Work>; 1],
 }

@@ -1,8 +1,8 @@
-//! What the C interface offers, in Rust: process state, rendezvous, groups, argument checks, and
-//! the order of calls.
+//! The layer below the C interface: process state, rendezvous, groups, argument checks, and the
+//! order of calls.
 //!
-//! Must not know: concrete back ends and transports (only the registry in `backend`), system calls,
-//! C types.
+//! This layer does not depend on concrete back ends or transports (only on the registry in
+//! `backend`), on system calls, or on C types.
 
 pub mod activity;
 mod all_equal;

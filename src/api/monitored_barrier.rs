@@ -1,25 +1,32 @@
-//! A barrier that names those who do not come, and fails nobody but itself.
+//! A barrier that names the missing ranks and does not fail the group.
 //!
-//! Ranks tell the first one that they have arrived, and it tells all of them how the barrier ended:
-//! two messages for each rank, under tags that no caller has, beside collectives and in no order
-//! with them.
+//! Every rank sends an arrival notice to the coordinator (rank 0), and the coordinator sends the
+//! result to every rank. This takes two messages for each rank, with tags that callers cannot use.
+//! The messages are independent of collectives and not ordered with them.
 //!
-//! * Barriers are numbered on each rank, and so is all that is said about them. The verdict goes to
-//!   every rank, also to those that did not come: it lies there when a late one enters the barrier,
-//!   which so learns at once that it has failed and who was missing. It then is in step again.
-//! * Whoever gives up says so. The first rank, coming later, does not take it for one that is
-//!   there.
-//! * For a rank that hangs only the newest is kept of what it has not taken over
-//!   ([`super::sender`]), so a later verdict stands for those that are missing before it: they all
-//!   failed, since this rank had not come. A later arrival stands in the same way for an earlier
-//!   barrier given up.
-//! * A receive that has got nothing by the end of a barrier stays posted for the next one; what
-//!   comes for an earlier number is read and has no effect.
-//! * The first rank waits until the deadline, the others a moment longer, so that it is the one
-//!   that names. Who has left is missing at once; a death fails the group, and so ends the barrier
-//!   on all ranks with the name of the dead.
+//! ```text
+//! rank r         -- Arrived(n) -->           coordinator
+//! rank r         <-- BarrierResult(n) --     coordinator
+//! rank r         -- GaveUp(n) (timeout) -->  coordinator
+//! ```
 //!
-//! Must not know: handles; how messages travel.
+//! * Each rank numbers its barriers, and every message has the number of its barrier. The
+//!   coordinator sends the result to every rank, including missing ranks. A late rank finds the
+//!   result when it enters the barrier: it learns immediately that the barrier failed and which
+//!   ranks were missing. After that its numbers agree with the other ranks again.
+//! * A rank that gives up sends a notice. If the coordinator enters later, it does not count this
+//!   rank as arrived.
+//! * For a rank that does not receive, only the newest unsent message is kept
+//!   ([`super::latest_only_sender`]). A later result therefore also answers the earlier barriers
+//!   that the missing rank has not completed: all of them failed, because this rank was missing. In
+//!   the same way a later arrival replaces the notice that an earlier barrier was given up.
+//! * A receive that is still posted at the end of a barrier stays posted for the next barrier. A
+//!   message for an earlier number is read and has no effect.
+//! * The coordinator waits until the deadline, and the followers 500 ms longer (`GRACE_PERIOD`), so
+//!   that the coordinator names the missing ranks. A departed rank is missing immediately. A death
+//!   fails the group, which ends the barrier on all ranks with the name of the dead rank.
+//!
+//! This module does not depend on handles or on the transport of messages.
 
 use super::barrier_messages::{BarrierNotice, BarrierResult, rank_names};
 use super::callbacks;
@@ -39,32 +46,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// What both directions go under.
+/// The tag of the messages in both directions.
 const BARRIER_TAG: u32 = LARGEST_TAG + 2;
 
-/// The rank that names the missing.
+/// The rank that names the missing ranks.
 const COORDINATOR: Rank = 0;
 
-/// How much longer than the first rank the others wait, and how long a rank sees to it that what it
-/// says has gone.
+/// The time by which followers wait longer than the coordinator, and the time for which a rank
+/// waits until its messages are sent.
 const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
-/// How often a wait looks whether the group has failed.
+/// The interval at which a wait checks whether the group has failed.
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A barrier that failed, and who was missing, as far as is known.
+/// A failed barrier, with the known missing ranks.
 #[derive(Clone, Debug)]
 pub struct BarrierFailure {
-    /// Why.
+    /// The reason of the failure.
     pub error: Error,
-    /// In order.
+    /// The missing ranks, in ascending order.
     pub missing: Vec<Rank>,
 }
 
-/// What a rank keeps between the monitored barriers of a group.
+/// The state that a rank keeps between the monitored barriers of a group.
 #[derive(Debug)]
 pub(super) struct MonitoredBarrierState {
-    /// How many it has entered. Locked during one.
+    /// The number of barriers that this rank has entered. Locked during a barrier.
     entered_count: Mutex<u64>,
     received: Arc<BarrierMessages>,
     sender: Arc<LatestOnlySender>,
@@ -80,24 +87,24 @@ impl Default for MonitoredBarrierState {
     }
 }
 
-/// What has come from other ranks.
+/// The messages received from other ranks.
 #[derive(Debug, Default)]
 struct BarrierMessages {
     peers: Mutex<HashMap<Rank, BarrierPeer>>,
-    /// Grows with whatever happens.
+    /// Incremented at every change.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct BarrierPeer {
-    /// A receive is posted.
+    /// True if a receive is posted.
     is_receive_posted: bool,
     unread: VecDeque<Vec<u8>>,
-    /// The last verdict that was read, of the first rank.
+    /// The last result that was read from the coordinator.
     last_result: Option<BarrierResult>,
-    /// Why nothing comes from it any more.
+    /// The reason why this rank sends no more messages.
     departure: Option<Error>,
-    /// The last barrier that it has entered, and the last that it has given up.
+    /// The last barrier that the rank has entered, and the last that it has given up.
     last_arrived: u64,
     last_given_up: u64,
 }
@@ -116,7 +123,8 @@ impl BarrierMessages {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Has the next message of a rank received, unless it is already, or the rank is gone.
+    /// Posts a receive for the next message of a rank, unless one is posted or the rank has
+    /// departed.
     fn post_receive(self: &Arc<Self>, engine: &dyn PointToPoint, from: Rank) -> Result<()> {
         let is_posted = |peer: &mut BarrierPeer| {
             peer.departure.is_some() || std::mem::replace(&mut peer.is_receive_posted, true)
@@ -128,14 +136,14 @@ impl BarrierMessages {
         let (tag, dtype, deadline) = (Some(BARRIER_TAG), DataType::U8, Deadline::never());
         let message = ReceiveRequest { from: Some(from), tag, dtype, buffer: into, deadline };
         let receive = BarrierReceive { received: Arc::clone(self), from };
-        // No lock is held: it may be told within the call.
+        // No lock is held here: the engine may complete the receive within the call.
         engine.receive(message, Arc::new(receive)).inspect_err(|_| {
             self.with_peer(from, |peer| peer.is_receive_posted = false);
         })
     }
 }
 
-/// A posted receive.
+/// The completion of a posted receive.
 #[derive(Debug)]
 struct BarrierReceive {
     received: Arc<BarrierMessages>,
@@ -158,7 +166,7 @@ impl Completion for BarrierReceive {
     }
 }
 
-/// One barrier of one rank.
+/// One barrier on one rank.
 struct MonitoredBarrier<'a> {
     group: &'a Arc<Group>,
     engine: &'a dyn PointToPoint,
@@ -168,22 +176,23 @@ struct MonitoredBarrier<'a> {
     wait_all: bool,
 }
 
-/// Where the other ranks are, as the first one sees them.
+/// The arrival state of the other ranks, as the coordinator sees it.
 #[derive(Default)]
 struct ArrivalState {
     arrived: Vec<Rank>,
-    /// Not to be waited for, with the reason why not.
+    /// The ranks that are not waited for, with the reason of their departure if they departed.
     missing: Vec<(Rank, Option<Error>)>,
     awaited: Vec<Rank>,
 }
 
 impl Group {
-    /// Waits until all ranks have entered, and says who has not; `None` for the group's own
-    /// time-out. `wait_all`: all who are missing at the deadline are named, else the first.
+    /// Waits until all ranks have entered, and reports the missing ranks. `None` selects the
+    /// group's own timeout. If `wait_all` is set, the error names all ranks that are missing at the
+    /// deadline, else the first.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`; `Timeout`, `PeerFailed`, with who was missing; the group's
-    /// failure.
+    /// `InvalidArgument`, `Unsupported`; `Timeout` and `PeerFailed` with the missing ranks; the
+    /// group's failure.
     pub fn monitored_barrier(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -217,7 +226,8 @@ impl Group {
             deadline,
             wait_all,
         };
-        // Who was gone may only have had its message refused: it is asked anew.
+        // The recorded departure may only mean that a message was refused, so the ranks are asked
+        // again.
         barrier.received.peers().values_mut().for_each(|peer| peer.departure = None);
         let outcome = if self.rank() == COORDINATOR {
             barrier.run_as_coordinator()
@@ -234,7 +244,7 @@ impl Group {
 const OPERATION_NAME: &str = "monitored_barrier";
 
 impl MonitoredBarrier<'_> {
-    /// The first rank's part.
+    /// Runs the coordinator's part.
     fn run_as_coordinator(&self) -> std::result::Result<(), BarrierFailure> {
         let others: Vec<Rank> =
             (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
@@ -251,7 +261,8 @@ impl MonitoredBarrier<'_> {
                 self.failure_with_missing(missing_arrivals_error(), &ArrivalState::default())
             );
         };
-        // Whoever has come may have given up since, and that lies behind what was read.
+        // A rank that has arrived may have given up since then. That notice is behind the messages
+        // that were read.
         let read = if arrivals.awaited.is_empty() { self.read_pending(&others) } else { Ok(()) };
         let arrivals = self.collect_arrivals(&others);
         read.map_err(|error| self.failure_with_missing(error, &arrivals))?;
@@ -265,7 +276,7 @@ impl MonitoredBarrier<'_> {
         outcome
     }
 
-    /// Every other rank's part.
+    /// Runs the part of every other rank.
     fn run_as_follower(&self) -> std::result::Result<(), BarrierFailure> {
         let departed = |error: Error| BarrierFailure { missing: departed_culprit(&error), error };
         let left = self.deadline.remaining();
@@ -305,8 +316,8 @@ impl MonitoredBarrier<'_> {
         }
     }
 
-    /// Waits for what others say, and looks at it, until there is a result; `None` where the limit
-    /// came first. `check` is told whether it is the last time.
+    /// Waits for messages and calls `look` after each change until it returns a result. Returns
+    /// `None` if the limit passes first. The argument of `look` is true at the last call.
     fn wait_for_messages<T>(
         &self,
         limit: &Deadline,
@@ -328,7 +339,8 @@ impl MonitoredBarrier<'_> {
             watch.check(|lasted| self.log_long_wait(lasted));
             let is_over = limit.has_passed();
             let has_changed = || self.received.changes.load(Ordering::Acquire) != seen_changes;
-            // Once more after the end: what is there already counts.
+            // After the limit the loop runs once more, so that messages that have already arrived
+            // count.
             self.engine.progress_until(&has_changed, &limit.capped(FAILURE_CHECK_INTERVAL));
             if is_over && !has_changed() {
                 return Ok(look(true));
@@ -336,7 +348,7 @@ impl MonitoredBarrier<'_> {
         }
     }
 
-    /// A long wait, for the log.
+    /// Logs a long wait.
     #[cold]
     fn log_long_wait(&self, lasted: DisplaySeconds) {
         let others: Vec<Rank> =
@@ -353,7 +365,7 @@ impl MonitoredBarrier<'_> {
         );
     }
 
-    /// Reads what has come, without waiting for more.
+    /// Reads the messages that have arrived, without waiting for more.
     fn read_pending(&self, from: &[Rank]) -> Result<()> {
         let limit = Deadline::after(GRACE_PERIOD);
         while !limit.has_passed() {
@@ -361,7 +373,8 @@ impl MonitoredBarrier<'_> {
             from.iter().try_for_each(|&peer| self.received.post_receive(self.engine, peer))?;
             let has_changed = || self.received.changes.load(Ordering::Acquire) != seen_changes;
             self.engine.progress_until(&has_changed, &Deadline::after(Duration::ZERO));
-            // In this order: what was being told until just now has come.
+            // The order of the two checks matters: messages that were being delivered during the
+            // first check have arrived at the second.
             let is_delivering = self.engine.is_completing();
             if !has_changed() && !is_delivering {
                 break;
@@ -386,7 +399,7 @@ impl MonitoredBarrier<'_> {
                     None => {}
                 }
             }
-            // Whoever is further on had not waited for the end of this one.
+            // A rank in a later barrier did not wait for the end of this one.
             if peer.last_given_up >= self.number || peer.last_arrived > self.number {
                 arrivals.missing.push((rank, None));
             } else if peer.last_arrived == self.number {
@@ -400,7 +413,7 @@ impl MonitoredBarrier<'_> {
         arrivals
     }
 
-    /// What the first rank has said about this barrier, or about a later one.
+    /// Returns the coordinator's result for this barrier, or for a later one that failed.
     fn read_result(&self) -> Result<Option<BarrierResult>> {
         self.received.with_peer(COORDINATOR, |first| {
             loop {
@@ -415,11 +428,11 @@ impl MonitoredBarrier<'_> {
         })
     }
 
-    /// Who is missing, and why.
+    /// Returns the failure with the missing ranks and the reasons.
     fn missing_ranks_failure(&self, arrivals: &ArrivalState) -> BarrierFailure {
         let places = self.group.backend.rank_locations();
         let mut missing: Vec<Rank> = arrivals.missing.iter().map(|(rank, _)| *rank).collect();
-        // Only where it was waited for them in vain.
+        // Awaited ranks are missing only if the coordinator waited for them until the deadline.
         if self.wait_all || missing.is_empty() {
             missing.extend(&arrivals.awaited);
         }
@@ -455,7 +468,8 @@ impl MonitoredBarrier<'_> {
         BarrierFailure { error, missing }
     }
 
-    /// The group has failed: whoever is to blame is missing, and of the rest who has not come.
+    /// Returns the failure of a barrier whose group has failed. The culprit is missing; with
+    /// `wait_all` also the other ranks that have not arrived.
     fn failure_with_missing(&self, error: Error, arrivals: &ArrivalState) -> BarrierFailure {
         let mut missing = departed_culprit(&error);
         if self.wait_all {
@@ -468,9 +482,10 @@ impl MonitoredBarrier<'_> {
         BarrierFailure { error, missing }
     }
 
-    /// Says something to some ranks, and waits a moment until it has gone to those who listen.
+    /// Sends a message to some ranks. Waits up to `GRACE_PERIOD` until it is sent to the ranks in
+    /// `listening`.
     fn send_and_flush(&self, to: &[Rank], listening: &[Rank], bytes: &[u8]) {
-        // Whom nothing reaches any more will not miss it.
+        // An error means that the rank is unreachable. Such a rank does not need the message.
         to.iter().for_each(|&rank| drop(self.send(rank, bytes)));
         let is_flushed = || self.group.monitored_barrier.sender.is_flushed(listening);
         let limit = Deadline::after(GRACE_PERIOD);
@@ -484,14 +499,14 @@ impl MonitoredBarrier<'_> {
     }
 }
 
-/// Who is missing where this is why a barrier has ended: who has left or died, but not who aborted
-/// the group.
+/// Returns the missing rank if it is the cause of the error: a rank that departed or died, but not
+/// a rank that aborted the group.
 fn departed_culprit(error: &Error) -> Vec<Rank> {
     let culprit = error.culprit().filter(|_| error.kind() == ErrorKind::PeerFailed);
     culprit.into_iter().collect()
 }
 
-/// The last look of the first rank always finds something.
+/// The last call of `look` by the coordinator always returns a result.
 fn missing_arrivals_error() -> Error {
     Error::internal("a monitored barrier ended without having looked who is there")
 }

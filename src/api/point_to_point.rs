@@ -1,8 +1,9 @@
-//! Messages between two ranks: what is checked before the engine sees one, and what its work says
-//! about it.
+//! Messages between two ranks: the checks before a message is posted, the post itself, and the
+//! recorder entries.
 //!
-//! Messages never wait behind collectives: they go to the back end's engine at once, which matches,
-//! carries and completes them.
+//! Messages never wait behind collectives: they go directly to the messaging engine of the back
+//! end, which matches, transfers and completes them. A blocking call first tries to send or receive
+//! without a work ([`Group::try_send_now`], [`Group::try_receive_now`]).
 
 use super::bytes::{BytesHandler, BytesReceiveCompletion};
 use super::call::CallOptions;
@@ -29,25 +30,26 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What is said about a message. A receive may leave open from whom and under which tag.
+/// The description of a message for its work, for logs and for errors. A receive may leave peer and
+/// tag open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageDescriptor {
-    /// This rank sends it.
+    /// True if this rank sends the message.
     pub is_outgoing: bool,
-    /// The other rank.
+    /// The other rank; `None` for a receive from any rank.
     pub peer: Option<Rank>,
-    /// The tag.
+    /// The tag; `None` for a receive with any tag.
     pub tag: Option<u32>,
-    /// The type of its elements.
+    /// The data type of the elements.
     pub dtype: DataType,
-    /// How many there are, or may be; `usize::MAX` for any number.
+    /// The number of elements to send, or the maximum to receive; `usize::MAX` if unlimited.
     pub count: usize,
-    /// The label of the call, for the reports of this rank. Messages are matched without it.
+    /// The label of the call, for the reports of this rank. Matching ignores it.
     pub label: Label,
 }
 
 impl fmt::Display for MessageDescriptor {
-    /// For instance `send "grad" to rank 3, tag 7 (f32, count 10)`.
+    /// Formats the message, for instance `send "grad" to rank 3, tag 7 (f32, count 10)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, towards) = if self.is_outgoing { ("send", "to") } else { ("receive", "from") };
         write!(f, "{verb}{} {towards} ", LabelSuffix(self.label))?;
@@ -66,41 +68,41 @@ impl fmt::Display for MessageDescriptor {
     }
 }
 
-/// That a message has been issued: its number, and its entry in the recorder.
+/// The number and the recorder entry of a message that was issued.
 #[derive(Debug)]
 pub struct IssuedMessage {
     sequence: u64,
     record: OperationRecord,
 }
 
-/// What has become of a receive that was tried without a work.
+/// The result of an attempt to receive without a work.
 #[derive(Debug)]
 pub enum ImmediateReceive {
-    /// The message is here.
+    /// The message was received.
     Received(Delivery),
-    /// It is not: [`Group::receive`] goes on, which is given what was noted of it
-    /// ([`PreparedCall::with_issued_message`]).
+    /// No message was available. The caller continues with [`Group::receive`] and passes the
+    /// recorded issue on ([`PreparedCall::with_issued_message`]).
     NotReceived(Option<IssuedMessage>),
 }
 
-/// The caller's memory, lent until the message's work has ended.
+/// The caller's buffer. It is in flight until the message's work has ended.
 #[derive(Debug)]
 pub(super) enum MessageBuffer {
     Send(Src<'static>),
     Receive(Dst<'static>),
-    /// None: it is made for the message, which is then handed on.
+    /// No buffer: the engine allocates one for the message, and the handler receives it.
     ReceiveAllocated {
         max_bytes: usize,
         handler: BytesHandler,
     },
-    /// For a message that a probe took out of matching.
+    /// The buffer for a message that a probe has already matched.
     ReceiveMatched(Arc<MatchedMessage>, Dst<'static>),
-    /// Of a send and a receive at the same time; the message is the receive.
+    /// The buffers of a send and a receive in one call. The work's message is the receive.
     SendRecv(SendRecv),
 }
 
 impl MessageBuffer {
-    /// The bytes to send, if it is for a send.
+    /// Returns the bytes to send, if there are any.
     fn outgoing(&self) -> Option<Src<'static>> {
         match self {
             Self::Send(bytes) => Some(*bytes),
@@ -120,7 +122,7 @@ impl Group {
     /// Checks a send to one rank.
     ///
     /// # Errors
-    /// `InvalidArgument`, and `Unsupported` where the back end has no messages.
+    /// `InvalidArgument`, and `Unsupported` if the back end has no messages.
     pub fn send(
         self: &Arc<Self>,
         bytes: Src<'static>,
@@ -135,10 +137,10 @@ impl Group {
         self.prepare_message(message, MessageBuffer::Send(bytes), options)
     }
 
-    /// Checks a receive from one rank, or from any, under one tag, or any.
+    /// Checks a receive from one rank or any rank, with one tag or any tag.
     ///
     /// # Errors
-    /// As [`Group::send`].
+    /// The errors of [`Group::send`].
     pub fn receive(
         self: &Arc<Self>,
         into: Dst<'static>,
@@ -153,11 +155,11 @@ impl Group {
         self.prepare_message(message, MessageBuffer::Receive(into), options)
     }
 
-    /// Checks a receive of a message of bytes, of whatever length up to `max_bytes`; `handler` is
-    /// called with it.
+    /// Checks a receive of a byte message of any length up to `max_bytes`. `handler` is called with
+    /// the message.
     ///
     /// # Errors
-    /// As [`Group::send`].
+    /// The errors of [`Group::send`].
     pub fn receive_bytes(
         self: &Arc<Self>,
         max_bytes: usize,
@@ -175,9 +177,9 @@ impl Group {
         )
     }
 
-    /// Sends a message without a work, for a call that blocks; false where that takes more than
-    /// this moment, or somebody looks closely. Nothing has been done then, and [`Group::send`] says
-    /// what is wrong, if anything is.
+    /// Tries to send a message without a work, for a blocking call. Returns false if the send
+    /// cannot complete immediately, or if a debug check is on. In that case nothing was sent, and
+    /// [`Group::send`] reports any invalid argument.
     pub fn try_send_now(
         &self,
         bytes: Src<'static>,
@@ -186,7 +188,7 @@ impl Group {
         tag: u32,
         options: &CallOptions,
     ) -> bool {
-        // Whether a receive has matched the message is known later only.
+        // A synchronous send completes only after a receive has matched it.
         if options.synchronous {
             return false;
         }
@@ -194,7 +196,7 @@ impl Group {
         let Some(engine) = self.fast_path_engine(peer, tag, options) else { return false };
         let is_sent = engine.try_send_immediate(&ImmediateMessage { peer, tag, dtype, bytes });
         if is_sent {
-            // Only now, when it is on its way.
+            // The record comes after the send, so that it does not delay the message.
             let count = dtype.elements_in(bytes.len());
             let label = options.label;
             let message = MessageDescriptor { is_outgoing: true, peer, tag, dtype, count, label };
@@ -205,8 +207,8 @@ impl Group {
         is_sent
     }
 
-    /// Receives a message without a work, for a call that blocks, where that takes a moment at
-    /// most, as [`Group::try_send_now`].
+    /// Tries to receive a message without a work, for a blocking call, if the message is available
+    /// immediately (see [`Group::try_send_now`]).
     pub fn try_receive_now(
         &self,
         into: Dst<'static>,
@@ -221,7 +223,8 @@ impl Group {
         let count = dtype.elements_in(into.len());
         let label = options.label;
         let message = MessageDescriptor { is_outgoing: false, peer, tag, dtype, count, label };
-        // Before the message is here, so that its receiver need not do it then.
+        // The record comes before the message arrives, so that it does not delay the receiver
+        // afterwards.
         let issued_message = self.record_issue(&message, recorder::recorder_now_ns());
         match engine.try_receive_immediate(&ImmediateMessage { peer, tag, dtype, bytes: into }) {
             Some(delivery) => {
@@ -232,7 +235,7 @@ impl Group {
         }
     }
 
-    /// The engine, where a message may go without a work.
+    /// Returns the engine if a message may be transferred without a work.
     fn fast_path_engine(
         &self,
         peer: Option<Rank>,
@@ -247,7 +250,7 @@ impl Group {
         self.check_message(peer, tag, options).ok()
     }
 
-    /// Gives a message its number, and notes it.
+    /// Assigns a number to a message and records it.
     fn record_issue(&self, message: &MessageDescriptor, issued_ns: u64) -> IssuedMessage {
         let sequence = self.messages_issued.fetch_add(1, Ordering::Relaxed) + 1;
         IssuedMessage { sequence, record: self.record_message(message, sequence, issued_ns) }
@@ -275,7 +278,7 @@ impl Group {
         Ok(PreparedCall::message(Arc::clone(self), (memory, gpu), options, work))
     }
 
-    /// The engine, for a message that may go.
+    /// Checks peer, tag and options of a message and returns the engine.
     pub(super) fn check_message(
         &self,
         peer: Option<Rank>,
@@ -294,7 +297,7 @@ impl Group {
         self.messaging_engine()
     }
 
-    /// What is wrong with a message: its peer, its tag, or that it names an algorithm.
+    /// Returns the error for an invalid message: its peer, its tag, or that it names an algorithm.
     #[cold]
     fn invalid_message_error(
         &self,
@@ -326,7 +329,7 @@ impl Group {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Notes the send of an exchange, whose receive has a number of its own.
+    /// Records the send of a sendrecv. The receive has a number of its own.
     fn record_sendrecv_send(
         &self,
         message: &MessageDescriptor,
@@ -335,13 +338,13 @@ impl Group {
         self.record_issue(message, recorder::recorder_ns(deadline.started()))
     }
 
-    /// What carries messages on the device, and the stream that they are put into.
+    /// Returns the device messaging engine and the stream of the message.
     fn device_carrier(&self, gpu: GpuTarget) -> Result<(&dyn DevicePointToPoint, Option<usize>)> {
         let missing_carrier = || Error::internal("nobody carries messages on the device");
         Ok((self.backend.device_point_to_point().ok_or_else(missing_carrier)?, gpu.stream))
     }
 
-    /// Hands a message to the engine, or to what carries those on the device, which ends its work.
+    /// Posts a message to the engine or to the device messaging engine, which ends its work.
     pub(super) fn post_message(
         self: &Arc<Self>,
         (memory, gpu): (MessageBuffer, Option<GpuTarget>),

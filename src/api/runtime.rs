@@ -1,4 +1,9 @@
-//! The process's own state: the world group that `dist_init` makes and `dist_finalize` ends.
+//! The state of the process: the world group, which `dist_init` creates and `dist_finalize`
+//! releases.
+//!
+//! `dist_init` resolves the init method, opens or hosts the rendezvous store and creates the group.
+//! `dist_finalize` ends works and callbacks, releases the group, and passes a leave barrier in the
+//! store, so that the rank that hosts the store leaves last.
 
 use super::callbacks;
 use super::environment::{self, RankAndSize, RendezvousMethod};
@@ -18,59 +23,57 @@ use crate::store::{HashStore, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How long `dist_finalize` waits, for asynchronous operations and then for the other ranks to
-/// leave the store that this one hosts.
+/// The time limit of `dist_finalize`: for asynchronous operations and for the leave barrier.
 const FINALIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long each of the two takes where the group has failed: operations end at once, and some
-/// ranks never say goodbye.
+/// The time limit of each of these two steps in a failed group. There, operations end immediately,
+/// and some ranks never reach the leave barrier.
 const FAILED_GROUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long each of the two takes at least, whatever was before.
+/// The minimum time limit of each step, even if earlier steps took all the time.
 const MIN_STEP_TIMEOUT: Duration = Duration::from_millis(300);
 
 const WORLD_NAME: &str = "world";
 
-/// What `dist_init` is told; what is absent comes from the URL or the environment.
+/// The arguments of `dist_init`. Absent values come from the URL or the environment.
 #[derive(Debug, Default)]
 pub struct InitOptions {
-    /// The back end by name.
+    /// The name of the back end.
     pub backend: Option<String>,
-    /// `env://`, `tcp://…` or `file://…`; `None` for `env://`.
+    /// The init method: `env://`, `tcp://…` or `file://…`; `None` selects `env://`.
     pub init_method: Option<String>,
-    /// A store to meet in, instead of an init method.
+    /// The rendezvous store, in place of an init method.
     pub store: Option<Arc<dyn Store>>,
-    /// This process's rank.
     pub rank: Option<usize>,
-    /// The number of ranks.
     pub size: Option<usize>,
-    /// The deadline of operations; 0 for the default.
+    /// The deadline of operations in milliseconds; 0 selects the default.
     pub timeout_ms: u64,
-    /// The deadline of initialisation; 0 for the default.
+    /// The deadline of `dist_init` in milliseconds; 0 selects the default.
     pub connect_timeout_ms: u64,
-    /// What is asked of the back end, "key=value;key=value"; may be empty.
+    /// The options of the back end, as "key=value;key=value"; may be empty.
     pub backend_options: String,
-    /// The GPU of this rank; `None` for none.
+    /// The GPU of this rank; `None` if the group has no GPU.
     pub device: Option<usize>,
-    /// The world group's name; `None` for "world".
+    /// The world group's name; `None` selects "world".
     pub group_name: Option<String>,
 }
 
-/// The world, and the store that it met in.
+/// The world group and its rendezvous store.
 #[derive(Debug)]
 struct WorldState {
     group: Arc<Group>,
     store: Arc<dyn Store>,
-    /// This process serves the store to others.
+    /// True if this process hosts the store for the other ranks.
     hosts_store: bool,
 }
 
 static WORLD: RwLock<Option<WorldState>> = RwLock::new(None);
 
-/// Held while the world is made or ended, so that two threads cannot do so at once.
+/// Locked while the world group is created or released, so that two threads cannot do so
+/// concurrently.
 static WORLD_CHANGE: Mutex<()> = Mutex::new(());
 
-/// The world group.
+/// Returns the world group.
 ///
 /// # Errors
 /// `NotInitialized`.
@@ -83,29 +86,30 @@ pub fn world() -> Result<Arc<Group>> {
     Ok(Arc::clone(group))
 }
 
-/// Exchanges the world.
+/// Replaces the world group and returns the previous one.
 fn replace_world(world: Option<WorldState>) -> Option<WorldState> {
     let mut slot = WORLD.write().unwrap_or_else(PoisonError::into_inner);
     std::mem::replace(&mut *slot, world)
 }
 
-/// True between `dist_init` and `dist_finalize`.
+/// Returns true between `dist_init` and `dist_finalize`.
 pub fn is_initialized() -> bool {
     WORLD.read().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
-/// True where an elastic launcher has started this process.
+/// Returns whether an elastic launcher started this process.
 ///
 /// # Errors
-/// `InvalidArgument` where the variable is not UTF-8.
+/// `InvalidArgument` if the variable is not UTF-8.
 pub fn is_elastic_launched() -> Result<bool> {
     Ok(config::read_text(config::RUN_ID)?.is_some())
 }
 
-/// Makes the world group.
+/// Creates the world group.
 ///
 /// # Errors
-/// `AlreadyInitialized`; whatever the environment lacks; whatever keeps the ranks from meeting.
+/// `AlreadyInitialized`; an error that names a missing environment variable; any failure of the
+/// rendezvous.
 pub fn init(options: InitOptions) -> Result<()> {
     callbacks::reject_blocking_in_callback("dist_init")?;
     let _changing = lock_world_change();
@@ -120,7 +124,7 @@ pub fn init(options: InitOptions) -> Result<()> {
 }
 
 fn make_world(options: InitOptions) -> Result<()> {
-    // Before any other rank is waited for.
+    // These checks come before the wait for other ranks.
     config::refuse_former_names()?;
     options.backend.as_deref().map_or(Ok(()), backend::check_name)?;
     debug::read_environment()?;
@@ -149,11 +153,13 @@ fn make_world(options: InitOptions) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the world group. Bounded: asynchronous operations get a few seconds to end and their
-/// callbacks to return, in what is left of these the rank that hosts the store waits for the
-/// others, and nobody waits for a rank that has failed. Blocking calls under way on other threads
-/// end as they would. `release_handle` ends the caller's handle, when the callbacks are over and
-/// before the group is left.
+/// Leaves the world group. The time is bounded:
+/// * Asynchronous operations have 5 s (`FINALIZE_TIMEOUT`) to end, and their callbacks to return.
+/// * In the rest of this time, the rank that hosts the store waits for the other ranks. No rank
+///   waits for a failed rank.
+///
+/// Blocking calls that run on other threads continue. `release_handle` releases the caller's handle
+/// after the callbacks have returned and before the rank leaves the group.
 ///
 /// # Errors
 /// `NotInitialized`, and `InvalidArgument` inside a completion callback.
@@ -171,8 +177,8 @@ pub fn finalize(release_handle: impl FnOnce()) -> Result<()> {
         return Err(no_world_error());
     };
     let leave_barrier = LeaveBarrier::new(&group, &deadline);
-    // Releases the group's memory and says goodbye to its other ranks, unless somebody still runs
-    // in it.
+    // Releases the group's memory and sends departure messages to the other ranks, unless another
+    // thread still runs a call in the group.
     drop(group);
     if leave_barrier.size > 1 {
         leave_barrier.wait_for_ranks(store.as_ref(), hosts_store);
@@ -186,9 +192,9 @@ fn no_world_error() -> Error {
     Error::new(ErrorKind::NotInitialized, message)
 }
 
-/// Ends the works of the world and calls their callbacks while it is still there, so that none sees
-/// it gone. Callbacks may issue further works until the deadline; a callback that does not return
-/// keeps those behind it from being called.
+/// Ends the works of the world group and calls their callbacks while the group exists, so that
+/// every callback can use the group. Callbacks may issue further works until the deadline. If a
+/// callback does not return, the callbacks after it are not called.
 fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
     let mut dropped = 0;
     loop {
@@ -206,7 +212,7 @@ fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
         }
     }
     group.queue.close();
-    // Works that were issued until the queue closed.
+    // Ends the works that were issued before the queue closed.
     finish_works(group, &Deadline::after(time_after_failure(deadline)));
     dropped += callbacks::drain(&Deadline::after(time_after_failure(deadline)));
     if dropped > 0 {
@@ -217,7 +223,7 @@ fn finish_works_and_callbacks(group: &Group, deadline: &Deadline) {
     }
 }
 
-/// Lets the works of a group end, and aborts those that do not by the deadline.
+/// Waits for the works of a group to end, and aborts the group if they do not end by the deadline.
 pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
     if group.outstanding_works() == 0 {
         return;
@@ -230,18 +236,19 @@ pub(super) fn finish_works(group: &Group, deadline: &Deadline) {
         );
         group.abort(&text);
     }
-    // In a failed group they end by themselves; until then they keep it, which is to be left here.
+    // In a failed group the works end without help. Until then they hold a reference to the group.
     if !group.wait_for_works(&Deadline::after(time_after_failure(deadline))) {
         crate::log!(LogLevel::Warn, "{} works outlive dist_finalize", group.outstanding_works());
     }
 }
 
-/// What is left until the deadline for a step in a group that has failed.
+/// Returns the remaining time for a step in a failed group, within `MIN_STEP_TIMEOUT` and
+/// `FAILED_GROUP_TIMEOUT`.
 fn time_after_failure(deadline: &Deadline) -> Duration {
     deadline.remaining().clamp(MIN_STEP_TIMEOUT, FAILED_GROUP_TIMEOUT)
 }
 
-/// The last exchange through the store: so that the rank that hosts it leaves last.
+/// The last exchange through the store. It makes the rank that hosts the store leave last.
 struct LeaveBarrier {
     key: String,
     size: usize,
@@ -257,7 +264,7 @@ impl LeaveBarrier {
         Self { key: format!("dist/{}/{}/bye", group.name(), group.id()), size: group.size(), limit }
     }
 
-    /// Failures here are silent: the store of a job that ends may well be gone.
+    /// Errors are only logged: at the end of a job the store may already be closed.
     fn wait_for_ranks(&self, store: &dyn Store, hosts_store: bool) {
         let deadline = Deadline::after(self.limit);
         let all_left_key = format!("{}/all", self.key);
@@ -275,7 +282,7 @@ impl LeaveBarrier {
     }
 }
 
-/// A store, and who this process is in it.
+/// A store, and the role of this process in it.
 struct WorldSetup {
     store: Arc<dyn Store>,
     hosts_store: bool,
@@ -335,7 +342,8 @@ fn set_up_store(options: &InitOptions, deadline: &Deadline) -> Result<WorldSetup
     Ok(WorldSetup { store: Arc::new(store), hosts_store, rank, size })
 }
 
-/// The rank and the world size: the options', else what was found.
+/// Returns rank and world size: the options if set, else the values found in the URL or
+/// environment.
 fn resolve_rank_and_size(options: &InitOptions, found: RankAndSize) -> Result<(usize, usize)> {
     let missing = |what: &str, variable: config::EnvVariable| {
         Error::invalid(format!(

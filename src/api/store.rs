@@ -1,4 +1,4 @@
-//! A store as callers hold it: the store, and the time-out that calls without one of their own use.
+//! Store handles: a store together with the default timeout of its calls.
 
 use crate::base::config;
 use crate::base::deadline::{Deadline, Timeout};
@@ -15,21 +15,22 @@ pub use crate::store::file::FileOptions;
 pub use crate::store::tcp::{ClientOptions, Secret, ServerOptions, TcpStore};
 pub use crate::store::{HashStore, PrefixStore};
 
-/// The default time-out of a store call: five minutes, as in c10d.
+/// The default timeout of a store call: 5 minutes, as in c10d.
 pub const DEFAULT_TIMEOUT_MS: u64 = 300_000;
 
-/// Opens a store behind TCP, and hosts it if there are options for a server, as the environment has
-/// it.
+/// Opens a TCP store with the settings of the environment. Hosts the store if there are server
+/// options.
 ///
-/// A taken port is joined where it ought to be the job's own store that holds it: the launcher says
-/// that it hosts the store at this very address.
+/// If the port is taken and the launcher declares that it hosts the store at this address, the call
+/// joins that store.
 ///
-/// The process counts as used from then on: a fork of it would share the connections, and take
-/// answers that are not its own. What the environment says of the log and of long waits holds from
-/// then on too.
+/// From then on the process counts as used: a fork of it would share the connections and receive
+/// answers that belong to the parent. The environment's settings for the log and for long waits
+/// also apply from then on.
 ///
 /// # Errors
-/// Those of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the environment.
+/// The errors of [`TcpStore::host`] and [`TcpStore::connect`]; `InvalidArgument` for the
+/// environment.
 pub fn open_tcp(
     server: Option<ServerOptions>,
     client: ClientOptions,
@@ -56,73 +57,71 @@ pub fn open_tcp(
             )?
         }
     };
-    // Only now: one that could not be opened leaves nothing behind, and nobody has this one yet.
+    // This comes last: a failed open leaves the process unused, and no caller has this store yet.
     this_process::mark_used()?;
     Ok(store)
 }
 
-/// Opens a store in a file. The process counts as used from then on: a fork of it would share the
-/// locks.
+/// Opens a file store. From then on the process counts as used: a fork of it would share the locks.
 ///
 /// # Errors
-/// Those of [`FileStore::open`].
+/// The errors of [`FileStore::open`].
 pub fn open_file(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<FileStore> {
     let store = FileStore::open(path, options, deadline)?;
     this_process::mark_used()?;
     Ok(store)
 }
 
-/// Whether the launcher hosts a store at this address.
+/// Returns whether the launcher hosts a store at this address.
 fn is_hosted_by_launcher(client: &ClientOptions) -> Result<bool> {
     Ok(config::read_text(config::USE_AGENT_STORE)?.is_some_and(|text| text == "True")
         && config::read_text(config::MASTER_ADDR)?.is_some_and(|host| host == client.host)
         && config::read_number(config::MASTER_PORT)? == Some(client.port))
 }
 
-/// The time-out of a store's handle, where the default has its number.
+/// Replaces [`Timeout::Default`] by the default in milliseconds.
 fn resolve_default(timeout: Timeout) -> Timeout {
     if timeout == Timeout::Default { Timeout::Ms(DEFAULT_TIMEOUT_MS) } else { timeout }
 }
 
-/// A store and its time-out.
+/// A store and its timeout.
 #[derive(Debug)]
 pub struct StoreHandle {
     store: Arc<dyn Store>,
-    /// The number of a [`Timeout`], never that of the default.
+    /// The encoded [`Timeout`], never the default.
     timeout: AtomicI64,
 }
 
 impl StoreHandle {
-    /// A handle with the default time-out.
+    /// Creates a handle with the default timeout.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, timeout: AtomicI64::new(resolve_default(Timeout::Default).number()) }
     }
 
-    /// The same handle with another time-out.
+    /// Returns the handle with another timeout.
     #[must_use]
     pub fn with_timeout(self, timeout: Timeout) -> Self {
         self.set_timeout(timeout);
         self
     }
 
-    /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The time-out, which is not [`Timeout::Default`].
+    /// Returns the timeout, which is never [`Timeout::Default`].
     pub fn timeout(&self) -> Timeout {
         let number = self.timeout.load(Ordering::Relaxed);
         Timeout::from_number(number).unwrap_or(Timeout::Default)
     }
 
-    /// Sets the time-out.
+    /// Sets the timeout.
     pub fn set_timeout(&self, timeout: Timeout) {
         self.timeout.store(resolve_default(timeout).number(), Ordering::Relaxed);
     }
 
-    /// The deadline of a call that begins now and waits for no other process. A round trip takes
-    /// time also where the handle's time-out is [`Timeout::NoWait`]: the default bounds it then.
+    /// Returns the deadline of a call that starts now and waits for no other process. A round trip
+    /// takes time even if the handle's timeout is [`Timeout::NoWait`]; the default then bounds it.
     pub fn deadline(&self) -> Deadline {
         Deadline::after_ms(match self.timeout() {
             Timeout::NoWait => DEFAULT_TIMEOUT_MS,
@@ -130,18 +129,19 @@ impl StoreHandle {
         })
     }
 
-    /// The time-out of a wait for others that names its own, of which [`Timeout::Default`] is the
-    /// handle's.
+    /// Returns the timeout of a wait for other processes. [`Timeout::Default`] selects the handle's
+    /// timeout.
     pub fn wait_timeout(&self, timeout: Timeout) -> Timeout {
         if timeout == Timeout::Default { self.timeout() } else { timeout }
     }
 
-    /// The deadline of a wait for others that begins now; has passed for [`Timeout::NoWait`].
+    /// Returns the deadline of a wait for other processes that starts now. For [`Timeout::NoWait`]
+    /// it has already passed.
     pub fn wait_deadline(&self, timeout: Timeout) -> Deadline {
         Deadline::after_ms(self.wait_timeout(timeout).ms_or(DEFAULT_TIMEOUT_MS))
     }
 
-    /// A second handle on the same store.
+    /// Returns a second handle to the same store.
     pub fn duplicate(&self) -> Self {
         Self::new(Arc::clone(&self.store)).with_timeout(self.timeout())
     }

@@ -1,22 +1,21 @@
-//! Who keeps a group waiting: what its operations tell of ranks that came late, and when one of
-//! them is an outlier.
+//! Arrival skew of a group's operations, and detection of stragglers.
 //!
-//! * **Skew.** For each kind of collective and each rank, how much later than this rank it entered,
-//!   where this one had waited for long: a histogram of powers of two of microseconds. Bounded by
-//!   kinds times ranks.
-//! * **The straggler.** Only the time counts in which a rank was the *only* one missing, which is
-//!   what the group would gain without it; it is the last one for whom all wait, whatever the order
-//!   in which this rank waits for others. A rank is an outlier when, over the last minute or two,
-//!   this adds up to more than [`MIN_SOLE_WAIT`], in [`MIN_LATE_OPERATIONS`] operations or more,
-//!   and to more than [`MEDIAN_FACTOR`] times the median of the other ranks. In a group of two
-//!   there are no others; there it must be more than [`PAIR_TIME_SHARE`] of all the time. Ranks
-//!   that are equally slow, as on a host with too few cores, are the last by turns, and none of
-//!   them is an outlier.
+//! * **Skew.** For each kind of collective and each rank: how much later than this rank it entered,
+//!   if this rank waited long. The data is a histogram with powers of two of microseconds. Its size
+//!   is bounded by kinds times ranks.
+//! * **Straggler.** Only the sole wait counts: the time in which a rank was the *only* missing one.
+//!   That is the time the group would gain without it. It belongs to the last rank, whatever the
+//!   order in which this rank waits. A rank is an outlier if, during the last 1 to 2 minutes, its
+//!   sole wait is more than [`MIN_SOLE_WAIT`] in total, in at least [`MIN_LATE_OPERATIONS`]
+//!   operations, and more than [`MEDIAN_FACTOR`] times the median of the other ranks. In a group of
+//!   two there are no other ranks; there it must be more than [`PAIR_TIME_SHARE`] of the whole
+//!   time. Equally slow ranks, as on a host with too few cores, are last in turn, and none is an
+//!   outlier.
 //!
-//! Each rank judges by what it has seen itself: where messages go round in a ring, only the
-//! neighbour sees who is late. Nothing is ever aborted. The lock is held for a few additions, by
-//! the one thread that runs an operation of the group, after a wait that was long, and by whoever
-//! asks.
+//! Each rank reports only its own observations: if messages travel around a ring, only the
+//! neighbour sees which rank is late. A straggler is never aborted. The lock is held for a few
+//! additions: by the thread that runs an operation, after a long wait, and by callers of
+//! [`StragglerDetector::describe`].
 
 use crate::base::ids::{Rank, WorldSize};
 use serde_json::{Value, json};
@@ -24,25 +23,26 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a straggler has cost at least.
+/// The minimum sole wait of a straggler.
 pub(super) const MIN_SOLE_WAIT: Duration = Duration::from_secs(1);
 
-/// In how many operations at least.
+/// The minimum number of operations for which a straggler was late.
 pub(super) const MIN_LATE_OPERATIONS: f64 = 5.0;
 
-/// How many times the median of the others.
+/// The minimum ratio between a straggler's sole wait and the median of the other ranks.
 pub(super) const MEDIAN_FACTOR: f64 = 5.0;
 
-/// In a group of two: which share of the time.
+/// The minimum share of the time in a group of two.
 pub(super) const PAIR_TIME_SHARE: f64 = 0.75;
 
-/// After this long what has been seen counts half; also the time between two warnings.
+/// After this time earlier observations count half. It is also the minimum time between two
+/// warnings.
 pub(super) const OBSERVATION_WINDOW: Duration = Duration::from_secs(60);
 
-/// Powers of two of microseconds: up to more than an hour.
+/// The number of histogram buckets, for powers of two of microseconds: up to more than one hour.
 const BUCKETS: usize = 33;
 
-/// How late a rank was in operations of one kind.
+/// The arrival skew of a rank in operations of one kind.
 #[derive(Clone, Debug)]
 struct SkewHistogram {
     count: u64,
@@ -52,37 +52,37 @@ struct SkewHistogram {
     last: Duration,
 }
 
-/// What a rank has cost lately.
+/// The recent sole wait for a rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct SoleWaitCost {
     seconds: f64,
     operations: f64,
 }
 
-/// A rank that is an outlier.
+/// An outlier.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StragglerReport {
-    /// Which.
+    /// The late rank.
     pub(super) rank: Rank,
-    /// For how long it alone was waited for.
+    /// The sole wait for it.
     pub(super) waited: Duration,
-    /// In how many operations.
+    /// The number of operations.
     pub(super) operations: u64,
-    /// The time that this is about.
+    /// The time window of the observation.
     pub(super) window: Duration,
 }
 
 #[derive(Debug, Default)]
 struct StragglerState {
     skew: BTreeMap<(&'static str, Rank), SkewHistogram>,
-    /// Since when costs are counted.
+    /// The start of the observation window.
     since: Option<Instant>,
     costs: BTreeMap<Rank, SoleWaitCost>,
-    /// The last one, and when that was.
+    /// The last report and its time.
     last_report: Option<(StragglerReport, Instant)>,
 }
 
-/// What one rank of a group has seen.
+/// The observations of one rank of a group.
 #[derive(Debug)]
 pub(super) struct StragglerDetector {
     rank: Rank,
@@ -100,7 +100,7 @@ impl Default for SkewHistogram {
 impl SkewHistogram {
     fn add(&mut self, by: Duration) {
         let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        // Bucket 0 has less than 1 us, bucket b less than 2^b.
+        // Bucket 0 counts skews below 1 us, and bucket b skews below 2^b us.
         let bucket = usize::try_from(u64::BITS - us.leading_zeros()).unwrap_or(BUCKETS);
         self.buckets[bucket.min(BUCKETS - 1)] += 1;
         self.count += 1;
@@ -109,8 +109,7 @@ impl SkewHistogram {
         self.last = by;
     }
 
-    /// What so many of a hundred are below, as far as buckets tell, and never more than the most
-    /// there was.
+    /// Returns the upper bound of the bucket with this percentile, but at most the maximum.
     fn percentile(&self, percent: u64) -> u64 {
         let wanted = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -137,13 +136,13 @@ impl SkewHistogram {
 }
 
 impl StragglerDetector {
-    /// What rank `rank` of `size` has seen when nothing has happened.
+    /// Creates a detector for rank `rank` of `size` without observations.
     pub(super) fn new(rank: Rank, size: WorldSize) -> Self {
         Self { rank, size, state: Mutex::default() }
     }
 
-    /// A rank came late, as [`Probe::probe_timeout_error`](crate::base::probe::Probe::late) says.
-    /// Gives what there is to be warned of, at most once in [`OBSERVATION_WINDOW`].
+    /// Records the late arrival of a rank (see [`Probe::late`](crate::base::probe::Probe::late)).
+    /// Returns a report to warn of, at most once in [`OBSERVATION_WINDOW`].
     pub(super) fn record_late_arrival(
         &self,
         operation: &'static str,
@@ -160,7 +159,7 @@ impl StragglerDetector {
         let since = *state.since.get_or_insert_with(|| now.checked_sub(sole_wait).unwrap_or(now));
         if now.duration_since(since) > OBSERVATION_WINDOW {
             state.since = Some(now.checked_sub(OBSERVATION_WINDOW / 2).unwrap_or(now));
-            // After a long silence nothing of before counts.
+            // After a long time without observations, the earlier ones do not count.
             let decay = if now.duration_since(since) > 2 * OBSERVATION_WINDOW { 0.0 } else { 0.5 };
             for cost in state.costs.values_mut() {
                 *cost = SoleWaitCost {
@@ -184,7 +183,7 @@ impl StragglerDetector {
         Some(report)
     }
 
-    /// Whether a rank is an outlier.
+    /// Returns a report if the rank is an outlier.
     fn detect_outlier(
         &self,
         state: &StragglerState,
@@ -214,7 +213,7 @@ impl StragglerDetector {
         is_outlier.then_some(StragglerReport { rank: suspect, waited, operations, window })
     }
 
-    /// The skew of every rank and kind, and the last rank that there was a warning of.
+    /// Returns the skew of every rank and kind, and the last report.
     pub(super) fn describe(&self) -> (Value, Value) {
         let state = self.lock();
         let skew = state.skew.iter().map(|(&(operation, rank), one)| one.describe(operation, rank));
@@ -242,8 +241,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Ranks of a group of `size` that rank 0 sees come last, one operation each 20 ms, each
-    /// `sole_wait` milliseconds late.
+    /// Returns the reports of rank 0 in a group of `size`. The group runs an operation every 20 ms,
+    /// and each has a last rank that is late by the given number of milliseconds.
     fn reports_of(size: usize, last: impl Iterator<Item = (Rank, u32)>) -> Vec<StragglerReport> {
         let straggler = StragglerDetector::new(0, size);
         let mut now = Instant::now();
@@ -258,7 +257,7 @@ mod tests {
     fn always_late_rank_is_reported_once_a_minute() {
         let verdicts = reports_of(4, std::iter::repeat_n((2, 10), 7000));
         assert!(verdicts.iter().all(|verdict| verdict.rank == 2));
-        // 140 s.
+        // The operations take 140 s.
         assert_eq!(verdicts.len(), 3);
         let first = &verdicts[0];
         assert!(first.waited >= MIN_SOLE_WAIT && first.waited < 2 * MIN_SOLE_WAIT, "{first:?}");
@@ -268,12 +267,12 @@ mod tests {
     #[test]
     fn equally_slow_ranks_are_not_outliers() {
         assert_eq!(reports_of(4, (0..9000).map(|i| (1 + i % 3, 15))), []);
-        // Four times as slow is unfortunate, not an outlier.
+        // A rank that is late four times as often as each of the others is not an outlier.
         assert_eq!(
             reports_of(4, (0..9000).map(|i| (if i % 6 < 4 { 3 } else { 1 + i % 2 }, 15))),
             []
         );
-        // Two stragglers of six: each is far beyond the median.
+        // Two stragglers of six ranks are both far beyond the median.
         assert!(!reports_of(6, (0..900).map(|i| (1 + i % 2, 15))).is_empty());
     }
 

@@ -1,12 +1,12 @@
-//! A work: an operation that was issued and that somebody may wait for.
+//! A work: the handle of an issued operation, which callers may wait for.
 //!
-//! A work goes from pending to done exactly once and keeps its outcome for ever. While it is
-//! pending it keeps its group alive (a collective's job does so in the queue, a message's work
-//! itself); afterwards it keeps nothing but the outcome, so that works outlive their groups.
-//! Whoever sees that a work is done sees what the operation has written, and nobody touches the
-//! caller's buffers any more: the outcome is stored with release and read with acquire.
+//! A work goes from pending to done exactly once and keeps its outcome. While it is pending, it
+//! keeps its group alive: a collective through its job in the queue, a message through its work. A
+//! done work holds only the outcome, so works outlive their groups. A thread that sees a done work
+//! also sees the data that the operation has written: the outcome is stored with release and read
+//! with acquire. From then on the library does not access the caller's buffers.
 //!
-//! Must not know: how a collective runs, or how a message travels.
+//! This module does not depend on how a collective runs or how a message travels.
 
 use super::callbacks::{self, CallbackKey};
 use super::debug::in_flight_buffers;
@@ -29,7 +29,7 @@ use std::backtrace::Backtrace;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a work is about.
+/// The kind of operation of a work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
     /// A collective operation.
@@ -40,62 +40,63 @@ pub enum WorkKind {
     Batch,
 }
 
-/// What a wait found.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkProgress {
     /// The work is done.
     Done,
-    /// It goes on.
+    /// The work is still pending.
     Pending,
 }
 
-/// What is known from the time of issue on.
+/// The properties of a work that are fixed when it is issued.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueInfo {
     pub(super) sequence: u64,
-    /// It begins with the issue.
+    /// The deadline, which starts when the work is issued.
     pub(super) deadline: Deadline,
 }
 
-/// What a message's work keeps while it is pending.
+/// The references that a message's work holds while it is pending.
 #[derive(Debug)]
 pub(super) struct PendingMessage {
     pub(super) group: Arc<Group>,
     pub(super) record: OperationRecord,
 }
 
-/// An operation that was issued, or is about to be.
+/// An operation that was issued or will be issued.
 #[derive(Debug)]
 pub struct Work {
     kind: WorkKind,
-    /// Its caller waits for it from the beginning.
+    /// True if the caller waits for the work from its issue on.
     is_awaited: AtomicBool,
-    /// Its group's; a batch's own, in which nothing ever runs. Where it is waited for.
+    /// The queue in which callers wait for the work. It is the group's queue, or the batch's own
+    /// queue, which never runs a job.
     queue: Arc<RunQueue>,
     issue_info: OnceLock<IssueInfo>,
-    /// Where in the program, where that is wanted.
+    /// The stack of the issuing call, if backtraces are on.
     issue_backtrace: OnceLock<Arc<Backtrace>>,
     outcome: WorkOutcome,
-    /// A message's, from issue until it is done.
+    /// Set for a message, from its issue until it is done.
     pending_message: Mutex<Option<PendingMessage>>,
-    /// The rank of the job that a message's error blames.
+    /// The culprit of a message's error, as a rank of the outermost group.
     blamed_rank: OnceLock<Rank>,
-    /// The caller's handle while there is one, else 0.
+    /// The caller's handle, or 0 if there is none.
     handle: AtomicUsize,
-    /// Its key among the completion events of its group, once it has been listed there.
+    /// The key among the completion events of its group, once the work is listed there.
     event_key: AtomicU64,
-    /// A batch's: the queue of the group that all of its calls are of.
+    /// For a batch with calls of one group: the queue of that group.
     single_group_queue: OnceLock<Arc<RunQueue>>,
-    /// A batch's, from issue until it is done.
+    /// For a batch: its works, from issue until it is done.
     members: Mutex<Vec<Arc<Self>>>,
-    /// On a device: what tells that it is done with the operation.
+    /// The completion of the operation on its device.
     device_completion: EnqueuedOperationSlot,
-    /// A batch's: those of its members.
+    /// For a batch: the device completions of its members.
     member_completions: Mutex<Vec<Arc<dyn EnqueuedOperation>>>,
 }
 
 impl Work {
-    /// A work that has not been issued.
+    /// Creates a work that has not been issued.
     pub(super) fn new(kind: WorkKind, queue: Arc<RunQueue>) -> Arc<Self> {
         Arc::new(Self {
             kind,
@@ -115,7 +116,7 @@ impl Work {
         })
     }
 
-    /// Notes that it is issued, which happens once.
+    /// Marks the work as issued. Called once.
     pub(super) fn mark_issued(&self, sequence: u64, deadline: Deadline) {
         let newly_set = self.issue_info.set(IssueInfo { sequence, deadline });
         debug_assert!(newly_set.is_ok(), "a work was issued twice");
@@ -124,23 +125,23 @@ impl Work {
         }
     }
 
-    /// Keeps what a message needs until it is done.
+    /// Stores the references that a message needs until it is done.
     pub(super) fn keep_until_done(&self, held: PendingMessage) {
         *lock(&self.pending_message) = Some(held);
     }
 
-    /// Issues it as the work of a batch, which ends when its members have.
+    /// Issues the work of a batch. It ends when its members have ended.
     pub(super) fn mark_issued_as_batch(&self, members: Vec<Arc<Self>>) {
         *lock(&self.members) = members;
         self.queue.add_work();
         self.mark_issued(1, Deadline::never());
     }
 
-    /// Ends it. A work that has ended before stays as it was.
+    /// Ends the work. If it has already ended, its outcome stays.
     pub(super) fn end(&self, result: Result<Option<Delivery>>) {
         lock(&self.members).clear();
-        // Before the outcome: who sees that may use the buffers, and count on the group not being
-        // kept by this work.
+        // This precedes the outcome. A caller that sees the outcome may use the buffers, and may
+        // rely on this work not holding the group.
         in_flight_buffers::unregister_work(self);
         let pending_message = lock(&self.pending_message).take();
         let mut result = result;
@@ -150,7 +151,7 @@ impl Work {
             if let Some(rank) =
                 result.as_ref().err().and_then(|error| group.blamed_global_rank(error))
             {
-                // It ends once, so that nobody has told before.
+                // A work ends once, so the cell is still empty.
                 let _first = self.blamed_rank.set(rank);
             }
             callbacks::release_group(group);
@@ -164,7 +165,7 @@ impl Work {
         if self.issue_info.get().is_some() {
             self.queue.end_work();
         } else {
-            // As the ring does.
+            // Pairs with the fence in the queue's ring of events.
             fence(Ordering::SeqCst);
         }
         if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
@@ -172,7 +173,7 @@ impl Work {
         }
     }
 
-    /// The queue of the group among whose completion events it is listed.
+    /// Returns the queue of the group that lists the work among its completion events.
     fn event_queue(&self) -> Option<&Arc<RunQueue>> {
         match self.kind {
             WorkKind::Batch => self.single_group_queue.get(),
@@ -180,8 +181,8 @@ impl Work {
         }
     }
 
-    /// Lists it among the completion events of the group with this queue, if it is done and of that
-    /// group.
+    /// Adds a work that is done to the completion events of the group with this queue, if it
+    /// belongs to that group.
     pub(super) fn report_if_done(&self, queue: &Arc<RunQueue>) {
         let is_of_group = self.event_queue().is_some_and(|own| Arc::ptr_eq(own, queue));
         if is_of_group && self.is_done() {
@@ -189,17 +190,18 @@ impl Work {
         }
     }
 
-    /// Says, before it is issued, that all calls of this batch are of the group with this queue.
+    /// Records that all calls of this batch belong to the group with this queue. Called before the
+    /// batch is issued.
     pub(super) fn set_single_group_queue(&self, queue: Arc<RunQueue>) {
         drop(self.single_group_queue.set(queue));
     }
 
-    /// Notes the caller's handle, which is not 0; before the work is issued.
+    /// Stores the caller's handle, which is not 0. Called before the work is issued.
     pub fn set_handle(&self, token: usize) {
         self.handle.store(token, Ordering::Release);
     }
 
-    /// The caller has released its handle.
+    /// Removes the caller's handle after its release.
     pub fn clear_handle(&self) {
         self.handle.store(0, Ordering::Release);
         if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {
@@ -207,103 +209,106 @@ impl Work {
         }
     }
 
-    /// The caller's handle, or 0.
+    /// Returns the caller's handle, or 0.
     pub(super) fn handle(&self) -> usize {
         self.handle.load(Ordering::Acquire)
     }
 
-    /// Its key among the completion events of its group, or 0; under the lock of these.
+    /// Returns the key among the completion events of the group, or 0. The lock of the events
+    /// protects it.
     pub(super) fn event_key(&self) -> &AtomicU64 {
         &self.event_key
     }
 
-    /// Says, before it is issued, that its caller waits for it as soon as it is.
+    /// Records that the caller waits for the work from its issue on. Called before the work is
+    /// issued.
     pub fn set_awaited(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its caller waits for it from the beginning.
+    /// Returns whether the caller waits for the work from its issue on.
     pub(super) fn is_awaited(&self) -> bool {
         self.is_awaited.load(Ordering::Relaxed)
     }
 
-    /// What it is about.
     pub fn kind(&self) -> WorkKind {
         self.kind
     }
 
-    /// True once it has ended.
+    /// Returns true once the work has ended.
     pub fn is_done(&self) -> bool {
         self.outcome.is_done()
     }
 
-    /// Its outcome, once there is one.
+    /// Returns the outcome, or `None` while the work is pending.
     pub fn outcome(&self) -> Option<Result<()>> {
         let outcome =
             self.is_done().then(|| self.outcome.ended())?.map(|ended| ended.without_delivery())?;
         if let Err(error) = &outcome {
-            // Only now, for a message: its end is no place to wait for a disk.
+            // A message's error is written only here: the thread that ends a message must not wait
+            // for a disk.
             error_file::write_first_fatal_error(error, self.blamed_rank.get().copied());
         }
         Some(outcome)
     }
 
-    /// The number of the operation: for collectives that in its group, for messages one of their
-    /// own. `None` before it is issued.
+    /// Returns the sequence number of a collective in its group, or the number of a message among
+    /// messages. `None` before the work is issued.
     pub fn sequence(&self) -> Option<u64> {
         self.issue_info.get().map(|issue| issue.sequence)
     }
 
-    /// When it was issued, in nanoseconds since 1970 on the recorder's clock. `None` before it is.
+    /// Returns the time of issue, in nanoseconds since 1970 on the recorder's clock. `None` before
+    /// the work is issued.
     pub fn started_ns(&self) -> Option<u64> {
         self.issue_info.get().map(|issue| recorder::recorder_unix_ns(issue.deadline.started()))
     }
 
-    /// The rank that its error names, once it has failed.
+    /// Returns the rank that the error names, once the work has failed.
     pub fn culprit(&self) -> Option<Culprit> {
         self.outcome.ended()?.result.as_ref().err()?.culprit_details()
     }
 
-    /// Where in the program it was issued, where that was wanted.
+    /// Returns the stack of the issuing call, if backtraces are on.
     pub fn issue_backtrace(&self) -> Option<Arc<Backtrace>> {
         self.issue_backtrace.get().cloned()
     }
 
-    /// The time from its issue until it ended, or until now.
+    /// Returns the time from the issue until the end, or until now.
     pub fn elapsed(&self) -> Duration {
         let Some(issue) = self.issue_info.get() else { return Duration::ZERO };
         let end = self.outcome.ended().map_or_else(Instant::now, |ended| ended.time);
         end.saturating_duration_since(issue.deadline.started())
     }
 
-    /// Who sent the message that was received, or who gets the one that is sent.
+    /// Returns the peer of a message: the source of a receive, or the destination of a send.
     pub fn source(&self) -> Option<Rank> {
         self.delivery().map(|delivery| delivery.peer)
     }
 
-    /// The message's tag.
+    /// Returns the tag of the message.
     pub fn tag(&self) -> Option<u32> {
         self.delivery().map(|delivery| delivery.tag)
     }
 
-    /// The number of elements that were received.
+    /// Returns the number of received elements.
     pub fn received_count(&self) -> Option<usize> {
         let WorkKind::Message(message) = self.kind else { return None };
         let delivery = self.delivery().filter(|_| !message.is_outgoing)?;
         Some(delivery.bytes / message.dtype.size())
     }
 
-    /// Peer, tag and length of the message; `None` until the work has succeeded.
+    /// Returns peer, tag and length of the message; `None` until the work has succeeded.
     pub fn delivery(&self) -> Option<Delivery> {
         self.outcome.ended()?.result.as_ref().ok().copied().flatten()
     }
 
-    /// Waits until it has ended or the limit has passed, and does meanwhile what can be done for it
-    /// on this thread. Any thread, any number of times.
+    /// Waits until the work has ended or the limit has passed. The thread makes progress while it
+    /// waits. Any thread may call this any number of times.
     ///
     /// # Errors
-    /// The operation's own error, which stays; `InvalidArgument` for a work of a batch that has not
-    /// ended, and for a pending one inside a completion callback.
+    /// The operation's own error, which stays. `InvalidArgument` for a work of a batch that has not
+    /// ended, and for a pending work inside a completion callback.
     pub fn wait(&self, limit: &Deadline) -> Result<WorkProgress> {
         self.wait_for_outcome(limit).inspect_err(|_| recorder::dump_failures_and_wait())
     }
@@ -318,7 +323,7 @@ impl Work {
         callbacks::reject_blocking_in_callback("waiting for a pending work")?;
         self.check_issued()?;
         let Some(issue) = self.issue_info.get() else {
-            // It has ended without having been issued.
+            // The work ended without having been issued.
             return self
                 .outcome()
                 .map_or(Ok(WorkProgress::Pending), |it| it.map(|()| WorkProgress::Done));
@@ -335,11 +340,12 @@ impl Work {
             .map_or(Ok(WorkProgress::Pending), |outcome| outcome.map(|()| WorkProgress::Done))
     }
 
-    /// Waits until it has ended, and until the device is done with it where it was enqueued on one.
-    /// Any thread, any number of times.
+    /// Waits until the work has ended. If the operation was enqueued on a device, also waits until
+    /// the device has completed it. Any thread may call this any number of times.
     ///
     /// # Errors
-    /// As [`Work::wait`]; the failure of its group, if that came before the device was done.
+    /// The errors of [`Work::wait`]; the failure of the group, if it comes before the device has
+    /// completed the operation.
     pub fn synchronize(&self, limit: &Deadline) -> Result<WorkProgress> {
         if self.wait(limit)? == WorkProgress::Pending {
             return Ok(WorkProgress::Pending);
@@ -357,19 +363,19 @@ impl Work {
         Ok(WorkProgress::Done)
     }
 
-    /// Where its operation on a device is put.
+    /// Returns the slot for the operation's completion on a device.
     pub(super) fn device_completion(&self) -> &EnqueuedOperationSlot {
         &self.device_completion
     }
 
-    /// Waits for the device also for a member of this batch.
+    /// Makes [`Work::synchronize`] on this batch wait for the device completion of a member, too.
     pub(super) fn add_member_completion(&self, member: &Self) {
         if let Some(flight) = member.device_completion.get() {
             lock(&self.member_completions).push(Arc::clone(flight));
         }
     }
 
-    /// Lets the engine that carries the message make progress on this thread.
+    /// Makes progress on this thread with the engine that transfers the message.
     fn progress_message(&self, limit: &Deadline) {
         let group = self.message_group();
         if let Some(engine) = group.as_ref().and_then(|group| group.backend.point_to_point()) {
@@ -379,8 +385,8 @@ impl Work {
         }
     }
 
-    /// Lets an engine make progress on this thread until `is_over` holds; in the log, this message
-    /// waits.
+    /// Makes progress with an engine on this thread until `is_over` holds. If the wait is long, the
+    /// log names this message.
     pub(super) fn progress_until(
         &self,
         engine: &dyn PointToPoint,
@@ -396,22 +402,22 @@ impl Work {
         }
     }
 
-    /// The members of a batch that is pending.
+    /// Returns the members of a pending batch.
     pub(super) fn pending_members(&self) -> Vec<Arc<Self>> {
         lock(&self.members).clone()
     }
 
-    /// The group of a message that is pending.
+    /// Returns the group of a pending message.
     pub(super) fn message_group(&self) -> Option<Arc<Group>> {
         lock(&self.pending_message).as_ref().map(|held| Arc::clone(&held.group))
     }
 
-    /// The queue that it is issued in, and how.
+    /// Returns the queue of the work, and its sequence number and deadline once it is issued.
     pub(super) fn queue_and_issue_info(&self) -> (&Arc<RunQueue>, Option<IssueInfo>) {
         (&self.queue, self.issue_info.get().copied())
     }
 
-    /// A long wait for a message, for the log.
+    /// Logs a long wait for a message.
     #[cold]
     fn log_long_wait(&self, lasted: DisplaySeconds) {
         let (Some(group), WorkKind::Message(message)) = (self.message_group(), self.kind) else {
@@ -427,20 +433,20 @@ impl Work {
         callbacks::release_group(group);
     }
 
-    /// Waits for one after the other; the last one that ends ends the batch.
+    /// Waits for the members one after the other. The end of the last member ends the batch.
     fn wait_for_members(&self, limit: &Deadline) {
         let members = self.pending_members();
-        // An error is the batch's own, or stands behind an earlier one.
+        // Errors are dropped: the batch's outcome has the error of the first failed member.
         members.iter().for_each(|member| drop(member.wait(limit)));
         self.queue.wait_for(|| self.is_done(), limit, None);
     }
 
-    /// Calls a function once the work has ended, on the callback thread, never inside this call. By
-    /// its key it can be withdrawn.
+    /// Registers a function that the callback thread calls once the work has ended, never inside
+    /// this call. The key identifies the function for [`Work::withdraw_callback`].
     ///
     /// # Errors
-    /// `OutOfMemory` where too many callbacks are registered, `System` where their thread cannot be
-    /// started, `NotInitialized` where callbacks were stopped.
+    /// `OutOfMemory` if too many callbacks are registered, `System` if the callback thread cannot
+    /// be started, `NotInitialized` if callbacks were stopped.
     pub fn on_complete(
         &self,
         key: CallbackKey,
@@ -451,21 +457,21 @@ impl Work {
         Ok(())
     }
 
-    /// Withdraws the first callback with this key that has not been called, which then never is;
-    /// false where there is none.
+    /// Withdraws the first callback with this key that has not been called; it is never called
+    /// then. Returns false if there is none.
     pub fn withdraw_callback(&self, key: CallbackKey) -> bool {
         self.outcome.withdraw_callback(key)
     }
 
-    /// How many hooks there are.
+    /// Returns the number of registered hooks.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(super) fn hook_count(&self) -> usize {
         self.outcome.hook_count()
     }
 
-    /// Removes what [`Work::add_completion_action`] was given with this number, unless the work has
-    /// ended.
+    /// Removes the action that [`Work::add_completion_action`] registered with this number, unless
+    /// the work has ended.
     pub(super) fn remove_hook(&self, id: u64) {
         self.outcome.remove_hook(id);
     }
@@ -488,7 +494,7 @@ impl Completion for Work {
 }
 
 impl Work {
-    /// An error of a message, with what the engine does not know of it.
+    /// Adds the message and its group to an error of the engine, which does not know them.
     pub(super) fn with_message_context(&self, error: Error) -> Error {
         let group = lock(&self.pending_message).as_ref().map(|held| held.group.describe_rank());
         match (self.kind, group) {

@@ -1,10 +1,11 @@
-//! Waiting for several works at once.
+//! Waits for several works.
 //!
-//! A wait for all goes through the list; a wait for any waits in one place for all of its works:
+//! [`wait_all`] waits for the works in the order of the list. [`wait_any`] selects one method of
+//! waiting for all its works:
 //! * collectives of one group: in their queue, whose jobs the thread runs while it waits;
 //! * messages of one group: in their engine, which makes progress on the thread;
-//! * anything else: on a doorbell that each work rings when it ends, while the workers of the
-//!   queues and the service thread make the progress.
+//! * all other lists: on a doorbell that each work rings when it ends. The queues' workers and the
+//!   service thread make the progress.
 //!
 //! This module does not depend on how a collective runs or how a message travels.
 
@@ -19,15 +20,15 @@ use crate::wait::doorbell::Doorbell;
 use crate::wait::{WaitPolicy, wait_until};
 use std::sync::Arc;
 
-/// Works by their places in the caller's list, in which some may be missing.
+/// Works by their index in the caller's list, in which entries may be missing.
 pub type WorkList = [Option<Arc<Work>>];
 
-/// What a look at a list, or a wait for one of it, has found.
+/// The result of a test or a wait for any work of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnyWorkDone {
-    /// The work at this place is done, with this outcome.
+    /// The work at this index is done, with this outcome.
     Done(usize, Result<()>),
-    /// All of them are pending.
+    /// All works are pending.
     Pending,
     /// The list has no works.
     NoWorks,
@@ -36,8 +37,8 @@ pub enum AnyWorkDone {
 /// Waits until all works of a list are done.
 ///
 /// # Errors
-/// The first error in the order of the list, once all are done; those of [`Work::wait`] that are
-/// not the operation's.
+/// The first error in the order of the list, once all works are done; and the errors of
+/// [`Work::wait`] that are not the operation's.
 pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     let mut first: Result<()> = Ok(());
     for (place, work) in works_of(works) {
@@ -52,7 +53,7 @@ pub fn wait_all(works: &WorkList, limit: &Deadline) -> Result<WorkProgress> {
     first.map(|()| WorkProgress::Done)
 }
 
-/// The first work of a list that is done.
+/// Returns the first work of a list that is done.
 pub fn test_any(works: &WorkList) -> AnyWorkDone {
     let done = works_of(works).find_map(|(place, work)| Some((place, work.outcome()?)));
     match done {
@@ -64,7 +65,7 @@ pub fn test_any(works: &WorkList) -> AnyWorkDone {
     }
 }
 
-/// Waits until a work of a list is done; the first in the list, if several are.
+/// Waits until a work of a list is done. Returns the first in the list if several are done.
 ///
 /// # Errors
 /// `InvalidArgument` for works of a batch that has not ended, and inside a completion callback.
@@ -94,11 +95,11 @@ fn list_position(place: usize) -> String {
     format!("works[{place}]")
 }
 
-/// Where a thread waits for any of several works.
+/// The method by which a thread waits for any of several works.
 enum AnyWaitMethod<'a> {
-    /// All are collectives of this queue.
+    /// All works are collectives of this queue.
     InQueue(&'a RunQueue),
-    /// All are messages of one group; this is one of them.
+    /// All works are messages of one group; this is one of them.
     InEngine(&'a Work),
     OnDoorbell,
 }
@@ -136,15 +137,15 @@ fn is_any_done(works: &[&Arc<Work>]) -> bool {
     works.iter().any(|work| work.is_done())
 }
 
-/// A collective whose own deadline may pass before its turn, which fails its group.
+/// A collective that may expire before its turn, which fails its group.
 struct DeadlineWatch {
     queue: Arc<RunQueue>,
     sequence: u64,
     deadline: Deadline,
 }
 
-/// The collectives among some works and among the members of batches, that with the earliest
-/// deadline last.
+/// Returns the collectives among the works and among the members of batches, sorted so that the
+/// earliest deadline is last.
 fn deadlines_to_watch(works: &[&Arc<Work>]) -> Vec<DeadlineWatch> {
     let mut found = Vec::with_capacity(works.len());
     let mut add = |work: &Work| {
@@ -167,14 +168,14 @@ fn wait_in_queue(queue: &RunQueue, works: &[&Arc<Work>], limit: &Deadline) {
     let mut watched = deadlines_to_watch(works);
     while !is_any_done(works) && !limit.has_passed() {
         let mine = watched.pop().map(|it| (it.sequence, it.deadline));
-        // Up to the next deadline, from which on the collective after this one is watched.
+        // Wait up to the deadline of the next collective, and watch that collective afterwards.
         let slice = watched.last().map_or(*limit, |after| limit.capped(after.deadline.remaining()));
         queue.wait_for(|| is_any_done(works), &slice, mine);
     }
 }
 
 fn wait_in_engine(first: &Work, works: &[&Arc<Work>], limit: &Deadline) {
-    // A message that is done by now has no group any more.
+    // A message that is already done has released its group.
     let Some(group) = works.iter().find_map(|work| work.message_group()) else { return };
     match group.backend.point_to_point() {
         Some(engine) => first.progress_until(engine, &|| is_any_done(works), limit),
@@ -209,7 +210,7 @@ fn wait_on_doorbell(works: &[&Arc<Work>], limit: &Deadline) {
 }
 
 impl Work {
-    /// Refuses a wait for a work that has not been issued.
+    /// Refuses to wait for a work that has not been issued.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -222,8 +223,8 @@ impl Work {
         Err(Error::invalid(message))
     }
 
-    /// Calls a function when the work ends, on the thread that ends it; at once if it has ended.
-    /// The number by which it is removed.
+    /// Registers a function that the thread that ends the work calls. If the work has already
+    /// ended, the function runs immediately. Returns the number for the hook's removal.
     fn add_hook(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> u64 {
         let id = CompletionAction::next_id();
         self.add_completion_action(CompletionAction::Hook(id, Box::new(function)));

@@ -1,4 +1,6 @@
-//! The outcome of a work: pending, then done, once; and the actions that run at that moment.
+//! The outcome of a work, and the actions that run when the work ends.
+//!
+//! The outcome changes from pending to done exactly once, even if several threads try.
 
 use super::callbacks::{CallbackFn, CallbackKey, PostedCallback, RegisteredCallback};
 use crate::base::error::Result;
@@ -10,14 +12,14 @@ use std::time::Instant;
 
 /// An action that runs when a work ends.
 pub(super) enum CompletionAction {
-    /// At once, on the thread that ends the work; must not block. With a number by which it may be
-    /// removed.
+    /// Runs immediately on the thread that ends the work, and must not block. The number identifies
+    /// the hook for removal.
     Hook(u64, CallbackFn),
-    /// On the callback thread.
+    /// Runs on the callback thread.
     Callback(RegisteredCallback),
 }
 
-/// How a work ended, and when.
+/// The result of a work and the time of its end.
 #[derive(Clone, Debug)]
 pub(super) struct WorkEnd {
     pub(super) result: Result<Option<Delivery>>,
@@ -26,13 +28,13 @@ pub(super) struct WorkEnd {
 
 enum OutcomeState {
     Pending(Vec<CompletionAction>),
-    /// With the callbacks that were posted, as long as they have not been called.
+    /// With the posted callbacks that have not been called.
     Done(Arc<WorkEnd>, Vec<PostedCallback>),
 }
 
-/// Pending, then done: the change happens once, also if several threads try.
+/// The state of a work. It changes from pending to done once, even if several threads try.
 pub(super) struct WorkOutcome {
-    /// 1 once `state` says that it is done, for those who only ask.
+    /// 1 once `state` is `Done`, so that `is_done` takes no lock.
     is_done: AtomicU32,
     state: Mutex<OutcomeState>,
 }
@@ -42,8 +44,8 @@ impl WorkOutcome {
         Self { is_done: AtomicU32::new(0), state: Mutex::new(OutcomeState::Pending(Vec::new())) }
     }
 
-    /// Ends it, and gives what is to be done then; `None` where it has ended before, which stays as
-    /// it was.
+    /// Ends the work and returns the actions to run. Returns `None` if the work has already ended;
+    /// its outcome stays.
     pub(super) fn complete(&self, ended: WorkEnd) -> Option<Vec<CompletionAction>> {
         let mut state = self.lock();
         let OutcomeState::Pending(actions) = &mut *state else { return None };
@@ -65,7 +67,8 @@ impl WorkOutcome {
         }
     }
 
-    /// Notes what is to be done at the end; gives it back where that has come.
+    /// Registers an action for the end of the work. Returns the action if the work has already
+    /// ended.
     pub(super) fn add_action(
         &self,
         action: CompletionAction,
@@ -83,7 +86,6 @@ impl WorkOutcome {
         }
     }
 
-    /// How many hooks there are.
     #[cfg(test)]
     #[cfg(not(loom))]
     pub(super) fn hook_count(&self) -> usize {
@@ -93,7 +95,7 @@ impl WorkOutcome {
         }
     }
 
-    /// Removes the hook with this number, unless the end has come.
+    /// Removes the hook with this number, unless the work has ended.
     pub(super) fn remove_hook(&self, id: u64) {
         let mut state = self.lock();
         let OutcomeState::Pending(list) = &mut *state else { return };
@@ -105,8 +107,8 @@ impl WorkOutcome {
         drop(removed);
     }
 
-    /// Withdraws the first callback with this key that has not been called; false where there is
-    /// none.
+    /// Withdraws the first callback with this key that has not been called. Returns false if there
+    /// is none.
     pub(super) fn withdraw_callback(&self, key: CallbackKey) -> bool {
         let mut state = self.lock();
         let withdrawn = match &mut *state {
@@ -117,7 +119,7 @@ impl WorkOutcome {
             OutcomeState::Done(_, posted) => posted.iter().find_map(|posted| posted.withdraw(key)),
         };
         drop(state);
-        // The caller's function is dropped without the lock.
+        // `withdrawn` holds the caller's function, which is dropped here without the lock.
         withdrawn.is_some()
     }
 
@@ -133,20 +135,20 @@ impl fmt::Debug for WorkOutcome {
 }
 
 impl WorkEnd {
-    /// The outcome without what only a message has.
+    /// Returns the outcome without the message's delivery.
     pub(super) fn without_delivery(&self) -> Result<()> {
         self.result.as_ref().map(drop).map_err(Clone::clone)
     }
 }
 
 impl CompletionAction {
-    /// A number that no other hook has.
+    /// Returns a number that no other hook has.
     pub(super) fn next_id() -> u64 {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Does it.
+    /// Runs the action.
     pub(super) fn run(self, outcome: &Result<()>) {
         match self {
             Self::Hook(_, hook) => hook(outcome),
@@ -176,7 +178,7 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two threads end it, a third registers what is to be done then: one ends it, and it is done
+    /// Two threads end the work and a third registers a hook. One thread ends it, and the hook runs
     /// once.
     #[test]
     fn loom_a_work_ends_once() {
@@ -186,7 +188,7 @@ mod models {
                 .map(|_| {
                     let shared = Arc::clone(&shared);
                     thread::spawn(move || {
-                        // What the operation has written.
+                        // Represents the data that the operation writes.
                         shared.2.store(7, Ordering::Relaxed);
                         let ended = WorkEnd { result: Ok(None), time: Instant::now() };
                         let Some(then) = shared.0.complete(ended) else { return 0 };
