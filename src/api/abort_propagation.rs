@@ -1,15 +1,17 @@
-//! Groups that were made from a group are aborted with it, and theirs with them.
+//! Propagation of aborts: an aborted group aborts its derived groups, and these abort theirs.
 //!
-//! An abort is known to every rank's process by the group itself; each passes it on to the groups
-//! that were made from it there. So it reaches every rank of them that is in the aborted group
-//! still, also one that waits in the new group only, and through those the rest. Any other failure
-//! stays where it is: a group that contains a rank that died finds that out by itself, and one that
-//! does not goes on.
+//! The group itself brings an abort to the process of each of its ranks. There, the group's
+//! propagator aborts the groups derived from it. Thus the abort reaches every rank of a derived
+//! group that is still in the aborted group, even if the rank waits only in the derived group.
+//! These ranks then abort the derived group on its other ranks.
 //!
-//! Neither group keeps the other: each knows those made from it weakly, for as long as it has not
-//! been released.
+//! Other failures are not propagated: a derived group that contains a dead rank detects the death
+//! itself, and other derived groups continue.
 //!
-//! Must not know: how a group fails, and how its ranks hear of it.
+//! Parent and child groups hold no strong references to each other. A parent has weak references to
+//! its children until they are released.
+//!
+//! This module does not depend on how a group fails or how its ranks are informed.
 
 use crate::backend::{Backend, GroupFailureState};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -18,16 +20,16 @@ use crate::wait::service_task::ServiceTask;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// A group's place among its relatives.
+/// The node of a group in the tree of derived groups.
 #[derive(Debug)]
 pub(super) struct AbortPropagator {
     group_name: String,
-    /// `None` where the back end knows none.
+    /// `None` if the back end has no failure state.
     failure_state: Option<Arc<dyn GroupFailureState>>,
     children: Mutex<Vec<Weak<Self>>>,
-    /// Passes an abort on; present once there have been children.
+    /// The task on the service thread that propagates an abort. Set when the first child is added.
     deferred_propagation: OnceLock<ServiceTask>,
-    /// The failure has been seen.
+    /// True once the failure was seen.
     has_seen_failure: AtomicBool,
 }
 
@@ -42,7 +44,7 @@ impl AbortPropagator {
         })
     }
 
-    /// A group has been made from this one.
+    /// Adds a group that was derived from this one.
     ///
     /// # Errors
     /// `System`.
@@ -53,19 +55,19 @@ impl AbortPropagator {
         if self.deferred_propagation.get().is_none() {
             let lineage = Arc::downgrade(self);
             let propagate = move || lineage.upgrade().iter().for_each(|it| it.propagate_abort());
-            // Set once, under the lock.
+            // Set only once, because the lock is held.
             drop(self.deferred_propagation.set(ServiceTask::new(propagate)?));
             let listener: Arc<dyn DoorbellListener> = Arc::clone(self) as Arc<dyn DoorbellListener>;
             failure_state.add_listener(Arc::downgrade(&listener));
         }
         children.push(Arc::downgrade(child));
         drop(children);
-        // It may have happened meanwhile.
+        // The abort may have happened before the child was added.
         self.propagate_abort();
         Ok(())
     }
 
-    /// Aborts all that were made from this group, if it has been aborted.
+    /// Aborts all groups derived from this group, if this group was aborted.
     pub(super) fn propagate_abort(&self) {
         let failure = self.failure_state.as_ref().and_then(|fate| fate.failure());
         let Some(reason) = failure.filter(|it| it.kind() == ErrorKind::Aborted) else { return };

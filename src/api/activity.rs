@@ -1,20 +1,21 @@
-//! What this process is doing, in a few words, for the messages of those that wait for it: what is
-//! under way on any of its groups, or since when nothing is. It is read out of the flight recorder,
-//! by the service thread.
+//! Describes what this process does, for the messages of ranks that wait for it: the running
+//! operations on any of its groups, or the time since the last one ended. The service thread reads
+//! it from the flight recorder.
 //!
-//! Must not know: who asks, and how words travel.
+//! This module does not depend on the requester or on the transport of the text.
 
 use super::recorder::{self, EntrySnapshot};
 use crate::base::ids::{GroupId, Rank};
 
-/// How many of the newest operations are looked at: enough to find what is under way, and little
-/// for every beat.
+/// The number of newest operations to scan. It is enough to find the running ones, and cheap enough
+/// for every heartbeat.
 const MAX_SCANNED_ENTRIES: usize = 256;
 
-/// How many operations are named.
+/// The maximum number of operations in the text.
 const MAX_NAMED_OPERATIONS: usize = 2;
 
-/// What this process does beside the collectives of a group; empty where that is all it does.
+/// Describes what this process does apart from the collectives of a group. Empty if it does nothing
+/// else.
 pub fn describe_other_activity(group: GroupId) -> String {
     describe_operations(
         recorder::short_group_id(group),
@@ -22,7 +23,7 @@ pub fn describe_other_activity(group: GroupId) -> String {
     )
 }
 
-/// The same of these operations, the newest first.
+/// Describes these operations, which are ordered newest first.
 fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnapshot>) -> String {
     let (mut under_way, mut last, mut is_in_group_collective) =
         (Vec::<EntrySnapshot>::new(), None::<EntrySnapshot>, false);
@@ -30,7 +31,7 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
         if entry.is_collective() && entry.is_under_way() && entry.group == group_id {
             is_in_group_collective = true;
         } else if entry.is_under_way() {
-            // Of several on one group the one that was issued first is the one that runs.
+            // Of several operations on one queue, the first one issued is the one that runs.
             under_way.retain(|known| known.queue_key() != entry.queue_key());
             under_way.push(entry);
         } else if last.as_ref().is_none_or(|last| last.ended_ns < entry.ended_ns) {
@@ -49,7 +50,7 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
             };
             match first.is_collective() {
                 true => format!("is in {named}{more}"),
-                // Those may have been posted for later.
+                // Messages may have been posted in advance.
                 false => format!("has {named}{more} under way"),
             }
         }
@@ -67,8 +68,8 @@ fn describe_operations(group_id: u64, operations: impl Iterator<Item = EntrySnap
     }
 }
 
-/// The collective of this rank that those behind it wait for, where one before `collectives_issued`
-/// is under way.
+/// Returns the running collective of this rank that blocks the later ones, if one before `sequence`
+/// is waiting or running.
 pub(super) fn find_earlier_running_collective(
     group: GroupId,
     rank: Rank,
@@ -85,7 +86,7 @@ pub(super) fn find_earlier_running_collective(
     first.map(|entry| entry.describe_operation())
 }
 
-/// For instance `barrier #3 describe_known_groups group_name pp (rank 1)`.
+/// Returns the name of an operation, for instance `barrier #3 of group pp (rank 1)`.
 fn describe_operation(entry: &EntrySnapshot) -> String {
     let name = recorder::group_name(entry.group).unwrap_or_else(|| format!("{:016x}", entry.group));
     format!("{} of group {name} (rank {})", entry.describe_operation(), entry.rank)
@@ -117,7 +118,7 @@ mod tests {
         }
     }
 
-    /// What the operations of some groups that tests alone have say.
+    /// Describes the operations of the given groups, which only this test uses.
     fn describe_known_groups(here: GroupId, groups: &[GroupId]) -> String {
         let known: Vec<u64> = groups.iter().map(|&group| recorder::short_group_id(group)).collect();
         let operations = recorder::newest_entries(recorder::MAX_ENTRIES);

@@ -1,8 +1,8 @@
-//! Tells all ranks whether they have the same bytes.
+//! Compares the bytes of all ranks and returns the same result on each.
 //!
-//! Each rank gives a record of fixed size, the length of its bytes and their BLAKE3 hash, and all
-//! ranks compare the gathered records. Bytes of the same length that differ have equal hashes with
-//! a probability of 2^-256 by accident. No method is known to find two of them.
+//! Each rank contributes a record of fixed size: the length of its bytes and their BLAKE3 hash. All
+//! ranks gather and compare the records. Two different byte strings of the same length have equal
+//! hashes with a probability of 2^-256 by accident. No method is known to find such a pair.
 
 use super::batch;
 use super::call::{BufferLocation, Call, CallOptions};
@@ -17,11 +17,12 @@ const LENGTH_BYTES: usize = size_of::<u64>();
 const RECORD_BYTES: usize = LENGTH_BYTES + blake3::OUT_LEN;
 
 impl Group {
-    /// The lowest rank whose bytes are not those of rank 0, the same on all ranks; `None` if all
-    /// are equal.
+    /// Returns the lowest rank whose bytes differ from those of rank 0, which is the same on all
+    /// ranks; `None` if all are equal.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a batch and for options of device memory; those of an all-gather.
+    /// `InvalidArgument` inside a batch and for options of device memory; the errors of an
+    /// all-gather.
     pub fn all_equal(
         self: &Arc<Self>,
         bytes: &[u8],
@@ -45,7 +46,7 @@ impl Group {
     }
 }
 
-/// What a rank tells the others of its bytes.
+/// Returns the record of this rank's bytes.
 fn hash_record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     let (length, hash) = record.split_at_mut(LENGTH_BYTES);
@@ -54,7 +55,7 @@ fn hash_record(bytes: &[u8]) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// The lowest rank whose record is not that of rank 0.
+/// Returns the lowest rank whose record differs from that of rank 0.
 fn first_difference(records: &[u8]) -> Option<Rank> {
     let (records, _) = records.as_chunks::<RECORD_BYTES>();
     let first = records.first()?;

@@ -1,23 +1,25 @@
-//! The collectives of a batch must not depend on each other: none uses memory that another one
-//! writes.
+//! Detects collectives of a batch that depend on each other: no call may use a buffer that another
+//! call writes.
 //!
-//! A batch has no order that a caller may count on: small collectives become one, which reads all
-//! inputs before it writes any output, and different groups do not wait for each other. So the rule
-//! is for all of them, whatever their size, and not only for those that happen to become one.
+//! A batch has no order that a caller may rely on. Small collectives are fused and read all inputs
+//! before they write any output, and different groups do not wait for each other. Therefore the
+//! rule applies to all collectives of a batch, and not only to fused ones.
 //!
-//! Where memory overlaps is each rank's own, and not even the same call uses the same memory
-//! everywhere (only the root of a reduction writes). A rank that finds a clash can therefore not
-//! leave out calls, which others would wait for, nor can what becomes one depend on it, which the
-//! others could not know: it fails the groups of the two calls, so that all ranks are told, and
-//! nobody waits. Calls that several ranks would see alike are seen so: the buffer of a broadcast
-//! counts as written on its root too.
+//! Overlap is local to a rank. Even the same call does not use the same buffers on all ranks: only
+//! the root of a reduction writes. A rank that finds an overlap therefore has these restrictions:
+//! * It cannot leave out calls, because other ranks would wait for them.
+//! * It cannot change the fusion plan, because other ranks could not know of the overlap.
 //!
-//! Must not know: how a batch is collected, which of its calls become one.
+//! Therefore it fails the groups of the two calls. All ranks get the error, and no rank waits. An
+//! overlap that several ranks could detect is detected equally on them: the buffer of a broadcast
+//! counts as written on the root, too.
+//!
+//! This module does not depend on the collection of a batch or on the fusion plan.
 
 use super::issue::PreparedCall;
 use crate::base::error::Error;
 
-/// Memory of a call, and which call.
+/// A buffer of a call, with the index of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallBufferRange {
     start: usize,
@@ -25,7 +27,7 @@ struct CallBufferRange {
     call: usize,
 }
 
-/// Fails the groups of two collectives of which one uses what the other one writes.
+/// Fails the groups of two collectives if one of them uses a buffer that the other writes.
 pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     let collectives: Vec<&PreparedCall> =
         calls.iter().filter(|call| call.is_collective()).collect();
@@ -48,19 +50,19 @@ pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     for call in [collectives[one], collectives[other]] {
         let group = call.group();
         let error = Error::invalid(message.as_str()).with_culprit(group.rank());
-        // Of one group, the second time does nothing.
+        // If both calls are of one group, the second failure has no effect.
         group.fail(&error.context(group.describe_rank()));
     }
 }
 
-/// Two calls of which one writes what the other one reads or writes.
+/// Returns two calls of which one writes a buffer that the other reads or writes.
 fn find_overlapping_calls(
     reads: &[CallBufferRange],
     mut writes: Vec<CallBufferRange>,
 ) -> Option<(usize, usize)> {
     writes.retain(|span| span.start < span.end);
     writes.sort_unstable();
-    // Those of one call are apart, or it would have been refused.
+    // Output buffers of one call do not overlap, or the call would have been refused.
     let overlap = writes.windows(2).find(|pair| pair[0].end > pair[1].start);
     if let Some(pair) = overlap {
         return Some((pair[0].call, pair[1].call));
@@ -85,18 +87,18 @@ mod tests {
     fn memory_written_by_one_call_is_used_by_no_other() {
         let written = || vec![range(1, 30, 40), range(0, 10, 20), range(2, 20, 30)];
         assert_eq!(find_overlapping_calls(&[], written()), None);
-        // Twice written, in a part and inside.
+        // The range is written twice, partly or fully.
         for (from, end) in [(19, 20), (0, 11), (12, 13), (0, 50)] {
             let mut writes = written();
             writes.push(range(3, from, end));
             assert!(find_overlapping_calls(&[], writes).is_some(), "{from}..{end}");
         }
-        // Read by itself, read by another, and beside.
+        // The range is read by the writing call, by another call, or next to the written range.
         assert_eq!(find_overlapping_calls(&[range(0, 10, 20)], written()), None);
         assert_eq!(find_overlapping_calls(&[range(0, 5, 21)], written()), Some((2, 0)));
         assert_eq!(find_overlapping_calls(&[range(3, 39, 90)], written()), Some((1, 3)));
         assert_eq!(find_overlapping_calls(&[range(3, 0, 10), range(3, 40, 50)], written()), None);
-        // What is only read may be so by several.
+        // Several calls may read the same range.
         assert_eq!(find_overlapping_calls(&[range(0, 50, 60), range(1, 50, 60)], written()), None);
     }
 

@@ -1,13 +1,14 @@
-//! Where the buffers of a call lie, in groups that serve a device beside host memory, when they are
-//! ready, and what becomes of messages there.
+//! The location of a call's buffers in groups that serve a device in addition to host memory: which
+//! memory holds them, when they are ready, and how device messages are passed on.
 //!
-//! What the call says counts, else the driver is asked about each buffer; all of one call lie in
-//! one place. A call without anything in its buffers belongs to host memory if that is so on all
-//! ranks by what they agree on; where only this rank has nothing (in `gather_v`, `scatter_v` and
-//! `all_to_all_v`) it follows the others to the group's device.
+//! The location in the call's options takes precedence. Otherwise the driver is asked for each
+//! buffer, and all buffers of a call must have one location. If a call has only empty buffers, it
+//! runs in host memory, provided that the arguments make it empty on all ranks. In `gather_v`,
+//! `scatter_v` and `all_to_all_v` the buffers may be empty on this rank only. Such a call follows
+//! the other ranks to the group's device.
 //!
-//! Nothing here touches a buffer. Groups without a device do not come here, but for calls that name
-//! one.
+//! This module never accesses a buffer. Groups without a device use it only for calls that name a
+//! device.
 
 use super::call::{BufferLocation, Call, CallOptions};
 use super::group::Group;
@@ -21,10 +22,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::gpu::{EnqueuedOperationSlot, GpuTarget, StreamMarker};
 use std::sync::Arc;
 
-/// Where all buffers of a call lie.
+/// The location of all buffers of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallLocation {
-    /// There are none.
+    /// All buffers are empty.
     NoBuffers,
     Host,
     Device(usize),
@@ -39,7 +40,7 @@ impl CallLocation {
     }
 }
 
-/// A message on a device, on its way to the back end.
+/// A message in device memory that is passed to the back end.
 #[derive(Debug)]
 pub(super) struct PreparedDeviceMessage {
     pub(super) memory: MessageBuffer,
@@ -48,7 +49,7 @@ pub(super) struct PreparedDeviceMessage {
 }
 
 impl Group {
-    /// Notes in a call where its buffers lie.
+    /// Locates the buffers of a call and stores the location in it.
     #[cold]
     pub(super) fn locate_buffers(&self, call: &mut Call<'_>, options: &CallOptions) -> Result<()> {
         let location = self
@@ -64,7 +65,7 @@ impl Group {
         Ok(())
     }
 
-    /// Where a message's buffer lies; `None` for host memory.
+    /// Returns the location of a message's buffer; `None` for host memory.
     #[cold]
     pub(super) fn locate_message(
         &self,
@@ -93,7 +94,7 @@ impl Group {
             Err(Error::new(ErrorKind::Unsupported, text))
         };
         if self.backend.device_point_to_point().is_some() {
-            // As in host memory.
+            // Peer and tag are not restricted, as in host memory.
             return Ok(Some(gpu));
         }
         if message.peer.is_none() {
@@ -145,7 +146,7 @@ impl Group {
         Ok(found.map_or(CallLocation::Host, CallLocation::Device))
     }
 
-    /// Where the other ranks' buffers lie, of which this one has none.
+    /// Returns the location of the other ranks' buffers, for a rank whose own buffers are empty.
     fn peers_location(&self, call: &Call<'_>, options: &CallOptions) -> CallLocation {
         let (kind, dtype) = (call.kind(), call.dtype());
         let device = match options.location {
@@ -205,7 +206,8 @@ impl Group {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Notes what is in its stream before a call that is about to be issued.
+    /// Records an event on the stream of a call before its issue. The event marks when the buffers
+    /// are ready.
     pub(super) fn record_ready_event(
         &self,
         call: &Call<'_>,
@@ -213,8 +215,8 @@ impl Group {
         call.gpu().map_or(Ok(None), |gpu| self.backend.record_stream_event(gpu))
     }
 
-    /// Waits until the device is done with an operation, for a call that has nothing else to wait
-    /// for.
+    /// Waits until the device has completed an operation, for a call that has no other means to
+    /// wait.
     pub(super) fn wait_for_device(
         &self,
         slot: &EnqueuedOperationSlot,
@@ -228,7 +230,7 @@ impl Group {
             format!("the device was not done with it within {} ms", deadline.elapsed().as_millis());
         let error = Error::new(ErrorKind::Timeout, message);
         self.fail(&error);
-        // The watchdog may have said more.
+        // The watchdog may have reported a more detailed failure.
         Err(self.failure().unwrap_or(error))
     }
 }

@@ -1,9 +1,9 @@
-//! The ear of one blocking call: hears of its operation for the group's observer, and keeps its
-//! entry in the recorder.
+//! The progress observer of one blocking call. It forwards events to the group's observer and owns
+//! the call's entry in the recorder.
 //!
-//! The entry is made when the operation begins. A back end may say that only once the others have
-//! what they wait for of this rank, so that it is made while theirs is on its way; whatever waits
-//! for long has begun.
+//! The entry is written when the operation starts. A back end may report the start only after it
+//! has sent the data that other ranks wait for. Then the entry is written while the other ranks'
+//! data is in transit. A back end reports the start before any long wait.
 
 use super::group::Group;
 use super::recorder::{OperationRecord, RecorderSlot};
@@ -16,14 +16,14 @@ use crate::transport::Descriptor;
 use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
 
-/// The entry of a call, once it has begun, and the place that is its own.
+/// The reserved slot of a call, and its entry once the call has started.
 #[derive(Debug)]
 pub(super) struct CallRecord {
     pub(super) slot: RecorderSlot,
     pub(super) record: Option<OperationRecord>,
 }
 
-/// The ear of one call.
+/// The observer of one call.
 #[derive(Debug)]
 pub(super) struct CallObserver<'a> {
     group: &'a Group,
@@ -31,13 +31,13 @@ pub(super) struct CallObserver<'a> {
     deadline: &'a LazyDeadline,
     slot: RecorderSlot,
     record: OnceCell<OperationRecord>,
-    /// It has had its turn at once, and has not waited for long in it.
+    /// True if the back end reported a short wait.
     was_short: Cell<bool>,
     has_waited: Cell<bool>,
 }
 
 impl<'a> CallObserver<'a> {
-    /// Of a call that is issued now.
+    /// Creates the observer of a call that is issued now.
     pub(super) fn new(
         group: &'a Group,
         descriptor: &'a Descriptor,
@@ -51,7 +51,7 @@ impl<'a> CallObserver<'a> {
         )
     }
 
-    /// Of one that has an entry, or a place for it.
+    /// Creates the observer of a call that has an entry or a reserved slot.
     pub(super) fn with_record(
         group: &'a Group,
         descriptor: &'a Descriptor,
@@ -74,15 +74,15 @@ impl<'a> CallObserver<'a> {
         })
     }
 
-    /// Its turn has not come yet.
+    /// Records that the call waits for its turn.
     #[cold]
     pub(super) fn begin_waiting(&self) {
         self.has_waited.set(true);
         self.ensure_record();
     }
 
-    /// Its turn has come. It is noted at once where something is waited for before the back end has
-    /// it.
+    /// Records that the call has its turn. `needs_record` is true if the call waits before it
+    /// reaches the back end; the entry is then written immediately.
     pub(super) fn begin_running(&self, needs_record: bool) {
         if needs_record {
             self.ensure_record();
@@ -92,7 +92,7 @@ impl<'a> CallObserver<'a> {
         }
     }
 
-    /// The operation has ended.
+    /// Records the end of the call.
     pub(super) fn end(self, outcome: &Result<()>) {
         self.ensure_record();
         let Some(record) = self.record.into_inner() else { return };

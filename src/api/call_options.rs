@@ -1,45 +1,46 @@
-//! What a single call may choose, beside its arguments.
+//! The options of a single call, in addition to its arguments.
 
 use crate::base::debug::NanCheck;
 use crate::base::label::Label;
 
-/// Where the caller says that the buffers of a call lie.
+/// The buffer location in the caller's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferLocation {
-    /// It does not say.
+    /// The caller does not specify the location.
     Unspecified,
-    /// In host memory.
+    /// Host memory.
     Host,
-    /// In the memory of a device.
+    /// The memory of the device with this index.
     Device(usize),
 }
 
-/// What a single call may choose.
+/// The options of a single call.
 #[derive(Clone, Debug)]
 pub struct CallOptions {
-    /// The deadline in milliseconds; 0 for the group's, `u64::MAX` for none.
+    /// The deadline in milliseconds; 0 selects the group's, `u64::MAX` none.
     pub timeout_ms: u64,
-    /// The factor of `PREMUL_SUM`; 0 is refused there, since it is what was not set.
+    /// The factor of `PREMUL_SUM`. 0 means that it is not set, so `PREMUL_SUM` refuses it.
     pub premul_scale: f64,
-    /// Vectors are folded in the order of ranks at once, so that the result does not depend on
-    /// where ranks are.
+    /// If set, vectors are reduced in rank order, so that the result does not depend on the
+    /// location of the ranks.
     pub canonical: bool,
-    /// An algorithm by name.
+    /// The name of an algorithm.
     pub algorithm: Option<String>,
-    /// Which elements may not be in its buffers, beside those that may not be in any call's.
+    /// The elements to reject in the call's buffers, in addition to those that the debug settings
+    /// reject in every call.
     pub nan_check: NanCheck,
-    /// Where its buffers lie.
+    /// The location of the buffers.
     pub location: BufferLocation,
-    /// The stream that it is put into, for buffers on a device.
+    /// The stream of the operation, for buffers in device memory.
     pub stream: Option<usize>,
-    /// The label of the call, which all ranks give alike.
+    /// The label of the call, which must be equal on all ranks.
     pub label: Label,
-    /// A send is done only once a receive has matched its message.
+    /// If set, a send completes only once a receive has matched its message.
     pub synchronous: bool,
 }
 
 impl CallOptions {
-    /// Those of a call that chooses nothing.
+    /// The default options.
     pub const DEFAULT: Self = Self {
         timeout_ms: 0,
         premul_scale: 0.0,
@@ -52,7 +53,7 @@ impl CallOptions {
         synchronous: false,
     };
 
-    /// Whether it has anything to do with a device.
+    /// Returns whether an option names a device or a stream.
     pub(super) fn is_for_device(&self) -> bool {
         self.stream.is_some() || matches!(self.location, BufferLocation::Device(_))
     }

@@ -1,6 +1,6 @@
-//! Whether a group's back end does a kind of call, asked before one is made.
+//! Queries whether a group's back end supports a kind of call, before a call is made.
 //!
-//! Must not know: which back ends there are.
+//! This module does not depend on concrete back ends.
 
 use super::group::Group;
 use crate::backend::SupportQuery;
@@ -9,20 +9,20 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
-/// The number of a message to another rank; collectives have those of [`OpKind`].
+/// The number of a send. Collectives have the numbers of [`OpKind`].
 pub const SEND_KIND: i32 = 64;
-/// The number of a message from another rank.
+/// The number of a receive.
 pub const RECV_KIND: i32 = 65;
-/// Host memory, where the number of a GPU may stand.
+/// The device index that means host memory.
 pub const HOST_DEVICE: i32 = -1;
 
 impl Group {
-    /// Whether calls of a kind work with this type and operator, which count only where such calls
-    /// have them, on buffers in the memory of `device`; all by their C numbers.
+    /// Checks that calls of a kind support this type and operator on buffers in the memory of
+    /// `device`. All arguments are C numbers. Type and operator are ignored for kinds that have
+    /// none.
     ///
     /// # Errors
-    /// `Unsupported`, naming the call and the back end; `InvalidArgument` for a number that names
-    /// nothing.
+    /// `Unsupported`, naming the call and the back end; `InvalidArgument` for an invalid number.
     pub fn supports(&self, kind: i32, dtype: i32, op: i32, device: i32) -> Result<()> {
         let (kind, name) = match kind {
             SEND_KIND => (None, "send"),
@@ -47,11 +47,11 @@ impl Group {
         self.backend.supports(&SupportQuery { name, kind, dtype, op, gpu })
     }
 
-    /// Whether a reduction of this C number works with callers' operators, on buffers in the memory
-    /// of `device`.
+    /// Checks that the reduction with this C number supports callers' operators on buffers in the
+    /// memory of `device`.
     ///
     /// # Errors
-    /// `Unsupported`; `InvalidArgument` for a number that names no collective.
+    /// `Unsupported`; `InvalidArgument` if the number is not a collective's.
     pub fn supports_operator(&self, kind: i32, device: i32) -> Result<()> {
         let kind = collective_kind(kind)?;
         if device == HOST_DEVICE {
@@ -65,7 +65,7 @@ impl Group {
     }
 }
 
-/// Whether a number names a reduction.
+/// Returns whether a number is that of a reduction.
 pub fn is_reduction(number: i32) -> bool {
     collective_kind(number).is_ok_and(OpKind::is_reduction)
 }

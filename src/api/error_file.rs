@@ -1,20 +1,26 @@
-//! The error file: what a launcher reads when this process has failed, so that its summary has our
-//! words.
+//! The error file, from which a launcher reads why this process has failed. The launcher then shows
+//! the library's error text in its summary.
 //!
-//! torchrun and distrun name it in the environment. Its form is torchrun's: `descriptor.descriptor`
-//! is the text (and once more as `descriptor.extraInfo.py_callstack`, which is what torchrun
-//! shows), `descriptor.extraInfo.timestamp` the time in whole seconds, as text. Beside it stand
-//! `timestamp_us` and, where another rank is to blame, `culprit`, which distrun reads.
+//! torchrun and distrun name the file in the environment. It has torchrun's JSON format:
 //!
-//! The library cannot know how its process will end. So the first fatal error, which is the failure
-//! of a group or of `dist_init`, is written when it is handed to the caller, and once; a launcher
-//! reads it only where the process then fails. A `dist_init` that succeeds takes it back: the
-//! process goes on. What the program has written there itself stays, and it may replace what is
-//! written here. Nothing fails because the file cannot be written.
+//! | key | value |
+//! |---|---|
+//! | `message.message` | the text |
+//! | `message.extraInfo.py_callstack` | the text again, which torchrun shows |
+//! | `message.extraInfo.timestamp` | the time in whole seconds, as text |
+//! | `message.extraInfo.timestamp_us` | the time in microseconds, read by distrun |
+//! | `message.extraInfo.culprit` | the culprit, if it is another rank, read by distrun |
 //!
-//! torchrun takes the failure with the smallest time for the cause of all, and gives a killed rank
-//! the time at which it notices the death, which may be later than what survivors tell. So an error
-//! that blames another rank is dated a second later than it was.
+//! The library cannot know how its process will end. Therefore it writes the first fatal error (the
+//! failure of a group or of `dist_init`) when it returns the error to the caller, and only once. A
+//! launcher reads the file only if the process fails afterwards. A successful `dist_init` removes
+//! the file's content, because the process continues. Content that the program has written stays,
+//! and the program may replace the library's content. If the file cannot be written, no call fails.
+//!
+//! torchrun treats the failure with the smallest time as the cause of all failures. The time of a
+//! killed rank is the time at which torchrun notices the death, which may be later than the errors
+//! of the survivors. Therefore an error with another rank as culprit is dated 1 s later than it
+//! was.
 
 use crate::base::config::{self, ERROR_FILE};
 use crate::base::error::{Error, ErrorKind};
@@ -27,21 +33,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How much later an error is dated that another rank is to blame for.
+/// The time added to an error whose culprit is another rank.
 const CONSEQUENCE_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest text that is kept of an error.
+/// The maximum length of the error text.
 const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// True once there is nothing more to write, so that later errors cost nothing. Whoever sets it
-/// writes.
+/// True once an error was written, so that later errors cost only a load. The thread that sets it
+/// writes the file.
 static HAS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// What was written, and where.
+/// The path and the content of the written file.
 static WRITTEN_FILE: Mutex<Option<(PathBuf, Vec<u8>)>> = Mutex::new(None);
 
-/// Notes a fatal error that a caller is about to be given. `culprit` is the rank of the job to
-/// blame, if it is another than this one.
+/// Writes a fatal error before it is returned to a caller. `culprit` is the culprit's rank in the
+/// job, if it is not this rank.
 pub(super) fn write_first_fatal_error(error: &Error, culprit: Option<Rank>) {
     if HAS_WRITTEN.load(Ordering::Relaxed)
         || !is_fatal(error.kind())
@@ -59,7 +65,7 @@ pub(super) fn write_first_fatal_error(error: &Error, culprit: Option<Rank>) {
     }
 }
 
-/// The process goes on after what was noted: takes it back, and the next fatal error is the first
+/// Removes the written file, because the process continues. The next fatal error is the first one
 /// again.
 pub(super) fn retract() {
     let written = lock_written_file().take();
@@ -70,8 +76,8 @@ pub(super) fn retract() {
     }
 }
 
-/// Whether a process is likely to end with such an error of a group. What is the caller's mistake
-/// changes nothing.
+/// Returns whether a process is likely to end after an error of this kind. A caller's mistake has
+/// no lasting effect and is not fatal.
 fn is_fatal(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::InvalidArgument

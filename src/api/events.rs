@@ -1,17 +1,17 @@
-//! Completion events of a group: the works that are done and that the caller has not taken, and a
+//! Completion events of a group: the completed works that the caller has not taken, and a
 //! descriptor that is readable while there are any.
 //!
-//! Only works with a handle are listed, under their order of completion. The list is bounded by the
-//! number of live handles: releasing a handle removes its work.
+//! Only works with a handle are listed, in the order of their completion. The list is bounded by
+//! the number of live handles: the release of a handle removes its work.
 //!
 //! # No lost event
-//! A work that ends stores its outcome, passes the fence of its queue's ring, and then looks
+//! A work that ends stores its outcome, passes the fence of its queue's doorbell, and then checks
 //! whether the group has a list. The first call for the descriptor publishes the list, passes a
-//! fence, and then looks at all works with handles. So at least one of the two sees the other, and
-//! [`CompletionEvents::insert`] adds a work once.
+//! fence, and then checks all works with handles. Therefore at least one of the two sees the other,
+//! and [`CompletionEvents::add`] adds a work only once.
 //!
 //! # No released work
-//! Releasing a handle clears the work's token before it locks the list, and `insert` reads the
+//! The release of a handle clears the work's token before it locks the list, and `add` reads the
 //! token under the lock.
 //!
 //! This module does not depend on how a work ends, or on handles.
@@ -24,7 +24,7 @@ use crate::wait::pollable_flag::PollableFlag;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The works of one group that are done and not taken.
+/// The completed works of one group that the caller has not taken.
 #[derive(Debug)]
 pub(super) struct CompletionEvents {
     done_works: Mutex<DoneWorks>,
@@ -34,9 +34,9 @@ pub(super) struct CompletionEvents {
 struct DoneWorks {
     /// Raised while there are works; `None` once the group has been released.
     signal: Option<PollableFlag>,
-    /// Their handles, by their order of completion.
+    /// The handles of the works, in the order of completion.
     works: BTreeMap<u64, usize>,
-    /// The key of the next one.
+    /// The key of the next work.
     next_key: u64,
 }
 
@@ -47,7 +47,7 @@ impl CompletionEvents {
         Ok(Self { done_works: Mutex::new(list) })
     }
 
-    /// Lists a work that is done, unless it has been listed before or has no handle.
+    /// Adds a completed work, unless it was listed before or has no handle.
     pub(super) fn add(&self, work: &Work) {
         let mut list = self.lock();
         let (handle, event_key) = (work.handle(), work.event_key());
@@ -109,11 +109,11 @@ impl DoneWorks {
 }
 
 impl Group {
-    /// The descriptor that is readable while works of the group are done and not taken.
-    /// `handled_works` lists the works that have handles; it is called once, with the first call.
+    /// Returns the descriptor that is readable while completed works of the group were not taken.
+    /// `handled_works` returns the works that have handles; the first call calls it once.
     ///
     /// # Errors
-    /// `System` where there can be no further descriptor, `NotInitialized` where the group is being
+    /// `System` if no further descriptor is available, `NotInitialized` if the group is being
     /// released.
     pub fn completion_descriptor(
         &self,
@@ -133,13 +133,13 @@ impl Group {
         })
     }
 
-    /// Takes the handles of up to `max_works` works that are done, in the order of their
-    /// completion; none where the group has no descriptor.
+    /// Takes the handles of up to `max_works` completed works, in the order of their completion.
+    /// Returns none if the group has no descriptor.
     pub fn take_done(&self, max_works: usize) -> Vec<usize> {
         self.queue.events().map_or_else(Vec::new, |events| events.take_oldest(max_works))
     }
 
-    /// Closes the descriptor. Works that are done from now on are not listed.
+    /// Closes the descriptor. Works that complete from now on are not listed.
     pub fn close_events(&self) {
         self.queue.events().into_iter().for_each(|events| events.close());
     }

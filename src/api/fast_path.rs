@@ -1,6 +1,9 @@
-//! The short way of a small blocking call whose like has been there before, and which has its turn
-//! at once: most are over before anything is needed that a call needs which waits. What is left
-//! where that is not so goes the long way, as if it had come there at first.
+//! The fast path of small blocking calls. A call takes it if its key is cached and if it has its
+//! turn immediately.
+//!
+//! The first call with a key takes the full path and prepares the fast path for its key. Later
+//! calls with this key skip the checks and the operation setup, and most of them complete in the
+//! fast path. If a call must wait, it continues on the full path as if it had started there.
 
 use super::call::{BufferLocation, Call, CallOptions};
 use super::call_observer::{CallObserver, CallRecord};
@@ -15,14 +18,14 @@ use crate::base::progress_observer::ProgressObserver as _;
 use crate::base::sync::fence_after_any_rmw;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls that have passed all checks but those of their buffers, by their keys, and whether the
-/// back end knows a short way for them. A call that comes is compared with one place, and taken for
-/// new where another has that now.
+/// The keys of calls that passed all checks except those of their buffers, with a flag whether the
+/// back end has a fast path for them. Each key has one slot. If another key has replaced it there,
+/// a call counts as new.
 #[derive(Debug, Default)]
 pub(super) struct FastPathCache([AtomicU64; FastCallKey::SLOTS]);
 
 impl FastPathCache {
-    /// Beside a key, for which there is no short way; a key itself has this bit not set.
+    /// A flag in the slot: the back end has no fast path for the key. This bit is 0 in every key.
     const NO_FAST_PATH: u64 = 2;
 
     #[inline]
@@ -41,8 +44,7 @@ impl FastPathCache {
 }
 
 impl CallOptions {
-    /// Whether nothing is said of a call but its arguments, its label, and for how long it may
-    /// take.
+    /// Returns whether the options have defaults except for label and timeout.
     #[inline]
     fn has_only_defaults(&self) -> bool {
         let Self {
@@ -63,12 +65,12 @@ impl CallOptions {
     }
 }
 
-/// A call that is nothing but its arguments.
+/// The arguments of a call that is eligible for the fast path, with its key.
 pub(super) type FastCall<'a> = (CallArguments<'a>, FastCallKey);
 
 impl Group {
-    /// The call, if nothing is said of it and nothing is looked at beside its arguments, and they
-    /// are few.
+    /// Returns the arguments and the key of a call if it has at most `PROMPT_BYTES` bytes, has
+    /// default options, and no expensive debug check or trace is on.
     #[inline]
     pub(super) fn fast_call<'a>(
         &self,
@@ -85,18 +87,18 @@ impl Group {
         Some((plain, plain.key()?))
     }
 
-    /// Such a call has passed all checks, and has run; its turn has not ended. The next one like it
-    /// may take the short way.
+    /// Prepares the fast path for the next call with this key. This call has passed all checks and
+    /// has run, and its turn has not ended.
     pub(super) fn prepare_fast_path(&self, (plain, key): &FastCall<'_>) {
         if self.fast_path_cache.is_new(*key) {
             self.fast_path_cache.insert(*key, self.backend.prepare_fast_path(plain, *key));
         }
     }
 
-    /// Runs a call whose like has been there before, if its turn comes at once.
+    /// Runs a call whose key is cached, if it has its turn immediately.
     ///
     /// # Errors
-    /// As [`Group::run_callback_thread`].
+    /// The errors of [`Group::run`].
     #[inline]
     pub(super) fn run_fast_path(
         &self,
@@ -150,7 +152,7 @@ impl Group {
         }
     }
 
-    /// Goes on the long way.
+    /// Continues a call on the full path.
     #[cold]
     fn finish_on_full_path(
         &self,
@@ -186,13 +188,13 @@ impl Group {
     }
 }
 
-/// What is left of a call that was not over at once.
+/// The state of a call that did not complete in the fast path.
 struct UnfinishedFastCall<'a> {
     ticket: Ticket,
     turn: Turn<'a>,
     deadline: LazyDeadline,
     slot: RecorderSlot,
     outcome: Result<FastPathOutcome>,
-    /// Its entry in the recorder, if it has begun.
+    /// The entry in the recorder, if the call has started.
     record: Option<OperationRecord>,
 }

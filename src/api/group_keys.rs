@@ -1,7 +1,7 @@
-//! What the ranks of a group may keep in the store that they have met in: each group has a part of
-//! it for itself, under the id that no other group ever had.
+//! The part of the rendezvous store that belongs to a group, for data of its back end. The keys
+//! have the group's unique id as a prefix.
 //!
-//! Must not know: what is kept there.
+//! This module does not depend on the stored data.
 
 use crate::backend::GroupKeyStore;
 use crate::base::deadline::Deadline;
@@ -17,8 +17,9 @@ struct GroupKeySpace {
     prefix: String,
 }
 
-/// The part of a group; `None` where nobody has the store any more. Only what is returned keeps it:
-/// a group by itself does not, since few need it once their ranks have met.
+/// Opens a group's part of the store; `None` if the store was dropped. Only the returned object
+/// holds a reference to the store. A group itself holds none, because few groups use the store
+/// after the rendezvous.
 pub(super) fn open_group_keys(
     store: &Weak<dyn Store>,
     id: GroupId,

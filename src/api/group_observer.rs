@@ -1,5 +1,5 @@
-//! What a group hears of its own operations, and who is told: the trace, where one is written, and
-//! the report on stragglers, always.
+//! The progress observer of a group. It forwards events of the group's operations to the trace, if
+//! one is running, and to the straggler detector, always.
 
 use super::group::Group;
 use super::point_to_point::MessageDescriptor;
@@ -17,27 +17,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The bits of a rank beside a time.
+/// The number of low bits that hold the rank in `latest_arrival`.
 const RANK_BITS: u32 = 16;
 const MAX_SKEW_US: u64 = u64::MAX >> RANK_BITS;
 
-/// The ear of one group.
+/// The observer of one group.
 #[derive(Debug)]
 pub(super) struct GroupObserver {
     group_name: String,
-    /// Knows who the ranks are, for messages.
+    /// Used to look up the names of ranks for messages.
     backend: Weak<dyn Backend>,
     rank: Rank,
     size: WorldSize,
     straggler_detector: StragglerDetector,
-    /// Of the operation that runs: microseconds, and below them the rank; 0 where nobody was late.
+    /// The latest arrival in the running operation: the skew in microseconds, and the rank in the
+    /// low bits. 0 if no rank was late.
     latest_arrival: AtomicU64,
     track: Arc<GroupTrack>,
 }
 
 impl GroupObserver {
-    /// Of a group whose ranks are these of the outermost one, in which this process has rank
-    /// `rank`.
+    /// Creates the observer of a group. `ranks` are the members' ranks in the outermost group, and
+    /// `rank` is this process's rank.
     pub(super) fn new(
         id: GroupId,
         name: &str,
@@ -56,12 +57,12 @@ impl GroupObserver {
         }
     }
 
-    /// The arrival skew of ranks, and the last warning.
+    /// Describes the arrival skew of ranks and the last straggler report.
     pub(super) fn describe(&self) -> (Value, Value) {
         self.straggler_detector.describe()
     }
 
-    /// An operation begins.
+    /// Resets the latest arrival when an operation starts.
     #[inline]
     pub(super) fn reset_latest_arrival(&self) {
         self.latest_arrival.store(0, Ordering::Relaxed);
@@ -92,7 +93,7 @@ impl ProgressObserver for GroupObserver {
 
     fn record_late_rank(&self, operation: LabelledName, rank: Rank, by: Duration, alone: Duration) {
         if rank == self.rank || rank >= self.size {
-            // By the excuse of another, which may be this rank, and which nobody has checked.
+            // The rank comes from another rank's unchecked report and may be this rank.
             return;
         }
         let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX).min(MAX_SKEW_US);
@@ -127,7 +128,7 @@ impl ProgressObserver for GroupObserver {
 
 impl Drop for GroupObserver {
     fn drop(&mut self) {
-        // A program may end without another call; what it has done should be in the file.
+        // The program may end without another call, so its operations are written to the file now.
         if trace::is_on() {
             trace::flush();
         }
@@ -139,8 +140,8 @@ impl Group {
         OperationOrigin { group: self.id(), rank: self.rank(), issued_ns }
     }
 
-    /// Notes that a collective is issued, for the flight recorder and the trace. It runs from now
-    /// on, or it waits for its turn.
+    /// Records the issue of a collective in the flight recorder and the trace. The collective runs
+    /// from now on, or it waits for its turn.
     pub(super) fn record_collective(
         &self,
         descriptor: &Descriptor,
@@ -150,8 +151,7 @@ impl Group {
         self.record_in_slot(recorder::RecorderSlot::reserve(), descriptor, issued, runs)
     }
 
-    /// Notes at a place that was taken before that an operation of which only this is known begins,
-    /// now.
+    /// Records in a reserved slot that an operation with these encoded words starts now.
     #[inline]
     pub(super) fn record_encoded(
         &self,
@@ -166,7 +166,7 @@ impl Group {
         )
     }
 
-    /// The same at a place that was taken before.
+    /// Records the issue of a collective in a reserved slot.
     pub(super) fn record_in_slot(
         &self,
         slot: recorder::RecorderSlot,
@@ -187,7 +187,7 @@ impl Group {
         }
     }
 
-    /// Notes that a message is posted.
+    /// Records that a message is posted.
     pub(super) fn record_message(
         &self,
         message: &MessageDescriptor,

@@ -1,14 +1,13 @@
-//! What a rank says to others in messages of the library's own, of which only the newest counts:
-//! one at a time is on its way to each rank, and the newest waits behind it.
+//! Sends messages of the library of which only the newest counts. Per destination, one message is
+//! in flight and at most one more waits: the newest.
 //!
-//! A rank that hangs takes over nothing, for as long as it hangs, while others may have something
-//! to say to it again and again. What is kept for it is two messages, however often that is: one
-//! with the engine, and the newest, which takes the place of any other that has not gone, and
-//! follows as soon as the first one has.
+//! A rank that hangs receives nothing, while other ranks may send to it again and again. This
+//! sender keeps at most two messages for it: one in the engine, and the newest one. A newer message
+//! replaces the waiting one. The waiting message is sent when the first has completed.
 //!
-//! It does not keep its group. Completions come on any thread, also within a send.
+//! The sender holds no reference to its group. Completions come on any thread, also within a send.
 //!
-//! Must not know: what is said.
+//! This module does not depend on the content of the messages.
 
 use super::callbacks;
 use super::group::Group;
@@ -21,15 +20,15 @@ use crate::transport::{Completion, Delivery, SendRequest};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Messages of one tag to the ranks of a group.
+/// The messages of one tag to the ranks of a group.
 #[derive(Debug)]
 pub(super) struct LatestOnlySender {
     tag: u32,
-    /// The ranks that something is on its way to, and what waits behind it.
+    /// The ranks with a message in flight, and the message that waits behind it.
     in_flight: Mutex<HashMap<Rank, Option<Vec<u8>>>>,
 }
 
-/// A message on its way, which keeps its memory.
+/// A message in flight, which owns its buffer.
 #[derive(Debug)]
 struct InFlightSend {
     _memory: PooledBuffer,
@@ -47,10 +46,10 @@ impl LatestOnlySender {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says something to a rank, instead of whatever has not gone to it yet.
+    /// Sends a message to a rank. It replaces a message to this rank that was not sent yet.
     ///
     /// # Errors
-    /// Those of the engine's send.
+    /// The errors of the engine's send.
     pub(super) fn send_latest(
         self: &Arc<Self>,
         group: &Arc<Group>,
@@ -68,14 +67,14 @@ impl LatestOnlySender {
         self.post_send(group, to, bytes)
     }
 
-    /// Whether everything that was said to some ranks, and still counts, has gone.
+    /// Returns whether all messages to these ranks have been sent or replaced.
     pub(super) fn is_flushed(&self, to: &[Rank]) -> bool {
         let in_flight = self.lock_in_flight();
         in_flight.is_empty() || !to.iter().any(|to| in_flight.contains_key(to))
     }
 
-    /// Gives the engine a message to a rank that counts as busy. Without a deadline: one that
-    /// passed in the middle would fail the group.
+    /// Posts a message to a rank that is marked as in flight. The message has no deadline: a
+    /// deadline that passes during the transfer would fail the group.
     fn post_send(self: &Arc<Self>, group: &Arc<Group>, to: Rank, bytes: &[u8]) -> Result<()> {
         let memory = PooledBuffer::copy_of(bytes);
         let (tag, dtype, deadline) = (self.tag, DataType::U8, Deadline::never());
@@ -83,13 +82,13 @@ impl LatestOnlySender {
             SendRequest { to, tag, dtype, bytes: memory.as_src(), deadline, is_synchronous: false };
         let (sender, weak_group) = (Arc::clone(self), Arc::downgrade(group));
         let in_flight = Arc::new(InFlightSend { _memory: memory, to, sender, group: weak_group });
-        // No lock is held: it may be told within the call.
+        // No lock is held here: the engine may complete the send within the call.
         let posted = group.messaging_engine().and_then(|engine| engine.send(message, in_flight));
         posted.inspect_err(|_| drop(self.lock_in_flight().remove(&to)))
     }
 
-    /// What follows a message that has ended; nothing where none waits, or nothing reaches the rank
-    /// any more.
+    /// Returns the waiting message after a send has completed. Returns nothing if no message waits
+    /// or the rank is unreachable.
     fn take_next(&self, to: Rank, outcome: &Result<Delivery>) -> Option<Vec<u8>> {
         let mut in_flight = self.lock_in_flight();
         let newest = in_flight.get_mut(&to).and_then(Option::take).filter(|_| outcome.is_ok());
@@ -105,9 +104,9 @@ impl Completion for InFlightSend {
         let Self { to, sender, group, .. } = self;
         let Some(newest) = sender.take_next(*to, &outcome) else { return };
         let Some(group) = group.upgrade() else { return };
-        // Whom nothing reaches any more will not miss it.
+        // An error means that the rank is unreachable. Such a rank does not need the message.
         drop(sender.post_send(&group, *to, &newest));
-        // This may be a thread that must not be the one to end a group.
+        // This thread may be one that must not drop the group.
         callbacks::release_group(group);
     }
 }

@@ -1,7 +1,8 @@
-//! Memory for buffers: what the back end allocates for the caller, and what the caller makes known.
+//! Memory for buffers: memory that the back end allocates for the caller, and memory that the
+//! caller registers.
 //!
-//! One table for the process, since memory is freed by its address alone and may outlive the group
-//! that it was made for.
+//! The process has one table, because memory is freed by its address alone and may outlive the
+//! group for which it was allocated.
 
 use super::group::Group;
 use crate::backend::BackendMemory;
@@ -9,17 +10,17 @@ use crate::base::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Host memory, in place of the index of a device.
+/// The device index that means host memory.
 pub const HOST_DEVICE: i32 = -1;
 
 #[derive(Debug)]
 struct MemoryTable {
-    /// By address.
+    /// The allocations by address.
     allocated: BTreeMap<usize, Box<dyn BackendMemory>>,
     registered: Vec<MemoryRegistration>,
 }
 
-/// Memory that one group knows of, while it is there.
+/// A memory range registered with one group, while the group exists.
 #[derive(Debug)]
 struct MemoryRegistration {
     group: Weak<Group>,
@@ -30,7 +31,7 @@ struct MemoryRegistration {
 static TABLE: Mutex<MemoryTable> =
     Mutex::new(MemoryTable { allocated: BTreeMap::new(), registered: Vec::new() });
 
-/// Allocates memory of the kind that a group's back end likes best; none for no bytes.
+/// Allocates memory of the kind that the group's back end prefers. Returns none for 0 bytes.
 ///
 /// # Errors
 /// `Unsupported` for a device that the back end does not serve; `OutOfMemory`, `System`.
@@ -41,7 +42,7 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
         )));
     }
     let memory = match usize::try_from(device) {
-        // Refused also for no bytes.
+        // An unsupported device is refused for 0 bytes, too.
         Ok(device) if bytes == 0 => {
             group.backend.allocate_on(device, 1).map(drop).map(|()| None)?
         }
@@ -55,10 +56,10 @@ pub fn allocate(group: &Group, bytes: usize, device: i32) -> Result<Option<usize
     Ok(Some(address))
 }
 
-/// Frees what [`allocate`] has returned.
+/// Frees memory that [`allocate`] has returned.
 ///
 /// # Errors
-/// `InvalidArgument` for any other address, that of memory freed before included.
+/// `InvalidArgument` for any other address, including the address of freed memory.
 pub fn free(address: usize) -> Result<()> {
     let mut table = lock_table();
     let Some(memory) = table.allocated.remove(&address) else {
@@ -76,11 +77,11 @@ pub fn free(address: usize) -> Result<()> {
     Ok(())
 }
 
-/// Notes that a group will use memory of the caller's.
+/// Registers memory of the caller with a group.
 ///
 /// # Errors
-/// `InvalidArgument` where there is none, it exceeds the address space, or it overlaps with what is
-/// noted for the group.
+/// `InvalidArgument` if the range is empty, exceeds the address space, or overlaps another range
+/// registered with the group.
 pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
     if len == 0 {
         return Err(Error::invalid("bytes is 0: there is nothing to register"));
@@ -108,10 +109,10 @@ pub fn register(group: &Arc<Group>, start: usize, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Forgets what [`register`] has noted.
+/// Removes a registration of [`register`].
 ///
 /// # Errors
-/// `InvalidArgument` where nothing that begins there is registered with the group.
+/// `InvalidArgument` if no range that begins at `start` is registered with the group.
 pub fn deregister(group: &Arc<Group>, start: usize) -> Result<()> {
     let mut table = lock_table();
     let found =

@@ -1,9 +1,9 @@
-//! Probes: finding a message before its receive is posted, and receiving exactly that message
-//! (`dist_probe`, `dist_recv_message`).
+//! Probes: they find a message before its receive is posted, and allow a receive of exactly that
+//! message (`dist_probe`, `dist_recv_message`).
 //!
-//! A probe goes to the engine on the thread of its caller. It is no operation with a work, and the
-//! recorder does not keep it. A [`MatchedMessage`] does not keep its group: if the group ends
-//! first, its engine ends the message as every message that was not received.
+//! A probe goes to the engine on the caller's thread. It has no work and no entry in the recorder.
+//! A [`MatchedMessage`] holds no reference to its group. If the group ends first, its engine
+//! discards the message like any message that was not received.
 
 use super::call::CallOptions;
 use super::callbacks;
@@ -27,13 +27,13 @@ pub use crate::transport::{Delivery, MessageEnvelope, ProbeRequest};
 
 /// No call receives the message yet.
 const UNCLAIMED: u8 = 0;
-/// A call is about to receive it.
+/// A call is about to receive the message.
 const CLAIMED: u8 = 1;
-/// The engine has it no more under its number.
+/// The engine no longer has the message under its number.
 const TAKEN: u8 = 2;
 
-/// A message that a probe took out of matching. Dropping it returns the message to matching, unless
-/// a receive has it.
+/// A message that a probe has matched (as MPI's `Mprobe`). If it is dropped, the message returns to
+/// matching, unless a receive has it.
 #[derive(Debug)]
 pub struct MatchedMessage {
     group: Weak<Group>,
@@ -48,11 +48,11 @@ pub struct MatchedMessage {
 pub struct FoundMessage {
     /// Sender, tag, type and length.
     pub envelope: MessageEnvelope,
-    /// The message, if the probe took it out of matching.
+    /// The message, if the probe has matched it.
     pub message: Option<Arc<MatchedMessage>>,
 }
 
-/// What a probe looks for, in messages: `probe for a descriptor of rank 3, tag 7`.
+/// The name of a probe in messages: `probe for a message of rank 3, tag 7`.
 struct ProbeTitle<'a>(&'a ProbeRequest);
 
 impl fmt::Display for ProbeTitle<'_> {
@@ -69,12 +69,12 @@ impl fmt::Display for ProbeTitle<'_> {
 }
 
 impl Group {
-    /// Looks for a message that a receive with these arguments would take. If `is_blocking`, it
-    /// waits for one until the deadline; else `None` means that there is none.
+    /// Finds a message that a receive with these arguments would match. If `is_blocking`, waits for
+    /// one until the deadline. Otherwise `None` means that there is none.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has left and sent
-    /// nothing more, the group's failure.
+    /// `InvalidArgument`, `Unsupported`, `Timeout`, `PeerFailed` if the sender has departed and its
+    /// messages were received, the group's failure.
     pub fn probe(
         self: &Arc<Self>,
         request: &ProbeRequest,
@@ -139,12 +139,11 @@ fn probe_timeout_error(from: Option<Rank>, deadline: &Deadline) -> Error {
 }
 
 impl MatchedMessage {
-    /// Checks the receive of this message, and claims the message for it. An error changes nothing.
+    /// Checks a receive of this message and claims the message for it. On error nothing changes.
     ///
     /// # Errors
-    /// `Mismatch` if the message is of another type or longer than there is room for,
-    /// `InvalidHandle` if the group has ended or another call receives the message,
-    /// `InvalidArgument`, `Unsupported`.
+    /// `Mismatch` if the message has another type or exceeds the buffer, `InvalidHandle` if the
+    /// group has ended or another call receives the message, `InvalidArgument`, `Unsupported`.
     pub fn receive(
         self: &Arc<Self>,
         into: Dst<'static>,
@@ -188,13 +187,13 @@ impl MatchedMessage {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(from))
     }
 
-    /// Whether the message is still to be received, after a receive that failed: then its claim is
-    /// given up.
+    /// Releases the claim after a failed receive. Returns whether the message can still be
+    /// received.
     pub fn release_claim(&self) -> bool {
         self.claim.compare_exchange(CLAIMED, UNCLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether the group is still there.
+    /// Returns whether the group still exists.
     pub fn has_group(&self) -> bool {
         self.group.strong_count() > 0
     }
@@ -214,8 +213,7 @@ impl MatchedMessage {
         callbacks::release_group(group);
     }
 
-    /// Hands the receive to the engine. If the engine has no room for it, the message stays
-    /// claimed.
+    /// Posts the receive to the engine. If the engine is out of memory, the message stays claimed.
     pub(super) fn post_receive(
         &self,
         engine: &dyn PointToPoint,

@@ -1,10 +1,11 @@
 //! A send and a receive at the same time, with one work (`dist_sendrecv`).
 //!
-//! The receive is posted before the send, so that no cycle of ranks waits. The work is that of the
-//! receive. It ends when both have ended, with the error of the receive, else that of the send.
+//! The receive is posted before the send, so a cycle of ranks cannot deadlock. The work is that of
+//! the receive. It ends when both messages have ended, with the error of the receive, or else that
+//! of the send.
 //!
-//! If the message that arrives goes to memory of the message that is sent, the engine makes memory
-//! for the former. Its bytes are moved to the caller's buffer once the send has ended.
+//! If the two buffers overlap, the engine allocates memory for the incoming message. The bytes are
+//! copied to the caller's buffer once the send has ended.
 
 use super::call::CallOptions;
 use super::group::Group;
@@ -24,7 +25,7 @@ use crate::transport::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The memory of both messages, and where the outgoing one goes.
+/// The buffers of both messages, and the destination of the outgoing one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendRecv {
     pub(super) send_bytes: Src<'static>,
@@ -34,14 +35,14 @@ pub(super) struct SendRecv {
 }
 
 impl SendRecv {
-    /// Whether the incoming message would overwrite the outgoing one.
+    /// Returns whether the incoming message would overwrite the outgoing one.
     pub(super) fn overlaps(&self) -> bool {
         let (send, recv) =
             (self.send_bytes.as_ptr().addr(), self.recv_buffer.as_src().as_ptr().addr());
         send < recv + self.recv_buffer.len() && recv < send + self.send_bytes.len()
     }
 
-    /// The outgoing message, as the recorder knows it.
+    /// Returns the outgoing message's description for the recorder.
     pub(super) fn outgoing(&self, dtype: DataType, label: Label) -> MessageDescriptor {
         let count = dtype.elements_in(self.send_bytes.len());
         MessageDescriptor {
@@ -54,7 +55,7 @@ impl SendRecv {
         }
     }
 
-    /// Hands both messages to the engine. `incoming` is what the work is about.
+    /// Posts both messages to the engine. `incoming` is the message of the work.
     pub(super) fn post(
         &self,
         engine: &dyn PointToPoint,
@@ -91,7 +92,7 @@ impl SendRecv {
     }
 }
 
-/// What both ends share.
+/// The state shared by both completions.
 #[derive(Debug)]
 struct SendRecvState {
     work: Arc<Work>,
@@ -99,7 +100,7 @@ struct SendRecvState {
     outcomes: Mutex<SendRecvOutcomes>,
 }
 
-/// How the two messages have ended.
+/// The outcomes of the two messages.
 #[derive(Debug)]
 struct SendRecvOutcomes {
     received: Option<(Result<Delivery>, Option<Vec<u8>>)>,
@@ -115,7 +116,7 @@ struct SendRecvReceiveCompletion(Arc<SendRecvState>);
 struct SendRecvSendCompletion(Arc<SendRecvState>);
 
 impl SendRecvState {
-    /// Notes the end of a message; ends the work if the other one has ended too.
+    /// Records the end of a message, and ends the work if the other message has ended too.
     fn record_message_end(&self, update: impl FnOnce(&mut SendRecvOutcomes)) {
         let both_outcomes = {
             let mut ends = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,10 +168,10 @@ impl Completion for SendRecvSendCompletion {
     }
 }
 
-/// One side of an exchange.
+/// The send side or the receive side of a sendrecv.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRecvSide<Bytes, Peer, Tag> {
-    /// The memory of the message.
+    /// The buffer of the message.
     pub bytes: Bytes,
     /// The other rank.
     pub peer: Peer,
@@ -179,10 +180,10 @@ pub struct SendRecvSide<Bytes, Peer, Tag> {
 }
 
 impl Group {
-    /// Checks the sending of one message and the receiving of another at the same time.
+    /// Checks a send and a receive that run at the same time.
     ///
     /// # Errors
-    /// As [`Group::send`]; `Unsupported` for buffers in a device's memory.
+    /// The errors of [`Group::send`]; `Unsupported` for buffers in device memory.
     pub fn sendrecv(
         self: &Arc<Self>,
         send: SendRecvSide<Src<'static>, Rank, u32>,
@@ -211,7 +212,7 @@ impl Group {
         Ok(PreparedCall::message(Arc::clone(self), (memory, None), options, work))
     }
 
-    /// Refuses a buffer in a device's memory.
+    /// Refuses a buffer in device memory.
     pub(super) fn reject_device_buffer(
         &self,
         message: &MessageDescriptor,

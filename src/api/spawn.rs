@@ -1,9 +1,8 @@
-//! Ranks that are forks of this process: what they are told, the store that they meet in, and what
-//! is said of their end.
+//! Forks this process into the ranks of a world, hosts their store, and reports how they end.
 //!
-//! The store listens before the first fork, so that its port is known and nobody comes too early,
-//! and is served from after the last one, so that every fork is one of a process with a single
-//! thread. It outlives them all: no rank hosts it.
+//! The store listens before the first fork, so that its port is known and no rank connects too
+//! early. The store's server starts after the last fork, so that every fork copies a process with a
+//! single thread. The server outlives all ranks; no rank hosts the store.
 
 use super::callbacks;
 use crate::base::config::{self, EnvVariable};
@@ -17,43 +16,44 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
-/// From the first failure until the others are told to end.
+/// The time between the first failure and the signal that ends the other ranks.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// How long ranks have to end when they are told to, unless the options say otherwise.
+/// The default time in milliseconds for which ranks may continue after they were told to end.
 const DEFAULT_GRACE_MS: u64 = 2000;
 
-/// How long the kernel may take to end what was killed.
+/// The maximum time that the kernel may take to end a killed process.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The descriptors that the ranks' store needs for each rank: one for its calls, and one where it
+/// The number of descriptors that the store needs for each rank: one for its calls and one for its
 /// waits.
 const DESCRIPTORS_PER_RANK: usize = 2;
 
-/// Those that it needs itself, and some to spare.
+/// The number of descriptors for the store itself, with a reserve.
 const BASE_DESCRIPTORS: usize = 64;
 
-/// A thread that was joined a moment ago may still be counted.
+/// The time to wait for threads that were joined and may still be counted.
 const THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long to wait before counting them again.
+/// The interval at which the threads are counted again.
 const THREAD_RECOUNT_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What `dist_spawn` is told.
+/// The options of `dist_spawn`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpawnOptions {
-    /// How long the ranks may run; 0 for no limit.
+    /// The time limit for the ranks; 0 for no limit.
     pub join_timeout_ms: u64,
-    /// How long they have to end when they are told to.
+    /// The time for which ranks may continue after they were told to end.
     pub grace: Timeout,
 }
 
-/// Runs `body` in `count` forks of this process, the ranks of a world, and waits for them.
+/// Runs `body` in `count` forks of this process, which are the ranks of a world, and waits for
+/// them.
 ///
 /// # Errors
-/// `PeerFailed` for the first rank that failed; `Timeout` naming those that still ran;
-/// `InvalidArgument` where this process cannot be forked; `OutOfMemory` or `System`, also where it
-/// may have too few descriptors.
+/// `PeerFailed` for the first rank that failed; `Timeout` naming the ranks that were still running;
+/// `InvalidArgument` if this process cannot be forked; `OutOfMemory` or `System`, also if the
+/// process has too few descriptors.
 pub fn spawn(
     count: usize,
     options: &SpawnOptions,
@@ -70,7 +70,7 @@ pub fn spawn(
     let fd = secret_fd.as_raw_fd();
     let mut listener = Some(listener);
     let mut run_in_fork = |rank| {
-        // The parent's.
+        // The fork closes the parent's listener.
         listener = None;
         body(rank)
     };
@@ -94,12 +94,12 @@ pub fn spawn(
         grace,
         kill: KILL_TIMEOUT,
     })?;
-    // Only now: ranks may use the store up to their end.
+    // The server ends last, because ranks may use the store until they end.
     drop(server);
     check_exit(&forks, &cause, &started)
 }
 
-/// Whether this process can be forked into ranks.
+/// Checks that this process can be forked into ranks.
 fn check_can_fork(count: usize) -> Result<()> {
     if !(1..=MAX_FORKS).contains(&count) {
         return Err(Error::invalid(format!("nprocs is {count}: 1 to {MAX_FORKS} are possible")));
@@ -126,12 +126,13 @@ fn check_can_fork(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// How many descriptors this process needs for the store of that many ranks.
+/// Returns the number of descriptors that this process needs for the store of `count` ranks.
 fn descriptors_needed(count: usize) -> usize {
     count * DESCRIPTORS_PER_RANK + BASE_DESCRIPTORS
 }
 
-/// What a launcher would say to a rank, and nothing of what one has said to this process.
+/// Returns the environment that a launcher would set for a rank. It removes variables that a
+/// launcher set for this process.
 fn rank_environment(
     rank: usize,
     count: usize,
@@ -155,7 +156,7 @@ fn rank_environment(
     ]
 }
 
-/// What is said of the end of the ranks.
+/// Returns the error for the way in which the ranks ended.
 fn check_exit(forks: &ForkedChildren, cause: &ForkOutcome, started: &Deadline) -> Result<()> {
     let error = match cause {
         ForkOutcome::Success => return Ok(()),
@@ -185,7 +186,7 @@ fn check_exit(forks: &ForkedChildren, cause: &ForkOutcome, started: &Deadline) -
     Err(Error::new(error.kind(), message))
 }
 
-/// `rank 2 of 4 (pid 77) returned 7; its last error in libdist: …`.
+/// Describes the end of a rank: `rank 2 of 4 (pid 77) returned 7; its last error in libdist: …`.
 fn describe_exit(forks: &ForkedChildren, rank: usize) -> String {
     let (members, child_report) = (forks.members(), forks.child_result(rank));
     let member = &members[rank];
@@ -209,10 +210,10 @@ fn describe_exit(forks: &ForkedChildren, rank: usize) -> String {
     message
 }
 
-/// The most ranks that a message names.
+/// The maximum number of ranks in a message.
 const MAX_NAMED_RANKS: usize = 16;
 
-/// `rank 3`, `global_ranks 1, 2`, `global_ranks 0, 1, … and 20 more`.
+/// Formats a list of ranks: `rank 3`, `ranks 1, 2`, `ranks 0, 1, … and 20 more`.
 fn format_ranks(ranks: &[usize]) -> String {
     let named: Vec<String> = ranks.iter().take(MAX_NAMED_RANKS).map(ToString::to_string).collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };

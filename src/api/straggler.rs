@@ -141,7 +141,8 @@ impl StragglerDetector {
         Self { rank, size, state: Mutex::default() }
     }
 
-    /// Records the late arrival of a rank (see [`Probe::late`](crate::base::probe::Probe::late)).
+    /// Records the late arrival of a rank, which a
+    /// [`ProgressObserver`](crate::base::progress_observer::ProgressObserver) has reported.
     /// Returns a report to warn of, at most once in [`OBSERVATION_WINDOW`].
     pub(super) fn record_late_arrival(
         &self,

@@ -165,7 +165,8 @@ impl Work {
         if self.issue_info.get().is_some() {
             self.queue.end_work();
         } else {
-            // Pairs with the fence in the queue's ring of events.
+            // Pairs with the fence in `Group::completion_descriptor`. In the other case the
+            // doorbell in `end_work` has the fence.
             fence(Ordering::SeqCst);
         }
         if let Some(events) = self.event_queue().and_then(|queue| queue.events()) {

@@ -1,5 +1,5 @@
-//! What the buffers of a call must be to each other, which a rank can see alone: as many and as
-//! long as its arguments say, and apart, or in place.
+//! Checks of a call's buffers that a rank can do alone: their number and lengths match the
+//! arguments, and they are disjoint or in place.
 
 use super::Call;
 use crate::base::buffer::{Dst, Src};
@@ -9,7 +9,7 @@ use crate::base::ids::{Rank, WorldSize};
 use crate::transport::OpKind;
 
 impl Call<'_> {
-    /// What is given in blocks, one for each rank.
+    /// Checks calls with one block for each rank.
     pub(super) fn check_blocks(&self, rank: Rank, size: WorldSize) -> Result<()> {
         let lists = [self.sends.as_ref().map(|l| l.len()), self.recvs.as_ref().map(|l| l.len())];
         if let Some(wrong) = lists.into_iter().flatten().find(|&blocks| blocks != size) {
@@ -21,8 +21,8 @@ impl Call<'_> {
         self.check_block_lists(rank)
     }
 
-    /// What a rank has for itself is as long as what it expects of itself. `sends` and `recvs` are
-    /// there only where they count, on the root of rooted forms.
+    /// Checks that the block from this rank to itself has equal send and receive lengths. `sends`
+    /// and `recvs` are set only where they count: on the root of rooted forms.
     fn check_own_block(&self, rank: Rank) -> Result<()> {
         let sent = self.sends.as_ref().map_or(self.send, |blocks| blocks[rank]).len();
         let expected = self.recvs.as_ref().map_or(self.recv, |blocks| blocks[rank]).len();
@@ -41,7 +41,7 @@ impl Call<'_> {
         )))
     }
 
-    /// Input and output are the same place, or have nothing in common.
+    /// Checks that input and output are in place or disjoint.
     #[inline]
     pub(in crate::api) fn check_overlap(&self, rank: Rank) -> Result<()> {
         let Self { kind, send, recv, .. } = self;
@@ -66,7 +66,8 @@ impl Call<'_> {
         Err(overlap_error(rule))
     }
 
-    /// The same for lists of blocks; and no two outputs have anything in common.
+    /// Checks that input and output blocks are in place or disjoint, and that no two output blocks
+    /// overlap.
     fn check_block_lists(&self, rank: Rank) -> Result<()> {
         let mut outputs: Vec<(usize, usize, usize)> = match &self.recvs {
             Some(blocks) => {
@@ -121,10 +122,10 @@ mod tests {
     use crate::api::CallOptions;
     use crate::base::op::ReduceOp;
 
-    /// A piece of memory that nobody touches: only its place is looked at.
+    /// Returns a view whose memory is never accessed; the checks compare only addresses.
     #[allow(unsafe_code, reason = "views that alias, of which only the places count")]
     fn dst(memory: &mut [u8], from: usize, len: usize) -> Dst<'static> {
-        // SAFETY: the view is compared and never used.
+        // SAFETY: the view is compared and never dereferenced.
         unsafe { Dst::new(memory[from..from + len].as_mut_ptr(), len) }
     }
 
@@ -205,7 +206,7 @@ mod tests {
             expected(Call::gather_v(send, Some(recvs), dtype, 1), counts);
             expected(Call::scatter_v(Some(sends.clone()), recv, dtype, 1), counts);
             expected(Call::reduce_scatter_v(sends, recv, dtype, ReduceOp::Sum), counts);
-            // Not the root: the counts of others are theirs to compare.
+            // A rank that is not the root does not compare the counts of other ranks.
             assert_eq!(check(&Call::gather_v(send, None, dtype, 0)), Ok(()));
         }
     }

@@ -1,7 +1,7 @@
-//! A collective call with its arguments, before it has a number: which, with what memory, and what
-//! can be checked without anybody else.
+//! A collective call with its arguments, before it has a sequence number, and the checks that need
+//! no other rank.
 //!
-//! Must not know: groups, the order of calls, back ends.
+//! This module does not depend on groups, on the order of calls, or on back ends.
 
 mod buffer_checks;
 
@@ -19,7 +19,7 @@ use crate::base::op::ReduceOp;
 use crate::base::progress_observer::ProgressObserver;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 
-/// One collective, before it has a sequence number.
+/// A collective before it has a sequence number.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
     kind: OpKind,
@@ -32,16 +32,16 @@ pub struct Call<'a> {
     recv: Dst<'a>,
     sends: Option<Box<[Src<'a>]>>,
     recvs: Option<Box<[Dst<'a>]>>,
-    /// Where its buffers lie, if on a device.
+    /// The GPU and stream of the buffers, if they are in device memory.
     gpu: Option<GpuTarget>,
-    /// It was looked at where they lie, and there is nothing in them.
+    /// True if the buffers were located and all are empty.
     is_empty: bool,
 }
 
-/// The bytes of `blocks` times `count` elements.
+/// Returns the size in bytes of `blocks` times `count` elements.
 ///
 /// # Errors
-/// `InvalidArgument` where no memory could hold them.
+/// `InvalidArgument` if the size exceeds the address space.
 #[inline]
 pub fn buffer_bytes(count: usize, dtype: DataType, blocks: usize) -> Result<usize> {
     let bytes = count.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_mul(blocks));
@@ -70,13 +70,13 @@ impl<'a> Call<'a> {
         Self { op: Some(op), send, recv, ..Self::new(OpKind::AllReduce, Some(dtype), count) }
     }
 
-    /// Reduces `send` of all ranks into `recv` of the root; `recv` is empty elsewhere.
+    /// Reduces `send` of all ranks into `recv` of the root. `recv` is empty on the other ranks.
     pub fn reduce(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp, root: Rank) -> Self {
         let (op, root, count) = (Some(op), Some(root), dtype.elements_in(send.len()));
         Self { op, root, send, recv, ..Self::new(OpKind::Reduce, Some(dtype), count) }
     }
 
-    /// Copies `buf` of the root into `buf` of all ranks; `rank` is the caller's.
+    /// Copies `buf` of the root into `buf` of all ranks. `rank` is the caller's rank.
     pub fn broadcast(buf: Dst<'a>, dtype: DataType, root: Rank, rank: Rank) -> Self {
         let count = dtype.elements_in(buf.len());
         let (send, recv) =
@@ -85,31 +85,33 @@ impl<'a> Call<'a> {
         Self { root, send, recv, ..Self::new(OpKind::Broadcast, Some(dtype), count) }
     }
 
-    /// Puts `send` of every rank into `recv` of all ranks, in rank order.
+    /// Gathers `send` of every rank into `recv` of all ranks, in rank order.
     pub fn all_gather(send: Src<'a>, recv: Dst<'a>, dtype: DataType) -> Self {
         let count = dtype.elements_in(send.len());
         Self { send, recv, ..Self::new(OpKind::AllGather, Some(dtype), count) }
     }
 
-    /// Puts `send` of every rank into `recv` of the root, in rank order; `recv` is empty elsewhere.
+    /// Gathers `send` of every rank into `recv` of the root, in rank order. `recv` is empty on the
+    /// other ranks.
     pub fn gather(send: Src<'a>, recv: Dst<'a>, dtype: DataType, root: Rank) -> Self {
         let (root, count) = (Some(root), dtype.elements_in(send.len()));
         Self { root, send, recv, ..Self::new(OpKind::Gather, Some(dtype), count) }
     }
 
-    /// Gives each rank its block of the root's `send`, which is empty elsewhere.
+    /// Scatters the root's `send`: each rank gets its block. `send` is empty on the other ranks.
     pub fn scatter(send: Src<'a>, recv: Dst<'a>, dtype: DataType, root: Rank) -> Self {
         let (root, count) = (Some(root), dtype.elements_in(recv.len()));
         Self { root, send, recv, ..Self::new(OpKind::Scatter, Some(dtype), count) }
     }
 
-    /// Reduces `send` of all ranks, one block per rank, and gives each rank its block in `recv`.
+    /// Reduces `send` of all ranks, which has one block per rank. Each rank gets its block in
+    /// `recv`.
     pub fn reduce_scatter(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let (op, count) = (Some(op), dtype.elements_in(recv.len()));
         Self { op, send, recv, ..Self::new(OpKind::ReduceScatter, Some(dtype), count) }
     }
 
-    /// Reduces `send` of the ranks up to this one into `recv`.
+    /// Reduces `send` of ranks 0 to this rank into `recv`.
     pub fn scan(send: Src<'a>, recv: Dst<'a>, dtype: DataType, op: ReduceOp) -> Self {
         let count = dtype.elements_in(send.len());
         Self { op: Some(op), send, recv, ..Self::new(OpKind::Scan, Some(dtype), count) }
@@ -120,27 +122,27 @@ impl<'a> Call<'a> {
         Self { kind: OpKind::Exscan, ..Self::scan(send, recv, dtype, op) }
     }
 
-    /// Gives each of `size` ranks its block of `send`, and puts what they have for this one into
-    /// `recv`.
+    /// Sends block r of `send` to each of the `size` ranks r, and receives the blocks for this rank
+    /// into `recv`.
     pub fn all_to_all(send: Src<'a>, recv: Dst<'a>, dtype: DataType, size: WorldSize) -> Self {
         let count = dtype.elements_in(recv.len()) / size;
         Self { send, recv, ..Self::new(OpKind::AllToAll, Some(dtype), count) }
     }
 
-    /// As [`Call::all_gather`], with a block of its own length and place for each rank.
+    /// Creates [`Call::all_gather`] with a separate length and buffer for each rank.
     pub fn all_gather_v(send: Src<'a>, recvs: Vec<Dst<'a>>, dtype: DataType) -> Self {
         let counts = counts(recvs.iter().map(|block| block.len()), dtype);
         let recvs = Some(recvs.into_boxed_slice());
         Self { send, recvs, ..Self::new(OpKind::AllGatherV, Some(dtype), 0) }.with_counts(&counts)
     }
 
-    /// An [`Call::all_gather_v`] of so many elements per rank without buffers, for its descriptor.
+    /// Creates a [`Call::all_gather_v`] with these counts and without buffers, for its descriptor.
     pub(super) fn all_gather_v_without_buffers(counts: &[usize], dtype: DataType) -> Self {
         Self::new(OpKind::AllGatherV, Some(dtype), 0).with_counts(counts)
     }
 
-    /// As [`Call::gather`], with a block of its own length and place for each rank; `recvs` is
-    /// `None` but on the root.
+    /// Creates [`Call::gather`] with a separate length and buffer for each rank. `recvs` is `None`
+    /// except on the root.
     pub fn gather_v(
         send: Src<'a>,
         recvs: Option<Vec<Dst<'a>>>,
@@ -152,8 +154,8 @@ impl<'a> Call<'a> {
         Self { root, send, recvs, ..Self::pairwise(OpKind::GatherV, dtype) }
     }
 
-    /// As [`Call::scatter`], with a block of its own length and place for each rank; `sends` is
-    /// `None` but on the root.
+    /// Creates [`Call::scatter`] with a separate length and buffer for each rank. `sends` is `None`
+    /// except on the root.
     pub fn scatter_v(
         sends: Option<Vec<Src<'a>>>,
         recv: Dst<'a>,
@@ -165,7 +167,7 @@ impl<'a> Call<'a> {
         Self { root, sends, recv, ..Self::pairwise(OpKind::ScatterV, dtype) }
     }
 
-    /// As [`Call::reduce_scatter`], with a block of its own length and place for each rank.
+    /// Creates [`Call::reduce_scatter`] with a separate length and buffer for each rank.
     pub fn reduce_scatter_v(
         sends: Vec<Src<'a>>,
         recv: Dst<'a>,
@@ -178,13 +180,13 @@ impl<'a> Call<'a> {
             .with_counts(&counts)
     }
 
-    /// As [`Call::all_to_all`], with a block of its own length and place for every two ranks.
+    /// Creates [`Call::all_to_all`] with a separate length and buffer for each pair of ranks.
     pub fn all_to_all_v(sends: Vec<Src<'a>>, recvs: Vec<Dst<'a>>, dtype: DataType) -> Self {
         let (sends, recvs) = (Some(sends.into_boxed_slice()), Some(recvs.into_boxed_slice()));
         Self { sends, recvs, ..Self::pairwise(OpKind::AllToAllV, dtype) }
     }
 
-    /// Ends when all ranks have called it.
+    /// Creates a barrier, which ends when all ranks have called it.
     pub fn barrier() -> Self {
         Self::new(OpKind::Barrier, None, 0)
     }
@@ -199,17 +201,16 @@ impl<'a> Call<'a> {
         Self { extent, count: counts.iter().copied().max().unwrap_or(0), ..self }
     }
 
-    /// The same without an operator of the library's.
+    /// Returns the call without a built-in operator.
     pub(super) fn without_operator(self) -> Self {
         Self { op: None, ..self }
     }
 
-    /// What this rank has for each rank, in forms with a list of blocks.
+    /// Returns the send blocks, one for each rank, in forms with a list of blocks.
     pub(super) fn sends(&self) -> Option<&[Src<'a>]> {
         self.sends.as_deref()
     }
 
-    /// Which operation.
     pub fn kind(&self) -> OpKind {
         self.kind
     }
@@ -226,17 +227,17 @@ impl<'a> Call<'a> {
         self.root
     }
 
-    /// The count argument, of forms that have one.
+    /// Returns the count argument of forms that have one.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Where its buffers lie, if on a device.
+    /// Returns the GPU and stream of the buffers, if they are in device memory.
     pub(super) fn gpu(&self) -> Option<GpuTarget> {
         self.gpu
     }
 
-    /// Whether all its buffers are known to be empty.
+    /// Returns whether all buffers are known to be empty.
     pub(super) fn is_empty(&self) -> bool {
         self.is_empty
     }
@@ -246,7 +247,7 @@ impl<'a> Call<'a> {
         self.is_empty = is_empty;
     }
 
-    /// How it is enqueued, if its buffers lie on a device.
+    /// Returns the enqueue request, if the buffers are in device memory.
     pub(super) fn device_launch<'s>(
         &self,
         completion: &'s EnqueuedOperationSlot,
@@ -259,18 +260,18 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// What this rank contributes, in one piece.
+    /// Returns this rank's contiguous input.
     pub(super) fn send(&self) -> Src<'a> {
         self.send
     }
 
-    /// Where its result goes, in one piece.
+    /// Returns this rank's contiguous output.
     pub(super) fn recv(&self) -> Dst<'a> {
         self.recv
     }
 
-    /// Tells of all memory of the call, and whether it is written; that of a broadcast is, on the
-    /// root too.
+    /// Calls `visit` for each buffer, with true if the operation writes it. The buffer of a
+    /// broadcast counts as written on the root, too.
     pub(super) fn visit_buffers(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         visit(self.send, self.kind == OpKind::Broadcast);
         visit(self.recv.as_src(), true);
@@ -278,8 +279,8 @@ impl<'a> Call<'a> {
         self.recvs.iter().flatten().for_each(|block| visit(block.as_src(), true));
     }
 
-    /// The same operation on other buffers, of other lengths, in a group of `size`. Not for the
-    /// `_v` forms.
+    /// Returns the same operation on other buffers of other lengths, in a group of `size`. Not for
+    /// the `_v` forms.
     pub(super) fn with_buffers<'b>(
         &self,
         send: Src<'b>,
@@ -296,7 +297,7 @@ impl<'a> Call<'a> {
         Call { op, root, send, recv, ..Call::new(kind, dtype, count) }
     }
 
-    /// What the ranks must agree on.
+    /// Returns the descriptor, on which all ranks must agree.
     pub(super) fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let Self { kind, dtype, op, root, extent, .. } = *self;
         Descriptor {
@@ -312,7 +313,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Its arguments, where there is nothing else to it.
+    /// Returns the arguments for the fast path, if the call has no arguments beyond these.
     #[inline]
     pub(super) fn fast_path_arguments<'p>(&self, label: &'p Label) -> Option<CallArguments<'p>>
     where
@@ -325,7 +326,7 @@ impl<'a> Call<'a> {
         (!kind.has_per_rank_counts() && self.gpu.is_none()).then_some(plain)
     }
 
-    /// The call as a back end sees it.
+    /// Returns the operation for a back end.
     pub(super) fn operation<'o>(
         &'o self,
         descriptor: Descriptor,
@@ -353,12 +354,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The count argument in bytes, as [`Operation::bytes`].
+    /// Returns the count argument in bytes, as [`Operation::bytes`] does.
     pub(super) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.map_or(1, DataType::size))
     }
 
-    /// Checks what does not depend on a back end, for rank `rank` of `size`.
+    /// Runs the checks that do not depend on a back end, for rank `rank` of `size`.
     pub(super) fn check(&self, options: &CallOptions, rank: Rank, size: WorldSize) -> Result<()> {
         if self.op == Some(ReduceOp::PremulSum) && options.premul_scale == 0.0 {
             let message = "PREMUL_SUM needs premul_scale in the call's options, and not 0";
@@ -378,7 +379,7 @@ impl<'a> Call<'a> {
         self.check_blocks(rank, size)
     }
 
-    /// The operator and the type, for who knows whether they go together.
+    /// Returns the operator and the type, so that the caller can check their combination.
     pub(super) fn reduction(&self) -> Option<(ReduceOp, DataType)> {
         self.op.zip(self.dtype)
     }

@@ -1,15 +1,14 @@
-//! Who is there: before a collective, all ranks tell the first one that they have come, and it
-//! tells them to go on. So at the deadline all who are missing are named at once, whatever
-//! algorithm would have waited for whom.
+//! The arrival check: before a collective, each rank sends an arrival message to the coordinator
+//! (rank 0). When all have arrived, the coordinator replies to each. At the deadline the error
+//! names all missing ranks at once, independent of the algorithm's own waits.
 //!
-//! Whether a group does this was agreed when it was made (rank 0's level counted), so that all of
-//! its ranks do or none. It happens in the turn of the collective, on messages under a tag of the
-//! library's own, in the order of turns. Whatever goes wrong fails the group, so that nothing that
-//! is left over is ever read.
+//! All ranks agree at the creation of the group whether it runs the check (the debug level of rank
+//! 0 decides). The check runs in the turn of the collective. Its messages have a tag of the library
+//! and are in the order of turns. Every error fails the group, so no leftover message is ever read.
 //!
-//! Every collective waits for all ranks then, also a collective in which a root could run ahead.
-//! The messages contain the label of the call, so that labels are compared also over back ends that
-//! compare nothing themselves.
+//! With the check, every collective waits for all ranks, including collectives whose root could
+//! otherwise continue early. The messages contain the label of the call. Therefore labels are also
+//! compared on back ends that compare nothing themselves.
 
 use crate::api::barrier_messages::rank_names;
 use crate::api::group::Group;
@@ -31,13 +30,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What both directions go under.
+/// The tag of the messages in both directions.
 const ARRIVAL_TAG: u32 = LARGEST_TAG + 3;
 
-/// The rank that names the missing.
+/// The rank that names the missing ranks.
 const COORDINATOR: Rank = 0;
 
-/// A message: the number of the operation, and its label.
+/// An arrival message: the sequence number of the operation and its label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ArrivalMessage {
     sequence: u64,
@@ -56,7 +55,7 @@ impl ArrivalMessage {
         words.flat_map(u64::to_le_bytes).collect()
     }
 
-    /// The inverse; `None` for bytes that are no arrival.
+    /// Decodes a message; `None` for invalid bytes.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (words, _) = bytes.as_chunks::<8>();
@@ -66,19 +65,19 @@ impl ArrivalMessage {
     }
 }
 
-/// How much longer than the first rank the others wait.
+/// The time by which the other ranks wait longer than the coordinator.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How often a wait looks whether the group has failed.
+/// The interval at which a wait checks whether the group has failed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What has come, and what has gone.
+/// The state of the messages of one check.
 #[derive(Debug, Default)]
 struct ArrivalTracker {
     arrivals: Mutex<HashMap<Rank, Result<ArrivalMessage>>>,
-    /// Messages of this rank that are on their way.
+    /// The number of this rank's sends that have not completed.
     pending_sends: AtomicUsize,
-    /// Grows with whatever happens.
+    /// Incremented at every change.
     event_count: AtomicU64,
 }
 
@@ -98,7 +97,7 @@ impl ArrivalTracker {
     }
 }
 
-/// A posted receive.
+/// The completion of a posted receive.
 #[derive(Debug)]
 struct ArrivalReceive {
     tracker: Arc<ArrivalTracker>,
@@ -118,7 +117,7 @@ impl Completion for ArrivalReceive {
     }
 }
 
-/// A message on its way, which keeps its memory.
+/// The completion of a send, which owns the payload.
 #[derive(Debug)]
 struct ArrivalSend {
     tracker: Arc<ArrivalTracker>,
@@ -137,7 +136,7 @@ impl Completion for ArrivalSend {
     }
 }
 
-/// The part of one rank, before one operation.
+/// The check on one rank before one operation.
 struct ArrivalCheck<'a> {
     group: &'a Group,
     engine: &'a dyn PointToPoint,
@@ -147,10 +146,10 @@ struct ArrivalCheck<'a> {
 }
 
 impl Group {
-    /// Waits until all ranks have come to an operation, where the group does that.
+    /// Waits until all ranks have arrived at an operation, if the group runs the check.
     ///
     /// # Errors
-    /// `Timeout` with all who are missing, `PeerFailed`, `Mismatch`; the group has failed.
+    /// `Timeout` with all missing ranks, `PeerFailed`, `Mismatch`. On error the group has failed.
     pub(in crate::api) fn await_all_arrivals(
         &self,
         descriptor: &Descriptor,
@@ -172,14 +171,14 @@ impl Group {
 }
 
 impl ArrivalCheck<'_> {
-    /// The first rank's part.
+    /// Runs the coordinator's part.
     fn collect_arrivals(&self) -> Result<()> {
         let others: Vec<Rank> =
             (0..self.group.size()).filter(|&rank| rank != COORDINATOR).collect();
         others.iter().try_for_each(|&rank| self.post_receive(rank))?;
         self.await_arrivals(&others, self.deadline)?;
         others.iter().try_for_each(|&rank| self.send_arrival(rank))?;
-        // What has not gone would be lost, were this the last that this rank does in the group.
+        // Unsent replies would be lost if this rank made no further call in the group.
         let limit = Deadline::after(self.deadline.remaining() + GRACE);
         let is_over = || Ok(self.tracker.pending_sends.load(Ordering::Acquire) == 0);
         if self.wait_until(&limit, &others, is_over)? {
@@ -189,7 +188,7 @@ impl ArrivalCheck<'_> {
         }
     }
 
-    /// Every other rank's part.
+    /// Runs the part of every other rank.
     fn report_arrival(&self) -> Result<()> {
         self.post_receive(COORDINATOR)?;
         self.send_arrival(COORDINATOR)?;
@@ -215,7 +214,7 @@ impl ArrivalCheck<'_> {
         ranks.iter().copied().filter(|rank| !arrivals.contains_key(rank)).collect()
     }
 
-    /// Waits until it is over; false where the limit came first.
+    /// Waits until `is_over` returns true. Returns false if the limit passed first.
     fn wait_until(
         &self,
         limit: &Deadline,
@@ -292,7 +291,7 @@ impl ArrivalCheck<'_> {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
     }
 
-    /// Who ranks are, and what each did last.
+    /// Returns the names of ranks with the last activity of each.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let backend = &self.group.backend;
         let described = |&rank: &Rank| {

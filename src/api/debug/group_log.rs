@@ -1,5 +1,4 @@
-//! What is told of a group in the log where the debug level is INFO or above: how it was made, and
-//! what it has done.
+//! Log lines about the creation and the release of a group, at debug level INFO and above.
 
 use crate::api::group::Group;
 use crate::backend::RankLocation;
@@ -8,7 +7,7 @@ use crate::base::log;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How many members a line names.
+/// The maximum number of members in a line.
 const MAX_MEMBERS_LISTED: usize = 64;
 
 fn is_group_log_enabled() -> bool {
@@ -16,7 +15,7 @@ fn is_group_log_enabled() -> bool {
 }
 
 impl Group {
-    /// The group has just been made.
+    /// Logs the creation of the group.
     pub(in crate::api) fn log_creation(&self, took: Duration) {
         if !is_group_log_enabled() {
             return;
@@ -41,7 +40,7 @@ impl Group {
         crate::log!(log::LogLevel::Info, "{} takes algorithms: {algorithms}", self.describe_rank());
     }
 
-    /// The group is about to go.
+    /// Logs the release of the group.
     pub(in crate::api) fn log_release(&self) {
         if !is_group_log_enabled() {
             return;

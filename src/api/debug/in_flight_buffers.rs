@@ -1,12 +1,13 @@
-//! Which buffers are lent to operations that have not ended, so that a call that uses one of them
-//! otherwise is found: it writes what another one uses, or uses what another one writes.
+//! Detection of conflicting buffer uses. The table has the in-flight buffers: the buffers of
+//! operations that have not ended. A call conflicts if it writes a buffer that another operation
+//! uses, or uses a buffer that another operation writes.
 //!
-//! Collectives of one group run one after another, in the order of issue, and may use each other's
-//! buffers. Whatever else is outstanding has no order. Memory is each rank's own, so a clash is
-//! nothing that the others could know: it fails the groups of both calls, as one in a batch does
-//! (`independence`).
+//! Collectives of one group run in the order of issue, so they may share buffers. All other
+//! outstanding operations have no order. The other ranks cannot detect the conflict, because memory
+//! is local to a rank. Therefore a conflict fails the groups of both calls, as it does inside a
+//! batch (`batch_overlap`).
 //!
-//! Noted under the debug level DETAIL only; what was noted is given back at any level.
+//! Buffers are registered only at debug level DETAIL. They are unregistered at any level.
 
 use crate::api::callbacks;
 use crate::api::group::Group;
@@ -20,7 +21,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A piece of memory.
+/// An address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InFlightSpan {
     start: usize,
@@ -34,7 +35,7 @@ impl InFlightSpan {
     }
 }
 
-/// Memory that an operation uses, and what may not use it meanwhile.
+/// The buffers of an operation, and the properties that determine its conflicts.
 #[derive(Debug)]
 struct InFlightUse {
     group: GroupId,
@@ -50,21 +51,21 @@ struct InFlightOperation {
     work: Weak<Work>,
 }
 
-/// By the address of the work, which it has to itself for as long as it lives.
+/// The in-flight operations by the address of their work, which is unique while the work lives.
 type InFlightTable = BTreeMap<usize, (InFlightUse, InFlightOperation)>;
 
 static IN_FLIGHT: Mutex<InFlightTable> = Mutex::new(BTreeMap::new());
-/// How many there are, for those who only ask.
+/// The number of entries, so that a check needs no lock.
 static IN_FLIGHT_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn lock() -> MutexGuard<'static, InFlightTable> {
     IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells of memory, and whether it is written.
+/// A callback for each buffer, with true if the operation writes it.
 pub(in crate::api) type BufferVisitor<'n> = &'n mut dyn FnMut(Src<'_>, bool);
 
-/// Looks at the memory of a collective that blocks.
+/// Checks the buffers of a blocking collective for conflicts.
 pub(in crate::api) fn check_blocking_call(
     group: &Group,
     description: &dyn Display,
@@ -78,7 +79,7 @@ pub(in crate::api) fn check_blocking_call(
     conflict.into_iter().for_each(|in_flight| fail_both_groups(group, description, &in_flight));
 }
 
-/// Notes what an operation is lent until its work ends.
+/// Registers the buffers of an operation until its work ends.
 pub(in crate::api) fn register_work(
     group: &Arc<Group>,
     work: &Arc<Work>,
@@ -108,7 +109,8 @@ pub(in crate::api) fn register_work(
     conflict.into_iter().for_each(|in_flight| fail_both_groups(group, &what, &in_flight));
 }
 
-/// An operation has ended, or was not issued. Called before anybody can see that.
+/// Unregisters the buffers of an operation that has ended or was not issued. Called before the end
+/// becomes visible.
 pub(in crate::api) fn unregister_work(work: &Work) {
     if IN_FLIGHT_COUNT.load(Ordering::Relaxed) == 0 {
         return;
@@ -146,7 +148,7 @@ impl InFlightUse {
     }
 }
 
-/// Fails the groups of two calls. No lock is held.
+/// Fails the groups of two conflicting calls. No lock is held.
 fn fail_both_groups(group: &Group, description: &dyn Display, in_flight: &InFlightOperation) {
     let other_group = in_flight.group.upgrade();
     let sequence = in_flight.work.upgrade().and_then(|work| work.sequence());
@@ -165,9 +167,9 @@ fn fail_both_groups(group: &Group, description: &dyn Display, in_flight: &InFlig
     };
     fail(group);
     if let Some(other) = other_group {
-        // Of one group, the second time does nothing.
+        // If both calls are of one group, the second failure has no effect.
         fail(&other);
-        // This may be a thread that must not be the one to end it.
+        // This thread may be one that must not drop the group.
         callbacks::release_group(other);
     }
 }
@@ -185,7 +187,8 @@ mod tests {
     #[test]
     fn overlapping_writes_conflict_unless_ordered() {
         let outstanding = in_flight_use(1, true, 100, true);
-        // Of another group, or a message; written or only read; in a part or beside.
+        // The new operation is of another group or a message. It writes or only reads; it overlaps
+        // partly, fully, or not.
         for (group, is_collective) in [(2, true), (1, false), (2, false)] {
             for is_written in [true, false] {
                 for from in [91, 100, 109] {
@@ -204,7 +207,7 @@ mod tests {
             }
         }
         assert!(!in_flight_use(1, true, 100, true).conflicts_with(&outstanding));
-        // What is only read may be so by several.
+        // Several operations may read the same buffer.
         assert!(
             !in_flight_use(2, false, 100, false)
                 .conflicts_with(&in_flight_use(1, true, 100, false))

@@ -1,10 +1,10 @@
-//! What debugging adds to operations: whether all ranks are there ([`arrival_check`]), what is in
-//! the buffers ([`nan_check`]), whether they are lent already ([`in_flight_buffers`]), and what is
-//! told of groups ([`group_log`]).
+//! Debug checks of operations: arrival of all ranks ([`arrival_check`]), NaN in buffers
+//! ([`nan_check`]), conflicting buffer uses ([`in_flight_buffers`]), and log lines about groups
+//! ([`group_log`]).
 //!
-//! None of it is there where it was not asked for, but for a look at what is set. Whatever one rank
-//! finds that the others could not know fails the group, with the reason: nobody waits for a rank
-//! that does not go on.
+//! If the checks are off, an operation pays only for reading the settings. A finding that the other
+//! ranks cannot detect fails the group with the reason, so that no rank waits for a rank that has
+//! stopped.
 
 mod arrival_check;
 mod group_log;
@@ -17,7 +17,7 @@ use crate::base::debug::{self, NanCheck};
 use crate::base::error::{Error, Result};
 
 impl Group {
-    /// Has the back end carry out an operation in its turn, with what is checked before and after.
+    /// Runs an operation on the back end in its turn, with the checks before and after it.
     pub(super) fn carry_out(&self, operation: &Operation<'_>, values: NanCheck) -> Result<()> {
         let values = values.max(debug::nan_check());
         if values == NanCheck::Off && !self.has_arrival_check {
@@ -37,7 +37,7 @@ impl Group {
         };
         let inputs = [send].into_iter().chain(sends.into_iter().flatten().copied());
         if operation.enqueue_request.is_some() {
-            // Nobody here can look into it.
+            // The buffers are in device memory, which the CPU cannot check here.
             return self.backend.run(operation);
         }
         self.check_for_nan(operation.dtype(), values, inputs, |index| title(index, "input"))?;
@@ -47,7 +47,7 @@ impl Group {
         self.check_for_nan(operation.dtype(), values, results, |index| title(index, "result"))
     }
 
-    /// Fails the group; the reason is the first one that anybody has given.
+    /// Fails the group and returns the first failure that any rank reported.
     fn fail_with(&self, error: Error) -> Error {
         self.fail(&error);
         self.failure().unwrap_or(error)

@@ -1,8 +1,8 @@
-//! Whether buffers have elements in them that nobody wants: NaN, and on request infinity.
+//! The check of buffers for unwanted values: NaN, and on request infinity.
 //!
-//! A rank that finds one in its input has not entered the operation, which the others may be in
-//! already, or have left; so it aborts the group. In a result it does the same, since what comes
-//! next would be computed from it.
+//! A rank that finds such a value in its input has not entered the operation. Other ranks may
+//! already be in the operation or have completed it, so the rank aborts the group. The rank also
+//! aborts the group for a value in a result, because later computations would use it.
 
 use crate::api::group::Group;
 use crate::base::buffer::Src;
@@ -12,11 +12,11 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::kernel;
 
 impl Group {
-    /// Looks at buffers, each of which `title` names by its place.
+    /// Checks buffers. `title` names each buffer by its index.
     ///
     /// # Errors
-    /// `Aborted`, with the rank, the buffer and the index of its first unwanted element; the group
-    /// has failed.
+    /// `Aborted`, with the rank, the buffer and the index of the first unwanted element. The group
+    /// has then failed.
     pub(in crate::api) fn check_for_nan<'b>(
         &self,
         dtype: DataType,

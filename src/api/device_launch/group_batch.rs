@@ -1,5 +1,5 @@
-//! What one group has in a batch of operations that are enqueued: its collectives, which take a
-//! turn of its queue, and its messages.
+//! The part of one group in a batch of enqueued operations: its collectives, which take a turn of
+//! the group's queue, and its messages.
 
 use crate::api::buffer_location::PreparedDeviceMessage;
 use crate::api::call::{Call, CallOptions};
@@ -16,7 +16,7 @@ use crate::transport::{Completion, Delivery, Descriptor};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A collective, with its entry in the recorder once it has a number.
+/// A collective, with its recorder entry once it has a sequence number.
 #[derive(Debug)]
 struct EnqueuedCollective {
     call: Call<'static>,
@@ -25,15 +25,16 @@ struct EnqueuedCollective {
     record: Option<OperationRecord>,
 }
 
-/// What one group has. Its works end once, by [`GroupBatch::finish`] or [`abandon_works`].
+/// The operations of one group. Its works end exactly once: by [`GroupBatch::finish`] or
+/// [`abandon_works`].
 #[derive(Debug)]
 pub(super) struct GroupBatch {
     group: Arc<Group>,
     collectives: Vec<EnqueuedCollective>,
     messages: Vec<PreparedDeviceMessage>,
-    /// The shortest of its calls'.
+    /// The shortest deadline of the calls.
     deadline: Deadline,
-    /// The number of the first collective.
+    /// The sequence number of the first collective.
     first_number: u64,
 }
 
@@ -49,7 +50,7 @@ impl GroupBatch {
         }
     }
 
-    /// Adds a call of its group that is enqueued; another one ends with an error.
+    /// Adds an enqueued call of the group. A call that cannot be enqueued ends with an error.
     pub(super) fn add(&mut self, call: PreparedCall) {
         call.register_in_flight_buffers();
         let deadline = call.start_deadline();
@@ -65,7 +66,7 @@ impl GroupBatch {
         }
     }
 
-    /// Counts its works as begun; where there are too many, they have ended with that.
+    /// Counts the works as begun. If there are too many, all of them end with that error.
     pub(super) fn count_works(self) -> Option<Self> {
         let works = self.works();
         for begun in 0..works.len() {
@@ -82,7 +83,7 @@ impl GroupBatch {
         collectives.chain(self.messages.iter().map(|it| &it.work)).map(Arc::clone).collect()
     }
 
-    /// How many numbers of its queue it needs; none without collectives.
+    /// Returns how many numbers of the queue the batch needs; 0 without collectives.
     pub(super) fn number_count(&self) -> u64 {
         self.collectives.len() as u64
     }
@@ -99,7 +100,7 @@ impl GroupBatch {
         self.group.backend.enqueuer()
     }
 
-    /// It has its place in the queue: the number of its first collective.
+    /// Marks the operations as issued. The first collective has the sequence number `first_number`.
     pub(super) fn mark_issued(&mut self, first_number: u64) {
         let Self { group, collectives, messages, deadline, .. } = self;
         self.first_number = first_number;
@@ -123,7 +124,7 @@ impl GroupBatch {
         }
     }
 
-    /// Looks whether all ranks have come to each of its collectives, where its group does so.
+    /// Returns the arrival check of the collectives, if the group runs it.
     pub(super) fn arrival_check(&self) -> Option<impl FnOnce() -> Result<()> + Send + 'static> {
         if !self.group.has_arrival_check {
             return None;
@@ -133,7 +134,7 @@ impl GroupBatch {
         Some(move || descriptors.iter().try_for_each(|it| group.await_all_arrivals(it, &deadline)))
     }
 
-    /// Its collectives as its back end sees them; they begin.
+    /// Returns the collectives as operations of the back end, and marks them as running.
     pub(super) fn operations<'p>(&'p self, deadline: &'p LazyDeadline) -> Vec<Operation<'p>> {
         let operation = |(collective, descriptor): (&'p EnqueuedCollective, Descriptor)| {
             collective.record.iter().for_each(OperationRecord::mark_running);
@@ -151,7 +152,7 @@ impl GroupBatch {
         self.numbered_collectives().map(operation).collect()
     }
 
-    /// Its messages as its back end sees them.
+    /// Returns the messages as operations of the back end.
     pub(super) fn messages(&self) -> Result<Vec<(DeviceMessage<'static>, EnqueueRequest<'_>)>> {
         let launched = self.messages.iter().map(|it| {
             let launch = EnqueueRequest {
@@ -164,7 +165,8 @@ impl GroupBatch {
         launched.collect()
     }
 
-    /// Its deadline has passed before its turn, or before that of another part: fails its group.
+    /// Fails the group, because the deadline passed before its turn or before the turn of another
+    /// group batch.
     pub(super) fn expire(&self) -> Error {
         match self.numbered_collectives().next() {
             Some((_, descriptor)) => self.group.fail_expired_call(&descriptor, &self.deadline),
@@ -172,7 +174,7 @@ impl GroupBatch {
         }
     }
 
-    /// Ends its works, and the turn that it has had.
+    /// Ends the works, and the turn if there was one.
     pub(super) fn finish(mut self, outcome: &Result<()>, turn: Option<Turn<'_>>) {
         if let Err(error) = outcome {
             recorder::request_failure_dump();
@@ -193,7 +195,8 @@ impl GroupBatch {
             message.work.complete(outcome.clone().map(|()| delivery));
         }
         turn.into_iter().for_each(Turn::end_without_wake);
-        // Before the works end: whoever waits for one may count on the group not being kept by it.
+        // Release the group before the works end: a caller that sees the end may rely on the batch
+        // holding no reference to the group.
         drop(self.group);
         ended.into_iter().for_each(|(work, outcome)| work.end(outcome.map(|()| None)));
     }
@@ -206,7 +209,7 @@ impl GroupBatch {
     }
 }
 
-/// Ends works that were not issued, of which so many were counted as begun.
+/// Ends works that were not issued. The first `begun` of them were counted as begun.
 pub(super) fn abandon_works(group: &Group, works: &[Arc<Work>], begun: usize, reason: &Error) {
     (0..begun).for_each(|_| group.queue.end_work());
     works.iter().for_each(|work| work.end(Err(reason.clone())));

@@ -1,10 +1,18 @@
-//! A batch of operations that are enqueued, some of which have others of their group before them:
-//! each part is a job of its group's queue, and keeps its turn until all have theirs. Then one of
-//! the threads enqueues for all.
+//! The joint enqueue of a batch whose groups have earlier operations in their queues.
 //!
-//! Whoever runs such a job waits with it, so that the group's failure and the deadline end it as
-//! they end any other. No two batches wait for each other (see [`super`]), and each queue has a
-//! worker of its own, so that no job waits for a thread.
+//! Each group batch is a job of its group's queue. The job keeps its turn until the jobs of all
+//! group batches have theirs. Then one of the threads enqueues for all and returns the batches to
+//! their jobs:
+//!
+//! ```text
+//! AwaitingTurn -> Ready -> Enqueuing -> Returned -> (finished)
+//!       |           |
+//!       +-----------+---> Withdrawn   (failure or deadline before the enqueue)
+//! ```
+//!
+//! The thread that runs such a job waits in it, so the group's failure and the deadline end the job
+//! like any other. No two batches wait for each other (see [`super`]). Each queue has its own
+//! worker, so no job waits for a thread.
 
 use super::group_batch::{GroupBatch, abandon_works};
 use super::{enqueue_group_batches, take_tickets};
@@ -18,33 +26,33 @@ use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a thread whose part has failed waits for the one that is enqueueing it, which looks at
-/// the same failure.
+/// The time for which a thread with a failed group batch waits for the enqueuing thread, which
+/// checks the same failure.
 const ENQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a part is.
+/// The state of a group batch.
 #[derive(Debug)]
 enum GroupBatchState {
-    /// Its turn has not come.
+    /// It waits for its turn.
     AwaitingTurn,
-    /// Here, with its turn.
+    /// It has its turn and waits for the other group batches.
     Ready(GroupBatch),
-    /// With the thread that enqueues.
+    /// A thread is enqueuing it.
     Enqueuing,
-    /// Enqueued, or not, with the reason.
+    /// It was enqueued, or failed with this error.
     Returned(GroupBatch, Result<()>),
-    /// It is none of it any more.
+    /// It no longer takes part.
     Withdrawn,
 }
 
-/// All parts.
+/// All group batches of one joint enqueue.
 #[derive(Debug)]
 struct JointEnqueue {
     states: Mutex<Vec<GroupBatchState>>,
     doorbell: Doorbell,
 }
 
-/// A part in its queue. It has the part until its turn comes.
+/// The queue job of a group batch. It owns the group batch until its turn.
 #[derive(Debug)]
 struct JointEnqueueJob {
     joint: Arc<JointEnqueue>,
@@ -52,14 +60,15 @@ struct JointEnqueueJob {
     group_batch: GroupBatch,
 }
 
-/// What a thread with a part finds.
+/// The next step of a thread with a group batch.
 enum JointStep {
-    /// All have come, and it is to enqueue these.
+    /// All group batches are ready, and this thread enqueues them.
     Enqueue(Vec<(usize, GroupBatch)>),
     Finish(GroupBatch, Result<()>),
 }
 
-/// Leaves the parts in their queues. What cannot be left there ends its works with the reason.
+/// Puts the group batches into their queues. If a group batch cannot be queued, its works end with
+/// the reason.
 pub(super) fn enqueue_jointly(parts: Vec<GroupBatch>) {
     let states = parts.iter().map(|_| GroupBatchState::AwaitingTurn).collect();
     let joint =
@@ -68,9 +77,10 @@ pub(super) fn enqueue_jointly(parts: Vec<GroupBatch>) {
     for (place, part) in parts.into_iter().enumerate() {
         if part.number_count() > 0 { queued.push((place, part)) } else { idle.push((place, part)) }
     }
-    // First, so that whoever leaves last finds them.
+    // Group batches without a turn are set first, so that the last thread that withdraws finds
+    // them.
     for (place, mut part) in idle {
-        // Messages wait for nothing of their own; whoever enqueues ends their works.
+        // Messages wait for no turn. The enqueuing thread ends their works.
         part.mark_issued(0);
         joint.set_state(place, GroupBatchState::Ready(part));
     }
@@ -102,8 +112,8 @@ impl JointEnqueue {
         self.doorbell.notify();
     }
 
-    /// A part will not come, or not any more. Those that wait for nothing are enqueued where nobody
-    /// else is left to do it, by a thread of their own: this one may be anybody's.
+    /// Withdraws a group batch. If only group batches without a turn are left, a new thread
+    /// enqueues them: the calling thread may be any thread and must not block.
     fn withdraw_index(self: &Arc<Self>, index: usize) {
         let mut states = self.lock_states();
         states[index] = GroupBatchState::Withdrawn;
@@ -132,7 +142,7 @@ impl JointEnqueue {
         }
     }
 
-    /// What is to be done for a part that is here, if anything.
+    /// Returns the next step for a group batch, if there is one.
     fn next_step(&self, own_index: usize, can_enqueue: bool) -> Option<JointStep> {
         let mut states = self.lock_states();
         if let GroupBatchState::Returned(..) = states[own_index]
@@ -151,7 +161,7 @@ impl JointEnqueue {
         Some(JointStep::Enqueue(take_ready(&mut states)))
     }
 
-    /// Takes a part back that nobody has begun to enqueue.
+    /// Takes a group batch back if no thread has started to enqueue it.
     fn take_unenqueued(self: &Arc<Self>, own_index: usize) -> Option<GroupBatch> {
         let mut states = self.lock_states();
         let taken = std::mem::replace(&mut states[own_index], GroupBatchState::Withdrawn);
@@ -164,7 +174,7 @@ impl JointEnqueue {
         Some(part)
     }
 
-    /// Enqueues for all, and gives each thread its part back.
+    /// Enqueues all group batches and returns each to its job.
     fn enqueue_all(&self, parts: Vec<(usize, GroupBatch)>) {
         let parts = self.return_failed(parts);
         let outcomes =
@@ -184,8 +194,8 @@ impl JointEnqueue {
         messages.into_iter().for_each(|(part, outcome)| part.finish(&outcome, None));
     }
 
-    /// Gives the parts of groups that have failed back to their threads, before anything is waited
-    /// for.
+    /// Returns the group batches of failed groups to their jobs, before the enqueue waits for
+    /// anything.
     fn return_failed(&self, parts: Vec<(usize, GroupBatch)>) -> Vec<(usize, GroupBatch)> {
         let mut left = Vec::with_capacity(parts.len());
         let mut states = self.lock_states();
@@ -200,7 +210,7 @@ impl JointEnqueue {
         left
     }
 
-    /// Waits, with a part that is here, until it has been enqueued.
+    /// Waits with a ready group batch until it is enqueued.
     fn wait_until_enqueued(
         self: &Arc<Self>,
         own_index: usize,
@@ -208,8 +218,8 @@ impl JointEnqueue {
         deadline: &Deadline,
     ) -> (GroupBatch, Result<()>) {
         loop {
-            // What enqueues may wait for other ranks, for which the works of a group that has
-            // failed do not.
+            // The enqueue may wait for other ranks. A thread whose group has failed must not wait
+            // for them.
             let step = || self.next_step(own_index, group.failure().is_none());
             let interrupt = match wait_until(
                 &self.doorbell,
@@ -232,7 +242,7 @@ impl JointEnqueue {
                 };
                 return (part, Err(error));
             }
-            // It is being enqueued, which ends by the same failure or deadline.
+            // Another thread is enqueuing it, and the same failure or deadline ends that.
             let limit = Deadline::after(ENQUEUE_TIMEOUT);
             let is_returned = || {
                 matches!(self.lock_states()[own_index], GroupBatchState::Returned(..)).then_some(())
@@ -250,7 +260,7 @@ impl JointEnqueue {
     }
 }
 
-/// All parts that are here; they are away then.
+/// Takes all ready group batches and marks them as being enqueued.
 fn take_ready(states: &mut [GroupBatchState]) -> Vec<(usize, GroupBatch)> {
     let mut all = Vec::with_capacity(states.len());
     for (place, slot) in states.iter_mut().enumerate() {

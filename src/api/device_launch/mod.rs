@@ -1,23 +1,25 @@
-//! Operations that are enqueued on devices: all of one batch, whatever their groups, as one.
+//! Device launches: the operations of one batch that are enqueued on devices, over all their
+//! groups, are enqueued jointly.
 //!
-//! One thread may have the groups of several ranks, each with a device of its own, and several
-//! groups may share a stream. Enqueued one after the other, each could wait for another one that
-//! the same thread enqueues later; so they go to their back ends together ([`enqueue_batches`]), in
-//! the order of the groups' ids and ranks, which no two ranks see differently.
+//! One thread may have the groups of several ranks, each with its own device, and several groups
+//! may share a stream. If they were enqueued one after the other, each could wait for another one
+//! that the same thread enqueues later. Therefore they are passed to their back ends together
+//! ([`enqueue_batches`]), in the order of the groups' ids and ranks, which is equal on all ranks.
 //!
 //! # Turns
-//! Collectives take their places in the queues of all their groups, and are enqueued once it is the
-//! turn of all of them. Places in several queues are taken by one thread at a time
-//! ([`TICKET_ORDER`]): of two batches the same one is first in all queues that they share, so that
-//! neither waits for a turn that the other one has. Messages have no turn.
+//! Collectives take tickets in the queues of all their groups, and are enqueued when all these
+//! tickets have their turns. Only one thread at a time takes tickets in several queues
+//! ([`TICKET_ORDER`]). Of two batches, the same one is first in all queues that they share, so
+//! neither waits for a turn that the other holds. Messages have no turn.
 //!
-//! Until NCCL has launched something, it may wait for other ranks. A caller that waits for the
-//! operations anyway enqueues them on its own thread, where nothing is before them, and holds all
-//! the turns meanwhile. Else they are jobs of the queues, enqueued by whoever gets the last of the
-//! turns ([`joint_enqueue`]); the caller waits a moment for that, so that on a stream they are in
-//! the program's order, and then goes on.
+//! Until NCCL has launched an operation, it may wait for other ranks. There are two cases:
+//! * If the caller waits for the operations and the queues are idle, the caller enqueues on its own
+//!   thread and holds all the turns.
+//! * Otherwise the operations become jobs of the queues, and the thread that gets the last turn
+//!   enqueues them ([`joint_enqueue`]). If the queues were idle, the caller waits up to 100 ms
+//!   (`ENQUEUE_WAIT`) for that, so that the operations are on their streams in program order.
 //!
-//! Must not know: how a batch is collected, NCCL.
+//! This module does not depend on the collection of a batch or on NCCL.
 
 mod group_batch;
 mod joint_enqueue;
@@ -39,20 +41,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Held while places in several queues are taken.
+/// Locked while a thread takes tickets in several queues.
 static TICKET_ORDER: Mutex<()> = Mutex::new(());
 
-/// How long a caller that does not wait for operations does so until they are in their streams.
+/// The maximum time for which a caller that does not await the operations waits until they are in
+/// their streams.
 const ENQUEUE_WAIT: Duration = Duration::from_millis(100);
 
-/// The pause between two looks at that.
+/// The poll interval of that wait.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// How much longer than its deadline the rest of the ranks may take to say that one is late.
+/// The time after the deadline in which the other ranks may still report that a rank is late.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Issues calls that are enqueued, as one. What cannot be enqueued ends its works with the reason.
-/// `is_awaited`: the caller will wait for them.
+/// Issues enqueued calls jointly. If a call cannot be enqueued, its work ends with the reason.
+/// `is_awaited` is true if the caller waits for the calls.
 pub(super) fn issue_on_devices(calls: Vec<PreparedCall>, is_awaited: bool) {
     let mut group_batches: BTreeMap<_, GroupBatch> = BTreeMap::new();
     for call in calls {
@@ -64,7 +67,7 @@ pub(super) fn issue_on_devices(calls: Vec<PreparedCall>, is_awaited: bool) {
     let ready: Vec<GroupBatch> =
         group_batches.into_values().filter_map(GroupBatch::count_works).collect();
     let mut with_turns = ready.iter().filter(|part| part.number_count() > 0).peekable();
-    // Messages alone have no queue that they could be jobs of.
+    // A batch with only messages has no queue in which it could be a job.
     let has_turns = with_turns.peek().is_some();
     let can_run_now = with_turns.all(|part| part.group().queue.is_idle());
     if !has_turns || is_awaited && can_run_now {
@@ -77,7 +80,7 @@ pub(super) fn issue_on_devices(calls: Vec<PreparedCall>, is_awaited: bool) {
     }
 }
 
-/// Waits a moment until operations are in their streams.
+/// Waits up to `ENQUEUE_WAIT` until the operations are in their streams.
 fn wait_until_enqueued(works: &[Arc<Work>]) {
     let limit = Deadline::after(ENQUEUE_WAIT);
     for work in works {
@@ -87,15 +90,14 @@ fn wait_until_enqueued(works: &[Arc<Work>]) {
     }
 }
 
-/// Takes places in the queues of several parts; `take_all` takes those of one.
+/// Takes tickets with `take_all`. If it takes tickets in several queues, the order lock is held.
 fn take_tickets(several: bool, take_all: impl FnOnce()) {
     let order = several.then(|| TICKET_ORDER.lock().unwrap_or_else(PoisonError::into_inner));
     take_all();
     drop(order);
 }
 
-/// Enqueues on this thread, which has nothing to wait for but other threads that came at the same
-/// moment.
+/// Enqueues on this thread. It waits only for the turns of threads that issued concurrently.
 fn issue_on_this_thread(mut parts: Vec<GroupBatch>) {
     let mut tickets: Vec<Option<Ticket>> = Vec::with_capacity(parts.len());
     take_tickets(parts.len() > 1, || {
@@ -133,7 +135,7 @@ fn issue_on_this_thread(mut parts: Vec<GroupBatch>) {
     }
 }
 
-/// Enqueues parts whose turns have come.
+/// Enqueues group batches that have their turns.
 fn enqueue_group_batches(parts: &[&GroupBatch]) -> Vec<Result<()>> {
     let mut outcomes = wait_for_arrivals(parts);
     let deadlines: Vec<LazyDeadline> =
@@ -160,7 +162,7 @@ fn enqueue_group_batches(parts: &[&GroupBatch]) -> Vec<Result<()>> {
     for (part, outcome) in parts.iter().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
         *outcome = done.next().unwrap_or_else(|| Err(panic_error()));
         if let Err(error) = outcome {
-            // Of most errors the back end has told the others already.
+            // The back end has already reported most errors to the other ranks.
             part.group().fail(error);
         }
     }
@@ -171,8 +173,8 @@ fn panic_error() -> Error {
     Error::internal("a defect in libdist, please report it: a panic while operations were enqueued")
 }
 
-/// Waits until all ranks have come, in groups that do so. For several on threads of their own:
-/// ranks of one group may be among them.
+/// Runs the arrival checks of the groups that have them. Several checks run on separate threads:
+/// this process may have several ranks of one group.
 fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
     let wanted = parts.iter().filter(|part| part.group().has_arrival_check).count();
     match wanted {
@@ -204,7 +206,7 @@ fn wait_for_arrivals(parts: &[&GroupBatch]) -> Vec<Result<()>> {
             failed(Err(error));
         }
     }
-    // Each of them has a limit of its own; this one is beyond all.
+    // Each check has its own deadline. This limit is later than all of them.
     let longest = parts.iter().map(|part| part.deadline().remaining()).max().unwrap_or_default();
     let limit = Deadline::after(longest.saturating_add(GRACE_PERIOD));
     let ended = || (left.load(Ordering::Acquire) == 0).then_some(());

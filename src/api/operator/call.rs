@@ -1,4 +1,4 @@
-//! A collective with a caller's operator: its checks, its turn, and its place in the queue.
+//! A collective with a caller's operator: its checks, its turn, and its task in the queue.
 
 use super::Operator;
 use super::reduction::OperatorReduction;
@@ -19,21 +19,21 @@ use crate::base::label::{Label, LabelSuffix};
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::sync::Arc;
 
-/// A collective that reduces with a caller's operator, before it has a number.
+/// A collective that reduces with a caller's operator, before it has a sequence number.
 #[derive(Clone, Debug)]
 pub struct OperatorCall<'a> {
-    /// The same call on bytes, which no back end is given: its counts are bytes.
+    /// The same call on bytes, so that its counts are bytes. It is never passed to a back end.
     call: Call<'a>,
     operator: Arc<Operator>,
-    /// The element type; `None` for elements that only the operator knows.
+    /// The element type; `None` for elements that only the operator can interpret.
     dtype: Option<DataType>,
 }
 
 impl<'a> OperatorCall<'a> {
-    /// `call`: the reduction on elements of [`DataType::U8`], by whatever operator.
+    /// Creates the call. `call` is the reduction on elements of [`DataType::U8`] with any operator.
     ///
     /// # Errors
-    /// `InvalidArgument` where the type has another size than the operator's elements.
+    /// `InvalidArgument` if the size of the type differs from the size of the operator's elements.
     pub fn new(call: Call<'a>, operator: Arc<Operator>, dtype: Option<DataType>) -> Result<Self> {
         if let Some(dtype) = dtype
             && dtype.size() != operator.element_bytes()
@@ -57,7 +57,6 @@ impl<'a> OperatorCall<'a> {
         self.dtype
     }
 
-    /// Which operation.
     pub(in crate::api) fn kind(&self) -> OpKind {
         self.call.kind()
     }
@@ -66,12 +65,12 @@ impl<'a> OperatorCall<'a> {
         self.call.root()
     }
 
-    /// The count argument in elements, of forms that have one.
+    /// Returns the count argument in elements, of forms that have one.
     pub(super) fn count(&self) -> usize {
         self.call.count() / self.operator.element_bytes()
     }
 
-    /// How much, in elements.
+    /// Returns the count or the counts in elements.
     pub(super) fn extent(&self) -> CountSpec {
         match self.call.sends() {
             Some(blocks) => {
@@ -90,7 +89,7 @@ impl<'a> OperatorCall<'a> {
         self.call.recv()
     }
 
-    /// What this rank has for a rank, in reductions with a block for each.
+    /// Returns this rank's input block for a rank, in reductions with a block for each rank.
     pub(super) fn send_block_for(&self, rank: Rank) -> Src<'a> {
         match self.call.sends() {
             Some(blocks) => blocks[rank],
@@ -98,12 +97,12 @@ impl<'a> OperatorCall<'a> {
         }
     }
 
-    /// Reports each buffer of the call, and whether the call writes it.
+    /// Calls `visit` for each buffer of the call, with true if the call writes it.
     pub(in crate::api) fn each_buffer(&self, visit: &mut dyn FnMut(Src<'_>, bool)) {
         self.call.visit_buffers(visit);
     }
 
-    /// What the recorder notes of it.
+    /// Returns the descriptor for the recorder.
     fn descriptor(&self, sequence: u64, label: Label) -> Descriptor {
         let (dtype, extent) = (self.dtype, self.extent());
         Descriptor { dtype, count_spec: extent, ..self.call.descriptor(sequence, label) }
@@ -128,7 +127,7 @@ impl<'a> OperatorCall<'a> {
         self.check_for_nan(group, descriptor, values, true)
     }
 
-    /// Looks for unwanted elements in the inputs, or in the result.
+    /// Checks the inputs or the result for NaN.
     fn check_for_nan(
         &self,
         group: &Group,
@@ -148,7 +147,7 @@ impl<'a> OperatorCall<'a> {
     }
 }
 
-/// The operations on bytes that a reduction is made of.
+/// Returns the byte collectives that a reduction uses.
 fn required_operations(kind: OpKind) -> &'static [OpKind] {
     match kind {
         OpKind::Reduce => &[OpKind::AllGather, OpKind::Gather, OpKind::AllToAllV, OpKind::GatherV],
@@ -161,7 +160,7 @@ impl Group {
     /// Runs a collective with a caller's operator on the calling thread.
     ///
     /// # Errors
-    /// As [`Group::reduction`], and `OutOfMemory`, which fails the group.
+    /// The errors of [`Group::run`], and `OutOfMemory`, which fails the group.
     pub fn run_operator(&self, mut call: OperatorCall<'_>, options: &CallOptions) -> Result<()> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_operator(&mut call, options)?;
@@ -184,7 +183,7 @@ impl Group {
         outcome.context(title).inspect_err(|error| self.report_to_caller(error))
     }
 
-    /// Checks a collective with a caller's operator that will be issued.
+    /// Checks a collective with a caller's operator that is issued later.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unsupported`.
@@ -224,7 +223,7 @@ impl Group {
         self.check_required_operations(call.kind())
     }
 
-    /// The device whose memory the buffers are in, if they are in any.
+    /// Returns the device of the buffers, if they are in device memory.
     fn operator_call_device(
         &self,
         call: &mut Call<'_>,
@@ -236,8 +235,8 @@ impl Group {
         Ok(call.gpu().map(|gpu| gpu.device))
     }
 
-    /// Whether the back end does all operations that a reduction with a caller's operator is made
-    /// of.
+    /// Checks that the back end supports all byte collectives that a reduction with a caller's
+    /// operator uses.
     ///
     /// # Errors
     /// `Unsupported`, naming the operation and the back end.

@@ -1,13 +1,16 @@
 //! Operators that the caller defines, and the collectives that reduce with them.
 //!
-//! No back end knows these operators. A call is one turn of the group's queue and several parts
-//! ([`Descriptor::part`]). First the ranks exchange records of their calls ([`signature`]). Then
-//! collectives on bytes bring the vectors, or a slice of each, into private memory of a rank, which
-//! folds them there in rank order ([`reduction`]). So every back end for host memory carries these
-//! calls, and elements may have any size. The function never sees memory that another process
-//! writes. Each element is folded once, by one rank, or by all ranks in the same order.
+//! Back ends do not know these operators. A call takes one turn of the group's queue and consists
+//! of several parts ([`Descriptor::part`]):
+//! 1. The ranks exchange records of their calls and compare them ([`signature`]).
+//! 2. Byte collectives transfer the vectors, or a slice of each, into private memory of a rank.
+//! 3. The rank reduces them there in rank order ([`reduction`]).
 //!
-//! Does not depend on C types, or on how operators are numbered.
+//! Therefore every back end for host memory supports these calls, and elements may have any size.
+//! The caller's function never accesses memory that another process writes. Each element is reduced
+//! once by one rank, or by all ranks in the same order.
+//!
+//! This module does not depend on C types or on the numbering of operators.
 //!
 //! [`Descriptor::part`]: crate::transport::Descriptor::part
 
@@ -22,22 +25,22 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, Result};
 use std::fmt::Debug;
 
-/// The longest name of an operator, in bytes: all of it travels with each call.
+/// The maximum length of an operator's name in bytes. The whole name is sent with each call.
 pub const LONGEST_NAME: usize = 48;
 
-/// The largest element, in bytes.
+/// The maximum size of an element in bytes.
 pub const LARGEST_ELEMENT: usize = 1 << 20;
 
-/// What an operator does.
+/// The function of an operator.
 ///
 /// Obligations: it is a pure function of the two vectors, associative, and does not call the
 /// library.
 pub trait Combine: Send + Sync + Debug {
-    /// Folds `count` elements: `inout[i]` becomes `lower[i]` op `inout[i]`.
+    /// Reduces `count` elements: `inout[i]` becomes `lower[i]` op `inout[i]`.
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize);
 }
 
-/// An operator.
+/// An operator that the caller defines.
 #[derive(Debug)]
 pub struct Operator {
     name: String,
@@ -47,10 +50,10 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// An operator on elements of `element_bytes` bytes, under a name that ranks compare.
+    /// Creates an operator on elements of `element_bytes` bytes. The ranks compare its name.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name or a size that is not possible.
+    /// `InvalidArgument` for an invalid name or size.
     pub fn new(
         name: &str,
         element_bytes: usize,
@@ -73,20 +76,19 @@ impl Operator {
         Ok(Self { name: name.to_owned(), element_bytes, is_commutative, function })
     }
 
-    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The size of an element in bytes.
+    /// Returns the size of an element in bytes.
     pub fn element_bytes(&self) -> usize {
         self.element_bytes
     }
 
-    /// The bytes of `blocks` times `count` elements.
+    /// Returns the size in bytes of `blocks` times `count` elements.
     ///
     /// # Errors
-    /// `InvalidArgument` where no memory could hold them.
+    /// `InvalidArgument` if the size exceeds the address space.
     pub fn buffer_bytes(&self, count: usize, blocks: usize) -> Result<usize> {
         let bytes =
             count.checked_mul(self.element_bytes).and_then(|bytes| bytes.checked_mul(blocks));

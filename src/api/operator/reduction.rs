@@ -1,14 +1,15 @@
 //! The parts of a reduction with a caller's operator.
 //!
-//! | vectors | parts after the records | folds |
+//! | vectors | parts after the records | reduced by |
 //! |---|---|---|
-//! | short | all_gather (reduce: gather) | each rank that gets a result folds all vectors |
-//! | long | all_to_all_v of slices; all_gather_v, gather_v or all_to_all_v of what came out | each rank its slice |
-//! | reduce_scatter | all_to_all_v of blocks | each rank its block |
+//! | short | all_gather (reduce: gather) | each rank with a result, all vectors |
+//! | long | 1. all_to_all_v of slices | each rank, its slice of all vectors |
+//! |  | 2. all_gather_v, gather_v or all_to_all_v of the results | |
+//! | reduce_scatter | all_to_all_v of blocks | each rank, its block of all vectors |
 //!
-//! Long vectors go a chunk at a time, so that a rank needs a bounded amount of memory. A fold in
-//! rank order leaves in the place of vector r the fold of the vectors 0 to r, which is what prefix
-//! reductions send back.
+//! Long vectors are processed in chunks, so that a rank needs a bounded amount of memory. A
+//! reduction in rank order replaces vector r by the reduction of vectors 0 to r. Prefix reductions
+//! (scan, exscan) send these partial results back.
 
 use super::call::OperatorCall;
 use super::signature::{OperatorSignature, RECORD_BYTES};
@@ -23,22 +24,22 @@ use crate::kernel;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::ops::Range;
 
-/// The element type of the collectives that move the vectors.
+/// The element type of the collectives that transfer the vectors.
 const BYTE_DTYPE: DataType = DataType::U8;
 
-/// If the vectors of all ranks together are no longer than this, they go to all ranks whole, in one
+/// The maximum total size of all ranks' vectors for which the ranks exchange whole vectors, in one
 /// hop.
 const WHOLE_VECTOR_LIMIT: usize = 64 << 10;
 
-/// The longest chunk of a vector, or of the blocks of a rank together, unless one element of each
-/// is longer.
+/// The maximum size of a chunk: of a vector, or of all blocks of a rank. If one element of each is
+/// larger, the chunk has one element.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// Vectors that an operator gets begin on multiples of this, or on multiples of the element's size
-/// from there.
+/// The alignment of vectors that an operator receives. Further vectors start at multiples of the
+/// element size from there.
 const ALIGNMENT: usize = 64;
 
-/// Private memory.
+/// Private memory of a reduction.
 struct OperatorScratch {
     memory: Vec<u8>,
     align_offset: usize,
@@ -63,7 +64,7 @@ impl OperatorScratch {
     }
 }
 
-/// The vectors of all ranks in private memory, `aligned_stride` bytes from each other.
+/// The vectors of all ranks in private memory, `stride` bytes apart.
 #[derive(Clone, Copy)]
 struct RankVectors<'m> {
     memory: Dst<'m>,
@@ -72,7 +73,7 @@ struct RankVectors<'m> {
 }
 
 impl<'m> RankVectors<'m> {
-    /// The bytes that so many vectors of this length need, each on an aligned address.
+    /// Returns the distance between vectors of this length, so that each has an aligned address.
     fn aligned_stride(len: usize) -> usize {
         len.next_multiple_of(ALIGNMENT)
     }
@@ -81,7 +82,7 @@ impl<'m> RankVectors<'m> {
         self.memory.slice(rank * self.stride, self.len)
     }
 
-    /// Where the vectors of all ranks go.
+    /// Returns the buffers for the vectors of all ranks.
     fn all_ranks(self, size: usize) -> Vec<Dst<'m>> {
         (0..size).map(|rank| self.vector_of(rank)).collect()
     }
@@ -94,7 +95,7 @@ pub(super) struct OperatorReduction<'r, 'a> {
     sequence: u64,
     label: Label,
     deadline: &'r LazyDeadline,
-    /// The part that was carried last.
+    /// The number of the last part.
     part: u16,
 }
 
@@ -109,7 +110,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Self { group, call, sequence, label, deadline, part: 0 }
     }
 
-    /// All parts.
+    /// Runs all parts.
     pub(super) fn run_all_parts(mut self) -> Result<()> {
         self.compare_signatures()?;
         match self.call.kind() {
@@ -126,7 +127,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         self.group.size()
     }
 
-    /// Carries out a collective on bytes as the next part.
+    /// Runs a collective on bytes as the next part.
     fn run_part(&mut self, call: &Call<'_>, extent: Option<CountSpec>) -> Result<()> {
         self.part = self.part.checked_add(1).ok_or_else(|| {
             let message = "the vectors are so long that their parts have no numbers";
@@ -140,7 +141,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         group.backend.run(&call.operation(descriptor, &options, of, &group.observer))
     }
 
-    /// Other ranks count on this one: what keeps it from going on fails the group.
+    /// Fails the group, because other ranks wait for this one.
     fn fail_group(&self, error: Error) -> Error {
         self.group.fail_with_local_blame(error)
     }
@@ -149,7 +150,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         OperatorScratch::new(bytes).map_err(|error| self.fail_group(error))
     }
 
-    /// Compares the operator and the arguments of all ranks.
+    /// Exchanges and compares the operator and the arguments of all ranks.
     fn compare_signatures(&mut self) -> Result<()> {
         let mine = OperatorSignature::from_call(self.call);
         let record = mine.encode();
@@ -174,7 +175,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Err(error)
     }
 
-    /// Folds the first vectors in rank order: each becomes the fold of those up to it.
+    /// Reduces the first `vector_count` vectors in rank order: each becomes the reduction of the
+    /// vectors up to it.
     fn fold(&self, vectors: RankVectors<'_>, vector_count: usize) {
         let element_count = vectors.len / self.call.operator().element_bytes();
         if element_count == 0 {
@@ -186,7 +188,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         }
     }
 
-    /// Of the vectors of all ranks, how many the result of a rank folds; 0 where it gets none.
+    /// Returns how many of the vectors the result of a rank reduces; 0 if the rank gets no result.
     fn fold_count_for(&self, rank: usize) -> usize {
         let kind = self.call.kind();
         match kind {
@@ -207,7 +209,7 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Ok(())
     }
 
-    /// A chunk goes whole to each rank that gets a result.
+    /// Sends a whole chunk to each rank that gets a result, and reduces it there.
     fn gather_and_fold(&mut self, chunk: Range<usize>) -> Result<()> {
         let (len, fold_count) = (chunk.len(), self.fold_count_for(self.rank()));
         let send = self.call.send().slice(chunk.start, len);
@@ -230,8 +232,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         Ok(())
     }
 
-    /// Each rank folds its slice of a chunk of all vectors; then the slices go to the ranks that
-    /// get results.
+    /// Reduces this rank's slice of a chunk over all vectors. Then sends the slices to the ranks
+    /// that get results.
     fn fold_slices(&mut self, chunk: Range<usize>) -> Result<()> {
         let (rank, size, element) =
             (self.rank(), self.size(), self.call.operator().element_bytes());
@@ -278,7 +280,8 @@ impl<'r, 'a> OperatorReduction<'r, 'a> {
         }
     }
 
-    /// A block for each rank: each gets its block of all ranks, and folds it.
+    /// Runs a reduction with a block for each rank: each rank receives its block of all ranks and
+    /// reduces it.
     fn reduce_blocks(&mut self) -> Result<()> {
         let (rank, size, element) =
             (self.rank(), self.size(), self.call.operator().element_bytes());

@@ -1,7 +1,7 @@
-//! What ranks compare before they reduce with a caller's operator: the operator and the arguments
-//! of the call.
+//! The signature that ranks compare before they reduce with a caller's operator: the operator and
+//! the arguments of the call.
 //!
-//! Every rank gets the record of every other one, so that an error names both operators.
+//! Every rank gets the records of all ranks, so that an error names both operators.
 
 use super::call::OperatorCall;
 use super::{LONGEST_NAME, Operator};
@@ -10,7 +10,7 @@ use crate::base::ids::Rank;
 use crate::transport::{CountSpec, OpKind};
 use std::fmt;
 
-/// The bytes of a record: few enough for a control line.
+/// The size of a record in bytes, which fits a control slot.
 pub(super) const RECORD_BYTES: usize = 32 + LONGEST_NAME;
 
 /// The byte for no element type.
@@ -24,9 +24,9 @@ pub(super) struct OperatorSignature {
     is_commutative: bool,
     root: Option<Rank>,
     element_bytes: u64,
-    /// Elements of a vector or a block; in the `_v` form of all blocks.
+    /// The number of elements of a vector or a block; in the `_v` form the total of all blocks.
     count: u64,
-    /// Depends on each count of the `_v` form; 0 in others.
+    /// A hash of the counts in the `_v` form; 0 in other forms.
     fingerprint: u64,
     name: String,
 }
@@ -66,7 +66,7 @@ impl OperatorSignature {
         record
     }
 
-    /// The inverse; `None` for bytes that no rank sends.
+    /// Decodes a record; `None` for invalid bytes.
     pub(super) fn decode(record: &[u8]) -> Option<Self> {
         let record: &[u8; RECORD_BYTES] = record.try_into().ok()?;
         let (words, _) = record[8..32].as_chunks::<8>();
@@ -87,7 +87,8 @@ impl OperatorSignature {
 }
 
 impl fmt::Display for OperatorSignature {
-    /// For instance `all_reduce (operator "matmul" on elements from_call 16 bytes, count 3)`.
+    /// Formats the signature, for instance `all_reduce (operator "matmul" on elements of 16 bytes,
+    /// count 3)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, name, element_bytes: element, count, .. } = self;
         write!(f, "{} (operator \"{name}\" on elements of {element} bytes", kind.name())?;

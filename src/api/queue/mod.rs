@@ -1,38 +1,42 @@
 //! The run queue of a group: operations start in the order in which they were issued, one at a
 //! time.
 //!
-//! Issuing takes a ticket; the ticket's number is the operation's sequence number. A *blocking*
-//! call takes a number and waits on its own thread until all before it have ended, so that a lone
-//! one costs a `fetch_add` and has no hand-off. An *asynchronous* one leaves a [`QueueJob`] behind,
-//! which whoever comes first runs to its end: a blocking caller that waits for its turn, a thread
-//! that waits for a work, or the queue's [`worker`]. Only the worker takes every job: the others
-//! return at a time of their own, and take none that may last longer.
+//! Issuing takes a ticket; the ticket's number plus one is the operation's sequence number. A
+//! *blocking* call takes a ticket and waits on its own thread until all earlier operations have
+//! ended. A single caller pays one `fetch_add` and no hand-off between threads. An *asynchronous*
+//! call leaves a [`QueueJob`] in the queue. The first available thread runs the job to its end: a
+//! blocking caller that waits for its turn, a thread that waits for a work, or the queue's
+//! [`worker`]. Only the worker takes every job. The other threads must return by a deadline, so
+//! they take no job with a later deadline.
 //!
-//! A ticket may have several numbers in a row, for a call that takes one turn and carries out
-//! several operations in it: each has a sequence number of its own, and the turn of the next ticket
-//! begins after the last of them.
+//! A ticket may have several consecutive numbers, for a call that runs several operations in one
+//! turn. Each operation has its own sequence number, and the turn of the next ticket begins after
+//! the last of them.
 //!
 //! # Order
-//! All numbers come from one counter by `fetch_add`, so there is one order, and what happens before
-//! in the program has the lower number. A job's number is taken while the list of jobs is locked
-//! and the job is put there before the lock is released: the list is sorted.
+//! All numbers come from one counter by `fetch_add`, so there is one order. If one issue happens
+//! before another in the program, it has the lower number. The number of a job is taken under the
+//! lock of the job list, and the job enters the list before the lock is released. Therefore the
+//! list is sorted.
 //!
-//! # One at a time
-//! `ended` counts numbers whose turns have ended; number n has its turn while `ended` is n. Who may
-//! act on n is one thread: the one that took the ticket, or the one that took the job from the
-//! list, which happens under the lock and only while `ended` is n. Only whoever has the turn
-//! advances `ended` (release), and whoever takes the next reads it (acquire), so that each
-//! operation sees all that those before it have done.
+//! # Mutual exclusion
+//! `ended` counts the numbers whose turns have ended. Number n has its turn while `ended` is n.
+//! Exactly one thread may act on n: the thread that took the ticket, or the thread that took the
+//! job from the list. A job is taken only under the lock and only while `ended` is n. Only the
+//! thread that has the turn advances `ended` (release), and the thread with the next turn reads it
+//! (acquire). Therefore each operation sees all effects of the earlier operations.
 //!
-//! # Nobody sleeps for ever
-//! Whoever waits looks at `ended`, at the number of the first job (`first_job`, a copy outside of
-//! the lock) and at the outcome of works. Each of them is written before the bell is rung, whose
-//! fences make sure that a waiter's last look before it sleeps sees the change or that the ringer
-//! sees the sleeper (see `wait::doorbell`). A number without a job between its `fetch_add` and its
-//! place in the list has its ring still to come. As long as there are jobs there is a worker: it is
-//! started before the first one is put into the list, and ends only, under the lock, with the list
-//! empty. A ticket whose caller has given up never ends its turn; then the group has failed, and
-//! the jobs behind are completed with that cause instead of being run.
+//! # No lost wake-up
+//! A waiter polls `ended`, the number of the first job (`first_job`, a copy outside the lock) and
+//! the outcome of works. Each of them is written before the doorbell is rung. The doorbell's fences
+//! ensure that either the waiter's last poll before its sleep sees the change, or the notifier sees
+//! the sleeper (see `wait::doorbell`).
+//!
+//! If a job's number is taken but the job is not in the list yet, its notification is still to
+//! come. While there are jobs there is a worker: it starts before the first job enters the list,
+//! and it ends only under the lock and with an empty list. A ticket whose caller has given up never
+//! ends its turn. In that case the group has failed, and the later jobs complete with that error
+//! instead of running.
 
 mod worker;
 
@@ -52,40 +56,40 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-/// How many works of a group may be outstanding.
+/// The maximum number of outstanding works of a group.
 pub const MAX_WORKS: u64 = 65_536;
 
-/// A bit in the number of outstanding works: no further one may begin.
+/// A bit in the number of outstanding works. If it is set, no further work may begin.
 const CLOSED: u64 = 1 << 63;
 
-/// What stands for the number of the first job where there is none.
+/// The value of `first_job` if there is no job.
 const NO_JOB: u64 = u64::MAX;
 
-/// An asynchronous operation that waits for its turn. Exactly one of the methods that consume it is
+/// An asynchronous operation that waits for its turn. Exactly one of the consuming methods is
 /// called, with no lock held.
 pub trait QueueJob: Send + Debug {
-    /// When it must have ended.
+    /// Returns the operation's deadline.
     fn deadline(&self) -> &Deadline;
 
-    /// Why its group has failed, if it has.
+    /// Returns the failure of the operation's group, if it has failed.
     fn failure(&self) -> Option<Error>;
 
-    /// Runs it and ends the turn.
+    /// Runs the operation and ends the turn.
     fn run(self: Box<Self>, turn: Turn<'_>);
 
-    /// Its deadline has passed before its turn: fails its group.
+    /// Fails the group, because the deadline passed before the turn.
     fn expire(self: Box<Self>);
 
-    /// Completes it with the failure of its group.
+    /// Completes the operation with the failure of its group.
     fn fail(self: Box<Self>, cause: &Error);
 }
 
-/// Whose turn it is.
+/// The counters that determine which number has its turn.
 #[derive(Debug, Default)]
 struct TurnCounters {
-    /// Numbers given out.
+    /// The count of issued numbers.
     issued: AtomicU64,
-    /// Numbers whose turns have ended.
+    /// The count of numbers whose turns have ended.
     ended: AtomicU64,
 }
 
@@ -94,11 +98,11 @@ impl TurnCounters {
         self.issued.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// The next number, if its turn has come already: nothing that was issued has not ended.
+    /// Takes the next number if its turn is immediate: all issued operations have ended.
     fn try_take_turn(&self) -> Option<u64> {
         let number = self.ended.load(Ordering::Acquire);
-        // No turn ends that was not issued, so that the one is not behind the other where they are
-        // the same now.
+        // `ended` never exceeds `issued`. If `issued` still equals the loaded `ended`, all issued
+        // turns have ended.
         let next =
             self.issued.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed);
         next.ok()
@@ -109,68 +113,69 @@ impl TurnCounters {
     }
 
     fn end(&self, count: u64) {
-        // Sequentially consistent for the ring that follows.
+        // `SeqCst` orders the store before the notification that follows.
         self.ended.fetch_add(count, Ordering::SeqCst);
     }
 }
 
-/// The jobs whose turn has not come, by number.
+/// The jobs that wait for their turn, sorted by number.
 #[derive(Debug, Default)]
 struct WaitingJobs {
     waiting: VecDeque<(Ticket, Box<dyn QueueJob>)>,
     has_worker: bool,
 }
 
-/// The queue of one group.
+/// The run queue of one group.
 #[derive(Debug)]
 pub struct RunQueue {
     turns: TurnCounters,
     jobs: Mutex<WaitingJobs>,
     /// The number of the first job, or `NO_JOB`. Written under the lock.
     first_job: AtomicU64,
-    /// Works that have been issued and have not ended, and `CLOSED`.
+    /// The number of works that were issued and have not ended, and the bit `CLOSED`.
     outstanding_works: AtomicU64,
-    /// The list of works that ended, once the caller asked for a descriptor.
+    /// The list of completion events, once the caller has requested a descriptor.
     events: OnceLock<Arc<CompletionEvents>>,
-    /// Rung when a turn or a work ends, and when a job comes; whoever waits for one of these waits
-    /// here.
+    /// Rung when a turn or a work ends, and when a job is added. Every thread that waits for one of
+    /// these events waits here.
     doorbell: Doorbell,
-    /// Rung when a job comes: what an idle worker waits for, so that blocking calls need not wake
-    /// it.
+    /// Rung when a job is added. An idle worker waits on this doorbell, so that blocking calls need
+    /// not wake it.
     worker_doorbell: Doorbell,
 }
 
-/// A place in the queue. A ticket whose turn never comes (its wait failed) stops the queue: on
-/// other ranks the operation may have run, so the group must be failed.
+/// A position in the queue. If the wait for its turn fails, the ticket stops the queue. The
+/// operation may have run on other ranks, so the caller must fail the group.
 #[derive(Debug)]
 pub struct Ticket {
     number: u64,
-    /// How many numbers it has, from that one on.
+    /// The number of consecutive numbers, starting with `number`.
     count: u64,
 }
 
-/// The right to run; ends when dropped.
+/// The right to run an operation. The turn ends when this is dropped.
 #[derive(Debug)]
 pub struct Turn<'a> {
     queue: &'a RunQueue,
     count: u64,
 }
 
-/// A job, and the turn that has come for it.
+/// A job together with its turn.
 #[derive(Debug)]
 pub struct ClaimedJob<'a> {
     job: Box<dyn QueueJob>,
     turn: Turn<'a>,
 }
 
-/// What a caller that waits for its turn finds.
+/// The result of a poll by a caller that waits for its turn.
 enum TurnOrJob<'a> {
     Turn(Turn<'a>),
     Job(ClaimedJob<'a>),
 }
 
 impl Ticket {
-    /// The sequence number of the operation, from 1; of several, that of the first.
+    /// Returns the operation's sequence number, starting at 1. For several operations it is the
+    /// number of the first.
     pub fn sequence(&self) -> u64 {
         self.number + 1
     }
@@ -198,20 +203,20 @@ impl Default for RunQueue {
 }
 
 impl RunQueue {
-    /// Takes the next place, for an operation that runs on the calling thread.
+    /// Takes a ticket for an operation that runs on the calling thread.
     pub fn issue(&self) -> Ticket {
         self.issue_several(1)
     }
 
-    /// The same for a call of so many operations.
+    /// Takes a ticket for a call of `count` operations.
     pub fn issue_several(&self, count: u64) -> Ticket {
         Ticket { number: self.turns.take_numbers(count), count }
     }
 
-    /// Takes the next place for a job, which `make` makes once it knows its number.
+    /// Takes a ticket for a job and appends the job. `make` creates the job for the ticket.
     ///
     /// # Errors
-    /// `System` where no worker can be started; then no number has been taken.
+    /// `System` if no worker can be started; then no number was taken.
     pub fn enqueue(
         self: &Arc<Self>,
         make: impl FnOnce(&Ticket) -> Box<dyn QueueJob>,
@@ -219,10 +224,10 @@ impl RunQueue {
         self.enqueue_several(1, make)
     }
 
-    /// The same for a job of so many operations.
+    /// Takes a ticket for a job of `count` operations and appends the job.
     ///
     /// # Errors
-    /// As [`RunQueue::enqueue`].
+    /// The errors of [`RunQueue::enqueue`].
     pub fn enqueue_several(
         self: &Arc<Self>,
         count: u64,
@@ -243,25 +248,26 @@ impl RunQueue {
         Ok(())
     }
 
-    /// Whether all that has been issued has ended.
+    /// Returns whether all issued operations have ended.
     pub fn is_idle(&self) -> bool {
         self.turns.is_turn_of(self.issued())
     }
 
-    /// How many operations have been issued.
+    /// Returns the number of issued operations.
     pub fn issued(&self) -> u64 {
         self.turns.issued.load(Ordering::Relaxed)
     }
 
-    /// Whether the ticket's turn has come, so that waiting for it takes no time.
+    /// Returns whether the ticket has its turn, so that a wait for it returns immediately.
     pub fn has_turn(&self, ticket: &Ticket) -> bool {
         self.turns.is_turn_of(ticket.number)
     }
 
-    /// Waits for the ticket's turn, and runs the jobs before it that end in time.
+    /// Waits for the ticket's turn. Runs the earlier jobs whose deadlines are not later than
+    /// `deadline`.
     ///
     /// # Errors
-    /// What ended the wait instead.
+    /// The reason why the wait ended without the turn.
     pub fn wait_turn(
         &self,
         ticket: &Ticket,
@@ -274,14 +280,14 @@ impl RunQueue {
         self.wait_turn_slow(ticket, deadline.get_or_start(), failure)
     }
 
-    /// Takes the next place where its turn comes at once, for an operation that runs on the calling
-    /// thread: what a lone caller finds.
+    /// Takes a ticket if it has its turn immediately, for an operation that runs on the calling
+    /// thread. This is the case of a single caller.
     pub fn try_issue_with_turn(&self) -> Option<(Ticket, Turn<'_>)> {
         let number = self.turns.try_take_turn()?;
         Some((Ticket { number, count: 1 }, Turn { queue: self, count: 1 }))
     }
 
-    /// [`RunQueue::wait_turn`] where there is something before the ticket.
+    /// Waits in [`RunQueue::wait_turn`] when earlier operations have not ended.
     #[cold]
     fn wait_turn_slow(
         &self,
@@ -303,10 +309,10 @@ impl RunQueue {
         }
     }
 
-    /// Waits until `is_over` holds, which must depend only on works of this queue, and runs the
-    /// jobs meanwhile that end in time. `own_operation` is an operation of this queue, by its
-    /// sequence number, and its deadline: if that passes before its turn, its group is failed.
-    /// False where the limit came first.
+    /// Waits until `is_over` holds, which must depend only on works of this queue. Until then, runs
+    /// the jobs whose deadlines are not later than the wait's. `own_operation` is an operation of
+    /// this queue by sequence number, with its deadline: if the deadline passes before its turn,
+    /// its group fails. Returns false if the limit passed first.
     pub fn wait_for(
         &self,
         is_over: impl Fn() -> bool,
@@ -317,7 +323,8 @@ impl RunQueue {
             let own_deadline =
                 own_operation.map(|(_, own)| own).filter(|own| own.remaining() < limit.remaining());
             let first_deadline = own_deadline.as_ref().unwrap_or(limit);
-            // Neither may be missed because of somebody else's operation.
+            // A job with a later deadline could delay both the limit and the operation's own
+            // deadline.
             let ready = || {
                 if is_over() {
                     Some(None)
@@ -347,14 +354,15 @@ impl RunQueue {
         }
     }
 
-    /// The first job, if its turn has come and it ends before the limit does, where there is one.
+    /// Takes the first job if it has its turn and its deadline is not later than the limit, if
+    /// there is a limit.
     fn claim_first_job(&self, limit: Option<&Deadline>) -> Option<ClaimedJob<'_>> {
         if !self.turns.is_turn_of(self.first_job.load(Ordering::Relaxed)) {
             return None;
         }
         let mut jobs = self.lock_jobs();
         let (ticket, job) = jobs.waiting.front()?;
-        // In this order: a deadline is not earlier than itself.
+        // The order of the two reads makes a deadline never earlier than itself.
         let ends_too_late = |limit: &Deadline| {
             let left = limit.remaining();
             left < job.deadline().remaining()
@@ -367,8 +375,8 @@ impl RunQueue {
         Some(ClaimedJob { job, turn: Turn { queue: self, count: ticket.count } })
     }
 
-    /// Takes a job whose deadline has passed out of the queue, which fails its group. Nothing
-    /// happens to one that runs.
+    /// Removes a waiting job whose deadline has passed, which fails its group. A running job is not
+    /// affected.
     pub(super) fn expire_job(&self, sequence: u64) {
         let mut jobs = self.lock_jobs();
         let Ok(position) =
@@ -384,13 +392,13 @@ impl RunQueue {
         }
     }
 
-    /// Why the group of the jobs that wait has failed, if it has.
+    /// Returns the failure of the group of the first waiting job, if it has failed.
     fn first_job_failure(&self) -> Option<Error> {
         self.lock_jobs().waiting.front().and_then(|(_, job)| job.failure())
     }
 
-    /// Completes all jobs that wait with the failure of their group, and makes everybody who waits
-    /// look at it.
+    /// Completes all waiting jobs with the failure of their group, and wakes all waiters so that
+    /// they check for it.
     pub fn fail_waiting_jobs(&self, cause: &Error) {
         let waiting = {
             let mut jobs = self.lock_jobs();
@@ -402,16 +410,16 @@ impl RunQueue {
         self.doorbell.notify();
     }
 
-    /// Counts a work that is about to be issued.
+    /// Counts a work that is issued next.
     ///
     /// # Errors
-    /// `OutOfMemory` where too many are outstanding, `NotInitialized` once the queue is closed.
+    /// `OutOfMemory` if too many works are outstanding, `NotInitialized` once the queue is closed.
     pub fn begin_work(&self) -> Result<()> {
         let before = self.outstanding_works.fetch_add(1, Ordering::Relaxed);
         if before < MAX_WORKS {
             return Ok(());
         }
-        // A thread may wait for the last work to end.
+        // This call also notifies: a thread may wait until no work is outstanding.
         self.end_work();
         if before & CLOSED != 0 {
             let message =
@@ -425,44 +433,44 @@ impl RunQueue {
         Err(Error::new(ErrorKind::OutOfMemory, message))
     }
 
-    /// Lets no further work begin.
+    /// Refuses further works from now on.
     pub fn close(&self) {
         self.outstanding_works.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// Where works that end are listed, if anywhere.
+    /// Returns the list of completion events, if there is one.
     pub(super) fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.events.get()
     }
 
-    /// Has works listed from now on; the first list stays.
+    /// Lists completed works from now on. If a list exists, it stays.
     pub(super) fn set_events(&self, events: Arc<CompletionEvents>) {
         drop(self.events.set(events));
     }
 
-    /// Counts a work, however many there are.
+    /// Counts a work without checking the maximum.
     pub fn add_work(&self) {
         self.outstanding_works.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A work has ended, or was not issued after all.
+    /// Counts a work as ended, or as not issued.
     pub fn end_work(&self) {
         self.outstanding_works.fetch_sub(1, Ordering::Release);
         self.doorbell.notify();
     }
 
-    /// The number of works that have been issued and have not ended.
+    /// Returns the number of works that were issued and have not ended.
     pub fn outstanding_works(&self) -> u64 {
         self.outstanding_works.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Waits until all works have ended; false where the limit came first.
+    /// Waits until all works have ended. Returns false if the limit passed first.
     pub fn wait_for_works(&self, limit: &Deadline) -> bool {
         let ready = || (self.outstanding_works() == 0).then_some(());
         wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ready).is_ok()
     }
 
-    /// Under the lock, whenever the list has changed.
+    /// Updates `first_job`. Called under the lock after each change of the list.
     fn publish_first(&self, jobs: &WaitingJobs) {
         let first = jobs.waiting.front().map_or(NO_JOB, |(ticket, _)| ticket.number);
         self.first_job.store(first, Ordering::Relaxed);
@@ -474,11 +482,10 @@ impl RunQueue {
 }
 
 impl Turn<'_> {
-    /// Ends the turn without telling anybody, for whoever rings the bell soon: by the end of a
-    /// work, which follows.
+    /// Ends the turn without a notification. The caller must end a work next, which notifies.
     pub fn end_without_wake(self) {
         self.queue.turns.end(self.count);
-        // Not the drop, which would end a second turn.
+        // A drop would end a second turn.
         let _ended = std::mem::ManuallyDrop::new(self);
     }
 }

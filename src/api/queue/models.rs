@@ -1,5 +1,5 @@
-//! Models of the run queue, run through all interleavings: whose turn it is, and who takes which
-//! job.
+//! Loom models of the run queue: they check in all interleavings which thread has its turn and
+//! which thread takes which job.
 
 use super::*;
 use crate::base::sync::AtomicU64;
@@ -7,13 +7,13 @@ use loom::model::Builder;
 use loom::thread;
 use std::sync::Arc;
 
-/// What all operations of a group write, one after the other: relaxed, so that nothing but the
-/// queue orders it.
+/// A counter that all operations of a group write in turn. The accesses are relaxed, so that only
+/// the queue orders them.
 #[derive(Debug, Default)]
 struct SequenceLog(AtomicU64);
 
 impl SequenceLog {
-    /// Operation `sequence` finds what the one before has left.
+    /// Checks that the operation before `sequence` has written the counter, and writes it.
     fn write(&self, sequence: u64) {
         assert_eq!(self.0.load(Ordering::Relaxed), sequence - 1);
         self.0.store(sequence, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl QueueJob for WriteJob {
     }
 }
 
-/// A queue whose worker is one of the model's threads, or nobody.
+/// A queue without a worker thread. A thread of the model may take the worker's part.
 struct QueueModel {
     queue: Arc<RunQueue>,
     log: Arc<SequenceLog>,
@@ -87,7 +87,7 @@ impl QueueModel {
         Self { queue: Arc::clone(queue), log: Arc::clone(log), done: Arc::clone(done) }
     }
 
-    /// A blocking call.
+    /// Runs a blocking call.
     fn call(&self) {
         let (ticket, turn) = self.queue.try_issue_with_turn().unwrap_or_else(|| {
             let ticket = self.queue.issue();
@@ -122,7 +122,7 @@ fn loom_blocking_calls_take_turns() {
     });
 }
 
-/// The worker and somebody who waits both want the job.
+/// The worker and a waiting thread both try to take the job.
 #[test]
 fn loom_job_runs_once() {
     check(|| {
@@ -137,7 +137,7 @@ fn loom_job_runs_once() {
     });
 }
 
-/// A blocking call between asynchronous ones, which are run by whoever waits.
+/// A blocking call and an asynchronous one, whose job the waiting threads run.
 #[test]
 fn loom_blocking_and_asynchronous_calls_keep_their_order() {
     check(|| {

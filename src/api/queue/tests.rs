@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Debug, PartialEq, Eq)]
 enum JobFate {
     Ran(u64),
@@ -9,7 +9,7 @@ enum JobFate {
     Failed(u64),
 }
 
-/// A job that says what becomes of it.
+/// A job that reports its outcome.
 #[derive(Debug)]
 struct ReportingJob {
     sequence: u64,
@@ -28,7 +28,7 @@ impl QueueJob for ReportingJob {
     }
 
     fn run(self: Box<Self>, turn: Turn<'_>) {
-        // Inside of the turn, so that the order of what is said is that of the turns.
+        // The send is inside the turn, so that the reports are in the order of the turns.
         self.fates.send(JobFate::Ran(self.sequence)).unwrap();
         drop(turn);
     }
@@ -62,7 +62,7 @@ impl QueueFixture {
         Self { queue: Arc::default(), failure: Arc::default(), fates, reported: said }
     }
 
-    /// One whose jobs nobody runs unasked.
+    /// Creates a queue without a worker thread.
     fn without_worker() -> Self {
         let bench = Self::new();
         bench.queue.lock_jobs().has_worker = true;
@@ -92,7 +92,7 @@ impl QueueFixture {
 #[test]
 fn worker_runs_jobs_without_a_deadline() {
     let bench = QueueFixture::new();
-    // While its turn lasts, the worker has begun to wait for the first job.
+    // During this turn the worker starts to wait for the first job.
     let ticket = bench.queue.issue();
     let turn = bench.queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap();
     let first = bench.enqueue(Deadline::never());
@@ -105,7 +105,8 @@ fn worker_runs_jobs_without_a_deadline() {
         has_queued_job,
     )
     .unwrap();
-    // Time for the worker to have begun; with less, the test only proves less.
+    // The worker needs some time to start waiting. If 5 ms are too short, the test only covers
+    // less.
     std::thread::sleep(std::time::Duration::from_millis(5));
     let second = bench.enqueue(Deadline::never());
     drop(turn);
@@ -208,7 +209,7 @@ fn a_caller_runs_the_jobs_before_it() {
     assert_eq!(bench.enqueue(long_deadline()), 5);
     drop(bench.queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap());
     (1..=3).for_each(|number| assert_eq!(bench.next(), JobFate::Ran(number)));
-    // What comes after it is none of its business.
+    // The caller does not run the job after it.
     assert!(bench.is_silent());
     assert!(bench.queue.wait_for(
         || bench.queue.first_job.load(Ordering::Relaxed) == NO_JOB,
@@ -224,7 +225,7 @@ fn a_wait_takes_no_job_that_may_last_longer() {
     bench.enqueue(long_deadline());
     assert!(!bench.queue.wait_for(|| false, &Deadline::after_ms(5), None));
     assert!(bench.is_silent());
-    // One that ends with the limit is taken.
+    // A job whose deadline equals the limit is taken.
     let limit = Deadline::after_ms(LONG);
     bench.queue.claim_first_job(Some(&Deadline::never())).unwrap().run();
     assert_eq!(bench.next(), JobFate::Ran(1));
@@ -242,7 +243,7 @@ fn waiter_expires_its_own_late_operation() {
     let number = bench.enqueue(soon);
     assert!(!bench.queue.wait_for(|| false, &Deadline::after_ms(20), Some((number, soon))));
     assert_eq!(bench.next(), JobFate::Expired(number));
-    // The one before it stays.
+    // The earlier job stays.
     assert!(bench.is_silent() && bench.queue.lock_jobs().waiting.len() == 1);
 }
 
@@ -273,10 +274,10 @@ fn jobs_behind_an_abandoned_ticket_end_with_the_group() {
     bench.enqueue(long_deadline());
     let cause = Error::new(ErrorKind::PeerFailed, "gone");
     *bench.failure.lock().unwrap() = Some(cause);
-    // As the end of an operation would ring.
+    // The end of an operation notifies in the same way.
     bench.queue.doorbell.notify();
     assert_eq!((bench.next(), bench.next()), (JobFate::Failed(2), JobFate::Failed(3)));
-    // And one that comes later too, whether or not its turn would come.
+    // A job that is added later fails too, even if it never has its turn.
     bench.enqueue(long_deadline());
     assert_eq!(bench.next(), JobFate::Failed(4));
 }
@@ -287,7 +288,7 @@ fn idle_worker_ends_and_is_replaced() {
     for number in 1..=2 {
         bench.enqueue(long_deadline());
         assert_eq!(bench.next(), JobFate::Ran(number));
-        // The worker is the only other holder of the queue.
+        // The worker holds the only other reference to the queue.
         let limit = long_deadline();
         while Arc::strong_count(&bench.queue) > 1 {
             assert!(!limit.has_passed(), "the worker stays");

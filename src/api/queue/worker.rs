@@ -1,6 +1,7 @@
-//! The worker of a queue: a thread that runs the jobs which nobody waits for. It is started with
-//! the first job, holds the queue and not its group, and ends when there has been nothing to do for
-//! a while.
+//! The worker of a queue: a thread that runs jobs for which no other thread waits.
+//!
+//! The worker starts with the first job. It holds a reference to the queue and none to the group.
+//! It ends after 100 ms without jobs (`IDLE_TIMEOUT`).
 
 use super::{NO_JOB, RunQueue};
 use crate::base::deadline::Deadline;
@@ -11,13 +12,13 @@ use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a worker without jobs stays.
+/// The time for which a worker without jobs stays.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Starts the worker of a queue that has none.
 ///
 /// # Errors
-/// `System` where there can be no further thread.
+/// `System` if no further thread can be started.
 pub(super) fn start_worker(queue: Arc<RunQueue>) -> Result<()> {
     thread::start("dist-worker", move || {
         while queue.has_jobs_within(IDLE_TIMEOUT) || !queue.try_retire() {
@@ -27,7 +28,7 @@ pub(super) fn start_worker(queue: Arc<RunQueue>) -> Result<()> {
 }
 
 impl RunQueue {
-    /// Waits for a job to come, whether or not its turn has.
+    /// Waits until there is a job, whether or not it has its turn. Returns false after `time`.
     fn has_jobs_within(&self, time: Duration) -> bool {
         let has_jobs = || (self.first_job.load(Ordering::Relaxed) != NO_JOB).then_some(());
         wait_until(
@@ -40,7 +41,7 @@ impl RunQueue {
         .is_ok()
     }
 
-    /// Ends the worker's time, unless there is work after all.
+    /// Marks the worker as ended unless there is a job. Returns true if the worker must end.
     fn try_retire(&self) -> bool {
         let mut jobs = self.lock_jobs();
         jobs.has_worker = !jobs.waiting.is_empty();
@@ -49,8 +50,7 @@ impl RunQueue {
 
     /// Runs the jobs in the order of their turns until none is left.
     pub(super) fn run_jobs(&self) {
-        // Without a limit: even a deadline that never comes is a time, and that of a later job a
-        // later one.
+        // There is no limit here: the worker also takes a job without a deadline.
         let ready = || match self.first_job.load(Ordering::Relaxed) {
             NO_JOB => Some(None),
             _ => self.claim_first_job(None).map(Some),
@@ -75,7 +75,7 @@ impl RunQueue {
         self.lock_jobs().waiting.front().map(|(_, job)| *job.deadline())
     }
 
-    /// Takes out the first job if its deadline has passed: those before it took too long.
+    /// Expires the first job if its deadline has passed: the operations before it took too long.
     fn expire_first_job(&self) {
         let mut jobs = self.lock_jobs();
         if jobs.waiting.front().is_none_or(|(_, job)| !job.deadline().has_passed()) {

@@ -1,5 +1,6 @@
-//! Everything that the flight recorder knows, as JSON. dist-doctor reads it
-//! (`src/bin/dist-doctor/recorder_dump.rs`), so that what changes here raises the version.
+//! A dump of the flight recorder as JSON. dist-doctor reads it
+//! (`src/bin/dist-doctor/recorder_dump.rs`), so every change of the format must increment
+//! [`VERSION`].
 
 use super::{RECORDER, entries, groups, recorder_now_ns};
 use crate::base::ids::GroupId;
@@ -9,20 +10,22 @@ use serde_json::{Value, json};
 /// The version of the format.
 const VERSION: u32 = 2;
 
-/// Why a dump is made.
+/// The reason of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpReason {
-    /// The program has asked for it.
+    /// The program requested it.
     Request,
     /// A group has failed.
     Failure,
-    /// A file has appeared.
+    /// The trigger file appeared or changed.
     Trigger,
 }
 
-/// The operations of one group or of all, oldest first, and who was in it.
+/// Returns the operations of one group or of all groups, oldest first, and the groups with their
+/// members.
 pub fn dump(group: Option<GroupId>, reason: DumpReason) -> Value {
-    // The groups first: whatever is in an entry of theirs that ended before, the failure is known.
+    // The groups come first, which reads their failures. For an entry that failed before this
+    // point, the dump then has the failure of its group.
     let (groups, left_out) = groups::describe_groups(group);
     let identity = groups::job_rank_and_size();
     let entries = entries::describe_entries(group);

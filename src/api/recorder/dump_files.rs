@@ -1,14 +1,17 @@
-//! Which files dumps go to, and when: once for each group that fails, and whenever a file appears.
+//! Dump files of the flight recorder: a dump is written once for each failed group, and whenever
+//! the trigger file appears or changes.
 //!
-//! A thread of the recorder's own writes them, and looks every [`POLL_INTERVAL`] for the file and
-//! for failures that no call of this process has met. It is there while a variable is set and the
-//! process is in a group: neither a caller nor the service thread, which watches over other
-//! processes, ever waits for a disk. But a program may end as soon as a call has failed. So whoever
-//! is about to be told of a failure for the first time gives the thread a moment, [`DUMP_TIMEOUT`]
-//! at most and usually some milliseconds (a dump has a megabyte at most); where no variable is set,
-//! it gives none.
+//! A thread of the recorder writes the dumps. Every 250 ms (`POLL_INTERVAL`) it checks the trigger
+//! file, and checks for group failures that no call of this process has reported. The thread runs
+//! while an environment variable requests dumps and the process is in a group. Therefore neither a
+//! caller nor the service thread, which monitors other processes, ever waits for a disk.
 //!
-//! Must not know: what is in a dump.
+//! However, a program may end right after a call has failed. Before a call reports a failure for
+//! the first time, it waits for the thread. The wait is at most 1 s (`DUMP_TIMEOUT`) and usually
+//! some milliseconds, because a dump has at most about 1 MB. If no variable is set, there is no
+//! wait.
+//!
+//! This module does not depend on the content of a dump.
 
 use super::{DumpReason, dump, groups};
 use crate::base::config::{self, EnvVariable};
@@ -23,23 +26,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// How often the thread looks for the file that asks for a dump, and for failures that nobody has
-/// told it of.
+/// The interval at which the thread checks the trigger file and unreported failures.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long it gives a call that is about to fail of the same to note its end.
+/// The time that the thread waits before a dump, so that a call that fails with the group can
+/// record its end.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
-/// How long a call that fails waits for the dump.
+/// The maximum time for which a failing call waits for the dump.
 const DUMP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many dumps failures lead to; a program that goes on with new groups may see many.
+/// The maximum number of dumps caused by failures. A program that continues with new groups may see
+/// many failures.
 const MAX_FAILURE_DUMPS: u64 = 100;
 
-/// What the environment asks for.
+/// The dump settings in the environment.
 #[derive(Debug)]
 struct DumpSettings {
-    /// What the name begins with, before the rank, and what it ends with.
+    /// The prefix of the file name before the rank, and the suffix after it.
     dump_name: Option<(String, &'static str)>,
     trigger_path: Option<String>,
 }
@@ -47,22 +51,21 @@ struct DumpSettings {
 #[derive(Debug)]
 struct DumpState {
     settings: DumpSettings,
-    /// The groups that the process is in.
+    /// The number of groups that the process is in.
     open_groups: usize,
     has_thread: bool,
-    /// Dumps that have been asked for, and how many of these have been written or could not be.
+    /// The number of requested dumps, and how many of these were written or failed.
     requested: u64,
     written: u64,
-    /// How many of them failures have asked for.
+    /// The number of dumps requested because of failures.
     failure_requests: u64,
-    /// What has asked for the last one.
+    /// The reason of the last request.
     reason: DumpReason,
-    /// When the files that ask for dumps were last changed, so far as is known; `None` before the
-    /// first look.
+    /// The last known modification times of the trigger files; `None` before the first check.
     last_trigger_times: Option<TriggerTimes>,
 }
 
-/// When two files were last changed; `None` for one that is not there.
+/// The modification times of two files; `None` for a missing file.
 type TriggerTimes = [Option<SystemTime>; 2];
 
 static STATE: Mutex<DumpState> = Mutex::new(DumpState {
@@ -76,23 +79,23 @@ static STATE: Mutex<DumpState> = Mutex::new(DumpState {
     last_trigger_times: None,
 });
 
-/// Whether failures are dumped, for whoever must not take a lock to find that out.
+/// True if failures are dumped. An atomic copy, so that a check needs no lock.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Rung when the thread has something to do.
 static WORK_DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
-/// Rung when a dump has been written.
+/// Rung when a dump was written.
 static WRITTEN_DOORBELL: LazyLock<Doorbell> = LazyLock::new(Doorbell::default);
 
 fn lock_state() -> MutexGuard<'static, DumpState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads what the environment asks for; before a group comes to be.
+/// Reads the dump settings from the environment. Called before a group is created.
 ///
 /// # Errors
-/// `InvalidArgument` where a variable is not UTF-8.
+/// `InvalidArgument` if a variable is not UTF-8.
 pub(in crate::api) fn read_dump_environment() -> Result<()> {
     let all: [(EnvVariable, &str); 3] = [
         (config::RECORDER_FILE, ".json"),
@@ -109,14 +112,14 @@ pub(in crate::api) fn read_dump_environment() -> Result<()> {
     Ok(())
 }
 
-/// Notes that the process is in one more group.
+/// Counts a group that the process has joined.
 pub(super) fn add_group() {
     let is_first_look = {
         let mut state = lock_state();
         state.open_groups += 1;
         state.last_trigger_times.is_none() && state.settings.trigger_path.is_some()
     };
-    // Before anybody can ask for a dump of this group.
+    // The first check precedes any request for a dump of this group.
     if is_first_look {
         replace_trigger_times(read_trigger_times());
     }
@@ -126,7 +129,7 @@ pub(super) fn add_group() {
     }
 }
 
-/// Notes that it is in one less.
+/// Counts a group that the process has left.
 pub(super) fn remove_group() {
     let mut state = lock_state();
     state.open_groups = state.open_groups.saturating_sub(1);
@@ -136,7 +139,7 @@ pub(super) fn remove_group() {
     }
 }
 
-/// Asks for a dump if a group has failed since this was last called; true where it has. Does not
+/// Requests a dump if a group has failed since the last call, and returns whether it did. Does not
 /// block.
 pub(in crate::api) fn request_failure_dump() -> bool {
     if !IS_ON.load(Ordering::Relaxed) || !groups::has_new_failure() {
@@ -154,13 +157,14 @@ pub(in crate::api) fn request_failure_dump() -> bool {
     true
 }
 
-/// Both, for who is about to tell the caller of a failure.
+/// Requests a dump for a new failure, if any, and waits for it. Called before a failure is reported
+/// to a caller.
 pub(in crate::api) fn dump_failures_and_wait() {
     request_failure_dump();
     wait_for_dump();
 }
 
-/// Waits until what has been asked for so far is written, but not for long.
+/// Waits until all dumps requested so far are written, at most `DUMP_TIMEOUT`.
 fn wait_for_dump() {
     let asked = lock_state().requested;
     let ready = || (lock_state().written >= asked).then_some(());
@@ -204,7 +208,7 @@ impl DumpState {
     }
 }
 
-/// The thread: writes what is asked for, until there is no group.
+/// Runs the dump thread: writes the requested dumps until the process is in no group.
 fn run_dump_thread() {
     loop {
         if has_new_trigger() {
@@ -229,7 +233,7 @@ fn run_dump_thread() {
             let state = lock_state();
             (state.requested > state.written || state.open_groups == 0).then_some(())
         };
-        // At the end of the time, too, the thread looks around.
+        // The thread also continues after the time limit, to check the trigger files.
         drop(wait_until(
             &WORK_DOORBELL,
             WaitPolicy::SLEEP_SOON,
@@ -240,7 +244,8 @@ fn run_dump_thread() {
     }
 }
 
-/// Ends the thread's time, unless there is something to do or to come.
+/// Ends the thread unless there is work or the process is in a group. Returns whether the thread
+/// ends.
 fn try_retire() -> bool {
     let mut state = lock_state();
     let has_work =
@@ -249,8 +254,8 @@ fn try_retire() -> bool {
     !has_work
 }
 
-/// Whether a file that asks for a dump has come to be, or has been changed, since the last look.
-/// One that was there before the first look asks for nothing: it is from an earlier job.
+/// Returns whether a trigger file has appeared or changed since the last check. A file that existed
+/// before the first check does not trigger: it is from an earlier job.
 fn has_new_trigger() -> bool {
     let now = read_trigger_times();
     let is_new =
@@ -258,12 +263,12 @@ fn has_new_trigger() -> bool {
     replace_trigger_times(now).is_some_and(|before| now.iter().zip(&before).any(is_new))
 }
 
-/// Keeps what a look has found, and returns what the one before did.
+/// Stores the modification times and returns the previous ones.
 fn replace_trigger_times(now: TriggerTimes) -> Option<TriggerTimes> {
     lock_state().last_trigger_times.replace(now)
 }
 
-/// When the file that asks all ranks for a dump was last changed, and the one that asks this rank.
+/// Returns the modification times of the trigger file for all ranks and of the one for this rank.
 fn read_trigger_times() -> TriggerTimes {
     let Some(trigger) = lock_state().settings.trigger_path.clone() else { return [None; 2] };
     let changed = |path: &str| Path::new(path).metadata().ok()?.modified().ok();
@@ -271,9 +276,10 @@ fn read_trigger_times() -> TriggerTimes {
     [changed(&trigger), own.as_deref().and_then(changed)]
 }
 
-/// Where this process's dump goes. Without a name for it, beside the file that asks for it.
+/// Returns the path of this process's dump. If only a trigger file is set, the dump is next to that
+/// file.
 fn dump_path() -> Option<String> {
-    // A process that is in no group yet has no rank.
+    // A process without a group has no rank.
     let rank = groups::job_rank_and_size()
         .map_or_else(|| format!("pid{}", this_process::pid()), |(rank, _)| rank.to_string());
     let state = lock_state();

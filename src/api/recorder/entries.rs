@@ -1,4 +1,4 @@
-//! An entry of the flight recorder, as JSON.
+//! Encodes messages into the words of a recorder entry, and converts entries to JSON.
 
 use super::snapshot::EntrySnapshot;
 use super::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, short_group_id};
@@ -10,13 +10,14 @@ use crate::transport::{CountSpec, Descriptor};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-/// What the lowest byte of a message's first word is; a descriptor's is odd.
+/// The value of the lowest byte in a message's first word. A collective descriptor's lowest byte is
+/// odd.
 pub(super) const MESSAGE_KIND: u64 = 2;
 
 /// Set in a message's first word if it has a label.
 const LABEL_FLAG: u64 = 1 << 24;
 
-/// Whether the words are those of an operation with a label.
+/// Returns whether these words are of an operation with a label.
 pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
     match words[0] & 0xff {
         MESSAGE_KIND => words[0] & LABEL_FLAG != 0,
@@ -24,7 +25,8 @@ pub(super) fn is_labelled(words: &[u64; 4]) -> bool {
     }
 }
 
-/// A message in an entry's words, without the text of its label; the inverse of [`decode_message`].
+/// Encodes a message into the words of an entry, without the text of its label. The inverse is
+/// [`decode_message`].
 pub(super) fn encode_message(message: &MessageDescriptor, sequence: u64) -> [u64; 4] {
     let direction = u64::from(message.is_outgoing);
     let peer = message.peer.map_or(0, |peer| peer as u64 + 1);
@@ -49,7 +51,7 @@ pub(super) fn decode_message(words: [u64; 4]) -> Option<MessageDescriptor> {
     })
 }
 
-/// What the words and the label say; `None` for words that nothing has.
+/// Converts the words and the label to JSON; `None` for invalid words.
 fn describe_words(words: [u64; 4], label: Label) -> Option<Value> {
     if words[0] & 0xff != MESSAGE_KIND {
         return Descriptor::decode([words[0], words[1], words[2]])
@@ -92,7 +94,7 @@ fn describe_collective(descriptor: &Descriptor) -> Value {
     })
 }
 
-/// The entries of one group, or of all, oldest first.
+/// Returns the entries of one group or of all groups, oldest first.
 pub(super) fn describe_entries(group: Option<GroupId>) -> Vec<Value> {
     let next = RECORDER.next_number.load(Ordering::Acquire);
     let first = next.saturating_sub(MAX_ENTRIES as u64);

@@ -1,12 +1,11 @@
-//! The groups that the process is in, and the last ones that it was in: what a dump says about
-//! them.
+//! The groups in a dump: the groups that the process is in, and the last ones that it was in.
 //!
-//! The list is bounded. A group's back end is asked only under the list's lock and while the group
-//! is known not to have gone: leaving the list takes the same lock, and is the first thing that a
-//! group which ends does. So nobody here is ever the last one to hold a back end, which could not
-//! be taken down on every thread.
+//! The list is bounded. A group's back end is accessed only under the lock of the list and only
+//! before the group has left the list. A group takes the same lock to leave, as the first step of
+//! its release. Therefore this module never holds the last reference to a back end, which some
+//! threads could not shut down.
 //!
-//! Must not know: where dumps go.
+//! This module does not depend on the dump files.
 
 use super::{dump_files, short_group_id};
 use crate::backend::{Backend, RankLocation};
@@ -16,26 +15,27 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// How many groups are listed; where there are more, those go first that the process has left.
+/// The maximum number of listed groups. If there are more, groups that the process has left are
+/// removed first.
 const MAX_LISTED_GROUPS: usize = 1024;
 
-/// How many members a dump names, of all groups together.
+/// The maximum number of members in a dump, over all groups.
 const MAX_DUMPED_MEMBERS: usize = 1 << 14;
 
-/// A group that is new.
+/// A new group for the list.
 #[derive(Debug)]
 pub(in crate::api) struct NewGroup<'a> {
     pub(in crate::api) id: GroupId,
     pub(in crate::api) name: &'a str,
     pub(in crate::api) rank: Rank,
-    /// Which ranks of the outermost group its ranks are.
+    /// The rank of each member in the outermost group.
     pub(in crate::api) global_ranks: &'a [Rank],
-    /// The group that it was made from.
+    /// The name of the parent group.
     pub(in crate::api) parent: Option<&'a str>,
     pub(in crate::api) backend: &'a Arc<dyn Backend>,
 }
 
-/// A group's place in the list; it counts as left when this is dropped.
+/// The entry of a group in the list. When this is dropped, the group counts as left.
 #[derive(Debug)]
 pub(in crate::api) struct RecorderMembership {
     number: u64,
@@ -49,14 +49,14 @@ struct ListedGroup {
     rank: Rank,
     size: WorldSize,
     parent: Option<String>,
-    /// This process's rank in the outermost group, and its members'; those only until it has been
-    /// left.
+    /// This process's rank in the outermost group, and the ranks of all members. The latter is
+    /// cleared when the group is left.
     global_rank: Rank,
     global_ranks: Vec<Rank>,
     /// `None` once the group has been left.
     backend: Option<Weak<dyn Backend>>,
     failure: Option<Error>,
-    /// Its failure is no news any more.
+    /// True once the failure was reported.
     is_reported: bool,
 }
 
@@ -64,7 +64,7 @@ struct ListedGroup {
 struct GroupList {
     next_number: u64,
     groups: VecDeque<ListedGroup>,
-    /// How many are not listed any more, or never were.
+    /// The number of groups that were removed from the list or never entered it.
     unlisted: u64,
 }
 
@@ -76,7 +76,7 @@ fn lock_list() -> MutexGuard<'static, GroupList> {
 }
 
 impl RecorderMembership {
-    /// Lists a group.
+    /// Adds a group to the list.
     pub(in crate::api) fn register(new: &NewGroup<'_>) -> Self {
         let mut list = lock_list();
         let number = list.next_number;
@@ -110,7 +110,7 @@ impl RecorderMembership {
 
 impl Drop for RecorderMembership {
     fn drop(&mut self) {
-        // A failure that nobody has been told of is dumped while it is known who was in the group.
+        // An unreported failure is dumped now, while the members of the group are known.
         dump_files::dump_failures_and_wait();
         let mut list = lock_list();
         let found = list.groups.iter_mut().find(|group| group.number == self.number);
@@ -125,7 +125,7 @@ impl Drop for RecorderMembership {
 }
 
 impl ListedGroup {
-    /// Asks the back end why the group has failed.
+    /// Reads the failure of the group from its back end.
     fn refresh_failure(&mut self) {
         if self.failure.is_none() {
             let backend = self.backend.as_ref().and_then(Weak::upgrade);
@@ -133,7 +133,7 @@ impl ListedGroup {
         }
     }
 
-    /// Whether it has failed, and nobody has asked that before.
+    /// Returns true if the group has failed and the failure was not reported before.
     fn take_new_failure(&mut self) -> bool {
         self.refresh_failure();
         let is_news = self.failure.is_some() && !self.is_reported;
@@ -173,13 +173,13 @@ impl ListedGroup {
     }
 }
 
-/// Whether a group has failed that had not when this was last asked.
+/// Returns whether a group has failed since the last call.
 pub(super) fn has_new_failure() -> bool {
-    // All of them: each is news once.
+    // Every group is checked, because each failure is new only once.
     lock_list().groups.iter_mut().fold(false, |any, group| group.take_new_failure() | any)
 }
 
-/// What a dump says about one group or all, and how many it does not know.
+/// Returns the JSON of one group or of all groups, and the number of groups that are not listed.
 pub(super) fn describe_groups(wanted: Option<GroupId>) -> (Vec<Value>, u64) {
     let wanted = wanted.map(short_group_id);
     let mut list = lock_list();
@@ -192,14 +192,15 @@ pub(super) fn describe_groups(wanted: Option<GroupId>) -> (Vec<Value>, u64) {
     (described.collect(), list.unlisted)
 }
 
-/// The name of the group with this part of its id, where it is listed.
+/// Returns the name of the listed group with this short id.
 pub(in crate::api) fn group_name(id: u64) -> Option<String> {
     let list = lock_list();
     list.groups.iter().rev().find(|group| group.id == id).map(|group| group.name.clone())
 }
 
-/// The process's rank in its job and the size of that, as its oldest group has them that was made
-/// from no other; one that it is in counts before those that it has left.
+/// Returns the process's rank in its job and the size of the job. They come from the oldest listed
+/// group without a parent. Groups that the process is in take precedence over groups that it has
+/// left.
 pub(super) fn job_rank_and_size() -> Option<(Rank, WorldSize)> {
     let list = lock_list();
     let mut outermost = list.groups.iter().filter(|group| group.parent.is_none());

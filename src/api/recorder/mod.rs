@@ -1,20 +1,23 @@
-//! The flight recorder: the last 2000 operations of the process, always on.
+//! The flight recorder: the last 2000 operations of the process. It is always on.
 //!
-//! Recording is a handful of relaxed stores to one entry that nobody else writes. Looks at the
-//! clock cost more than that: an operation is issued when its deadline began; one that has its turn
-//! at once begins when it is issued; and one that was over at once ends when it began (see
-//! [`OperationRecord::end_without_clock`]). Each entry carries the number it was written under,
-//! before and after, so that a reader can tell an entry that was overwritten while it was being
-//! read; such a one is left out.
+//! Recording takes about ten relaxed stores to one entry that no other thread writes. Reading the
+//! clock costs more, so the recorder reuses times:
+//! * An operation is issued when its deadline starts.
+//! * An operation that has its turn immediately starts at the time of its issue.
+//! * An operation that ends immediately ends at the time of its start (see
+//!   [`OperationRecord::end_without_clock`]).
 //!
-//! | file | what it is |
+//! Each entry has a stamp with its number, written before and after the entry. A reader compares
+//! the stamps and drops an entry that was overwritten during the read.
+//!
+//! | file | content |
 //! |---|---|
-//! | this | the entries, and what is noted in them |
-//! | `entries` | an entry, as JSON |
-//! | `snapshot` | an entry as it was when somebody looked |
-//! | `groups` | the groups that entries belong to, by the part of their id that an entry has |
-//! | `dump` | everything, as JSON |
-//! | `dump_files` | which files dumps go to, and when: at a failure, and when a file appears |
+//! | this file | the entries and the functions that record them |
+//! | `entries` | the encoding of messages; an entry as JSON |
+//! | `snapshot` | a consistent copy of an entry |
+//! | `groups` | the groups of the entries, by their short ids |
+//! | `dump` | the whole dump as JSON |
+//! | `dump_files` | the files of dumps, written at failures and on a trigger |
 
 mod dump;
 mod dump_files;
@@ -40,32 +43,34 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// How many operations are kept.
+/// The number of operations in the ring.
 pub const MAX_ENTRIES: usize = 2000;
 
 const WAITING: u64 = u64::MAX;
 const RUNNING: u64 = u64::MAX - 1;
 const DONE: u64 = u64::MAX - 2;
 
-/// One operation. `stamp` is its number plus one, 0 while it is written or never was.
+/// One operation. `stamp` is its number plus one, or 0 while the entry is written or if it never
+/// was.
 ///
-/// It has two cache lines, in this order of fields: a call without a label writes all but the last.
+/// An entry has two cache lines with the fields in this order. A call without a label writes all
+/// fields but the last.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct RecorderEntry {
     stamp: AtomicU64,
     group: AtomicU64,
     rank: AtomicU64,
-    /// A descriptor's, or a message's.
+    /// The words of a descriptor or of a message.
     words: [AtomicU64; 4],
     issued_ns: AtomicU64,
-    /// 0 until its turn has come.
+    /// 0 until the operation has its turn.
     started_ns: AtomicU64,
     ended_ns: AtomicU64,
-    /// `WAITING`, `RUNNING`, `DONE`, or an error: the code of its kind, and above that the culprit
-    /// plus one.
+    /// `WAITING`, `RUNNING`, `DONE`, or an error. An error has the code of its kind in the lowest
+    /// byte, and the culprit plus one above.
     state: AtomicU64,
-    /// The label, if the words say that there is one.
+    /// The label, if the words indicate one.
     label: [AtomicU64; LABEL_WORDS],
 }
 
@@ -78,7 +83,7 @@ const _: () = {
 };
 
 impl RecorderEntry {
-    /// Asks for its memory, which is soon written.
+    /// Prefetches the entry for the writes that follow.
     #[inline]
     fn prefetch(&self) {
         let first: *const AtomicU64 = &raw const self.stamp;
@@ -90,9 +95,10 @@ impl RecorderEntry {
 
 struct FlightRecorder {
     origin: Instant,
-    /// The same on the kernel's clock, of which a number costs less than an `Instant`.
+    /// The origin on the kernel's monotonic clock. Reading this clock as a number costs less than
+    /// an `Instant`.
     origin_monotonic_ns: u64,
-    /// What the clock on the wall said then, in nanoseconds since 1970.
+    /// The wall clock at the origin, in nanoseconds since 1970.
     origin_unix_ns: u64,
     next_number: AtomicU64,
     entries: Vec<RecorderEntry>,
@@ -109,14 +115,14 @@ static RECORDER: LazyLock<FlightRecorder> = LazyLock::new(|| {
     }
 });
 
-/// An operation that is under way.
+/// The record of a running operation.
 #[derive(Debug)]
 pub struct OperationRecord {
     number: u64,
     entry: &'static RecorderEntry,
-    /// Its turn had not come when it was noted.
+    /// True if the operation did not have its turn when it was recorded.
     is_waiting: bool,
-    /// The same operation in the trace, where one is written.
+    /// The span of the operation in the trace, if a trace is written.
     span: Option<Box<OperationSpan>>,
 }
 
@@ -124,12 +130,12 @@ fn duration_ns(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
-/// From 1, so that 0 means never.
+/// Returns a time in nanoseconds since the recorder started, at least 1, because 0 means never.
 pub(super) fn recorder_ns(at: Instant) -> u64 {
     duration_ns(at.saturating_duration_since(RECORDER.origin)).max(1)
 }
 
-/// The same on the wall clock as it was when the recorder began, in nanoseconds since 1970.
+/// Returns a time in nanoseconds since 1970, on the wall clock of the recorder's start.
 pub(super) fn recorder_unix_ns(at: Instant) -> u64 {
     RECORDER.origin_unix_ns.saturating_add(recorder_ns(at))
 }
@@ -143,38 +149,37 @@ fn entry(number: u64) -> &'static RecorderEntry {
     &RECORDER.entries[index]
 }
 
-/// The part of a group's id that the recorder keeps.
+/// Returns the short id of a group: the part of its id that the recorder keeps.
 pub(super) fn short_group_id(group: GroupId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = group.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Whose operation it is, and when it was issued.
+/// The group and rank of an operation, and its time of issue.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationOrigin {
-    /// The group.
     pub group: GroupId,
-    /// This process's rank in it.
+    /// This process's rank in the group.
     pub rank: Rank,
-    /// When, in nanoseconds since the recorder began.
+    /// The time of issue in nanoseconds since the recorder started.
     pub issued_ns: u64,
 }
 
-/// The place of an operation among all. It must be noted: until then whatever had the place before
-/// is in it.
+/// The reserved slot of an operation. The operation must be recorded: until then the slot has the
+/// entry of an earlier operation.
 #[derive(Clone, Copy, Debug)]
 pub struct RecorderSlot(u64);
 
 impl RecorderSlot {
-    /// The next one. No core goes on from this before its stores are through, so that it comes
-    /// before a store that takes long.
+    /// Reserves the next slot. The atomic addition waits for all earlier stores of this core. It is
+    /// therefore placed before a store that takes long.
     #[inline]
     pub fn reserve() -> Self {
         Self(RECORDER.next_number.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Notes that a collective is issued. It runs from then on, or it waits for its turn.
+/// Records the issue of a collective. It runs from now on, or it waits for its turn.
 pub fn begin_collective(
     slot: RecorderSlot,
     origin: OperationOrigin,
@@ -184,7 +189,8 @@ pub fn begin_collective(
     begin_encoded(slot, origin, (&descriptor.encode(), &descriptor.label), is_running)
 }
 
-/// Notes that a collective with these words of a descriptor and this label is issued, and runs.
+/// Records the issue of a running collective from the encoded words of its descriptor and its
+/// label.
 #[inline]
 pub fn begin_running_collective(
     slot: RecorderSlot,
@@ -194,7 +200,7 @@ pub fn begin_running_collective(
     begin_encoded(slot, origin, words_and_label, true)
 }
 
-/// Notes that a message is posted.
+/// Records that a message is posted.
 pub fn begin_message(
     origin: OperationOrigin,
     message: &MessageDescriptor,
@@ -235,19 +241,18 @@ fn begin_encoded<const N: usize>(
 }
 
 impl OperationRecord {
-    /// The operation will be in the trace, too.
+    /// Adds the operation's span in the trace.
     #[must_use]
     pub(super) fn with_span(self, span: OperationSpan) -> Self {
         Self { span: Some(Box::new(span)), ..self }
     }
 
-    /// Its entry, unless that has become another's: a later operation's, while this one took its
-    /// time.
+    /// Returns the entry, unless a later operation has overwritten it.
     fn entry(&self) -> Option<&'static RecorderEntry> {
         (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
     }
 
-    /// Notes that its turn has come, unless it has run since it was issued.
+    /// Records that the operation has its turn, unless it has run since its issue.
     #[inline]
     pub fn mark_running(&self) {
         if self.is_waiting || self.span.is_some() {
@@ -266,14 +271,14 @@ impl OperationRecord {
         }
     }
 
-    /// Notes how the operation ended.
+    /// Records the outcome of the operation.
     pub fn end(self, outcome: &Result<()>) {
         self.end_at(outcome, |_| recorder_now_ns());
     }
 
-    /// Notes the end of a small operation that has run since it was issued and has waited for some
-    /// ten microseconds at most: less than the clocks of several ranks can be compared to, so that
-    /// it may as well have ended when it began.
+    /// Records the end of a small operation that has run since its issue and took at most about 10
+    /// µs. Clocks of different ranks differ by more than that, so the recorder uses the start as
+    /// the end.
     pub fn end_without_clock(self, outcome: &Result<()>) {
         self.end_at(outcome, |entry| entry.started_ns.load(Ordering::Relaxed));
     }
@@ -293,7 +298,7 @@ impl OperationRecord {
         };
         entry.ended_ns.store(end_ns(entry), Ordering::Relaxed);
         entry.state.store(state, Ordering::Release);
-        // There are more entries than the nearest cache holds.
+        // The next entry is probably not in the L1 cache: the ring is larger than that cache.
         self::entry(self.number + 1).prefetch();
     }
 }
@@ -323,7 +328,7 @@ mod tests {
     fn entry_has_only_the_label_of_its_own_call() {
         let group = Nonce(*b"recorder-label-i");
         let label = Label::new("layer3.weight").unwrap();
-        // Also entries that had a label before.
+        // Entries that had a label before are reused, too.
         for sequence in 1..=u64::try_from(MAX_ENTRIES).unwrap() * 2 + 2 {
             let origin = OperationOrigin { group, rank: 1, issued_ns: recorder_now_ns() };
             let label = if sequence % 3 == 0 { label } else { Label::NONE };

@@ -1,4 +1,4 @@
-//! One entry of the flight recorder as it was when somebody looked, and what it says in words.
+//! A consistent copy of one entry of the flight recorder, and its description.
 
 use super::entries::{MESSAGE_KIND, decode_message, is_labelled};
 use super::{DONE, MAX_ENTRIES, RECORDER, RUNNING, WAITING, entry, recorder_now_ns};
@@ -8,13 +8,13 @@ use crate::transport::Descriptor;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// One entry.
+/// A copy of one entry.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::api) struct EntrySnapshot {
     pub(in crate::api) group: u64,
     pub(in crate::api) rank: u64,
     pub(super) words: [u64; 4],
-    /// None if there is none, or if it was not whole.
+    /// The label; none if the operation has no label or the copied label is invalid.
     pub(super) label: Label,
     pub(in crate::api) issued_ns: u64,
     pub(super) started_ns: u64,
@@ -23,14 +23,15 @@ pub(in crate::api) struct EntrySnapshot {
 }
 
 impl EntrySnapshot {
-    /// The entry with this number, unless another one has taken its place.
+    /// Reads the entry with this number, unless a later operation has overwritten it.
     pub(super) fn read(number: u64) -> Option<Self> {
         let entry = entry(number);
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         if entry.stamp.load(Ordering::Acquire) != number + 1 {
             return None;
         }
-        // Before the times: whoever sees the state sees the time of its change.
+        // The state is read before the times: a reader that sees a state also sees the time of its
+        // change.
         let state = entry.state.load(Ordering::Acquire);
         let words = std::array::from_fn(|i| load(&entry.words[i]));
         let label = match is_labelled(&words) {
@@ -51,44 +52,44 @@ impl EntrySnapshot {
         (load(&entry.stamp) == number + 1).then_some(snapshot)
     }
 
-    /// A collective, not a message.
+    /// Returns whether the operation is a collective and not a message.
     pub(in crate::api) fn is_collective(&self) -> bool {
         self.words[0] & 0xff != MESSAGE_KIND
     }
 
-    /// It has not ended, and may not have begun to run.
+    /// Returns whether the operation is waiting or running.
     pub(in crate::api) fn is_under_way(&self) -> bool {
         matches!(self.state, WAITING | RUNNING)
     }
 
-    /// Operations of which one waits for another have the same.
+    /// Returns a key that is equal for operations that wait for each other.
     pub(in crate::api) fn queue_key(&self) -> (u64, u64, bool) {
         (self.group, self.rank, self.is_collective())
     }
 
-    /// Its number on its group.
+    /// Returns the sequence number in the group.
     pub(in crate::api) fn sequence(&self) -> u64 {
         self.words[2]
     }
 
-    /// How long ago it ended.
+    /// Returns the time since the operation ended.
     pub(in crate::api) fn ended_ago(&self) -> Duration {
         Duration::from_nanos(recorder_now_ns().saturating_sub(self.ended_ns))
     }
 
-    /// How it failed, if it did.
+    /// Returns the kind of failure, if the operation failed.
     pub(in crate::api) fn failure(&self) -> Option<ErrorKind> {
         let has_failed = !self.is_under_way() && self.state != DONE;
         let code = u8::try_from(self.state & 0xff).unwrap_or(u8::MAX);
         has_failed.then(|| ErrorKind::from_code(code))
     }
 
-    /// Whom it blames for that.
+    /// Returns the culprit of the failure.
     pub(super) fn culprit(&self) -> Option<u64> {
         self.failure().and_then(|_| (self.state >> 8).checked_sub(1))
     }
 
-    /// What it is, for messages.
+    /// Returns a description for messages.
     pub(in crate::api) fn describe_operation(&self) -> String {
         let [first, second, sequence, _] = self.words;
         if self.is_collective() {
@@ -106,7 +107,7 @@ impl EntrySnapshot {
     }
 }
 
-/// So many of the last entries, the newest first.
+/// Returns up to `count` of the last entries, newest first.
 pub(in crate::api) fn newest_entries(count: usize) -> impl Iterator<Item = EntrySnapshot> {
     let next = RECORDER.next_number.load(Ordering::Acquire);
     let first = next.saturating_sub(count.min(MAX_ENTRIES) as u64);

@@ -1,15 +1,15 @@
-//! The trace: what the operations of this process did and when, as a file that trace viewers open.
+//! The trace: the operations of this process with their times, as a file for trace viewers.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | [`track`] | where a group's operations go, and one that is under way |
-//! | [`writer`] | the thread that writes, and the form of the file |
+//! | [`track`] | the tracks of groups with their lanes, and the spans of running operations |
+//! | [`writer`] | the writer thread and the file format |
 //!
-//! While no trace is written an operation pays one relaxed load for it. While one is, whatever ends
-//! leaves a record in a buffer of [`BUFFER_EVENTS`] places, which the writer empties several times
-//! a second; what finds the buffer full is dropped and counted, and the file says how many. Nothing
-//! that goes wrong with the file touches a job: it ends the trace, and is told in the log and by
-//! [`stop`].
+//! Without a trace, an operation pays one relaxed load. With a trace, each ended operation puts a
+//! record into a buffer of [`BUFFER_EVENTS`] records. The writer empties the buffer at least every
+//! 100 ms (`WRITE_INTERVAL`). If the buffer is full, the record is dropped and counted, and the
+//! file has the number of drops. An error of the file never affects a job: it ends the trace and is
+//! reported in the log and by [`stop`].
 //!
 //! The lock of the buffer is held for one copy of a record, and by the writer for the exchange of
 //! two buffers.
@@ -36,24 +36,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use writer::TraceWriter;
 
-/// How many records the buffer has.
+/// The number of records in the buffer.
 const BUFFER_EVENTS: usize = 1 << 15;
 
-/// From how many on the writer is woken.
+/// The number of records at which the writer is woken.
 const WAKE_THRESHOLD: usize = BUFFER_EVENTS / 4;
 
-/// How often it looks by itself; so much of the end is not in the file of a process that is killed.
+/// The interval at which the writer polls. If a process is killed, its file lacks at most the
+/// records of this time.
 const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long [`stop`] waits for the file, and the end of a group for what it has done.
+/// The time for which [`stop`] waits for the file, and for which the end of a group waits for its
+/// records.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Something that happened, from when to when.
+/// An event with its start and end.
 #[derive(Debug)]
 struct TraceEvent {
     track: Arc<GroupTrack>,
-    /// Where it nests; `None` where it may overlap others.
+    /// The lane in which the span nests; `None` if it may overlap other spans.
     lane: Option<u32>,
     began: Instant,
     ended: Instant,
@@ -64,7 +66,7 @@ struct TraceEvent {
 enum TraceEventKind {
     Collective {
         descriptor: Descriptor,
-        /// When it had its turn, where that came.
+        /// The start of the turn, if the operation had one.
         turn: Option<Instant>,
         algorithm: Option<&'static str>,
         failure: Option<Box<Error>>,
@@ -79,26 +81,25 @@ enum TraceEventKind {
     },
 }
 
-/// What those who record and the writer share.
+/// The state shared by the recording threads and the writer.
 #[derive(Debug)]
 struct TraceBuffer {
     path: String,
     events: Mutex<Vec<TraceEvent>>,
-    /// What the full buffer did not take.
+    /// The number of records dropped because the buffer was full.
     dropped: AtomicU64,
-    /// How often somebody asked for everything so far to be written, and up to which of these it
-    /// has been.
+    /// The number of flush requests, and how many of them are done.
     flush_requests: AtomicU64,
     flushes_done: AtomicU64,
     is_stopping: AtomicBool,
     has_ended: AtomicBool,
     failure: Mutex<Option<Error>>,
-    /// Rung for the writer, and by it.
+    /// Rung to wake the writer, and rung by the writer.
     writer_doorbell: Doorbell,
     progress_doorbell: Doorbell,
 }
 
-/// The trace that is being written.
+/// The running trace.
 struct ActiveTrace {
     sink: Arc<TraceBuffer>,
     is_from_environment: bool,
@@ -107,31 +108,31 @@ struct ActiveTrace {
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static ACTIVE_TRACE: RwLock<Option<ActiveTrace>> = RwLock::new(None);
 
-/// Whether operations are recorded.
+/// Returns whether operations are traced.
 #[inline]
 pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Begins to write a trace of this process to a file, which is made, or emptied.
+/// Starts a trace of this process to a file, which is created or truncated.
 ///
 /// # Errors
-/// `InvalidArgument` while another is being written; `System`, `OutOfMemory`.
+/// `InvalidArgument` while another trace is being written; `System`, `OutOfMemory`.
 pub fn start(path: &str) -> Result<()> {
     begin_trace(path, false)
 }
 
-/// Ends the trace and its file. Nothing happens where none is written.
+/// Ends the trace and its file. Does nothing if there is no trace.
 ///
 /// # Errors
-/// What ended the trace before; `Timeout` where the file is not written within ten seconds.
+/// The error that ended the trace earlier; `Timeout` if the file is not written within 10 s.
 pub fn stop() -> Result<()> {
     IS_ON.store(false, Ordering::Relaxed);
     let running = ACTIVE_TRACE.write().unwrap_or_else(PoisonError::into_inner).take();
     running.map_or(Ok(()), |running| running.sink.finish())
 }
 
-/// Writes what there is to the file, as far as that goes within a second.
+/// Writes the buffered records to the file. Waits at most 1 s.
 pub(super) fn flush() {
     if let Some(sink) = active_buffer() {
         let asked = sink.flush_requests.fetch_add(1, Ordering::Relaxed) + 1;
@@ -141,7 +142,8 @@ pub(super) fn flush() {
     }
 }
 
-/// Begins a trace if the environment asks for one and none is written. `rank` is this process's.
+/// Starts a trace if the environment requests one and none is running. `rank` is this process's
+/// rank.
 pub(super) fn start_from_environment(rank: Rank) {
     static TRACES: AtomicU32 = AtomicU32::new(0);
     let prefix = match config::read_text(config::TRACE_FILE) {
@@ -152,7 +154,7 @@ pub(super) fn start_from_environment(rank: Rank) {
     if active_buffer().is_some() {
         return;
     }
-    // A process that starts again must not write over what it has written.
+    // A process that creates another world group must not overwrite its earlier file.
     let path = match TRACES.fetch_add(1, Ordering::Relaxed) {
         0 => format!("{prefix}{rank}.json"),
         earlier => format!("{prefix}{rank}.{earlier}.json"),
@@ -166,7 +168,7 @@ pub(super) fn start_from_environment(rank: Rank) {
     }
 }
 
-/// Ends the trace that the environment has asked for.
+/// Ends the trace if the environment requested it.
 pub(super) fn stop_from_environment() {
     let is_ours = ACTIVE_TRACE
         .read()
@@ -178,7 +180,7 @@ pub(super) fn stop_from_environment() {
     }
 }
 
-/// Where a trace is written, for `dist_group_describe`; null where none is.
+/// Describes the running trace for `dist_group_describe`; null if there is none.
 pub(super) fn describe() -> Value {
     let Some(sink) = active_buffer() else { return Value::Null };
     let failure = sink.failure().as_ref().map(|error| error.message().to_owned());
@@ -204,7 +206,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
         _ => Ok(()),
     };
     check_not_active(ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref())?;
-    // Outside of the lock: a file system may take its time.
+    // The file is created without the lock: a file system may be slow.
     let file = File::create(path)
         .map_err(|cause| Error::system(format_args!("making the trace {path}"), &cause))?;
     let sink = Arc::new(TraceBuffer::new(path)?);
@@ -218,7 +220,7 @@ fn begin_trace(path: &str, by_environment: bool) -> Result<()> {
     Ok(())
 }
 
-/// Leaves a record.
+/// Puts a record into the buffer.
 fn push_event(event: TraceEvent) {
     if let Some(running) = ACTIVE_TRACE.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
         running.sink.push(event);
@@ -256,7 +258,7 @@ impl TraceBuffer {
         }
     }
 
-    /// The writer's thread.
+    /// Runs the writer thread.
     fn run_writer(&self, writer: TraceWriter) {
         let outcome = self.write_all(writer);
         if let Err(error) = outcome {
@@ -281,7 +283,7 @@ impl TraceBuffer {
                     || self.events().len() >= WAKE_THRESHOLD;
                 is_wanted.then_some(())
             };
-            // Either way there may be something to write.
+            // After the time limit there may be records to write, too.
             drop(wait_until(&self.writer_doorbell, WaitPolicy::SLEEP_SOON, &end, || None, ready));
             let stops = self.is_stopping.load(Ordering::Acquire);
             let asked = self.flush_requests.load(Ordering::Acquire);
@@ -310,8 +312,8 @@ impl TraceBuffer {
         self.failure().take().map_or(Ok(()), Err)
     }
 
-    /// Waits for something that the writer does; false where it takes too long, or the writer has
-    /// ended before.
+    /// Waits for progress of the writer. Returns false if the limit passes or the writer ends
+    /// first.
     fn wait(&self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let ready = || (done(self) || self.has_ended.load(Ordering::Acquire)).then_some(());
         let limit = Deadline::after(limit);
@@ -328,7 +330,7 @@ impl TraceBuffer {
     }
 }
 
-/// An empty buffer.
+/// Allocates an empty buffer.
 fn allocate_events() -> Result<Vec<TraceEvent>> {
     let mut events = Vec::new();
     events.try_reserve_exact(BUFFER_EVENTS).map_err(|_| {

@@ -1,4 +1,4 @@
-//! The file that a writer makes of records, and the buffer that holds them.
+//! Tests of the file that the writer creates from records, and of the record buffer.
 
 use super::*;
 use crate::base::dtype::DataType;
@@ -40,7 +40,7 @@ fn collective_event(
     TraceEvent { track: Arc::clone(track), lane: Some(0), began, ended, kind }
 }
 
-/// What a writer makes of records.
+/// Returns the file that a writer creates from these records.
 fn write_to_string(events: &[TraceEvent], dropped: u64, ends: bool) -> String {
     let mut bytes = Vec::new();
     let mut writer = TraceWriter::new(&mut bytes, this_process::clock_snapshot());
@@ -109,7 +109,7 @@ fn an_operation_is_a_span_with_its_phases_inside() {
     ] {
         assert_eq!(args[key], value, "{key}");
     }
-    // By the rank in the outermost group.
+    // The span names the rank in the outermost group.
     let wait = only("wait for rank 2");
     let begins = |event: &Value| event["ts"].as_f64().unwrap();
     let ends = |event: &Value| begins(event) + event["dur"].as_f64().unwrap();
@@ -182,7 +182,7 @@ fn full_buffer_counts_dropped_events() {
     assert_eq!((sink.events().len(), sink.dropped.load(Ordering::Relaxed)), (room, 5));
 }
 
-/// Takes so many bytes, as a disk that is nearly full.
+/// A disk with space for this many bytes.
 struct NearlyFullDisk(usize);
 
 impl std::io::Write for NearlyFullDisk {
@@ -208,7 +208,7 @@ fn a_full_disk_is_an_error_of_the_writer() {
     assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
 }
 
-/// One trace at a time in a process, so all of that is one test.
+/// A process has one trace at a time, so all these checks are in one test.
 #[test]
 fn a_trace_is_started_written_and_stopped() {
     let path = std::env::temp_dir().join(format!("dist-trace-{}.json", this_process::pid()));

@@ -1,9 +1,10 @@
-//! Where the operations of one group go in a trace: lanes, in which spans do not overlap but nest.
+//! The track of a group in a trace. It consists of lanes, in which spans nest and do not overlap.
 //!
-//! An operation keeps a lane from its issue to its end, so that whatever it tells in between lies
-//! inside of its span. A group's only blocking caller is always in the first; operations that are
-//! outstanding at once are side by side. There are [`LANES_PER_KIND`] for collectives and as many
-//! for messages; what finds none is drawn as a span that may overlap.
+//! An operation keeps a lane from its issue to its end, so the events that it records are inside
+//! its span. A group's single blocking caller always uses the first lane. Operations that are
+//! outstanding at the same time use different lanes. There are [`LANES_PER_KIND`] lanes for
+//! collectives and as many for messages. If no lane is free, the operation is drawn as a span that
+//! may overlap other spans.
 
 use super::{TraceEvent, TraceEventKind, push_event};
 use crate::api::point_to_point::MessageDescriptor;
@@ -14,30 +15,30 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many operations of a group are drawn beside each other.
+/// The number of lanes per group and kind of operation.
 pub(super) const LANES_PER_KIND: u32 = 64;
 
-/// Waits that are shorter would be drawn by nobody.
+/// The minimum duration of a wait in the trace. Shorter waits are not visible in a viewer.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A group, as a trace has it.
+/// A group in the trace.
 #[derive(Debug)]
 pub(in crate::api) struct GroupTrack {
-    /// Tells the groups of this process apart.
+    /// A number that distinguishes the groups of this process.
     pub(super) index: u32,
     pub(super) id: GroupId,
     pub(super) name: String,
-    /// This rank in the group.
+    /// This process's rank in the group.
     pub(super) rank: Rank,
-    /// The ranks of the outermost group that the group's ranks are.
+    /// The rank of each member in the outermost group.
     pub(super) global_ranks: Box<[Rank]>,
-    /// Bits: which lanes are taken, by collectives and by messages.
+    /// Bit masks of the lanes in use: by collectives, and by messages.
     taken_lanes: [AtomicU64; 2],
-    /// The operation that has the turn, of which there is one.
+    /// The operation that has the turn; there is at most one.
     current_turn: Mutex<Option<TracedTurn>>,
 }
 
-/// What is known of the operation that has the turn.
+/// The data of the operation that has the turn.
 #[derive(Clone, Copy, Debug)]
 struct TracedTurn {
     lane: Option<u32>,
@@ -45,7 +46,7 @@ struct TracedTurn {
     algorithm: Option<&'static str>,
 }
 
-/// An operation that is under way and will be in the trace.
+/// A running operation that is traced.
 #[derive(Debug)]
 pub(in crate::api) struct OperationSpan {
     track: Arc<GroupTrack>,
@@ -62,7 +63,7 @@ enum SpanSubject {
 }
 
 impl GroupTrack {
-    /// Of a group with these ranks, of which this process is number `rank`.
+    /// Creates the track of a group with these global ranks, in which this process is `rank`.
     pub(in crate::api) fn new(id: GroupId, name: &str, rank: Rank, ranks: &[Rank]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self {
@@ -76,19 +77,19 @@ impl GroupTrack {
         }
     }
 
-    /// The rank in the outermost group of one of this group.
+    /// Returns the rank in the outermost group of a rank in this group.
     pub(super) fn global_rank(&self, rank: Rank) -> Rank {
         self.global_ranks.get(rank).copied().unwrap_or(rank)
     }
 
-    /// The operation that has the turn runs by this algorithm.
+    /// Records the algorithm of the operation that has the turn.
     pub(in crate::api) fn set_algorithm(&self, algorithm: &'static str) {
         if let Some(turn) = self.lock_turn().as_mut() {
             turn.algorithm = Some(algorithm);
         }
     }
 
-    /// The operation that has the turn has waited for a rank.
+    /// Records that the operation with the turn waited for a rank.
     pub(in crate::api) fn record_wait(
         self: &Arc<Self>,
         rank: Rank,
@@ -106,7 +107,7 @@ impl GroupTrack {
         self.current_turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lowest lane that is free.
+    /// Takes the lowest free lane.
     fn take_lane(&self, about: &SpanSubject) -> Option<u32> {
         let taken = &self.taken_lanes[about.lane_set()];
         let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
@@ -129,12 +130,12 @@ impl SpanSubject {
 }
 
 impl OperationSpan {
-    /// A collective is issued.
+    /// Starts the span of a collective at its issue.
     pub(in crate::api) fn collective(track: &Arc<GroupTrack>, descriptor: &Descriptor) -> Self {
         Self::begin(track, SpanSubject::Collective(*descriptor))
     }
 
-    /// A message is posted.
+    /// Starts the span of a message when it is posted.
     pub(in crate::api) fn message(
         track: &Arc<GroupTrack>,
         message: &MessageDescriptor,
@@ -149,14 +150,14 @@ impl OperationSpan {
         Self { track: Arc::clone(track), lane, began: Instant::now(), subject: about, has_turn }
     }
 
-    /// Its turn has come: until it ends, what the group's operations tell is told of it.
+    /// Records that the operation has its turn. Until it ends, events of the group belong to it.
     pub(in crate::api) fn take_turn(&self) {
         let turn = TracedTurn { lane: self.lane, began: Instant::now(), algorithm: None };
         *self.track.lock_turn() = Some(turn);
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
-    /// It has ended.
+    /// Ends the span and records it.
     pub(in crate::api) fn end(self, outcome: &Result<()>) {
         let turn = if self.has_turn.load(Ordering::Relaxed) {
             self.track.lock_turn().take()

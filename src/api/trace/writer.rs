@@ -1,13 +1,12 @@
-//! The form of the file: the Chrome trace event format, an array of objects, one a line.
+//! The trace file in the Chrome trace event format: an array with one object per line.
 //!
-//! The format allows an array without its end, so that the file of a process that was killed can be
-//! read as it is; at worst its last line is cut. Times are microseconds of the host's monotonic
-//! clock, with three decimals: files of one host lie beside each other without further ado. A
-//! process of the trace is a rank of the outermost group, a thread of it a lane of a group. The
-//! first line says which clock this is, and what the others are relative to (`dist-doctor trace`
-//! reads it).
+//! The format permits a missing end of the array. Therefore the file of a killed process is
+//! readable; at worst its last line is cut. Times are microseconds of the host's monotonic clock
+//! with three decimals, so files of one host can be merged without conversion. A process of the
+//! trace is a rank of the outermost group, and a thread is a lane of a group. The first line names
+//! the clock and its origin (`dist-doctor trace` reads it).
 //!
-//! Lines are written in the order in which things ended; viewers and the merge sort them.
+//! Lines are in the order in which the events ended. Viewers and the merge sort them.
 
 use super::track::LANES_PER_KIND;
 use super::{GroupTrack, MessageDescriptor, TraceEvent, TraceEventKind};
@@ -21,31 +20,31 @@ use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::time::Instant;
 
-/// What the format's version is, for who reads it.
+/// The version of the format, for readers of the file.
 const VERSION: u32 = 1;
 
-/// Writes one file.
+/// Writes one trace file.
 #[derive(Debug)]
 pub(super) struct TraceWriter<W: Write = std::fs::File> {
     out: BufWriter<W>,
     origin: ClockSnapshot,
-    /// Processes and threads that have a name in the file.
+    /// The processes and threads that have a name in the file.
     named: HashSet<(Rank, Option<u32>)>,
-    /// How many lost records the file tells of.
+    /// The number of dropped records that the file reports.
     reported_drops: u64,
-    /// Numbers spans that may overlap.
+    /// The number of asynchronous spans, which gives each its id.
     async_spans: u64,
     lines: u64,
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Of a trace that begins at `origin`.
+    /// Creates the writer of a trace that starts at `origin`.
     pub(super) fn new(file: W, origin: ClockSnapshot) -> Self {
         let (out, named) = (BufWriter::with_capacity(1 << 16, file), HashSet::new());
         Self { out, origin, named, reported_drops: 0, async_spans: 0, lines: 0 }
     }
 
-    /// Writes what has happened; `reported_drops` is how much has been lost since the beginning.
+    /// Writes the events. `dropped` is the number of records dropped since the start.
     pub(super) fn write(&mut self, events: &[TraceEvent], dropped: u64) -> io::Result<()> {
         for event in events {
             self.write_names(&event.track, thread_id(event))?;
@@ -76,7 +75,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.flush()
     }
 
-    /// Which clock the times are of.
+    /// Writes the first line, with the clock of the times.
     fn write_header(&mut self, origin: &ClockSnapshot, rank: Rank) -> io::Result<()> {
         let args = json!({
             "version": VERSION,
@@ -91,7 +90,7 @@ impl<W: Write> TraceWriter<W> {
         )
     }
 
-    /// Gives a process and a thread their names, once.
+    /// Writes the names of a process and of a thread, once each.
     fn write_names(&mut self, track: &GroupTrack, thread: Option<u32>) -> io::Result<()> {
         let pid = track.global_rank(track.rank);
         if self.lines == 0 {
@@ -161,7 +160,7 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// A whole operation, and the moment of its failure.
+    /// Writes the span of an operation, and the instant of its failure.
     fn write_span(
         &mut self,
         event: &TraceEvent,
@@ -182,7 +181,8 @@ impl<W: Write> TraceWriter<W> {
             let times = (event.began, event.ended);
             self.write_slice(event, times, category, name, Value::Object(args))?;
         } else {
-            // A pair of its own number, which viewers draw apart.
+            // A span without a lane is a pair of asynchronous events with an id, which viewers draw
+            // separately.
             self.async_spans += 1;
             let id = format!("{pid}.{}", self.async_spans);
             for (phase, at, args) in
@@ -203,8 +203,8 @@ impl<W: Write> TraceWriter<W> {
         }))
     }
 
-    /// Waiting for the turn, and what was done in it. The second operation of a call has that of
-    /// the first.
+    /// Writes the phases of an operation: the wait for its turn, and the work. The second operation
+    /// of a call has the turn of the first.
     fn write_phases(
         &mut self,
         event: &TraceEvent,
@@ -256,7 +256,7 @@ impl<W: Write> TraceWriter<W> {
 
     fn monotonic_ns(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.origin.instant);
-        // What was under way when the trace began.
+        // `at` is earlier than the origin for operations that were running when the trace started.
         let before = self.origin.instant.saturating_duration_since(at);
         let number = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.origin.monotonic_ns.saturating_add(number(since)).saturating_sub(number(before))
@@ -267,13 +267,13 @@ impl<W: Write> TraceWriter<W> {
     }
 }
 
-/// A double has the nanoseconds of a hundred days.
+/// Converts to microseconds. A double holds times of about 100 days with a precision of 1 ns.
 #[allow(clippy::cast_precision_loss, reason = "a viewer's times are doubles")]
 fn to_us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// The lane as a thread of the process.
+/// Returns the lane as a thread number in the process.
 fn thread_id(event: &TraceEvent) -> Option<u32> {
     let side = u32::from(matches!(event.kind, TraceEventKind::Message { .. }));
     let lane = event.lane?;
@@ -304,14 +304,14 @@ fn collective_args(track: &GroupTrack, descriptor: &Descriptor) -> Map<String, V
     args
 }
 
-/// The name of a message's span, and what there is to know.
+/// Returns the name of a message's span and its arguments.
 fn message_args(
     track: &GroupTrack,
     message: &MessageDescriptor,
     sequence: u64,
 ) -> (String, Map<String, Value>) {
     let MessageDescriptor { is_outgoing, peer, tag, dtype, count, label } = *message;
-    // A receive of any length says so with the largest count.
+    // The maximum count marks a receive of any length.
     let bytes = (count != usize::MAX).then(|| count.saturating_mul(dtype.size()));
     let mut args = group_args(track, sequence);
     args.insert("peer".into(), json!(peer));
@@ -328,7 +328,7 @@ fn message_args(
     (name, args)
 }
 
-/// The label, if there is one.
+/// Adds the label, if there is one.
 fn add_label(args: &mut Map<String, Value>, label: &Label) {
     if !label.is_none() {
         args.insert("label".into(), json!(label.text()));
