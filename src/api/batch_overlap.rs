@@ -55,7 +55,7 @@ pub(super) fn fail_overlapping_calls(calls: &[PreparedCall]) {
     }
 }
 
-/// Returns two calls of which one writes a buffer that the other reads or writes.
+/// Returns a call that writes a buffer, and another call that reads or writes it.
 fn find_overlapping_calls(
     reads: &[CallBufferRange],
     mut writes: Vec<CallBufferRange>,

@@ -1,5 +1,5 @@
-//! The location of a call's buffers in groups that serve a device in addition to host memory: which
-//! memory holds them, when they are ready, and how device messages are passed on.
+//! Locates the buffers of a call in groups that serve a device in addition to host memory. Records
+//! when device buffers are ready, and converts device messages for the back end.
 //!
 //! The location in the call's options takes precedence. Otherwise the driver is asked for each
 //! buffer, and all buffers of a call must have one location. If a call has only empty buffers, it

@@ -311,7 +311,7 @@ impl Group {
     ///
     /// # Errors
     /// `InvalidArgument` before the call has had any effect; afterwards the errors of
-    /// [`Group::run`] and `OutOfMemory`, all of which fail the group.
+    /// [`Group::run`] and `OutOfMemory`. The latter errors fail the group.
     pub fn run_bytes(&self, call: &BytesCall<'_>, options: &CallOptions) -> Result<ByteStrings> {
         callbacks::reject_blocking_in_callback("a blocking call")?;
         self.check_bytes(call, options)?;

@@ -81,7 +81,7 @@ impl<'a> CallObserver<'a> {
         self.ensure_record();
     }
 
-    /// Records that the call has its turn. `needs_record` is true if the call waits before it
+    /// Records the start of the call's turn. `needs_record` is true if the call waits before it
     /// reaches the back end; the entry is then written immediately.
     pub(super) fn begin_running(&self, needs_record: bool) {
         if needs_record {

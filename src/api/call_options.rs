@@ -26,8 +26,8 @@ pub struct CallOptions {
     pub canonical: bool,
     /// The name of an algorithm.
     pub algorithm: Option<String>,
-    /// The elements to reject in the call's buffers, in addition to those that the debug settings
-    /// reject in every call.
+    /// The elements to reject in the call's buffers, in addition to the elements that the debug
+    /// settings reject in every call.
     pub nan_check: NanCheck,
     /// The location of the buffers.
     pub location: BufferLocation,

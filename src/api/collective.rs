@@ -26,7 +26,7 @@ impl Group {
     ///
     /// # Errors
     /// `InvalidArgument` and `Unsupported` before the call has had any effect. Afterwards
-    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`, all of which fail the group.
+    /// `Timeout`, `PeerFailed`, `Mismatch` or `Aborted`. These errors fail the group.
     #[inline]
     pub fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         callbacks::reject_blocking_in_callback("a blocking call")?;

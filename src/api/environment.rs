@@ -15,7 +15,9 @@ pub const DEFAULT_PORT: u16 = 29_500;
 /// A rank and a world size; each may be unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankAndSize {
+    /// The rank.
     pub rank: Option<usize>,
+    /// The world size.
     pub size: Option<usize>,
 }
 
@@ -24,7 +26,9 @@ pub struct RankAndSize {
 pub enum RendezvousMethod {
     /// At a TCP address. Rank 0 hosts the store unless `is_agent_hosted` is set.
     Tcp {
+        /// The host name or address.
         host: String,
+        /// The TCP port.
         port: u16,
         /// True if the launcher hosts the store.
         is_agent_hosted: bool,
@@ -33,6 +37,7 @@ pub enum RendezvousMethod {
     SingleRank,
     /// In a file that all ranks can access.
     File {
+        /// The path of the file.
         path: PathBuf,
         /// The name of the job, or empty if it is unknown. The file of another job is refused.
         job: String,

@@ -14,8 +14,8 @@
 //! The library cannot know how its process will end. Therefore it writes the first fatal error (the
 //! failure of a group or of `dist_init`) when it returns the error to the caller, and only once. A
 //! launcher reads the file only if the process fails afterwards. A successful `dist_init` removes
-//! the file's content, because the process continues. Content that the program has written stays,
-//! and the program may replace the library's content. If the file cannot be written, no call fails.
+//! this file, because the process continues. A file that the program has written stays, and the
+//! program may overwrite the library's file. If the file cannot be written, no call fails.
 //!
 //! torchrun treats the failure with the smallest time as the cause of all failures. The time of a
 //! killed rank is the time at which torchrun notices the death, which may be later than the errors

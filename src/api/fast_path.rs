@@ -1,4 +1,4 @@
-//! The fast path of small blocking calls. A call takes it if its key is cached and if it has its
+//! The fast path of small blocking calls. A call takes it if its key is cached and if it gets its
 //! turn immediately.
 //!
 //! The first call with a key takes the full path and prepares the fast path for its key. Later
@@ -95,7 +95,7 @@ impl Group {
         }
     }
 
-    /// Runs a call whose key is cached, if it has its turn immediately.
+    /// Runs a call whose key is cached, if it gets its turn immediately.
     ///
     /// # Errors
     /// The errors of [`Group::run`].

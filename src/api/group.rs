@@ -45,7 +45,9 @@ pub(super) const MAX_NAME_BYTES: usize = 200;
 pub struct GroupOptions {
     /// The rendezvous store.
     pub store: Arc<dyn Store>,
+    /// The rank of this process.
     pub rank: Rank,
+    /// The number of ranks.
     pub size: WorldSize,
     /// The name of the back end; `None` selects the native back end.
     pub backend: Option<String>,
@@ -269,6 +271,7 @@ impl Group {
         self.id
     }
 
+    /// Returns the group's name.
     pub fn name(&self) -> &str {
         &self.name
     }

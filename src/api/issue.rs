@@ -103,10 +103,12 @@ impl PreparedCall {
         }
     }
 
+    /// Returns the operation's group.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 
+    /// Returns the operation's work.
     pub fn work(&self) -> &Arc<Work> {
         &self.work
     }
@@ -256,8 +258,8 @@ impl PreparedCall {
                     MessageBuffer::Send(bytes) => visit(*bytes, false),
                     MessageBuffer::Receive(into) => visit(into.as_src(), true),
                     MessageBuffer::ReceiveMatched(_, into) => visit(into.as_src(), true),
-                    // If the two buffers overlap, the receive writes only after the send has left.
-                    // One entry for the receive buffer is then enough.
+                    // If the two buffers overlap, the incoming bytes are copied after the send has
+                    // ended. In that case only the receive buffer is visited.
                     MessageBuffer::SendRecv(exchange) => {
                         if !exchange.overlaps() {
                             visit(exchange.send_bytes, false);

@@ -1,4 +1,4 @@
-//! Sends messages of the library of which only the newest counts. Per destination, one message is
+//! Sends messages of the library for which only the newest counts. Per destination, one message is
 //! in flight and at most one more waits: the newest.
 //!
 //! A rank that hangs receives nothing, while other ranks may send to it again and again. This

@@ -226,8 +226,8 @@ impl Group {
             deadline,
             wait_all,
         };
-        // The recorded departure may only mean that a message was refused, so the ranks are asked
-        // again.
+        // The recorded departure may only mean that a message was refused, so this barrier posts
+        // receives to them again.
         barrier.received.peers().values_mut().for_each(|peer| peer.departure = None);
         let outcome = if self.rank() == COORDINATOR {
             barrier.run_as_coordinator()

@@ -44,7 +44,9 @@ pub struct InitOptions {
     pub init_method: Option<String>,
     /// The rendezvous store, in place of an init method.
     pub store: Option<Arc<dyn Store>>,
+    /// The rank of this process.
     pub rank: Option<usize>,
+    /// The number of ranks.
     pub size: Option<usize>,
     /// The deadline of operations in milliseconds; 0 selects the default.
     pub timeout_ms: u64,

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The time between the first failure and the signal that ends the other ranks.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// The default time in milliseconds for which ranks may continue after they were told to end.
+/// The default time in milliseconds for which ranks may continue after the signal to end.
 const DEFAULT_GRACE_MS: u64 = 2000;
 
 /// The maximum time that the kernel may take to end a killed process.
@@ -43,7 +43,7 @@ const THREAD_RECOUNT_INTERVAL: Duration = Duration::from_millis(1);
 pub struct SpawnOptions {
     /// The time limit for the ranks; 0 for no limit.
     pub join_timeout_ms: u64,
-    /// The time for which ranks may continue after they were told to end.
+    /// The time for which ranks may continue after the signal to end.
     pub grace: Timeout,
 }
 

@@ -105,6 +105,7 @@ impl StoreHandle {
         self
     }
 
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }

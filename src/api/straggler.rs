@@ -5,12 +5,11 @@
 //!   is bounded by kinds times ranks.
 //! * **Straggler.** Only the sole wait counts: the time in which a rank was the *only* missing one.
 //!   That is the time the group would gain without it. It belongs to the last rank, whatever the
-//!   order in which this rank waits. A rank is an outlier if, during the last 1 to 2 minutes, its
-//!   sole wait is more than [`MIN_SOLE_WAIT`] in total, in at least [`MIN_LATE_OPERATIONS`]
-//!   operations, and more than [`MEDIAN_FACTOR`] times the median of the other ranks. In a group of
-//!   two there are no other ranks; there it must be more than [`PAIR_TIME_SHARE`] of the whole
-//!   time. Equally slow ranks, as on a host with too few cores, are last in turn, and none is an
-//!   outlier.
+//!   order in which this rank waits. The sum is over the last 1 to 2 minutes. A rank is an outlier
+//!   if its sum is above [`MIN_SOLE_WAIT`], over at least [`MIN_LATE_OPERATIONS`] operations, and
+//!   above [`MEDIAN_FACTOR`] times the median of the other ranks. In a group of two there are no
+//!   other ranks: there the sum must be above [`PAIR_TIME_SHARE`] of the whole time. Equally slow
+//!   ranks, as on a host with too few cores, are last in turn, and none is an outlier.
 //!
 //! Each rank reports only its own observations: if messages travel around a ring, only the
 //! neighbour sees which rank is late. A straggler is never aborted. The lock is held for a few

@@ -232,6 +232,7 @@ impl Work {
         self.is_awaited.load(Ordering::Relaxed)
     }
 
+    /// Returns the kind of operation.
     pub fn kind(&self) -> WorkKind {
         self.kind
     }

@@ -211,6 +211,7 @@ impl<'a> Call<'a> {
         self.sends.as_deref()
     }
 
+    /// Returns the kind of operation.
     pub fn kind(&self) -> OpKind {
         self.kind
     }

@@ -35,7 +35,7 @@ const ENQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 enum GroupBatchState {
     /// It waits for its turn.
     AwaitingTurn,
-    /// It has its turn and waits for the other group batches.
+    /// It holds its turn, or needs none, and waits for the other group batches.
     Ready(GroupBatch),
     /// A thread is enqueuing it.
     Enqueuing,

@@ -7,8 +7,8 @@
 //! ([`enqueue_batches`]), in the order of the groups' ids and ranks, which is equal on all ranks.
 //!
 //! # Turns
-//! Collectives take tickets in the queues of all their groups, and are enqueued when all these
-//! tickets have their turns. Only one thread at a time takes tickets in several queues
+//! Collectives take tickets in the queues of all their groups, and are enqueued when the turns of
+//! all these tickets have begun. Only one thread at a time takes tickets in several queues
 //! ([`TICKET_ORDER`]). Of two batches, the same one is first in all queues that they share, so
 //! neither waits for a turn that the other holds. Messages have no turn.
 //!
@@ -135,7 +135,7 @@ fn issue_on_this_thread(mut parts: Vec<GroupBatch>) {
     }
 }
 
-/// Enqueues group batches that have their turns.
+/// Enqueues group batches that hold their turns.
 fn enqueue_group_batches(parts: &[&GroupBatch]) -> Vec<Result<()>> {
     let mut outcomes = wait_for_arrivals(parts);
     let deadlines: Vec<LazyDeadline> =

@@ -76,6 +76,7 @@ impl Operator {
         Ok(Self { name: name.to_owned(), element_bytes, is_commutative, function })
     }
 
+    /// Returns the operator's name.
     pub fn name(&self) -> &str {
         &self.name
     }

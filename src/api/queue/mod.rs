@@ -20,11 +20,11 @@
 //! list is sorted.
 //!
 //! # Mutual exclusion
-//! `ended` counts the numbers whose turns have ended. Number n has its turn while `ended` is n.
-//! Exactly one thread may act on n: the thread that took the ticket, or the thread that took the
-//! job from the list. A job is taken only under the lock and only while `ended` is n. Only the
-//! thread that has the turn advances `ended` (release), and the thread with the next turn reads it
-//! (acquire). Therefore each operation sees all effects of the earlier operations.
+//! `ended` counts the numbers whose turns have ended. The turn of number n begins when `ended`
+//! becomes n. Exactly one thread may act on n: the thread that took the ticket, or the thread that
+//! took the job from the list. A job is taken only under the lock and only while `ended` is n. Only
+//! the thread that holds the turn advances `ended` (release), and the thread with the next turn
+//! reads it (acquire). Therefore each operation sees all effects of the earlier operations.
 //!
 //! # No lost wake-up
 //! A waiter polls `ended`, the number of the first job (`first_job`, a copy outside the lock) and
@@ -84,7 +84,7 @@ pub trait QueueJob: Send + Debug {
     fn fail(self: Box<Self>, cause: &Error);
 }
 
-/// The counters that determine which number has its turn.
+/// The counters that determine the number whose turn it is.
 #[derive(Debug, Default)]
 struct TurnCounters {
     /// The count of issued numbers.
@@ -258,7 +258,7 @@ impl RunQueue {
         self.turns.issued.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the ticket has its turn, so that a wait for it returns immediately.
+    /// Returns whether the turn of the ticket has begun, so that a wait for it returns immediately.
     pub fn has_turn(&self, ticket: &Ticket) -> bool {
         self.turns.is_turn_of(ticket.number)
     }
@@ -280,7 +280,7 @@ impl RunQueue {
         self.wait_turn_slow(ticket, deadline.get_or_start(), failure)
     }
 
-    /// Takes a ticket if it has its turn immediately, for an operation that runs on the calling
+    /// Takes a ticket if its turn begins immediately, for an operation that runs on the calling
     /// thread. This is the case of a single caller.
     pub fn try_issue_with_turn(&self) -> Option<(Ticket, Turn<'_>)> {
         let number = self.turns.try_take_turn()?;
@@ -354,7 +354,7 @@ impl RunQueue {
         }
     }
 
-    /// Takes the first job if it has its turn and its deadline is not later than the limit, if
+    /// Takes the first job if its turn has begun and its deadline is not later than the limit, if
     /// there is a limit.
     fn claim_first_job(&self, limit: Option<&Deadline>) -> Option<ClaimedJob<'_>> {
         if !self.turns.is_turn_of(self.first_job.load(Ordering::Relaxed)) {

@@ -1,4 +1,4 @@
-//! Loom models of the run queue: they check in all interleavings which thread has its turn and
+//! Loom models of the run queue: they check in all interleavings which thread holds the turn and
 //! which thread takes which job.
 
 use super::*;

@@ -277,7 +277,7 @@ fn jobs_behind_an_abandoned_ticket_end_with_the_group() {
     // The end of an operation notifies in the same way.
     bench.queue.doorbell.notify();
     assert_eq!((bench.next(), bench.next()), (JobFate::Failed(2), JobFate::Failed(3)));
-    // A job that is added later fails too, even if it never has its turn.
+    // A job that is added later fails too, even if it never gets its turn.
     bench.enqueue(long_deadline());
     assert_eq!(bench.next(), JobFate::Failed(4));
 }

@@ -28,7 +28,7 @@ pub(super) fn start_worker(queue: Arc<RunQueue>) -> Result<()> {
 }
 
 impl RunQueue {
-    /// Waits until there is a job, whether or not it has its turn. Returns false after `time`.
+    /// Waits until there is a job, even if its turn has not begun. Returns false after `time`.
     fn has_jobs_within(&self, time: Duration) -> bool {
         let has_jobs = || (self.first_job.load(Ordering::Relaxed) != NO_JOB).then_some(());
         wait_until(

@@ -3,7 +3,7 @@
 //! Recording takes about ten relaxed stores to one entry that no other thread writes. Reading the
 //! clock costs more, so the recorder reuses times:
 //! * An operation is issued when its deadline starts.
-//! * An operation that has its turn immediately starts at the time of its issue.
+//! * An operation that gets its turn immediately starts at the time of its issue.
 //! * An operation that ends immediately ends at the time of its start (see
 //!   [`OperationRecord::end_without_clock`]).
 //!
@@ -64,7 +64,7 @@ struct RecorderEntry {
     /// The words of a descriptor or of a message.
     words: [AtomicU64; 4],
     issued_ns: AtomicU64,
-    /// 0 until the operation has its turn.
+    /// 0 until the operation's turn begins.
     started_ns: AtomicU64,
     ended_ns: AtomicU64,
     /// `WAITING`, `RUNNING`, `DONE`, or an error. An error has the code of its kind in the lowest
@@ -120,7 +120,7 @@ static RECORDER: LazyLock<FlightRecorder> = LazyLock::new(|| {
 pub struct OperationRecord {
     number: u64,
     entry: &'static RecorderEntry,
-    /// True if the operation did not have its turn when it was recorded.
+    /// True if the operation was recorded before its turn.
     is_waiting: bool,
     /// The span of the operation in the trace, if a trace is written.
     span: Option<Box<OperationSpan>>,
@@ -158,6 +158,7 @@ pub(super) fn short_group_id(group: GroupId) -> u64 {
 /// The group and rank of an operation, and its time of issue.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationOrigin {
+    /// The group of the operation.
     pub group: GroupId,
     /// This process's rank in the group.
     pub rank: Rank,
@@ -252,7 +253,7 @@ impl OperationRecord {
         (self.entry.stamp.load(Ordering::Relaxed) == self.number + 1).then_some(self.entry)
     }
 
-    /// Records that the operation has its turn, unless it has run since its issue.
+    /// Records the start of the operation's turn, unless it has run since its issue.
     #[inline]
     pub fn mark_running(&self) {
         if self.is_waiting || self.span.is_some() {

@@ -34,11 +34,11 @@ pub(in crate::api) struct GroupTrack {
     pub(super) global_ranks: Box<[Rank]>,
     /// Bit masks of the lanes in use: by collectives, and by messages.
     taken_lanes: [AtomicU64; 2],
-    /// The operation that has the turn; there is at most one.
+    /// The operation that holds the turn; there is at most one.
     current_turn: Mutex<Option<TracedTurn>>,
 }
 
-/// The data of the operation that has the turn.
+/// The data of the operation that holds the turn.
 #[derive(Clone, Copy, Debug)]
 struct TracedTurn {
     lane: Option<u32>,
@@ -82,14 +82,14 @@ impl GroupTrack {
         self.global_ranks.get(rank).copied().unwrap_or(rank)
     }
 
-    /// Records the algorithm of the operation that has the turn.
+    /// Records the algorithm of the operation that holds the turn.
     pub(in crate::api) fn set_algorithm(&self, algorithm: &'static str) {
         if let Some(turn) = self.lock_turn().as_mut() {
             turn.algorithm = Some(algorithm);
         }
     }
 
-    /// Records that the operation with the turn waited for a rank.
+    /// Records that the operation that holds the turn waited for a rank.
     pub(in crate::api) fn record_wait(
         self: &Arc<Self>,
         rank: Rank,
@@ -150,7 +150,7 @@ impl OperationSpan {
         Self { track: Arc::clone(track), lane, began: Instant::now(), subject: about, has_turn }
     }
 
-    /// Records that the operation has its turn. Until it ends, events of the group belong to it.
+    /// Records the start of the operation's turn. Until it ends, events of the group belong to it.
     pub(in crate::api) fn take_turn(&self) {
         let turn = TracedTurn { lane: self.lane, began: Instant::now(), algorithm: None };
         *self.track.lock_turn() = Some(turn);
