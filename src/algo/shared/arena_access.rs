@@ -1,20 +1,22 @@
-//! Buffers in arenas (`dist_mem_alloc`), which the ranks of a host read, and write where that saves
-//! a hop, where they lie, by loads and stores.
+//! In-place access to buffers in arenas (`dist_mem_alloc`): the ranks of a host read each other's
+//! buffers by loads, and write them by stores if that saves a hop.
 //!
-//! * **Asking.** Whether a buffer lies in an arena is known to its rank alone. A rank whose buffers
-//!   do *asks* with the first step of an operation: it says where they lie, and stages nothing. Any
-//!   other begins as ever, and has [`NO_ARENA_OFFER`] in its first line. If all have asked, the
-//!   operation goes directly. If some have, everybody begins anew with the next step: nobody uses
-//!   anything of the first one before it has seen the lines of all. If none has, that word is all
-//!   it has cost.
-//! * **Meeting.** When all ask for the first time, each maps the arenas of the others and says
-//!   whether it could; if one could not, nobody asks again.
-//! * **Writing.** A rank writes to others' memory only while its
-//!   [`Progress`](crate::transport::progress::Progress) says so, and looks before each chunk
-//!   whether the domain has failed.
-//! * **Ending.** An operation ends when all have published that they are through: nobody reads or
-//!   writes another's memory any more.
-//! * **Failing.** How a rank that gives up gets its memory back is in [`super::revocation`].
+//! - **Offer.** Only the owning rank knows whether a buffer is in an arena. If its buffers are, a
+//!   rank *offers* them with the first step of an operation: it publishes their offsets, and stages
+//!   nothing. Any other rank starts as usual, with [`NO_ARENA_OFFER`] at the start of its first
+//!   inline payload. If all ranks offer, the operation accesses the buffers in place. If some
+//!   offer, all ranks start the operation again with the next step: no rank uses a payload of the
+//!   first step before it has seen the control slots of all ranks. If no rank offers, this word is
+//!   the whole cost.
+//! - **Mapping.** When all ranks offer for the first time, each maps the arenas of its peers and
+//!   publishes whether it succeeded. If one rank failed, no rank offers again.
+//! - **Writing.** A rank writes to peers' memory only while its
+//!   [`RankProgress`](crate::transport::rank_progress::RankProgress) marks this, and checks before
+//!   each chunk whether the domain has failed.
+//! - **End.** An operation ends after all ranks have published that they are done. Then no rank
+//!   accesses another rank's memory any more.
+//! - **Failure.** [`super::revocation`] describes how a rank that gives up revokes the access to
+//!   its memory.
 
 use super::sequencer::ShmSequencer;
 use crate::algo::Operation;
@@ -28,61 +30,61 @@ use crate::transport::rank_progress::RemoteWritePurpose;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// From how many bytes on two hops without any copy pay: where each rank has a core, and where a
-/// hop costs a context switch.
+/// The minimum size at which two hops without any copy are faster: if each rank has a core of its
+/// own, and if a hop costs a context switch.
 const MIN_ARENA_BYTES: usize = 4 << 10;
 const MIN_ARENA_BYTES_OVERSUBSCRIBED: usize = 64 << 10;
 
-/// Whether a call of so many bytes is long enough to be asked for.
+/// Returns whether a call of `bytes` bytes is long enough for an arena offer.
 pub fn is_arena_size(bytes: usize, is_oversubscribed: bool) -> bool {
     bytes >= if is_oversubscribed { MIN_ARENA_BYTES_OVERSUBSCRIBED } else { MIN_ARENA_BYTES }
 }
 
-/// What the first line of a rank begins with that does not ask.
+/// The first word of the inline payload of a rank that does not offer arena buffers.
 pub(super) const NO_ARENA_OFFER: [u8; 8] = [0; 8];
 
-/// What a rank remembers between operations.
+/// The state of arena access that a rank keeps between operations.
 #[derive(Debug, Default)]
 pub struct ArenaAccess {
     arenas: PeerArenas,
-    /// Where the vectors of all ranks lie, in the operation that goes directly.
+    /// The buffer offsets of all ranks, in an operation that accesses arenas in place.
     offsets: Vec<ArenaOffsets>,
     call_count: Arc<AtomicU64>,
 }
 
 impl ArenaAccess {
-    /// How many operations have gone directly.
+    /// Returns the number of operations that accessed arenas in place.
     pub fn call_count(&self) -> &Arc<AtomicU64> {
         &self.call_count
     }
 }
 
-/// The arenas of all ranks, as far as this one knows; all ranks know the same.
+/// This rank's mappings of the arenas of its peers. The variant is the same on all ranks.
 #[derive(Debug, Default)]
 enum PeerArenas {
     #[default]
     Unknown,
-    /// One of them cannot be had.
+    /// A rank could not map the arena of a peer.
     Unavailable,
-    /// Its own is not there.
+    /// The mapping of each rank's arena; `None` for this rank's own.
     Mapped(Vec<Option<Arc<PeerMapping>>>),
 }
 
-/// What an operation does to the memory of other ranks.
+/// The access of an operation to the memory of other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAccess {
-    /// It reads what they send.
+    /// The operation reads the peers' send buffers.
     ReadsSendBuffers,
-    /// It also writes what they receive.
+    /// The operation also writes the peers' receive buffers.
     WritesRecvBuffers,
 }
 
-/// Where the buffers of a rank lie in its arena.
+/// The positions of a rank's buffers in its arena.
 #[derive(Clone, Copy, Debug)]
 struct ArenaOffsets {
     identity: MemfdIdentity,
     send_offset: u64,
-    /// 0 where nobody writes to it.
+    /// The offset of the receive buffer; 0 if no peer writes to it.
     recv_offset: u64,
 }
 
@@ -96,7 +98,7 @@ impl ArenaOffsets {
         Some(Self { identity: send.identity, send_offset: send.offset, recv_offset })
     }
 
-    /// Begins with the number of a file, which is not 0.
+    /// Returns the words of an offer. The first is an inode number, which is not 0.
     fn encode(self) -> [[u8; 8]; 4] {
         let MemfdIdentity { descriptor, inode } = self.identity;
         [inode, u64::from(descriptor), self.send_offset, self.recv_offset].map(u64::to_le_bytes)
@@ -114,11 +116,11 @@ impl ArenaOffsets {
 }
 
 impl ShmSequencer<'_> {
-    /// Has `work` done directly, if the buffers of all ranks lie in arenas; whether it has. What it
-    /// does to others' memory is complete once all ranks' work is done.
+    /// Runs `work` on the arenas in place, if the buffers of all ranks are in arenas. Returns
+    /// whether it did. The accesses to peers' memory are complete after all ranks have run `work`.
     ///
     /// # Errors
-    /// As [`ShmSequencer::await_all`], and what `work` returns.
+    /// As [`ShmSequencer::await_all`], and the errors of `work`.
     pub(super) fn run_in_arenas(
         &mut self,
         operation: &Operation<'_>,
@@ -141,8 +143,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Once this rank has published a step: whether that was the first one, and another rank has
-    /// asked with it, so that all begin anew.
+    /// Must be called after this rank has published a step. Returns whether that was the first step
+    /// and another rank has offered arena buffers with it. Then all ranks start again.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -159,7 +161,8 @@ impl ShmSequencer<'_> {
         }))
     }
 
-    /// Whether any rank may ask, or have asked, in this step, which all agree on.
+    /// Returns whether any rank may offer arena buffers in this step. All ranks agree on the
+    /// answer.
     fn is_arena_candidate(&self, operation: &Operation<'_>) -> bool {
         use OpKind::{AllGather, AllReduce, AllToAll, ReduceScatter};
         !self.is_arena_use_decided()
@@ -168,10 +171,10 @@ impl ShmSequencer<'_> {
             && !matches!(self.arena_access().arenas, PeerArenas::Unavailable)
     }
 
-    /// Part of what another rank sends.
+    /// Returns a part of another rank's send buffer.
     ///
     /// # Errors
-    /// `Connection` where its arena does not have it; `System`.
+    /// `Connection` if the part is not within its arena; `System`.
     pub(super) fn peer_send_part(&self, rank: Rank, offset: usize, len: usize) -> Result<Src<'_>> {
         let (window, offsets) = self.peer_arena(rank)?;
         self.with_peer_context(
@@ -181,10 +184,10 @@ impl ShmSequencer<'_> {
         .map(Dst::as_src)
     }
 
-    /// The same of what it receives.
+    /// Returns a part of another rank's receive buffer.
     ///
     /// # Errors
-    /// As above.
+    /// As [`ShmSequencer::peer_send_part`].
     pub(super) fn peer_recv_part(&self, rank: Rank, offset: usize, len: usize) -> Result<Dst<'_>> {
         let (window, offsets) = self.peer_arena(rank)?;
         self.with_peer_context(
@@ -200,11 +203,11 @@ impl ShmSequencer<'_> {
         })
     }
 
-    /// Why the domain has failed, if it has: asked before each chunk that is written to others'
-    /// memory.
+    /// Checks whether the domain has failed. Algorithms call this before each chunk that they write
+    /// to peers' memory.
     ///
     /// # Errors
-    /// That.
+    /// The failure of the domain.
     pub(super) fn check_failure(&self) -> Result<()> {
         self.domain().failure().map_or(Ok(()), Err)
     }
@@ -219,7 +222,8 @@ impl ShmSequencer<'_> {
         window.zip(places.get(rank).copied()).ok_or_else(missing)
     }
 
-    /// Says where this rank's vectors lie; whether all have, and can reach them.
+    /// Publishes the positions of this rank's buffers. Returns whether all ranks have offered
+    /// theirs and have mapped all arenas.
     fn exchange_arena_offers(&mut self, own_offsets: ArenaOffsets) -> Result<bool> {
         self.publish(own_offsets.encode().as_flattened())?;
         self.await_all()?;
@@ -238,7 +242,7 @@ impl ShmSequencer<'_> {
         Ok(are_mapped)
     }
 
-    /// Maps the arenas of the others, the first time; whether all ranks could.
+    /// Maps the arenas of the peers, the first time. Returns whether all ranks succeeded.
     fn map_peer_arenas(&mut self, offsets: &[ArenaOffsets]) -> Result<bool> {
         match self.arena_access().arenas {
             PeerArenas::Mapped(_) => return Ok(true),

@@ -1,10 +1,11 @@
-//! Counts that no more than two ranks have been told: they are published first, checked by those
-//! whom they concern, and tell everybody how many rounds there are.
+//! Exchange of counts that at most two ranks know. The ranks publish their counts first. The ranks
+//! concerned check them, and all ranks learn the number of rounds.
 //!
-//! Every rank publishes some, waits for those of all others, and takes the longest: so all take the
-//! same number of steps, whatever each of them knew. What a peer has published is read once, is
-//! refused where no memory could be so long, and then says only how many steps there are: what this
-//! rank reads and writes is cut by its own counts.
+//! Every rank publishes its counts, waits for the counts of all other ranks, and takes the longest.
+//! All ranks thus take the same number of steps, whatever each of them knew before. A rank reads a
+//! peer's published length once, and rejects it if it exceeds the address space. After that, the
+//! length determines only the number of steps: a rank limits its reads and writes by its own
+//! counts.
 
 use super::sequencer::ShmSequencer;
 use crate::algo::Operation;
@@ -15,11 +16,11 @@ use crate::base::ids::Rank;
 use crate::kernel;
 use crate::transport::CountSpec;
 
-/// The bytes of one count.
+/// The size of one count in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// The longest block, which says how often everybody goes round: known beforehand, or by what ranks
-/// publish.
+/// Returns the length of the longest block, which determines the number of rounds. All ranks know
+/// it beforehand, or learn it from the counts that ranks publish.
 pub(super) fn longest_block(
     steps: &mut ShmSequencer<'_>,
     operation: &Operation<'_>,
@@ -34,7 +35,8 @@ pub(super) fn longest_block(
     }
 }
 
-/// Everybody has one count: `mine` is this rank's, in bytes. `check_failure` is given every rank's.
+/// Exchanges one count per rank. `mine` is this rank's count in bytes. `check` receives every
+/// rank's count.
 pub(super) fn exchange_block_length(
     steps: &mut ShmSequencer<'_>,
     mine: usize,
@@ -52,8 +54,8 @@ pub(super) fn exchange_block_length(
     Ok(longest)
 }
 
-/// Everybody has one count for each rank: `mine` are this rank's, in bytes. `check_failure` is
-/// given what every rank has for this one.
+/// Exchanges one count per pair of ranks. `mine` returns this rank's count for each rank in bytes.
+/// `check` receives every rank's count for this rank.
 pub(super) fn exchange_block_lengths(
     steps: &mut ShmSequencer<'_>,
     mine: impl Fn(Rank) -> usize,
@@ -80,7 +82,8 @@ pub(super) fn exchange_block_lengths(
     Ok(longest)
 }
 
-/// Fails the group where one rank sends what another does not expect; one of them is this one.
+/// Fails the group if one rank sends a length that the other does not expect. One of the two is
+/// this rank.
 pub(super) fn check_counts(
     steps: &ShmSequencer<'_>,
     (from, sent): (Rank, u64),
@@ -99,7 +102,7 @@ pub(super) fn check_counts(
     Err(steps.fail(conflict.to_error(steps.descriptor(), steps.peer(other))))
 }
 
-/// What a rank has published.
+/// Returns the length that a rank has published.
 fn published_length(steps: &ShmSequencer<'_>, rank: Rank) -> Result<usize> {
     let mut word = [0; WORD];
     steps.payload(rank, &mut word);
@@ -114,7 +117,7 @@ fn published_length(steps: &ShmSequencer<'_>, rank: Rank) -> Result<usize> {
     })
 }
 
-/// A length that some memory could have.
+/// Returns the length if a buffer can have it: at most `isize::MAX` bytes.
 fn addressable_length(length: u64) -> Option<usize> {
     isize::try_from(length).ok().map(isize::unsigned_abs)
 }

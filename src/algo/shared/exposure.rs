@@ -1,22 +1,25 @@
-//! Buffers that are read, and written, where they lie: a rank says where its buffers are, and the
-//! others copy out of the memory of its process what they need, or into it what is for it, so that
-//! large vectors are moved once and not in and out of slots.
+//! Exposure of callers' buffers for cross-memory attach (CMA). A rank publishes the addresses of
+//! its buffers. Its peers read the data that they need from the memory of its process, or write the
+//! data for it there. Large vectors are thus copied once, and not into and out of data slots.
 //!
-//! * A rank *exposes* its buffer with a step, and *closes* it with a later one: it may write there,
-//!   or return to its caller, once those who read have published that. Between the two it writes
-//!   only what nobody else reads.
-//! * Not all memory can be read by others: that of some devices cannot, though its process may.
-//!   Where what is sent is not written meanwhile, whoever finds that says so when it closes, and
-//!   the operation goes through slots. Else a rank looks at the ends of its buffer in the same way
-//!   before it exposes it, and nobody reads where that fails. Everybody comes to the same
-//!   conclusion, from the lines of all.
-//! * Whether the ranks of a group can read each other's memory, and write it, was tried when they
-//!   met, and is the same for all ([`Shape::attached`](crate::algo::select::Shape)).
-//! * What a rank writes to another's memory, nobody else writes or reads before all have closed.
-//!   How a rank that gives up gets its memory back is in [`super::revocation`].
-//! * What was read counts only once the reader has seen the owner's closing step, or knows
-//!   otherwise that the owner had not returned before: a rank that gives up fails the group before
-//!   it returns.
+//! - A rank *exposes* its buffer with one step, and *ends the exposure* with a later step. It may
+//!   write to the buffer, or return to its caller, after the ranks that read have published that
+//!   later step. Between the two steps it writes only the parts that no other rank reads.
+//! - Some memory cannot be read by peers, for instance that of some devices, though its own process
+//!   may read it. If the exposed data is not written during the exposure, a rank whose access fails
+//!   reports this when it ends the exposure, and the operation is repeated through data slots
+//!   ([`ShmSequencer::close_exposure_if_all`]). Otherwise a rank first reads the ends of its own
+//!   buffer in the same way ([`ShmSequencer::expose_all`]); if that fails on any rank, no rank
+//!   reads. All ranks come to the same conclusion, from the control slots of all ranks.
+//! - The ranks of a group test at its creation whether they can read and write each other's memory.
+//!   The result is the same on all ranks
+//!   ([`GroupShape::has_cma`](crate::algo::select::GroupShape::has_cma)).
+//! - If a rank writes to a part of a peer's memory, no other rank reads or writes that part before
+//!   all ranks have ended the exposure. [`super::revocation`] describes how a rank that gives up
+//!   revokes that access.
+//! - Data that a rank has read is valid only after the reader has seen the owner's step that ends
+//!   the exposure, or knows otherwise that the owner had not returned before. A rank that gives up
+//!   fails the group before it returns.
 
 use super::arena_access::NO_ARENA_OFFER;
 use super::sequencer::ShmSequencer;
@@ -31,26 +34,26 @@ use crate::transport::rank_progress::RemoteWritePurpose;
 use crate::wait::{WaitInterrupt, WaitPolicy, wait_until};
 use std::time::Duration;
 
-/// How long a rank whose memory cannot be read has to be known as dead, or to have failed the
-/// group.
+/// The time in which a rank whose memory cannot be read must be reported as dead, or must have
+/// failed the group.
 const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// In place of an address: nobody can read there.
+/// The address of a buffer that peers cannot read.
 const UNREADABLE_ADDRESS: u64 = 0;
 
-/// The buffers of another rank.
+/// The published buffers of another rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExposedBuffers {
     rank: Rank,
     send_address: u64,
-    /// What the elements of that are to be multiplied by, where the operator wants that.
+    /// The factor for the elements of the send buffer, for operators that use one.
     pub(super) factor: f64,
     recv_address: u64,
-    /// Where its process has the region.
+    /// The address of the region in the rank's process.
     region_address: u64,
 }
 
-/// Where a buffer lies.
+/// Returns the address of a buffer.
 fn address(buffer: Src<'_>) -> u64 {
     buffer.as_ptr().addr() as u64
 }
@@ -66,7 +69,7 @@ impl ExposedBuffers {
     }
 }
 
-/// Whether memory was read or written; false where it cannot be.
+/// Returns whether an access to a peer's memory succeeded; false if the memory is not accessible.
 fn check_reachable(outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::System => {
@@ -78,9 +81,9 @@ fn check_reachable(outcome: Result<()>) -> Result<bool> {
 }
 
 impl ShmSequencer<'_> {
-    /// Publishes the coming step with the place of what this rank sends, and its factor, and waits
-    /// for those of all; false where one of them cannot be read, here or elsewhere. Another buffer,
-    /// that will be exposed later, is looked at too.
+    /// Publishes the next step with the address of this rank's send buffer and its factor, and
+    /// waits for the steps of all ranks. Returns false if any rank's buffer is not readable. This
+    /// rank also tests `later`, a buffer that it will expose later.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -99,8 +102,9 @@ impl ShmSequencer<'_> {
         Ok(all)
     }
 
-    /// Publishes the coming step with the place of what this rank sends, which nothing is written
-    /// to before the step in which all [close with what they read](Steps::close_tried).
+    /// Publishes the next step with the address of this rank's send buffer. No rank may write to
+    /// that buffer before the step in which all ranks [end the
+    /// exposure](Self::close_exposure_if_all).
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -109,8 +113,8 @@ impl ShmSequencer<'_> {
         if self.has_arena_offers(operation)? { self.expose_sent(operation) } else { Ok(()) }
     }
 
-    /// Publishes the coming step with the place of what this rank has of the result, which can be
-    /// read.
+    /// Publishes the next step with the address of this rank's part of the result, which must be
+    /// readable.
     ///
     /// # Errors
     /// As [`ShmSequencer::publish`].
@@ -132,7 +136,7 @@ impl ShmSequencer<'_> {
         )
     }
 
-    /// What a rank exposed with the current step.
+    /// Waits for the buffers that a rank exposes with the current step.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_rank`].
@@ -150,11 +154,11 @@ impl ShmSequencer<'_> {
         })
     }
 
-    /// Copies what lies at `offset` in what a rank has exposed as sent.
+    /// Copies from `offset` in a rank's exposed send buffer.
     ///
     /// # Errors
-    /// Why the group has failed; `System` where the memory cannot be read for another reason, which
-    /// fails it.
+    /// The failure of the group, if it has failed. If the memory cannot be read for another reason,
+    /// `System`, which also fails the group.
     pub(super) fn cma_read(
         &self,
         from: ExposedBuffers,
@@ -165,20 +169,20 @@ impl ShmSequencer<'_> {
             .map_err(|error| self.unreachable_memory_error(from.rank, error))
     }
 
-    /// Copies to `offset` in what a rank receives.
+    /// Copies to `offset` in a rank's receive buffer.
     ///
     /// # Errors
-    /// Why the group has failed; `System` where the memory cannot be written for another reason,
-    /// which fails it.
+    /// The failure of the group, if it has failed. If the memory cannot be written for another
+    /// reason, `System`, which also fails the group.
     pub(super) fn cma_write(&self, src: Src<'_>, to: ExposedBuffers, offset: usize) -> Result<()> {
         cma::cma_write(self.domain(), RemoteWritePurpose::Collective, to.cma_target(offset), src)
             .map_err(|error| self.unreachable_memory_error(to.rank, error))
     }
 
-    /// The same; false where the memory cannot be read.
+    /// Copies as [`ShmSequencer::cma_read`]; returns false if the memory cannot be read.
     ///
     /// # Errors
-    /// Why the group has failed.
+    /// The failure of the group.
     pub(super) fn try_cma_read(
         &self,
         from: ExposedBuffers,
@@ -193,10 +197,10 @@ impl ShmSequencer<'_> {
         ))
     }
 
-    /// As [`ShmSequencer::cma_write`]; false where the memory cannot be written.
+    /// Copies as [`ShmSequencer::cma_write`]; returns false if the memory cannot be written.
     ///
     /// # Errors
-    /// Why the group has failed.
+    /// The failure of the group.
     pub(super) fn try_cma_write(
         &self,
         src: Src<'_>,
@@ -211,7 +215,8 @@ impl ShmSequencer<'_> {
         ))
     }
 
-    /// The same to several ranks, once each has exposed its buffers.
+    /// Copies as [`ShmSequencer::try_cma_write`] to several ranks, to each after it has exposed its
+    /// buffers.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_exposed`].
@@ -230,8 +235,8 @@ impl ShmSequencer<'_> {
         Ok(true)
     }
 
-    /// [Closes](Steps::close) what was exposed as sent, of which this rank could read, or write
-    /// where it goes, everything or not; whether all could.
+    /// Ends the exposure of send buffers, as [`ShmSequencer::close_exposure`]. `is_complete` tells
+    /// whether this rank made all its copies. Returns whether all ranks did.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -246,8 +251,8 @@ impl ShmSequencer<'_> {
             }))
     }
 
-    /// Publishes the coming step, and waits until everybody has: nobody reads or writes what was
-    /// exposed any more.
+    /// Publishes the next step, and waits until all ranks have published it. Then no rank accesses
+    /// the exposed buffers any more.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
@@ -256,8 +261,9 @@ impl ShmSequencer<'_> {
         self.await_all()
     }
 
-    /// Why memory cannot be read or written, if the group has not failed: mostly because of a death
-    /// that is known in a moment.
+    /// Returns the error for memory that cannot be read or written. If the group has not failed
+    /// yet, waits for a failure report first: the usual cause is the death of a rank, which is
+    /// reported within [`FAILURE_REPORT_TIMEOUT`].
     #[cold]
     fn unreachable_memory_error(&self, rank: Rank, error: Error) -> Error {
         if error.kind() != ErrorKind::System {

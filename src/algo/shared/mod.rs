@@ -1,8 +1,8 @@
-//! Algorithms for the ranks of one host, over the lines and slots that they share.
+//! Algorithms for the ranks of one host, over shared control slots and data slots.
 //!
-//! [`sequencer`] is the protocol, [`exposure`] what it is where buffers are read and written in the
-//! memory of their ranks, [`arena_access`] where that is done by loads and stores; the rest is a
-//! folder per collective and a file per algorithm.
+//! [`sequencer`] contains the protocol. [`exposure`] extends it for buffers that peers read and
+//! write in place by CMA, [`arena_access`] for buffers that peers access by loads and stores. The
+//! other modules are one folder per collective, with one file per algorithm.
 
 pub mod arena_access;
 mod count_exchange;
@@ -12,7 +12,7 @@ mod revocation;
 pub mod sequencer;
 pub mod stagers;
 
-/// Everybody's block to everybody.
+/// All-gather: each rank receives the blocks of all ranks.
 pub mod all_gather {
     mod arena_access;
     pub mod cma_read;
@@ -21,7 +21,7 @@ pub mod all_gather {
     pub mod inline;
     pub mod staged;
 }
-/// The fold of all vectors to everybody.
+/// All-reduce: each rank receives the fold of all vectors.
 pub mod all_reduce {
     mod arena_access;
     pub mod cma_read;
@@ -31,7 +31,7 @@ pub mod all_reduce {
     pub mod one_shot;
     pub mod two_shot;
 }
-/// To everybody what each has for it.
+/// All-to-all: each rank receives one block from each rank.
 pub mod all_to_all {
     mod arena_access;
     pub mod cma_read;
@@ -40,28 +40,28 @@ pub mod all_to_all {
     pub mod inline;
     pub mod staged;
 }
-/// Nobody leaves before all have come.
+/// Barrier: no rank leaves before all ranks have entered.
 pub mod barrier {
     pub mod flags;
 }
-/// The root's vector to everybody.
+/// Broadcast: each rank receives the root's vector.
 pub mod broadcast {
     pub mod cma_write;
     pub mod eager;
     pub mod inline;
     pub mod staged;
 }
-/// Everybody's block to the root.
+/// Gather: the root receives the blocks of all ranks.
 pub mod gather {
     pub mod staged;
 }
-/// The fold of all vectors to the root.
+/// Reduce: the root receives the fold of all vectors.
 pub mod reduce {
     pub mod eager;
     pub mod inline;
     pub mod staged;
 }
-/// To everybody its block of the fold of all vectors.
+/// Reduce-scatter: each rank receives its block of the fold of all vectors.
 pub mod reduce_scatter {
     mod arena_access;
     pub mod cma_read;
@@ -69,13 +69,13 @@ pub mod reduce_scatter {
     pub mod inline;
     pub mod staged;
 }
-/// To each rank the fold of the vectors of the ranks before it.
+/// Scan and exscan: each rank receives the fold of the vectors of the ranks before it.
 pub mod scan {
     pub mod eager;
     pub mod inline;
     pub mod staged;
 }
-/// The root's blocks, one to each.
+/// Scatter: each rank receives one block of the root.
 pub mod scatter {
     pub mod staged;
 }

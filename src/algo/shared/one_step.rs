@@ -1,10 +1,11 @@
-//! Operations that are over with one step: what a rank has for the others lies beside its step
-//! number, so that one cache line goes from each to each, or in its slot, and goes from each to
-//! each in one hop.
+//! One-step operations: each rank publishes its payload with one step. The payload is inline in the
+//! control slot, so that one cache line goes from each sender to each receiver, or it is in the
+//! data slot, so that it takes one hop.
 //!
-//! The rows say what a rank has to say ([`OneStepAlgorithm::pack`]) and what comes of what all have
-//! said ([`OneStepAlgorithm::reduce`]); the way between is the same for all, and there is a short
-//! one for calls that block ([`super::sequencer::prompt`]).
+//! A row defines how a rank packs its payload ([`OneStepAlgorithm::pack`]) and how it makes the
+//! result from the payloads of all senders ([`OneStepAlgorithm::reduce`]). The steps between are
+//! the same for all rows. Blocking calls have a fast path for them
+//! ([`super::sequencer::fast_path`]).
 
 use super::sequencer::ShmSequencer;
 use crate::algo::fold::{copy_contribution_with, with_vectors};
@@ -17,59 +18,59 @@ use crate::kernel::{self, ResolvedFold};
 use crate::transport::ctrl_slot::INLINE_BYTES;
 use crate::transport::region::Region;
 
-/// Such an operation.
+/// The row-specific part of a one-step algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct OneStepAlgorithm {
-    /// Who has something to say, and to whom.
+    /// The senders and the receivers of payloads.
     pub senders: OneStepSenders,
-    /// Where it is said.
+    /// The memory that holds the payloads.
     pub location: PayloadLocation,
-    /// Writes what this rank has to say, if it is a speaker: as many bytes as it sends.
+    /// Packs this rank's payload if it is a sender: as many bytes as it sends.
     pub pack: fn(&CallArguments<'_>, Dst<'_>) -> Result<()>,
-    /// Makes the result, where this rank is one of those that are spoken to.
+    /// Makes the result if this rank is a receiver.
     pub reduce: fn(&CallArguments<'_>, &Contributions<'_>) -> Result<()>,
 }
 
-/// Who speaks to whom.
+/// The senders and receivers of a one-step operation.
 #[derive(Clone, Copy, Debug)]
 pub enum OneStepSenders {
-    /// All to all.
+    /// All ranks send to all ranks.
     All,
-    /// The root to the others.
+    /// The root sends to the other ranks.
     Root,
-    /// The others to the root.
+    /// The other ranks send to the root.
     Others,
 }
 
-/// Where a rank says what it has to say.
+/// The memory in which a rank publishes its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadLocation {
-    /// Beside the step number, at most [`INLINE_BYTES`].
+    /// The payload is inline in the control slot, at most [`INLINE_BYTES`].
     CtrlSlot,
-    /// In its slot.
+    /// The payload is in the data slot.
     DataSlot,
 }
 
-/// What this rank does in an operation.
+/// The role of this rank in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OneStepRole {
-    /// It speaks, and waits for all others.
+    /// The rank sends, and waits for all other ranks.
     Exchange,
-    /// It speaks, and waits for nobody.
+    /// The rank sends, and waits for no rank.
     Send,
-    /// It has nothing to say, and waits for one, or for all others.
+    /// The rank does not send. It waits for one rank, or for all other ranks.
     Receive(Option<Rank>),
 }
 
 impl OneStepRole {
-    /// Whether others wait for what it says.
+    /// Returns whether other ranks wait for this rank's payload.
     pub(super) fn is_sender(self) -> bool {
         !matches!(self, Self::Receive(_))
     }
 }
 
 impl OneStepAlgorithm {
-    /// What a rank does.
+    /// Returns the role of a rank.
     ///
     /// # Errors
     /// `Internal` for an operation without the root that it needs.
@@ -85,7 +86,8 @@ impl OneStepAlgorithm {
         })
     }
 
-    /// How much of its slot each rank uses: the same for all, none where it is said elsewhere.
+    /// Returns the number of bytes that each rank uses of its data slot: the same on all ranks, and
+    /// 0 for inline payloads.
     pub(super) fn slot_bytes_used(&self, arguments: &CallArguments<'_>, size: WorldSize) -> usize {
         match self.location {
             PayloadLocation::CtrlSlot => 0,
@@ -93,8 +95,8 @@ impl OneStepAlgorithm {
         }
     }
 
-    /// Whether this rank writes to its slot: to be read by others, or by itself, where that is not
-    /// what the caller has.
+    /// Returns whether this rank writes to its data slot: for other ranks, or for itself if the
+    /// payload differs from the caller's buffer.
     pub(super) fn has_slot_payload(
         &self,
         arguments: &CallArguments<'_>,
@@ -104,11 +106,11 @@ impl OneStepAlgorithm {
             && (role.is_sender() || !is_sent_unchanged(arguments))
     }
 
-    /// Says what this rank has to say at its place, which is the `ctrl_slot` or the `slot`; how
-    /// much of the line others are to have.
+    /// Packs this rank's payload into the control slot (`line`) or the data slot (`slot`). Returns
+    /// the number of inline bytes to publish.
     ///
     /// # Errors
-    /// What [`OneStepAlgorithm::pack`] returns.
+    /// Those of [`OneStepAlgorithm::pack`].
     #[inline(always)]
     pub(super) fn pack_payload(
         &self,
@@ -125,8 +127,9 @@ impl OneStepAlgorithm {
         Ok(if self.location == PayloadLocation::CtrlSlot && role.is_sender() { len } else { 0 })
     }
 
-    /// What this rank has said, or would have, for itself. What others take away from its slot lies
-    /// with the caller too, if it is the same.
+    /// Returns this rank's own payload, also if it is not a sender. If the payload in the data slot
+    /// equals the caller's buffer, returns the caller's buffer: the data slot's cache lines go to
+    /// the peers.
     #[inline(always)]
     pub(super) fn own_payload<'a>(
         &self,
@@ -142,37 +145,37 @@ impl OneStepAlgorithm {
     }
 }
 
-/// Whether what a rank says is what it sends.
+/// Returns whether a rank's payload equals its send buffer.
 fn is_sent_unchanged(arguments: &CallArguments<'_>) -> bool {
     arguments.op != Some(ReduceOp::PremulSum)
 }
 
-/// What all speakers have said, where it lies until this rank goes on.
+/// The payloads of all senders, valid until this rank publishes the next step.
 #[derive(Debug)]
 pub struct Contributions<'a> {
     pub(super) region: &'a Region,
     pub(super) rank: Rank,
     pub(super) step: u64,
-    /// How much of a slot it was said in, if it was in one.
+    /// The number of bytes used of each data slot, or 0 for inline payloads.
     pub(super) slot_bytes_used: usize,
-    /// What this rank has said, or would have.
+    /// This rank's own payload, also if it is not a sender.
     pub(super) own_payload: Src<'a>,
-    /// How it is folded, in a reduction.
+    /// The fold of a reduction.
     pub(super) resolved_fold: Option<ResolvedFold>,
 }
 
 impl<'a> Contributions<'a> {
-    /// The one who has heard it.
+    /// Returns the receiving rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// How many there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> WorldSize {
         self.region.geometry().ranks
     }
 
-    /// Folds what all have said, or a part of it, in the order of ranks.
+    /// Folds the payloads of all ranks, or a part of each, in rank order.
     ///
     /// # Errors
     /// `Internal` for an operation that does not reduce.
@@ -181,7 +184,7 @@ impl<'a> Contributions<'a> {
         self.fold_prefix(self.size(), dst, part)
     }
 
-    /// [`Contributions::fold`] of what the ranks from 0 to `vectors - 1` have said.
+    /// Folds the payloads of ranks 0 to `vectors - 1`, as [`Contributions::fold`] does for all.
     ///
     /// # Errors
     /// As [`Contributions::fold`].
@@ -198,7 +201,7 @@ impl<'a> Contributions<'a> {
         Ok(())
     }
 
-    /// The first bytes of what a rank has said.
+    /// Returns the first `len` bytes of a rank's payload.
     pub fn payload_of(&self, rank: Rank, len: usize) -> Src<'a> {
         if rank == self.rank {
             self.own_payload.slice(0, len)
@@ -210,7 +213,7 @@ impl<'a> Contributions<'a> {
     }
 }
 
-/// One step.
+/// Runs a one-step operation on the full path.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -251,13 +254,13 @@ pub fn run(
     )
 }
 
-/// Says this rank's vector.
+/// Packs this rank's vector.
 pub(super) fn pack_vector(arguments: &CallArguments<'_>, into: Dst<'_>) -> Result<()> {
     kernel::copy(into, arguments.send);
     Ok(())
 }
 
-/// Says what this rank contributes to a reduction.
+/// Packs this rank's contribution to a reduction.
 pub(super) fn pack_contribution(arguments: &CallArguments<'_>, into: Dst<'_>) -> Result<()> {
     copy_contribution_with(
         arguments.op()?,

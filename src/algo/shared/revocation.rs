@@ -1,16 +1,18 @@
-//! How a rank gets its memory back to which others write, when an operation fails.
+//! Revokes peers' write access to a rank's buffers after a failed operation.
 //!
-//! * A rank writes to another's memory only while its
-//!   [`Progress`](crate::transport::progress::Progress) says so, and looks before each part whether
-//!   the domain has failed. Whoever gives up fails the domain, and then waits until nobody alive is
-//!   writing: by Dekker's pattern one of the two has seen the other.
-//! * A part takes some microseconds, or as long as its writer is kept from its core. Only a writer
-//!   that was stopped (by a signal, a debugger) keeps anybody waiting. In the middle of a chunk
-//!   that it writes by stores that may well happen; then the allocation is in doubt
-//!   ([`arena::quarantine`]), and not handed out again. Where the kernel writes for it, the end of
-//!   the call has said already that it does not write any more, and what is left are the some
-//!   hundred instructions between its last look and the call. The rank waits longer for it then,
-//!   and at last returns, since it never hangs, and says what it does not know.
+//! - A rank writes to another rank's memory only while its
+//!   [`RankProgress`](crate::transport::rank_progress::RankProgress) marks this, and checks before
+//!   each part whether the domain has failed. A rank that gives up fails the domain, and then waits
+//!   until no live rank is writing. By Dekker's pattern, at least one of the two ranks sees the
+//!   store of the other.
+//! - A part takes some microseconds, or as long as its writer is off its core. Only a stopped
+//!   writer (by a signal or a debugger) makes the other rank wait longer. A stop in the middle of a
+//!   chunk is likely if the writer copies by stores. After the timeout, the allocation is
+//!   quarantined ([`arena::quarantine`]), and not allocated again. If the kernel copies (CMA), the
+//!   end of the system call proves that the writer does not write any more. Only the some hundred
+//!   instructions between the writer's last check and the system call remain. The rank then waits
+//!   longer, because it must never hang, it finally returns, and its error states that the peer may
+//!   still write.
 
 use super::sequencer::ShmSequencer;
 use crate::base::buffer::Dst;
@@ -23,19 +25,19 @@ use crate::transport::rank_progress::RemoteWritePurpose;
 use crate::wait::{WaitPolicy, wait_until};
 use std::time::Duration;
 
-/// How long a rank that gives up waits for those who write to its memory: in an arena, and
+/// The time for which a rank that gives up waits for the writers to its memory: in an arena, and
 /// elsewhere.
 const ARENA_WRITER_TIMEOUT: Duration = Duration::from_millis(100);
 const CMA_WRITER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often it looks.
+/// The interval between two polls of the writers.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl ShmSequencer<'_> {
-    /// The outcome of what others may have written to this rank's result for: where it is an error,
-    /// nobody writes there any more.
+    /// Returns the outcome of an operation whose peers write to this rank's result. If the outcome
+    /// is an error, first waits until no peer writes there any more.
     ///
     /// # Errors
-    /// As that, or the first failure of all.
+    /// The error of `outcome`, or the first failure of the domain.
     pub(super) fn or_revoke_access<T>(&self, result: Dst<'_>, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| self.revoke_access(result, error))
     }
@@ -62,7 +64,8 @@ impl ShmSequencer<'_> {
         error.context(format_args!("{peer} {consequence}"))
     }
 
-    /// Waits until nobody writes to this rank's memory any more; who still may, after so long.
+    /// Waits until no peer writes to this rank's memory any more. After `limit`, returns a rank
+    /// that may still write.
     fn await_writers(&self, limit: Duration) -> Option<Rank> {
         let (region, limit) = (self.domain().region(), Deadline::after(limit));
         let is_writing = |&rank: &Rank| {

@@ -1,4 +1,4 @@
-//! Blocks in arenas: each is copied once by each rank that wants it, from where it lies.
+//! All-gather on arenas: each receiver copies each block once, directly from its owner's arena.
 
 use crate::algo::Operation;
 use crate::algo::shared::arena_access::PeerAccess;
@@ -6,7 +6,7 @@ use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::error::Result;
 use crate::kernel;
 
-/// Goes directly if that can be ([`ShmSequencer::run_in_arenas`]); whether it has.
+/// Runs in place if possible ([`ShmSequencer::run_in_arenas`]). Returns whether it did.
 ///
 /// # Errors
 /// As [`ShmSequencer::run_in_arenas`].

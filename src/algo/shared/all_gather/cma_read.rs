@@ -1,4 +1,5 @@
-//! Large blocks, read where they lie: each is copied once by each rank that wants it.
+//! All-gather of large blocks by CMA reads: each receiver copies each block once, directly from its
+//! owner's buffer.
 
 use super::{arena_access, staged};
 use crate::algo::Operation;
@@ -8,7 +9,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "cma_read",
@@ -22,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else two steps: where the blocks are, and that all have been read.
+/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their blocks, and end
+/// the exposure after all reads.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,5 +1,5 @@
-//! Large blocks, written where they go: each rank copies its own, which it had last itself, to all
-//! others.
+//! All-gather of large blocks by CMA writes: each rank copies its own block, which its cache
+//! probably holds, to all other ranks.
 
 use super::{arena_access, staged};
 use crate::algo::Operation;
@@ -9,13 +9,13 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "cma_write",
     description: "blocks written to the memory of all ranks; one hop",
     fits: HAS_CMA_WRITE,
-    // What is longer than a core's second cache holds, its owner does not have there any more.
+    // The owner's L2 cache does not hold a block that is larger than this limit.
     pays: |bytes, shape| {
         shape.has_cheap_cma_read
             && !shape.is_oversubscribed
@@ -25,7 +25,8 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else two steps: where the blocks go, and that all are there.
+/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their receive buffers,
+/// and end the exposure after all writes.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -41,7 +42,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// False where memory cannot be written.
+/// Returns false if a peer's memory cannot be written.
 fn write_own_block(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let me = steps.rank();

@@ -1,11 +1,12 @@
-//! Short blocks: everybody stages its block in a slot, everybody copies all blocks.
+//! All-gather of short blocks: each rank stages its block in a data slot, and copies the blocks of
+//! all ranks.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "eager",

@@ -1,5 +1,5 @@
-//! Blocks that fit beside the step number: everybody publishes its block, everybody copies all
-//! blocks.
+//! All-gather of blocks that fit in a control slot: each rank publishes its block, and copies the
+//! blocks of all ranks.
 
 use crate::algo::CallArguments;
 use crate::algo::shared::one_step::{
@@ -9,7 +9,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "inline",

@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk at a time through the slots: everybody stages its block, everybody
-//! copies all blocks.
+//! All-gather of blocks of any size: each rank stages one chunk of its block at a time in a data
+//! slot, and copies the chunks of all ranks.
 
 use super::arena_access;
 use crate::algo::Operation;
@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "staged",
@@ -22,7 +22,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else one step per chunk of the longest block.
+/// Uses the arenas if possible. Otherwise takes one step per chunk of the longest block.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,5 +1,5 @@
-//! Vectors in arenas: each rank folds its slice of all of them where they lie, into the results of
-//! all. Two hops, and no copy.
+//! All-reduce on arenas: each rank folds its slice of all vectors in place, and stores it to the
+//! results of all ranks. This takes two hops and no extra copy.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled};
@@ -8,11 +8,11 @@ use crate::algo::shared::arena_access::PeerAccess;
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::error::Result;
 
-/// What is folded between two looks for a failure.
+/// The number of bytes that a rank folds between two checks for a failure.
 const CHUNK: usize = 16 << 10;
 
-/// Goes directly if that can be ([`ShmSequencer::run_in_arenas`]); whether it has; with factors,
-/// vectors are not folded as they lie.
+/// Runs in place if possible ([`ShmSequencer::run_in_arenas`]). Returns whether it did. If the
+/// operator uses factors, the vectors cannot be folded in place.
 ///
 /// # Errors
 /// As [`ShmSequencer::run_in_arenas`].
@@ -25,8 +25,8 @@ pub(super) fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Re
     }
 }
 
-/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still
-/// to be read.
+/// Folds this rank's slice of all vectors. Only this rank reads and writes the slice, so an
+/// in-place call overwrites no input that another rank still reads.
 fn fold_own_slice(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, me, size) = (operation.bytes(), steps.rank(), steps.size());
     let (mine, fold) = (owned_slice(bytes, size, me), Fold::of(operation)?);

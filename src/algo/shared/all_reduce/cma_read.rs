@@ -1,5 +1,5 @@
-//! Large vectors, read where they lie: each rank folds its slice of all of them, and everybody
-//! reads the folded slices.
+//! All-reduce of large vectors by CMA reads: each rank reads and folds its slice of all vectors,
+//! and then reads the folded slices of the other ranks.
 
 use super::{arena_access, two_shot};
 use crate::algo::Operation;
@@ -10,7 +10,7 @@ use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_AND_FEW_RANKS};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "cma_read",
@@ -21,9 +21,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else three steps: where the vectors are, where the folded slices are,
-/// and that all have been read. In place a rank writes its own slice while others read the rest,
-/// and another's slice only once its owner, who alone reads it here, has folded it.
+/// Uses the arenas if possible. Otherwise takes three steps: the ranks expose their vectors, expose
+/// their folded slices, and end the exposure after all reads. In an in-place call a rank writes its
+/// own slice while its peers read the rest. It writes another rank's slice only after the owner,
+/// which alone reads that slice here, has folded it.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,6 +1,6 @@
-//! Large vectors, read and written where they lie: each rank folds its slice of all of them, and
-//! writes what it has folded, while its cache still has that and the lines that it goes to, into
-//! the results of all.
+//! All-reduce of large vectors by CMA reads and writes: each rank reads and folds its slice of all
+//! vectors, and writes the folded slice to the results of all ranks. It writes each chunk while its
+//! cache still holds the folded data and the destination's cache lines.
 
 use super::{arena_access, two_shot};
 use crate::algo::Operation;
@@ -12,7 +12,7 @@ use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE_AND_FEW_RANKS};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "cma_write",
@@ -23,13 +23,15 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// From which vectors on: among ranks that have no core each, by what each folds.
+/// Returns whether the vector reaches the minimum size. On an oversubscribed host the minimum
+/// applies to the slice that each rank folds.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let min_bytes = if shape.is_oversubscribed { (256 << 10) * shape.ranks } else { 192 << 10 };
     shape.has_cheap_cma_read && bytes >= min_bytes
 }
 
-/// Directly where it can be. Else two steps: where the vectors are, and that all have been folded.
+/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their vectors, and end
+/// the exposure after all slices are folded and written.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -45,8 +47,9 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// A rank alone reads and writes its slice, so that in place nothing is overwritten that is still
-/// to be read. False where memory cannot be reached.
+/// Folds and writes this rank's slice. Only this rank reads and writes the slice, so an in-place
+/// call overwrites no input that another rank still reads. Returns false if memory is not
+/// accessible.
 fn fold_and_write_slice(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     if !steps.expose_all(operation, operation.recv.as_src())? {
         return Ok(false);

@@ -1,11 +1,12 @@
-//! Short vectors: everybody stages its vector in a slot, everybody folds all of them.
+//! All-reduce of short vectors: each rank stages its vector in a data slot, and folds the vectors
+//! of all ranks.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "eager",

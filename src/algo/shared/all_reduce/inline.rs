@@ -1,4 +1,4 @@
-//! Payloads that fit beside the step number: one cache line from each rank, one hop.
+//! All-reduce of payloads that fit in a control slot: each rank sends one cache line, in one hop.
 
 use crate::algo::CallArguments;
 use crate::algo::shared::one_step::{
@@ -8,7 +8,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "inline",
@@ -26,7 +26,7 @@ pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
     reduce: fold_payloads,
 };
 
-/// Folds the payloads of all ranks into the result, where they lie.
+/// Folds the payloads of all ranks into the result, directly from the control slots or data slots.
 pub(in crate::algo::shared) fn fold_payloads(
     arguments: &CallArguments<'_>,
     contributions: &Contributions<'_>,

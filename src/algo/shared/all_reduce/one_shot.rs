@@ -1,5 +1,5 @@
-//! Small vectors: everybody stages its vector, everybody folds all of them. One hop, and every rank
-//! reads all the data, so it pays while a hop costs more than that.
+//! All-reduce of small vectors: each rank stages its vector, and folds the vectors of all ranks.
+//! This takes one hop, but every rank reads all the data. It pays if a hop costs more than that.
 
 use super::arena_access;
 use crate::algo::Operation;
@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "one_shot",
@@ -24,8 +24,9 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else one step per chunk: stage, publish, await all, fold. The own
-/// vector is folded where the caller has it: the others take what is staged away.
+/// Uses the arenas if possible. Otherwise takes one step per chunk: stage, publish, await all
+/// ranks, fold. A rank folds its own vector from the caller's buffer, because the cache lines of
+/// its data slot go to the peers.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -52,10 +53,10 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     Ok(())
 }
 
-/// Up to which size one hop with all the reading beats two hops with a share of it. A hop costs
-/// about 200 ns, or a context switch of a few microseconds where ranks outnumber cores; beyond two
-/// ranks each further one adds its whole vector to what one hop reads. Two ranks stage and read the
-/// same either way.
+/// Returns whether one hop with reads of all vectors beats two hops with reads of a share. A hop
+/// costs about 200 ns, or on an oversubscribed host a context switch of a few microseconds. Beyond
+/// two ranks, each further rank adds its whole vector to the reads of the one-hop algorithm. Two
+/// ranks stage and read the same amount with either algorithm.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let limit = match (shape.ranks, shape.is_oversubscribed) {
         (0..=2, _) => 64 << 10,

@@ -1,6 +1,6 @@
-//! Larger vectors: each rank owns a slice, folds that slice of all vectors, and everybody gathers
-//! the folded slices. Two hops, and each rank reads two vectors' worth whatever the number of
-//! ranks.
+//! All-reduce of larger vectors: each rank owns a slice, folds that slice of all vectors, and
+//! gathers the folded slices of the other ranks. This takes two hops. Each rank reads two vectors'
+//! worth of data, whatever the number of ranks.
 
 use super::arena_access;
 use crate::algo::Operation;
@@ -16,7 +16,7 @@ use crate::base::ids::WorldSize;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "two_shot",
@@ -27,9 +27,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else two steps per chunk: stage what others fold, publish, await all,
-/// fold the own slice, for the others and into the result; publish it, await all, gather. The own
-/// slice of the own vector is folded where the caller has it.
+/// Uses the arenas if possible. Otherwise takes two steps per chunk. In the first, each rank stages
+/// the slices that its peers fold, publishes, and awaits all ranks. It then folds its own slice
+/// into the result and into its data slot. In the second, it publishes that slot, awaits the other
+/// ranks, and gathers their slices. A rank folds its own part of its own slice from the caller's
+/// buffer.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -79,11 +81,12 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     Ok(())
 }
 
-/// How much is folded at once where the slot's lines are far away: what is copied there then is
-/// still in the nearest cache.
+/// The number of bytes that a rank folds at once if its data slot's cache lines are far away: the
+/// L1 cache still holds the folded data when the rank copies it to the slot.
 const FAR_FOLD_BYTES: usize = 16 << 10;
 
-/// Folds into the result, and into a slot that others have read before.
+/// Folds into the result, and into a data slot whose cache lines the peers hold since their last
+/// read.
 fn fold_to_both<'a>(
     stager: &mut Stager,
     (fold, size): (Fold, WorldSize),

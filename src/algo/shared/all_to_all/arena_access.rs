@@ -1,4 +1,4 @@
-//! Blocks in arenas: each rank copies those for it from where they lie.
+//! All-to-all on arenas: each rank copies the blocks for it directly from the senders' arenas.
 
 use crate::algo::Operation;
 use crate::algo::shared::arena_access::PeerAccess;
@@ -6,7 +6,7 @@ use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::error::Result;
 use crate::kernel;
 
-/// Goes directly if that can be ([`ShmSequencer::run_in_arenas`]); whether it has.
+/// Runs in place if possible ([`ShmSequencer::run_in_arenas`]). Returns whether it did.
 ///
 /// # Errors
 /// As [`ShmSequencer::run_in_arenas`].
@@ -17,7 +17,7 @@ pub(super) fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Re
         for rank in steps.others() {
             steps.check_failure()?;
             let recv_block = operation.recv_block(rank);
-            // All blocks have one length.
+            // All blocks have the same length.
             kernel::copy(
                 recv_block,
                 steps.peer_send_part(rank, me * recv_block.len(), recv_block.len())?,

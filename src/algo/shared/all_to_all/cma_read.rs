@@ -1,4 +1,5 @@
-//! Large blocks, read where they lie: each is copied once.
+//! All-to-all of large blocks by CMA reads: each block is copied once, directly from the sender's
+//! buffer.
 
 use super::{arena_access, staged};
 use crate::algo::Operation;
@@ -9,7 +10,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "cma_read",
@@ -20,14 +21,16 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// From which blocks on: among ranks that have no core each, by what all together move.
+/// Returns whether the blocks reach the minimum size. On an oversubscribed host the minimum applies
+/// to the total data of all ranks.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let total_bytes = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
     shape.has_cheap_cma_read
         && if shape.is_oversubscribed { total_bytes >= 2 << 20 } else { bytes >= 128 << 10 }
 }
 
-/// Directly where it can be. Else two steps: where the blocks are, and that all have been read.
+/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their blocks, and end
+/// the exposure after all reads.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -42,7 +45,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     for rank in steps.others() {
         let peer_buffers = steps.await_exposed(rank)?;
         let recv_block = operation.recv_block(rank);
-        // All blocks have one length.
+        // All blocks have the same length.
         is_complete =
             is_complete && steps.try_cma_read(peer_buffers, me * recv_block.len(), recv_block)?;
     }

@@ -1,4 +1,5 @@
-//! Large blocks, written where they go, by the rank that had them last.
+//! All-to-all of large blocks by CMA writes: the sender, whose cache probably holds the block,
+//! copies it directly to the receiver's buffer.
 
 use super::{arena_access, staged};
 use crate::algo::Operation;
@@ -9,7 +10,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "cma_write",
@@ -20,9 +21,9 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// For which blocks: among ranks that have no core each, by what all together move. Where the
-/// kernel takes its time, those ranks gain by it too, which otherwise take a turn for each few
-/// kilobytes of a slot.
+/// Returns whether the size is in the range for this algorithm. On an oversubscribed host the range
+/// applies to the total data of all ranks. If CMA is slow, oversubscribed ranks gain too: otherwise
+/// they need one yield of the core for each few kilobytes of a data slot.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     let total_bytes = bytes.saturating_mul(shape.ranks).saturating_mul(shape.ranks);
     match (shape.has_cheap_cma_read, shape.is_oversubscribed) {
@@ -33,7 +34,8 @@ fn pays(bytes: usize, shape: &GroupShape) -> bool {
     }
 }
 
-/// Directly where it can be. Else two steps: where the blocks go, and that all are there.
+/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their receive buffers,
+/// and end the exposure after all writes.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -49,14 +51,14 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// False where memory cannot be written.
+/// Returns false if a peer's memory cannot be written.
 fn write_blocks(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let me = steps.rank();
     let mut is_complete = true;
     for rank in steps.others() {
         let (peer_buffers, block) = (steps.await_exposed(rank)?, operation.send_block(rank));
-        // All blocks have one length.
+        // All blocks have the same length.
         is_complete = is_complete && steps.try_cma_write(block, peer_buffers, me * block.len())?;
     }
     kernel::copy_part(operation.recv.len(), operation.recv_block(me), operation.send_block(me));

@@ -1,11 +1,12 @@
-//! Short blocks: everybody stages all that it has in a slot, and copies what is for it.
+//! All-to-all of short blocks: each rank stages all its blocks in a data slot, and copies the
+//! blocks for it.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALL_FIT_EAGER, ALWAYS, Algorithm, AlgorithmBody};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "eager",

@@ -1,5 +1,5 @@
-//! Blocks that all fit beside the step number: everybody publishes all that it has, and copies what
-//! is for it.
+//! All-to-all for the case that all blocks of a rank fit in a control slot: each rank publishes all
+//! its blocks, and copies the blocks for it.
 
 use crate::algo::CallArguments;
 use crate::algo::shared::one_step::{
@@ -9,7 +9,7 @@ use crate::algo::table::{ALL_FIT_INLINE, ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "inline",

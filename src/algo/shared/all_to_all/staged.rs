@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk of each at a time: everybody stages what it has for all, and copies
-//! what the others have for it. One hop.
+//! All-to-all of blocks of any size: each rank stages one chunk of each of its blocks at a time,
+//! and copies the chunks that its peers staged for it. This takes one hop.
 
 use super::arena_access;
 use crate::algo::Operation;
@@ -15,7 +15,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll, OpKind::AllToAllV],
     name: "staged",
@@ -26,10 +26,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else one step per chunk of the longest block.
+/// Uses the arenas if possible. Otherwise takes one step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`ShmSequencer::await_all`], and `Mismatch` where a rank sends what another does not expect.
+/// As [`ShmSequencer::await_all`], and `Mismatch` if a rank sends a length that the receiver does
+/// not expect.
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     if arena_access::run(steps, operation)? {
         return Ok(());

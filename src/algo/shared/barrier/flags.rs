@@ -1,10 +1,10 @@
-//! Everybody publishes, everybody reads all.
+//! Barrier: each rank publishes its control slot, and reads the control slots of all ranks.
 
 use crate::algo::shared::one_step::{OneStepAlgorithm, OneStepSenders, PayloadLocation};
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "flags",

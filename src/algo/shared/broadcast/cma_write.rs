@@ -1,7 +1,7 @@
-//! Large vectors, in as many shares as there are ranks: each receiver reads one where the root has
-//! it, and writes it to the other receivers; the root writes one to all. So all copy at the same
-//! time, and each as much as any other. (A scatter and an all-gather, as in van de Geijn's
-//! broadcast, at once.)
+//! Broadcast of large vectors by CMA, in as many shares as there are ranks. Each receiver reads its
+//! share from the root's buffer, and writes it to the other receivers. The root writes its share to
+//! all receivers. All ranks thus copy at the same time, and all copy the same amount. (This is the
+//! scatter and all-gather of van de Geijn's broadcast at the same time.)
 
 use super::staged;
 use crate::algo::Operation;
@@ -11,7 +11,7 @@ use crate::algo::table::{Algorithm, AlgorithmBody, HAS_CMA_WRITE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "cma_write",
@@ -22,10 +22,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// What is written from the cache that it was read into.
+/// The number of bytes that a receiver writes from the cache into which it has read them.
 const CHUNK: usize = 256 << 10;
 
-/// Two steps: where the vectors lie, and that all shares are everywhere.
+/// Takes two steps: the ranks expose their vectors, and end the exposure after all shares are
+/// copied.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -38,7 +39,7 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     }
 }
 
-/// False where memory cannot be reached.
+/// Returns false if memory is not accessible.
 fn distribute_shares(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<bool> {
     steps.expose_sent(operation)?;
     let (me, root) = (steps.rank(), operation.root()?);

@@ -1,12 +1,12 @@
-//! Short vectors: the root stages, the others read. The root does not wait for its readers but runs
-//! ahead as far as its slots reach.
+//! Broadcast of short vectors: the root stages its vector in a data slot, the other ranks read it.
+//! The root does not wait for its readers but runs ahead until its data slots are full.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "eager",

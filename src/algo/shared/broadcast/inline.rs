@@ -1,5 +1,5 @@
-//! Vectors that fit beside the step number: the root publishes, the others read. The root does not
-//! wait for its readers but runs ahead as far as its lines reach.
+//! Broadcast of vectors that fit in a control slot: the root publishes, the other ranks read. The
+//! root does not wait for its readers but runs ahead until its control slots are full.
 
 use crate::algo::CallArguments;
 use crate::algo::shared::one_step::{
@@ -9,7 +9,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "inline",

@@ -1,5 +1,5 @@
-//! Vectors of any size, a chunk at a time through the root's slots. The root does not wait for its
-//! readers but runs ahead as far as its slots reach.
+//! Broadcast of vectors of any size, one chunk at a time through the root's data slots. The root
+//! does not wait for its readers but runs ahead until its data slots are full.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::chunks;
@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "staged",
@@ -20,14 +20,15 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// How many chunks a vector is made of, so that readers copy the first one while the root is at the
-/// next, and the least of one, which takes some times as long as what comes with it.
+/// The number of chunks of a vector, so that the readers copy the first chunk while the root stages
+/// the next, and the minimum chunk size. Copying a minimum chunk takes several times as long as the
+/// overhead of its step.
 const CHUNK_COUNT_AND_MIN_BYTES: (usize, usize) = (8, 2 << 10);
-/// The same where each wait takes a context switch: no more than there are slots, so that the root
-/// waits for nobody.
+/// The same numbers for an oversubscribed host, where each wait takes a context switch: no more
+/// chunks than data slots, so that the root does not wait.
 const OVERSUBSCRIBED_CHUNK_COUNT_AND_MIN_BYTES: (usize, usize) = (4, 16 << 10);
 
-/// The bytes of a chunk.
+/// Returns the chunk size in bytes.
 fn chunk_bytes(bytes: usize, steps: &ShmSequencer<'_>) -> usize {
     let (count, least) = if steps.is_oversubscribed() {
         OVERSUBSCRIBED_CHUNK_COUNT_AND_MIN_BYTES
@@ -38,7 +39,7 @@ fn chunk_bytes(bytes: usize, steps: &ShmSequencer<'_>) -> usize {
     (bytes / count).next_multiple_of(least).clamp(least.min(most), most)
 }
 
-/// One step per chunk.
+/// Takes one step per chunk.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk at a time: everybody stages its block, the root copies all. Only the
-//! root waits; the others may run ahead as far as their slots reach.
+//! Gather of blocks of any size, one chunk at a time: each rank stages its block, the root copies
+//! all blocks. Only the root waits; the other ranks may run ahead until their data slots are full.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{chunks, clip_to_block};
@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather, OpKind::GatherV],
     name: "staged",
@@ -21,10 +21,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// One step per chunk of the longest block.
+/// Takes one step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`ShmSequencer::await_all`], and `Mismatch` where a rank sends what the root does not expect.
+/// As [`ShmSequencer::await_all`], and `Mismatch` if a rank sends a length that the root does not
+/// expect.
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (root, send, all) = (operation.root()?, operation.send, operation.recv.len());
     let is_root = steps.rank() == root;

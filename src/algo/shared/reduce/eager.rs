@@ -1,11 +1,12 @@
-//! Short vectors: everybody stages its vector in a slot, the root folds all.
+//! Reduce of short vectors: each rank stages its vector in a data slot, the root folds the vectors
+//! of all ranks.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "eager",

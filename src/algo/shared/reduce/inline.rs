@@ -1,4 +1,4 @@
-//! Payloads that fit beside the step number: the root reads everybody's line.
+//! Reduce of payloads that fit in a control slot: the root reads the control slots of all ranks.
 
 use crate::algo::shared::all_reduce::inline::fold_payloads;
 use crate::algo::shared::one_step::{
@@ -7,7 +7,7 @@ use crate::algo::shared::one_step::{
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "inline",

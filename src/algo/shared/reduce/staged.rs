@@ -1,5 +1,6 @@
-//! Vectors of any size, a chunk at a time: everybody stages its vector, the root folds all. Only
-//! the root waits; the others may run ahead as far as their slots reach.
+//! Reduce of vectors of any size, one chunk at a time: each rank stages its vector, the root folds
+//! the vectors of all ranks. Only the root waits; the other ranks may run ahead until their data
+//! slots are full.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
@@ -10,7 +11,7 @@ use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "staged",
@@ -21,7 +22,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// One step per chunk.
+/// Takes one step per chunk.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,4 +1,5 @@
-//! Vectors in arenas: each rank folds its own block of all of them where they lie.
+//! Reduce-scatter on arenas: each rank folds its own block of all vectors, directly from the
+//! owners' arenas.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, is_contribution_unscaled};
@@ -7,11 +8,11 @@ use crate::algo::shared::arena_access::PeerAccess;
 use crate::algo::shared::sequencer::ShmSequencer;
 use crate::base::error::Result;
 
-/// What is folded before this rank looks whether the group has failed.
+/// The number of bytes that a rank folds between two checks for a failure of the group.
 const CHUNK: usize = 1 << 20;
 
-/// Goes directly if that can be ([`ShmSequencer::run_in_arenas`]); whether it has; with factors,
-/// vectors are not folded as they lie.
+/// Runs in place if possible ([`ShmSequencer::run_in_arenas`]). Returns whether it did. If the
+/// operator uses factors, the vectors cannot be folded in place.
 ///
 /// # Errors
 /// As [`ShmSequencer::run_in_arenas`].
@@ -24,7 +25,8 @@ pub(super) fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Re
     }
 }
 
-/// In place a rank writes to its block of its own vector, which nobody else reads.
+/// Folds this rank's block of all vectors. In an in-place call a rank writes to its block of its
+/// own vector, which no other rank reads.
 fn fold_own_block(steps: &ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (len, me, size) = (operation.recv.len(), steps.rank(), steps.size());
     let start = me * len;

@@ -1,4 +1,5 @@
-//! Large vectors, read where they lie: each rank folds its block of all of them.
+//! Reduce-scatter of large vectors by CMA reads: each rank reads and folds its own block of all
+//! vectors.
 
 use super::{arena_access, staged};
 use crate::algo::Operation;
@@ -14,7 +15,7 @@ use crate::kernel;
 use crate::transport::OpKind;
 use std::ops::Range;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "cma_read",
@@ -25,11 +26,12 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// How much is read at once of each rank, where the slots have room for more: what the second cache
-/// of a core holds several times.
+/// The maximum number of bytes that a rank reads at once from each peer, if its data slots are
+/// larger. The L2 cache of a core holds this several times.
 const MAX_READ_BYTES: usize = 256 << 10;
 
-/// Directly where it can be. Else two steps: where the vectors are, and that all have been read.
+/// Uses the arenas if possible. Otherwise takes two steps: the ranks expose their vectors, and end
+/// the exposure after all reads.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -46,9 +48,9 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     steps.close_exposure()
 }
 
-/// Folds a part of the vectors that all ranks exposed with the current step, and has
-/// `on_folded_chunk` told of each chunk of it that is folded. This rank's slots hold what is read
-/// until it is folded, a part for each of those ranks that stays in the cache.
+/// Folds a part of the vectors that all ranks exposed with the current step, and calls
+/// `on_folded_chunk` after each folded chunk. This rank's data slots serve as scratch memory: one
+/// part per peer, small enough to stay in the cache until it is folded.
 pub(in crate::algo::shared) fn read_and_fold_part(
     steps: &mut ShmSequencer<'_>,
     operation: &Operation<'_>,

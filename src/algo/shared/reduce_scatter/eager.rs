@@ -1,11 +1,12 @@
-//! Short vectors: everybody stages the whole in a slot, and folds its own block.
+//! Reduce-scatter of short vectors: each rank stages its whole vector in a data slot, and folds its
+//! own block.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALL_FIT_EAGER, ALWAYS, Algorithm, AlgorithmBody};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "eager",

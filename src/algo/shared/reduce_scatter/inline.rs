@@ -1,5 +1,5 @@
-//! Vectors of which all blocks fit beside the step number: everybody publishes the whole, and folds
-//! its own block.
+//! Reduce-scatter of vectors that fit in a control slot with all blocks: each rank publishes its
+//! whole vector, and folds its own block.
 
 use crate::algo::CallArguments;
 use crate::algo::shared::one_step::{
@@ -9,7 +9,7 @@ use crate::algo::table::{ALL_FIT_INLINE, ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "inline",

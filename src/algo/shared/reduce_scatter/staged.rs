@@ -1,5 +1,6 @@
-//! Everybody stages the vectors for all ranks, and each rank folds the ones meant for it. One hop;
-//! nothing is folded that is not kept.
+//! Reduce-scatter of blocks of any size: each rank stages its blocks for all ranks, and folds the
+//! blocks that its peers staged for it. This takes one hop, and a rank folds only the block that it
+//! keeps.
 
 use super::arena_access;
 use crate::algo::Operation;
@@ -12,7 +13,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "staged",
@@ -23,8 +24,8 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Directly where it can be. Else a slot holds one chunk for each of the others, and for this rank
-/// where it is not folded as it is.
+/// Uses the arenas if possible. Otherwise each step stages one chunk per peer in the data slot. The
+/// slot also holds a chunk for this rank if its contribution must be scaled first.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

@@ -1,12 +1,12 @@
-//! Short vectors: every rank stages its vector in a slot, and folds the slots of the ranks before
-//! it.
+//! Scan of short vectors: each rank stages its vector in a data slot, and folds the vectors of the
+//! ranks before it.
 
 use super::inline;
 use crate::algo::shared::one_step::{OneStepAlgorithm, PayloadLocation};
 use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_EAGER};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "eager",

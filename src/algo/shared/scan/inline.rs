@@ -1,4 +1,5 @@
-//! Payloads that fit in the control line: every rank folds the lines of the ranks before it.
+//! Scan of payloads that fit in a control slot: each rank folds the payloads of the ranks before
+//! it.
 
 use crate::algo::CallArguments;
 use crate::algo::shared::one_step::{
@@ -8,7 +9,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody, FITS_INLINE};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "inline",
@@ -26,7 +27,7 @@ pub(super) const STEP: OneStepAlgorithm = OneStepAlgorithm {
     reduce: fold_prefix_payloads,
 };
 
-/// Folds the payloads of the ranks that the result of this rank covers.
+/// Folds the payloads of the ranks that this rank's result covers.
 fn fold_prefix_payloads(
     arguments: &CallArguments<'_>,
     contributions: &Contributions<'_>,

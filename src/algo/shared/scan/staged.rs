@@ -1,5 +1,5 @@
-//! Vectors of any size, a chunk at a time: every rank stages its vector, and folds the vectors of
-//! the ranks before it.
+//! Scan of vectors of any size, one chunk at a time: each rank stages its vector, and folds the
+//! vectors of the ranks before it.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, stage_contribution};
@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "staged",
@@ -21,8 +21,8 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// One step per chunk. All ranks wait for each other in each step, so that every slot is free two
-/// steps later.
+/// Takes one step per chunk. All ranks wait for each other in each step, so every data slot is free
+/// two steps later.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].

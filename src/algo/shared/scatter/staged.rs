@@ -1,5 +1,5 @@
-//! Blocks of any size, a chunk of each at a time through the root's slots. The root does not wait
-//! for its readers but runs ahead as far as its slots reach.
+//! Scatter of blocks of any size, one chunk of each block at a time, through the root's data slots.
+//! The root does not wait for its readers but runs ahead until its data slots are full.
 
 use crate::algo::Operation;
 use crate::algo::pattern::slices::{
@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
     name: "staged",
@@ -23,10 +23,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// One step per chunk of the longest block.
+/// Takes one step per chunk of the longest block.
 ///
 /// # Errors
-/// As [`ShmSequencer::await_all`], and `Mismatch` where a rank expects what the root does not send.
+/// As [`ShmSequencer::await_all`], and `Mismatch` if a rank expects a length that the root does not
+/// send.
 pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()> {
     let (root, recv, me) = (operation.root()?, operation.recv, steps.rank());
     let longest = longest_block(steps, operation, |steps| {

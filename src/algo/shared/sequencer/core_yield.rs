@@ -1,25 +1,27 @@
-//! How ranks share a core while they wait for each other.
+//! How the ranks of one core share the core while they wait for each other.
 //!
-//! A rank that waits gives its core to those of the core who have not come yet, since nothing else
-//! brings them on. Once they have, it waits for ranks on other cores, and to give the core away
-//! would only have others look in vain for what it looks for itself, at the price of two context
-//! switches, which take longer than all else of a short operation. Hence each rank notes where it
-//! is when it waits, and the others go by that. A note that is out of date costs a few looks or a
-//! turn.
+//! A waiting rank yields its core to the ranks of the core that have not arrived, since nothing
+//! else advances them. After they have arrived, the rank waits for ranks on other cores. A yield
+//! would then only let the core's other ranks make the same failed polls, at the price of two
+//! context switches. These take longer than the rest of a short operation. Hence each rank records
+//! its core when it waits, and the other ranks use this record. A stale record costs a few polls or
+//! one yield.
 //!
-//! With two ranks on a core an operation then takes one switch, not one and a half: a rank is away
-//! for two switches in every second operation, and goes through the other at once.
+//! With two ranks on a core an operation then takes one context switch instead of one and a half:
+//! in every second operation a rank is off the core for two switches, and it passes through the
+//! other operation without a switch.
 
 use super::sequencer_core::SequencerCore;
 use crate::base::ids::Rank;
 use crate::wait;
 
-/// How often a core is given away: to each of the others who are likely to be on it, and once more.
+/// The maximum number of yields: one for each of the other ranks that are probably on the core, and
+/// one more.
 const MAX_YIELDS: u32 = 4;
 
 impl SequencerCore<'_> {
-    /// Looks, and gives the core to those of it who have not come in between, a few times; what a
-    /// look has found.
+    /// Polls, and between the polls yields the core to the ranks of the core that have not arrived,
+    /// at most [`MAX_YIELDS`] times. Returns the result of the successful poll.
     pub(super) fn yield_to_missing<T>(
         &self,
         ready: impl FnMut() -> Option<T>,

@@ -1,5 +1,5 @@
-//! Why a wait lasts or is in vain, in words: who is missing, who has left, and where ranks have
-//! parted.
+//! Log and error messages of the sequencer's waits: the missing ranks, the ranks that have left,
+//! and the first mismatch between two ranks.
 
 use super::ShmSequencer;
 use crate::algo::count_mismatch::LabelMismatch;
@@ -14,7 +14,8 @@ use crate::transport::region::CTRL_SLOT_COUNT;
 use crate::wait::slow_wait::DisplaySeconds;
 
 impl ShmSequencer<'_> {
-    /// Whether a rank's line of a step and this rank's are both there, and not alike.
+    /// Returns whether a rank and this rank have both published a step with different call
+    /// fingerprints.
     pub(super) fn has_mismatch(&self, rank: Rank, step: u64) -> bool {
         let region = self.shm.region;
         let (ours, theirs) = (region.ctrl_slot(self.shm.rank, step), region.ctrl_slot(rank, step));
@@ -32,7 +33,7 @@ impl ShmSequencer<'_> {
         })
     }
 
-    /// A long wait, for the log.
+    /// Logs a long wait.
     #[cold]
     pub(super) fn log_long_wait(&self, waited: DisplaySeconds, arrived: &impl Fn(Rank) -> bool) {
         let missing: Vec<Rank> = self.others().filter(|&rank| !arrived(rank)).collect();
@@ -46,7 +47,7 @@ impl ShmSequencer<'_> {
         );
     }
 
-    /// Who ranks are, and what each did last.
+    /// Returns the names of ranks, and what each did last.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let region = self.shm.region;
         let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
@@ -79,7 +80,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Where this rank and another parted, as far back as both remember.
+    /// Returns the error for the first mismatch between this rank and another, as far back as the
+    /// control slots of both reach.
     pub(super) fn mismatch_error(&self, rank: Rank) -> Error {
         let region = self.shm.region;
         let first = self.shm.cursor.step.saturating_sub(CTRL_SLOT_COUNT - 1).max(1);
@@ -97,7 +99,7 @@ impl ShmSequencer<'_> {
         };
         let (me, peer) = (self.shm.domain.peer(self.shm.rank), self.shm.domain.peer(rank));
         let (own_call, peer_call) = (describe(one, other), describe(other, one));
-        // What parted them is older than any line.
+        // If the calls are equal, the first mismatch is older than all control slots.
         let message = if own_call == peer_call {
             format!(
                 "ranks called different operations: {me} and {peer} agree on {own_call}, but not on what came before it"

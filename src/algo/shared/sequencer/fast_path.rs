@@ -1,20 +1,24 @@
-//! The short way of an operation that is over with one step, for a call that blocks and has its
-//! turn at once.
+//! The fast path of a one-step operation, for a blocking call that gets its turn at once.
 //!
-//! It is for calls whose like has been there before: what is the same for all of these is kept as a
-//! [`FastPathPlan`].
+//! The fast path serves calls that repeat an earlier call. A [`FastPathPlan`] keeps everything that
+//! the calls with one key have in common.
 //!
-//! It does what [`one_step::run`](crate::algo::shared::one_step::run) does, in the same words and
-//! the same order for the others, without what an operation needs that has to wait: it publishes,
-//! looks for a moment, and either has all that it needs, or leaves the rest to the long way, which
-//! goes on where this one has stopped
-//! ([`Operation::is_published`](crate::algo::Operation::is_published)). Whatever is unusual (a line
-//! that differs, somebody who is behind by all lines or slots) is left to that way too.
+//! The fast path does the same as [`one_step::run`](crate::algo::shared::one_step::run): its stores
+//! have the same contents and the same order for the peers. It omits the state that an operation
+//! needs only for a long wait. The fast path publishes, polls for some microseconds, and then
+//! either has all payloads or leaves the rest to the full path. The full path continues where the
+//! fast path stopped ([`Operation::is_published`](crate::algo::Operation::is_published)). The full
+//! path also handles every exception: a control slot that differs, or a rank that is behind by all
+//! control slots or data slots.
 //!
-//! The others' sleepers are rung for once: where this rank was the last to come by whoever calls
-//! this, with the end of the turn, whose fence serves for both, since the line is on its way
-//! meanwhile; else before it looks again. Where nobody waits for what it has published, but only
-//! until it has taken what others have in their few slots, they are rung for once it has.
+//! The fast path wakes sleeping peers once, at one of three places:
+//!
+//! - If all payloads are there at the first poll, the caller wakes them at the end of the turn. The
+//!   fence of the turn's end then serves both purposes, since the control slot is on its way to the
+//!   peers in the meantime.
+//! - Otherwise the fast path wakes them before it polls again.
+//! - If no rank waits for this rank's payload, but a rank may wait until this rank has read the
+//!   data slots, the wakeup follows after that read.
 
 use super::ShmCursor;
 use super::sequencer_core::{self, SequencerCore};
@@ -33,45 +37,47 @@ use crate::transport::ctrl_slot::{CtrlSlot, INLINE_BYTES};
 use crate::transport::region::{CTRL_SLOT_COUNT, DATA_SLOT_COUNT};
 use crate::transport::{Descriptor, SharedDomain};
 
-/// How often it looks for a rank again, after the first time: some microseconds.
+/// The maximum number of polls for a rank after the first one: some microseconds.
 const MAX_POLLS: u32 = 300;
 
-/// How far an operation has come.
+/// The state in which the fast path leaves an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPathOutcome {
-    /// Nothing has happened.
+    /// The operation has not started.
     NotStarted,
-    /// It has begun: this rank's line is published, or a plug-in has it.
+    /// The operation has started: this rank's control slot is published, or a plug-in has accepted
+    /// the call.
     Published,
-    /// It is over.
+    /// The operation is complete.
     Done,
-    /// It is over, and whoever sleeps until this rank's line is there has not been rung for.
+    /// The operation is complete, and the peers that sleep until this rank's control slot is
+    /// published have not been woken.
     WakeupPending,
-    /// It is over, and has taken longer than a moment.
+    /// The operation is complete, and had a long wait.
     DoneAfterWait,
 }
 
-/// What all calls of one key have in common on this rank.
+/// The properties that all calls of one key have in common on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct FastPathPlan {
     key: FastCallKey,
     row: &'static OneStepAlgorithm,
     role: OneStepRole,
-    /// How much of its slot each rank uses.
+    /// The number of bytes that each rank uses of its data slot.
     slot_bytes_used: usize,
     /// The words of the descriptor, with any sequence number and without a label.
     words: [u64; 3],
     rank: Rank,
-    /// Who waits here sleeps, and is woken first.
+    /// On an oversubscribed host the waiting ranks sleep, so this rank wakes them first.
     is_oversubscribed: bool,
     resolved_fold: Option<ResolvedFold>,
 }
 
 impl FastPathPlan {
-    /// Of a call that goes by the algorithm with this number.
+    /// Returns the plan for a call that runs the algorithm with this number.
     ///
     /// # Errors
-    /// `Internal` for an operation without what its lines need.
+    /// `Internal` for an operation that lacks an argument that the algorithm needs.
     pub fn of(
         (arguments, key): (&CallArguments<'_>, FastCallKey),
         (row, number): (&'static OneStepAlgorithm, u8),
@@ -85,16 +91,16 @@ impl FastPathPlan {
         Ok(Self { key, row, role, slot_bytes_used, words, rank, is_oversubscribed, resolved_fold })
     }
 
-    /// Whose it is.
+    /// Returns the key of the plan's calls.
     pub fn key(&self) -> FastCallKey {
         self.key
     }
 
-    /// Does what can be done at once of the operation with this sequence number. `on_start` is
-    /// called once the others have this rank's line, with the words of its descriptor.
+    /// Does the part of the operation with this sequence number that needs no long wait. `on_start`
+    /// is called with the words of the descriptor, after this rank has published its control slot.
     ///
     /// # Errors
-    /// `Internal` for an operation that is not its own.
+    /// `Internal` for an operation that does not belong to the plan.
     pub fn run(
         &self,
         domain: &dyn SharedDomain,
@@ -102,7 +108,8 @@ impl FastPathPlan {
         (arguments, sequence): (&CallArguments<'_>, u64),
         on_start: impl FnOnce(&[u64; 3]),
     ) -> Result<FastPathOutcome> {
-        // Each place has code of its own, without what the other one takes.
+        // The compiler generates separate code for each location, without the instructions that
+        // only the other location needs.
         match self.row.location {
             PayloadLocation::CtrlSlot => self.run_in_location(
                 PayloadLocation::CtrlSlot,
@@ -119,7 +126,7 @@ impl FastPathPlan {
         }
     }
 
-    /// At a place that the compiler knows.
+    /// Does the work of [`FastPathPlan::run`] for a location that the compiler knows.
     #[inline(always)]
     fn run_in_location(
         &self,
@@ -151,7 +158,8 @@ impl FastPathPlan {
         let finished = shm.cursor.step + u64::from(part == OneStepRole::Send);
         shm.store((&words, arguments.label), &line[..len], finished, CtrlSlot::publish_unfenced);
         on_start(&words);
-        // Somebody may wait until this rank has read its slot, and for nothing else that it does.
+        // A peer may wait until this rank has read the peer's data slot. No peer waits for anything
+        // else that this rank does.
         let is_slot_receiver = location == PayloadLocation::DataSlot && !part.is_sender();
         if crowded && !is_slot_receiver {
             shm.wake_others();
@@ -187,7 +195,7 @@ impl FastPathPlan {
         }
         shm.finish(words[2]);
         if part == OneStepRole::Exchange {
-            // The others have finished too, and do not look there yet.
+            // The peers have finished too, and do not read that control slot yet.
             shm.prefetch_own_line();
         }
         Ok(if is_slot_receiver || has_all_payloads && !crowded {
@@ -198,8 +206,8 @@ impl FastPathPlan {
     }
 }
 
-/// After a fence, wakes whoever waits for what an operation has stored that was
-/// [`FastPathOutcome::WakeupPending`].
+/// Wakes the peers that sleep until a store of an operation that ended with
+/// [`FastPathOutcome::WakeupPending`]. A fence must precede the call.
 pub fn wake_sleeping_peers(domain: &dyn SharedDomain) {
     let rank = domain.rank();
     let others = (0..domain.size()).filter(|&other| other != rank);
@@ -207,15 +215,17 @@ pub fn wake_sleeping_peers(domain: &dyn SharedDomain) {
 }
 
 impl<'a> SequencerCore<'a> {
-    /// So much of this rank's slot for the coming step, if it is filled, once all have finished
-    /// with what that holds; nothing else, once they have with what the line does.
+    /// If `is_filled`, returns the first `slot_bytes_used` bytes of this rank's data slot for the
+    /// next step, or `None` if a rank has not finished with the slot's old contents. If not
+    /// `is_filled`, returns an empty buffer, or `None` if a rank has not finished with the control
+    /// slot's old contents.
     #[inline]
     fn reserve_part(&mut self, is_filled: bool, slot_bytes_used: usize) -> Option<Dst<'a>> {
         if !self.can_store(if is_filled { DATA_SLOT_COUNT } else { CTRL_SLOT_COUNT }) {
             return None;
         }
         match is_filled {
-            // Where there is no memory the long way says so.
+            // If there is no memory, the full path reports the error.
             true => {
                 self.region.own_slot_part(self.rank, self.cursor.step + 1, slot_bytes_used).ok()
             }
@@ -223,21 +233,23 @@ impl<'a> SequencerCore<'a> {
         }
     }
 
-    /// Whether all have finished with the step that is so many before the coming one.
+    /// Returns whether all ranks have finished the step that is `before` steps before the next one.
     #[inline]
     fn can_store(&mut self, before: u64) -> bool {
         let step = (self.cursor.step + 1).saturating_sub(before);
         self.cursor.finished_by_all >= step || {
             let finished_step =
                 self.others().map(|rank| self.region.progress(rank).finished_step()).min();
-            // No further than this rank itself, whatever is written there.
+            // The value is limited to this rank's own step, whatever a peer wrote to its progress
+            // word.
             let finished_step = finished_step.unwrap_or(step).min(self.cursor.step);
             self.cursor.finished_by_all = self.cursor.finished_by_all.max(finished_step);
             finished_step >= step
         }
     }
 
-    /// Looks for all that it needs, so that all lines are asked for.
+    /// Polls all ranks that this rank waits for, without stopping at the first failed poll, so that
+    /// all control slots are requested at once.
     fn poll_senders(&mut self, role: OneStepRole) -> bool {
         match role {
             OneStepRole::Send => true,
@@ -252,7 +264,7 @@ impl<'a> SequencerCore<'a> {
         }
     }
 
-    /// Looks again, so often.
+    /// Polls the ranks that this rank waits for again, at most `max_polls` times each.
     #[cold]
     fn poll_senders_again(&self, role: OneStepRole, max_polls: u32) -> bool {
         match role {
@@ -264,26 +276,28 @@ impl<'a> SequencerCore<'a> {
         }
     }
 
-    /// Gives the core to the others until all have come that it waits for, or a few times.
+    /// Yields the core to other ranks until the payloads of all senders are there, at most a few
+    /// times.
     fn poll_senders_yielding(&self, role: OneStepRole) -> bool {
         let poll = || self.poll_senders_again(role, 1).then_some(());
         self.yield_to_missing(poll, |rank| self.has_published(rank)).is_some()
     }
 
-    /// Looks for a rank until it has come, or so often.
+    /// Polls for a rank until it has published the current step, at most `max_polls` times.
     fn poll_rank_again(&self, rank: Rank, max_polls: u32) -> bool {
         let step = self.cursor.step;
         let line = self.region.ctrl_slot(rank, step);
         spin::spin_until(max_polls, || line.step() >= step)
     }
 
-    /// Asks for this rank's coming line, which others have had since they read it.
+    /// Prefetches this rank's next control slot for writing: the peers' caches have held its cache
+    /// line since they last read it.
     #[inline]
     fn prefetch_own_line(&self) {
         self.region.ctrl_slot(self.rank, self.cursor.step + 1).prefetch_write();
     }
 
-    /// Whether those whom it has heard do the same.
+    /// Returns whether the senders whose payloads this rank has received called the same operation.
     fn verify_senders(&mut self, role: OneStepRole) -> bool {
         match role {
             OneStepRole::Send => true,

@@ -1,32 +1,33 @@
-//! The protocol of steps: how ranks that share memory agree on what is written, what may be read
-//! and what may be overwritten.
+//! The shared-memory sequencer: the protocol by which the ranks of a shared-memory domain publish
+//! control slots, read payloads and reuse slots.
 //!
-//! The operations of a group are a sequence of *steps*, numbered from 1, the same on every rank:
-//! which steps an operation takes depends only on what all ranks agree on. For each step a rank may
-//! publish one line, with a small payload or a filled slot behind it.
+//! The operations of a group are a sequence of *steps*, numbered from 1. Step n is the same step on
+//! every rank: the steps that an operation takes depend only on facts that all ranks agree on. In
+//! each step a rank may publish one control slot ([`CtrlSlot`]), with an inline payload or a filled
+//! data slot.
 //!
-//! * **Arrival.** A line that holds step n was published by a rank that has finished reading every
-//!   line and slot of step n-1. Algorithms keep this: they publish step n+1 only after their last
-//!   read of step n.
-//! * **Reuse.** A line is reused after 64 steps, a slot after 4. Before its owner overwrites step
-//!   n-k it must know that every rank has finished that step: from the peers' later arrivals, which
-//!   is free where everybody waits for everybody, else from the `finished_steps` word in their
-//!   progress. So a staged operation needs no barrier at its end, and a root may run ahead of its
-//!   readers.
-//! * **Agreement.** Each line carries a fingerprint chained over everything that its owner has done
-//!   so far. A reader compares it with its own on arrival, so that two ranks that have ever called
-//!   different things find out at the first line one reads of the other, and say where they parted.
-//!   Whoever waits for a line compares the newest that there is of that rank meanwhile: it may have
-//!   stopped at an earlier operation. An operation over messages alone has a step for that, of
-//!   which nobody reads anything.
+//! - **Arrival.** A control slot that holds step n was published by a rank that has finished
+//!   reading every control slot and data slot of step n-1. Algorithms keep this invariant: they
+//!   publish step n+1 only after their last read of step n.
+//! - **Reuse.** A control slot is reused after 64 steps, a data slot after 4. Before the owner
+//!   overwrites step n-k, it must know that every rank has finished that step. If all ranks wait
+//!   for each other, the owner learns this from the peers' later arrivals, at no cost. Otherwise it
+//!   reads the finished step in the peers' progress words. Therefore a staged operation needs no
+//!   barrier at its end, and a root may run ahead of its readers.
+//! - **Agreement.** Each control slot carries the call fingerprint, a hash chained over all
+//!   operations that its owner has issued so far. On arrival, the reader compares it with its own
+//!   fingerprint. Two ranks that ever issued different operations therefore detect this at the
+//!   first control slot that one reads of the other, and report their first mismatch. While a rank
+//!   waits for a control slot of a peer, it also compares the peer's newest published control slot,
+//!   because the peer may have stopped at an earlier operation. An operation over messages alone
+//!   takes one step only for this comparison; no rank reads a payload of that step.
+//! - **Wakeup.** A rank wakes its peers after the store that they wait for, so no wakeup is lost.
+//!   One store has no wakeup: a rank finishes its last step after the wakeup of that step. Only a
+//!   rank that is ahead by all its data slots or control slots waits for that store. Such a wait
+//!   therefore sleeps in short slices and polls again. A rank that reads nothing of the step that
+//!   it publishes marks that step as finished before the wakeup.
 //!
-//! * **Waking.** Whoever publishes rings after the store that is waited for, and so is heard. But a
-//!   rank finishes its last step after it has rung for it, and rings no more, since nearly nobody
-//!   waits for that: whoever is ahead by all its slots or lines. So that wait sleeps in short
-//!   slices and looks again; and a rank that reads nothing of the step that it publishes finishes
-//!   it before it rings.
-//!
-//! Any failure is written into the domain's abort record, which ends the waits of all ranks.
+//! Any failure is written to the domain's abort record, which ends the waits of all ranks.
 
 mod core_yield;
 mod error_reports;
@@ -50,30 +51,30 @@ use sequencer_core::SequencerCore;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// For how long a rank that cannot name who is late lets others report first.
+/// The time for which a rank that cannot name the late rank lets other ranks report first.
 const NODE_REPORT_GRACE: Duration = Duration::from_millis(150);
 
-/// What a rank remembers between operations of one domain.
+/// The state that a rank keeps between the operations of one domain.
 #[derive(Debug)]
 pub struct ShmCursor {
-    /// The last step published or passed.
+    /// The last step that this rank has published.
     step: u64,
-    /// The fingerprint of everything up to that step.
+    /// The call fingerprint of all steps up to `step`.
     call_fingerprint: u64,
-    /// For each rank, a step that it has finished for certain.
+    /// For each rank, a step that this rank knows it has finished.
     finished_steps: Vec<u64>,
-    /// One that all others have.
+    /// A step that all other ranks have finished.
     finished_by_all: u64,
-    /// For each rank, whether what it had to publish was there when this rank looked for it first,
-    /// the last time.
+    /// For each rank, whether its control slot was already published at this rank's first poll of
+    /// the last step in which this rank polled for it.
     is_early_rank: Vec<bool>,
-    /// What a fence is made by.
+    /// The word for the read-modify-write that acts as a fence.
     fence_word: AtomicU64,
     arena_access: ArenaAccess,
 }
 
 impl ShmCursor {
-    /// The beginning of a group of `size` ranks.
+    /// Returns the cursor of a new group of `size` ranks.
     pub fn new(group: GroupId, size: WorldSize) -> Self {
         let call_fingerprint = fingerprint::seed(group, size);
         let (is_early_rank, fence_word) = (vec![false; size], AtomicU64::new(0));
@@ -89,13 +90,13 @@ impl ShmCursor {
         }
     }
 
-    /// What is remembered of operations that went directly.
+    /// Returns the state of the operations that accessed arenas in place.
     pub fn arena_access(&self) -> &ArenaAccess {
         &self.arena_access
     }
 }
 
-/// One operation on its way through its steps.
+/// The sequencer of one operation on one rank.
 #[derive(Debug)]
 pub struct ShmSequencer<'a> {
     shm: SequencerCore<'a>,
@@ -103,27 +104,28 @@ pub struct ShmSequencer<'a> {
     words: [u64; 3],
     report_grace: Duration,
     algorithm: &'static str,
-    /// It was told that the operation begins.
+    /// Whether the progress observer has been notified that the operation starts.
     has_recorded_start: Cell<bool>,
-    /// This rank has noted a step without ringing: somebody who runs ahead may sleep until it has
-    /// finished that.
+    /// Whether this rank has published a step as finished without a wakeup. A rank that runs ahead
+    /// may sleep until this rank has finished that step.
     has_pending_wakeup: bool,
-    /// The first step is published already.
+    /// Whether the first step is already published.
     is_published: bool,
-    /// Whether the operation goes directly has been asked, here or by all.
+    /// Whether the ranks have decided already if the operation accesses arenas in place.
     is_arena_use_decided: bool,
     arrival_skew: ArrivalSkew<'a>,
 }
 
 impl<'a> ShmSequencer<'a> {
-    /// Enters an operation, which goes by this algorithm, and number of one.
+    /// Starts an operation that runs the algorithm with this name and number.
     pub fn begin(
         domain: &'a dyn SharedDomain,
         cursor: &'a mut ShmCursor,
         operation: &'a Operation<'a>,
         (algorithm, number): (&'static str, u8),
     ) -> Self {
-        // Ranks that go different ways do not fit together either.
+        // The words contain the algorithm's number, so ranks that chose different algorithms detect
+        // a mismatch.
         let words = operation.descriptor.encode_with(number);
         let (shm, is_published) = (SequencerCore::of(domain, cursor), operation.is_published);
         let sequencer = Self {
@@ -147,14 +149,15 @@ impl<'a> ShmSequencer<'a> {
             labels.publish_list(operation.descriptor.sequence, operation.labels);
         }
         if operation.observer.is_tracing_waits() {
-            // It would rather have the true time.
+            // A tracing observer needs the exact start time.
             sequencer.record_start();
         }
         sequencer
     }
 
-    /// Tells that the operation begins, once: when the others have what they wait for of this rank,
-    /// so that they need not wait for that too, and before this one waits for anything for long.
+    /// Notifies the observer once that the operation starts. This happens after this rank has
+    /// published its first step, so that the peers do not wait for the notification, and before
+    /// this rank's first long wait.
     #[inline]
     pub fn record_start(&self) {
         if !self.has_recorded_start.replace(true) {
@@ -162,75 +165,77 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// For operations between nodes: at the deadline, a rank that cannot name who is late lets
-    /// others report first for this long, since it may take longer.
+    /// Sets the report grace period, for operations between nodes. At the deadline, a rank that
+    /// cannot name the late rank lets other ranks report first for this time.
     #[must_use]
     pub fn with_report_grace(mut self, report_grace: Duration) -> Self {
         self.report_grace = report_grace;
         self
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub fn rank(&self) -> Rank {
         self.shm.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> WorldSize {
         self.shm.size()
     }
 
-    /// What the ranks share.
+    /// Returns the shared-memory domain.
     pub(super) fn domain(&self) -> &'a dyn SharedDomain {
         self.shm.domain
     }
 
-    /// What this rank remembers of operations that went directly.
+    /// Returns this rank's state of the operations that accessed arenas in place.
     pub(super) fn arena_access(&self) -> &ArenaAccess {
         &self.shm.cursor.arena_access
     }
 
-    /// Whether it has been asked already if the operation goes directly.
+    /// Returns whether the ranks have decided already if the operation accesses arenas in place.
     pub(super) fn is_arena_use_decided(&self) -> bool {
         self.is_arena_use_decided
     }
 
-    /// It is not asked again.
+    /// Marks that decision as made, so that the operation does not repeat it.
     pub(super) fn decide_arena_use(&mut self) {
         self.is_arena_use_decided = true;
     }
 
-    /// What this rank remembers of operations that went directly, to change it.
+    /// Returns the state of [`ShmSequencer::arena_access`] for changes.
     pub(super) fn arena_access_mut(&mut self) -> &mut ArenaAccess {
         &mut self.shm.cursor.arena_access
     }
 
-    /// Who a rank is.
+    /// Returns the name of a rank.
     pub(super) fn peer(&self, rank: Rank) -> &'a PeerName {
         self.shm.domain.peer(rank)
     }
 
-    /// What all ranks agree on.
+    /// Returns the operation descriptor, on which all ranks agree.
     pub(super) fn descriptor(&self) -> &'a Descriptor {
         &self.operation.descriptor
     }
 
-    /// The bytes of a slot.
+    /// Returns the size of a data slot in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.shm.region.geometry().slot_bytes
     }
 
-    /// Whether ranks have no core each, so that each wait takes a context switch: the same for all.
+    /// Returns whether the host is oversubscribed, so that each wait takes a context switch. The
+    /// answer is the same on all ranks.
     pub fn is_oversubscribed(&self) -> bool {
         self.shm.domain.wait_policy().is_oversubscribed
     }
 
-    /// The other ranks, the next one first, so that not all read from the same one at once.
+    /// Iterates over the other ranks, starting with the next rank, so that the ranks do not all
+    /// read from the same rank at once.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         self.shm.others()
     }
 
-    /// Whether this rank's slot for the coming step is free.
+    /// Returns whether this rank's data slot for the next step is free.
     pub fn has_free_slot(&self) -> bool {
         let step = (self.shm.cursor.step + 1).saturating_sub(DATA_SLOT_COUNT);
         let is_done = |rank: Rank| {
@@ -240,18 +245,19 @@ impl<'a> ShmSequencer<'a> {
         self.others().all(is_done)
     }
 
-    /// This rank's slot for the coming step, once everybody has finished with what it held before.
+    /// Returns this rank's data slot for the next step, after every rank has finished reading the
+    /// slot's old contents.
     ///
     /// # Errors
-    /// What ended the wait: `Timeout`, `PeerFailed`, `Aborted`.
+    /// The reason why the wait ended: `Timeout`, `PeerFailed`, `Aborted`.
     pub fn next_slot(&mut self) -> Result<Dst<'a>> {
         self.await_finished((self.shm.cursor.step + 1).saturating_sub(DATA_SLOT_COUNT))?;
         self.shm.region.own_data_slot(self.shm.rank, self.shm.cursor.step + 1)
     }
 
-    /// All of this rank's slots, as memory of its own until it publishes the coming step: once all
-    /// have published the current one, as [`ShmSequencer::await_all`] has found, they have finished
-    /// with what these held before.
+    /// Returns all data slots of this rank, as private scratch memory until this rank publishes the
+    /// next step. The caller must have seen that all ranks published the current step
+    /// ([`ShmSequencer::await_all`]): then they have finished reading the old contents.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -259,8 +265,8 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.own_data_slots(self.shm.rank)
     }
 
-    /// The part of that slot that [`ShmSequencer::next_part`] gives, unless the step is published
-    /// already, with what was put there then.
+    /// Returns [`ShmSequencer::next_part`], or `None` if the fast path has already filled that part
+    /// and published the step.
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -268,8 +274,8 @@ impl<'a> ShmSequencer<'a> {
         if self.is_published { Ok(None) } else { self.next_part(slot_bytes_used).map(Some) }
     }
 
-    /// A part of that slot, where all ranks use no more than `slot_bytes_used` bytes of theirs in
-    /// this step: [`ShmSequencer::slot_part`] reads it.
+    /// Returns the first part of [`ShmSequencer::next_slot`], for a step in which every rank uses
+    /// at most `slot_bytes_used` bytes of its data slot. [`ShmSequencer::part`] reads it.
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -278,7 +284,7 @@ impl<'a> ShmSequencer<'a> {
         self.shm.region.own_slot_part(self.shm.rank, self.shm.cursor.step + 1, slot_bytes_used)
     }
 
-    /// Publishes the coming step, with a payload that fits a line, and wakes who waits for it.
+    /// Publishes the next step with an inline payload, and wakes the ranks that wait for it.
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -290,19 +296,19 @@ impl<'a> ShmSequencer<'a> {
         Ok(())
     }
 
-    /// Publishes the coming step, with a payload that fits a line, and waits until every other rank
-    /// has.
+    /// Publishes the next step with an inline payload, and waits until every other rank has
+    /// published it too.
     ///
     /// # Errors
     /// As [`ShmSequencer::await_all`].
     pub fn publish_and_await_all(&mut self, payload: &[u8]) -> Result<()> {
         if self.is_oversubscribed() {
-            // Who waits sleeps, and is woken first.
+            // On an oversubscribed host the waiting ranks sleep, so this rank wakes them first.
             self.publish(payload)?;
             return self.await_all();
         }
-        // The line goes to the others' cores while this one notes that the operation begins, and
-        // looks at theirs.
+        // The control slot travels to the peers' cores while this rank notifies the observer and
+        // polls the peers' control slots.
         self.store_step(payload, self.shm.cursor.step, CtrlSlot::publish_unfenced)?;
         self.record_start();
         self.others().for_each(|rank| self.poll_first(rank));
@@ -310,13 +316,13 @@ impl<'a> ShmSequencer<'a> {
         self.await_all()
     }
 
-    /// Looks for the first time whether a rank has published the current step.
+    /// Polls for the first time whether a rank has published the current step.
     #[inline]
     pub fn poll_first(&mut self, rank: Rank) {
         self.shm.poll_first(rank);
     }
 
-    /// Publishes the coming step, of which this rank reads nothing, and so has finished it at once.
+    /// Publishes the next step and marks it as finished, because this rank reads nothing of it.
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -327,9 +333,9 @@ impl<'a> ShmSequencer<'a> {
         Ok(())
     }
 
-    /// Publishes the coming step for the record: nobody waits for this rank in it. Whoever waits
-    /// until this rank has finished it hears of that with the next step or the end of the
-    /// operation.
+    /// Publishes the next step without a wakeup, because no rank waits for this rank in it. A rank
+    /// that waits until this rank has finished the step is woken by the next step or at the end of
+    /// the operation.
     ///
     /// # Errors
     /// As [`ShmSequencer::next_slot`].
@@ -345,7 +351,7 @@ impl<'a> ShmSequencer<'a> {
     /// Waits until every other rank has published the current step.
     ///
     /// # Errors
-    /// As [`ShmSequencer::next_slot`], and `Mismatch` where a rank has called something else.
+    /// As [`ShmSequencer::next_slot`], and `Mismatch` if a rank called a different operation.
     pub fn await_all(&mut self) -> Result<()> {
         self.others().try_for_each(|rank| self.await_rank(rank))?;
         self.shm.record_all_arrived();
@@ -368,14 +374,14 @@ impl<'a> ShmSequencer<'a> {
         Ok(())
     }
 
-    /// The payload of a rank that has published the current step.
+    /// Reads the inline payload of a rank that has published the current step.
     pub fn payload(&self, rank: Rank, into: &mut [u8]) {
         self.shm.region.ctrl_slot(rank, self.shm.cursor.step).read_payload(into);
     }
 
-    /// What has been said in the current step, which all speakers have published, in so much
-    /// `slot_bytes_used` of their slots if it was there; `own_payload` is what this rank had to
-    /// say, and `resolved_fold` what a reduction does with it.
+    /// Returns the contributions of the current step, which all senders must have published.
+    /// `own_payload` is this rank's payload. `slot_bytes_used` is the number of bytes in each data
+    /// slot, or 0 for inline payloads. `resolved_fold` is the fold of a reduction.
     pub(super) fn contributions<'h>(
         &self,
         (own_payload, slot_bytes_used): (Src<'h>, usize),
@@ -395,32 +401,32 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// The slot of a rank that has published the current step.
+    /// Returns the data slot of a rank that has published the current step.
     pub fn slot(&self, rank: Rank) -> Src<'a> {
         self.shm.region.data_slot(rank, self.shm.cursor.step)
     }
 
-    /// The part of its slot that such a rank uses in this step, in which all use no more than
-    /// `slot_bytes_used` bytes.
+    /// Returns the used part of the data slot of a rank that has published the current step, in
+    /// which every rank uses at most `slot_bytes_used` bytes.
     pub fn part(&self, rank: Rank, slot_bytes_used: usize) -> Src<'a> {
         self.shm.region.slot_part(rank, self.shm.cursor.step, slot_bytes_used)
     }
 
-    /// In the middle of a rooted operation: says at once that this rank reads nothing of its steps
-    /// so far any more, so that whoever runs ahead may reuse their slots.
+    /// Marks all steps so far as finished in the middle of a rooted operation, so that a rank that
+    /// runs ahead may reuse their slots.
     pub fn checkpoint(&mut self) {
         self.shm.region.progress(self.shm.rank).finish_step(self.shm.cursor.step);
         self.wake_others();
     }
 
-    /// Whether any wait of the operation was longer than a moment.
+    /// Returns whether the operation had a long wait.
     pub fn has_waited_long(&self) -> bool {
         self.arrival_skew.has_long_wait()
     }
 
-    /// Leaves the operation: this rank reads nothing of it any more.
+    /// Finishes the operation: this rank reads nothing of it any more.
     pub fn finish(mut self) {
-        // One that had nothing to publish, and nothing to wait for, has not said so yet.
+        // A rank that neither published nor waited has not notified the observer yet.
         self.record_start();
         self.shm.finish(self.words[2]);
         if self.has_pending_wakeup {
@@ -428,14 +434,15 @@ impl<'a> ShmSequencer<'a> {
         }
     }
 
-    /// Stores the coming step, once all have finished with what its line held before, and says that
-    /// this rank has finished all steps up to `finished`: the one before at least, which in the
-    /// middle of a rooted operation is all that the others hear of this rank.
+    /// Publishes the next step, after all ranks have finished with the control slot's old contents.
+    /// Marks all steps up to `finished` as finished. `finished` is at least the previous step. In
+    /// the middle of a rooted operation, the peers learn this rank's progress only from this mark.
     fn publish_step(&mut self, payload: &[u8], finished: u64) -> Result<()> {
         self.store_step(payload, finished, CtrlSlot::publish)
     }
 
-    /// The same by one of the line's ways.
+    /// Does the work of [`ShmSequencer::publish_step`], with `write_line` as the function that
+    /// writes the control slot.
     #[inline]
     fn store_step(
         &mut self,
@@ -452,22 +459,22 @@ impl<'a> ShmSequencer<'a> {
         Ok(())
     }
 
-    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or
-    /// before a fence.
+    /// Wakes the peers that wait for this rank's last store. That store must be a sequentially
+    /// consistent read-modify-write, or a fence must follow it.
     #[inline]
     fn wake_others_fenced(&mut self) {
         self.has_pending_wakeup = false;
         self.shm.wake_others_fenced();
     }
 
-    /// Wakes who waits for what was stored.
+    /// Issues a fence, then wakes the peers that wait for this rank's last store.
     #[inline]
     fn wake_others(&mut self) {
         self.has_pending_wakeup = false;
         self.shm.wake_others();
     }
 
-    /// Waits until every other rank has finished a step.
+    /// Waits until every other rank has finished `step`.
     #[inline]
     fn await_finished(&mut self, step: u64) -> Result<()> {
         if self.shm.cursor.finished_by_all >= step {

@@ -1,5 +1,5 @@
-//! One rank's hand in the steps of its domain: what it writes there, and what it sees without
-//! waiting.
+//! The sequencer core: the stores of one rank to the control slots of its domain, and the polls
+//! that do not wait.
 
 use super::{ShmCursor, fingerprint};
 use crate::base::ids::{Rank, WorldSize};
@@ -9,17 +9,17 @@ use crate::transport::ctrl_slot::CtrlSlot;
 use crate::transport::region::Region;
 use crate::transport::{Descriptor, SharedDomain};
 
-/// The hand of the rank that holds the lane.
+/// The sequencer core of the rank that owns the cursor.
 #[derive(Debug)]
 pub(super) struct SequencerCore<'a> {
     pub(super) domain: &'a dyn SharedDomain,
-    /// What the domain says of itself, which would be a call through a table each time.
+    /// The domain's region. The copy avoids a virtual call for each access.
     pub(super) region: &'a Region,
     pub(super) rank: Rank,
     pub(super) cursor: &'a mut ShmCursor,
 }
 
-/// Wakes those of these ranks who sleep, after a fence.
+/// Wakes the sleeping ranks of `ranks`. A fence must precede the call.
 #[inline]
 pub(super) fn wake_ranks_fenced(
     domain: &dyn SharedDomain,
@@ -40,10 +40,11 @@ impl<'a> SequencerCore<'a> {
         self.region.geometry().ranks
     }
 
-    /// The other ranks, the next one first, so that not all read from the same one at once.
+    /// Iterates over the other ranks, starting with the next rank, so that the ranks do not all
+    /// read from the same rank at once.
     pub(super) fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (rank, size) = (self.rank, self.size());
-        // Without a division, which takes as long as all else of a step.
+        // The code avoids a division, which takes as long as the rest of a step.
         (rank + 1..size).chain(0..rank)
     }
 
@@ -59,8 +60,9 @@ impl<'a> SequencerCore<'a> {
         self.prefetch_early_lines();
     }
 
-    /// Asks for the lines of those who are likely to have written them already, so that they come
-    /// while this rank writes its own. It would be taken away from one that has not.
+    /// Prefetches the control slots of the ranks that have probably published them already. The
+    /// cache lines then arrive while this rank writes its own. A prefetch of an unpublished control
+    /// slot would take the cache line away from its writer.
     #[inline]
     fn prefetch_early_lines(&self) {
         let next_step = self.cursor.step + 1;
@@ -68,9 +70,10 @@ impl<'a> SequencerCore<'a> {
         early_ranks.for_each(|rank| self.region.ctrl_slot(rank, next_step).prefetch_read());
     }
 
-    /// Stores the coming step, whose line all must have finished with, by one of the line's ways,
-    /// and says that this rank has finished all steps up to `finished`: the one before at least,
-    /// which in the middle of a rooted operation is all that the others hear of this rank.
+    /// Stores the next step, by `write_line`. All ranks must have finished with the control slot's
+    /// old contents. Marks all steps up to `finished` as finished. `finished` is at least the
+    /// previous step. In the middle of a rooted operation, the peers learn this rank's progress
+    /// only from this mark.
     #[inline]
     pub(super) fn store(
         &mut self,
@@ -87,14 +90,14 @@ impl<'a> SequencerCore<'a> {
         self.cursor.call_fingerprint = call_fingerprint;
     }
 
-    /// Whether a rank has published the current step.
+    /// Returns whether a rank has published the current step.
     #[inline]
     pub(super) fn has_published(&self, rank: Rank) -> bool {
         let step = self.cursor.step;
         self.region.ctrl_slot(rank, step).step() >= step
     }
 
-    /// Looks for the first time whether a rank has published the current step.
+    /// Polls for the first time whether a rank has published the current step.
     #[inline]
     pub(super) fn poll_first(&mut self, rank: Rank) -> bool {
         let is_published = self.has_published(rank);
@@ -102,8 +105,8 @@ impl<'a> SequencerCore<'a> {
         is_published
     }
 
-    /// Takes note of the current step of a rank that has published it; false where that is not what
-    /// this rank has.
+    /// Records that a rank has published the current step. Returns false if the rank's call
+    /// fingerprint or step differs from this rank's.
     #[inline]
     pub(super) fn verify_rank(&mut self, rank: Rank) -> bool {
         let step = self.cursor.step;
@@ -116,26 +119,27 @@ impl<'a> SequencerCore<'a> {
         true
     }
 
-    /// All others have published the current step, and so have finished the one before.
+    /// Records that all other ranks have published the current step, and so have finished the
+    /// previous one.
     pub(super) fn record_all_arrived(&mut self) {
         self.cursor.finished_by_all = self.cursor.finished_by_all.max(self.cursor.step - 1);
     }
 
-    /// Wakes who waits for what was stored by a sequentially consistent read-modify-write, or
-    /// before a fence.
+    /// Wakes the peers that wait for this rank's last store. That store must be a sequentially
+    /// consistent read-modify-write, or a fence must precede the call.
     #[inline]
     pub(super) fn wake_others_fenced(&self) {
         wake_ranks_fenced(self.domain, self.region, self.others());
     }
 
-    /// Wakes who waits for what was stored.
+    /// Issues a fence, then wakes the peers that wait for this rank's last store.
     #[inline]
     pub(super) fn wake_others(&self) {
         fence_with_rmw(&self.cursor.fence_word);
         self.wake_others_fenced();
     }
 
-    /// Leaves the operation whose last word this is.
+    /// Finishes the operation. `word` is the last word of its descriptor.
     #[inline]
     pub(super) fn finish(&self, word: u64) {
         self.region.progress(self.rank).finish_operation(self.cursor.step, word);

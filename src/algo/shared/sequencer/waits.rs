@@ -1,5 +1,5 @@
-//! How a rank waits for others in a step: for how long, what it looks at meanwhile, and what ends
-//! that early.
+//! The waits of the sequencer for other ranks in a step: how long a rank waits, what it polls
+//! during the wait, and what ends the wait early.
 
 use super::{NODE_REPORT_GRACE, ShmSequencer};
 use crate::base::deadline::Deadline;
@@ -12,17 +12,17 @@ use crate::wait::{WaitInterrupt, WaitPolicy, wait_until, wait_until_watched};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How long a wait for a finished step sleeps before it looks again without having been rung: at
-/// first, and at most.
+/// The time for which a wait for a finished step sleeps without a wakeup before it polls again: the
+/// first and the longest slice.
 const MIN_SLEEP: Duration = Duration::from_millis(5);
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// After how many looks in a tight loop, some tens of microseconds, a wait is long enough to look
-/// who else is late.
+/// The number of polls in a tight loop, some tens of microseconds, after which a wait is long. The
+/// rank then also checks which other ranks are late.
 const SHORT_WAIT_POLLS: u32 = 1000;
 
 impl ShmSequencer<'_> {
-    /// [`ShmSequencer::await_rank`] where its line has not come.
+    /// Does the work of [`ShmSequencer::await_rank`] if the control slot is not published yet.
     pub(super) fn await_line(&self, rank: Rank, line: &CtrlSlot) -> Result<()> {
         let step = self.shm.cursor.step;
         let wait_start = self.arrival_skew.start_wait();
@@ -34,7 +34,7 @@ impl ShmSequencer<'_> {
         Ok(())
     }
 
-    /// [`ShmSequencer::await_finished`] where that is not known yet.
+    /// Does the work of `await_finished` if this rank does not know yet that the step is finished.
     pub(super) fn await_finished_slow(&mut self, step: u64) -> Result<()> {
         for rank in self.others() {
             if self.shm.cursor.finished_steps[rank] >= step {
@@ -58,13 +58,13 @@ impl ShmSequencer<'_> {
         Ok(())
     }
 
-    /// After how many looks a wait is long.
+    /// Returns the number of polls after which a wait is long.
     fn short_wait_polls(&self) -> u32 {
         if self.shm.domain.wait_policy().is_oversubscribed { 1 } else { SHORT_WAIT_POLLS }
     }
 
-    /// A look in a wait found nothing; once there have been as many as were `left`, this rank looks
-    /// who else is late.
+    /// Counts a failed poll. After `left` failed polls, this rank checks at each poll which ranks
+    /// are late.
     fn count_failed_poll<T>(&self, left: &Cell<u32>) -> Option<T> {
         match left.get() {
             0 => self.observe_arrivals(None),
@@ -73,13 +73,13 @@ impl ShmSequencer<'_> {
         None
     }
 
-    /// Looks who has come into the operation; whoever was `awaited` has, or is past what it was
-    /// awaited for.
+    /// Checks which ranks have entered the operation. The rank `awaited` has entered it, or has
+    /// passed the step that this rank waited for.
     fn observe_arrivals(&self, awaited: Option<Rank>) {
         let (region, moment) = (self.shm.region, self.operation.descriptor.order_key());
         let has_arrived = |rank| awaited == Some(rank) || region.progress(rank).has_entered(moment);
         let blame = |rank, by| (self.shm.domain.peer(rank).rank, by);
-        // All are noted at the first look.
+        // The first observation records all ranks that have not arrived.
         let unobserved = if self.arrival_skew.has_long_wait() { 0 } else { self.size() };
         self.arrival_skew.observe_arrivals(self.others().take(unobserved), has_arrived, blame);
     }
@@ -91,8 +91,8 @@ impl ShmSequencer<'_> {
         self.arrival_skew.end_wait(wait_start, self.shm.domain.peer(rank).rank);
     }
 
-    /// Waits in slices, since no ring follows a step that is finished silently; ends also for any
-    /// reason for which [`ShmSequencer::wait_for`] ends at once.
+    /// Sleeps in slices, because no wakeup follows when a rank finishes a step silently. Also
+    /// returns for every reason that would end [`ShmSequencer::wait_for`] at once.
     fn sleep_until(
         &self,
         rank: Rank,
@@ -118,7 +118,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Waits for one rank; `arrived` tells, for messages, which ranks have what this one waits for.
+    /// Waits for one rank. `arrived` tells, for log and error messages, which ranks have reached
+    /// the state that this rank waits for.
     fn wait_for<T>(
         &self,
         rank: Rank,
@@ -146,8 +147,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Where ranks have no core each, gives this rank's to the others of it who have not `arrived`,
-    /// a few times, and looks.
+    /// On an oversubscribed host, yields the core to the ranks of this core that have not
+    /// `arrived`, at most a few times, and polls.
     fn poll_yielding<T>(
         &self,
         mut ready: impl FnMut() -> Option<T>,
@@ -159,9 +160,9 @@ impl ShmSequencer<'_> {
         ready().or_else(|| self.shm.yield_to_missing(ready, arrived))
     }
 
-    /// Where every rank that is missing is in an operation of the group, it waits itself, and the
-    /// late one is on another node or late for an earlier operation: those who can name it speak
-    /// first.
+    /// Waits for the report grace period if every missing rank is in an operation of the group.
+    /// Such a rank waits itself: the late rank is on another node, or is late for an earlier
+    /// operation. The ranks that can name it report first.
     fn await_other_reports<T>(
         &self,
         ready: &mut impl FnMut() -> Option<T>,
@@ -169,7 +170,8 @@ impl ShmSequencer<'_> {
     ) -> Option<Result<T>> {
         let region = self.shm.region;
         let is_inside = |rank: Rank| arrived(rank) || region.progress(rank).is_in_operation();
-        // Graces of several waits do not add up.
+        // The grace period counts from the deadline, so the grace periods of several waits do not
+        // add up.
         let deadline = self.operation.deadline();
         let grace = (deadline.timeout() + self.report_grace).saturating_sub(deadline.elapsed());
         if grace.is_zero() || !self.others().all(is_inside) {
@@ -185,8 +187,8 @@ impl ShmSequencer<'_> {
         }
     }
 
-    /// Where there are several nodes, a rank that has left may have done so because of a failure on
-    /// another one, of which this rank has not heard yet.
+    /// Waits for the failure that caused a rank to leave. With several nodes, the cause may be a
+    /// failure on another node that this rank has not received yet.
     #[cold]
     fn await_root_failure(&self, rank: Rank, error: Error) -> Error {
         let domain = self.shm.domain;
@@ -205,19 +207,20 @@ impl ShmSequencer<'_> {
         .unwrap_or(error)
     }
 
-    /// Fails the domain; the error to return is the first one that anybody has reported.
+    /// Fails the domain. Returns the first error that any rank has reported.
     pub(in crate::algo::shared) fn fail(&self, error: Error) -> Error {
         self.shm.domain.fail(&error);
         self.shm.domain.failure().unwrap_or(error)
     }
 
-    /// Why a wait for a rank is in vain.
+    /// Returns the reason why a wait for a rank cannot complete.
     fn halt_reason(&self, rank: Rank) -> Option<Error> {
         let failure = self.shm.domain.failure();
         failure.or_else(|| self.departure_error(rank)).or_else(|| self.newest_mismatch(rank))
     }
 
-    /// Whether the newest that a rank has published differs from what this rank has.
+    /// Returns the error if the newest step that a rank has published differs from this rank's
+    /// step.
     fn newest_mismatch(&self, rank: Rank) -> Option<Error> {
         let done = self.shm.region.progress(rank).finished_step();
         let newest = done.max(1)..=done + 1;
