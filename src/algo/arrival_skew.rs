@@ -1,13 +1,13 @@
-//! Who came late: what one operation sees of ranks that entered it after this one had begun to wait
-//! for them.
+//! Arrival skew: records which ranks enter an operation after this rank has started to wait for
+//! them.
 //!
-//! Nothing is looked at before a wait has become long, which the caller decides; from then on
-//! whoever has not come is looked for at every look of the wait. A rank that is waited for since it
-//! waits itself *has* come, and is not blamed: within a node that can be seen, and over messages
-//! the first of a rank says for whom it has waited (see
-//! [`Excuse`](crate::transport::frame::Excuse)).
+//! The caller decides when a wait has become long. Before that, nothing is recorded. After that,
+//! each poll of the wait checks which ranks are still missing. A rank that is late because it waits
+//! itself *has* arrived, and is not blamed. Within a node this is visible in shared memory. Over
+//! messages, the first message of a rank names the rank that it has waited for (see
+//! [`BlamedRank`](crate::transport::collective_header::BlamedRank)).
 //!
-//! Must not know: how ranks are waited for, and what is done with what is told.
+//! This module does not depend on how ranks wait, or on what the observer does with a report.
 
 use super::Operation;
 use crate::base::ids::Rank;
@@ -16,21 +16,21 @@ use crate::base::progress_observer::ProgressObserver;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// What has been seen in one operation.
+/// The arrivals that this rank has observed in one operation.
 #[derive(Debug)]
 pub struct ArrivalSkew<'a> {
     observer: &'a dyn ProgressObserver,
     operation: LabelledName,
-    /// When this rank had waited for long for the first time.
+    /// The time at which a wait of this rank first became long.
     long_wait_since: Cell<Option<Instant>>,
-    /// Who had not come at the last look.
+    /// The ranks that were missing at the last poll.
     missing: RefCell<Vec<Rank>>,
-    /// How late the last one was that has come.
+    /// The skew of the rank that arrived last.
     last_skew: Cell<Duration>,
 }
 
 impl<'a> ArrivalSkew<'a> {
-    /// Of an operation that begins.
+    /// Returns the observation state for a new operation.
     pub fn of(operation: &Operation<'a>) -> Self {
         Self {
             observer: operation.observer,
@@ -44,26 +44,26 @@ impl<'a> ArrivalSkew<'a> {
         }
     }
 
-    /// A wait begins.
+    /// Starts a wait. Returns the time, if the observer traces waits.
     pub fn start_wait(&self) -> Option<Instant> {
         self.observer.is_tracing_waits().then(Instant::now)
     }
 
-    /// A wait for a rank of the group has ended with what it waited for.
+    /// Ends a successful wait for a rank of the group.
     pub fn end_wait(&self, started: Option<Instant>, rank: Rank) {
         if let Some(began) = started {
             self.observer.record_wait(rank, began, Instant::now());
         }
     }
 
-    /// Whether any wait of the operation has become long.
+    /// Returns whether any wait of the operation has become long.
     pub fn has_long_wait(&self) -> bool {
         self.long_wait_since.get().is_some()
     }
 
-    /// A look in a wait that has become long: notes who of `others` has not come, and at later
-    /// looks who of those has. `blame` says whose fault it is that a rank came so late, by the
-    /// number in the group, and how late that one was.
+    /// Observes the arrivals at one poll of a long wait. Adds the missing ranks of `others`, and
+    /// reports the ranks that have arrived since the last poll. `blame` returns the culprit's
+    /// number in the group for a late rank, and how late the culprit was.
     pub fn observe_arrivals(
         &self,
         others: impl Iterator<Item = Rank>,
@@ -165,7 +165,7 @@ mod tests {
                 blame,
             )
         };
-        // Rank 1 was there when the wait became long, and 2 and 3 come one after the other.
+        // Rank 1 has arrived when the wait becomes long. Ranks 2 and 3 arrive one after the other.
         for (now_there, told) in [(1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)] {
             last_arrived.set(now_there);
             observe();

@@ -1,4 +1,5 @@
-//! A call that is nothing but its arguments: what an operation needs that is over with one step.
+//! The arguments of a call, without the state that only a longer operation needs: the input of
+//! one-step algorithms.
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -11,57 +12,57 @@ use crate::kernel::ResolvedFold;
 use crate::transport::{CountSpec, Descriptor, OpKind};
 use std::num::NonZeroU64;
 
-/// The arguments of a call, checked.
+/// The checked arguments of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallArguments<'a> {
     /// The operation.
     pub kind: OpKind,
-    /// The element type, where it has one.
+    /// The element type, if the operation has one.
     pub dtype: Option<DataType>,
-    /// The operator, of reductions.
+    /// The operator of a reduction.
     pub op: Option<ReduceOp>,
-    /// The root, of rooted operations.
+    /// The root of a rooted operation.
     pub root: Option<Rank>,
-    /// As [`Operation::count`].
+    /// The count, as [`Operation::count`].
     pub count: usize,
-    /// As [`Operation::send`].
+    /// The send buffer, as [`Operation::send`].
     pub send: Src<'a>,
-    /// As [`Operation::recv`].
+    /// The receive buffer, as [`Operation::recv`].
     pub recv: Dst<'a>,
-    /// As [`Operation::recvs`].
+    /// The receive blocks, as [`Operation::recvs`].
     pub recvs: Option<&'a [Dst<'a>]>,
-    /// As [`Operation::factor`].
+    /// The factor, as [`Operation::factor`].
     pub factor: f64,
-    /// The label of the call. It is no part of the key: calls that differ in it alone go the same
-    /// way.
+    /// The label of the call. It is not part of the key: calls that differ only in the label take
+    /// the same path.
     pub label: &'a Label,
 }
 
-/// All that a call says beside its buffers, in one word: two calls that have the same key differ in
-/// these alone.
+/// All arguments of a call except its buffers, in one word. Two calls with equal keys differ only
+/// in their buffers and labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastCallKey(NonZeroU64);
 
 impl FastCallKey {
-    /// Among how many places calls are remembered.
+    /// The number of slots in the cache of fast-path plans.
     pub const SLOTS: usize = 8;
 
-    /// The word.
+    /// Returns the word.
     pub fn word(self) -> u64 {
         self.0.get()
     }
 
-    /// Which of the places is its own.
+    /// Returns the cache slot for this key.
     #[inline]
     pub fn slot(self) -> usize {
-        // Fibonacci hashing (Knuth): the highest bits depend on all.
+        // Fibonacci hashing (Knuth): the highest bits depend on all bits of the word.
         let hash = self.0.get().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         usize::try_from(hash >> (u64::BITS - Self::SLOTS.ilog2())).unwrap_or(0)
     }
 }
 
 impl<'a> CallArguments<'a> {
-    /// The arguments of an operation.
+    /// Returns the arguments of an operation.
     pub fn of(operation: &'a Operation<'a>) -> Self {
         let Operation { descriptor, count, send, recv, recvs, factor, .. } = *operation;
         let Descriptor { kind, dtype, op, root, .. } = descriptor;
@@ -69,7 +70,7 @@ impl<'a> CallArguments<'a> {
         Self { kind, dtype, op, root, count, send, recv, recvs, factor, label }
     }
 
-    /// Its key; none where that would take more than a word.
+    /// Returns the key, or `None` if the arguments do not fit in one word.
     #[inline(always)]
     pub fn key(&self) -> Option<FastCallKey> {
         const NONE: u64 = 0xff;
@@ -81,7 +82,7 @@ impl<'a> CallArguments<'a> {
         NonZeroU64::new(high | 1).filter(|_| fits).map(FastCallKey)
     }
 
-    /// What the ranks must agree on.
+    /// Returns the operation descriptor, on which the ranks must agree.
     pub fn descriptor(&self, sequence: u64) -> Descriptor {
         let Self { kind, dtype, op, root, count, .. } = *self;
         let (extent, label) = (CountSpec::Count(count as u64), *self.label);
@@ -98,39 +99,39 @@ impl<'a> CallArguments<'a> {
         }
     }
 
-    /// The element type; a byte where the operation has none.
+    /// Returns the element type, or `U8` if the operation has none.
     pub fn dtype(&self) -> DataType {
         self.dtype.unwrap_or(DataType::U8)
     }
 
-    /// The operator.
+    /// Returns the operator.
     ///
     /// # Errors
-    /// `Internal` for an operation that has none.
+    /// `Internal` for an operation without an operator.
     pub fn op(&self) -> Result<ReduceOp> {
         self.op.ok_or_else(|| Error::internal("a reduction without an operator"))
     }
 
-    /// What a reduction does.
+    /// Returns the fold of a reduction.
     pub fn resolved_fold(&self) -> Option<ResolvedFold> {
         self.op.map(|op| ResolvedFold::resolve(self.dtype(), op))
     }
 
-    /// The root.
+    /// Returns the root.
     ///
     /// # Errors
-    /// `Internal` for an operation that has none.
+    /// `Internal` for an operation without a root.
     pub fn root(&self) -> Result<Rank> {
         self.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
     }
 
-    /// As [`Operation::bytes`].
+    /// Returns the count in bytes, as [`Operation::bytes`].
     pub fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype().size())
     }
 
-    /// How many bytes a rank has for others at most: the same for all, and as much as fits an
-    /// address.
+    /// Returns the maximum number of bytes that a rank sends: the same on all ranks, and at most
+    /// `usize::MAX`.
     pub fn total_bytes(&self, ranks: WorldSize) -> usize {
         match self.kind {
             OpKind::ReduceScatter | OpKind::AllToAll => self.bytes().saturating_mul(ranks),
@@ -138,7 +139,7 @@ impl<'a> CallArguments<'a> {
         }
     }
 
-    /// As [`Operation::recv_block`].
+    /// Returns the receive block for a rank, as [`Operation::recv_block`].
     pub fn recv_block(&self, rank: Rank) -> Dst<'a> {
         match self.recvs {
             Some(blocks) => blocks[rank],

@@ -1,22 +1,23 @@
-//! What is said where one rank sends another more or less than that one expects.
+//! Error text for a count mismatch between a sender and a receiver, and for a label mismatch within
+//! a batch.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::label::Label;
 use crate::transport::{Descriptor, PeerName};
 use std::fmt;
 
-/// Which of the calls of a batch that became one operation two ranks labelled differently: the
-/// first one.
+/// The first call of a batch that two ranks labelled differently. The batch became one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LabelMismatch {
-    /// From 1; 0 where none is known.
+    /// The number of the call, from 1; 0 if no call is known.
     call_number: usize,
     own_label: Label,
     peer_label: Label,
 }
 
 impl LabelMismatch {
-    /// Of two operations whose labels are those of the whole and, behind it, those of the calls.
+    /// Finds the first mismatch. Each list holds the label of the whole operation first, and then
+    /// those of its calls.
     pub(super) fn find(ours: &[Label], theirs: &[Label]) -> Self {
         let calls = ours.iter().zip(theirs).enumerate().skip(1);
         let mut found = calls.map(|(number, (&ours, &theirs))| Self {
@@ -30,8 +31,8 @@ impl LabelMismatch {
 }
 
 impl fmt::Display for LabelMismatch {
-    /// For instance `; call 3 find the batch has the label "a" on the one and "b" on the other`.
-    /// Nothing if none is known.
+    /// Writes for instance `; call 3 of the batch has the label "a" on the one and "b" on the
+    /// other`. Writes nothing if no call is known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { call_number, own_label: ours, peer_label: theirs } = self;
         if *call_number == 0 {
@@ -49,7 +50,7 @@ impl fmt::Display for LabelMismatch {
     }
 }
 
-/// How much one rank sends to another, and how much that one expects, in bytes.
+/// The number of bytes that one rank sends to another, and the number that the receiver expects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountMismatch<'a> {
     pub(super) sender: &'a PeerName,
@@ -59,7 +60,7 @@ pub(super) struct CountMismatch<'a> {
 }
 
 impl CountMismatch<'_> {
-    /// The error of the one who found it; `culprit` is the other.
+    /// Returns the error for the rank that found the mismatch. `culprit` is the other rank.
     pub(super) fn to_error(self, descriptor: &Descriptor, culprit: &PeerName) -> Error {
         let Self { sender: from, sent_bytes: sent, receiver: to, expected_bytes: expected } = self;
         let element = descriptor.dtype.map_or(1, |dtype| dtype.size() as u64);

@@ -1,27 +1,28 @@
-//! The chained fingerprint: one number that stands for everything that a rank has called so far.
+//! The call fingerprint: one hash value, chained over all operations that a rank has issued in a
+//! group.
 
 use crate::base::ids::{GroupId, WorldSize};
 use crate::base::label::Label;
 
-/// The fingerprint of a group of `size` ranks that has called nothing yet.
+/// Returns the fingerprint of a group of `size` ranks before its first operation.
 pub(super) fn seed(group_id: GroupId, size: WorldSize) -> u64 {
     group_id.0.iter().fold(size as u64, |chain, &byte| mix_word(chain, u64::from(byte)))
 }
 
-/// The fingerprint after one more operation, whose descriptor has these words and this label.
+/// Extends the fingerprint by one operation, whose descriptor has these words and this label.
 #[inline]
 pub(super) fn extend(chain: u64, words: &[u64; 3], label: &Label) -> u64 {
     let chain = words.iter().fold(chain, |chain, &word| mix_word(chain, word));
     if label.is_none() { chain } else { mix_word(chain, label.hash()) }
 }
 
-/// Folds one more word into a fingerprint: multiply to 128 bits and fold the halves together, which
+/// Mixes one word into a fingerprint: multiplies to 128 bits and folds the halves together, which
 /// spreads every bit over the whole.
 fn mix_word(chain: u64, word: u64) -> u64 {
     let product =
         u128::from(chain ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
     let (low, high) = (product & u128::from(u64::MAX), product >> 64);
-    // Both halves fit 64 bits.
+    // Both halves fit in 64 bits.
     u64::try_from(low ^ high).unwrap_or(0).rotate_left(23) ^ word
 }
 

@@ -1,4 +1,4 @@
-//! Folding the vectors of several ranks: what algorithms of all kinds have in common.
+//! Folds of the vectors of several ranks, for the algorithms of all kinds.
 
 use super::Operation;
 use crate::base::buffer::{Dst, Src};
@@ -8,31 +8,32 @@ use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
 use crate::kernel::{self, Stager};
 
-/// Up to this many ranks, what is kept for each lives on the stack.
+/// The maximum number of ranks for which per-rank data is kept on the stack.
 pub(super) const MAX_STACK_RANKS: usize = 16;
 
-/// How vectors become one.
+/// The parameters of a fold of several vectors into one.
 #[derive(Clone, Copy, Debug)]
 pub struct Fold {
     dtype: DataType,
     op: ReduceOp,
-    /// What averages are divided by, where that is not the number of vectors.
+    /// The divisor of averages, if it is not the number of vectors.
     divisor: Option<WorldSize>,
 }
 
-/// Whether what is kept between two folds is rounded to less than what is folded in.
+/// Returns whether a partial result between two folds has less precision than the accumulator of a
+/// fold.
 pub(super) fn is_rounded_between_folds(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F8E4M3 | DataType::F8E5M2)
 }
 
-/// Whether averages of the operation are made of parts that have been divided already: sums of
-/// narrow numbers may not fit where the average does.
+/// Returns whether averages of the operation are divided before they are summed. The sum of narrow
+/// numbers may overflow where the average does not.
 fn is_divided_first(operation: &Operation<'_>) -> Result<bool> {
     Ok(is_rounded_between_folds(operation.dtype()) && operation.op()? == ReduceOp::Avg)
 }
 
 impl Fold {
-    /// For vectors of all ranks at once.
+    /// Returns the fold for the vectors of all ranks at once.
     ///
     /// # Errors
     /// `Internal` for an operation that does not reduce.
@@ -40,8 +41,8 @@ impl Fold {
         Ok(Self { dtype: operation.dtype(), op: operation.op()?, divisor: None })
     }
 
-    /// For the vectors of some of all `ranks` ranks, at once; [`Fold::partial`] folds what comes
-    /// out with that of others.
+    /// Returns the fold for a subset of the vectors of all `ranks` ranks at once. [`Fold::partial`]
+    /// folds its result with the results of other subsets.
     ///
     /// # Errors
     /// As [`Fold::of`].
@@ -52,7 +53,7 @@ impl Fold {
         Self::partial(operation)
     }
 
-    /// For what came out for some ranks, and for others: averages are sums until
+    /// Returns the fold for partial results of several subsets of ranks. Averages remain sums until
     /// [`finish_average`].
     ///
     /// # Errors
@@ -63,7 +64,7 @@ impl Fold {
         Ok(Self { op, ..whole })
     }
 
-    /// Folds two vectors, `first` before `second`; `dst` may be one of them.
+    /// Folds two vectors, `first` before `second`. `dst` may be one of them.
     pub fn fold_two(self, dst: Dst<'_>, first: Src<'_>, second: Src<'_>) {
         kernel::fold(self.dtype, self.op, dst, &[first, second]);
     }
@@ -78,8 +79,8 @@ impl Fold {
         with_vectors(size, vector, |vectors| self.fold_vectors(dst, vectors));
     }
 
-    /// The same where no average is of more vectors than these, and to `extra_dsts` as well, which
-    /// are as long as `dst`.
+    /// Folds as [`Fold::fold_in_order`], into `dst` and into the additional destinations
+    /// `extra_dsts`, which have the length of `dst`. An average must be over exactly these vectors.
     pub fn fold_to_all<'a>(
         self,
         (dst, extra_dsts): (Dst<'_>, &[Dst<'_>]),
@@ -100,7 +101,7 @@ impl Fold {
     }
 }
 
-/// Puts the vectors of members 0 to `size - 1` beside each other.
+/// Collects the vectors of members 0 to `size - 1` in one array for `fold`.
 #[inline]
 pub(super) fn with_vectors<'a>(
     size: WorldSize,
@@ -119,8 +120,8 @@ pub(super) fn with_vectors<'a>(
     }
 }
 
-/// Copies this rank's contribution out of the caller's memory, times its factor where the operator
-/// wants one.
+/// Copies this rank's contribution from the caller's memory, multiplied by its factor if the
+/// operator uses one.
 pub(super) fn copy_contribution(
     operation: &Operation<'_>,
     dst: Dst<'_>,
@@ -130,7 +131,8 @@ pub(super) fn copy_contribution(
     Ok(())
 }
 
-/// The same to where others read it, by what is known of how far away they are.
+/// Copies this rank's contribution to memory that other ranks read. `stager` chooses the kind of
+/// stores by the probed distance of that memory.
 pub(super) fn stage_contribution(
     operation: &Operation<'_>,
     stager: &mut Stager,
@@ -144,7 +146,7 @@ pub(super) fn stage_contribution(
     Ok(())
 }
 
-/// The same for an operator on elements of a type, and a factor.
+/// Copies a contribution as [`copy_contribution`], for the given operator, element type and factor.
 pub(super) fn copy_contribution_with(
     op: ReduceOp,
     (dtype, factor): (DataType, f64),
@@ -157,18 +159,19 @@ pub(super) fn copy_contribution_with(
     }
 }
 
-/// Whether this rank contributes its vector as it is, so that it may be folded where the caller has
-/// it.
+/// Returns whether this rank contributes its vector unchanged, so that a fold may read it from the
+/// caller's buffer.
 pub(super) fn is_contribution_unscaled(operation: &Operation<'_>) -> Result<bool> {
     Ok(operation.op()? != ReduceOp::PremulSum)
 }
 
-/// Whether [`copy_partial_contribution`] changes what this rank contributes.
+/// Returns whether [`copy_partial_contribution`] changes this rank's contribution.
 pub(super) fn is_partial_contribution_scaled(operation: &Operation<'_>) -> Result<bool> {
     Ok(operation.op()? == ReduceOp::PremulSum || is_divided_first(operation)?)
 }
 
-/// As [`copy_contribution`], for algorithms that fold the vectors of all `ranks` ranks by and by.
+/// Copies a contribution as [`copy_contribution`], for algorithms that fold the vectors of all
+/// `ranks` ranks step by step.
 pub(super) fn copy_partial_contribution(
     operation: &Operation<'_>,
     dst: Dst<'_>,
@@ -182,7 +185,8 @@ pub(super) fn copy_partial_contribution(
     copy_contribution(operation, dst, src)
 }
 
-/// Makes the result out of what [`Fold::partial`] has made of the vectors of all `ranks` ranks.
+/// Makes the final result from the partial result that [`Fold::partial`] made of the vectors of all
+/// `ranks` ranks.
 pub(super) fn finish_average(
     operation: &Operation<'_>,
     result: Dst<'_>,

@@ -1,10 +1,12 @@
-//! Collective algorithms: one file each with its row, and one table that lists the rows.
+//! Collective algorithms: one file per algorithm, which contains its row, and one table that lists
+//! the rows.
 //!
-//! [`shared`] holds those for the ranks of one node, written over `SharedDomain`; [`message`] those
-//! for ranks that share nothing, over `Endpoint`; [`hierarchical`] those for several nodes of
-//! several ranks, made of the other two. [`pattern`] is the arithmetic that they have in common.
+//! [`shared`] contains the algorithms for the ranks of one node, over `SharedDomain`. [`message`]
+//! contains those for ranks without shared memory, over `Endpoint`. [`hierarchical`] contains those
+//! for several nodes with several ranks, built from the other two. [`pattern`] is the arithmetic
+//! that they have in common.
 //!
-//! Must not know: concrete transports, stores, system calls, back ends.
+//! This module does not depend on concrete transports, stores, system calls or back ends.
 
 pub mod arrival_skew;
 pub mod call_arguments;

@@ -1,4 +1,4 @@
-//! One collective call, as algorithms and back ends see it.
+//! The arguments and the context of one collective call, for algorithms and back ends.
 
 use super::select::AlgorithmRequest;
 use crate::base::buffer::{Dst, Src};
@@ -12,50 +12,54 @@ use crate::base::op::ReduceOp;
 use crate::base::progress_observer::{NoObserver, ProgressObserver};
 use crate::transport::{CountSpec, Descriptor};
 
-/// The arguments of a call, checked, with buffers of the right sizes.
+/// The checked arguments of a call, with buffers of the right sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
-    /// What all ranks agree on.
+    /// The operation descriptor, on which all ranks agree.
     pub descriptor: Descriptor,
-    /// The count argument in elements: of a vector, or of a block where there is one for each rank.
-    /// Of the `_v` forms the longest block, where all ranks know them all, else `usize::MAX`.
+    /// The count argument in elements: of a vector, or of one block if there is one block per rank.
+    /// For the `_v` forms, the longest block if all ranks know all lengths, else `usize::MAX`.
     pub count: usize,
-    /// What this rank contributes; empty where it contributes nothing, or [`Operation::sends`] has
-    /// it.
+    /// The send buffer of this rank; empty if it sends nothing, or if [`Operation::sends`] has its
+    /// blocks.
     pub send: Src<'a>,
-    /// Where this rank's result goes; empty where it gets none, or [`Operation::recvs`] has it.
+    /// The receive buffer of this rank; empty if it receives nothing, or if [`Operation::recvs`]
+    /// has its blocks.
     pub recv: Dst<'a>,
-    /// In the `_v` forms: what this rank has for each rank, where it has any.
+    /// The send block for each rank, in the `_v` forms, if this rank sends.
     pub sends: Option<&'a [Src<'a>]>,
-    /// In the `_v` forms: where what each rank has goes, where this rank gets it.
+    /// The receive block from each rank, in the `_v` forms, if this rank receives.
     pub recvs: Option<&'a [Dst<'a>]>,
-    /// This rank's own factor, for `PREMUL_SUM`.
+    /// This rank's own factor for `PREMUL_SUM`.
     pub factor: f64,
-    /// Vectors are folded in the order of ranks at once, whatever the algorithm.
+    /// Whether the vectors must be folded at once and in rank order, whatever the algorithm.
     pub canonical: bool,
-    /// The algorithm asked for by name, if any.
+    /// The name of the algorithm that the caller requests, if any.
     pub algorithm: Option<&'a str>,
-    /// When the call must have ended, which begins with the first look at it.
+    /// The deadline of the call. It starts at the first access.
     pub deadline: &'a LazyDeadline,
-    /// Its deadline has just begun, or begins now: nothing has come before it.
+    /// Whether the deadline has just started, or starts now: no earlier work has consumed a part of
+    /// it.
     pub has_new_deadline: bool,
-    /// It has begun on the short way: this rank has published its line of it
-    /// ([`run`](super::shared::steps::prompt::Routine::run)), or a plug-in has it.
+    /// Whether the fast path has started the operation: this rank has published its control slot
+    /// ([`run`](super::shared::sequencer::fast_path::FastPathPlan::run)), or a plug-in has accepted
+    /// the call.
     pub is_published: bool,
-    /// Where it is enqueued, if its buffers are in the memory of a GPU: nobody else may touch them.
+    /// The enqueue request, if the buffers are in GPU memory. Then no other code may access the
+    /// buffers.
     pub enqueue_request: Option<EnqueueRequest<'a>>,
-    /// The labels of the calls that became this operation, if there are several and any has one;
-    /// else empty.
+    /// The labels of the calls of a batch that became this operation, if any call has one; else
+    /// empty.
     pub labels: &'a [Label],
-    /// The group's name, for what is told of the call.
+    /// The name of the group, for log and error messages.
     pub group: &'a str,
-    /// Who hears what happens in it.
+    /// The progress observer of the operation.
     pub observer: &'a dyn ProgressObserver,
 }
 
 impl<'a> Operation<'a> {
-    /// A call with these arguments, and nothing special, in a group without a name, that nobody
-    /// listens to.
+    /// Returns an operation with these arguments and default options, in a group without a name,
+    /// without a progress observer.
     pub fn of(
         descriptor: Descriptor,
         send: Src<'a>,
@@ -88,49 +92,49 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// When it must have ended.
+    /// Returns the deadline, and starts it at the first access.
     pub fn deadline(&self) -> &'a Deadline {
         self.deadline.get_or_start()
     }
 
-    /// What it asks of the choice among algorithms.
+    /// Returns the request for the selection of an algorithm.
     pub fn algorithm_request(&self) -> AlgorithmRequest<'a> {
         AlgorithmRequest { name: self.algorithm, canonical: self.canonical }
     }
 
-    /// The element type; a byte where the operation has none.
+    /// Returns the element type, or `U8` if the operation has none.
     pub fn dtype(&self) -> DataType {
         self.descriptor.dtype.unwrap_or(DataType::U8)
     }
 
-    /// The size of one element.
+    /// Returns the size of one element in bytes.
     pub fn element_bytes(&self) -> usize {
         self.dtype().size()
     }
 
-    /// The operator.
+    /// Returns the operator.
     ///
     /// # Errors
-    /// `Internal` for an operation that has none.
+    /// `Internal` for an operation without an operator.
     pub fn op(&self) -> Result<ReduceOp> {
         self.descriptor.op.ok_or_else(|| Error::internal("a reduction without an operator"))
     }
 
-    /// The root.
+    /// Returns the root.
     ///
     /// # Errors
-    /// `Internal` for an operation that has none.
+    /// `Internal` for an operation without a root.
     pub fn root(&self) -> Result<Rank> {
         self.descriptor.root.ok_or_else(|| Error::internal("a rooted operation without a root"))
     }
 
-    /// The count argument of the call, in bytes. Where all ranks know it, the buffers, which exist,
-    /// are at least as long.
+    /// Returns the count argument in bytes. If all ranks know the count, the buffers are at least
+    /// that long, so the product does not overflow.
     pub fn bytes(&self) -> usize {
         self.count.saturating_mul(self.element_bytes())
     }
 
-    /// What this rank has for a rank.
+    /// Returns the send block for a rank.
     pub fn send_block(&self, rank: Rank) -> Src<'a> {
         match self.sends {
             Some(blocks) => blocks[rank],
@@ -138,7 +142,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Where what a rank has goes.
+    /// Returns the receive block from a rank.
     pub fn recv_block(&self, rank: Rank) -> Dst<'a> {
         match self.recvs {
             Some(blocks) => blocks[rank],

@@ -1,8 +1,8 @@
-//! Overrides of the table: which algorithm to take for which calls, as somebody asked for by
-//! options, environment or a tuning file.
+//! Algorithm rules: overrides of the table by options, environment or a tuning file. Each selects
+//! an algorithm for a set of calls.
 //!
-//! A rule that cannot do a call is passed over, so that one file serves many groups. Pure: reading
-//! them is the back end's.
+//! A rule is ignored for calls that its algorithm does not support, so that one file serves many
+//! groups. This module is pure; the back end reads the sources.
 
 use super::select::GroupShape;
 use super::table::{Algorithm, algorithms};
@@ -12,7 +12,8 @@ use crate::transport::OpKind;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Who asked for an override; the first of them that can do a call counts.
+/// The source of a rule. Sources are in order of precedence: the first rule that supports a call
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuleSource {
     /// The options of the back end.
@@ -33,21 +34,21 @@ impl fmt::Display for RuleSource {
     }
 }
 
-/// One override.
+/// One rule.
 #[derive(Clone, Debug)]
 pub struct AlgorithmRule {
     /// The operation.
     pub kind: OpKind,
-    /// What to take for it.
+    /// The algorithm for it.
     pub algorithm: &'static Algorithm,
-    /// For count arguments of so many bytes. Where ranks compare counts pairwise nobody knows them,
-    /// and a rule has no limits.
+    /// The range of count arguments in bytes to which the rule applies. If ranks compare counts
+    /// pairwise, no rank knows all counts, and a rule needs an unlimited range.
     pub bytes: RangeInclusive<usize>,
-    /// In groups of so many ranks.
+    /// The range of group sizes to which the rule applies.
     pub ranks: RangeInclusive<usize>,
-    /// On so many nodes.
+    /// The range of node counts to which the rule applies.
     pub nodes: RangeInclusive<usize>,
-    /// Who asked for it.
+    /// The source of the rule.
     pub source: RuleSource,
 }
 
@@ -62,7 +63,7 @@ impl PartialEq for AlgorithmRule {
 impl Eq for AlgorithmRule {}
 
 impl AlgorithmRule {
-    /// For every call of an operation.
+    /// Returns a rule for every call of an operation.
     pub fn for_all_calls(kind: OpKind, algorithm: &'static Algorithm, source: RuleSource) -> Self {
         let all = || 0..=usize::MAX;
         Self { kind, algorithm, bytes: all(), ranks: all(), nodes: all(), source }
@@ -73,15 +74,15 @@ impl AlgorithmRule {
     }
 }
 
-/// The overrides of one group, in order of precedence.
+/// The rules of one group, in order of precedence.
 #[derive(Debug, Default)]
 pub struct AlgorithmRules {
-    /// Most groups have none.
+    /// The rules by operation. Most groups have none.
     by_kind: Option<Box<[Vec<AlgorithmRule>; OpKind::ALL.len()]>>,
 }
 
 impl AlgorithmRules {
-    /// Those of `rules` that a group of this shape has any use for.
+    /// Returns the subset of `rules` that applies to a group of this shape.
     pub fn new(mut rules: Vec<AlgorithmRule>, shape: &GroupShape) -> Self {
         rules.sort_by_key(|rule| rule.source);
         let mut all = Self::default();
@@ -91,16 +92,16 @@ impl AlgorithmRules {
         all
     }
 
-    /// Those for one operation.
+    /// Returns the rules for one operation.
     pub fn rules_for(&self, kind: OpKind) -> &[AlgorithmRule] {
         self.by_kind.as_ref().map_or(&[], |rules| &rules[kind as usize])
     }
 }
 
-/// The operation with this name.
+/// Returns the operation with this name.
 ///
 /// # Errors
-/// `InvalidArgument`, listing those there are.
+/// `InvalidArgument`, with the names of all operations.
 pub fn find_operation(name: &str) -> Result<OpKind> {
     OpKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let names = OpKind::ALL.map(OpKind::name).join(", ");
@@ -108,10 +109,10 @@ pub fn find_operation(name: &str) -> Result<OpKind> {
     })
 }
 
-/// The algorithm of an operation with this name.
+/// Returns the algorithm of an operation with this name.
 ///
 /// # Errors
-/// `InvalidArgument`, with the present name if this is a former one, else with the names of all
+/// `InvalidArgument`, with the present name if `name` is a former one, else with the names of all
 /// algorithms of the operation.
 pub fn find_algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
     algorithms(kind).find(|row| row.name == name).ok_or_else(|| {
@@ -124,17 +125,19 @@ pub fn find_algorithm(kind: OpKind, name: &str) -> Result<&'static Algorithm> {
     })
 }
 
-/// The refusal of a former name of one of the operation's algorithms; `None` for any other name.
+/// Returns the error for a former name of one of the operation's algorithms, or `None` for any
+/// other name.
 pub fn former_algorithm_error(kind: OpKind, name: &str) -> Option<Error> {
     let new = renamed::new_name(NameKind::Algorithm, name)?;
     let is_of_kind = algorithms(kind).any(|row| row.name == new);
     renamed::former_name_error(NameKind::Algorithm, name).filter(|_| is_of_kind)
 }
 
-/// What "all_reduce=ring;broadcast=binomial" asks for; commas are as good as semicolons.
+/// Parses rules such as `all_reduce=ring;broadcast=binomial`. The separator is a semicolon or a
+/// comma.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the entry and what there is.
+/// `InvalidArgument`, with the invalid entry and the valid names.
 pub fn parse_rules(text: &str, source: RuleSource) -> Result<Vec<AlgorithmRule>> {
     let entries = text.split([';', ',']).map(str::trim).filter(|entry| !entry.is_empty());
     let rule = |entry: &str| {

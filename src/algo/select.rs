@@ -1,7 +1,7 @@
-//! The choice among the algorithms of the table.
+//! Selection of an algorithm from the table.
 //!
-//! The choice is a pure function of what all ranks agree on (the call's arguments and the group's
-//! [`GroupShape`] and [`AlgorithmRules`]), so that ranks never choose differently.
+//! The selection is a pure function of facts that all ranks agree on: the call's arguments, and the
+//! group's [`GroupShape`] and [`AlgorithmRules`]. The ranks therefore never choose differently.
 
 use super::rules::{AlgorithmRule, AlgorithmRules, former_algorithm_error};
 use super::table::{Algorithm, algorithms};
@@ -10,7 +10,7 @@ use crate::base::ids::WorldSize;
 use crate::base::nodes::NodeMap;
 use crate::transport::{Descriptor, OpKind};
 
-/// What is agreed about a group, as far as the choice depends on it.
+/// The agreed properties of a group on which the selection depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupShape {
     /// The number of ranks.
@@ -19,20 +19,20 @@ pub struct GroupShape {
     pub nodes: usize,
     /// The number of ranks on the smallest node.
     pub min_ranks_per_node: usize,
-    /// The number of ranks on the largest node; 1 where each rank is alone.
+    /// The number of ranks on the largest node; 1 if each rank has a node of its own.
     pub max_ranks_per_node: usize,
-    /// The hosts have fewer cores than ranks, so that each wait costs a context switch.
+    /// Whether the hosts have fewer cores than ranks, so that each wait costs a context switch.
     pub is_oversubscribed: bool,
-    /// Each rank can read the memory of those of its node.
+    /// Whether each rank can read the memory of the other ranks of its node (CMA).
     pub has_cma: bool,
-    /// That costs each less than a detour through memory that they share.
+    /// Whether a CMA read costs each rank less than a copy through shared memory.
     pub has_cheap_cma_read: bool,
-    /// Each rank can also write that memory, at the same price.
+    /// Whether each rank can also write that memory, at the same price.
     pub has_cma_write: bool,
 }
 
 impl GroupShape {
-    /// The shape of a group with these nodes, whose ranks cannot read each other's memory.
+    /// Returns the shape of a group with these nodes, whose ranks cannot read each other's memory.
     pub fn of(nodes: &NodeMap, is_oversubscribed: bool) -> Self {
         let (ranks, count) = (nodes.rank_count(), nodes.node_count());
         let (min_ranks_per_node, max_ranks_per_node) =
@@ -51,8 +51,8 @@ impl GroupShape {
     }
 }
 
-/// What a rank called, beside what another one did: with its algorithm, where they differ in
-/// nothing else.
+/// Describes the call of one rank for a comparison with the call of another. The text contains the
+/// algorithm if the calls differ in nothing else.
 pub fn describe_against(this: &Descriptor, other: &Descriptor) -> String {
     let differs = this != other && Descriptor { algorithm: this.algorithm, ..*other } == *this;
     let row = usize::from(this.algorithm).checked_sub(1);
@@ -62,30 +62,31 @@ pub fn describe_against(this: &Descriptor, other: &Descriptor) -> String {
     }
 }
 
-/// What a call asks of the choice.
+/// The requirements of a call on the selection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlgorithmRequest<'a> {
-    /// This algorithm and no other.
+    /// The name of the requested algorithm.
     pub name: Option<&'a str>,
-    /// One that folds the vectors of all ranks at once and in rank order.
+    /// Whether the algorithm must fold the vectors of all ranks at once and in rank order.
     pub canonical: bool,
 }
 
-/// An algorithm, and why that one.
+/// The selected algorithm, and the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct AlgorithmChoice<'r> {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// The override that chose it; `None` where the table or the call did.
+    /// The rule that selected it; `None` if the table or the call did.
     pub rule: Option<&'r AlgorithmRule>,
 }
 
-/// The algorithm for a call of `bytes` bytes: the one that the call names, else what the first rule
-/// asks for that can do the call, else the first row of the table that can, and pays.
+/// Selects the algorithm for a call of `bytes` bytes. The algorithm that the call names comes
+/// first, then that of the first rule that supports the call. The last resort is the first row of
+/// the table that supports the call and pays.
 ///
 /// # Errors
-/// `InvalidArgument` where no algorithm has that name, or it cannot do what is wanted; the message
-/// lists those that can.
+/// `InvalidArgument` if no algorithm has the requested name, or if it does not support the call.
+/// The message lists the algorithms that do.
 pub fn select<'r>(
     kind: OpKind,
     bytes: usize,
@@ -183,7 +184,7 @@ mod tests {
                         let choice = select(kind, bytes, &shape, wanted, &rules);
                         let row = choice.unwrap().algorithm;
                         assert!(row.can_run(bytes, &shape) && (row.ordered || !canonical));
-                        // What ranks of one node have is rounded once.
+                        // The ranks of one node must round their data only once.
                         let is_folded_in_steps =
                             matches!(row.body, AlgorithmBody::Message(_)) && !row.ordered;
                         assert!(

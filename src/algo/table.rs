@@ -1,10 +1,11 @@
-//! The table of algorithms. A row stands in the file of its algorithm; here is the order of
-//! preference.
+//! The table of algorithms. The row of an algorithm is in the algorithm's file; this file contains
+//! the order of preference.
 //!
-//! The order matters: within an operation the first row that can and pays is taken. Inside one node
-//! that is one of the shared algorithms; between nodes one that goes inside, between, inside, where
-//! a node has several ranks; else one of messages alone. A row that never pays here may still be
-//! asked for, or be the only one that folds in rank order.
+//! Within an operation, the first row that supports the call and pays is selected. Within one node,
+//! that is a shared-memory algorithm. Between nodes with several ranks, it is a hierarchical
+//! algorithm, which reduces in the node, exchanges between nodes and distributes in the node.
+//! Otherwise it is an algorithm over messages alone. A row that never pays may still be requested
+//! by name, or be the only one that folds in rank order.
 
 use super::fold::MAX_STACK_RANKS;
 use super::hierarchical::{self, HierarchicalOperation};
@@ -88,82 +89,82 @@ static ALGORITHMS: &[&Algorithm] = &[
     &message::barrier::dissemination::ROW,
 ];
 
-/// An algorithm, by what it runs on.
+/// The function of an algorithm, by the transports on which it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum AlgorithmBody {
-    /// One step in memory that all ranks share.
+    /// An algorithm of one step in memory that all ranks share.
     OneStep(&'static OneStepAlgorithm),
-    /// Memory that all ranks share.
+    /// An algorithm on memory that all ranks share.
     Shared(fn(&mut ShmSequencer<'_>, &Operation<'_>) -> Result<()>),
-    /// Messages alone; the team is all ranks.
+    /// An algorithm over messages alone; the team is all ranks.
     Message(fn(&mut MessageOperation<'_>, Team<'_>, &Operation<'_>) -> Result<()>),
-    /// Memory inside nodes and messages between them.
+    /// An algorithm on shared memory within nodes and messages between them.
     Hierarchical(fn(&mut HierarchicalOperation<'_>, &Operation<'_>) -> Result<()>),
 }
 
-/// Something about a call whose count argument is this many bytes ([`Operation::bytes`]), in a
-/// group of this shape.
+/// A predicate of a call with a count argument of `bytes` bytes ([`Operation::bytes`]), in a group
+/// of this shape.
 pub type CallPredicate = fn(bytes: usize, shape: &GroupShape) -> bool;
 
-/// For any call.
+/// Holds for every call.
 pub const ALWAYS: CallPredicate = |_, _| true;
-/// For ranks that read each other's memory; a lone one has none to read.
+/// Holds if the ranks can read each other's memory. A single rank has no memory to read.
 pub const HAS_CMA: CallPredicate = |_, shape| shape.has_cma || shape.ranks == 1;
-/// For ranks that write each other's memory too.
+/// Holds if the ranks can also write each other's memory.
 pub const HAS_CMA_WRITE: CallPredicate =
     |bytes, shape| HAS_CMA(bytes, shape) && (shape.has_cma_write || shape.ranks == 1);
-/// For so few of them that what is known of each lives on the stack.
+/// Holds for [`HAS_CMA`] with few enough ranks to keep per-rank data on the stack.
 pub const HAS_CMA_AND_FEW_RANKS: CallPredicate =
     |bytes, shape| HAS_CMA(bytes, shape) && shape.ranks <= MAX_STACK_RANKS;
-/// The same.
+/// Holds for [`HAS_CMA_WRITE`] with few enough ranks to keep per-rank data on the stack.
 pub const HAS_CMA_WRITE_AND_FEW_RANKS: CallPredicate =
     |bytes, shape| HAS_CMA_WRITE(bytes, shape) && shape.ranks <= MAX_STACK_RANKS;
-/// For what fits beside the step number.
+/// Holds if the payload fits in a control slot.
 pub const FITS_INLINE: CallPredicate = |bytes, _| bytes <= INLINE_BYTES;
-/// For blocks of which all ranks' together do.
+/// Holds if the blocks for all ranks together fit in a control slot.
 pub const ALL_FIT_INLINE: CallPredicate =
     |bytes, shape| bytes.saturating_mul(shape.ranks) <= INLINE_BYTES;
-/// For what fits the smallest slot, and is no reason to ask whether it could be read where the
-/// caller has it.
+/// Holds if the payload fits in the smallest data slot, and is too short for an arena offer.
 pub const FITS_EAGER: CallPredicate =
     |bytes, shape| bytes <= EAGER_BYTES && !is_arena_size(bytes, shape.is_oversubscribed);
-/// For blocks of which all ranks' together are so short.
+/// Holds if the blocks for all ranks together fit in the smallest data slot, and a block is too
+/// short for an arena offer.
 pub const ALL_FIT_EAGER: CallPredicate = |bytes, shape| {
     bytes.saturating_mul(shape.ranks) <= EAGER_BYTES
         && !is_arena_size(bytes, shape.is_oversubscribed)
 };
-/// What the smallest slot holds.
+/// The size of the smallest data slot in bytes.
 pub const EAGER_BYTES: usize = 4096;
 
 /// One row of the table.
 #[derive(Debug)]
 pub struct Algorithm {
-    /// The operations that it performs.
+    /// The operations that the algorithm performs.
     pub kinds: &'static [OpKind],
-    /// Its name, unique within each of them.
+    /// The name of the algorithm, unique within each operation.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// A description in one line.
     pub description: &'static str,
-    /// Whether a call is within its means, on the ranks that it is made for.
+    /// Whether the algorithm supports a call, on the ranks that it is made for.
     pub fits: CallPredicate,
-    /// Whether it should perform it.
+    /// Whether the algorithm is the preferred one for a call that it supports.
     pub pays: CallPredicate,
-    /// Vectors of all ranks are folded at once and in rank order, or nothing is folded: what
-    /// `canonical` asks for.
+    /// Whether the algorithm folds the vectors of all ranks at once and in rank order, or folds
+    /// nothing. A `canonical` call requires this.
     pub ordered: bool,
-    /// The algorithm.
+    /// The function of the algorithm.
     pub body: AlgorithmBody,
 }
 
 impl Algorithm {
-    /// Its number among those of one operation, from 1, by which ranks compare what they have
-    /// chosen.
+    /// Returns the number of the algorithm within one operation, from 1. The ranks compare this
+    /// number to check that they chose the same algorithm.
     pub fn number(&self, kind: OpKind) -> u8 {
         let before = BY_KIND[kind as usize].iter().position(|&row| std::ptr::eq(row, self));
         before.and_then(|before| u8::try_from(before + 1).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Whether it can perform a call whose count argument is this many bytes.
+    /// Returns whether the algorithm can perform a call with a count argument of `bytes` bytes.
     pub fn can_run(&self, bytes: usize, shape: &GroupShape) -> bool {
         let ranks = match self.body {
             AlgorithmBody::OneStep(_) | AlgorithmBody::Shared(_) => shape.nodes == 1,
@@ -174,13 +175,13 @@ impl Algorithm {
     }
 }
 
-/// The rows of each operation, so that a call looks at no others.
+/// The rows by operation, so that the selection reads only the rows of the call's operation.
 static BY_KIND: LazyLock<[Box<[&Algorithm]>; OpKind::ALL.len()]> = LazyLock::new(|| {
     let of = |kind| ALGORITHMS.iter().copied().filter(move |row| row.kinds.contains(&kind));
     OpKind::ALL.map(|kind| of(kind).collect())
 });
 
-/// The rows of one operation, in order of preference.
+/// Returns the rows of one operation, in order of preference.
 pub fn algorithms(kind: OpKind) -> impl Iterator<Item = &'static Algorithm> {
     BY_KIND[kind as usize].iter().copied()
 }

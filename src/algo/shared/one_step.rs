@@ -1,11 +1,10 @@
-//! One-step operations: each rank publishes its payload with one step. The payload is inline in the
-//! control slot, so that one cache line goes from each sender to each receiver, or it is in the
-//! data slot, so that it takes one hop.
+//! One-step operations: each rank publishes its payload with one step. An inline payload is in the
+//! control slot, so that one cache line goes from each sender to each receiver. A longer payload is
+//! in the data slot, and takes one hop too.
 //!
 //! A row defines how a rank packs its payload ([`OneStepAlgorithm::pack`]) and how it makes the
-//! result from the payloads of all senders ([`OneStepAlgorithm::reduce`]). The steps between are
-//! the same for all rows. Blocking calls have a fast path for them
-//! ([`super::sequencer::fast_path`]).
+//! result from the payloads of all senders ([`OneStepAlgorithm::reduce`]). The code between is the
+//! same for all rows. Blocking calls have a fast path for it ([`super::sequencer::fast_path`]).
 
 use super::sequencer::ShmSequencer;
 use crate::algo::fold::{copy_contribution_with, with_vectors};

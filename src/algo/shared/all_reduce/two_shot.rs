@@ -27,11 +27,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Shared(run),
 };
 
-/// Uses the arenas if possible. Otherwise takes two steps per chunk. In the first, each rank stages
-/// the slices that its peers fold, publishes, and awaits all ranks. It then folds its own slice
-/// into the result and into its data slot. In the second, it publishes that slot, awaits the other
-/// ranks, and gathers their slices. A rank folds its own part of its own slice from the caller's
-/// buffer.
+/// Uses the arenas if possible. Otherwise takes two steps per chunk. In the first step, each rank
+/// stages the slices that its peers fold, publishes, and awaits all ranks. It then folds its own
+/// slice into the result and into its data slot. In the second step, it publishes that slot, awaits
+/// the other ranks, and gathers their slices. For the fold, a rank reads its own vector from the
+/// caller's buffer.
 ///
 /// # Errors
 /// As [`ShmSequencer::await_all`].
@@ -81,8 +81,8 @@ pub fn run(steps: &mut ShmSequencer<'_>, operation: &Operation<'_>) -> Result<()
     Ok(())
 }
 
-/// The number of bytes that a rank folds at once if its data slot's cache lines are far away: the
-/// L1 cache still holds the folded data when the rank copies it to the slot.
+/// The number of bytes that a rank folds at once if the cache lines of its data slot are far away.
+/// The L1 cache still holds the folded data when the rank copies it to the slot.
 const FAR_FOLD_BYTES: usize = 16 << 10;
 
 /// Folds into the result, and into a data slot whose cache lines the peers hold since their last

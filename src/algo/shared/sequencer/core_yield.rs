@@ -7,9 +7,9 @@
 //! its core when it waits, and the other ranks use this record. A stale record costs a few polls or
 //! one yield.
 //!
-//! With two ranks on a core an operation then takes one context switch instead of one and a half:
-//! in every second operation a rank is off the core for two switches, and it passes through the
-//! other operation without a switch.
+//! With two ranks on a core an operation then takes one context switch instead of one and a half.
+//! In every second operation a rank is off the core for two switches. It passes through the other
+//! operation without a switch.
 
 use super::sequencer_core::SequencerCore;
 use crate::base::ids::Rank;

@@ -1,5 +1,5 @@
-//! The waits of the sequencer for other ranks in a step: how long a rank waits, what it polls
-//! during the wait, and what ends the wait early.
+//! The waits of the sequencer for other ranks in a step: the length of a wait, the polls during the
+//! wait, and the reasons that end the wait early.
 
 use super::{NODE_REPORT_GRACE, ShmSequencer};
 use crate::base::deadline::Deadline;
