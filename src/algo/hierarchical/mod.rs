@@ -1,36 +1,38 @@
-//! Operations between nodes whose ranks share memory: inside, between, inside.
+//! Algorithms for several nodes whose ranks share memory: each reduces in the node, exchanges
+//! between nodes, and distributes in the node.
 //!
-//! Small vectors go through one rank of each node, its *leader*. Large ones go in *lanes*: they are
-//! cut into as many slices as the smallest node has ranks, the n-th ranks of all nodes take care of
-//! the n-th slice, and so each rank of a node talks to the other nodes, about a part. Nodes may
-//! have different numbers of ranks, and any ranks of the group.
+//! Small vectors go through one rank of each node, its *leader*. Large vectors use *rails*: a
+//! vector is cut into as many slices as the smallest node has ranks. The n-th ranks of all nodes
+//! own rail n, which carries the n-th slice. Several ranks of a node thus communicate with the
+//! other nodes, each about its slice. Nodes may have different numbers of ranks, and any ranks of
+//! the group.
 
-/// Everybody's block to everybody.
+/// All-gather: each rank receives the blocks of all ranks.
 pub mod all_gather {
     pub mod split_rail;
 }
 pub mod all_reduce;
-/// Nobody leaves before all have come.
+/// Barrier: no rank leaves before all ranks have entered.
 pub mod barrier {
     pub mod two_level;
 }
-/// The root's vector to everybody.
+/// Broadcast: each rank receives the root's vector.
 pub mod broadcast {
     pub mod two_level;
 }
-/// Everybody's block to the root.
+/// Gather: the root receives the blocks of all ranks.
 pub mod gather {
     pub mod two_level;
 }
-/// The fold of all vectors to the root.
+/// Reduce: the root receives the fold of all vectors.
 pub mod reduce {
     pub mod two_level;
 }
-/// To everybody its block of the fold of all vectors.
+/// Reduce-scatter: each rank receives its block of the fold of all vectors.
 pub mod reduce_scatter {
     pub mod split_rail;
 }
-/// The root's blocks, one to each.
+/// Scatter: each rank receives one block of the root.
 pub mod scatter {
     pub mod two_level;
 }
@@ -45,76 +47,76 @@ use crate::base::nodes::NodeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// For how long a rank that cannot name who is late lets others report first: longer than ranks of
-/// other nodes take ([`crate::algo::message`]), on a busy machine too.
+/// The time for which a rank that cannot name the late rank lets other ranks report first. It is
+/// longer than the ranks of other nodes need ([`crate::algo::message`]), on a busy machine too.
 pub const HIERARCHICAL_REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// Slices begin on multiples of this, so that elements stay whole.
+/// The alignment of slices, which keeps elements whole.
 const SLICE_ALIGNMENT: usize = 64;
 
-/// Of how many bytes a root holds copies at a time, about, before it sends them to the leaders of
-/// other nodes or after they came from there.
+/// The approximate number of bytes that a root copies at a time before it sends them to the other
+/// node leaders, or after it received them.
 const ROOT_BUFFER_BYTES: usize = 4 << 20;
 
-/// The least of each rank's block that goes at a time where there is so much.
+/// The minimum chunk of each rank's block, for blocks that are at least this long.
 const MIN_BLOCK_CHUNK: usize = 4 << 10;
 
-/// One operation on its way: through steps inside the node, and messages between nodes.
+/// One hierarchical operation: steps within the node, and messages between nodes.
 #[derive(Debug)]
 pub struct HierarchicalOperation<'a> {
-    /// Inside this rank's node.
+    /// The sequencer of this rank's node.
     pub sequencer: ShmSequencer<'a>,
-    /// Between any ranks.
+    /// The messages between all ranks of the group.
     pub messages: MessageOperation<'a>,
-    /// Which ranks are where.
+    /// The ranks of each node.
     pub nodes: &'a NodeMap,
 }
 
 impl HierarchicalOperation<'_> {
-    /// How many lanes there are.
+    /// Returns the number of rails.
     fn rail_count(&self) -> usize {
         self.nodes.min_ranks_per_node().min(self.sequencer.slot_bytes() / SLICE_ALIGNMENT)
     }
 
-    /// The lane that this rank takes care of, if any.
+    /// Returns the rail that this rank owns, if any.
     fn own_rail(&self) -> Option<usize> {
         Some(self.sequencer.rank()).filter(|&lane| lane < self.rail_count())
     }
 
-    /// This rank's node.
+    /// Returns this rank's node.
     fn node(&self) -> usize {
         self.nodes.node_of(self.messages.rank())
     }
 
-    /// The ranks, one of each node, that take care of a lane.
+    /// Returns the ranks, one of each node, that own a rail.
     fn rail_owners(&self, rail: usize) -> Vec<Rank> {
         (0..self.nodes.node_count()).map(|node| self.nodes.members(node)[rail]).collect()
     }
 
-    /// The leader of each node; of the root's, the root.
+    /// Returns the leader of each node. The root is the leader of its node.
     fn node_leaders(&self, root: Rank) -> Vec<Rank> {
         let mut leaders: Vec<Rank> = self.nodes.leaders().collect();
         leaders[self.nodes.node_of(root)] = root;
         leaders
     }
 
-    /// The place of this node's leader within it.
+    /// Returns the local rank of this node's leader.
     fn local_leader(&self, root: Rank) -> Rank {
         if self.nodes.node_of(root) == self.node() { self.nodes.local_rank(root) } else { 0 }
     }
 
-    /// All ranks, node by node.
+    /// Iterates over all ranks, node by node.
     fn in_node_order(&self) -> impl Iterator<Item = Rank> + '_ {
         (0..self.nodes.node_count()).flat_map(|node| self.nodes.members(node).iter().copied())
     }
 
-    /// Which of the ranks in that order a node has.
+    /// Returns the positions of a node's ranks in node order.
     fn node_span(&self, node: usize) -> Range<usize> {
         let before: usize = (0..node).map(|node| self.nodes.members(node).len()).sum();
         before..before + self.nodes.members(node).len()
     }
 
-    /// The same for every node.
+    /// Returns the positions of every node's ranks in node order.
     fn node_spans(&self) -> Vec<Range<usize>> {
         let mut end = 0;
         let span = |node: usize| {
@@ -125,12 +127,13 @@ impl HierarchicalOperation<'_> {
         (0..self.nodes.node_count()).map(span).collect()
     }
 
-    /// How much of each rank's block fits a slot together with those of all others.
+    /// Returns the number of bytes of each rank's block that fit in a data slot together with the
+    /// same part of all other blocks.
     fn chunk_bytes(&self, element: usize) -> usize {
         (self.sequencer.slot_bytes() / self.nodes.rank_count() / element).max(1) * element
     }
 
-    /// The blocks of a node within `node_blocks`, which holds `len` bytes for each rank in node
+    /// Returns the blocks of a node within `packed`, which holds `len` bytes for each rank in node
     /// order.
     fn node_blocks<'d>(&self, packed: Dst<'d>, node: usize, len: usize) -> Dst<'d> {
         let span = self.node_span(node);
@@ -138,27 +141,27 @@ impl HierarchicalOperation<'_> {
     }
 }
 
-/// How much of each rank's block goes to or from a root at a time, where `room` bytes of it fit a
-/// slot: whole elements, and not so much that the root would hold more than [`ROOT_BUFFER_BYTES`]
-/// for all `rank_count` of them, if that can be.
+/// Returns the number of bytes of each rank's block that go to or from a root at a time, if `room`
+/// bytes of it fit in a data slot. The result is a whole number of elements. If possible, the root
+/// holds at most [`ROOT_BUFFER_BYTES`] for all `ranks` ranks.
 fn root_chunk_bytes(room: usize, ranks: usize, element: usize) -> usize {
     let together = (ROOT_BUFFER_BYTES / ranks).max(MIN_BLOCK_CHUNK);
     (room.min(together) / element).max(1) * element
 }
 
-/// The slice of a vector that a lane takes care of.
+/// Returns the slice of a vector that belongs to a rail.
 fn rail_slice(bytes: usize, rails: usize, rail: usize) -> Range<usize> {
     owned_slice(bytes, rails, rail)
 }
 
-/// What a part of a slice, from `part.start` on, is in the whole vector; it may be less, or
-/// nothing.
+/// Returns the range within the whole vector of the part `part` of a slice. It may be shorter than
+/// `part`, or empty.
 fn clip_to_slice(slice: &Range<usize>, part: &Range<usize>) -> Range<usize> {
     let at = |offset: usize| (slice.start + offset).min(slice.end);
     at(part.start)..at(part.end)
 }
 
-/// Runs `body` on scratch memory.
+/// Runs `body` with scratch memory.
 fn with_scratch<'a, T>(
     levels: &mut HierarchicalOperation<'a>,
     bytes: usize,
@@ -181,7 +184,8 @@ mod tests {
             assert_eq!(root_chunk_bytes(256 << 10, 64, element), 64 << 10);
             assert_eq!(root_chunk_bytes(256 << 10, 60_000, element), 4 << 10);
             assert_eq!(root_chunk_bytes(4096, 256, element), 4096);
-            // What a scatter has where a slot holds one element for each rank of the largest node.
+            // This is a scatter whose data slot holds one element for each rank of the largest
+            // node.
             assert_eq!(root_chunk_bytes(16, 256, element), 16);
             for (room, ranks) in [(1365, 3), (100, 41), (256 << 10, 59), (16 << 10, 1000)] {
                 let chunk = root_chunk_bytes(room, ranks, element);

@@ -1,27 +1,30 @@
-//! The protocol of messages: how ranks that share no memory agree on what is sent and received.
+//! The message protocol: how ranks without shared memory agree on the messages that they send and
+//! receive.
 //!
-//! An operation is a number of messages between pairs of ranks; which ones follows from what all
-//! ranks agree on, so that for every message that one rank posts the other posts its end, in the
-//! same order. Then:
+//! An operation is a number of messages between pairs of ranks. The messages depend only on facts
+//! that all ranks agree on. For every message that one rank posts, the other rank therefore posts
+//! the matching end, in the same order. Then:
 //!
-//! * **Order.** Between two ranks messages are numbered, and arrive in the order in which they were
-//!   posted. A large one is cut into stripes, one per parallel stream; each stripe has a header,
-//!   and every stream keeps the order.
-//! * **Agreement.** A header carries the sender's operation and a fingerprint chained over
-//!   everything that it has called. The receiver knows number, stripe, length and fingerprint
-//!   beforehand and compares all of them, so that two ranks that have ever called different things
-//!   find out at the first message. Nothing is read by a length that the other side chose.
-//! * **Roll call.** Ranks that wait for each other in a circle since they called different things
-//!   exchange no message; and in a chain of ranks nobody but its neighbour sees who is late. So a
-//!   rank that has waited for long says once to all members that it is there, and looks who else
-//!   is. Who differs is found, and at the deadline those are named who have not come; whoever finds
-//!   none missing lets others speak first.
-//! * **Progress.** Whatever is waited for, everything posted goes on: a rank that sends to another
-//!   which is not yet receiving still receives. So no order of posting can block, and streams may
-//!   be small.
+//! - **Order.** The messages between two ranks are numbered, and arrive in the order in which they
+//!   were posted. A large message is cut into stripes, one per parallel stream. Each stripe has a
+//!   header, and every stream keeps the order.
+//! - **Agreement.** A header carries the sender's operation and its call fingerprint, a hash
+//!   chained over all operations that it has issued. The receiver knows the message number, stripe,
+//!   length and fingerprint beforehand, and compares all of them. Two ranks that ever issued
+//!   different operations therefore detect this at the first message. No rank reads a length that
+//!   the other side chose.
+//! - **Presence exchange.** Ranks that wait for each other in a cycle, because they issued
+//!   different operations, exchange no message. In a chain of waiting ranks, only the neighbour of
+//!   the late rank sees that it is late. Therefore a rank that has a long wait sends one presence
+//!   message to all members, and reads the presence messages of the others. The ranks thus find a
+//!   diverged rank. At the deadline, the error names the ranks that have not arrived. A rank that
+//!   finds no rank missing lets other ranks report first.
+//! - **Progress.** While a rank waits for any message, it makes progress on everything that it has
+//!   posted: a rank that sends to a peer that does not receive yet still receives. So no order of
+//!   posting can deadlock, and streams may be small.
 //!
-//! Posted views belong to the exchange, which lives no longer than they do; the transport keeps
-//! nothing. Any failure fails the group on all nodes, the first reason stays.
+//! The exchange holds the posted views, and lives no longer than they do; the transport keeps no
+//! view. Any failure fails the group on all nodes, with the first reason.
 
 use super::peer_history::{PeerHistory, PresenceMessage};
 use super::{SEGMENT_BYTES, Team};
@@ -37,35 +40,34 @@ use crate::transport::{Channel, Endpoint, StreamDirection, StreamInterest};
 use crate::wait::slow_wait::SlowWaitWatch;
 use std::time::{Duration, Instant};
 
-/// Messages from this size on are cut into stripes: whole segments of large vectors are.
+/// The minimum size of messages that are cut into stripes: whole segments of large vectors.
 const STRIPE_MIN_BYTES: usize = SEGMENT_BYTES;
 
-/// The incarnation of the group.
+/// The epoch of the group.
 const EPOCH: u32 = 0;
 
-/// How long a wait keeps yielding the core before it rests.
+/// The time for which a wait yields the core before it sleeps.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
 
-/// How many rounds in which something moves a wait goes before it looks at the deadline and at
-/// failures.
+/// The number of rounds with progress after which a wait checks the deadline and failures.
 const ROUNDS_PER_CHECK: u32 = 1000;
 
-/// The longest rest before a look at the deadline and at who else is there.
+/// The longest sleep before a wait checks the deadline and the presence messages.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// One operation of the group, as far as it goes over messages.
+/// The message part of one operation of the group.
 #[derive(Debug)]
 pub struct MessageOperation<'a> {
     pub(super) endpoint: &'a dyn Endpoint,
     history: &'a mut PeerHistory,
     pub(super) operation: &'a Operation<'a>,
-    /// Some ranks share memory with others, and wait for those too.
+    /// Whether some ranks share memory with other ranks, and wait for those too.
     has_shared_nodes: bool,
     arrival_skew: ArrivalSkew<'a>,
 }
 
 impl<'a> MessageOperation<'a> {
-    /// Enters an operation; `has_shared_nodes` says that ranks share memory inside of nodes.
+    /// Starts an operation. `has_shared_nodes` tells whether ranks share memory within nodes.
     pub fn begin(
         endpoint: &'a dyn Endpoint,
         history: &'a mut PeerHistory,
@@ -82,12 +84,12 @@ impl<'a> MessageOperation<'a> {
         }
     }
 
-    /// This rank in the group.
+    /// Returns this rank in the group.
     pub fn rank(&self) -> Rank {
         self.endpoint.rank()
     }
 
-    /// Scratch memory of at least that many bytes, with anything in it.
+    /// Returns scratch memory of at least `bytes` bytes, with arbitrary contents.
     ///
     /// # Errors
     /// `OutOfMemory`.
@@ -95,12 +97,12 @@ impl<'a> MessageOperation<'a> {
         self.history.take_scratch(bytes)
     }
 
-    /// Gives scratch memory back, for the next who needs some.
+    /// Returns scratch memory for reuse.
     pub fn return_scratch(&mut self, scratch: Vec<u8>) {
         self.history.keep_scratch(scratch);
     }
 
-    /// Begins to exchange messages within a team.
+    /// Starts an exchange of messages within a team.
     pub fn exchange<'x>(&'x mut self, team: Team<'x>) -> MessageExchange<'x> {
         MessageExchange {
             endpoint: self.endpoint,
@@ -119,11 +121,12 @@ impl<'a> MessageOperation<'a> {
     }
 }
 
-/// A message that was posted.
+/// The token of a posted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageToken(u64);
 
-/// Messages on their way. What is posted must have been waited for before the exchange ends.
+/// A set of pending messages. The caller must wait for everything that it posted before the
+/// exchange ends.
 #[derive(Debug)]
 pub struct MessageExchange<'x> {
     pub(super) endpoint: &'x dyn Endpoint,
@@ -131,17 +134,17 @@ pub struct MessageExchange<'x> {
     pub(super) operation: &'x Operation<'x>,
     pub(super) has_shared_nodes: bool,
     pub(super) team: Team<'x>,
-    /// In the order of posting. Algorithms keep this short.
+    /// The pending stripes in the order of posting. Algorithms keep this list short.
     pub(super) pending: Vec<PendingStripe<'x>>,
     last_token: u64,
-    /// Since when nothing has moved.
+    /// The time since which no stripe has made progress.
     idle_since: Option<Instant>,
     pub(super) arrival_skew: &'x ArrivalSkew<'x>,
-    /// Whose message was the last to be over.
+    /// The peer of the message that completed last.
     last_completed_peer: Rank,
-    /// Of a wait in which nothing moves.
+    /// The log timer of a wait without progress.
     idle_watch: SlowWaitWatch,
-    /// Who is missing in this wait has been noted.
+    /// Whether this wait has recorded the missing ranks.
     has_recorded_missing: bool,
 }
 
@@ -156,9 +159,10 @@ pub(super) struct PendingStripe<'x> {
 
 #[derive(Debug)]
 pub(super) enum StripeTransfer<'x> {
-    /// Header and payload; the first `done` bytes of both have gone.
+    /// A header and payload to send; the first `done` bytes of both have been sent.
     Out { header: [u8; HEADER_BYTES], payload: Src<'x>, done: usize },
-    /// The header that must come and, once it has, the bytes of payload that are there.
+    /// The expected header. `done` is `None` until the header has arrived; then it is the number of
+    /// received payload bytes.
     In { expected: CollectiveHeader, payload: Dst<'x>, done: Option<usize> },
 }
 
@@ -174,7 +178,8 @@ impl PendingStripe<'_> {
         }
     }
 
-    /// A part of the message has gone on the stream of a mark, which must wait for the rest.
+    /// Returns whether a part of the message has been sent on the stream of a presence message,
+    /// which must wait for the rest.
     pub(super) fn is_blocking(&self, mark: &PresenceMessage) -> bool {
         (self.peer, self.stream) == (mark.peer, 0)
             && matches!(self.transfer, StripeTransfer::Out { done: 1.., .. })
@@ -205,7 +210,7 @@ impl<'x> MessageExchange<'x> {
         MessageToken(self.last_token)
     }
 
-    /// Posts the end of a message from the member at a position.
+    /// Posts the receive of a message from the member at a position.
     pub fn receive(&mut self, position: usize, payload: Dst<'x>) -> MessageToken {
         let peer = self.team.rank(position);
         self.history.peers[peer].received += 1;
@@ -227,15 +232,15 @@ impl<'x> MessageExchange<'x> {
         MessageToken(self.last_token)
     }
 
-    /// Waits until a message has gone or come.
+    /// Waits until a message has been sent or received.
     ///
     /// # Errors
-    /// What ended the wait: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`, `Connection`.
+    /// The reason why the wait ended: `Timeout`, `PeerFailed`, `Mismatch`, `Aborted`, `Connection`.
     pub fn wait(&mut self, token: MessageToken) -> Result<()> {
         self.wait_until(|pending| pending.iter().all(|parcel| parcel.token != token.0))
     }
 
-    /// Waits until no more than `max_pending` posted stripes are on their way.
+    /// Waits until at most `max_pending` posted stripes are in flight.
     ///
     /// # Errors
     /// As [`MessageExchange::wait`].
@@ -243,7 +248,7 @@ impl<'x> MessageExchange<'x> {
         self.wait_until(|pending| pending.len() <= max_pending)
     }
 
-    /// Waits until everything posted has gone or come.
+    /// Waits until all posted messages have been sent or received.
     ///
     /// # Errors
     /// As [`MessageExchange::wait`].
@@ -294,8 +299,8 @@ impl<'x> MessageExchange<'x> {
         Ok(())
     }
 
-    /// One round over everything posted; where nothing moves, or `is_check_due`, with a look at
-    /// what ends the wait.
+    /// Runs one round of progress on everything posted. Without progress, or if `is_check_due`,
+    /// also checks the reasons that end the wait.
     fn run_round(&mut self, is_check_due: bool) -> Result<()> {
         if !self.progress()? {
             return self.back_off();
@@ -308,7 +313,7 @@ impl<'x> MessageExchange<'x> {
         Ok(())
     }
 
-    /// Tries everything that is posted; true if anything moved.
+    /// Advances all posted stripes as far as possible. Returns whether any made progress.
     fn progress(&mut self) -> Result<bool> {
         let mut moved = !self.history.presence_queue.is_empty() && self.send_presence();
         let mut i = 0;
@@ -328,7 +333,7 @@ impl<'x> MessageExchange<'x> {
         Ok(moved)
     }
 
-    /// Moves one stripe on: how many bytes, and whether that was all.
+    /// Advances one stripe. Returns the number of bytes moved, and whether the stripe is complete.
     fn advance_stripe(&mut self, i: usize) -> Result<(usize, bool)> {
         let PendingStripe { peer, stream, transfer: ref mut body, .. } = self.pending[i];
         match body {
@@ -340,7 +345,7 @@ impl<'x> MessageExchange<'x> {
                 *done += sent;
                 let over = *done == HEADER_BYTES + payload.len();
                 if over && stream == 0 {
-                    // It reads the message past the marks before it.
+                    // To read this message, the peer also reads the presence messages before it.
                     self.history.peers[peer].unread_presence = 0;
                 }
                 Ok((sent, over))
@@ -374,9 +379,9 @@ impl<'x> MessageExchange<'x> {
         }
     }
 
-    /// Looks for the header that must come next; true once it has, and is the right one. One mark
-    /// of presence is passed at a look, so that no number of them keeps this rank from looking at
-    /// the time.
+    /// Polls for the next header of a stream. Returns true if it has arrived and is the expected
+    /// one. Each poll consumes at most one presence message, so that no number of them keeps this
+    /// rank from checking the deadline.
     fn match_header(
         &mut self,
         peer: Rank,
@@ -402,7 +407,7 @@ impl<'x> MessageExchange<'x> {
         }
     }
 
-    /// The header that has come on a stream, if it has.
+    /// Returns the next header of a stream, if it has arrived.
     pub(super) fn next_header(
         &mut self,
         peer: Rank,
@@ -417,8 +422,8 @@ impl<'x> MessageExchange<'x> {
         self.history.read_ahead(peer, stream).header().map_err(name)
     }
 
-    /// Takes a mark of presence of this operation, or of one before it, off the stream; false for
-    /// any other header.
+    /// Consumes a presence message of this operation, or of an earlier one, from the stream.
+    /// Returns false for any other header.
     pub(super) fn consume_presence(
         &mut self,
         peer: Rank,
@@ -439,7 +444,7 @@ impl<'x> MessageExchange<'x> {
         }
         peer.last_seen_moment = moment;
         peer.awaited_rank = header.blame.map(|excuse| excuse.rank);
-        // Who calls the roll reads what has come.
+        // A rank that exchanges presence messages also reads the messages that have arrived.
         peer.unread_presence = 0;
         Ok(true)
     }
@@ -448,7 +453,8 @@ impl<'x> MessageExchange<'x> {
         self.endpoint.peer(self.endpoint.rank()).to_string()
     }
 
-    /// Nothing moves: spins, yields or rests, and looks why there is nothing to wait for any more.
+    /// Handles a round without progress: spins, yields or sleeps, and checks the reasons why the
+    /// wait cannot complete.
     fn back_off(&mut self) -> Result<()> {
         self.check_failure()?;
         let deadline = self.operation.deadline();
@@ -497,7 +503,7 @@ impl<'x> MessageExchange<'x> {
         if deadline.has_passed() && is_over() { Err(self.timeout_error()) } else { Ok(()) }
     }
 
-    /// What the stripes at the heads of their streams wait for.
+    /// Returns the stream events for which the first stripes of all streams wait.
     pub(super) fn awaited_events(&self) -> Vec<StreamInterest> {
         let mut wishes: Vec<StreamInterest> = Vec::new();
         for parcel in &self.pending {
@@ -517,9 +523,10 @@ impl<'x> MessageExchange<'x> {
         wishes
     }
 
-    /// Fails the group; the error to return is the first one that anybody has reported.
+    /// Fails the group. Returns the first error that any rank has reported.
     fn fail(&self, error: Error) -> Error {
-        // Who leaves because something failed says so, on another way than its last bytes.
+        // A rank that leaves because of a failure reports the failure on another connection than
+        // its last bytes.
         let found = Instant::now();
         while error.kind() == ErrorKind::PeerFailed
             && self.endpoint.failure().is_none()
@@ -532,7 +539,7 @@ impl<'x> MessageExchange<'x> {
     }
 }
 
-/// Sends what is left of a stripe, as far as goes.
+/// Sends the rest of a stripe, as far as the stream accepts it.
 pub(super) fn send_remaining(
     endpoint: &dyn Endpoint,
     peer: Rank,

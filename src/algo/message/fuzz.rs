@@ -1,11 +1,11 @@
-//! The entry point for the fuzz target `collective_frames`: an exchange with a peer that says right
-//! things, spoilt ones and anything else.
+//! The entry point for the fuzz target `collective_frames`: an exchange with a scripted peer that
+//! sends valid headers, corrupted headers and arbitrary bytes.
 //!
-//! A script's first byte says how much time there is, how the peer ends and how many messages are
-//! posted; then come how many bytes the streams take at once, a byte for each message, and the
-//! steps of what the peer says.
+//! The first byte of a script determines the timeout, how the peer ends, and the number of posted
+//! messages. The next byte is the number of bytes that the streams accept at once. Then follow one
+//! byte for each message, and the steps of the peer.
 //!
-//! Compiled for fuzzing and for tests alone; not a part of the library.
+//! This module is compiled for fuzzing and for tests only.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
 
 use super::exchange::{MessageExchange, MessageOperation};
@@ -34,20 +34,21 @@ const STREAM_COUNT: u8 = 2;
 const PEER: Rank = 1;
 const GROUP: Nonce = Nonce(*b"the fuzzed group");
 const SIZES: [usize; 8] = [0, 1, 7, 64, 100, 4096, 5000, SEGMENT_BYTES + 3];
-/// What is posted at most, so that the memory that a script takes stays small.
+/// The maximum number of posted bytes, which limits the memory that a script takes.
 const MAX_POSTED_BYTES: usize = 600 << 10;
-/// What lies in buffers before anything comes, and between them.
+/// The contents of the buffers before a receive, and of the guard bytes between them.
 const FILL_BYTE: u8 = 0xee;
 const GUARD: usize = 32;
-/// After so many calls the streams take and give all that there is.
+/// After this number of calls, the streams accept and deliver everything at once.
 const SHORT_CALLS: usize = 2000;
-/// How often it is waited for a peer that says nothing more.
+/// The maximum number of sleeps for a peer that sends nothing more.
 const MAX_SLEEPS: usize = 5;
 
 /// Runs a script.
 ///
 /// # Panics
-/// Where an exchange takes what was not sent, writes elsewhere, or does not end.
+/// If an exchange accepts a message that the peer did not send, writes outside the buffers, or does
+/// not end.
 pub fn frames(input: &[u8]) {
     let mut script = FuzzScript(input);
     let (mode, chunk) =
@@ -96,7 +97,7 @@ pub fn frames(input: &[u8]) {
     check_guards(&memory, &sizes);
 }
 
-/// Directions and sizes of the messages.
+/// Returns the directions and sizes of the messages.
 fn choose_messages(choices: &[u8]) -> Vec<(bool, usize)> {
     let mut left = MAX_POSTED_BYTES;
     let size = |&choice: &u8| {
@@ -138,12 +139,12 @@ fn current_descriptor() -> Descriptor {
     }
 }
 
-/// The operation before this one.
+/// The operation before the current one.
 struct FuzzPastOperation {
     call_fingerprint: u64,
 }
 
-/// A stripe that is to come.
+/// An expected stripe.
 struct ExpectedStripe {
     stream: u8,
     header: CollectiveHeader,
@@ -151,7 +152,7 @@ struct ExpectedStripe {
     len: usize,
 }
 
-/// What a message of the peer is to look like.
+/// Returns the stripes that a message of the peer must consist of.
 fn expected_stripes(
     exchange: &MessageExchange<'_>,
     number: u64,
@@ -171,8 +172,8 @@ fn presence_header(exchange: &MessageExchange<'_>) -> CollectiveHeader {
     CollectiveHeader { kind: CollectiveMessageKind::ArrivalNotice, ..exchange.header(0, 1, 0, 0) }
 }
 
-/// Follows what came on the streams; whether all stripes have, and where they have, what is in the
-/// buffers.
+/// Parses the bytes that arrived on the streams. Returns whether all expected stripes arrived. If
+/// the exchange succeeded, also checks the contents of the buffers.
 fn matches_model(
     received_bytes: &[Vec<u8>],
     expected: &[ExpectedStripe],
@@ -222,13 +223,13 @@ fn check_guards(memory: &[u8], sizes: &[(bool, usize)]) {
     assert!(is_untouched(&memory[start..]), "something was written where nothing was posted");
 }
 
-/// The streams between this rank and the peer, whose bytes are all there from the beginning.
+/// The streams between this rank and the peer. All bytes of the peer are there from the start.
 #[derive(Debug)]
 struct ScriptedEndpoint {
     names: [PeerName; 2],
-    /// At most so many bytes go at once.
+    /// The maximum number of bytes per call; 0 for no limit.
     chunk: usize,
-    /// The peer leaves when it has said all; else somebody fails the group then.
+    /// Whether the peer leaves after its last byte. Otherwise, the group fails then.
     has_leaving_peer: bool,
     state: Mutex<ScriptedEndpointState>,
 }
@@ -236,12 +237,12 @@ struct ScriptedEndpoint {
 #[derive(Debug, Default)]
 struct ScriptedEndpointState {
     incoming: [Vec<u8>; STREAM_COUNT as usize],
-    /// How much of them has been taken.
+    /// The number of bytes already received from each stream.
     taken: [usize; STREAM_COUNT as usize],
     calls: usize,
     sleep_count: usize,
     failure: Option<Error>,
-    /// The peer says this again and again.
+    /// A header that the peer sends repeatedly.
     repeated_header: Option<[u8; HEADER_BYTES]>,
 }
 
@@ -264,7 +265,7 @@ impl ScriptedEndpoint {
         self.lock_state().incoming.to_vec()
     }
 
-    /// The peer says what the script says.
+    /// Appends the bytes that the script prescribes to the peer's streams.
     fn run_script(
         &self,
         script: &mut FuzzScript<'_>,
@@ -317,7 +318,7 @@ impl ScriptedEndpoint {
         }
     }
 
-    /// How much of so many bytes goes.
+    /// Returns the number of bytes, of `len`, that a call moves.
     fn transfer_len(&self, inner: &mut ScriptedEndpointState, len: usize) -> usize {
         inner.calls += 1;
         let is_short = self.chunk > 0 && inner.calls < SHORT_CALLS;

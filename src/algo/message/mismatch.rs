@@ -1,5 +1,5 @@
-//! What is said where a message is not the one that must come: ranks called different operations,
-//! or disagree about how much goes between them.
+//! Errors for unexpected messages: ranks called different operations, or disagree about the length
+//! of a message.
 
 use super::exchange::{MessageExchange, MessageOperation};
 use super::peer_history::MismatchedPeer;
@@ -12,10 +12,10 @@ use crate::transport::CountSpec;
 use crate::transport::collective_header::CollectiveHeader;
 
 impl MessageOperation<'_> {
-    /// Copies what this rank has for itself.
+    /// Copies this rank's block for itself.
     ///
     /// # Errors
-    /// `Mismatch` where that is not as much as it expects.
+    /// `Mismatch` if its length differs from the length that this rank expects.
     pub fn copy_own_block(&self, dst: Dst<'_>, own: Src<'_>) -> Result<()> {
         if dst.len() != own.len() {
             let me = self.endpoint.peer(self.rank());
@@ -36,9 +36,9 @@ impl MessageOperation<'_> {
 impl MessageExchange<'_> {
     /// Compares the calls of a peer with the calls of this rank.
     ///
-    /// Before this rank asks the peer for labels, it announces to all ranks that it is in the
-    /// operation. By that they find the mismatch, too. A rank that cannot ask waits for the report
-    /// of a rank that can.
+    /// Before this rank queries the peer for labels, it announces its presence in the operation to
+    /// all ranks. These ranks then find the mismatch, too. A rank that cannot query waits for the
+    /// report of a rank that can.
     pub(super) fn check_agreement(&mut self, peer: Rank, header: &CollectiveHeader) -> Result<()> {
         if !self.history.has_different_history(header) {
             return Ok(());
@@ -55,7 +55,7 @@ impl MessageExchange<'_> {
         Err(Error::new(ErrorKind::Mismatch, message).with_culprit(peer))
     }
 
-    /// A message that is not the one that must come.
+    /// Returns the error for a message that is not the expected one.
     pub(super) fn unexpected_header_error(
         &mut self,
         peer: Rank,

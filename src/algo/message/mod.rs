@@ -1,26 +1,26 @@
-//! Algorithms over messages, for ranks that share no memory.
+//! Algorithms over messages, for ranks without shared memory.
 //!
-//! [`exchange`] is the protocol, [`peer_history`] what a rank remembers of it between operations;
-//! the rest is a folder per collective and a file per algorithm. Every algorithm works on a
-//! [`Team`]: some ranks of the group, in an order that all of them know. In its file `run` is the
-//! whole operation, for all ranks of a group, and `among` what hierarchical operations use too,
-//! between a few ranks of several nodes.
+//! [`exchange`] contains the protocol, and [`peer_history`] the state that a rank keeps between
+//! operations. The other modules are one folder per collective, with one file per algorithm. Every
+//! algorithm works on a [`Team`]: some ranks of the group, in an order that all of them know. In
+//! each file, `run` is the whole operation between all ranks of a group. `run_team` is the
+//! algorithm within a team, which hierarchical operations also use between ranks of several nodes.
 //!
-//! Results are the same bits on all members: either one member folds a piece and the others get a
-//! copy, or all fold the same values in the same order, that of the team.
+//! Results are bitwise equal on all members: either one member folds a piece and the others receive
+//! a copy, or all members fold the same values in the order of the team.
 
-/// Everybody's block to everybody.
+/// All-gather: each rank receives the blocks of all ranks.
 pub mod all_gather {
     pub mod bruck;
     pub mod ring;
 }
 pub mod all_reduce;
-/// To everybody what each has for it.
+/// All-to-all: each rank receives one block from each rank.
 pub mod all_to_all {
     pub mod bruck;
     pub mod pairwise;
 }
-/// Nobody leaves before all have come.
+/// Barrier: no rank leaves before all ranks have entered.
 pub mod barrier {
     pub mod dissemination;
 }
@@ -29,13 +29,13 @@ pub mod exchange;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod mismatch;
-/// Everybody's block to the root.
+/// Gather: the root receives the blocks of all ranks.
 pub mod gather {
     pub mod binomial;
     pub mod linear;
 }
 pub mod peer_history;
-/// The fold of all vectors to the root.
+/// Reduce: the root receives the fold of all vectors.
 pub mod reduce {
     pub mod binomial;
     pub mod ordered;
@@ -45,7 +45,7 @@ mod presence;
 pub mod reduce_scatter;
 pub mod scan;
 mod segmented_ring;
-/// The root's blocks, one to each.
+/// Scatter: each rank receives one block of the root.
 pub mod scatter {
     pub mod binomial;
     pub mod linear;
@@ -57,13 +57,13 @@ pub use peer_history::PeerHistory;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Rank, WorldSize};
 
-/// How many stripes of messages may be posted before some must have gone or come.
+/// The maximum number of posted stripes before an algorithm waits for some of them.
 pub(super) const MAX_POSTED_STRIPES: usize = 16;
 
 /// The largest piece of a vector that is sent, folded and kept at a time.
 pub(super) const SEGMENT_BYTES: usize = 256 << 10;
 
-/// The members of one algorithm's run, and which of them this rank is.
+/// The members of one run of an algorithm, and this rank's position among them.
 #[derive(Clone, Copy, Debug)]
 pub struct Team<'a> {
     members: &'a [Rank],
@@ -71,32 +71,32 @@ pub struct Team<'a> {
 }
 
 impl<'a> Team<'a> {
-    /// The team of `members`, seen from `rank`.
+    /// Returns the team of `members`, with the position of `rank`.
     ///
     /// # Errors
-    /// `Internal` where the rank is not one of them.
+    /// `Internal` if the rank is not a member.
     pub fn of(members: &'a [Rank], rank: Rank) -> Result<Self> {
         let me = members.iter().position(|&member| member == rank);
         let me = me.ok_or_else(|| Error::internal("a rank outside of its own team"))?;
         Ok(Self { members, own_position: me })
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     pub fn size(self) -> WorldSize {
         self.members.len()
     }
 
-    /// The position of this rank.
+    /// Returns the position of this rank.
     pub fn own_position(self) -> usize {
         self.own_position
     }
 
-    /// The rank, in the group, of the member at a position.
+    /// Returns the rank, in the group, of the member at a position.
     pub fn rank(self, position: usize) -> Rank {
         self.members[position]
     }
 
-    /// All members, in order.
+    /// Returns all members, in order.
     pub fn members(self) -> &'a [Rank] {
         self.members
     }

@@ -1,5 +1,5 @@
-//! What a rank remembers between the operations of a group whose ranks exchange messages: its
-//! history, how far it is with each peer, and what has come too early.
+//! The state that a rank keeps between the operations of a group whose ranks exchange messages: its
+//! past operations, its progress with each peer, and the read-ahead buffers.
 
 use crate::algo::count_mismatch::LabelMismatch;
 use crate::algo::fingerprint;
@@ -13,83 +13,85 @@ use crate::transport::{Channel, Descriptor, Endpoint};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// How many operations are remembered, to say where ranks parted.
+/// The number of past operations that a rank keeps to find the first mismatch.
 const MAX_PAST_OPERATIONS: usize = 64;
 
-/// What is read ahead of a stream, so that a small message costs one call of the transport.
+/// The size of a stream's read-ahead buffer. It lets a small message take one call of the
+/// transport.
 const READ_AHEAD_BYTES: usize = 4096;
 
-/// How many marks of presence may be sent to a peer that nothing is heard of, so that those that it
-/// does not read take less room than any stream has.
+/// The maximum number of presence messages to a peer that sends nothing, so that the unread
+/// messages take less space than any stream has.
 const MAX_UNREAD_PRESENCE: u32 = 64;
 
-/// For how many labelled operations the other side is asked how it labelled them.
+/// The maximum number of labelled operations for which this rank queries the peer's label.
 const MAX_LABEL_QUERIES: usize = 8;
 
-/// After how many questions without an answer no more are asked.
+/// The number of unanswered queries after which this rank sends no more.
 const MAX_UNANSWERED_QUERIES: usize = 2;
 
-/// Scratch memory up to this size is kept for the next operation.
+/// The maximum size of scratch memory that is kept for the next operation.
 const MAX_KEPT_SCRATCH: usize = 8 << 20;
 
-/// One operation of the past.
+/// One past operation.
 #[derive(Clone, Copy, Debug)]
 struct PastOperation {
     descriptor: Descriptor,
     call_fingerprint: u64,
 }
 
-/// How far this rank is with another.
+/// The progress of this rank with a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerProgress {
-    /// Messages posted to it, and from it.
+    /// The number of messages posted to the peer, and from it.
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// The last operation that it was seen in ([`Descriptor::order_key`]).
+    /// The last operation in which the peer was seen ([`Descriptor::order_key`]).
     pub(super) last_seen_moment: u64,
-    /// For whom it had waited when it was first seen there.
+    /// The rank for which the peer had waited when it was first seen in that operation.
     pub(super) blame: Option<BlamedRank>,
-    /// Whom it waited for when it said last that it was there.
+    /// The rank that the peer waited for, according to its last presence message.
     pub(super) awaited_rank: Option<Rank>,
-    /// Marks of presence that it may not have read.
+    /// The number of presence messages that the peer may not have read.
     pub(super) unread_presence: u32,
 }
 
-/// A mark of presence on its way.
+/// A pending presence message.
 #[derive(Debug)]
 pub(super) struct PresenceMessage {
     pub(super) peer: Rank,
     pub(super) header: [u8; HEADER_BYTES],
-    /// How much of it has gone.
+    /// The number of bytes already sent.
     pub(super) done: usize,
 }
 
-/// The other side of a message that is not the expected one.
+/// The sender of a message that is not the expected one.
 pub(super) struct MismatchedPeer<'a> {
     pub(super) rank: Rank,
     pub(super) name: &'a dyn fmt::Display,
-    /// [`Endpoint::labels`].
+    /// The function [`Endpoint::labels`].
     pub(super) labels: &'a dyn Fn(Rank, u64) -> Vec<Label>,
 }
 
-/// The lane of one group.
+/// The message state of one group on this rank.
 #[derive(Debug)]
 pub struct PeerHistory {
     rank: Rank,
     call_fingerprint: u64,
     past_operations: VecDeque<PastOperation>,
     pub(super) peers: Vec<PeerProgress>,
-    /// Marks of presence that have not gone. One of which a part has may outlast its operation, and
-    /// then goes before the next message to that peer.
+    /// Pending presence messages. A partly sent message may outlive its operation; then the rest is
+    /// sent before the next message to that peer.
     pub(super) presence_queue: Vec<PresenceMessage>,
-    /// The last operation in which this rank has said that it is there ([`Descriptor::order_key`]).
+    /// The last operation in which this rank has sent presence messages
+    /// ([`Descriptor::order_key`]).
     last_presence_moment: u64,
     read_ahead: HashMap<(Rank, u8), ReadAheadBuffer>,
     scratch: Vec<u8>,
 }
 
 impl PeerHistory {
-    /// The state of rank `rank` at the beginning of a group of `size` ranks.
+    /// Returns the state of rank `rank` at the start of a group of `size` ranks.
     pub fn new(group: GroupId, rank: Rank, size: WorldSize) -> Self {
         Self {
             rank,
@@ -103,8 +105,8 @@ impl PeerHistory {
         }
     }
 
-    /// Enters an operation. Every operation of the group passes here, also those for which this
-    /// rank exchanges no message.
+    /// Enters an operation. Every operation of the group enters here, also an operation for which
+    /// this rank exchanges no message.
     pub fn enter(&mut self, descriptor: Descriptor) {
         self.call_fingerprint =
             fingerprint::extend(self.call_fingerprint, &descriptor.encode(), &descriptor.label);
@@ -116,8 +118,8 @@ impl PeerHistory {
         self.presence_queue.retain(|mark| mark.done > 0);
     }
 
-    /// Says to the others that this rank is in an operation, once in each; true where something is
-    /// to be sent.
+    /// Queues presence messages to the peers, once per operation. Returns whether there are
+    /// messages to send.
     pub(super) fn queue_presence(&mut self, others: &[Rank], header: &CollectiveHeader) -> bool {
         let moment = header.descriptor.order_key();
         if self.last_presence_moment == moment {
@@ -126,8 +128,8 @@ impl PeerHistory {
         self.last_presence_moment = moment;
         let header = header.encode();
         for &peer in others {
-            // Behind the rest of an older one nothing needs to be said: it will be read, or
-            // nothing.
+            // After a partly sent older presence message, a new one is not needed: the peer reads
+            // the older one, or reads nothing.
             let is_partly_sent = self.presence_queue.iter().any(|mark| mark.peer == peer);
             if !is_partly_sent && self.peers[peer].unread_presence < MAX_UNREAD_PRESENCE {
                 self.peers[peer].unread_presence += 1;
@@ -137,22 +139,23 @@ impl PeerHistory {
         !self.presence_queue.is_empty()
     }
 
-    /// Whether a part of a mark has gone to a peer, so that nothing else can before the rest.
+    /// Returns whether a presence message to a peer is partly sent, so that no other message can be
+    /// sent before the rest.
     pub(super) fn has_partial_presence(&self, peer: Rank) -> bool {
         self.presence_queue.iter().any(|mark| mark.peer == peer && mark.done > 0)
     }
 
-    /// The fingerprint of everything that this rank has called.
+    /// Returns the call fingerprint of all operations that this rank has issued.
     pub(super) fn call_fingerprint(&self) -> u64 {
         self.call_fingerprint
     }
 
-    /// What has come on a stream and was not asked for yet.
+    /// Returns the read-ahead buffer of a stream.
     pub(super) fn read_ahead(&mut self, peer: Rank, stream: u8) -> &mut ReadAheadBuffer {
         self.read_ahead.entry((peer, stream)).or_default()
     }
 
-    /// Scratch memory of that many bytes, with anything in it.
+    /// Returns scratch memory of at least `bytes` bytes, with arbitrary contents.
     pub(super) fn take_scratch(&mut self, bytes: usize) -> Result<Vec<u8>> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let missing = bytes.saturating_sub(scratch.len());
@@ -164,22 +167,22 @@ impl PeerHistory {
         Ok(scratch)
     }
 
-    /// Gives scratch memory back.
+    /// Keeps scratch memory for the next operation.
     pub(super) fn keep_scratch(&mut self, scratch: Vec<u8>) {
         if scratch.len() <= MAX_KEPT_SCRATCH {
             self.scratch = scratch;
         }
     }
 
-    /// Whether the history of the other side of a message differs from this side's, as far back as
-    /// both remember. Returns false for an operation that this side has forgotten: a mark of
-    /// presence that was not read for long may name one. The chain of every later message covers
-    /// it.
+    /// Returns whether the history of a message's sender differs from this rank's history, as far
+    /// back as both remember. Returns false for an operation that this rank has forgotten: a
+    /// presence message that was not read for long may name one. The fingerprint of every later
+    /// message covers that operation.
     pub(super) fn has_different_history(&self, header: &CollectiveHeader) -> bool {
         let theirs = header.descriptor;
         let is_forgotten = |oldest: &PastOperation| {
             let oldest = oldest.descriptor;
-            // A whole was never among the parts of an operation.
+            // A whole operation (part 0) has no place between the parts of a batch.
             let is_whole = theirs.part == 0 && theirs.sequence == oldest.sequence;
             theirs.order_key() < oldest.order_key() && !is_whole
         };
@@ -189,14 +192,14 @@ impl PeerHistory {
                 .is_none_or(|past| past.call_fingerprint != header.call_fingerprint)
     }
 
-    /// This side's operation at the moment of another descriptor.
+    /// Returns this rank's operation with the same order key as another descriptor.
     fn operation_at(&self, other: &Descriptor) -> Option<&PastOperation> {
         self.past_operations.iter().find(|past| past.descriptor.order_key() == other.order_key())
     }
 
-    /// The two different calls, for an error: for the operation that the message belongs to, this
-    /// side's history, and the last operation in which the two sides were in agreement. Returns
-    /// `None` if the sides agree ([`PeerHistory::has_different_history`]).
+    /// Returns the error text that describes the two different calls. The text contains the
+    /// operation of the message, this rank's history, and the last operation in which the two ranks
+    /// agreed. Returns `None` if the ranks agree ([`PeerHistory::has_different_history`]).
     pub(super) fn describe_mismatch(
         &self,
         other: &MismatchedPeer<'_>,
@@ -225,7 +228,7 @@ impl PeerHistory {
                 Some(format!("called {own_call}, but {name} called {peer_call}"))
             }
             Some(past) => self.describe_label_mismatch(past, other).or_else(|| {
-                // The label of the other side may be another one that could not be asked for.
+                // The labels may differ if the peer's label could not be queried.
                 let but_label = if theirs.label.is_none() { "" } else { "the label of it or " };
                 Some(format!(
                     "and {name} agree on {}, but not on {but_label}what came before it, after #{}",
@@ -241,8 +244,8 @@ impl PeerHistory {
         }
     }
 
-    /// The oldest operation up to `last_completed_peer`, of the newest [`MAX_LABEL_QUERIES`] with a
-    /// label, that the other side labelled otherwise.
+    /// Finds the oldest operation up to `last`, among the newest [`MAX_LABEL_QUERIES`] with a
+    /// label, that the peer labelled differently.
     fn describe_label_mismatch(
         &self,
         last: &PastOperation,
@@ -259,7 +262,7 @@ impl PeerHistory {
             let ours = past.descriptor;
             let theirs = labels(*rank, ours.sequence);
             let Some(&label) = theirs.first() else {
-                // Each answer that does not arrive takes its time.
+                // Each unanswered query takes its full timeout.
                 unanswered += 1;
                 if unanswered == MAX_UNANSWERED_QUERIES {
                     break;
@@ -270,7 +273,7 @@ impl PeerHistory {
                 continue;
             }
             let calls = LabelMismatch::find(&labels(self.rank, ours.sequence), &theirs);
-            // Of an operation before the last one, only the label is known.
+            // For an operation before `last`, this rank knows only the peer's label.
             let theirs = match ours.order_key() == last.descriptor.order_key() {
                 true => Descriptor { label, ..ours }.to_string(),
                 false => format!("#{} {label}", ours.sequence),
@@ -281,7 +284,7 @@ impl PeerHistory {
     }
 }
 
-/// Bytes that were read from a stream before they were asked for.
+/// Bytes that were read from a stream before a receive consumed them.
 #[derive(Debug, Default)]
 pub(super) struct ReadAheadBuffer {
     bytes: Vec<u8>,
@@ -290,7 +293,7 @@ pub(super) struct ReadAheadBuffer {
 }
 
 impl ReadAheadBuffer {
-    /// Reads what has come, as far as there is room.
+    /// Reads the bytes that have arrived, as far as the buffer has space.
     pub(super) fn fill(
         &mut self,
         endpoint: &dyn Endpoint,
@@ -308,18 +311,18 @@ impl ReadAheadBuffer {
         Ok(count)
     }
 
-    /// The header that comes next, once all of it is there.
+    /// Returns the next header, after all of it has arrived.
     pub(super) fn header(&self) -> Result<Option<CollectiveHeader>> {
         let bytes = &self.bytes[self.start..self.end];
         bytes.first_chunk::<HEADER_BYTES>().map(CollectiveHeader::decode).transpose()
     }
 
-    /// Drops that header.
+    /// Consumes the next header.
     pub(super) fn skip_header(&mut self) {
         self.start += HEADER_BYTES;
     }
 
-    /// Moves bytes to where they belong; how many.
+    /// Moves bytes to their destination. Returns their number.
     pub(super) fn copy_out(&mut self, into: Dst<'_>) -> usize {
         let count = into.len().min(self.end - self.start);
         let bytes = &self.bytes[self.start..self.start + count];
@@ -387,7 +390,7 @@ mod tests {
         };
         let other = MismatchedPeer { labels: &theirs, ..UNLABELLED };
         let last = header(&b, called(3, "a").without_label_text());
-        // The report has the oldest difference that can be known.
+        // The report names the oldest mismatch that the rank can find.
         let said = a.describe_mismatch(&other, &last).unwrap();
         assert_eq!(said, "called barrier #2 \"a\", but {} called #2 \"b\"");
         let first = header(&b, called(3, "a").without_label_text());
@@ -402,7 +405,7 @@ mod tests {
             ),
             "{said}"
         );
-        // One side alone has a label.
+        // Only one of the two ranks has a label.
         let last = header(&b, barrier(3));
         let said = a.describe_mismatch(&other, &last).unwrap();
         assert_eq!(said, "called barrier #3 \"b\", but {} called barrier #3");
@@ -433,7 +436,7 @@ mod tests {
         );
         a.enter(barrier(2));
         b.enter(barrier(2));
-        // Also when it is read one operation later.
+        // The report is the same if the header is read one operation later.
         assert!(
             a.describe_mismatch(&UNLABELLED, &first)
                 .unwrap()
@@ -492,7 +495,7 @@ mod tests {
                 "#{sequence}"
             );
         }
-        // What has begun is kept, what has not is forgotten.
+        // A partly sent presence message is kept, an unsent one is dropped.
         lane.peers.iter_mut().for_each(|peer| peer.unread_presence = 0);
         let header = CollectiveHeader {
             kind: CollectiveMessageKind::ArrivalNotice,

@@ -1,5 +1,5 @@
-//! Who is there: the roll call of an exchange that waits for long, who came late, and who is named
-//! at the deadline. The head of [`super::exchange`] says what it is good for.
+//! The presence exchange of a long wait: which ranks are in the operation, which rank is late, and
+//! which rank the timeout error names. The head of [`super::exchange`] explains its purpose.
 
 use super::exchange::{MessageExchange, PendingStripe, StripeTransfer, send_remaining};
 use super::peer_history::PresenceMessage;
@@ -17,23 +17,23 @@ use crate::transport::{Descriptor, StreamDirection};
 use crate::wait::slow_wait::DisplaySeconds;
 use std::time::Duration;
 
-/// After how long a rank says that it is there, to all ranks, in groups up to
-/// `MAX_ALL_PRESENCE_RANKS` of them; in larger ones, where that would make many streams, after half
-/// of the time allowed, and to its team.
+/// The wait after which a rank sends presence messages to all ranks, in groups up to
+/// `MAX_ALL_PRESENCE_RANKS` ranks. In larger groups, which would need many streams, a rank sends
+/// them after half of the timeout, and only to its team.
 const PRESENCE_DELAY: Duration = Duration::from_millis(250);
 const MAX_ALL_PRESENCE_RANKS: usize = 64;
 
-/// For how long a rank that cannot name who is late lets others report first.
+/// The time for which a rank that cannot name the late rank lets other ranks report first.
 const REPORT_GRACE: Duration = Duration::from_millis(300);
 
-/// The same in operations between nodes, where those who share a node with the late one know more.
+/// The same time for operations between nodes, in which the ranks on the late rank's node know
+/// more.
 const NODE_REPORT_GRACE: Duration = Duration::from_millis(150);
 
-/// How long a rank that has found a mismatch waits until the others know that it is in the
-/// operation.
+/// The time for which a rank that has found a mismatch waits until its presence messages are sent.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many marks of presence of one rank are taken at a look.
+/// The maximum number of presence messages of one rank that are consumed per poll.
 const MAX_PRESENCE_PER_POLL: usize = 64;
 
 impl MessageExchange<'_> {
@@ -46,7 +46,8 @@ impl MessageExchange<'_> {
         self.endpoint.size() <= MAX_ALL_PRESENCE_RANKS
     }
 
-    /// Who is called: ranks that called something else may be in another team.
+    /// Returns the receivers of the presence messages. In a small group these are all ranks,
+    /// because ranks that called a different operation may be in another team.
     fn presence_peers(&self) -> Vec<Rank> {
         let mine = self.endpoint.rank();
         let others = |rank: &Rank| *rank != mine;
@@ -57,8 +58,8 @@ impl MessageExchange<'_> {
         }
     }
 
-    /// Says once that this rank is there, and looks who else is; true where there is something to
-    /// send or something has come, which may be what a posted message waits for.
+    /// Sends presence messages once, and reads those of the peers. Returns whether there are
+    /// messages to send, or bytes have arrived that may belong to a posted receive.
     pub(super) fn exchange_presence(&mut self) -> Result<bool> {
         let others = self.presence_peers();
         let has_presence_to_send = self.post_presence(&others);
@@ -72,7 +73,8 @@ impl MessageExchange<'_> {
             if self.pending.iter().any(is_inside) {
                 continue;
             }
-            // Only whose message is waited for must be there.
+            // An error on the stream is not reported here: only a peer with an awaited message must
+            // be alive.
             for _ in 0..MAX_PRESENCE_PER_POLL {
                 let Ok(Some(header)) = self.next_header(peer, 0, &mut received) else { break };
                 let is_later =
@@ -94,8 +96,8 @@ impl MessageExchange<'_> {
         Ok(has_presence_to_send || received > 0)
     }
 
-    /// Posts a mark of presence for each of the others, once in an operation; true if there is
-    /// something to send.
+    /// Queues a presence message for each of the peers, once in an operation. Returns whether there
+    /// are messages to send.
     fn post_presence(&mut self, others: &[Rank]) -> bool {
         let excuse = self.awaited_blame();
         let header = CollectiveHeader {
@@ -106,10 +108,11 @@ impl MessageExchange<'_> {
         self.history.queue_presence(others, &header)
     }
 
-    /// Tells the others that this rank is in the operation, before it waits for the label of
-    /// another rank. They find the mismatch by the mark, and one that can ask for the label reports
-    /// it. Waits until the marks are sent, since the first connection to a rank takes a moment and
-    /// nothing is sent during the wait for a label.
+    /// Announces to the other ranks that this rank is in the operation, before it waits for the
+    /// label of another rank. The other ranks find the mismatch by the presence message, and one
+    /// that can query the label reports it. Waits until the messages are sent, since the first
+    /// connection to a rank takes a moment, and this rank sends nothing during the wait for a
+    /// label.
     pub(super) fn announce_presence(&mut self) {
         let others = self.presence_peers();
         self.post_presence(&others);
@@ -128,7 +131,8 @@ impl MessageExchange<'_> {
         }
     }
 
-    /// Sends marks of presence between messages, as far as goes; true if anything moved.
+    /// Sends presence messages between other messages, as far as the streams accept them. Returns
+    /// whether any bytes were sent.
     pub(super) fn send_presence(&mut self) -> bool {
         let mut moved = false;
         let (endpoint, pending) = (self.endpoint, &self.pending);
@@ -138,7 +142,7 @@ impl MessageExchange<'_> {
             }
             let sent =
                 send_remaining(endpoint, mark.peer, 0, &mark.header, Src::empty(), mark.done);
-            // Whoever has left needs no mark of presence.
+            // A rank that has left needs no presence message.
             let Ok(sent) = sent else { return false };
             mark.done += sent;
             moved |= sent > 0;
@@ -147,7 +151,7 @@ impl MessageExchange<'_> {
         moved
     }
 
-    /// The members that have not been seen in the operation.
+    /// Returns the members that have not been seen in the operation.
     fn missing_members(&self) -> Vec<Rank> {
         let moment = self.operation.descriptor.order_key();
         let members = self.team.members().iter().copied();
@@ -157,7 +161,8 @@ impl MessageExchange<'_> {
         members.filter(is_missing).collect()
     }
 
-    /// Whose messages are waited for, or who does not take any.
+    /// Returns the peers of the pending stripes in one direction: the ranks whose messages this
+    /// rank awaits, or the ranks that do not accept its messages.
     pub(super) fn awaited_peers(&self, direction: StreamDirection) -> Vec<Rank> {
         let parcels = self.pending.iter().filter(|parcel| parcel.direction() == direction);
         let mut awaited: Vec<Rank> = parcels.map(|parcel| parcel.peer).collect();
@@ -166,8 +171,8 @@ impl MessageExchange<'_> {
         awaited
     }
 
-    /// Who is late for certain: those who are missing and waited for. A rank that is missing may
-    /// also have finished long ago and needed none of this one's messages.
+    /// Returns the ranks that are certainly late: missing ranks for which this rank waits. Another
+    /// missing rank may have finished long ago without any of this rank's messages.
     fn culprits(&self, missing: &[Rank]) -> Vec<Rank> {
         let of = |direction| {
             let mut awaited = self.awaited_peers(direction);
@@ -179,8 +184,8 @@ impl MessageExchange<'_> {
             .unwrap_or_else(|| of(StreamDirection::Out))
     }
 
-    /// A look in a wait that has become long: who of those whose messages are waited for has been
-    /// seen in the operation?
+    /// Observes the arrivals at one poll of a long wait: which of the awaited ranks have been seen
+    /// in the operation.
     pub(super) fn observe_awaited(&self, awaited: Vec<Rank>) {
         let moment = self.operation.descriptor.order_key();
         let has_arrived = |rank: Rank| self.history.peers[rank].last_seen_moment >= moment;
@@ -191,7 +196,8 @@ impl MessageExchange<'_> {
         self.arrival_skew.observe_arrivals(awaited.into_iter(), has_arrived, blame);
     }
 
-    /// For whom this rank has waited in the operation, for those who wait for this rank.
+    /// Returns the rank that this rank has waited for in the operation, for the peers that wait for
+    /// this rank.
     pub(super) fn own_blame(&self) -> Option<BlamedRank> {
         let (rank, waited) = self.operation.observer.latest_rank()?;
         BlamedRank::new(rank, waited)
@@ -205,7 +211,7 @@ impl MessageExchange<'_> {
         }
     }
 
-    /// A long wait, for the log.
+    /// Logs a long wait.
     #[cold]
     pub(super) fn log_long_wait(&self, waited: DisplaySeconds) {
         let Operation { descriptor, group, .. } = self.operation;
@@ -217,7 +223,7 @@ impl MessageExchange<'_> {
         );
     }
 
-    /// Who is to blame for a wait, as far as this rank can tell.
+    /// Returns the ranks that this rank blames for a wait, as far as it can tell.
     fn blamed_ranks(&self) -> Vec<Rank> {
         let missing = self.missing_members();
         let late = [
@@ -229,7 +235,8 @@ impl MessageExchange<'_> {
         late.into_iter().find(|late| !late.is_empty()).unwrap_or_default()
     }
 
-    /// For whom this rank waits, and for how long it has, for those who wait for this rank.
+    /// Returns the rank that this rank waits for now and the length of that wait, for the peers
+    /// that wait for this rank.
     fn awaited_blame(&self) -> Option<BlamedRank> {
         let mut awaited = self
             .awaited_peers(StreamDirection::In)
@@ -238,8 +245,9 @@ impl MessageExchange<'_> {
         BlamedRank::new(awaited.next()?, self.operation.deadline().elapsed())
     }
 
-    /// Who ranks are, where each was seen last, and what it says that it does elsewhere; of one
-    /// that waited there itself also for whom, and so on.
+    /// Describes ranks: the name, the last operation in which each was seen, and its answer to a
+    /// liveness query. If the rank waits itself, the text continues with the rank that it waits
+    /// for, and so on.
     fn describe_ranks(&self, ranks: &[Rank]) -> String {
         let describe_rank = |(&rank, answer): (&Rank, Option<String>)| {
             let mut text = format!(

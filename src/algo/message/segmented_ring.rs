@@ -1,5 +1,5 @@
-//! Blocks that go round, segment by segment: what all-reduce and all-gather in a ring have in
-//! common.
+//! A ring that passes blocks segment by segment: the common part of ring all-reduce and ring
+//! all-gather.
 
 use super::{MAX_POSTED_STRIPES, MessageOperation, SEGMENT_BYTES, Team};
 use crate::algo::fold::Fold;
@@ -9,22 +9,23 @@ use crate::base::error::Result;
 use crate::transport::MAX_COLLECTIVE_STREAMS;
 use std::collections::VecDeque;
 
-/// How many segments may be on their way in, and go out ahead.
+/// The maximum number of segments with posted receives, and of segments that are sent ahead.
 pub(super) const SEGMENT_WINDOW: usize = 3;
 
-/// All segments of the window but the one that has come may be on their way in, and must not keep
-/// the next one from being posted.
+/// All segments of the window except the one that has arrived may be in flight. Their stripes must
+/// not keep the next segment from being posted.
 const _: () = assert!((SEGMENT_WINDOW - 1) * MAX_COLLECTIVE_STREAMS <= MAX_POSTED_STRIPES);
 
-/// Blocks up to this size go in one piece.
+/// The maximum size of a block that is sent in one piece.
 const MAX_UNSEGMENTED_BLOCK: usize = 16 << 10;
 
-/// One block for each member.
+/// A ring with one block for each member.
 pub(super) struct SegmentedRing<'f, 'd> {
     size: usize,
     block: &'f dyn Fn(usize) -> Dst<'d>,
     segment_bytes: usize,
-    /// The segments of the longest block; shorter ones have as many, some of them empty.
+    /// The number of segments of the longest block. Shorter blocks have as many, some of them
+    /// empty.
     segment_count: usize,
 }
 
@@ -42,7 +43,7 @@ impl<'f, 'd> SegmentedRing<'f, 'd> {
         }
     }
 
-    /// The bytes of a segment.
+    /// Returns the size of a segment in bytes.
     pub(super) fn segment_bytes(&self) -> usize {
         self.segment_bytes
     }
@@ -53,8 +54,9 @@ impl<'f, 'd> SegmentedRing<'f, 'd> {
         block.slice(start, self.segment_bytes.min(block.len() - start))
     }
 
-    /// Goes `steps` steps; with a fold and memory for [`SEGMENT_WINDOW`] segments, what comes in
-    /// the first `size - 1` is folded into the block, and afterwards takes its place.
+    /// Runs `steps` steps. `fold` contains a fold and memory for [`SEGMENT_WINDOW`] segments. If it
+    /// is given, a block that arrives in the first `size - 1` steps is folded into the local block.
+    /// A block that arrives later replaces the local block.
     pub(super) fn run(
         &self,
         call: &mut MessageOperation<'_>,
@@ -82,13 +84,13 @@ impl<'f, 'd> SegmentedRing<'f, 'd> {
         let (mut posted, mut sent_items) = (0, 0);
         for item in 0..total {
             while posted < total.min(item + SEGMENT_WINDOW) {
-                // A block that is gathered comes back only after all of what was sent of it has
-                // been received.
+                // A gathered block returns only after the next member has received all of what this
+                // member sent of it.
                 arriving
                     .push_back(exchange.receive(previous_member(size, me), receive_dst(posted)));
                 posted += 1;
             }
-            // What is sent came one step before.
+            // A segment that is sent has arrived one step before.
             while sent_items < total.min(item + SEGMENT_WINDOW.min(segments)) {
                 exchange.send(next_member(size, me), outgoing(sent_items).as_src());
                 sent_items += 1;

@@ -1,26 +1,28 @@
-//! Bruck's rounds: distances double, so that after about log2 of them everybody has heard of
-//! everybody (J. Bruck and others, 1997). Also those of the dissemination barrier.
+//! Bruck's rounds: the distances double, so that after about log2 of `size` rounds each member has
+//! data from all members (J. Bruck and others, 1997). The dissemination barrier uses the same
+//! rounds.
 
 use std::iter::successors;
 
-/// One round: send that far behind, receive from that far ahead.
+/// One round: a member sends to the member `distance` behind it, and receives from the member
+/// `distance` ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BruckRound {
-    /// How far. It is also the number of blocks that everybody has by now.
+    /// The distance. It is also the number of blocks that each member has before the round.
     pub distance: usize,
-    /// How many blocks are sent, the first ones.
+    /// The number of blocks that are sent, starting with the first.
     pub blocks: usize,
 }
 
-/// The rounds among `size` members.
+/// Returns the rounds for `size` members.
 pub fn rounds(size: usize) -> impl Iterator<Item = BruckRound> {
     let distances = successors(Some(1), |distance| Some(distance * 2));
     let distances = distances.take_while(move |&distance| distance < size);
     distances.map(move |distance| BruckRound { distance, blocks: distance.min(size - distance) })
 }
 
-/// In an all-to-all: the blocks that go on in the round of this distance, by how far each has to go
-/// in all.
+/// Returns the blocks of an all-to-all that move in the round with this distance. A block is
+/// identified by its total distance.
 pub fn moving_blocks(size: usize, distance: usize) -> impl Iterator<Item = usize> {
     (0..size).filter(move |way| way & distance != 0)
 }

@@ -1,28 +1,27 @@
-//! Recursive doubling among a power of two of members, and what the others do: of the first members
-//! so many give their part to their neighbour, and get the result back at the end, that a power of
-//! two remains.
+//! Recursive doubling for any number of members. The largest power of two of the members are
+//! workers. Each extra rank gives its part to the next member, a worker, and receives the result
+//! from it at the end. The extra ranks are among the first members.
 
-/// What a member does.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoublingRole {
-    /// It gives its part to the next member and waits for the result.
+    /// The member gives its part to the next member and waits for the result.
     Extra,
-    /// It is one of the power of two, under this number; `has_extra`: after the part of the member
-    /// before it.
+    /// The member is a worker.
     Worker {
-        /// The number among those who work.
+        /// The index among the workers.
         worker_index: usize,
-        /// It takes the part of the member before it.
+        /// Whether the worker has an extra rank: the member before it, whose part it folds.
         has_extra: bool,
     },
 }
 
-/// How many members work: the largest power of two that is not more than all.
+/// Returns the number of workers: the largest power of two that is at most `size`.
 pub fn worker_count(size: usize) -> usize {
     1 << size.ilog2()
 }
 
-/// What a member does.
+/// Returns the role of a member.
 pub fn role_of(size: usize, me: usize) -> DoublingRole {
     let extra = size - worker_count(size);
     match me {
@@ -32,13 +31,13 @@ pub fn role_of(size: usize, me: usize) -> DoublingRole {
     }
 }
 
-/// The member that works under a number.
+/// Returns the member with a worker index.
 pub fn worker_member(size: usize, number: usize) -> usize {
     let extra = size - worker_count(size);
     if number < extra { 2 * number + 1 } else { number + extra }
 }
 
-/// With whom a worker exchanges, by number, round after round: first the nearest.
+/// Returns the partners of a worker, by worker index, one per round; the nearest comes first.
 pub fn worker_partners(size: usize, number: usize) -> impl Iterator<Item = usize> {
     (0..worker_count(size).ilog2()).map(move |round| number ^ (1 << round))
 }

@@ -1,21 +1,21 @@
-//! Recursive halving: partners share the work on what both have, and each goes on with its half.
-//! Run backwards it is recursive doubling, which gathers the halves again (R. Rabenseifner, 2004).
+//! Recursive halving: partners split the blocks that both have, and each continues with its half.
+//! In the reverse order it is recursive doubling, which gathers the halves (R. Rabenseifner, 2004).
 
 use std::ops::Range;
 
 /// One round of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HalvingRound {
-    /// With whom.
+    /// The partner in the round, by worker index.
     pub partner: usize,
-    /// The blocks that it goes on with.
+    /// The blocks with which the worker continues.
     pub kept_blocks: Range<usize>,
-    /// The blocks that the partner goes on with.
+    /// The blocks with which the partner continues.
     pub sent_blocks: Range<usize>,
 }
 
-/// The rounds of worker `worker_index` of `worker_count`, a power of two, over as many blocks; at
-/// the end it has block `worker_index`.
+/// Returns the rounds of worker `number` of `workers`, a power of two, over as many blocks. At the
+/// end, the worker has block `number`.
 pub fn rounds(workers: usize, number: usize) -> Vec<HalvingRound> {
     let mut all = Vec::new();
     let mut blocks = 0..workers;

@@ -1,4 +1,5 @@
-//! Index arithmetic that algorithms share; no input or output, tested for all small sizes.
+//! Index arithmetic that algorithms share. It has no input or output, and is tested for all small
+//! sizes.
 
 pub mod bruck;
 pub mod doubling;

@@ -1,12 +1,12 @@
-//! Pairwise exchange: in round `distance` everybody sends that far ahead, and hears from that far
-//! behind.
+//! Pairwise exchange: in round `distance`, each member sends to the member `distance` ahead of it,
+//! and receives from the member `distance` behind.
 
-/// Whom `me` sends to in a round.
+/// Returns the member to which `me` sends in a round.
 pub fn send_peer(size: usize, me: usize, distance: usize) -> usize {
     (me + distance) % size
 }
 
-/// Whom `me` hears from in a round.
+/// Returns the member from which `me` receives in a round.
 pub fn receive_peer(size: usize, me: usize, distance: usize) -> usize {
     (me + size - distance) % size
 }

@@ -1,22 +1,22 @@
-//! The ring: everybody hands what it has to the next one, again and again.
+//! Ring: in each step, each member sends one block to the next member.
 
-/// The member after `me`.
+/// Returns the member after `me`.
 pub fn next_member(size: usize, me: usize) -> usize {
     (me + 1) % size
 }
 
-/// The member before `me`.
+/// Returns the member before `me`.
 pub fn previous_member(size: usize, me: usize) -> usize {
     (me + size - 1) % size
 }
 
-/// The block that `me` sends in a step. In step 0 it is its own; in each later one, what came in
-/// the step before.
+/// Returns the block that `me` sends in a step. In step 0 this is its own block; in each later
+/// step, the block that it received in the step before.
 pub fn sent_block(size: usize, me: usize, step: usize) -> usize {
     (me + size - step % size) % size
 }
 
-/// The block that `me` receives in a step.
+/// Returns the block that `me` receives in a step.
 pub fn received_block(size: usize, me: usize, step: usize) -> usize {
     sent_block(size, me, step + 1)
 }

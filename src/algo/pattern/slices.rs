@@ -1,13 +1,14 @@
-//! Cutting a vector into one slice per rank, and into chunks that fit a slot.
+//! Partition of a vector into one slice per rank, and into chunks that fit in a data slot.
 
 use std::ops::Range;
 
-/// The bytes of a cache line, on whose multiples slices begin.
+/// The size of a cache line in bytes. Slices start at multiples of it.
 const CACHE_LINE: usize = 64;
 
-/// The slice, in bytes, that rank `rank` of `ranks` owns of a vector of `bytes` bytes. Slices are
-/// disjoint, cover the vector in rank order, and begin on cache lines; late ones may be empty. An
-/// element never straddles two, since sizes of elements divide a cache line.
+/// Returns the slice, in bytes, that rank `rank` of `ranks` owns of a vector of `bytes` bytes.
+/// Slices are disjoint, cover the vector in rank order, and start on cache lines; late slices may
+/// be empty. An element never straddles two slices, since the sizes of elements divide a cache
+/// line.
 pub fn owned_slice(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     let lines = bytes.div_ceil(CACHE_LINE);
     let cut = |rank: usize| {
@@ -18,39 +19,39 @@ pub fn owned_slice(bytes: usize, ranks: usize, rank: usize) -> Range<usize> {
     cut(rank)..cut(rank + 1)
 }
 
-/// What no slice of such a vector is longer than.
+/// Returns an upper bound of the slice lengths of such a vector.
 pub fn max_slice_bytes(bytes: usize, ranks: usize) -> usize {
     bytes.div_ceil(CACHE_LINE).div_ceil(ranks) * CACHE_LINE
 }
 
-/// The chunks, in bytes, of at most `most` bytes each, that a vector of `bytes` bytes is worked
-/// through in. A vector of nothing has one empty chunk, so that every call exchanges at least one
-/// step.
+/// Returns the chunks, of at most `max_chunk` bytes each, of a vector of `bytes` bytes. An empty
+/// vector has one empty chunk, so that every call exchanges at least one step.
 pub fn chunks(bytes: usize, max_chunk: usize) -> impl Iterator<Item = Range<usize>> {
     let count = bytes.div_ceil(max_chunk).max(1);
     (0..count).map(move |i| i * max_chunk..((i + 1) * max_chunk).min(bytes))
 }
 
-/// What a chunk of the longest of several blocks is in one of them: it may be shorter, or nothing.
+/// Clips a chunk of the longest block to a block of `bytes` bytes. The result may be shorter than
+/// the chunk, or empty.
 pub fn clip_to_block(chunk: &Range<usize>, bytes: usize) -> Range<usize> {
     chunk.start.min(bytes)..chunk.end.min(bytes)
 }
 
-/// How much of each of so many blocks fits `bytes` bytes: whole cache lines, where there is room
-/// for one.
+/// Returns the number of bytes of each of `blocks` blocks that fit in `bytes` bytes: whole cache
+/// lines, if at least one fits.
 pub fn bytes_per_block(bytes: usize, blocks: usize) -> usize {
     let most = bytes / blocks;
     if most < CACHE_LINE { most.max(1) } else { most / CACHE_LINE * CACHE_LINE }
 }
 
-/// How far from each other parts of `bytes` bytes begin, where no more than `most` is left to each:
-/// on cache lines, if that allows it.
+/// Returns the distance between the starts of adjacent parts of `bytes` bytes, at most
+/// `max_stride`. The parts start on cache lines if that limit allows it.
 pub fn part_stride(bytes: usize, max_stride: usize) -> usize {
     bytes.next_multiple_of(CACHE_LINE).min(max_stride)
 }
 
-/// Which part is for a rank, where one of `ranks` has a part for each of the others, the next one
-/// first, and its own behind them, if there is one.
+/// Returns the index of the part for `rank` in a data slot of `owner`. The slot has one part for
+/// each of the other ranks, starting with the next rank; the owner's own part, if any, is last.
 pub fn part_index(rank: usize, owner: usize, ranks: usize) -> usize {
     (if rank > owner { rank } else { rank + ranks }) - owner - 1
 }

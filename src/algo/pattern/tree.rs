@@ -1,22 +1,23 @@
-//! The binomial tree (each round doubles the number of those who have the data), and the chain,
-//! which is what pays when there is much of it.
+//! Trees for broadcast and reduce: the binomial tree, in which each round doubles the number of
+//! members that have the data, and the chain, which pays for large data.
 
 use std::ops::Range;
 
-/// Where a member stands in a tree.
+/// The position of a member in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreePosition {
-    /// Nearer to the root; `None` for the root.
+    /// The parent, which is nearer to the root; `None` for the root.
     pub parent: Option<usize>,
-    /// Farther from it, the one with the largest part of the tree first.
+    /// The children, which are farther from the root; the child with the largest subtree comes
+    /// first.
     pub children: Vec<usize>,
 }
 
-/// The place of `me` in the binomial tree of `size` members under `root`.
+/// Returns the position of `me` in the binomial tree of `size` members under `root`.
 pub fn binomial_position(size: usize, root: usize, me: usize) -> TreePosition {
     let relative = (me + size - root) % size;
     let absolute = |relative: usize| (relative + root) % size;
-    // The lowest bit of a number says how large its part is; the root has all.
+    // The lowest set bit of a relative number is the size of its subtree. The root has all.
     let part = match relative {
         0 => size.next_power_of_two(),
         _ => 1 << relative.trailing_zeros(),
@@ -27,15 +28,15 @@ pub fn binomial_position(size: usize, root: usize, me: usize) -> TreePosition {
     TreePosition { parent, children: steps.map(|step| absolute(relative + step)).collect() }
 }
 
-/// Who is in the part of the binomial tree that begins with `me`, by distance from the root: itself
-/// first, then the parts of its children.
+/// Returns the members of the subtree under `me`, by distance from the root: `me` first, then the
+/// subtrees of its children.
 pub fn subtree_span(size: usize, root: usize, me: usize) -> Range<usize> {
     let relative = (me + size - root) % size;
     let part = if relative == 0 { size } else { 1 << relative.trailing_zeros() };
     relative..size.min(relative + part)
 }
 
-/// The place of `me` in the chain of `size` members that begins with `root`.
+/// Returns the position of `me` in the chain of `size` members that starts with `root`.
 pub fn chain_position(size: usize, root: usize, me: usize) -> TreePosition {
     let relative = (me + size - root) % size;
     let parent = (relative > 0).then(|| (me + size - 1) % size);

@@ -5,7 +5,7 @@ use crate::base::ids::Rank;
 use crate::kernel::Stager;
 
 /// One stager per rank that reads its own part of this rank's data slots. With more than
-/// [`MAX_STACK_RANKS`] ranks, several ranks share one stager.
+/// `MAX_STACK_RANKS` ranks, several ranks share one stager.
 #[derive(Debug)]
 pub struct RankStagers([Stager; MAX_STACK_RANKS]);
 

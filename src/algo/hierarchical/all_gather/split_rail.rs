@@ -1,5 +1,5 @@
-//! All-gather between nodes, in lanes: the keeper of each collects its slice of the blocks of its
-//! node, and sends them round the other nodes.
+//! Hierarchical all-gather, split rail: each rail owner collects its slice of its node's blocks,
+//! and passes these slices around the ring of nodes.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{HierarchicalOperation, rail_slice, with_scratch};
@@ -12,7 +12,7 @@ use crate::kernel;
 use crate::transport::OpKind;
 use std::ops::Range;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "split_rail",
@@ -23,10 +23,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// A chunk of each block at a time, so that those of all ranks fit a slot.
+/// Works on one chunk of each block at a time, so that the chunks of all ranks fit in a data slot.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());
     with_scratch(levels, slot, |levels, memory| {

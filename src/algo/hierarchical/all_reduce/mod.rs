@@ -1,4 +1,4 @@
-//! All-reduce between nodes.
+//! Hierarchical all-reduce.
 
 pub mod split_rail;
 pub mod two_level;
@@ -11,7 +11,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::Rank;
 
-/// One rank of each node all-reduces what it has folded for its node.
+/// All-reduces the partial results of the nodes between `members`, one rank of each node.
 fn all_reduce_between_nodes(
     levels: &mut HierarchicalOperation<'_>,
     members: &[Rank],

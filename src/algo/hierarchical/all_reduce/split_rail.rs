@@ -1,5 +1,6 @@
-//! Large vectors: in each node every keeper of a lane folds its slice of all vectors, all-reduces
-//! it with the other keepers, and everybody gathers the slices.
+//! All-reduce of large vectors, split rail: in each node, every rail owner folds its slice of the
+//! node's vectors, and all-reduces it with the other owners of the rail. Then all ranks of the node
+//! gather the slices.
 
 use super::all_reduce_between_nodes;
 use crate::algo::Operation;
@@ -13,7 +14,7 @@ use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "split_rail",
@@ -24,10 +25,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// Inside, between, inside.
+/// Reduces in the node, exchanges between nodes, and distributes in the node.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     reduce_slices_in_node(levels, operation)?;
     if let Some(lane) = levels.own_rail() {
@@ -39,12 +40,12 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     gather_slices_in_node(levels, operation)
 }
 
-/// The longest slice, which says how often everybody goes round.
+/// Returns the length of the longest slice, which determines the number of rounds.
 fn longest_slice(bytes: usize, rails: usize) -> usize {
     (0..rails).map(|lane| rail_slice(bytes, rails, lane).len()).max().unwrap_or(0)
 }
 
-/// Every keeper folds its slice of the vectors of its node, in place.
+/// Folds each rail owner's slice of the node's vectors into the owner's receive buffer.
 fn reduce_slices_in_node(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,
@@ -78,7 +79,7 @@ fn reduce_slices_in_node(
     Ok(())
 }
 
-/// Everybody gets the slices from their keepers.
+/// Copies the slices from the rail owners to all ranks of the node.
 fn gather_slices_in_node(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,

@@ -1,5 +1,5 @@
-//! Small vectors: the leader of each node folds those of its node, and all-reduces the result with
-//! the other leaders.
+//! All-reduce of small vectors, two-level: each node leader folds the vectors of its node, and
+//! all-reduces the result with the other leaders.
 
 use super::all_reduce_between_nodes;
 use crate::algo::Operation;
@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "two_level",
@@ -23,16 +23,16 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// Up to which size one rank of each node is enough: more of them share the work, for two hops more
-/// inside.
+/// Returns whether one communicating rank per node is enough. More ranks share the work, but add
+/// two hops within the node.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.min_ranks_per_node == 1 || bytes <= 32 << 10
 }
 
-/// A chunk at a time.
+/// Works on one chunk at a time.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let (size, fold) = (levels.sequencer.size(), Fold::partial(operation)?);
     let node_fold = Fold::subset(operation, levels.nodes.rank_count())?;

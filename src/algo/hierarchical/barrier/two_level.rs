@@ -1,4 +1,4 @@
-//! Barrier between nodes: through the leaders.
+//! Hierarchical barrier through the node leaders.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::HierarchicalOperation;
@@ -7,7 +7,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "two_level",
@@ -18,10 +18,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// Everybody tells its leader; the leaders exchange messages, and tell everybody.
+/// Each rank notifies its node leader, the leaders run a barrier over messages, and each leader
+/// notifies its node.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, _: &Operation<'_>) -> Result<()> {
     levels.sequencer.publish(&[])?;
     if levels.sequencer.rank() == 0 {

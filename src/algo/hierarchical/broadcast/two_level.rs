@@ -1,5 +1,5 @@
-//! Broadcast between nodes: the root is the leader of its node; the leaders pass the vector on, and
-//! everybody reads it from its leader.
+//! Hierarchical broadcast: the root is the leader of its node, the leaders pass the vector down a
+//! tree, and each rank reads it from its leader.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::HierarchicalOperation;
@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "two_level",
@@ -22,13 +22,13 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// How many messages may be posted.
+/// The maximum number of posted stripes.
 const MAX_POSTED_MESSAGES: usize = 16;
 
-/// A chunk at a time; the leaders run ahead as far as slots and streams reach.
+/// Works on one chunk at a time. The leaders run ahead until their data slots or streams are full.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
     let (leaders, leader) = (levels.node_leaders(root), levels.local_leader(root));
@@ -62,7 +62,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
             exchange.send(child, data);
         }
         if !levels.sequencer.has_free_slot() {
-            // Nobody moves messages while this rank waits for those of its node.
+            // No thread makes progress on messages while this rank waits for the ranks of its node.
             exchange.wait_until_at_most(0)?;
         }
         let slot = levels.sequencer.next_slot()?.slice(0, len);

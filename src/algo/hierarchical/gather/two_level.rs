@@ -1,5 +1,6 @@
-//! Everybody stages its block, the leader of each node sends those of its node to the root in one
-//! message, and the root, which is the leader of its own, puts them in their places.
+//! Hierarchical gather: each rank stages its block. The leader of each node sends the blocks of its
+//! node to the root in one message. The root is the leader of its own node, and copies all blocks
+//! to their positions.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{HierarchicalOperation, root_chunk_bytes, with_scratch};
@@ -13,7 +14,7 @@ use crate::kernel;
 use crate::transport::OpKind;
 use std::ops::Range;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
     name: "two_level",
@@ -24,10 +25,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// A chunk of each block at a time, which fits the slot of its rank.
+/// Works on one chunk of each block at a time, which fits in the data slot of its rank.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
     let ranks = levels.nodes.rank_count();
@@ -35,7 +36,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
         root_chunk_bytes(levels.sequencer.slot_bytes(), ranks, operation.element_bytes());
     if levels.sequencer.rank() == levels.local_leader(root) {
         let leaders = levels.node_leaders(root);
-        // Where the blocks of each node begin, for the one who gets them all.
+        // Only the root needs the start of each node's blocks, because it receives them all.
         let is_root = levels.messages.rank() == root;
         let spans = if is_root { levels.node_spans() } else { Vec::new() };
         let blocks = if is_root { ranks } else { levels.sequencer.size() };
@@ -55,7 +56,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     Ok(())
 }
 
-/// One chunk, at a leader; `node_spans` are for the root.
+/// Gathers one chunk, on a leader. `spans` is only for the root.
 fn run_leader_chunk(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,

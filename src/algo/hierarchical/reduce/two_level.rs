@@ -1,5 +1,5 @@
-//! Reduce between nodes: the leader of each node folds the vectors of its node, the leaders reduce
-//! to the root, which is the leader of its own.
+//! Hierarchical reduce: the leader of each node folds the vectors of its node, and the leaders
+//! reduce to the root, which is the leader of its own node.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution, finish_average, stage_contribution};
@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::kernel::Stager;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "two_level",
@@ -24,10 +24,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// A chunk at a time.
+/// Works on one chunk at a time.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let leader = levels.local_leader(operation.root()?);
     let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());

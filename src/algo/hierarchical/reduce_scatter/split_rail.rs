@@ -1,6 +1,6 @@
-//! Reduce-scatter between nodes, in lanes: the keeper of each folds its slice of the vectors of its
-//! node, for all ranks; the keepers exchange what is for each other's nodes; and everybody gets its
-//! block from them.
+//! Hierarchical reduce-scatter, split rail: each rail owner folds its slice of its node's vectors,
+//! for all ranks. The owners of a rail exchange the partial results for each other's nodes. Then
+//! each rank copies its block from the rail owners of its node.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, finish_average, stage_contribution};
@@ -14,7 +14,7 @@ use crate::kernel::{self, Stager};
 use crate::transport::OpKind;
 use std::ops::Range;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter],
     name: "split_rail",
@@ -25,10 +25,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// A chunk of each block at a time, so that those for all ranks fit a slot.
+/// Works on one chunk of each block at a time, so that the chunks for all ranks fit in a data slot.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let (bytes, slot) = (operation.bytes(), levels.sequencer.slot_bytes());
     with_scratch(levels, 3 * slot, |levels, memory| {
@@ -69,7 +69,8 @@ fn run_chunk(
     Ok(())
 }
 
-/// The keeper of a lane folds its slices, exchanges them, and publishes those of its node.
+/// Runs on a rail owner: folds its slices, exchanges them with the rail's other owners, and
+/// publishes the slices of its node.
 fn run_rail_owner(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,

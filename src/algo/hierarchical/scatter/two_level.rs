@@ -1,5 +1,5 @@
-//! The root, which is the leader of its node, sends the leader of each other node the blocks of
-//! that node in one message; everybody reads its block from its leader.
+//! Hierarchical scatter: the root, which is the leader of its node, sends the leader of each other
+//! node the blocks of that node in one message. Each rank reads its block from its leader.
 
 use crate::algo::Operation;
 use crate::algo::hierarchical::{HierarchicalOperation, root_chunk_bytes, with_scratch};
@@ -13,7 +13,7 @@ use crate::kernel;
 use crate::transport::OpKind;
 use std::ops::Range;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
     name: "two_level",
@@ -24,10 +24,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Hierarchical(run),
 };
 
-/// A chunk of each block at a time, so that those of a node fit the slot of its leader.
+/// Works on one chunk of each block at a time, so that the chunks of a node fit in the data slot of
+/// its leader.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) -> Result<()> {
     let root = operation.root()?;
     let (leader, ranks) = (levels.local_leader(root), levels.nodes.rank_count());
@@ -35,7 +36,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     let max_chunk = root_chunk_bytes(room, ranks, operation.element_bytes());
     if levels.sequencer.rank() == leader {
         let leaders = levels.node_leaders(root);
-        // Where the blocks of each node begin, for the one who has them all.
+        // Only the root needs the start of each node's blocks, because it sends them all.
         let is_root = levels.messages.rank() == root;
         let spans = if is_root { levels.node_spans() } else { Vec::new() };
         let blocks = if is_root { ranks } else { levels.sequencer.size() };
@@ -59,7 +60,7 @@ pub fn run(levels: &mut HierarchicalOperation<'_>, operation: &Operation<'_>) ->
     Ok(())
 }
 
-/// One chunk, at a leader; `node_spans` are for the root.
+/// Scatters one chunk, on a leader. `spans` is only for the root.
 fn run_leader_chunk(
     levels: &mut HierarchicalOperation<'_>,
     operation: &Operation<'_>,

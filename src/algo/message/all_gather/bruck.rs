@@ -1,4 +1,5 @@
-//! Bruck's algorithm, for small blocks: what everybody has doubles with each message.
+//! Bruck's all-gather, for small blocks: the number of blocks that each member has doubles with
+//! each message.
 
 use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
@@ -11,7 +12,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather],
     name: "bruck",
@@ -22,17 +23,17 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// Whoever has the scratch memory has room for all blocks twice.
+/// The algorithm needs scratch memory for all blocks. The limit keeps it small.
 fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// Up to which size fewer messages beat a copy less.
+/// Returns whether the saved messages outweigh the additional copy.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 64 << 10
 }
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -44,10 +45,10 @@ pub fn run(
     run_team(call, team, operation.send, operation.recv)
 }
 
-/// `data` holds a block of the same length for each member.
+/// Runs the algorithm within a team. `data` holds a block of the same length for each member.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run_team(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -56,7 +57,7 @@ pub fn run_team(
 ) -> Result<()> {
     let (size, me, len) = (team.size(), team.own_position(), own.len());
     let mut scratch = call.scratch(data.len())?;
-    // The blocks in order from the own one.
+    // The blocks in member order, starting with this member's own block.
     let rotated = Dst::from(&mut scratch[..data.len()]);
     kernel::copy(rotated.slice(0, len), own);
     let mut exchange = call.exchange(team);

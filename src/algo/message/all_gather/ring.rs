@@ -1,4 +1,4 @@
-//! Blocks go round. Everybody sends to its neighbour only, and receives each block once.
+//! Ring all-gather: each member sends only to its neighbour, and receives each block once.
 
 use crate::algo::Operation;
 use crate::algo::message::segmented_ring::SegmentedRing;
@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllGather, OpKind::AllGatherV],
     name: "ring",
@@ -20,7 +20,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -34,11 +34,11 @@ pub fn run(
     run_team(call, team, &block)
 }
 
-/// Each member's own block is in its place; blocks may have different lengths, that all members
-/// know.
+/// Runs the algorithm within a team. Each member's own block must be at its position already. The
+/// blocks may have different lengths, which all members know.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run_team<'d>(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,5 +1,5 @@
-//! Direct exchange, for few members and small vectors: everybody sends its vector to everybody, and
-//! folds all of them in the order of the team. One hop.
+//! Linear all-reduce, for few members and small vectors: each member sends its vector to all
+//! members, and folds all vectors in the order of the team. This takes one hop.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::ids::WorldSize;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "linear",
@@ -23,7 +23,8 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks; all vectors are folded at once, so that nothing is rounded in between.
+/// Runs the algorithm between all ranks. It folds all vectors at once, so nothing is rounded in
+/// between.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -36,19 +37,19 @@ pub fn run(
     run_team(call, team, Fold::of(operation)?, operation.recv)
 }
 
-/// One message each way between all is the fewest hops, and each rank sends its vector to all
-/// others.
+/// Returns whether the single hop outweighs the data: each rank sends its whole vector to all other
+/// ranks.
 pub(super) fn pays(bytes: usize, ranks: WorldSize) -> bool {
     bytes <= 4 << 10 && ranks <= 8
 }
 
-/// The least that is exchanged at a time.
+/// The minimum number of bytes that are exchanged at a time.
 const MIN_CHUNK: usize = 4 << 10;
 
-/// One round for each chunk.
+/// Runs the algorithm within a team, with one round per chunk.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run_team(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,4 +1,5 @@
-//! All-reduce over messages, in place: the data of every member become the fold of all.
+//! All-reduce over messages, in place: the data of every member becomes the fold of the data of all
+//! members.
 
 pub mod linear;
 pub mod ordered;
@@ -13,10 +14,10 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::base::ids::WorldSize;
 
-/// An algorithm among the members of a team.
+/// An all-reduce algorithm within a team.
 pub type TeamAllReduce = fn(&mut MessageOperation<'_>, Team<'_>, Fold, Dst<'_>) -> Result<()>;
 
-/// The algorithm that pays; all members choose the same.
+/// Selects the algorithm that pays. All members choose the same.
 pub fn select_team_algorithm(bytes: usize, ranks: WorldSize) -> TeamAllReduce {
     match () {
         () if linear::pays(bytes, ranks) => linear::run_team,
@@ -26,7 +27,7 @@ pub fn select_team_algorithm(bytes: usize, ranks: WorldSize) -> TeamAllReduce {
     }
 }
 
-/// All ranks, by an algorithm that folds some vectors before others.
+/// Runs an all-reduce between all ranks, by an algorithm that folds the vectors step by step.
 fn reduce_in_place(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,5 +1,6 @@
-//! Each rank folds its slice of all vectors at once and in rank order, and the slices go round: so
-//! the result does not depend on which ranks share a node.
+//! All-reduce in rank order: each rank folds its slice of all vectors at once and in rank order,
+//! and the slices are passed around the ring. The result thus does not depend on which ranks share
+//! a node.
 
 use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team, all_gather, reduce_scatter};
@@ -8,7 +9,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "ordered",
@@ -19,10 +20,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

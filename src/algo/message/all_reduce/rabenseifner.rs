@@ -1,5 +1,6 @@
-//! Rabenseifner's algorithm: recursive halving folds one block at each worker, recursive doubling
-//! gathers the blocks. Few hops, and everybody sends about two vectors in all.
+//! Rabenseifner's all-reduce: recursive halving folds one block on each worker, recursive doubling
+//! gathers the blocks. The number of hops grows with log2 of the number of ranks, and each member
+//! sends about two vectors in total.
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
@@ -14,7 +15,7 @@ use crate::base::ids::WorldSize;
 use crate::transport::OpKind;
 use std::ops::Range;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "rabenseifner",
@@ -25,7 +26,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -37,18 +38,19 @@ pub fn run(
     super::reduce_in_place(call, team, operation, run_team)
 }
 
-/// Twice the hops of doubling, and twice the vector in all; a ring has as many hops as ranks.
+/// Returns whether the algorithm pays. It takes twice the hops of recursive doubling and sends two
+/// vectors in total. A ring takes as many hops as there are ranks.
 pub(super) fn pays(bytes: usize, ranks: WorldSize) -> bool {
     bytes <= if ranks >= 32 { 8 << 20 } else { 1 << 20 }
 }
 
-/// What is worked through at a time; scratch memory is as large.
+/// The number of bytes that are reduced at a time, and the size of the scratch memory.
 const MAX_CHUNK: usize = 8 << 20;
 
-/// Both phases for each chunk.
+/// Runs both phases within a team, for each chunk.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run_team(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -76,7 +78,7 @@ fn run_chunk(
     let (worker_index, has_extra) = match role_of(size, me) {
         DoublingRole::Extra => {
             exchange.send(me + 1, data.as_src());
-            // The result comes only after all of it has gone.
+            // The result arrives only after the worker has received all of `data`.
             exchange.receive(me + 1, data);
             return exchange.finish();
         }
@@ -106,7 +108,8 @@ fn run_chunk(
     for round in rounds.iter().rev() {
         let partner = worker_member(size, round.partner);
         exchange.send(partner, blocks(&round.kept_blocks).as_src());
-        // The partner sends it after it has received what was given to it there.
+        // The partner sends these blocks after it has received this member's part of them in the
+        // first phase.
         let came = exchange.receive(partner, blocks(&round.sent_blocks));
         exchange.wait(came)?;
     }

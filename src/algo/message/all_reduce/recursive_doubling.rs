@@ -1,5 +1,5 @@
-//! Recursive doubling: in each round partners exchange what they have folded so far. Few hops;
-//! everybody sends the whole vector in each.
+//! Recursive doubling: in each round, partners exchange their partial results. The number of hops
+//! grows with log2 of the number of ranks, and each member sends the whole vector in each hop.
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::ids::WorldSize;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "recursive_doubling",
@@ -23,7 +23,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -35,15 +35,16 @@ pub fn run(
     super::reduce_in_place(call, team, operation, run_team)
 }
 
-/// A hop more for each doubling of the ranks, and the whole vector each time.
+/// Returns whether the algorithm pays. Each doubling of the ranks adds one hop, which sends the
+/// whole vector.
 pub(super) fn pays(bytes: usize, _ranks: WorldSize) -> bool {
     bytes <= 32 << 10
 }
 
-/// All rounds for each chunk.
+/// Runs all rounds within a team, for each chunk.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run_team(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -72,7 +73,7 @@ fn run_chunk(
     let (worker_index, has_extra) = match role_of(size, me) {
         DoublingRole::Extra => {
             exchange.send(me + 1, data.as_src());
-            // The result comes only after all of it has gone.
+            // The result arrives only after the worker has received all of `data`.
             exchange.receive(me + 1, data);
             return exchange.finish();
         }

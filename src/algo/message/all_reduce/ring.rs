@@ -1,6 +1,7 @@
-//! The ring, for large vectors: each block goes round once to be folded, and once more to be
-//! gathered. Everybody sends about two vectors in all, and always to the same neighbour. Blocks are
-//! cut into segments, so that one is folded while the next arrives.
+//! Ring all-reduce, for large vectors: each block is passed around the ring once to be folded, and
+//! once more to be gathered. Each member sends about two vectors in total, always to the same
+//! neighbour. Blocks are cut into segments, so that a member folds one segment while the next
+//! arrives.
 
 use crate::algo::Operation;
 use crate::algo::fold::Fold;
@@ -12,7 +13,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllReduce],
     name: "ring",
@@ -23,7 +24,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -35,10 +36,10 @@ pub fn run(
     super::reduce_in_place(call, team, operation, run_team)
 }
 
-/// Both rounds.
+/// Runs both passes within a team.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run_team(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

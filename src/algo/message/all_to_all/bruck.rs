@@ -1,5 +1,5 @@
-//! Bruck's algorithm, for small blocks: with each message half of all blocks go on, over distances
-//! that double, so that each block goes as far as the bits of its way say.
+//! Bruck's all-to-all, for small blocks: each message forwards at most half of all blocks, over
+//! distances that double. A block moves in the rounds that the bits of its total distance select.
 
 use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll],
     name: "bruck",
@@ -22,20 +22,21 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// Whoever has the scratch memory has room for all blocks twice.
+/// The algorithm needs scratch memory for all blocks twice. The limit keeps it small.
 fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// Fewer messages, each with half of all that a rank has, against each block once.
+/// Returns whether the smaller number of messages outweighs the data: each message carries half of
+/// a rank's blocks, while the pairwise algorithm sends each block once.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks >= 8 && bytes.saturating_mul(shape.ranks) <= 16 << 10
 }
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -45,7 +46,7 @@ pub fn run(
     let half = size.div_ceil(2) * len;
     let mut scratch = call.scratch(size * len + 2 * half)?;
     let memory = Dst::from(scratch.as_mut_slice());
-    // By the way that each still has to go.
+    // The index of a block is its total distance from the sender to the receiver.
     let block = |way: usize| memory.slice(way * len, len);
     let (out, come) = (memory.slice(size * len, half), memory.slice(size * len + half, half));
     for way in 0..size {

@@ -1,5 +1,6 @@
-//! In each round everybody sends to one rank, and hears from another: the next round's are others
-//! again, so that nobody is spoken to by all. A few rounds are on their way at once.
+//! Pairwise all-to-all: in each round, each rank sends to one rank and receives from another. Each
+//! round has different pairs, so that no rank receives from all ranks at once. Several rounds are
+//! in flight at the same time.
 
 use crate::algo::Operation;
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
@@ -8,7 +9,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::AllToAll, OpKind::AllToAllV],
     name: "pairwise",
@@ -19,11 +20,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what another does not
-/// expect.
+/// As [`crate::algo::message::MessageExchange::wait`]; `Mismatch` if a rank sends a length that the
+/// receiver does not expect.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

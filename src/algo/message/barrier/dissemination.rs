@@ -1,5 +1,5 @@
-//! Dissemination: empty messages over distances that double, about log2 of the number of members in
-//! hops.
+//! Dissemination barrier: empty messages over distances that double. The number of hops is about
+//! log2 of the number of members.
 
 use crate::algo::Operation;
 use crate::algo::message::{MessageOperation, Team};
@@ -10,7 +10,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Barrier],
     name: "dissemination",
@@ -21,7 +21,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -29,10 +29,11 @@ pub fn run(call: &mut MessageOperation<'_>, team: Team<'_>, _: &Operation<'_>) -
     run_team(call, team)
 }
 
-/// Everybody hears, by others, of everybody.
+/// Runs the algorithm within a team. Each member learns of the arrival of all members, directly or
+/// through other members.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run_team(call: &mut MessageOperation<'_>, team: Team<'_>) -> Result<()> {
     let (size, me) = (team.size(), team.own_position());
     let mut exchange = call.exchange(team);

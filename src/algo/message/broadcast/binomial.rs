@@ -1,4 +1,5 @@
-//! Down a binomial tree: few hops, and the root sends everything several times.
+//! Broadcast down a binomial tree: the number of hops grows with log2 of the number of ranks, and
+//! the root sends the whole vector several times.
 
 use super::send_down_tree;
 use crate::algo::Operation;
@@ -9,7 +10,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "binomial",
@@ -20,15 +21,16 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// Up to which size a tree's fewer hops beat a chain's sending everything once.
+/// Returns whether a tree, with fewer hops, beats a chain, in which each rank sends the vector
+/// once.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     bytes <= 1 << 20 || shape.ranks <= 2
 }
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,4 +1,4 @@
-//! Along a chain: everybody sends everything once.
+//! Broadcast along a chain: each rank sends the vector once.
 
 use super::send_down_tree;
 use crate::algo::Operation;
@@ -8,7 +8,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Broadcast],
     name: "chain",
@@ -19,10 +19,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

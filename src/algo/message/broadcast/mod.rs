@@ -1,5 +1,5 @@
-//! Broadcast over messages: from the root down a tree, or along a chain, segment by segment, so
-//! that a member passes on what it has while more arrives.
+//! Broadcast over messages, down a tree or along a chain. The vector moves in segments, so that a
+//! member forwards one segment while the next arrives.
 
 pub mod binomial;
 pub mod chain;
@@ -11,10 +11,10 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use std::ops::Range;
 
-/// Passes `send` of the root into `recv` of the others.
+/// Sends `send` of the root to `recv` of the other members.
 ///
 /// # Errors
-/// As [`super::Exchange::wait`].
+/// As [`super::MessageExchange::wait`].
 fn send_down_tree(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -32,7 +32,7 @@ fn send_down_tree(
             token =
                 Some(exchange.receive(parent, recv.slice(next_segment.start, next_segment.len())));
         }
-        // One behind what is posted to come.
+        // This member forwards the segment before the one whose receive it has posted last.
         let Some(segment) = i.checked_sub(1).and_then(|i| segments.get(i)) else { continue };
         let from = if position.parent.is_some() { recv.as_src() } else { send };
         if let Some(came) = received {

@@ -1,4 +1,4 @@
-//! Up a binomial tree, for small blocks: each rank sends those of its part of the tree in one
+//! Gather up a binomial tree, for small blocks: each rank sends the blocks of its subtree in one
 //! message.
 
 use crate::algo::Operation;
@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather],
     name: "binomial",
@@ -22,20 +22,21 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// Whoever has the scratch memory has room for all blocks.
+/// The algorithm needs scratch memory for all blocks. The limit keeps it small.
 pub(in crate::algo::message) fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// A few messages one after another, against one from each other rank.
+/// Returns whether log2 as many messages in sequence beat one message from each other rank to the
+/// root.
 pub(in crate::algo::message) fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks >= 8 && bytes <= 4 << 10
 }
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -46,7 +47,7 @@ pub fn run(
     let position = tree::binomial_position(size, root, me);
     let subtree = tree::subtree_span(size, root, me);
     let mut scratch = call.scratch(subtree.len() * len)?;
-    // The blocks of this rank's part of the tree, in the order of distances from the root.
+    // The blocks of this rank's subtree, in the order of their distances from the root.
     let memory = Dst::from(scratch.as_mut_slice());
     kernel::copy(memory.slice(0, len), operation.send);
     let mut exchange = call.exchange(team);

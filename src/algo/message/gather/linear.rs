@@ -1,4 +1,5 @@
-//! Everybody sends its block to the root. One hop, and nothing goes twice.
+//! Linear gather: each rank sends its block to the root. This takes one hop, and sends each block
+//! once.
 
 use crate::algo::Operation;
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
@@ -7,7 +8,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Gather, OpKind::GatherV],
     name: "linear",
@@ -18,11 +19,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank sends what the root does
-/// not expect.
+/// As [`crate::algo::message::MessageExchange::wait`]; `Mismatch` if a rank sends a length that the
+/// root does not expect.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,4 +1,5 @@
-//! Up a binomial tree: each member folds what its children send into its own part.
+//! Reduce up a binomial tree: each member folds the partial results of its children into its own
+//! part.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_partial_contribution, finish_average};
@@ -10,7 +11,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "binomial",
@@ -21,7 +22,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks, a segment at a time.
+/// Runs the algorithm between all ranks, one segment at a time.
 ///
 /// # Errors
 /// As [`reduce_up_tree`].
@@ -48,11 +49,11 @@ pub fn run(
     finish_average(operation, operation.recv, team.size())
 }
 
-/// Folds `part` of all members into that of the root; those of the others are left with anything.
-/// `scratch` is scratch memory as long as the part.
+/// Folds `part` of all members into the root's `part`. The other members' `part` has arbitrary
+/// contents afterwards. `scratch` has the length of the part.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn reduce_up_tree(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -62,7 +63,7 @@ pub fn reduce_up_tree(
     scratch: Dst<'_>,
 ) -> Result<()> {
     let mut exchange = call.exchange(team);
-    // The nearest first: it has least to wait for.
+    // The nearest child comes first, because its subtree is the smallest.
     for &child in position.children.iter().rev() {
         let received = exchange.receive(child, scratch);
         exchange.wait(received)?;

@@ -1,5 +1,6 @@
-//! Everybody sends its vector to the root, which folds all at once and in rank order: so the result
-//! does not depend on which ranks share a node. Only the root waits.
+//! Reduce in rank order: each rank sends its vector to the root, which folds all vectors at once
+//! and in rank order. The result thus does not depend on which ranks share a node. Only the root
+//! waits.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
@@ -12,7 +13,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "ordered",
@@ -23,10 +24,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks, a part of each vector at a time.
+/// Runs the algorithm between all ranks, one part of each vector at a time.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,8 +1,9 @@
-//! Each rank folds a slice, and the root gathers the slices: the root receives about two vectors,
-//! whatever the number of ranks, and all fold at once.
+//! Reduce by reduce-scatter and gather: each rank folds a slice, and the root gathers the slices.
+//! The root receives about two vectors, whatever the number of ranks, and all ranks fold at the
+//! same time.
 //!
-//! A slice is folded vector by vector as they come; of narrow floats all vectors at once, since a
-//! rounding for each rank would lose too much.
+//! A rank folds a slice vector by vector as the vectors arrive. For narrow floats, it folds all
+//! vectors at once, since one rounding per rank would lose too much precision.
 
 use crate::algo::Operation;
 use crate::algo::fold::{
@@ -19,7 +20,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Reduce],
     name: "reduce_scatter_gather",
@@ -30,18 +31,20 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// What is worked through at a time; scratch memory is at most about twice as large.
+/// The number of bytes that are reduced at a time. The scratch memory is at most about twice as
+/// large.
 const MAX_CHUNK: usize = 4 << 20;
 
-/// Two vectors to the root, against a tree's one for each doubling of the ranks, and more messages.
+/// Returns whether the algorithm pays. The root receives two vectors, in more messages; in a tree,
+/// it receives one vector for each doubling of the ranks.
 fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks > 4 && bytes > shape.ranks.saturating_mul(16 << 10)
 }
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -76,7 +79,7 @@ pub fn run(
     finish_average(operation, operation.recv, size)
 }
 
-/// All vectors of a slice at once, averages and factors included.
+/// Folds all vectors of a slice at once, including averages and factors.
 fn run_in_rank_order(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -103,7 +106,7 @@ fn run_in_rank_order(
     Ok(())
 }
 
-/// One chunk; `result` is where the root wants it.
+/// Reduces one chunk. `result` is the root's destination.
 fn run_chunk(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -127,7 +130,7 @@ fn run_chunk(
     gather_slices(call, team, operation, own, result)
 }
 
-/// Brings the slices of one chunk to the root.
+/// Gathers the slices of one chunk on the root.
 fn gather_slices(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

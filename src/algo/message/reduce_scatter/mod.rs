@@ -1,4 +1,4 @@
-//! Reduce-scatter over messages: each member gets its block of the fold of all.
+//! Reduce-scatter over messages: each member receives its block of the fold of all vectors.
 
 pub mod ordered;
 pub mod pairwise;
@@ -13,8 +13,8 @@ use crate::algo::pattern::slices::{chunks, clip_to_block};
 use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 
-/// Works through the blocks a chunk of each at a time; `run_chunk` is given this rank's part of
-/// every block's chunk, where the result goes, and scratch memory for three chunks.
+/// Works on one chunk of each block at a time. `run_chunk` receives this rank's contribution to the
+/// chunk of every block, the destination of the result, and scratch memory for three chunks.
 fn reduce_in_chunks(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -28,7 +28,7 @@ fn reduce_in_chunks(
     ) -> Result<()>,
 ) -> Result<()> {
     let (size, bytes, fold) = (team.size(), operation.bytes(), Fold::partial(operation)?);
-    // What is changed needs room for all blocks.
+    // Scaled contributions need scratch memory for all blocks.
     let is_scaled = is_partial_contribution_scaled(operation)?;
     let max_chunk =
         if is_scaled { (4 * SEGMENT_BYTES / size).next_multiple_of(64) } else { SEGMENT_BYTES };

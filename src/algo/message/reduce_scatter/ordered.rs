@@ -1,6 +1,6 @@
-//! Everybody sends each block to its owner, who folds those of all ranks at once and in rank order:
-//! so the result does not depend on which ranks share a node. An owner needs memory for a part of
-//! all ranks' blocks.
+//! Reduce-scatter in rank order: each rank sends each block to its owner, which folds the blocks of
+//! all ranks at once and in rank order. The result thus does not depend on which ranks share a
+//! node. An owner needs memory for a part of the blocks of all ranks.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
@@ -14,7 +14,7 @@ use crate::base::ids::WorldSize;
 use crate::base::op::ReduceOp;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ordered",
@@ -25,7 +25,7 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -37,16 +37,17 @@ pub fn run(
     run_team(call, team, operation, &|rank| operation.send_block(rank), operation.recv)
 }
 
-/// How much of each of so many vectors is kept at a time; whole elements.
+/// Returns the number of bytes of each of `vectors` vectors that are kept at a time: whole
+/// elements.
 pub(in crate::algo::message) fn chunk_per_vector(vectors: WorldSize) -> usize {
     bytes_per_block((4 * SEGMENT_BYTES).max(vectors * 64), vectors)
 }
 
-/// `block` is what this rank has for another; `result` gets the fold of what all have for this one.
-/// The team is all ranks.
+/// Runs the algorithm within a team, which is all ranks. `block` returns this rank's block for
+/// another rank. `result` receives the fold of all blocks for this rank.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run_team<'d>(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -57,7 +58,7 @@ pub fn run_team<'d>(
     let (size, fold) = (team.size(), Fold::of(operation)?);
     let longest = (0..size).map(|member| block(member).len()).max().unwrap_or(0);
     let max_chunk = chunk_per_vector(size).min(longest);
-    // What is changed needs room for all blocks.
+    // Scaled contributions need scratch memory for all blocks.
     let is_scaled = operation.op()? == ReduceOp::PremulSum;
     let mut scratch = call.scratch(size * max_chunk * if is_scaled { 2 } else { 1 })?;
     let memory = Dst::from(scratch.as_mut_slice());
@@ -81,7 +82,7 @@ pub fn run_team<'d>(
     Ok(())
 }
 
-/// One chunk of all blocks.
+/// Reduces one chunk of all blocks.
 fn run_chunk<'d>(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,4 +1,5 @@
-//! Everybody sends each block to its owner, who folds what comes into its own.
+//! Pairwise reduce-scatter: each rank sends each block to its owner, which folds the arriving
+//! blocks into its own.
 
 use super::reduce_in_chunks;
 use crate::algo::Operation;
@@ -11,19 +12,20 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "pairwise",
     description: "messages, everybody sends each block to its owner",
     fits: ALWAYS,
-    // Where ranks share a node, a fold is rounded once for each node, and not for each rank.
+    // If ranks share a node, the ordered algorithm is better: this one rounds once per rank instead
+    // of once per node.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -38,12 +40,13 @@ pub fn run(
     })
 }
 
-/// Everybody sends each block to whom it is for, who folds them in the order in which they come:
-/// its own, then those of the members before it. `outgoing_part` is this member's part of another's
-/// block, `own` begins as its part of its own, and `scratch` is twice as long.
+/// Runs the algorithm within a team. Each member sends each block to its owner. The owner folds the
+/// blocks in the order of distance: its own, then those of the members before it. `outgoing_part`
+/// returns this member's contribution to another member's block. `own` holds this member's
+/// contribution to its own block at the start, and `scratch` is twice as long.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run_team<'d>(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,

@@ -1,4 +1,5 @@
-//! Each block goes round once and ends with its owner; everybody sends to its neighbour only.
+//! Ring reduce-scatter: each block is passed around the ring once and ends with its owner. Each
+//! member sends only to its neighbour.
 
 use super::reduce_in_chunks;
 use crate::algo::Operation;
@@ -10,19 +11,20 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::ReduceScatter, OpKind::ReduceScatterV],
     name: "ring",
     description: "messages, each block goes round to its owner",
     fits: ALWAYS,
-    // Where ranks share a node, a fold is rounded once for each node, and not for each rank.
+    // If ranks share a node, the ordered algorithm is better: this one rounds once per rank instead
+    // of once per node.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
 /// As [`run_team`].
@@ -36,12 +38,12 @@ pub fn run(
     })
 }
 
-/// `own_part` is this member's part of any block, `result` gets its own block of the fold, and
-/// `scratch` is three times as long as the longest. Blocks may have different lengths, that all
-/// members know.
+/// Runs the algorithm within a team. `own_part` returns this member's contribution to any block,
+/// `result` receives this member's block of the fold, and `scratch` is three times as long as the
+/// longest block. Blocks may have different lengths, which all members know.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`].
+/// As [`crate::algo::message::MessageExchange::wait`].
 pub fn run_team<'d>(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -51,7 +53,7 @@ pub fn run_team<'d>(
     scratch: Dst<'_>,
 ) -> Result<()> {
     let (size, me, third) = (team.size(), team.own_position(), scratch.len() / 3);
-    // Counted so that the block received last is the own one.
+    // The blocks are numbered so that this member receives its own block last.
     let previous_member = ring::previous_member(size, me);
     let mut outgoing = own_part(previous_member);
     for step in 0..size - 1 {

@@ -1,6 +1,6 @@
-//! A pipeline along the ranks. Each rank receives the fold of the lower ranks' vectors, folds its
-//! own vector in, and sends the result to the next rank, a segment at a time. Every rank sends and
-//! receives each element once.
+//! Scan by a pipeline along the ranks. Each rank receives the fold of the lower ranks' vectors,
+//! folds its own vector in, and sends the result to the next rank, one segment at a time. Every
+//! rank sends and receives each element once.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "chain",
@@ -25,17 +25,17 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// Up to this many bytes one hop is faster than a chain, whose last rank waits for all others in
-/// turn.
+/// Up to this number of bytes, one hop is faster than a chain, whose last rank waits for all other
+/// ranks in turn.
 const MIN_CHAIN_BYTES: usize = 64 << 10;
 
-/// Segments that a rank may be ahead of the next one.
+/// The maximum number of segments by which a rank may be ahead of the next rank.
 const MAX_SEGMENTS_AHEAD: usize = 2;
 
-/// All ranks, a segment at a time.
+/// Runs the algorithm between all ranks, one segment at a time.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -45,7 +45,7 @@ pub fn run(
     let fold = Fold::of(operation)?;
     let is_inclusive = operation.descriptor.kind == OpKind::Scan;
     let max_segment = SEGMENT_BYTES.min(operation.bytes());
-    // One prefix that is received, and AHEAD prefixes that are being sent.
+    // The memory holds one received prefix, and `MAX_SEGMENTS_AHEAD` prefixes that are being sent.
     let mut scratch = call.scratch((1 + MAX_SEGMENTS_AHEAD) * max_segment)?;
     let memory = Dst::from(scratch.as_mut_slice());
     let mut exchange = call.exchange(team);
@@ -64,7 +64,8 @@ pub fn run(
             exchange.wait(token)?;
             fold.fold_two(prefix, lower.as_src(), prefix.as_src());
         } else {
-            // As with more vectors: a bool becomes 0 or 1, a NaN the canonical one.
+            // A fold of one vector normalises as a fold of more: a bool becomes 0 or 1, a NaN the
+            // canonical NaN.
             fold.fold_in_order(prefix, 1, |_| prefix.as_src());
         }
         if me + 1 < size {

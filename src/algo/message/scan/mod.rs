@@ -1,4 +1,5 @@
-//! Prefix reductions over messages: each rank gets the fold of the vectors of the ranks before it.
+//! Prefix reductions over messages: each rank receives the fold of the vectors of the ranks before
+//! it.
 
 pub mod chain;
 pub mod ordered;

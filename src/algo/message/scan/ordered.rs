@@ -1,5 +1,6 @@
-//! Every rank sends its vector to all higher ranks, and folds the vectors of the lower ones at once
-//! and in rank order. One hop; rank 0 sends its vector to all others.
+//! Scan in rank order: each rank sends its vector to all higher ranks, and folds the vectors of the
+//! lower ranks at once and in rank order. This takes one hop; rank 0 sends its vector to all other
+//! ranks.
 
 use crate::algo::Operation;
 use crate::algo::fold::{Fold, copy_contribution};
@@ -11,7 +12,7 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scan, OpKind::Exscan],
     name: "ordered",
@@ -22,10 +23,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks, a part of each vector at a time.
+/// Runs the algorithm between all ranks, one part of each vector at a time.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -42,7 +43,7 @@ pub fn run(
         let vector = |rank: usize| memory.slice(rank * len, len);
         copy_contribution(operation, vector(me), operation.send.slice(start, len))?;
         let mut exchange = call.exchange(team);
-        // The nearest first: each rank begins with another one.
+        // The nearest rank comes first, so that each sender starts with a different receiver.
         for to in me + 1..size {
             exchange.send(to, vector(me).as_src());
             exchange.wait_until_at_most(MAX_POSTED_STRIPES)?;

@@ -1,5 +1,5 @@
-//! Down a binomial tree, for small blocks: each rank gets those of its part of the tree in one
-//! message.
+//! Scatter down a binomial tree, for small blocks: each rank receives the blocks of its subtree in
+//! one message.
 
 use crate::algo::Operation;
 use crate::algo::message::gather::binomial::{fits, pays};
@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::kernel;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter],
     name: "binomial",
@@ -22,10 +22,10 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`], and `OutOfMemory`.
+/// As [`crate::algo::message::MessageExchange::wait`], and `OutOfMemory`.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
@@ -36,7 +36,7 @@ pub fn run(
     let position = tree::binomial_position(size, root, me);
     let subtree = tree::subtree_span(size, root, me);
     let mut scratch = call.scratch(subtree.len() * len)?;
-    // The blocks of this rank's part of the tree, in the order of distances from the root.
+    // The blocks of this rank's subtree, in the order of their distances from the root.
     let memory = Dst::from(scratch.as_mut_slice());
     let blocks = memory.slice(0, subtree.len() * len);
     let mut exchange = call.exchange(team);

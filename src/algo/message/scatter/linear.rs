@@ -1,4 +1,5 @@
-//! The root sends everybody its block. One hop, and nothing goes twice.
+//! Linear scatter: the root sends each rank its block. This takes one hop, and sends each block
+//! once.
 
 use crate::algo::Operation;
 use crate::algo::message::{MAX_POSTED_STRIPES, MessageOperation, Team};
@@ -7,7 +8,7 @@ use crate::algo::table::{ALWAYS, Algorithm, AlgorithmBody};
 use crate::base::error::Result;
 use crate::transport::OpKind;
 
-/// Its row in the table.
+/// The row of this algorithm in the table.
 pub static ROW: Algorithm = Algorithm {
     kinds: &[OpKind::Scatter, OpKind::ScatterV],
     name: "linear",
@@ -18,11 +19,11 @@ pub static ROW: Algorithm = Algorithm {
     body: AlgorithmBody::Message(run),
 };
 
-/// All ranks.
+/// Runs the algorithm between all ranks.
 ///
 /// # Errors
-/// As [`crate::algo::message::Exchange::wait`]; `Mismatch` where a rank expects what the root does
-/// not send.
+/// As [`crate::algo::message::MessageExchange::wait`]; `Mismatch` if a rank expects a length that
+/// the root does not send.
 pub fn run(
     call: &mut MessageOperation<'_>,
     team: Team<'_>,
