@@ -1,28 +1,27 @@
-//! Where in a program a call was made: captured cheaply, put into words only when somebody reads
-//! it.
+//! Back-traces of calls into the library: cheap to capture, and rendered only for a reader.
 //!
-//! What is above the call inside the library is left out, and the rest is bounded.
+//! The text omits the library's frames below the called function, and has a maximum length.
 
 use super::debug;
 use std::backtrace::Backtrace;
 
-/// The longest text in bytes.
+/// The maximum length of the text in bytes.
 const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// What the names of the library's exported functions begin with.
+/// The prefix of the library's exported functions.
 const EXPORTED_PREFIX: &str = "dist_";
 
-/// The calling thread's frames; `None` where nobody wants them.
+/// Captures the frames of the calling thread, or returns `None` if back-traces are disabled.
 pub fn capture() -> Option<Backtrace> {
     debug::is_backtrace_enabled().then(Backtrace::force_capture)
 }
 
-/// In words, one or two lines for each frame, from the exported function on.
+/// Renders a back-trace, one or two lines per frame, starting with the exported function.
 pub fn render(backtrace: &Backtrace) -> String {
     trim_frames(&backtrace.to_string())
 }
 
-/// From the first exported function on, where there is one, and whole lines only.
+/// Omits the lines before the first exported function, if there is one, and cuts at a line end.
 fn trim_frames(text: &str) -> String {
     let is_exported = |line: &&str| {
         let name = line.split_once(": ").map(|(_, name)| name.rsplit("::").next().unwrap_or(name));
@@ -52,7 +51,7 @@ mod tests {
         let short = trim_frames(text);
         assert!(short.starts_with("   2: dist::ffi::collective::dist_barrier\n"), "{short}");
         assert!(short.ends_with("   4: main\n"), "{short}");
-        // Where nothing has a name, nothing is left out.
+        // Without names, no frame is omitted.
         let unknown = "   0: <unknown>\n   1: <unknown>\n";
         assert_eq!(trim_frames(unknown), unknown);
         let deep: String = (0..10_000).map(|i| format!("{i}: f\n")).collect();

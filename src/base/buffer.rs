@@ -1,9 +1,9 @@
-//! Memory that belongs to somebody else: a caller's buffer, or a slot that several ranks share.
+//! Views of foreign memory: a caller's buffer, or a data slot that several ranks share.
 //!
-//! This is the only form in which such memory travels inward. [`Src`] and [`Dst`] are an address
-//! and a length in bytes, never a Rust reference: another process may write the bytes at any time,
-//! and a caller may pass one buffer as both input and output. Only `kernel` and the transports read
-//! or write through them.
+//! The library passes such memory to its inner layers only as views. [`Src`] and [`Dst`] are an
+//! address and a length in bytes, never a Rust reference. Another process may write the bytes at
+//! any time, and a caller may pass one buffer as both input and output. Only `kernel` and the
+//! transports read or write through views.
 #![allow(
     unsafe_code,
     reason = "the constructors state the obligation once, so that everything built on them is safe"
@@ -11,10 +11,10 @@
 
 use std::marker::PhantomData;
 
-/// The bytes of a word.
+/// The size of a word in bytes.
 pub const WORD: usize = size_of::<u64>();
 
-/// Bytes that may be read during `'a`.
+/// A view of bytes that may be read during `'a`.
 #[derive(Clone, Copy, Debug)]
 pub struct Src<'a> {
     ptr: *const u8,
@@ -22,8 +22,8 @@ pub struct Src<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
-/// Bytes that may be written (and read) during `'a`. Copies of one view, and the [`Src`] made from
-/// it, alias; that is how an operation in place is expressed.
+/// A view of bytes that may be written (and read) during `'a`. Copies of one view, and the [`Src`]
+/// made from it, alias. Operations in place use this.
 #[derive(Clone, Copy, Debug)]
 pub struct Dst<'a> {
     ptr: *mut u8,
@@ -31,8 +31,8 @@ pub struct Dst<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a view is an address and a length; what makes using it sound, the obligation of its
-// constructor, holds on every thread.
+// SAFETY: a view is an address and a length. The obligation of its constructor, which makes its use
+// sound, holds on every thread.
 unsafe impl Send for Src<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Src<'_> {}
@@ -42,46 +42,46 @@ unsafe impl Send for Dst<'_> {}
 unsafe impl Sync for Dst<'_> {}
 
 impl<'a> Src<'a> {
-    /// A view of `len` bytes at `ptr`; with `len` 0 the pointer may be anything.
+    /// Returns a view of `len` bytes at `ptr`. If `len` is 0, the pointer may be anything.
     ///
     /// # Safety
-    /// The bytes must stay readable during `'a`. Other processes may write them meanwhile; what is
-    /// read then is arbitrary, so a protocol must say when the bytes are final.
+    /// The bytes must stay readable during `'a`. Other processes may write them at the same time.
+    /// Such reads return arbitrary bytes, so a protocol must define when the bytes are final.
     pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len, lifetime: PhantomData }
     }
 
-    /// The view of nothing.
+    /// Returns the empty view.
     pub const fn empty() -> Self {
         Self { ptr: std::ptr::dangling(), len: 0, lifetime: PhantomData }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub const fn as_ptr(self) -> *const u8 {
         self.ptr
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.len
     }
 
-    /// True where there is nothing to read.
+    /// Returns whether the view is empty.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// `len` bytes from `offset` on.
+    /// Returns the view of `len` bytes from `offset` on.
     ///
     /// # Panics
-    /// If they do not lie inside the view.
+    /// If these bytes are not within the view.
     #[must_use]
     pub fn slice(self, offset: usize, len: usize) -> Self {
         check_range(self.len, offset, len);
         Self { ptr: self.ptr.wrapping_add(offset), len, lifetime: PhantomData }
     }
 
-    /// The bytes from `at` on as a number, little endian; those that are not there are zero.
+    /// Returns the word at byte `at`, little endian. Bytes after the end of the view count as zero.
     #[inline]
     pub fn word(self, at: usize) -> u64 {
         let left = self.len.saturating_sub(at);
@@ -101,41 +101,41 @@ impl<'a> Src<'a> {
         }
     }
 
-    /// So many bytes from `at` on.
+    /// Returns `LEN` bytes from `at` on.
     #[inline]
     fn read_array<const LEN: usize>(self, at: usize) -> [u8; LEN] {
         check_range(self.len, at, LEN);
-        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have
-        // no alignment.
+        // SAFETY: the bytes are in the range, and valid by the obligation of the constructor; bytes
+        // have no alignment.
         unsafe { self.ptr.wrapping_add(at).cast::<[u8; LEN]>().read() }
     }
 }
 
 impl<'a> Dst<'a> {
-    /// A view of `len` bytes at `ptr`; with `len` 0 the pointer may be anything.
+    /// Returns a view of `len` bytes at `ptr`. If `len` is 0, the pointer may be anything.
     ///
     /// # Safety
-    /// The bytes must stay writable during `'a`, and no reference to them may be used meanwhile.
+    /// The bytes must stay writable during `'a`, and no reference to them may be used during `'a`.
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len, lifetime: PhantomData }
     }
 
-    /// The view of nothing.
+    /// Returns the empty view.
     pub const fn empty() -> Self {
         Self { ptr: std::ptr::dangling_mut(), len: 0, lifetime: PhantomData }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub const fn as_mut_ptr(self) -> *mut u8 {
         self.ptr
     }
 
-    /// The same bytes for reading.
+    /// Returns a view of the same bytes for reading.
     pub const fn as_src(self) -> Src<'a> {
         Src { ptr: self.ptr.cast_const(), len: self.len, lifetime: PhantomData }
     }
 
-    /// Copies `src` here; the two may overlap in any way.
+    /// Copies `src` to this view. The two may overlap in any way.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -147,12 +147,12 @@ impl<'a> Dst<'a> {
             src.len,
             self.len
         );
-        // Little is a few loads and stores, where the general way is a call that first finds out
-        // how.
+        // A short copy takes a few loads and stores. The general copy is a function call that first
+        // selects a method.
         match self.len {
             0 => {}
             // SAFETY: both views are valid for their length, by the obligation of their
-            // constructors, and it is in the range.
+            // constructors, and the length is in the range.
             len @ 4..=8 => unsafe { copy_ends::<4>(src.ptr, self.ptr, len) },
             // SAFETY: as above.
             len @ 9..=16 => unsafe { copy_ends::<8>(src.ptr, self.ptr, len) },
@@ -165,14 +165,15 @@ impl<'a> Dst<'a> {
         }
     }
 
-    /// Writes zeros.
+    /// Fills the view with zeros.
     pub fn fill_zero(self) {
         // SAFETY: the view is valid for its length, by the obligation of its constructor, and bytes
         // have no alignment.
         unsafe { self.ptr.write_bytes(0, self.len) };
     }
 
-    /// Writes a number, little endian, from `at` on, as far as there is room.
+    /// Writes a word, little endian, from byte `at` on. Bytes after the end of the view are
+    /// dropped.
     #[inline]
     pub fn set_word(self, at: usize, word: u64) {
         let left = self.len.saturating_sub(at);
@@ -189,29 +190,29 @@ impl<'a> Dst<'a> {
         }
     }
 
-    /// Writes these bytes from `at` on.
+    /// Writes `bytes` from `at` on.
     #[inline]
     fn write_array<const LEN: usize>(self, at: usize, bytes: [u8; LEN]) {
         check_range(self.len, at, LEN);
-        // SAFETY: they are in the range, and valid by the obligation of the constructor; bytes have
-        // no alignment.
+        // SAFETY: the bytes are in the range, and valid by the obligation of the constructor; bytes
+        // have no alignment.
         unsafe { self.ptr.wrapping_add(at).cast::<[u8; LEN]>().write(bytes) };
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.len
     }
 
-    /// True where there is nothing to write.
+    /// Returns whether the view is empty.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// `len` bytes from `offset` on.
+    /// Returns the view of `len` bytes from `offset` on.
     ///
     /// # Panics
-    /// If they do not lie inside the view.
+    /// If these bytes are not within the view.
     #[must_use]
     pub fn slice(self, offset: usize, len: usize) -> Self {
         check_range(self.len, offset, len);
@@ -243,23 +244,25 @@ impl<'a> From<&'a mut [f32]> for Dst<'a> {
     }
 }
 
-/// Copies from `CHUNK` to twice as many bytes: the first so many, and the last, which may be the
-/// same in part.
+/// Copies `CHUNK` to `2 * CHUNK` bytes: the first `CHUNK` bytes, and the last `CHUNK` bytes, which
+/// may overlap the first.
 ///
 /// # Safety
-/// So many as `len` says can be read, and written, and `len` is from `CHUNK` to twice that.
+/// `from` is readable and `to` is writable for `len` bytes, and `len` is from `CHUNK` to `2 *
+/// CHUNK`.
 #[inline]
 unsafe fn copy_ends<const CHUNK: usize>(from: *const u8, to: *mut u8, len: usize) {
     debug_assert!((CHUNK..=2 * CHUNK).contains(&len));
     let tail_offset = len - CHUNK;
-    // Both are read before either is written, since the memory may overlap.
-    // SAFETY: the first `CHUNK` of `len` bytes that can be read; bytes have no alignment.
+    // Both chunks are read before either is written, since the memory may overlap.
+    //
+    // SAFETY: these are the first `CHUNK` of `len` readable bytes; bytes have no alignment.
     let first = unsafe { from.cast::<[u8; CHUNK]>().read() };
-    // SAFETY: the last of them.
+    // SAFETY: these are the last `CHUNK` of the readable bytes.
     let last = unsafe { from.wrapping_add(tail_offset).cast::<[u8; CHUNK]>().read() };
-    // SAFETY: the first `CHUNK` of `len` bytes that can be written.
+    // SAFETY: these are the first `CHUNK` of `len` writable bytes.
     unsafe { to.cast::<[u8; CHUNK]>().write(first) };
-    // SAFETY: the last of them.
+    // SAFETY: these are the last `CHUNK` of the writable bytes.
     unsafe { to.wrapping_add(tail_offset).cast::<[u8; CHUNK]>().write(last) };
 }
 

@@ -1,7 +1,7 @@
-//! Everything that can be set from outside through the environment: one table, and the only reader.
+//! The environment variables of the library: one table, and the only code that reads them.
 //!
-//! The table is also the source of `docs/environment.md` (a test compares them). Values are
-//! checked here; a wrong one is an error that names the variable, never a silent default.
+//! The table is also the source of `docs/environment.md` (a test compares them). This module checks
+//! the values. A wrong value is an error that names the variable, never a silent default.
 
 use super::deadline::Timeout;
 use super::error::{Error, ErrorKind, Result};
@@ -12,13 +12,13 @@ use std::str::FromStr;
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvVariable {
-    /// Its name.
+    /// The name of the variable.
     pub name: &'static str,
-    /// Who sets it: the launcher, or the user.
+    /// The program or person that sets it, such as the launcher or the user.
     pub set_by: &'static str,
-    /// What holds without it.
+    /// The behaviour if it is not set.
     pub default: &'static str,
-    /// What it means, in one line.
+    /// The meaning in one line.
     pub meaning: &'static str,
 }
 
@@ -30,7 +30,7 @@ macro_rules! variables {
                 name: $name, set_by: $set_by, default: $default, meaning: $meaning,
             };
         )+
-        /// Every variable that the library reads, in the order of `docs/environment.md`.
+        /// All variables that the library reads, in the order of `docs/environment.md`.
         pub const VARIABLES: &[EnvVariable] = &[$($ident),+];
     };
 }
@@ -142,10 +142,10 @@ variables! {
         "How long a wait spins before it yields or sleeps, in microseconds, where there is a core for every rank.";
 }
 
-/// The text of a variable; `None` where it is unset or empty.
+/// Returns the text of a variable, or `None` if it is unset or empty.
 ///
 /// # Errors
-/// `InvalidArgument` where it is not UTF-8.
+/// `InvalidArgument` if the text is not UTF-8.
 #[allow(clippy::disallowed_methods, reason = "this is the one reader")]
 pub fn read_text(variable: EnvVariable) -> Result<Option<String>> {
     match std::env::var(variable.name) {
@@ -173,10 +173,10 @@ fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// The number in a variable; `None` where it is unset or empty.
+/// Returns the number in a variable, or `None` if it is unset or empty.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the variable and its text, where it is not a number of this type.
+/// `InvalidArgument`, with the variable and its text, if the text is not a number of this type.
 pub fn read_number<T: FromStr<Err: Display>>(variable: EnvVariable) -> Result<Option<T>> {
     let Some(value) = read_text(variable)? else { return Ok(None) };
     match value.trim().parse() {
@@ -187,10 +187,11 @@ pub fn read_number<T: FromStr<Err: Display>>(variable: EnvVariable) -> Result<Op
     }
 }
 
-/// The number in a variable, or `default`; refused outside `low..=high`.
+/// Returns the number in a variable, or `default` if it is unset or empty.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the variable, its value and the limits.
+/// `InvalidArgument`, with the variable, its value and the limits, if the number is outside
+/// `low..=high`.
 pub fn read_bounded(variable: EnvVariable, default: u64, low: u64, high: u64) -> Result<u64> {
     let value = read_number(variable)?.unwrap_or(default);
     if (low..=high).contains(&value) {
@@ -200,12 +201,12 @@ pub fn read_bounded(variable: EnvVariable, default: u64, low: u64, high: u64) ->
     Err(Error::invalid(message))
 }
 
-/// The time-out in a variable, in milliseconds, `u64::MAX` for ever; `default_ms` where it is
-/// unset, empty or 0.
+/// Returns the timeout in a variable in milliseconds, `u64::MAX` for no limit, or `default_ms` if
+/// the variable is unset, empty or 0.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the variable and its text, for anything else than a time-out, and for
-/// "no wait".
+/// `InvalidArgument`, with the variable and its text, if the text is not a timeout, or is the
+/// number for "no wait".
 pub fn read_timeout_ms(variable: EnvVariable, default_ms: u64) -> Result<u64> {
     let number = read_number::<i64>(variable)?.unwrap_or(0);
     match Timeout::from_number(number) {
@@ -220,10 +221,10 @@ pub fn read_timeout_ms(variable: EnvVariable, default_ms: u64) -> Result<u64> {
     }
 }
 
-/// Whether a variable is 1 rather than 0; `None` where it is unset or empty.
+/// Returns true if a variable is 1 and false if it is 0, or `None` if it is unset or empty.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the variable, for anything else.
+/// `InvalidArgument`, with the variable, for any other text.
 pub fn read_bool(variable: EnvVariable) -> Result<Option<bool>> {
     match read_text(variable)?.as_deref() {
         None => Ok(None),
@@ -235,10 +236,10 @@ pub fn read_bool(variable: EnvVariable) -> Result<Option<bool>> {
     }
 }
 
-/// The text of a variable that must be set.
+/// Returns the text of a variable that must be set.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the variable and saying who usually sets it.
+/// `InvalidArgument`, with the variable and the remedy.
 pub fn read_required(variable: EnvVariable, remedy: &str) -> Result<String> {
     read_text(variable)?.ok_or_else(|| {
         let message = format!("environment variable {} is not set; {remedy}", variable.name);
@@ -246,7 +247,7 @@ pub fn read_required(variable: EnvVariable, remedy: &str) -> Result<String> {
     })
 }
 
-/// The table of `docs/environment.md`, in Markdown.
+/// Returns the table of `docs/environment.md`, in Markdown.
 pub fn markdown_table() -> String {
     let mut table =
         String::from("| variable | set by | default | meaning |\n| --- | --- | --- | --- |\n");

@@ -1,19 +1,25 @@
-//! Copying between a caller's buffer and a slot, or another.
+//! Copies between callers' buffers and data slots.
 //!
-//! Large copies do not go through the C library's memmove: on some processors that uses `rep
-//! movsb`, which is several times slower where source and destination lie at the same offset within
-//! their pages, and buffers and slots mostly do (on a Zen 3 with glibc 2.36, 256 KiB took 3 to 4
-//! times as long as with vector loads and stores).
+//! Large copies do not use the C library's memmove. On some processors memmove uses `rep movsb`,
+//! which is several times slower if source and destination have the same offset within their pages.
+//! Buffers and slots usually have the same offset. On a Zen 3 with glibc 2.36, memmove of 256 KiB
+//! took 3 to 4 times as long as vector loads and stores.
 //!
-//! What is longer than any cache keeps is stored past the caches, so that no line is read only to
-//! be overwritten: on a Xeon of the fourth generation 32 MiB and more are copied a third faster so,
-//! and 4 to 16 MiB as fast. So are the parts of what is so long as a whole: on an EPYC of the
-//! fourth a broadcast of 256 MiB takes three quarters of the time then.
+//! Copies of at least 8 MiB in total, which no cache keeps, use non-temporal stores, so that no
+//! cache line is read only to be overwritten. On a 4th-generation Xeon, copies of 32 MiB and more
+//! are a third faster with such stores, and copies of 4 to 16 MiB are as fast. The parts of a
+//! longer copy use non-temporal stores too: on a 4th-generation EPYC, a broadcast of 256 MiB then
+//! takes three quarters of the time.
 //!
-//! So is what goes to lines that a core far away has, if the first of them show that it is far: on
-//! an EPYC of the fourth generation the cores of one last-level cache write what others of them
-//! have read with 45 GB/s, those of two such caches with 2.5, and past the caches with 27, which
-//! the other reads there as fast.
+//! Staged copies also use non-temporal stores if the destination's cache lines belong to a far
+//! core, which the copy of the first lines shows. On a 4th-generation EPYC, a core writes lines
+//! that another core has read at these rates:
+//!
+//! | reader | stores | rate |
+//! |---|---|---|
+//! | core of the same last-level cache | normal | 45 GB/s |
+//! | core of another last-level cache | normal | 2.5 GB/s |
+//! | core of another last-level cache | non-temporal | 27 GB/s; the reads are as fast |
 #![cfg_attr(
     target_arch = "x86_64",
     allow(unsafe_code, reason = "memory that others may write is copied through raw pointers")
@@ -22,25 +28,26 @@
 use super::buffer::{Dst, Src};
 use super::processor::read_tsc;
 
-/// From here on the loop pays; below it memmove is as good.
+/// The minimum size at which the vector loop pays; below it, memmove is as fast.
 #[cfg(target_arch = "x86_64")]
 const VECTOR_COPY_MIN_BYTES: usize = 2048;
 
-/// From here on stores go past the caches.
+/// The minimum total size for non-temporal stores.
 #[cfg(target_arch = "x86_64")]
 const NON_TEMPORAL_MIN_BYTES: usize = 8 << 20;
 
-/// From so many bytes on, and after so many, it pays to find out how far away the core is that has
-/// the lines.
+/// The minimum size for a probe of the distance to the core that owns the cache lines, and the
+/// number of bytes between two probes.
 const PROBE_MIN_BYTES: usize = 16 << 10;
 const PROBE_INTERVAL_BYTES: usize = 512 << 10;
-/// By so many bytes: more than a core keeps until it has the lines.
+/// The number of bytes of a probe: more than a core's store buffer holds while it waits for the
+/// lines.
 const PROBE_BYTES: usize = 8 << 10;
-/// It is far if a line takes more ticks than this of the time stamp counter, which has 2 to 4 in a
-/// nanosecond: near cores took 2 to 20 of them, far ones 36 to 80.
+/// The limit of time stamp counter ticks per cache line above which the owner is far. The counter
+/// has 2 to 4 ticks per nanosecond. Near cores took 2 to 20 ticks, far cores 36 to 80.
 const FAR_TICKS: u64 = 28;
 
-/// Copies `src` to `dst`; they may overlap in any way.
+/// Copies `src` to `dst`. The two may overlap in any way.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -48,7 +55,8 @@ pub fn copy(dst: Dst<'_>, src: Src<'_>) {
     copy_part(dst.len(), dst, src);
 }
 
-/// Copies a part of something that has so many bytes in all, which says whether a cache keeps it.
+/// Copies a part of a vector of `total_bytes` bytes. The total determines whether a cache keeps the
+/// vector.
 ///
 /// # Panics
 /// As [`copy()`].
@@ -65,8 +73,9 @@ pub fn copy_part(total_bytes: usize, dst: Dst<'_>, src: Src<'_>) {
             } else {
                 copy_avx
             };
-            // SAFETY: AVX was found; both views are valid for `len` bytes by the obligation of
-            // their constructors, do not overlap, and are longer than two turns of either loop.
+            // SAFETY: AVX was detected. Both views are valid for `len` bytes by the obligation of
+            // their constructors, do not overlap, and are longer than two iterations of either
+            // loop.
             unsafe { copy_loop(to, from, len) };
             return;
         }
@@ -76,8 +85,8 @@ pub fn copy_part(total_bytes: usize, dst: Dst<'_>, src: Src<'_>) {
     dst.copy_from(src);
 }
 
-/// Copies `src` to `dst`, which another core has read and will read, as slots are; they do not
-/// overlap.
+/// Copies `src` to `dst`, memory such as a data slot, which another core has read and will read
+/// again. The two must not overlap.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -85,16 +94,16 @@ pub fn stage(dst: Dst<'_>, src: Src<'_>) {
     Stager::for_total(dst.len()).stage(dst, src);
 }
 
-/// Does that piece by piece.
+/// The state of a staged copy in several pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Stager {
-    /// After so many bytes it has to be found out how far away the other core is.
+    /// The number of bytes until the next probe.
     unprobed_bytes: usize,
     is_far: bool,
 }
 
 impl Stager {
-    /// For so many bytes in all.
+    /// Returns a stager for `total_bytes` bytes.
     pub fn for_total(total_bytes: usize) -> Self {
         Self {
             unprobed_bytes: if total_bytes >= PROBE_MIN_BYTES { 0 } else { PROBE_INTERVAL_BYTES },
@@ -102,18 +111,19 @@ impl Stager {
         }
     }
 
-    /// Whether it was found to be far, so that what goes there had better be made elsewhere first,
-    /// and near.
+    /// Returns whether the last probe found a far owner. Then it is faster to produce the data in a
+    /// near buffer first, and to copy it to the destination.
     pub fn is_far(self) -> bool {
         self.is_far
     }
 
-    /// How much of the next piece is copied to find that out.
+    /// Returns the number of bytes of the next piece that the probe copies, or 0 if no probe is
+    /// due.
     pub fn probe_len(self) -> usize {
         if self.unprobed_bytes == 0 { PROBE_BYTES } else { 0 }
     }
 
-    /// Copies one of the pieces, as [`stage`] does.
+    /// Copies one piece, as [`stage`] does.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -132,7 +142,7 @@ impl Stager {
         self.record_staged(rest);
     }
 
-    /// So much has gone there.
+    /// Records that the caller itself has written `len` bytes to the destination.
     pub fn record_staged(&mut self, len: usize) {
         self.unprobed_bytes = self.unprobed_bytes.saturating_sub(len);
     }
@@ -140,16 +150,16 @@ impl Stager {
     fn copy_remainder(self, dst: Dst<'_>, src: Src<'_>) {
         #[cfg(target_arch = "x86_64")]
         if self.is_far && dst.len() >= 2 * CACHE_LINE && is_x86_feature_detected!("avx") {
-            // SAFETY: AVX was found; both views are valid for that length by the obligation of
-            // their constructors, and not shorter than two lines; where they overlap, what arrives
-            // is not what there was, and nothing else.
+            // SAFETY: AVX was detected. Both views are valid for that length by the obligation of
+            // their constructors, and not shorter than two cache lines. If they overlap, the
+            // destination gets wrong bytes, but no other memory is written.
             return unsafe { copy_avx_non_temporal(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
         }
         copy(dst, src);
     }
 }
 
-/// What travels between cores.
+/// The size of a cache line, the unit of transfer between cores.
 const CACHE_LINE: usize = 64;
 
 /// Copies with 32-byte loads and stores.
@@ -165,25 +175,25 @@ unsafe fn copy_avx(to: *mut u8, from: *const u8, len: usize) {
     let copy_block = |offset: usize| {
         let load = |part: usize| {
             let address = from.wrapping_add(offset + 32 * part).cast::<__m256i>();
-            // SAFETY: inside the `len` readable bytes; no alignment is needed.
+            // SAFETY: within the `len` readable bytes; no alignment is needed.
             unsafe { _mm256_loadu_si256(address) }
         };
         let parts = [load(0), load(1), load(2), load(3)];
         for (part, value) in parts.into_iter().enumerate() {
             let address = to.wrapping_add(offset + 32 * part).cast::<__m256i>();
-            // SAFETY: inside the `len` writable bytes; no alignment is needed.
+            // SAFETY: within the `len` writable bytes; no alignment is needed.
             unsafe { _mm256_storeu_si256(address, value) };
         }
     };
     (0..len / UNROLLED_BYTES).for_each(|i| copy_block(i * UNROLLED_BYTES));
-    // The rest, together with bytes that have been copied already.
+    // The last block may overlap bytes that are copied already.
     copy_block(len - UNROLLED_BYTES);
 }
 
-/// The same with stores past the caches.
+/// Copies with non-temporal stores.
 ///
 /// # Safety
-/// As [`copy_avx`], and at least two lines long.
+/// As [`copy_avx`], and `len` is at least two cache lines.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn copy_avx_non_temporal(to: *mut u8, from: *const u8, len: usize) {
@@ -191,25 +201,25 @@ unsafe fn copy_avx_non_temporal(to: *mut u8, from: *const u8, len: usize) {
         __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
     };
     let load = |offset: usize| {
-        // SAFETY: inside the `len` readable bytes; no alignment is needed.
+        // SAFETY: within the `len` readable bytes; no alignment is needed.
         unsafe { _mm256_loadu_si256(from.wrapping_add(offset).cast::<__m256i>()) }
     };
-    // The ends may not fill their lines.
+    // The first and the last cache line may be partial.
     for offset in [0, 32, len - 64, len - 32] {
         let value = load(offset);
-        // SAFETY: inside the `len` writable bytes; no alignment is needed.
+        // SAFETY: within the `len` writable bytes; no alignment is needed.
         unsafe { _mm256_storeu_si256(to.wrapping_add(offset).cast::<__m256i>(), value) };
     }
     let aligned_start = to.align_offset(CACHE_LINE).min(len);
     for offset in (aligned_start..=len - CACHE_LINE).step_by(CACHE_LINE) {
         for half in [offset, offset + 32] {
             let value = load(half);
-            // SAFETY: inside the `len` writable bytes; lines begin at `aligned_start`, which aligns
-            // both halves.
+            // SAFETY: within the `len` writable bytes; `aligned_start` is on a cache line, which
+            // aligns both halves.
             unsafe { _mm256_stream_si256(to.wrapping_add(half).cast::<__m256i>(), value) };
         }
     }
-    // What is published afterwards is seen after what was stored here.
+    // The fence orders these stores before a later store that publishes them.
     _mm_sfence();
 }
 
@@ -224,7 +234,8 @@ mod tests {
             for offset in [0, 1, 31, 64] {
                 let mut target = vec![0; len + 2];
                 let src = Src::from(&source[offset..offset + len]);
-                // As something of its own, and as a part of something that no cache keeps.
+                // The first total is the copy's own length; the second is a total that no cache
+                // keeps.
                 for all in [len, usize::MAX] {
                     target.fill(0);
                     copy_part(all, Dst::from(&mut target[1..=len]), src);
@@ -246,8 +257,8 @@ mod tests {
             for (offset, skew) in [(0, 0), (1, 0), (31, 5), (64, 33), (7, 63)] {
                 let mut target = vec![0; len + 66];
                 let (to, from) = (target[1 + skew..].as_mut_ptr(), source[offset..].as_ptr());
-                // SAFETY: AVX was found; both have room for `len` bytes from there, at least two
-                // lines.
+                // SAFETY: AVX was detected; both are valid for `len` bytes from there, at least two
+                // cache lines.
                 unsafe { copy_avx_non_temporal(to, from, len) };
                 let mut expected = vec![0; len + 66];
                 expected[1 + skew..][..len].copy_from_slice(&source[offset..offset + len]);

@@ -1,13 +1,13 @@
-//! A point in time after which waiting ends. Every call that can block takes one.
+//! Timeouts and deadlines. Every call that can block takes one.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
-/// The longest time-out that is kept as a finite one: a century.
+/// The longest timeout that counts as finite: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// A time-out as callers of the C interface and environment variables give it: one number, one
-/// meaning everywhere.
+/// A timeout of the C interface and of environment variables: one number, with the same meaning
+/// everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
     /// The default of the object or operation.
@@ -15,9 +15,9 @@ pub enum Timeout {
     Default,
     /// No limit.
     Forever,
-    /// No time: the call looks once.
+    /// No wait: the call polls once.
     NoWait,
-    /// This many milliseconds: at least 1, less than a century.
+    /// The number of milliseconds: at least 1, less than a century.
     Ms(u64),
 }
 
@@ -27,8 +27,8 @@ impl Timeout {
     /// The number of [`Timeout::NoWait`].
     pub const NO_WAIT: i64 = -2;
 
-    /// The time-out with this number; `None` for other negative numbers. A century or more is for
-    /// ever.
+    /// Returns the timeout with this number, or `None` for other negative numbers. A century or
+    /// more is [`Timeout::Forever`].
     pub fn from_number(number: i64) -> Option<Self> {
         match number {
             0 => Some(Self::Default),
@@ -38,7 +38,7 @@ impl Timeout {
         }
     }
 
-    /// The number of this time-out.
+    /// Returns the number of this timeout.
     pub fn number(self) -> i64 {
         match self {
             Self::Default => 0,
@@ -48,7 +48,7 @@ impl Timeout {
         }
     }
 
-    /// A time-out of this many milliseconds; 0 is no time.
+    /// Returns a timeout of `ms` milliseconds; 0 is [`Timeout::NoWait`].
     pub fn after_ms(ms: u64) -> Self {
         match ms {
             0 => Self::NoWait,
@@ -57,8 +57,8 @@ impl Timeout {
         }
     }
 
-    /// The same limit in milliseconds: `default_ms` for the default, 0 for no time, `u64::MAX` for
-    /// ever.
+    /// Returns the limit in milliseconds: `default_ms` for the default, 0 for no wait, `u64::MAX`
+    /// for no limit.
     pub fn ms_or(self, default_ms: u64) -> u64 {
         match self {
             Self::Default => default_ms,
@@ -69,7 +69,7 @@ impl Timeout {
     }
 }
 
-/// A monotonic deadline, with the time it was made, so that errors can say how long they waited.
+/// A monotonic deadline with its start time, so that errors can report the time waited.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
@@ -77,55 +77,55 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Ends `timeout` from now.
+    /// Returns a deadline that ends `timeout` from now.
     pub fn after(timeout: Duration) -> Self {
         Self { started: Instant::now(), timeout: timeout.min(FOREVER) }
     }
 
-    /// Ends `ms` milliseconds from now.
+    /// Returns a deadline that ends `ms` milliseconds from now.
     pub fn after_ms(ms: u64) -> Self {
         Self::after(Duration::from_millis(ms))
     }
 
-    /// Never ends. Only an abort ends such a wait.
+    /// Returns a deadline that never ends. Only an abort ends such a wait.
     pub fn never() -> Self {
         Self::after(FOREVER)
     }
 
-    /// The time left; zero once it has passed.
+    /// Returns the remaining time, or zero after the deadline.
     pub fn remaining(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }
 
-    /// True once it has passed.
+    /// Returns whether the deadline has passed.
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// When it was made.
+    /// Returns the start time.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// The time since it was made.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// The time that was allowed.
+    /// Returns the timeout.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The earlier of this deadline and `slice` from now: for waits that must look around.
+    /// Returns the earlier of this deadline and `slice` from now, for waits that poll in between.
     #[must_use]
     pub fn capped(&self, slice: Duration) -> Self {
         Self::after(self.remaining().min(slice))
     }
 }
 
-/// A deadline that begins when it is looked at for the first time: most small operations are over
-/// before anybody needs the clock, which costs as much as a part of them.
+/// A deadline that starts at its first access. Most small operations complete without an access,
+/// and so avoid reading the clock, which costs as much as a part of them.
 #[derive(Debug)]
 pub struct LazyDeadline {
     timeout: Duration,
@@ -133,12 +133,12 @@ pub struct LazyDeadline {
 }
 
 impl LazyDeadline {
-    /// Will end `ms` milliseconds after it has begun.
+    /// Returns a deadline of `ms` milliseconds that has not started.
     pub fn after_ms(ms: u64) -> Self {
         Self { timeout: Duration::from_millis(ms), started: OnceCell::new() }
     }
 
-    /// The deadline, which has begun at the latest now.
+    /// Returns the deadline, and starts it if it has not started.
     pub fn get_or_start(&self) -> &Deadline {
         self.started.get_or_init(|| Deadline::after(self.timeout))
     }

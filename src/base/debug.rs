@@ -1,11 +1,11 @@
-//! How much the library looks at what it is given, and how much it tells: the debug level and what
-//! is set beside it. One for the process, changed at any time.
+//! The debug settings of the process: the debug level, the NaN check, back-traces and the slow-wait
+//! threshold. They may change at any time.
 //!
-//! The environment is read by [`read_environment`], which whoever makes a group calls first, so
-//! that a wrong value is an error there; the level only as long as nobody has set one. Reading what
-//! is set is a load.
+//! [`read_environment`] reads the environment. Every creation of a group calls it first, and
+//! reports a wrong value as an error. The environment sets the debug level only if the program has
+//! not set one. Reading a setting takes one load.
 //!
-//! Must not know: what a level means to those who ask for it.
+//! This module does not know the effects of a level on the code that reads it.
 
 use super::config;
 use super::error::{Error, Result};
@@ -14,25 +14,25 @@ pub use super::nan_check::NanCheck;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How much. The discriminants are the C API's numbers.
+/// The debug level. The discriminants are the numbers of the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum DebugLevel {
-    /// What always is.
+    /// Only the default checks run.
     Off = 0,
-    /// Groups are told in the log: how they are made, and what they have done.
+    /// The log also reports how groups are made, and a summary of their work.
     Info = 1,
-    /// Calls are checked in ways that cost.
+    /// The library also runs expensive checks of calls.
     Detail = 2,
 }
 
 impl DebugLevel {
-    /// The level with this number.
+    /// Returns the level with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Off, Self::Info, Self::Detail].into_iter().find(|&level| level as u8 == number)
     }
 
-    /// The level with this name, in any case.
+    /// Returns the level with this name, in upper or lower case.
     pub fn from_name(name: &str) -> Option<Self> {
         match name.to_ascii_uppercase().as_str() {
             "OFF" => Some(Self::Off),
@@ -43,10 +43,10 @@ impl DebugLevel {
     }
 }
 
-/// In place of a level: nobody has set one.
+/// The value of `LEVEL` before the program or the environment has set a level.
 const UNSET: u8 = u8::MAX;
 
-/// The time after which a wait is told, in milliseconds.
+/// The default time after which the log reports a wait, in milliseconds.
 const DEFAULT_SLOW_WAIT_MS: u64 = 30_000;
 
 static LEVEL: AtomicU8 = AtomicU8::new(UNSET);
@@ -54,39 +54,39 @@ static NAN_CHECK: AtomicU8 = AtomicU8::new(NanCheck::Off as u8);
 static BACKTRACES: AtomicBool = AtomicBool::new(false);
 static SLOW_WAIT_MS: AtomicU64 = AtomicU64::new(DEFAULT_SLOW_WAIT_MS);
 
-/// The level in force.
+/// Returns the current level.
 pub fn level() -> DebugLevel {
     DebugLevel::from_number(LEVEL.load(Ordering::Relaxed)).unwrap_or(DebugLevel::Off)
 }
 
-/// Whether calls are looked at in ways that cost.
+/// Returns whether calls run expensive checks.
 #[inline]
 pub fn has_expensive_checks() -> bool {
     LEVEL.load(Ordering::Relaxed) == DebugLevel::Detail as u8
         || NAN_CHECK.load(Ordering::Relaxed) != NanCheck::Off as u8
 }
 
-/// Sets the level for the whole process. Where nobody has chosen a level of the log, it tells what
-/// this one is about.
+/// Sets the level for the whole process. If no log level has been set, also sets the log level that
+/// this debug level needs.
 pub fn set_level(level: DebugLevel) {
     LEVEL.store(level as u8, Ordering::Relaxed);
     let log_level = if level == DebugLevel::Off { log::LogLevel::Off } else { log::LogLevel::Info };
     log::suggest_level(log_level);
 }
 
-/// Takes the level from the environment, whatever was set before.
+/// Sets the level from the environment, and replaces any earlier setting.
 ///
 /// # Errors
-/// `InvalidArgument` where the variable names no level; then nothing has changed.
+/// `InvalidArgument` if the variable names no level. The level then remains unchanged.
 pub fn set_level_from_environment() -> Result<()> {
     set_level(level_in_environment()?);
     Ok(())
 }
 
-/// The level in force, which is the environment's where nobody has set one.
+/// Returns the current level. If no level has been set, sets it from the environment first.
 ///
 /// # Errors
-/// `InvalidArgument` where the variable names no level.
+/// `InvalidArgument` if the variable names no level.
 pub fn level_or_environment() -> Result<DebugLevel> {
     if LEVEL.load(Ordering::Relaxed) == UNSET {
         set_level_from_environment()?;
@@ -94,7 +94,7 @@ pub fn level_or_environment() -> Result<DebugLevel> {
     Ok(level())
 }
 
-/// The first of the two variables that is set; they have torch's words.
+/// Reads the first of the two variables that is set. Both use torch's names.
 fn level_in_environment() -> Result<DebugLevel> {
     for variable in [config::DEBUG_LEVEL, config::TORCH_DEBUG] {
         let Some(name) = config::read_text(variable)? else { continue };
@@ -106,10 +106,11 @@ fn level_in_environment() -> Result<DebugLevel> {
     Ok(DebugLevel::Off)
 }
 
-/// Takes everything that is here from the environment, the level only where nobody has set one.
+/// Reads all settings of this module from the environment. The debug level is read only if none has
+/// been set.
 ///
 /// # Errors
-/// `InvalidArgument` naming a variable that cannot be used.
+/// `InvalidArgument` with the name of a variable that has an invalid value.
 pub fn read_environment() -> Result<()> {
     log_level_from_environment()?;
     level_or_environment()?;
@@ -133,10 +134,10 @@ pub fn read_environment() -> Result<()> {
     Ok(())
 }
 
-/// Takes the level of the log from the environment, unless one was set in the program.
+/// Sets the log level from the environment, unless the program has set one.
 ///
 /// # Errors
-/// `InvalidArgument` where a variable names no level.
+/// `InvalidArgument` if a variable names no level.
 pub fn log_level_from_environment() -> Result<()> {
     if log::is_level_set() {
         return Ok(());
@@ -156,7 +157,7 @@ pub fn log_level_from_environment() -> Result<()> {
     Ok(())
 }
 
-/// Which elements are looked for in every call.
+/// Returns the NaN check of all calls.
 pub fn nan_check() -> NanCheck {
     match NAN_CHECK.load(Ordering::Relaxed) {
         0 => NanCheck::Off,
@@ -165,12 +166,13 @@ pub fn nan_check() -> NanCheck {
     }
 }
 
-/// Whether errors are to keep where in the program they come from.
+/// Returns whether errors capture a back-trace.
 pub fn is_backtrace_enabled() -> bool {
     BACKTRACES.load(Ordering::Relaxed) || level() == DebugLevel::Detail
 }
 
-/// After how long a wait is told; `None` where that is never, or nobody would hear it.
+/// Returns the time after which the log reports a wait, or `None` if waits are not reported or the
+/// log level is below WARN.
 pub fn slow_wait_threshold() -> Option<Duration> {
     if !log::enabled(log::LogLevel::Warn) {
         return None;

@@ -22,20 +22,20 @@ pub enum DataType {
     Bf16 = 9,
     F32 = 10,
     F64 = 11,
-    /// Two `f32`: real, imaginary.
+    /// A complex number of two `f32`: real, imaginary.
     C64 = 12,
-    /// Two `f64`: real, imaginary.
+    /// A complex number of two `f64`: real, imaginary.
     C128 = 13,
-    /// One byte; every value but 0 is true.
+    /// A boolean in one byte; every value except 0 is true.
     Bool = 14,
-    /// Four exponent bits, three of mantissa, no infinity (the "fn" form).
+    /// An 8-bit float: four exponent bits, three mantissa bits, no infinity (the "fn" form).
     F8E4M3 = 15,
-    /// Five exponent bits, two of mantissa, with infinities.
+    /// An 8-bit float: five exponent bits, two mantissa bits, with infinities.
     F8E5M2 = 16,
 }
 
 impl DataType {
-    /// Every element type, in the order of its number.
+    /// All element types, in the order of their numbers.
     pub const ALL: [Self; 17] = [
         Self::I8,
         Self::U8,
@@ -56,7 +56,7 @@ impl DataType {
         Self::F8E5M2,
     ];
 
-    /// The size of one element in bytes.
+    /// Returns the size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 | Self::Bool | Self::F8E4M3 | Self::F8E5M2 => 1,
@@ -67,14 +67,14 @@ impl DataType {
         }
     }
 
-    /// How many whole elements so many bytes hold. Sizes are powers of two, and a division takes as
-    /// long as a dozen other instructions.
+    /// Returns the number of whole elements in `bytes` bytes. Sizes are powers of two; a division
+    /// would take as long as a dozen other instructions.
     #[inline]
     pub const fn elements_in(self, bytes: usize) -> usize {
         bytes >> self.size().trailing_zeros()
     }
 
-    /// The name used in messages and tables.
+    /// Returns the name for messages and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::I8 => "i8",
@@ -97,7 +97,7 @@ impl DataType {
         }
     }
 
-    /// True for real and complex floating-point types.
+    /// Returns whether the type is a real or complex floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(
             self,
@@ -112,24 +112,24 @@ impl DataType {
         )
     }
 
-    /// True for the two complex types.
+    /// Returns whether the type is complex.
     pub const fn is_complex(self) -> bool {
         matches!(self, Self::C64 | Self::C128)
     }
 
-    /// The number of the C constant of the first type. Types, operators and statuses have disjoint
-    /// ranges of numbers, so that exchanged arguments of a C call are an error.
+    /// The number of the first type's C constant. Types, operators and statuses have disjoint
+    /// ranges of numbers, so that swapped arguments of a C call are an error.
     const FIRST_NUMBER: i32 = 0x100;
 
-    /// The number of the type's C constant.
+    /// Returns the number of the type's C constant.
     pub const fn number(self) -> i32 {
         Self::FIRST_NUMBER + self as i32
     }
 
-    /// The type with this number in the C interface.
+    /// Returns the type with this number in the C interface.
     ///
     /// # Errors
-    /// `InvalidArgument` for a number that names no type.
+    /// `InvalidArgument` for a number that is not a type.
     #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
         Self::find_number(number).ok_or_else(|| unknown_dtype_error(number))

@@ -1,24 +1,24 @@
-//! The one error type of the library: a kind that becomes a status number, and a message that says
-//! what happened, to whom, and what to do.
+//! The error type of the library: a kind, which determines the status number, and a message. The
+//! message states the failure, the rank or object concerned, and the remedy.
 //!
-//! Each layer adds what it knows with [`Error::context`]; nobody inspects the text.
+//! Each layer adds its context with [`Error::context`]. No code parses the text.
 
 use super::ids::Rank;
 use std::fmt;
 use std::sync::Arc;
 
-/// What went wrong, in the terms of the C API's status numbers.
+/// The kind of an error, in the terms of the C API's status numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// An argument is out of range, NULL where that is not allowed, or contradicts another.
     InvalidArgument,
-    /// A handle that was never made, was released, or belongs to another kind of object.
+    /// The handle was never created, was released, or belongs to another kind of object.
     InvalidHandle,
     /// The call needs `dist_init` (or comes after `dist_finalize`, or after a fork).
     NotInitialized,
     /// `dist_init` was called twice.
     AlreadyInitialized,
-    /// The combination asked for does not exist; the message names it.
+    /// The requested combination does not exist; the message names it.
     Unsupported,
     /// The key or name does not exist.
     NotFound,
@@ -28,11 +28,11 @@ pub enum ErrorKind {
     NotANumber,
     /// The deadline of the operation passed.
     Timeout,
-    /// Another rank died, left, or stopped answering.
+    /// Another rank died, left, or stopped responding.
     PeerFailed,
     /// Ranks called different operations, or with different arguments.
     Mismatch,
-    /// Somebody aborted the group.
+    /// A rank aborted the group.
     Aborted,
     /// The store or a peer cannot be reached, or broke the connection.
     Connection,
@@ -40,7 +40,7 @@ pub enum ErrorKind {
     Auth,
     /// Memory, or another limited resource of the host, is exhausted.
     OutOfMemory,
-    /// The operating system refused a call.
+    /// A system call failed.
     System,
     /// A back end (NCCL, MPI, a plug-in) reported an error.
     Backend,
@@ -49,7 +49,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Every kind, in the order of its wire code.
+    /// All kinds, in the order of their wire codes.
     pub const ALL: [Self; 18] = [
         Self::InvalidArgument,
         Self::InvalidHandle,
@@ -71,37 +71,37 @@ impl ErrorKind {
         Self::Internal,
     ];
 
-    /// A stable small number, used where a kind travels between processes of one version.
+    /// Returns a stable small number for messages between processes of one version.
     pub fn code(self) -> u8 {
         let position = Self::ALL.iter().position(|&kind| kind == self);
         u8::try_from(position.unwrap_or(Self::ALL.len() - 1)).unwrap_or(u8::MAX)
     }
 
-    /// The inverse of [`ErrorKind::code`]; an unknown number is `Internal`.
+    /// Returns the kind for a number of [`ErrorKind::code`]; an unknown number is `Internal`.
     pub fn from_code(code: u8) -> Self {
         Self::ALL.get(usize::from(code)).copied().unwrap_or(Self::Internal)
     }
 }
 
-/// How the rank that an error names failed, as far as the rank that detected it can tell.
+/// The fault of the rank that an error names, as far as the detecting rank can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RankFault {
-    /// In another way; the message says how.
+    /// The rank failed in another way; the message describes it.
     Other,
-    /// Its process ended without leaving the group.
+    /// The rank's process ended without leaving the group.
     Died,
-    /// It left the group in order.
+    /// The rank left the group normally.
     Left,
-    /// Its connection ended or broke, or it sends no heartbeat: it died, is held up, or the network
-    /// parted.
+    /// The connection to the rank ended or broke, or the rank sends no heartbeat: it died, is
+    /// delayed, or the network is partitioned.
     Unreachable,
-    /// The kernel reports that its process is stopped.
+    /// The kernel reports that the rank's process is stopped.
     Stopped,
-    /// It did not come before the deadline.
+    /// The rank did not arrive before the deadline.
     Late,
-    /// It called another operation than this rank.
+    /// The rank called a different operation from the detecting rank.
     Mismatch,
-    /// It aborted the group.
+    /// The rank aborted the group.
     Aborted,
 }
 
@@ -117,18 +117,19 @@ impl RankFault {
         Self::Aborted,
     ];
 
-    /// A number for errors that travel between processes of one version; never 0.
+    /// Returns a number for messages between processes of one version; never 0.
     fn code(self) -> u8 {
         let position = Self::ALL.iter().position(|&fault| fault == self);
         position.and_then(|it| u8::try_from(it + 1).ok()).unwrap_or(1)
     }
 
-    /// The inverse of [`RankFault::code`]; `None` for 0 and for unknown numbers.
+    /// Returns the fault for a number of [`RankFault::code`], or `None` for 0 and for unknown
+    /// numbers.
     fn from_code(code: u8) -> Option<Self> {
         usize::from(code).checked_sub(1).and_then(|position| Self::ALL.get(position).copied())
     }
 
-    /// The fault of a rank that an error of this kind names without saying more.
+    /// Returns the fault of the culprit that an error of this kind implies.
     fn implied_by(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Timeout => Self::Late,
@@ -143,19 +144,19 @@ impl RankFault {
 /// The rank that an error names, its fault and its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// Its number in the group of the failed operation.
+    /// The culprit's number in the group of the failed operation.
     pub rank: Rank,
-    /// How it failed.
+    /// The fault of the culprit.
     pub fault: RankFault,
-    /// Its process id and its host, if the error was handed out by a group, which knows them.
+    /// The culprit's process id and host. They are known if a group has returned the error.
     pub process: Option<(u32, Arc<str>)>,
 }
 
-/// What Linux calls EMFILE.
+/// Linux's number of the error EMFILE.
 const EMFILE: i32 = 24;
 
-/// An error: kind, message and, where one rank is to blame, that rank. As large as an address, so
-/// that the result of a call that succeeds is a register and no memory.
+/// An error: a kind, a message and an optional culprit. It has the size of a pointer, so that the
+/// result of a successful call fits in a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<ErrorDetails>);
 
@@ -164,33 +165,33 @@ struct ErrorDetails {
     kind: ErrorKind,
     message: String,
     culprit: Option<Rank>,
-    /// `None` for what the kind implies.
+    /// The fault; `None` if the kind implies it.
     fault: Option<RankFault>,
     process: Option<(u32, Arc<str>)>,
 }
 
-/// The result of everything that can fail.
+/// The result type of the library.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of `kind` with its message.
+    /// Returns an error of `kind` with its message.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Box::new(ErrorDetails { kind, message, culprit: None, fault: None, process: None }))
     }
 
-    /// Shorthand for the most common caller mistake.
+    /// Returns an `InvalidArgument` error, the most common caller mistake.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// A broken invariant of the library itself.
+    /// Returns an `Internal` error, for a broken invariant of the library.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// A failed system call: `what` says what was tried.
+    /// Returns the error of a failed system call. `operation` describes what the call was for.
     pub fn system(operation: impl fmt::Display, cause: &std::io::Error) -> Self {
         let kind = match cause.kind() {
             std::io::ErrorKind::OutOfMemory | std::io::ErrorKind::StorageFull => {
@@ -207,8 +208,8 @@ impl Error {
         Self::new(kind, format!("{operation}: {cause}{hint}"))
     }
 
-    /// A connection that could not be made or broke: the peer's or the network's fault, unless this
-    /// process may open nothing more.
+    /// Returns the error of a connection that failed or broke. The kind is `Connection`, for a
+    /// fault of the peer or the network, unless this process has no free descriptors.
     pub fn connection(operation: impl fmt::Display, cause: &std::io::Error) -> Self {
         match cause.raw_os_error() {
             Some(EMFILE) => Self::system(operation, cause),
@@ -216,63 +217,63 @@ impl Error {
         }
     }
 
-    /// Names the rank to blame.
+    /// Sets the culprit.
     #[must_use]
     pub fn with_culprit(mut self, rank: Rank) -> Self {
         self.0.culprit = Some(rank);
         self
     }
 
-    /// Says how the rank to blame failed, where the kind alone does not.
+    /// Sets the culprit's fault, if the kind alone does not imply it.
     #[must_use]
     pub fn with_fault(mut self, fault: RankFault) -> Self {
         self.0.fault = Some(fault);
         self
     }
 
-    /// Adds the process of the rank to blame.
+    /// Adds the process of the culprit.
     #[must_use]
     pub fn with_process(mut self, pid: u32, host: Arc<str>) -> Self {
         self.0.process = Some((pid, host));
         self
     }
 
-    /// Puts what the caller knows before the message: "`what`: message".
+    /// Prepends context to the message: "`context`: message".
     #[must_use]
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
-    /// The kind.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The rank to blame, where there is one.
+    /// Returns the culprit, if there is one.
     pub fn culprit(&self) -> Option<Rank> {
         self.0.culprit
     }
 
-    /// That rank with its fault and its process.
+    /// Returns the culprit with its fault and its process.
     pub fn culprit_details(&self) -> Option<Culprit> {
         let fault = self.0.fault.unwrap_or_else(|| RankFault::implied_by(self.0.kind));
         let process = self.0.process.clone();
         self.0.culprit.map(|rank| Culprit { rank, fault, process })
     }
 
-    /// The fault as a number for errors that travel between processes of one version; 0 for what
-    /// the kind implies.
+    /// Returns the fault as a number for messages between processes of one version; 0 if the kind
+    /// implies it.
     pub fn fault_code(&self) -> u8 {
         self.0.fault.map_or(0, RankFault::code)
     }
 
-    /// The inverse of [`Error::fault_code`].
+    /// Sets the fault from a number of [`Error::fault_code`].
     #[must_use]
     pub fn with_fault_code(mut self, code: u8) -> Self {
         self.0.fault = RankFault::from_code(code);
@@ -288,9 +289,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds context to the error of a result.
+/// An extension of results that adds context to the error.
 pub trait ErrorContext<T> {
-    /// See [`Error::context`]; the text is only built when there is an error.
+    /// Adds context as [`Error::context`] does. The text is built only for an error.
     ///
     /// # Errors
     /// The error of `self`, with the context before its message.

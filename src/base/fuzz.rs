@@ -1,8 +1,10 @@
-//! What the entry points of all fuzz targets share: a script to run, and the corpora as tests.
+//! The common part of all fuzz targets' entry points: the script of a run, and tests that replay
+//! the corpora.
 //!
-//! Compiled for fuzzing and for tests alone; not a part of the library.
+//! This module is compiled for fuzzing and for tests only.
 
-/// Bytes that say what to do, and end anywhere: what is missing is not done, or done with less.
+/// The bytes of a fuzz script. They may end anywhere: the target skips a step without bytes, or
+/// runs it with fewer.
 pub(crate) struct FuzzScript<'a>(pub(crate) &'a [u8]);
 
 impl<'a> FuzzScript<'a> {
@@ -12,14 +14,14 @@ impl<'a> FuzzScript<'a> {
         Some(first)
     }
 
-    /// So many bytes, or all that are left.
+    /// Returns the next `count` bytes, or all remaining bytes if there are fewer.
     pub(crate) fn take_bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// The next bytes as a number; zeros where there are none.
+    /// Returns the next 8 bytes as a number; missing bytes are zero.
     pub(crate) fn next_number(&mut self) -> i64 {
         let mut bytes = [0; 8];
         let taken = self.take_bytes(8);
@@ -31,7 +33,7 @@ impl<'a> FuzzScript<'a> {
 /// Runs every file of `fuzz/corpus/<target>` through the target's entry point.
 #[cfg(test)]
 pub(crate) fn replay_corpus(target: &str, entry: fn(&[u8])) {
-    /// What every corpus has at least.
+    /// The minimum number of files of a corpus.
     const MIN_FILES: usize = 10;
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = root.join("fuzz/corpus").join(target);
@@ -42,7 +44,7 @@ pub(crate) fn replay_corpus(target: &str, entry: fn(&[u8])) {
     for path in paths {
         let input = std::fs::read(&path).unwrap();
         let name = path.display();
-        // Names the file in the test's output, which is shown where it fails.
+        // Prints the file name, which the test output shows if the test fails.
         println!("{name}: {} bytes", input.len());
         entry(&input);
     }

@@ -1,54 +1,55 @@
-//! Operations on the memory of a GPU: where one runs, and what tells that the device is done with
-//! it.
+//! Operations on GPU memory: the device and stream of an operation, and the objects that report its
+//! completion.
 //!
-//! Such an operation is *enqueued*: it ends for its caller once the device knows of it, and takes
-//! place later, in the order of a stream. Where nothing can be enqueued (the host carries the
-//! bytes), it waits for a [`StreamMarker`] instead.
+//! Such an operation is *enqueued*: the call returns after the device has accepted the operation,
+//! and the operation runs later, in stream order. If an operation cannot be enqueued (because the
+//! host transfers the bytes), it waits for a [`StreamMarker`] instead.
 //!
-//! Must not know: drivers, who enqueues.
+//! This module does not depend on drivers, or on the code that enqueues.
 
 use super::deadline::Deadline;
 use super::error::Result;
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
-/// Where an operation runs.
+/// The device and stream of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuTarget {
     /// The index of the device.
     pub device: usize,
-    /// The caller's stream, as the driver calls it; `None` for one of the library's.
+    /// The driver's handle of the caller's stream; `None` for a stream of the library.
     pub stream: Option<usize>,
 }
 
-/// An operation that was enqueued. Holding it keeps neither its group nor its buffers.
+/// An enqueued operation. A reference to it keeps neither its group nor its buffers alive.
 pub trait EnqueuedOperation: Send + Sync + Debug {
-    /// Waits until the device is done with it; false where the limit came first.
+    /// Waits until the device has completed the operation. Returns false if the limit passed first.
     ///
     /// # Errors
-    /// The failure of its group: what the operation has written is arbitrary.
+    /// The failure of its group. The destination buffers then have arbitrary contents.
     fn wait(&self, limit: &Deadline) -> Result<bool>;
 }
 
-/// A moment in a stream.
+/// A position in a stream.
 pub trait StreamMarker: Send + Sync + Debug {
-    /// Whether the device has done everything that was in the stream by then.
+    /// Returns whether the device has completed all earlier work of the stream.
     ///
     /// # Errors
-    /// What went wrong on the device before it.
+    /// The device's error in that earlier work.
     fn is_complete(&self) -> Result<bool>;
 }
 
-/// Where an operation that was enqueued is put, once.
+/// The slot that receives an enqueued operation, once.
 pub type EnqueuedOperationSlot = OnceLock<Arc<dyn EnqueuedOperation>>;
 
-/// How an operation is to be enqueued.
+/// The request to enqueue an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct EnqueueRequest<'a> {
-    /// Where.
+    /// The device and stream.
     pub gpu: GpuTarget,
-    /// Who tells its end.
+    /// The slot for the enqueued operation, which reports its completion.
     pub operation_slot: &'a EnqueuedOperationSlot,
-    /// When its buffers are ready, where that was noted as it was issued.
+    /// The stream position at which the buffers are ready, if it was recorded when the operation
+    /// was issued.
     pub buffers_ready: Option<&'a dyn StreamMarker>,
 }

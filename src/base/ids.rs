@@ -1,22 +1,22 @@
-//! Ranks, sizes and the random identifiers that tell one attempt of a job from the next.
+//! Ranks, sizes and the random identifiers that distinguish the attempts of a job.
 
 use std::fmt;
 
-/// A rank within a group. Ranks of the C API are `int32_t`; inside they index tables.
+/// A rank within a group. The C API's ranks are `int32_t`; within the library they index tables.
 pub type Rank = usize;
 
 /// The number of ranks of a group.
 pub type WorldSize = usize;
 
-/// The most ranks that a group may have.
+/// The maximum number of ranks of a group.
 pub const MAX_WORLD_SIZE: WorldSize = 1 << 16;
 
 /// Sixteen random bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Nonce(pub [u8; 16]);
 
-/// Names one incarnation of a group. Everything that a group shares is found under its id, so that
-/// nothing left over from an earlier attempt is ever read.
+/// The identifier of one incarnation of a group. All shared objects of a group carry it, so that no
+/// rank reads an object of an earlier attempt.
 pub type GroupId = Nonce;
 
 impl Nonce {

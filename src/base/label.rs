@@ -1,34 +1,34 @@
-//! The label of a call: a short text that the caller chooses, by which ranks tell calls apart that
-//! are alike otherwise.
+//! The label of a call: a short text from the caller, by which the ranks distinguish calls with
+//! equal arguments.
 //!
-//! A label is a value of four words, so that it is copied without an allocation and stored in
-//! shared memory as atomic words. Ranks compare [`Label::hash`]; they read each other's texts only
-//! to explain a mismatch.
+//! A label is a value of four words. It is copied without an allocation, and stored in shared
+//! memory as atomic words. Ranks compare [`Label::hash`]; they read each other's texts only to
+//! explain a mismatch.
 
 use super::error::{Error, Result};
 use std::fmt;
 
-/// The most bytes of a label.
+/// The maximum length of a label in bytes.
 pub const LABEL_BYTES: usize = 32;
 
-/// The words of a label.
+/// The number of words of a label.
 pub const LABEL_WORDS: usize = LABEL_BYTES / 8;
 
-/// The label of a call, or none.
+/// The label of a call, or no label.
 ///
 /// The text is UTF-8 without zero bytes. It is stored in little-endian words, padded with zeros.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Label([u64; LABEL_WORDS]);
 
 impl Label {
-    /// No label.
+    /// The value for no label.
     pub const NONE: Self = Self([0; LABEL_WORDS]);
 
-    /// A label of another rank whose text is not known. No text begins with this byte, which UTF-8
-    /// does not have.
+    /// The value for another rank's label whose text is not known. It starts with a byte that UTF-8
+    /// does not contain, so no text is equal to it.
     pub const UNKNOWN: Self = Self([0xff, 0, 0, 0]);
 
-    /// The label with this text; none for an empty one.
+    /// Returns the label with this text; an empty text gives no label.
     ///
     /// # Errors
     /// `InvalidArgument` for a text that is too long or contains a zero byte.
@@ -44,8 +44,8 @@ impl Label {
         Self::from_bytes(text.as_bytes()).map_err(|_| invalid_label())
     }
 
-    /// The label of an operation that is made of several calls; none if none of them has one. Their
-    /// texts in order if these fit, else their number and a hash of all.
+    /// Returns the label of an operation that consists of several calls: no label if no call has
+    /// one, the texts in order if they fit, else their number and a hash of all.
     pub fn of_calls(labels: &[Self]) -> Self {
         match labels {
             [label] => return *label,
@@ -56,7 +56,7 @@ impl Label {
         let is_clear = texts.iter().all(|text| !text.is_empty() && !text.contains(','));
         let joined = Self::new(&texts.join(", ")).ok().filter(|_| is_clear);
         joined.unwrap_or_else(|| {
-            // The rotation makes the order count.
+            // The rotation makes the hash depend on the order.
             let add = |hash: u64, label: &Self| {
                 (hash.rotate_left(23) ^ label.hash()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             };
@@ -65,8 +65,8 @@ impl Label {
         })
     }
 
-    /// The label whose words these are, or `None` if they contain no valid text. Words from other
-    /// processes pass here.
+    /// Returns the label with these words, or `None` if they contain no valid text. Words from
+    /// other processes are checked here.
     pub fn from_words(words: [u64; LABEL_WORDS]) -> Option<Self> {
         let label = Self(words);
         let bytes = label.padded_bytes();
@@ -75,13 +75,13 @@ impl Label {
         is_valid.then_some(label)
     }
 
-    /// The label with this text, which has no zero byte.
+    /// Returns the label with this text, which must have no zero byte.
     ///
-    /// The last word is loaded from the last eight bytes and shifted: a word that is assembled in
+    /// The last word is loaded from the last eight bytes and shifted. A word that is assembled in
     /// memory from single bytes cannot be loaded before all of them have left the store buffer.
     ///
     /// # Errors
-    /// The reason why the text is no label.
+    /// The reason why the text is not a label.
     #[inline]
     pub fn from_bytes(text: &[u8]) -> std::result::Result<Self, InvalidLabel> {
         const NOT_ASCII: u64 = 0x8080_8080_8080_8080;
@@ -105,32 +105,32 @@ impl Label {
         Self::from_words(words).ok_or(InvalidLabel::NotUtf8)
     }
 
-    /// The words.
+    /// Returns the words.
     #[inline]
     pub fn words(&self) -> &[u64; LABEL_WORDS] {
         &self.0
     }
 
-    /// Whether there is no label.
+    /// Returns whether there is no label.
     #[inline]
     pub fn is_none(&self) -> bool {
         self.0[0] == 0
     }
 
-    /// Whether there is a label whose text is not known.
+    /// Returns whether there is a label whose text is not known.
     pub fn is_unknown(&self) -> bool {
         *self == Self::UNKNOWN
     }
 
-    /// The same label without its text, as it is known before its owner was asked.
+    /// Returns the label without its text, as this rank knows it before it queries the owner.
     #[must_use]
     pub fn without_text(&self) -> Self {
         if self.is_none() { Self::NONE } else { Self::UNKNOWN }
     }
 
-    /// A 64-bit hash of the text. The words are multiplied independently, so that the processor
-    /// overlaps the multiplications. The odd factors are the fractional parts of square roots of
-    /// primes (as in SHA-512).
+    /// Returns a 64-bit hash of the text. The words are multiplied independently, so that the
+    /// processor overlaps the multiplications. The odd factors are the fractional parts of square
+    /// roots of primes (as in SHA-512).
     #[inline]
     pub fn hash(&self) -> u64 {
         const FACTORS: [u64; LABEL_WORDS] = [
@@ -143,14 +143,14 @@ impl Label {
         for (&word, factor) in self.0.iter().zip(FACTORS) {
             let product = u128::from(word ^ factor.rotate_left(32)) * u128::from(factor);
             let (low, high) = (product & u128::from(u64::MAX), product >> 64);
-            // Both halves fit 64 bits.
+            // Both halves fit in 64 bits.
             let folded = u64::try_from(low ^ high).unwrap_or(0);
             hash = hash.rotate_left(19).wrapping_add(folded);
         }
         hash
     }
 
-    /// The text; empty if there is none, or if it is not known.
+    /// Returns the text, or an empty string if there is none or it is not known.
     pub fn text(&self) -> String {
         let bytes = self.padded_bytes();
         String::from_utf8(bytes[..self.len()].to_vec()).unwrap_or_default()
@@ -165,23 +165,24 @@ impl Label {
         bytes
     }
 
-    /// The bytes before the first zero.
+    /// Returns the number of bytes before the first zero.
     fn len(&self) -> usize {
         self.padded_bytes().iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES)
     }
 }
 
-/// Why a text is no label.
+/// The reason why a text is not a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidLabel {
-    /// It has more than [`LABEL_BYTES`] bytes.
+    /// The text has more than [`LABEL_BYTES`] bytes.
     TooLong,
-    /// Its bytes are not UTF-8.
+    /// The bytes are not UTF-8.
     NotUtf8,
 }
 
 impl fmt::Display for Label {
-    /// In quotation marks, with what would not be printed escaped. Nothing if there is no label.
+    /// Writes the text in quotation marks, with unprintable characters escaped. Writes nothing if
+    /// there is no label.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_none() {
             Ok(())
@@ -199,7 +200,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// A label behind something else: with a space before it, or nothing.
+/// A label as a suffix of other text: a space and the label, or nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct LabelSuffix(pub Label);
 
@@ -219,7 +220,7 @@ pub struct LabelledName {
 }
 
 impl fmt::Display for LabelledName {
-    /// For instance `all_reduce "layer3.weight"`.
+    /// Writes for instance `all_reduce "layer3.weight"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name, LabelSuffix(self.label))
     }
@@ -238,7 +239,7 @@ mod tests {
             assert_eq!(label.is_none(), text.is_empty());
             assert_eq!(Label::from_words(*label.words()), Some(label));
         }
-        // Every length, so that each way to load the last word is taken.
+        // The lengths cover each way to load the last word.
         let long = "0123456789abcdefghijklmnopqrstuv";
         for end in 0..=LABEL_BYTES {
             let text = &long[..end];
@@ -264,7 +265,7 @@ mod tests {
     fn words_of_other_processes_are_checked() {
         assert_eq!(Label::from_words([0xff; LABEL_WORDS]), None);
         assert_eq!(Label::from_words(*Label::UNKNOWN.words()), None);
-        // Bytes after the end.
+        // The words have bytes after the terminating zero.
         assert_eq!(Label::from_words([0x61, 0x62, 0, 0]), None);
         assert_eq!(Label::from_words([0x0061_0061, 0, 0, 0]), None);
         assert_eq!(Label::from_words([0; LABEL_WORDS]), Some(Label::NONE));

@@ -1,33 +1,32 @@
-//! The log: silent unless somebody set a level, and then written to the sink that was installed
-//! (standard error, or the caller's callback).
+//! The log of the library. It writes nothing until a level is set. Then it writes to standard
+//! error, or to the installed sink (the caller's callback).
 //!
-//! A level that was set for the log itself stands. Where nobody has set one, a debug level may want
-//! some.
+//! An explicitly set log level has precedence. Without one, the debug level may suggest a level.
 //!
-//! This module holds the level and the sink; who installs which is `api`'s affair.
+//! This module holds the level and the sink; `api` installs them.
 
 use std::fmt;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// How important a line is. The discriminants are the C API's numbers.
+/// The importance of a line. The discriminants are the numbers of the C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LogLevel {
-    /// Nothing is logged.
+    /// No line is logged.
     Off = 0,
-    /// Something failed that no return value can tell.
+    /// A failure that no return value can report.
     Error = 1,
-    /// Something is unusual: a long wait, a dropped peer.
+    /// An unusual event: a long wait, a dropped peer.
     Warn = 2,
-    /// What was chosen and why.
+    /// A choice of the library, with its reason.
     Info = 3,
     /// Every step.
     Debug = 4,
 }
 
 impl LogLevel {
-    /// The level with this number; larger numbers mean `Debug`.
+    /// Returns the level with this number; larger numbers are `Debug`.
     pub fn from_number(number: u8) -> Self {
         match number {
             0 => Self::Off,
@@ -38,7 +37,7 @@ impl LogLevel {
         }
     }
 
-    /// The level with this name, in any case; also torch's `WARNING`.
+    /// Returns the level with this name, in upper or lower case; also accepts torch's `WARNING`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name.to_ascii_uppercase().as_str() {
             "OFF" | "NONE" => Some(Self::Off),
@@ -50,7 +49,7 @@ impl LogLevel {
         }
     }
 
-    /// The level that torch means by a name or a number of its own, in any case.
+    /// Returns the level for a name or number of torch, in upper or lower case.
     pub fn from_torch(name: &str) -> Option<Self> {
         match name {
             "0" => Some(Self::Info),
@@ -60,7 +59,7 @@ impl LogLevel {
         }
     }
 
-    /// The name in a log line.
+    /// Returns the name for a log line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "OFF",
@@ -72,14 +71,14 @@ impl LogLevel {
     }
 }
 
-/// Receives each line that passes the level. Called from any thread.
+/// A receiver of the lines that pass the level. Any thread may call it.
 pub trait LogSink: Send + Sync {
-    /// One line, without its end.
+    /// Writes one line, without a line end.
     fn write_line(&self, level: LogLevel, text: &str);
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
-/// Somebody has said which level the log is to have.
+/// Whether the log level has been set explicitly.
 static IS_LEVEL_SET: AtomicBool = AtomicBool::new(false);
 static SINK: RwLock<Option<Box<dyn LogSink>>> = RwLock::new(None);
 
@@ -89,24 +88,24 @@ pub fn set_level(level: LogLevel) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Sets the level where nobody has done so with [`set_level`].
+/// Sets the level if [`set_level`] has not been called.
 pub fn suggest_level(level: LogLevel) {
     if !is_level_set() {
         LEVEL.store(level as u8, Ordering::Relaxed);
     }
 }
 
-/// Whether somebody has set a level.
+/// Returns whether the level has been set explicitly.
 pub fn is_level_set() -> bool {
     IS_LEVEL_SET.load(Ordering::Relaxed)
 }
 
-/// The level in force.
+/// Returns the current level.
 pub fn level() -> LogLevel {
     LogLevel::from_number(LEVEL.load(Ordering::Relaxed))
 }
 
-/// Replaces the sink; `None` goes back to standard error.
+/// Replaces the sink; `None` restores standard error.
 pub fn set_sink(sink: Option<Box<dyn LogSink>>) {
     let old = match SINK.write() {
         Ok(mut slot) => std::mem::replace(&mut *slot, sink),
@@ -115,7 +114,7 @@ pub fn set_sink(sink: Option<Box<dyn LogSink>>) {
     drop(old);
 }
 
-/// True where a line of this level would be written.
+/// Returns whether a line of this level is written.
 pub fn enabled(level: LogLevel) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
@@ -135,11 +134,11 @@ pub fn write(level: LogLevel, text: fmt::Arguments<'_>) {
 fn write_to_stderr(level: LogLevel, text: fmt::Arguments<'_>) {
     use std::io::Write as _;
     let line = format!("libdist {}: {text}\n", level.name());
-    // A log that cannot be written has nowhere to say so.
+    // A failure to write the log has no place to be reported.
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
-/// Logs a line at a level: `log!(LogLevel::Warn, "rank {} is record_late_rank", rank)`.
+/// Logs a line at a level: `log!(LogLevel::Warn, "rank {} is late", rank)`.
 #[macro_export]
 macro_rules! log {
     ($level:expr, $($text:tt)+) => {

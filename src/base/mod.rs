@@ -1,6 +1,6 @@
-//! The vocabulary that every layer shares: errors, element types, identifiers, deadlines,
-//! configuration and the log. It knows nothing of the rest of the library and makes no system call
-//! of its own.
+//! The vocabulary that all layers share: errors, element types, identifiers, deadlines,
+//! configuration and the log. It does not depend on the rest of the library, and makes no system
+//! call of its own.
 
 pub mod backtrace;
 pub mod buffer;

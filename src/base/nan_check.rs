@@ -1,14 +1,14 @@
-//! Which elements a caller wants to hear of.
+//! The NaN check: which elements of buffers an operation rejects.
 
-/// Which elements of a buffer nobody wants.
+/// The elements that the NaN check rejects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum NanCheck {
-    /// Any may be there.
+    /// Accepts all elements.
     #[default]
     Off = 0,
-    /// What is not a number may not.
+    /// Rejects NaN.
     RejectNan = 1,
-    /// What is not a finite number may not.
+    /// Rejects NaN and infinities.
     RejectNonFinite = 2,
 }

@@ -1,19 +1,20 @@
-//! Which ranks of a group share memory: its *nodes*. A node is a host, or what pretends to be one.
+//! The *nodes* of a group: sets of ranks that share memory. A node is a host, or a part of a host
+//! that is treated as one.
 
 use super::ids::{Rank, WorldSize};
 
 /// The partition of a group's ranks into nodes. Nodes are numbered in the order of their lowest
-/// ranks, and the ranks of a node in their own order; the ranks of one node need not follow each
-/// other.
+/// ranks, and the ranks of a node in ascending order. The ranks of one node need not be
+/// consecutive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     members: Vec<Vec<Rank>>,
-    /// For each rank, its node and its place in it; no group has more ranks than these count.
+    /// For each rank, its node and its local rank. A `u32` suffices for every group.
     positions: Box<[(u32, u32)]>,
 }
 
 impl NodeMap {
-    /// Puts ranks with equal labels on one node.
+    /// Returns the map that puts ranks with equal labels on one node.
     pub fn by_label<L: PartialEq>(labels: &[L]) -> Self {
         let mut node_labels: Vec<&L> = Vec::new();
         let mut members: Vec<Vec<Rank>> = Vec::new();
@@ -31,48 +32,48 @@ impl NodeMap {
         Self { members, positions: positions.into() }
     }
 
-    /// All ranks of a group on nodes of their own.
+    /// Returns the map that puts each rank on a node of its own.
     pub fn one_per_rank(size: WorldSize) -> Self {
         let members = (0..size).map(|rank| vec![rank]).collect();
         Self { members, positions: (0..size).map(|rank| (to_u32(rank), 0)).collect() }
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn rank_count(&self) -> WorldSize {
         self.positions.len()
     }
 
-    /// The number of nodes.
+    /// Returns the number of nodes.
     pub fn node_count(&self) -> usize {
         self.members.len()
     }
 
-    /// The node of a rank.
+    /// Returns the node of a rank.
     pub fn node_of(&self, rank: Rank) -> usize {
         self.positions[rank].0 as usize
     }
 
-    /// The place of a rank among those of its node.
+    /// Returns the local rank of a rank: its position within its node.
     pub fn local_rank(&self, rank: Rank) -> Rank {
         self.positions[rank].1 as usize
     }
 
-    /// The ranks of a node.
+    /// Returns the ranks of a node.
     pub fn members(&self, node: usize) -> &[Rank] {
         &self.members[node]
     }
 
-    /// The ranks that are first on their nodes.
+    /// Returns the first rank of each node.
     pub fn leaders(&self) -> impl Iterator<Item = Rank> + '_ {
         self.members.iter().map(|members| members[0])
     }
 
-    /// The number of ranks on the smallest node.
+    /// Returns the number of ranks on the smallest node.
     pub fn min_ranks_per_node(&self) -> usize {
         self.members.iter().map(Vec::len).min().unwrap_or(0)
     }
 
-    /// The number of ranks on the largest node.
+    /// Returns the number of ranks on the largest node.
     pub fn max_ranks_per_node(&self) -> usize {
         self.members.iter().map(Vec::len).max().unwrap_or(0)
     }

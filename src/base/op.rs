@@ -1,24 +1,25 @@
-//! Reduction operators: names, the numbers of the C constants, and the element types that they are
-//! defined for.
+//! Reduction operators: names, the numbers of the C constants, and the element types for which they
+//! are defined.
 
 use super::dtype::DataType;
 use super::error::{Error, ErrorKind, Result};
 use std::fmt;
 
-/// How elements of different ranks become one. The discriminants are internal: [`ReduceOp::number`]
-/// gives the C constant.
+/// The operator that combines the elements of the ranks. The discriminants are internal:
+/// [`ReduceOp::number`] gives the C constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
-    /// The sum; integers wrap; for bool, or.
+    /// The sum. Integers wrap. For bool, the sum is the logical or.
     Sum = 0,
-    /// The product; integers wrap; for bool, and.
+    /// The product. Integers wrap. For bool, the product is the logical and.
     Product = 1,
-    /// The smallest; NaN wins.
+    /// The minimum; a NaN wins.
     Min = 2,
-    /// The largest; NaN wins.
+    /// The maximum; a NaN wins.
     Max = 3,
-    /// The sum divided by the number of ranks; on integers the wrapped sum, rounded towards zero.
+    /// The sum divided by the number of ranks. For integers, the wrapped sum divided and rounded
+    /// towards zero.
     Avg = 4,
     /// Bitwise and, of integers and bool.
     BitAnd = 5,
@@ -31,7 +32,7 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Every operator, in the order of its number.
+    /// All operators, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::Sum,
         Self::Product,
@@ -44,7 +45,7 @@ impl ReduceOp {
         Self::PremulSum,
     ];
 
-    /// The name used in messages and tables.
+    /// Returns the name for messages and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "SUM",
@@ -59,9 +60,9 @@ impl ReduceOp {
         }
     }
 
-    /// Whether the operator means something for elements of this type: MIN, MAX and PRODUCT are not
-    /// defined on complex numbers, the bitwise operators not on floating point, AVG not on bool,
-    /// and PREMUL_SUM only on floating point.
+    /// Returns whether the operator is defined for elements of this type. MIN, MAX and PRODUCT are
+    /// not defined for complex numbers, the bitwise operators not for floating point, AVG not for
+    /// bool, and PREMUL_SUM only for floating point.
     pub const fn is_defined_for(self, dtype: DataType) -> bool {
         match self {
             Self::Sum => true,
@@ -72,19 +73,19 @@ impl ReduceOp {
         }
     }
 
-    /// The number of the C constant of the first operator; no element type and no status has a
-    /// number in its range.
+    /// The number of the first operator's C constant. No element type and no status has a number in
+    /// the operators' range.
     const FIRST_NUMBER: i32 = 0x200;
 
-    /// The number of the operator's C constant.
+    /// Returns the number of the operator's C constant.
     pub const fn number(self) -> i32 {
         Self::FIRST_NUMBER + self as i32
     }
 
-    /// The operator with this number in the C interface.
+    /// Returns the operator with this number in the C interface.
     ///
     /// # Errors
-    /// `InvalidArgument` for a number that names no operator.
+    /// `InvalidArgument` for a number that is not an operator.
     #[inline]
     pub fn from_number(number: i32) -> Result<Self> {
         Self::find_number(number).ok_or_else(|| unknown_op_error(number))
@@ -96,10 +97,10 @@ impl ReduceOp {
         Self::ALL.get(index).copied()
     }
 
-    /// Refuses a combination that means nothing, naming operator, type and back end.
+    /// Checks that the operator is defined for an element type.
     ///
     /// # Errors
-    /// `Unsupported`.
+    /// `Unsupported`, with the operator, the type and the back end.
     pub fn check_defined_for<'a>(
         self,
         dtype: DataType,

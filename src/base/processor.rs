@@ -1,16 +1,15 @@
-//! What a processor is asked apart from computing: for cache lines that will be used soon, for one
-//! look at a time, for its ticks.
+//! Special instructions of the processor: prefetches, the load fence and the time stamp counter.
 #![cfg_attr(
     all(target_arch = "x86_64", not(miri)),
     allow(unsafe_code, reason = "instructions that the compiler has no name for")
 )]
 
-/// Asks for the cache line at an address, to be read.
+/// Prefetches the cache line at an address for reading.
 #[inline]
 pub fn prefetch_to_read(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the
-    // address points.
+    // SAFETY: a prefetch is a hint. It neither faults nor changes anything observable, whatever the
+    // address.
     unsafe {
         std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -18,14 +17,14 @@ pub fn prefetch_to_read(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for the cache line at an address, to be written: whoever writes it next need not wait until
-/// other cores have given it up. Nothing waits for the hint, unlike for a store, which the next
-/// atomic read-modify-write would.
+/// Prefetches the cache line at an address for writing, so that a later store does not wait until
+/// other cores have released the line. No instruction waits for the hint. A store instead of the
+/// hint would delay the next atomic read-modify-write.
 #[inline]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which neither faults nor changes anything that can be seen, wherever the
-    // address points.
+    // SAFETY: a prefetch is a hint. It neither faults nor changes anything observable, whatever the
+    // address.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -33,31 +32,33 @@ pub fn prefetch_to_write(address: *const u8) {
     let _ = address;
 }
 
-/// Waits until all loads before have been made. A core that looks at memory again and again has
-/// begun many looks without this when a line changes, and takes all of them back before it goes on:
-/// on an EPYC of the fourth generation a line is seen 10 nanoseconds later then, of 40. A pause
-/// serves as well there, but lasts longer on Intel's than a line takes.
+/// Waits until all earlier loads have completed. Without the fence, a polling core has several
+/// speculative polls in flight when the line changes, and must roll all of them back before it
+/// continues. On a 4th-generation EPYC, it then sees the line 10 ns later, of 40 ns. A pause
+/// instruction has the same effect there, but takes longer on Intel processors than the transfer of
+/// a line.
 #[inline]
 pub fn load_fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: orders loads, and does nothing else.
+    // SAFETY: the instruction orders loads, and has no other effect.
     unsafe {
         std::arch::asm!("lfence", options(nostack, preserves_flags));
     }
 }
 
-/// How far the time stamp counter has come, which is the cheapest look at the time, in units of its
-/// own; elsewhere time stands still.
+/// Returns the time stamp counter, the cheapest clock, in ticks of its own unit. On other
+/// processors the result is always 0.
 #[inline]
 pub fn read_tsc() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: reads a register that every processor of this kind has.
+    // SAFETY: the instruction reads a register that every x86-64 processor has.
     return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     0
 }
 
-/// Whether ticks come at one pace, whatever the processor does, and so tell the time.
+/// Returns whether the time stamp counter ticks at a constant rate in every power state, so that it
+/// measures time.
 pub fn has_invariant_tsc() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {

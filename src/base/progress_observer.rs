@@ -1,37 +1,36 @@
-//! What an operation tells while it runs: which algorithm it took, for whom it waited, who came
-//! late.
+//! The progress observer of an operation: it receives the chosen algorithm, the waits, and the late
+//! ranks.
 //!
-//! The one who issues an operation hands a [`ProgressObserver`] along with it; algorithms tell it
-//! what they see. Nothing is told of a wait that was short, unless every wait is wanted
-//! ([`ProgressObserver::is_tracing_waits`]), so that operations in which everybody is there pay
-//! nothing.
+//! The issuer of an operation passes a [`ProgressObserver`] with it, and the algorithms report to
+//! it. They do not report short waits, unless the observer traces all waits
+//! ([`ProgressObserver::is_tracing_waits`]). Operations without a late rank thus have no cost.
 //!
-//! Must not know: who listens, and what for.
+//! This module does not depend on the observers and their purposes.
 
 use super::ids::Rank;
 use super::label::LabelledName;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-/// Hears what happens inside of operations. Ranks are those of the group. All methods are called on
-/// the thread that runs the operation, must not block, and must not call back.
+/// An observer of the events within operations. Ranks are those of the group. All methods are
+/// called on the thread that runs the operation. They must not block, and must not call back.
 pub trait ProgressObserver: Debug {
-    /// Whether every wait is to be told with its times.
+    /// Returns whether the observer receives every wait with its times.
     fn is_tracing_waits(&self) -> bool;
 
-    /// An operation begins, by this algorithm: before anything in it may last, but maybe only once
-    /// the others have what they wait for of this rank.
+    /// Records the start of an operation with this algorithm. The call comes before the operation's
+    /// first long wait, but may come after this rank has published its first step.
     fn record_start(&self, algorithm: &'static str);
 
-    /// The operation was small, and has waited for a moment at most: it took less than some ten
-    /// microseconds. Not told by every algorithm.
+    /// Records that the operation was small and had no long wait: it took less than some ten
+    /// microseconds. Not every algorithm makes this call.
     fn record_short_wait(&self) {}
 
-    /// The operation has waited for a rank; told where every wait is wanted.
+    /// Records a wait for a rank, if the observer traces all waits.
     fn record_wait(&self, rank: Rank, wait_start: Instant, wait_end: Instant);
 
-    /// A rank entered the operation `skew` later than this one, which had been waiting for so long;
-    /// for the last `exclusive_wait` of that no other rank was seen to be missing.
+    /// Records that `rank` entered the operation later than this rank, which had waited for `skew`.
+    /// During the last `exclusive_wait` of that time, no other rank was missing.
     fn record_late_rank(
         &self,
         operation: LabelledName,
@@ -40,11 +39,11 @@ pub trait ProgressObserver: Debug {
         exclusive_wait: Duration,
     );
 
-    /// Who of those that were told to be late in the operation is the latest so far.
+    /// Returns the rank with the largest recorded skew in the operation so far.
     fn latest_rank(&self) -> Option<(Rank, Duration)>;
 }
 
-/// For operations that nobody listens to.
+/// The observer of operations without an observer.
 #[derive(Debug)]
 pub struct NoObserver;
 

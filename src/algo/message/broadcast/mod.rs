@@ -32,7 +32,7 @@ fn send_down_tree(
             token =
                 Some(exchange.receive(parent, recv.slice(next_segment.start, next_segment.len())));
         }
-        // This member forwards the segment before the one whose receive it has posted last.
+        // A member forwards segment i - 1 after it has posted the receive of segment i.
         let Some(segment) = i.checked_sub(1).and_then(|i| segments.get(i)) else { continue };
         let from = if position.parent.is_some() { recv.as_src() } else { send };
         if let Some(came) = received {

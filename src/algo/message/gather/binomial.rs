@@ -27,8 +27,7 @@ pub(in crate::algo::message) fn fits(bytes: usize, shape: &GroupShape) -> bool {
     bytes.saturating_mul(shape.ranks) <= 1 << 20
 }
 
-/// Returns whether log2 as many messages in sequence beat one message from each other rank to the
-/// root.
+/// Returns whether a few sequential messages beat one message from each other rank to the root.
 pub(in crate::algo::message) fn pays(bytes: usize, shape: &GroupShape) -> bool {
     shape.ranks >= 8 && bytes <= 4 << 10
 }

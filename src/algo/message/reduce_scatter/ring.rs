@@ -17,8 +17,8 @@ pub static ROW: Algorithm = Algorithm {
     name: "ring",
     description: "messages, each block goes round to its owner",
     fits: ALWAYS,
-    // If ranks share a node, the ordered algorithm is better: this one rounds once per rank instead
-    // of once per node.
+    // If ranks share a node, a fold must be rounded once per node. This algorithm rounds once per
+    // rank.
     pays: |_, shape| shape.max_ranks_per_node == 1,
     ordered: false,
     body: AlgorithmBody::Message(run),
