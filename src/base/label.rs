@@ -44,8 +44,9 @@ impl Label {
         Self::from_bytes(text.as_bytes()).map_err(|_| invalid_label())
     }
 
-    /// Returns the label of an operation that consists of several calls: no label if no call has
-    /// one, the texts in order if they fit, else their number and a hash of all.
+    /// Returns the label of an operation that consists of several calls. The result is no label if
+    /// no call has one. It is the list of the texts in order if that fits, else the number of
+    /// labels and a hash of all.
     pub fn of_calls(labels: &[Self]) -> Self {
         match labels {
             [label] => return *label,

@@ -8,10 +8,10 @@ use super::minifloat::{Bf16, F16};
 use crate::base::buffer::{Dst, Src};
 use crate::base::dtype::DataType;
 
-/// How many elements are converted in one piece, which stays in the cache.
+/// The number of elements that are converted at a time, so that they stay in the cache.
 const CHUNK_ELEMENTS: usize = 1024;
 
-/// Whether the elements of a type can be converted.
+/// Returns whether elements of a type can be converted.
 pub fn is_convertible(dtype: DataType) -> bool {
     matches!(dtype, DataType::F16 | DataType::Bf16 | DataType::F32 | DataType::F64)
 }
@@ -74,8 +74,8 @@ fn panic_unconvertible(dtype: DataType) -> ! {
 fn load_all<E: Element>(src: Src<'_>, into: &mut [f32], convert: impl Fn(E::Acc) -> f32) {
     for (index, value) in into.iter_mut().enumerate() {
         let address = src.as_ptr().cast::<E::Stored>().wrapping_add(index);
-        // SAFETY: the view has that many elements and is readable by the obligation of its
-        // constructor; every bit pattern is a value, and no alignment is needed.
+        // SAFETY: `index` is below the number of elements in the view, which is readable by the
+        // obligation of its constructor. Every bit pattern is a value, and no alignment is needed.
         *value = convert(E::load(unsafe { address.read_unaligned() }));
     }
 }
@@ -83,8 +83,8 @@ fn load_all<E: Element>(src: Src<'_>, into: &mut [f32], convert: impl Fn(E::Acc)
 fn store_all<E: Element>(from: &[f32], dst: Dst<'_>, convert: impl Fn(f32) -> E::Acc) {
     for (index, &value) in from.iter().enumerate() {
         let address = dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index);
-        // SAFETY: the view has that many elements and is writable by the obligation of its
-        // constructor; no alignment is needed.
+        // SAFETY: `index` is below the number of elements in the view, which is writable by the
+        // obligation of its constructor. No alignment is needed.
         unsafe { address.write_unaligned(E::store(convert(value))) };
     }
 }
@@ -129,7 +129,7 @@ mod tests {
         let view = Dst::from(half.as_mut_slice());
         convert((DataType::F32, Src::from(&source[..])), 0.5, (DataType::F16, view));
         convert((DataType::F16, view.as_src()), 2.0, (DataType::F32, Dst::from(&mut back[..])));
-        // Halves of these numbers have 12 digits; an f16 has 11 bits.
+        // The halves of these numbers have 12 digits; an f16 has 11 bits.
         let (words, _) = back.as_chunks::<4>();
         for (value, back) in many.iter().zip(words) {
             assert!((value - f32::from_ne_bytes(*back)).abs() <= value / 2048.0, "{value}");

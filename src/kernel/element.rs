@@ -1,31 +1,31 @@
-//! What a loop needs to know of an element type and of an operator: the two traits, and the
-//! operators, each written once for all numbers.
+//! The traits of the loops for element types and operators, and the operators, each written once
+//! for all numbers.
 //!
-//! Everything here is arithmetic on values, inlined into the loops; nothing here knows of memory.
+//! All code here is arithmetic on values, inlined into the loops. It does not access memory.
 
-/// An element type: how it lies in memory, and what it is folded in.
+/// An element type: its representation in memory, and the type in which it is folded.
 pub(super) trait Element {
     /// The bits in a buffer. Every bit pattern must be a value of this type.
     type Stored: Copy;
-    /// The type that values are combined in.
+    /// The type in which values are combined.
     type Acc: Copy;
 
     fn load(stored: Self::Stored) -> Self::Acc;
 
-    /// Rounds, and makes a NaN the canonical one.
+    /// Rounds a value, and replaces a NaN by the canonical one.
     fn store(acc: Self::Acc) -> Self::Stored;
 }
 
-/// How two accumulators become one.
+/// An operator that combines two accumulators into one.
 pub(super) trait FoldOperator<A> {
-    /// What [`FoldOperator::finish`] needs of the number of ranks.
+    /// The argument of [`FoldOperator::finish`], computed from the number of ranks.
     type FinishArg: Copy;
 
     fn finish_arg(ranks: usize) -> Self::FinishArg;
 
     fn combine(earlier: A, later: A) -> A;
 
-    /// What happens to the result before it is stored.
+    /// Transforms the result before it is stored.
     #[inline(always)]
     fn finish(acc: A, _: Self::FinishArg) -> A {
         acc
@@ -34,7 +34,7 @@ pub(super) trait FoldOperator<A> {
 
 /// Arithmetic under the rules of the module: integers wrap, NaN propagates, -0 is below +0.
 pub(super) trait Numeric: Copy {
-    /// What is known of a divisor, so that each division costs little.
+    /// A precomputed divisor, which makes each division cheap.
     type Divisor: Copy;
 
     fn plus(self, other: Self) -> Self;
@@ -45,29 +45,29 @@ pub(super) trait Numeric: Copy {
     fn divided_by(self, divisor: Self::Divisor) -> Self;
 }
 
-/// Numbers that can be scaled by a factor.
+/// Numbers that can be multiplied by a factor.
 pub(super) trait Real: Numeric {
     fn from_factor(factor: f64) -> Self;
 }
 
-/// SUM, and PREMUL_SUM.
+/// The operator SUM, also for PREMUL_SUM.
 pub(super) struct Sum;
-/// PRODUCT.
+/// The operator PRODUCT.
 pub(super) struct Product;
-/// MIN.
+/// The operator MIN.
 pub(super) struct Min;
-/// MAX.
+/// The operator MAX.
 pub(super) struct Max;
-/// AVG.
+/// The operator AVG.
 pub(super) struct Avg;
-/// BAND.
+/// The operator BAND.
 pub(super) struct And;
-/// BOR.
+/// The operator BOR.
 pub(super) struct Or;
-/// BXOR.
+/// The operator BXOR.
 pub(super) struct Xor;
 
-/// Operators that leave the result as it is.
+/// Implements the operators that do not transform the result.
 macro_rules! plain {
     ($($operator:ident, $earlier:ident, $later:ident, $result:expr;)*) => {$(
         impl<A: Numeric> FoldOperator<A> for $operator {
@@ -110,7 +110,7 @@ impl<A: Numeric> FoldOperator<A> for Avg {
     }
 }
 
-/// Operators on bits.
+/// Implements the bitwise operators.
 macro_rules! bitwise {
     ($($operator:ident, $symbol:tt;)*) => {$(
         impl FoldOperator<u8> for $operator {

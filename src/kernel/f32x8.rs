@@ -1,5 +1,6 @@
-//! f16, bf16, f8e4m3 and f8e5m2, eight elements at a time, with instructions of x86-64 (AVX2,
-//! F16C): the compiler has no way to find those that convert f16, and makes less of the rest.
+//! Conversions and arithmetic of f16, bf16, f8e4m3 and f8e5m2 in vectors of 8 elements, with x86-64
+//! instructions (AVX2, F16C). The compiler cannot generate the instructions that convert f16, and
+//! generates slower code for the other types.
 //!
 //! The results are those of [`super::minifloat`], bit for bit.
 
@@ -8,13 +9,13 @@ use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16, FloatFormat};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// Eight elements of a type. Only for loops that are compiled for AVX2 and F16C, on a processor
-/// that has both.
+/// A vector of 8 elements of a type. Only loops that are compiled for AVX2 and F16C may use it, on
+/// a processor that has both.
 pub(super) struct SmallFloatX8<F>(PhantomData<F>);
 
 pub(super) const LANES: usize = 8;
 
-/// Eight f32.
+/// A vector of 8 f32.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct F32x8([f32; 8]);
@@ -22,7 +23,7 @@ pub(super) struct F32x8([f32; 8]);
 impl From<__m256> for F32x8 {
     #[inline(always)]
     fn from(values: __m256) -> Self {
-        // SAFETY: both are 32 bytes of any value.
+        // SAFETY: both types are 32 bytes of any value.
         unsafe { std::mem::transmute(values) }
     }
 }
@@ -30,7 +31,7 @@ impl From<__m256> for F32x8 {
 impl From<F32x8> for __m256 {
     #[inline(always)]
     fn from(lanes: F32x8) -> Self {
-        // SAFETY: both are 32 bytes of any value.
+        // SAFETY: both types are 32 bytes of any value.
         unsafe { std::mem::transmute(lanes) }
     }
 }
@@ -49,15 +50,15 @@ impl From<F32x8> for [f32; LANES] {
     }
 }
 
-/// One type, in vectors.
+/// The conversions of one type, in vectors.
 trait VectorConversion {
-    /// From codes in 16 bits; shorter ones have their sign in all bits above.
+    /// Converts codes of 16 bits to f32. An 8-bit code is sign-extended to 16 bits.
     ///
     /// # Safety
     /// The processor must have AVX2 and F16C.
     unsafe fn widen(codes: __m128i) -> __m256;
 
-    /// Rounded; in the lowest bits of 32.
+    /// Converts f32 to codes, rounded. Each code is in the lowest bits of 32.
     ///
     /// # Safety
     /// As [`VectorConversion::widen`].
@@ -67,14 +68,14 @@ trait VectorConversion {
 impl VectorConversion for F16 {
     #[inline(always)]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // SAFETY: the caller vouches for F16C.
+        // SAFETY: the caller guarantees F16C.
         unsafe { _mm256_cvtph_ps(codes) }
     }
 
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
     unsafe fn narrow(values: __m256) -> __m256i {
-        // SAFETY: the caller vouches for the instructions, and none touches memory.
+        // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe {
             let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(values, values);
             let canonical = _mm256_blendv_ps(values, _mm256_set1_ps(f32::NAN), nan);
@@ -88,14 +89,14 @@ impl VectorConversion for Bf16 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // SAFETY: the caller vouches for the instructions, and none touches memory.
+        // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(codes))) }
     }
 
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
     unsafe fn narrow(values: __m256) -> __m256i {
-        // SAFETY: the caller vouches for the instructions, and none touches memory.
+        // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe {
             let bits = _mm256_castps_si256(values);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -111,14 +112,15 @@ impl VectorConversion for F8E5M2 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // The upper half of an f16.
-        // SAFETY: the caller vouches for the instructions, and none touches memory.
+        // The code is the upper half of an f16.
+        //
+        // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe { _mm256_cvtph_ps(_mm_slli_epi16::<8>(codes)) }
     }
 
     #[inline(always)]
     unsafe fn narrow(values: __m256) -> __m256i {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller gives the same guarantee.
         unsafe { narrow::<Self>(values) }
     }
 }
@@ -127,9 +129,10 @@ impl VectorConversion for F8E4M3 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
     unsafe fn widen(codes: __m128i) -> __m256 {
-        // The exponent of an f16 is one bit longer, and its bias 8 larger: read as one, the number
-        // is 2^8 times too small, exactly. What would be 480 is NaN. SAFETY: the caller vouches for
-        // the instructions, and none touches memory.
+        // The exponent of an f16 is one bit longer, and its bias is 8 larger. Read as an f16, the
+        // number is thus exactly 2^8 times too small. The code that would be 480 is NaN.
+        //
+        // SAFETY: the caller guarantees the instructions, and none accesses memory.
         unsafe {
             let half = _mm_and_si128(_mm_slli_epi16::<7>(codes), _mm_set1_epi16(-0x4080));
             let small = _mm256_cvtph_ps(half);
@@ -142,19 +145,19 @@ impl VectorConversion for F8E4M3 {
 
     #[inline(always)]
     unsafe fn narrow(values: __m256) -> __m256i {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller gives the same guarantee.
         unsafe { narrow::<Self>(values) }
     }
 }
 
-/// [`super::minifloat`]'s, step by step.
+/// Narrows a vector with the same steps as `narrow` in [`super::minifloat`].
 ///
 /// # Safety
 /// The processor must have AVX2.
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
 unsafe fn narrow<F: FloatFormat>(values: __m256) -> __m256i {
-    // SAFETY: the caller vouches for the instructions, and none touches memory.
+    // SAFETY: the caller guarantees the instructions, and none accesses memory.
     unsafe {
         let all = |bits: u32| _mm256_set1_epi32(bits.cast_signed());
         let dropped = _mm_cvtsi32_si128(F::DROPPED.cast_signed());
@@ -179,14 +182,14 @@ unsafe fn narrow<F: FloatFormat>(values: __m256) -> __m256i {
     }
 }
 
-/// Eight numbers of 32 bits as eight of 16.
+/// Packs 8 numbers of 32 bits into 8 numbers of 16 bits.
 ///
 /// # Safety
 /// The processor must have AVX2.
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "arithmetic on values alone")]
 unsafe fn pack(codes: __m256i) -> __m128i {
-    // SAFETY: the caller vouches for the instructions, and none touches memory.
+    // SAFETY: the caller guarantees the instructions, and none accesses memory.
     unsafe {
         let high = _mm256_extracti128_si256::<1>(codes);
         _mm_packus_epi32(_mm256_castsi256_si128(codes), high)
@@ -201,7 +204,7 @@ macro_rules! of_16_bits {
 
             #[inline(always)]
             fn load(stored: Self::Stored) -> F32x8 {
-                // SAFETY: both are 16 bytes of any value.
+                // SAFETY: both types are 16 bytes of any value.
                 let codes: __m128i = unsafe { std::mem::transmute(stored) };
                 // SAFETY: the type is used only where the processor has the instructions.
                 unsafe { <$format>::widen(codes) }.into()
@@ -213,7 +216,7 @@ macro_rules! of_16_bits {
                 let codes = unsafe { <$format>::narrow(acc.into()) };
                 // SAFETY: as above.
                 let packed = unsafe { pack(codes) };
-                // SAFETY: both are 16 bytes of any value.
+                // SAFETY: both types are 16 bytes of any value.
                 unsafe { std::mem::transmute::<__m128i, Self::Stored>(packed) }
             }
         }

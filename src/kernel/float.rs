@@ -1,4 +1,4 @@
-//! f32 and f64, which are also what every smaller and every complex type is folded in.
+//! The types f32 and f64. All smaller and all complex types are folded in them, too.
 
 use super::element::{Element, Numeric, Real};
 
@@ -34,7 +34,8 @@ macro_rules! float {
 
             #[inline(always)]
             fn lesser(self, other: Self) -> Self {
-                // Equal numbers have equal bits, but for the zeros, where or finds the minus sign.
+                // Equal numbers have equal bits, except the zeros. For zeros, the bitwise or keeps
+                // the minus sign.
                 let equal = Self::from_bits(self.to_bits() | other.to_bits());
                 let smaller = if other < self { other } else { self };
                 let number = if self == other { equal } else { smaller };

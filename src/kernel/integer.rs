@@ -1,8 +1,8 @@
-//! The integers, and bool.
+//! The integer types and bool.
 
 use super::element::{Element, Numeric};
 
-/// One truth value per byte: any byte but 0 is true, and what is stored is exactly 0 or 1.
+/// A boolean in one byte: any byte except 0 is true, and the stored value is exactly 0 or 1.
 pub(super) struct Bool;
 
 impl Element for Bool {
@@ -20,8 +20,8 @@ impl Element for Bool {
     }
 }
 
-/// What divides by the same number again and again, without dividing: a product and two shifts, in
-/// vectors.
+/// A precomputed divisor. It replaces divisions by the same number by a product and two shifts,
+/// which vectorise.
 ///
 /// The method is that of Granlund and Montgomery, "Division by Invariant Integers using
 /// Multiplication" (1994), figure 4.1.
@@ -29,7 +29,7 @@ impl Element for Bool {
 pub(super) struct Reciprocal<U> {
     magic: U,
     shifts: [u32; 2],
-    /// No bits where the divisor is larger than any dividend, else all.
+    /// A mask for the quotient: 0 if the divisor is larger than every dividend, else all bits.
     keep: U,
 }
 
@@ -42,7 +42,7 @@ macro_rules! reciprocal {
                     return Self { magic: 1, shifts: [0; 2], keep: 0 };
                 };
                 let divisor = divisor.max(1);
-                // The power of two that is not below it.
+                // The exponent of the smallest power of two that is at least the divisor.
                 let power = <$unsigned>::BITS - (divisor - 1).leading_zeros();
                 let excess = (<$wide>::from(1u8) << power) - <$wide>::from(divisor);
                 let magic = (excess << <$unsigned>::BITS) / <$wide>::from(divisor) + 1;
@@ -56,7 +56,7 @@ macro_rules! reciprocal {
                 let product = <$wide>::from(self.magic) * <$wide>::from(dividend);
                 let upper = (product >> <$unsigned>::BITS) as $unsigned;
                 let [first, second] = self.shifts;
-                // Neither shift is as long as the type, which a mask tells the compiler.
+                // Neither shift is as long as the type. The mask tells the compiler so.
                 let last = <$unsigned>::BITS - 1;
                 let rest = (dividend - upper) >> (first & last);
                 ((upper + rest) >> (second & last)) & self.keep
@@ -71,7 +71,7 @@ reciprocal! {
     u64, u128;
 }
 
-/// The integers, each with the type of its size that has no sign, and the one in which it is
+/// Implements the integers, each with the unsigned type of its size, and the type in which it is
 /// divided.
 macro_rules! integer {
     ($($int:ty, $plain:ty, $lane:ty;)*) => {$(
@@ -129,8 +129,8 @@ macro_rules! integer {
             fn divided_by(self, divisor: Reciprocal<$lane>) -> Self {
                 let is_negative = self < 0;
                 let magnitude = if is_negative { (0 as Self).wrapping_sub(self) } else { self };
-                // Through the type without a sign of the same size, so that the lowest number keeps
-                // its magnitude.
+                // The conversion goes through the unsigned type of the same size, so that the
+                // lowest number keeps its magnitude.
                 let quotient = divisor.quotient(<$lane>::from(magnitude as $plain)) as Self;
                 if is_negative { (0 as Self).wrapping_sub(quotient) } else { quotient }
             }
@@ -153,7 +153,7 @@ integer! {
 mod tests {
     use super::*;
 
-    /// Divisors around everything that decides: powers of two, halves, the largest values.
+    /// Returns divisors around all limits: powers of two, halves, the largest values.
     fn divisors(bits: u32) -> impl Iterator<Item = usize> {
         let powers = (0..=bits).flat_map(|power| {
             let power = 1usize.checked_shl(power).unwrap_or(usize::MAX);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn large_integer_division_is_exact() {
-        // Around multiples of what might be a divisor, and at both ends.
+        // The values are around multiples of possible divisors, and at both ends.
         let near = |middle: u64| (0..5u64).map(move |i| middle.wrapping_add(i).wrapping_sub(2));
         let mut middles: Vec<u64> = (0..64).map(|power| 1 << power).collect();
         middles.extend(

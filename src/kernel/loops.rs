@@ -1,13 +1,14 @@
-//! The loops: blocks of elements are folded in an accumulator on the stack, then stored. Two
-//! sources need none: strides of them are folded in registers, so that stores begin while later
-//! elements are still on their way.
+//! The loops of the kernels. They fold blocks of elements in an accumulator on the stack, and then
+//! store it. Two sources need no accumulator: strides of them are folded in registers, so that
+//! stores begin while later elements are still being loaded.
 //!
-//! The accumulator aliases nothing, so that the compiler vectorises each pass without asking
-//! whether `dst` is one of the sources; and a block is read from every source before any of it is
-//! written, which is what makes folding in place right. Each loop is compiled for the baseline of
-//! the target and for AVX2; neither contracts a product and a sum, so both give the same bits.
+//! The accumulator aliases nothing, so the compiler vectorises each pass without a check whether
+//! `dst` is one of the sources. A loop reads a block from every source before it writes any of it,
+//! which makes folding in place correct. Each loop is compiled for the baseline of the target and
+//! for AVX2. Neither version contracts a product and a sum, so both give the same bits.
 //!
-//! What a loop calls is `inline(always)`, to take on the instruction set of the loop.
+//! The functions that a loop calls are `inline(always)`, so that they are compiled for the
+//! instruction set of the loop.
 
 use super::element::{Avg, Element, FoldOperator, Numeric, Real, Sum};
 #[cfg(target_arch = "x86_64")]
@@ -16,16 +17,17 @@ use crate::base::buffer::{Dst, Src};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A compiled fold, with the number of ranks that an average divides by. The caller vouches that
-/// every destination and every source is as long as the first destination, that this is a multiple
-/// of the size of the kernel's element, and that the processor can run it.
+/// A compiled fold, with the number of ranks that an average divides by. The caller guarantees
+/// three things: Every destination and every source is as long as the first destination. This
+/// length is a multiple of the size of the kernel's element. The processor supports the kernel's
+/// instructions.
 pub(super) type FoldKernel = unsafe fn(FoldTarget<'_>, &[Src<'_>], usize);
 
-/// Where a fold goes.
+/// The destinations of a fold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoldTarget<'a> {
     pub(super) dst: Dst<'a>,
-    /// The same goes there.
+    /// Additional destinations of the same result.
     pub(super) extra_dsts: &'a [Dst<'a>],
 }
 
@@ -35,11 +37,11 @@ pub(super) type ScaleKernel = unsafe fn(Dst<'_>, Src<'_>, f64);
 /// A compiled division by a number of ranks; the obligations are those of [`FoldKernel`].
 pub(super) type AverageKernel = unsafe fn(Dst<'_>, usize);
 
-/// The size of the accumulator: it and one block of every source stay in the first-level cache.
+/// The size of the accumulator. The accumulator and one block of every source stay in the L1 cache.
 const BLOCK_BYTES: usize = 4096;
 
-/// The accumulator. Uninitialised at first: clearing it would cost a small message more than the
-/// fold.
+/// The accumulator. It is uninitialised at first: for a small message, clearing it would cost more
+/// than the fold.
 #[repr(align(64))]
 struct AccumulatorBlock([MaybeUninit<u8>; BLOCK_BYTES]);
 
@@ -49,41 +51,41 @@ impl AccumulatorBlock {
         Self([const { MaybeUninit::uninit() }; BLOCK_BYTES])
     }
 
-    /// At most `limit` accumulators.
+    /// Returns a slice of at most `limit` accumulators.
     #[inline(always)]
     fn accumulators<A: Copy>(&mut self, limit: usize) -> &mut [MaybeUninit<A>] {
         const { assert!(align_of::<A>() <= align_of::<Self>()) };
         let count = limit.min(BLOCK_BYTES / size_of::<A>());
         let first = self.0.as_mut_ptr().cast::<MaybeUninit<A>>();
-        // SAFETY: `count` of them fit, the block is aligned for them and borrowed as long, and any
-        // bytes are a `MaybeUninit`.
+        // SAFETY: `count` accumulators fit, the block is aligned for them and borrowed as long, and
+        // any bytes are a valid `MaybeUninit`.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }
 
-/// The fold for the target's baseline, and for single elements, for which the others have no use
-/// for what they are compiled for.
+/// Folds for the target's baseline. Single elements also use this version, because they gain
+/// nothing from other instruction sets.
 ///
 /// # Safety
-/// As [`FoldKernel`] says.
+/// As for [`FoldKernel`].
 pub(super) unsafe fn fold_portable<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
 {
     if to.dst.len() == size_of::<E::Stored>() {
-        // SAFETY: the caller's promise is the same, and that is one element.
+        // SAFETY: the caller gives the same guarantee, and the length is one element.
         unsafe { fold_one::<E, O>(to, sources, O::finish_arg(ranks)) }
     } else {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller gives the same guarantee.
         unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
     }
 }
 
-/// The fold for AVX2.
+/// Folds for AVX2.
 ///
 /// # Safety
-/// As [`FoldKernel`] says; the processor must have AVX2.
+/// As for [`FoldKernel`]; the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn fold_avx2<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize)
@@ -91,27 +93,27 @@ where
     E: Element,
     O: FoldOperator<E::Acc>,
 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { fold_blocks::<E, O>(to, sources, ranks, 0) }
 }
 
-/// The scaling for the target's baseline.
+/// Scales for the target's baseline.
 ///
 /// # Safety
-/// As [`ScaleKernel`] says.
+/// As for [`ScaleKernel`].
 pub(super) unsafe fn scale_portable<E>(dst: Dst<'_>, src: Src<'_>, factor: f64)
 where
     E: Element,
     E::Acc: Real,
 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { scale_blocks::<E>(dst, src, factor, 0) }
 }
 
-/// The scaling for AVX2.
+/// Scales for AVX2.
 ///
 /// # Safety
-/// As [`ScaleKernel`] says; the processor must have AVX2.
+/// As for [`ScaleKernel`]; the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn scale_avx2<E>(dst: Dst<'_>, src: Src<'_>, factor: f64)
@@ -119,27 +121,27 @@ where
     E: Element,
     E::Acc: Real,
 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { scale_blocks::<E>(dst, src, factor, 0) }
 }
 
-/// The average for the target's baseline.
+/// Averages for the target's baseline.
 ///
 /// # Safety
-/// As [`AverageKernel`] says.
+/// As for [`AverageKernel`].
 pub(super) unsafe fn average_portable<E>(dst: Dst<'_>, ranks: usize)
 where
     E: Element,
     E::Acc: Numeric,
 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { average_blocks::<E>(dst, ranks, 0) }
 }
 
-/// The average for AVX2.
+/// Averages for AVX2.
 ///
 /// # Safety
-/// As [`AverageKernel`] says; the processor must have AVX2.
+/// As for [`AverageKernel`]; the processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn average_avx2<E>(dst: Dst<'_>, ranks: usize)
@@ -147,14 +149,15 @@ where
     E: Element,
     E::Acc: Numeric,
 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { average_blocks::<E>(dst, ranks, 0) }
 }
 
-/// The average of a small float for AVX2 and F16C.
+/// Averages a small float for AVX2 and F16C: first the whole vectors `V`, then the remaining
+/// elements.
 ///
 /// # Safety
-/// As [`AverageKernel`] says; the processor must have AVX2 and F16C.
+/// As for [`AverageKernel`]; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) unsafe fn average_f32x8<E, V>(dst: Dst<'_>, ranks: usize)
@@ -162,17 +165,17 @@ where
     E: Element<Acc = f32>,
     V: Element<Acc = F32x8>,
 {
-    // SAFETY: the caller's promise is the same, and those of octets are enabled.
+    // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
     unsafe { average_blocks::<V>(dst, ranks, 0) }
     let rest = elements_in_whole_vectors::<E>(dst);
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { average_blocks::<E>(dst, ranks, rest) }
 }
 
-/// The fold of a small float for AVX2 and F16C: whole octets `V`, then the rest one by one.
+/// Folds a small float for AVX2 and F16C: first the whole vectors `V`, then the remaining elements.
 ///
 /// # Safety
-/// As [`FoldKernel`] says; the processor must have AVX2 and F16C.
+/// As for [`FoldKernel`]; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) unsafe fn fold_f32x8<E, V, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize)
@@ -181,17 +184,18 @@ where
     V: Element<Acc = F32x8>,
     O: FoldOperator<F32x8> + FoldOperator<f32>,
 {
-    // SAFETY: the caller's promise is the same, and those of octets are enabled.
+    // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
     unsafe { fold_blocks::<V, O>(to, sources, ranks, 0) }
     let rest = elements_in_whole_vectors::<E>(to.dst);
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { fold_blocks::<E, O>(to, sources, ranks, rest) }
 }
 
-/// The scaling of a small float for AVX2 and F16C.
+/// Scales a small float for AVX2 and F16C: first the whole vectors `V`, then the remaining
+/// elements.
 ///
 /// # Safety
-/// As [`ScaleKernel`] says; the processor must have AVX2 and F16C.
+/// As for [`ScaleKernel`]; the processor must have AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) unsafe fn scale_f32x8<E, V>(dst: Dst<'_>, src: Src<'_>, factor: f64)
@@ -199,18 +203,18 @@ where
     E: Element<Acc = f32>,
     V: Element<Acc = F32x8>,
 {
-    // SAFETY: the caller's promise is the same, and those of octets are enabled.
+    // SAFETY: the caller gives the same guarantee, and the vectors' instructions are enabled.
     unsafe { scale_blocks::<V>(dst, src, factor, 0) }
     let rest = elements_in_whole_vectors::<E>(dst);
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller gives the same guarantee.
     unsafe { scale_blocks::<E>(dst, src, factor, rest) }
 }
 
-/// Folds the elements from `start` on; bytes that make no whole element are left.
+/// Folds the elements from `start` on. Bytes that are not a whole element remain unchanged.
 ///
 /// # Safety
-/// Every source and every twin must be as long as `dst`, and the processor must have what `E`
-/// needs.
+/// Every source and every additional destination must be as long as `dst`, and the processor must
+/// have the instructions that `E` needs.
 #[inline(always)]
 unsafe fn fold_blocks<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ranks: usize, mut start: usize)
 where
@@ -220,7 +224,7 @@ where
     let count = to.dst.len() / size_of::<E::Stored>();
     let ending = O::finish_arg(ranks);
     if let [first, second] = sources {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller gives the same guarantee.
         start = unsafe { fold_two_sources::<E, O>(to, (*first, *second), start..count, ending) };
     }
     let mut block = AccumulatorBlock::new();
@@ -230,7 +234,8 @@ where
             [first, second, rest @ ..] => {
                 let (first, second) =
                     (element_ptr::<E>(*first, start), element_ptr::<E>(*second, start));
-                // SAFETY: the sources have as many elements as `dst`, so all from `start` on.
+                // SAFETY: the sources have as many elements as `dst`, so all elements from `start`
+                // on.
                 (unsafe { load_and_fold_pair::<E, O>(acc, first, second) }, rest)
             }
             [only] => {
@@ -246,7 +251,7 @@ where
             unsafe { fold_into::<E, O>(acc, source) }
         }
         let target = element_mut_ptr::<E>(to.dst, start);
-        // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
+        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
         unsafe { store::<E, O>(target, acc, ending) }
         to.copy_to_extra_dsts::<E>(start, acc.len());
         start += acc.len();
@@ -254,7 +259,8 @@ where
 }
 
 impl FoldTarget<'_> {
-    /// Copies elements of `dst` to its twins, where the nearest cache still has them.
+    /// Copies elements of `dst` to the additional destinations, while the L1 cache still holds
+    /// them.
     #[inline(always)]
     fn copy_to_extra_dsts<E: Element>(self, start: usize, count: usize) {
         let (start, len) = (start * size_of::<E::Stored>(), count * size_of::<E::Stored>());
@@ -264,11 +270,11 @@ impl FoldTarget<'_> {
     }
 }
 
-/// Folds two sources as far as there are whole strides, of a size that stays in registers; up to
-/// which element that is.
+/// Folds two sources in whole strides, whose size fits in registers. Returns the index of the first
+/// element after the strides.
 ///
 /// # Safety
-/// As [`fold_strides`] says.
+/// As for [`fold_strides`].
 #[inline(always)]
 unsafe fn fold_two_sources<E, O>(
     to: FoldTarget<'_>,
@@ -281,7 +287,7 @@ where
     O: FoldOperator<E::Acc>,
 {
     match size_of::<E::Acc>() {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller gives the same guarantee.
         16.. => unsafe { fold_strides::<E, O, 4>(to, sources, elements, ending) },
         // SAFETY: as above.
         8.. => unsafe { fold_strides::<E, O, 16>(to, sources, elements, ending) },
@@ -292,11 +298,12 @@ where
     }
 }
 
-/// Each stride is read from both sources before it is written, which makes folding in place right.
+/// Folds two sources in strides of `N` elements. It reads each stride from both sources before it
+/// writes the stride, which makes folding in place correct.
 ///
 /// # Safety
-/// The sources, `dst` and the twins must have all these elements, whatever the alignment; the
-/// processor must have what `E` needs.
+/// The sources, `dst` and the additional destinations must contain all these elements, with any
+/// alignment. The processor must have the instructions that `E` needs.
 #[inline(always)]
 unsafe fn fold_strides<E, O, const N: usize>(
     to: FoldTarget<'_>,
@@ -311,7 +318,7 @@ where
     let end = elements.start + elements.len() / N * N;
     for start in (elements.start..end).step_by(N) {
         let stride = |source| element_ptr::<E>(source, start).cast::<[E::Stored; N]>();
-        // SAFETY: `N` elements from `start` on are among those that can be read.
+        // SAFETY: `N` elements from `start` on are readable.
         let earlier = unsafe { stride(first).read_unaligned() };
         // SAFETY: as above.
         let later = unsafe { stride(second).read_unaligned() };
@@ -320,7 +327,7 @@ where
             E::store(O::finish(folded, ending))
         });
         let target = |dst| element_mut_ptr::<E>(dst, start).cast::<[E::Stored; N]>();
-        // SAFETY: as above, and they can be written.
+        // SAFETY: as above, and they are writable.
         unsafe { target(to.dst).write_unaligned(folded) };
         for twin in to.extra_dsts {
             // SAFETY: as above.
@@ -330,18 +337,18 @@ where
     end
 }
 
-/// Folds single elements, which needs no accumulator in memory.
+/// Folds single elements, without an accumulator in memory.
 ///
 /// # Safety
-/// Each destination and each source must have an element, and the processor must have what `E`
-/// needs.
+/// Each destination and each source must contain an element, and the processor must have the
+/// instructions that `E` needs.
 #[inline(always)]
 unsafe fn fold_one<E, O>(to: FoldTarget<'_>, sources: &[Src<'_>], ending: O::FinishArg)
 where
     E: Element,
     O: FoldOperator<E::Acc>,
 {
-    // SAFETY: the caller vouches for an element.
+    // SAFETY: the caller guarantees one element.
     let load = |source: &Src<'_>| E::load(unsafe { element_ptr::<E>(*source, 0).read_unaligned() });
     let Some(folded) = sources.iter().map(load).reduce(O::combine) else { return };
     let stored = E::store(O::finish(folded, ending));
@@ -350,10 +357,10 @@ where
     to.copy_to_extra_dsts::<E>(0, 1);
 }
 
-/// Scales the elements from `start` on; bytes that make no whole element are left.
+/// Scales the elements from `start` on. Bytes that are not a whole element remain unchanged.
 ///
 /// # Safety
-/// `src` must be as long as `dst`, and the processor must have what `E` needs.
+/// `src` must be as long as `dst`, and the processor must have the instructions that `E` needs.
 #[inline(always)]
 unsafe fn scale_blocks<E>(dst: Dst<'_>, src: Src<'_>, factor: f64, mut start: usize)
 where
@@ -366,22 +373,22 @@ where
     while start < count {
         let acc = block.accumulators::<E::Acc>(count - start);
         let source = element_ptr::<E>(src, start);
-        // SAFETY: `src` has as many elements as `dst`, so all from `start` on.
+        // SAFETY: `src` has as many elements as `dst`, so all elements from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
         for slot in acc.iter_mut() {
             *slot = slot.times(factor);
         }
         let target = element_mut_ptr::<E>(dst, start);
-        // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
+        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
         unsafe { store::<E, Sum>(target, acc, ()) }
         start += acc.len();
     }
 }
 
-/// Divides the elements from `start` on; bytes that make no whole element are left.
+/// Divides the elements from `start` on. Bytes that are not a whole element remain unchanged.
 ///
 /// # Safety
-/// The processor must have what `E` needs.
+/// The processor must have the instructions that `E` needs.
 #[inline(always)]
 unsafe fn average_blocks<E>(dst: Dst<'_>, ranks: usize, mut start: usize)
 where
@@ -394,7 +401,7 @@ where
     while start < count {
         let acc = block.accumulators::<E::Acc>(count - start);
         let source = element_ptr::<E>(dst.as_src(), start);
-        // SAFETY: `dst` has `count` elements, and `acc` no more than those from `start` on.
+        // SAFETY: `dst` has `count` elements, and `acc` at most the elements from `start` on.
         let acc = unsafe { load::<E>(acc, source) };
         let target = element_mut_ptr::<E>(dst, start);
         // SAFETY: as above.
@@ -403,34 +410,37 @@ where
     }
 }
 
-/// How many elements lie in whole octets.
+/// Returns the number of elements in whole vectors.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn elements_in_whole_vectors<E: Element>(dst: Dst<'_>) -> usize {
     dst.len() / size_of::<E::Stored>() / LANES * LANES
 }
 
-/// The address of an element; nothing is read.
+/// Returns the address of an element, without a read.
 #[inline(always)]
 fn element_ptr<E: Element>(src: Src<'_>, index: usize) -> *const E::Stored {
     src.as_ptr().cast::<E::Stored>().wrapping_add(index)
 }
 
-/// The same for one that is written.
+/// Returns the address of an element of a destination, without an access.
 #[inline(always)]
 fn element_mut_ptr<E: Element>(dst: Dst<'_>, index: usize) -> *mut E::Stored {
     dst.as_mut_ptr().cast::<E::Stored>().wrapping_add(index)
 }
 
+/// Loads elements into the accumulator.
+///
 /// # Safety
-/// As many elements as `acc` has must be readable at `source`, whatever its alignment.
+/// As many elements as `acc` has must be readable at `source`, with any alignment.
 #[inline(always)]
 unsafe fn load<E: Element>(
     acc: &mut [MaybeUninit<E::Acc>],
     source: *const E::Stored,
 ) -> &mut [E::Acc] {
     for (index, slot) in acc.iter_mut().enumerate() {
-        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
+        // elements.
         let stored = unsafe { source.wrapping_add(index).read_unaligned() };
         slot.write(E::load(stored));
     }
@@ -438,11 +448,10 @@ unsafe fn load<E: Element>(
     unsafe { assume_init(acc) }
 }
 
-/// The first two sources at once, which saves a pass over the accumulator.
+/// Loads and combines the first two sources in one pass, which saves a pass over the accumulator.
 ///
 /// # Safety
-/// As many elements as `acc` has must be readable at `find_at_or_above` and `second`, whatever the
-/// alignment.
+/// As many elements as `acc` has must be readable at `first` and `second`, with any alignment.
 #[inline(always)]
 unsafe fn load_and_fold_pair<E, O>(
     acc: &mut [MaybeUninit<E::Acc>],
@@ -454,7 +463,8 @@ where
     O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter_mut().enumerate() {
-        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
+        // elements.
         let earlier = unsafe { first.wrapping_add(index).read_unaligned() };
         // SAFETY: as above.
         let later = unsafe { second.wrapping_add(index).read_unaligned() };
@@ -464,8 +474,10 @@ where
     unsafe { assume_init(acc) }
 }
 
+/// Combines elements into the accumulator.
+///
 /// # Safety
-/// As many elements as `acc` has must be readable at `source`, whatever its alignment.
+/// As many elements as `acc` has must be readable at `source`, with any alignment.
 #[inline(always)]
 unsafe fn fold_into<E, O>(acc: &mut [E::Acc], source: *const E::Stored)
 where
@@ -473,14 +485,17 @@ where
     O: FoldOperator<E::Acc>,
 {
     for (index, slot) in acc.iter_mut().enumerate() {
-        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
+        // elements.
         let stored = unsafe { source.wrapping_add(index).read_unaligned() };
         *slot = O::combine(*slot, E::load(stored));
     }
 }
 
+/// Finishes and stores the accumulator.
+///
 /// # Safety
-/// As many elements as `acc` has must be writable at `target`, whatever its alignment.
+/// As many elements as `acc` has must be writable at `target`, with any alignment.
 #[inline(always)]
 unsafe fn store<E, O>(target: *mut E::Stored, acc: &[E::Acc], ending: O::FinishArg)
 where
@@ -489,17 +504,20 @@ where
 {
     for (index, slot) in acc.iter().enumerate() {
         let stored = E::store(O::finish(*slot, ending));
-        // SAFETY: `index` is below the length of `acc`, and the caller vouches for that many.
+        // SAFETY: `index` is below the length of `acc`, and the caller guarantees that many
+        // elements.
         unsafe { target.wrapping_add(index).write_unaligned(stored) }
     }
 }
 
+/// Treats the accumulator as initialised.
+///
 /// # Safety
 /// Every element must have been written.
 #[inline(always)]
 unsafe fn assume_init<A>(acc: &mut [MaybeUninit<A>]) -> &mut [A] {
     let initialised = std::ptr::from_mut(acc) as *mut [A];
-    // SAFETY: the address and length are those of `acc`, which is borrowed for as long; the caller
-    // vouches for the contents, and `MaybeUninit<A>` has the layout of `A`.
+    // SAFETY: the address and length are those of `acc`, which is borrowed for as long. The caller
+    // guarantees the contents, and `MaybeUninit<A>` has the layout of `A`.
     unsafe { &mut *initialised }
 }

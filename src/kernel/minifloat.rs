@@ -1,22 +1,22 @@
-//! f16, bf16, f8e4m3 and f8e5m2: conversion from and to f32 without branches, so that the loops
-//! vectorise.
+//! Scalar conversions of f16, bf16, f8e4m3 and f8e5m2 from and to f32, without branches, so that
+//! the loops vectorise.
 //!
-//! Widening is exact. Narrowing rounds to nearest, ties to even, through the subnormal range, and
-//! every NaN becomes the one with the quiet bit and no sign. No step makes or reads a subnormal
-//! f32, so a thread that flushes them converts alike.
+//! Widening is exact. Narrowing rounds to nearest, ties to even, through the subnormal range. Every
+//! NaN becomes the NaN with the quiet bit and without a sign. No step produces or reads a subnormal
+//! f32, so the results are the same in a thread that flushes subnormal numbers.
 //!
-//! The method for subnormal numbers, an addition that lines up the last place, is Fabian Giesen's
+//! The method for subnormal numbers, an addition that aligns the last place, is Fabian Giesen's
 //! (float_to_half_fast3 and half_to_float_fast5).
 
 use super::element::Element;
 
-/// f16, IEEE 754 binary16.
+/// The format f16, IEEE 754 binary16.
 pub(super) struct F16;
-/// The upper half of an f32.
+/// The format bf16, the upper half of an f32.
 pub(super) struct Bf16;
-/// 1-4-3 without infinities: the largest code is NaN, the next 448.
+/// The format f8e4m3, 1-4-3 without infinities: the largest code is NaN, the next is 448.
 pub(super) struct F8E4M3;
-/// 1-5-2: the upper half of an f16.
+/// The format f8e5m2, 1-5-2: the upper half of an f16.
 pub(super) struct F8E5M2;
 
 const F32_MANTISSA: u32 = 23;
@@ -24,27 +24,28 @@ const F32_BIAS: u32 = 127;
 const F32_ABS: u32 = 0x7fff_ffff;
 const F32_INFINITY: u32 = 0x7f80_0000;
 
-/// A float of few bits: sign, exponent, mantissa from the top, with subnormal numbers.
+/// A small floating-point format: sign, exponent and mantissa, from the highest bit on, with
+/// subnormal numbers.
 pub(super) trait FloatFormat {
     const BITS: u32;
     const MANTISSA: u32;
     const BIAS: u32;
-    /// The lowest code, without sign, that is not a finite number.
+    /// The lowest code, without its sign, that is not a finite number.
     const FIRST_SPECIAL: u32;
-    /// Every f32 above this one (its bits) is rounded as if it were this one.
+    /// The bits of an f32. Every f32 above it is rounded as if it were this f32.
     const CLAMP: u32;
     /// The code of an infinite f32.
     const FROM_INFINITY: u32;
     const NAN: u32;
 
     const SIGN: u32 = 1 << (Self::BITS - 1);
-    /// The mantissa bits that narrowing drops.
+    /// The number of mantissa bits that narrowing drops.
     const DROPPED: u32 = F32_MANTISSA - Self::MANTISSA;
-    /// The difference of the biases, where the exponent of a code is.
+    /// The difference of the biases, shifted to the exponent of a code.
     const EXCESS: u32 = (F32_BIAS - Self::BIAS) << Self::MANTISSA;
-    /// The smallest normal number, as bits of an f32.
+    /// The bits of the smallest normal number as an f32.
     const MIN_NORMAL: u32 = (F32_BIAS + 1 - Self::BIAS) << F32_MANTISSA;
-    /// The f32 whose last place is worth as much as the smallest subnormal number.
+    /// The bits of the f32 whose last place has the value of the smallest subnormal number.
     const SUBNORMAL_UNIT: u32 = Self::MIN_NORMAL + (Self::DROPPED << F32_MANTISSA);
 }
 
@@ -53,7 +54,7 @@ impl FloatFormat for F16 {
     const MANTISSA: u32 = 10;
     const BIAS: u32 = 15;
     const FIRST_SPECIAL: u32 = 0x7c00;
-    // 65536, whose code would be that of infinity.
+    // The limit is 65536, whose code would be that of infinity.
     const CLAMP: u32 = 0x4780_0000;
     const FROM_INFINITY: u32 = 0x7c00;
     const NAN: u32 = 0x7e00;
@@ -64,7 +65,7 @@ impl FloatFormat for F8E4M3 {
     const MANTISSA: u32 = 3;
     const BIAS: u32 = 7;
     const FIRST_SPECIAL: u32 = 0x7f;
-    // 448, the largest number.
+    // The limit is 448, the largest number.
     const CLAMP: u32 = 0x43e0_0000;
     const FROM_INFINITY: u32 = 0x7e;
     const NAN: u32 = 0x7f;
@@ -75,28 +76,27 @@ impl FloatFormat for F8E5M2 {
     const MANTISSA: u32 = 2;
     const BIAS: u32 = 15;
     const FIRST_SPECIAL: u32 = 0x7c;
-    // 57344, the largest number.
+    // The limit is 57344, the largest number.
     const CLAMP: u32 = 0x4760_0000;
     const FROM_INFINITY: u32 = 0x7c;
     const NAN: u32 = 0x7e;
 }
 
-/// The value of a code.
+/// Returns the value of a code.
 #[inline(always)]
 fn widen<F: FloatFormat>(code: u32) -> f32 {
     let sign = (code & F::SIGN) << (32 - F::BITS);
     let abs = code & (F::SIGN - 1);
     let shifted = abs << F::DROPPED;
     let normal = shifted + ((F32_BIAS - F::BIAS) << F32_MANTISSA);
-    // With the exponent of the smallest normal number in front, the mantissa is that number too
-    // large.
+    // With the exponent of the smallest normal number, the value is too large by that number.
     let subnormal = f32::from_bits(shifted + F::MIN_NORMAL) - f32::from_bits(F::MIN_NORMAL);
     let finite = if abs < 1 << F::MANTISSA { subnormal.to_bits() } else { normal };
     let value = if abs < F::FIRST_SPECIAL { finite } else { shifted | F32_INFINITY };
     f32::from_bits(value | sign)
 }
 
-/// The code of the nearest number, among equally near ones the even code.
+/// Returns the code of the nearest number; among equally near numbers, the even code.
 #[inline(always)]
 fn narrow<F: FloatFormat>(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -153,7 +153,7 @@ impl Element for Bf16 {
     fn store(acc: f32) -> u16 {
         let bits = acc.to_bits();
         let odd = (bits >> 16) & 1;
-        // The carry of a number past the largest one makes it infinity; of infinity there is none.
+        // A carry beyond the largest number gives infinity. An infinity has no carry.
         let number = bits.wrapping_add(0x7fff + odd) >> 16;
         if acc.is_nan() { 0x7fc0 } else { number as u16 }
     }

@@ -1,26 +1,27 @@
-//! Reduction kernels: the loops that make one element out of the elements of several ranks.
+//! Reduction kernels: the loops that combine the elements of several ranks into one.
 //!
-//! Functions on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`], [`stage`],
-//! [`sum_absolute_powers`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`],
+//! The functions work on views of memory only ([`Src`], [`Dst`]): [`copy()`], [`copy_part`],
+//! [`stage`], [`fold()`], [`fold_to_all`], [`fold_average`], [`scale_copy`], [`average`],
 //! [`find_rejected_element`], [`sum_of_powers`], and conversions ([`convert()`], [`widen`],
 //! [`narrow`]).
 //!
 //! Guarantees:
-//! - Elements are combined in the order of `sources`, left to right, whatever the loop: the result
-//!   of a call depends on the bytes of its inputs alone, not on the machine, on alignment or on the
-//!   length. A NaN result is always the one canonical quiet NaN of its type, since hardware differs
-//!   in which payload and sign it keeps.
-//! - MIN and MAX give NaN if any input is one, and -0 counts as smaller than +0. So they give the
+//! - Elements are combined in the order of `sources`, left to right, in every loop. The result of a
+//!   call depends only on the bytes of its inputs, not on the machine, the alignment or the length.
+//!   A NaN result is always the canonical quiet NaN of its type, since processors differ in the
+//!   payload and sign that they keep.
+//! - MIN and MAX give NaN if any input is NaN, and -0 counts as smaller than +0. They thus give the
 //!   same bits in every order.
-//! - f16, bf16 and f8 widen to f32, fold all sources there, and round once, to nearest, ties to
-//!   even. f8 saturates to its largest finite number instead of overflowing; an infinite f32
-//!   becomes infinity in f8e5m2, and the largest number in f8e4m3, which has no infinity.
-//! - Integers wrap. AVG on them divides the wrapped sum, rounding towards zero.
-//! - Buffers may have any alignment, and may be shared with other processes: no reference to them
-//!   is ever formed.
+//! - f16, bf16 and f8 are widened to f32, all sources are folded there, and the result is rounded
+//!   once, to nearest, ties to even. f8 saturates to its largest finite number instead of
+//!   overflowing. An infinite f32 becomes infinity in f8e5m2, and the largest number in f8e4m3,
+//!   which has no infinity.
+//! - Integers wrap. AVG on integers divides the wrapped sum, rounding towards zero.
+//! - Buffers may have any alignment, and may be shared with other processes: the kernels never
+//!   create a reference to them.
 //!
-//! This module must not know about ranks, groups, transports, threads or waiting. The processor's
-//! floating-point mode (rounding, flushing of subnormal numbers) is the calling thread's.
+//! This module does not depend on ranks, groups, transports, threads or waiting. The processor's
+//! floating-point mode (rounding, flushing of subnormal numbers) is that of the calling thread.
 #![allow(
     unsafe_code,
     reason = "memory that others may write is read and written through raw pointers alone"
@@ -59,17 +60,17 @@ use table::Isa;
 /// through [`scale_copy`].
 ///
 /// # Panics
-/// If there is no source, if the lengths differ or are no multiple of the element size, or if `op`
-/// is not defined for `dtype` ([`ReduceOp::is_defined_for`]).
+/// If there is no source, if the lengths differ or are not a multiple of the element size, or if
+/// `op` is not defined for `dtype` ([`ReduceOp::is_defined_for`]).
 pub fn fold(dtype: DataType, op: ReduceOp, dst: Dst<'_>, sources: &[Src<'_>]) {
     fold_to_all(dtype, op, (dst, &[]), sources);
 }
 
-/// The same, which goes to `extra_dsts` as well: these may be memory of a source like `dst`, but
-/// not that of `dst`.
+/// Folds as [`fold()`], into `dst` and also into `extra_dsts`. The additional destinations may be
+/// the memory of a source, as `dst` may be, but not the memory of `dst`.
 ///
 /// # Panics
-/// As [`sum_absolute_powers`].
+/// As [`fold()`].
 pub fn fold_to_all(
     dtype: DataType,
     op: ReduceOp,
@@ -79,12 +80,12 @@ pub fn fold_to_all(
     fold_with_divisor(dtype, op, FoldTarget { dst, extra_dsts }, sources, sources.len());
 }
 
-/// Folds the vectors of some of `ranks` ranks as AVG does in [`sum_absolute_powers`], but divides
-/// by `ranks`, before anything is rounded: the part that the sources have in the average of all.
-/// Sums of such parts fit where sums of the vectors may not.
+/// Folds some of the vectors of `ranks` ranks, as AVG does in [`fold()`], but divides by `ranks`
+/// before the rounding. The result is the sources' part of the average over all ranks. Sums of such
+/// parts fit where sums of the vectors may overflow.
 ///
 /// # Panics
-/// As [`sum_absolute_powers`].
+/// As [`fold()`].
 pub fn fold_average(dtype: DataType, dst: Dst<'_>, sources: &[Src<'_>], ranks: usize) {
     fold_with_divisor(dtype, ReduceOp::Avg, FoldTarget { dst, extra_dsts: &[] }, sources, ranks);
 }
@@ -105,7 +106,7 @@ fn find_fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> FoldKernel {
     kernel
 }
 
-/// Runs a loop that is for this processor and for elements of this type.
+/// Runs a loop that is compiled for this processor and for elements of this type.
 #[inline]
 fn run_fold_kernel(
     kernel: FoldKernel,
@@ -125,24 +126,24 @@ fn run_fold_kernel(
     if to.dst.is_empty() {
         return;
     }
-    // SAFETY: the caller has named an instruction set that this processor has; all are as long as
-    // `dst`, which holds whole elements; the views are valid by the obligation of their
+    // SAFETY: the caller has chosen an instruction set that this processor has. All views are as
+    // long as `dst`, which holds whole elements. The views are valid by the obligation of their
     // constructors.
     unsafe { kernel(to, sources, ranks) }
 }
 
-/// What [`sum_absolute_powers`] does with one type and operator, its loop found already: for
-/// vectors so short that this counts.
+/// A [`fold()`] of one type and operator with its loop already selected, for vectors so short that
+/// the selection costs noticeable time.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolvedFold {
     dtype: DataType,
     kernel: FoldKernel,
-    /// For a single element.
+    /// The loop for a single element.
     single_element_kernel: FoldKernel,
 }
 
 impl ResolvedFold {
-    /// Finds it.
+    /// Selects the loop.
     ///
     /// # Panics
     /// If `op` is not defined for `dtype`.
@@ -152,10 +153,10 @@ impl ResolvedFold {
         Self { dtype, kernel, single_element_kernel: one }
     }
 
-    /// [`sum_absolute_powers`].
+    /// Folds as [`fold()`].
     ///
     /// # Panics
-    /// As [`sum_absolute_powers`].
+    /// As [`fold()`].
     #[inline]
     pub fn fold(self, dst: Dst<'_>, sources: &[Src<'_>]) {
         let kernel =
@@ -170,14 +171,14 @@ impl ResolvedFold {
     }
 }
 
-/// Multiplies each element by `factor`: PREMUL_SUM's preparation of one rank's input.
+/// Multiplies each element by `factor`, which prepares one rank's input for PREMUL_SUM.
 ///
 /// f16, bf16 and f8 are multiplied in f32 and rounded once; the factor is rounded to f32 for them
 /// and for f32 and c64. Both parts of a complex number are multiplied. `dst` may be exactly the
 /// memory of `src`; with other overlaps the result is unspecified.
 ///
 /// # Panics
-/// If the lengths differ or are no multiple of the element size, or if `dtype` is not a
+/// If the lengths differ or are not a multiple of the element size, or if `dtype` is not a
 /// floating-point type.
 pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     let Some(kernel) = table::scale_kernel(Isa::best(), dtype) else {
@@ -188,16 +189,16 @@ pub fn scale_copy(dtype: DataType, factor: f64, dst: Dst<'_>, src: Src<'_>) {
     if dst.is_empty() {
         return;
     }
-    // SAFETY: as in `sum_absolute_powers`.
+    // SAFETY: as in `run_fold_kernel`.
     unsafe { kernel(dst, src, factor) }
 }
 
-/// Divides each element by `ranks`: makes an average of a sum that was folded by and by. Elements
-/// are divided as AVG does in [`sum_absolute_powers`]: f16, bf16 and f8 in f32, rounded once;
-/// integers round towards zero.
+/// Divides each element by `ranks`, which makes an average of a sum that was folded step by step.
+/// Elements are divided as AVG does in [`fold()`]: f16, bf16 and f8 in f32, rounded once; integers
+/// round towards zero.
 ///
 /// # Panics
-/// If the length is no multiple of the element size, or if AVG is not defined for `dtype`.
+/// If the length is not a multiple of the element size, or if AVG is not defined for `dtype`.
 pub fn average(dtype: DataType, dst: Dst<'_>, ranks: usize) {
     let Some(kernel) = table::average_kernel(Isa::best(), dtype) else {
         panic_undefined_op(ReduceOp::Avg, dtype);
@@ -206,7 +207,7 @@ pub fn average(dtype: DataType, dst: Dst<'_>, ranks: usize) {
     if dst.is_empty() {
         return;
     }
-    // SAFETY: as in `sum_absolute_powers`.
+    // SAFETY: as in `run_fold_kernel`.
     unsafe { kernel(dst, ranks) }
 }
 

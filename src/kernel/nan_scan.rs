@@ -1,19 +1,20 @@
-//! Looking for elements that are no numbers, or not finite ones.
+//! The scan for rejected elements: NaN, or all values that are not finite.
 //!
-//! By bits: without its sign, whatever is no finite number of a type comes above all that are.
+//! The scan compares bits: without its sign, the code of every value that is not finite is above
+//! the codes of all finite numbers.
 
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 use crate::base::nan_check::NanCheck;
 
-/// How many elements are looked at together before one of them is looked for.
+/// The number of elements that are checked together before the scan searches for the rejected one.
 const BLOCK_ELEMENTS: usize = 256;
 
-/// The first element that is not among the wanted ones; of a complex number either part counts.
-/// `None` for types that are no floating-point ones.
+/// Returns the index of the first element that the check rejects; a complex number is rejected if
+/// either part is. Returns `None` for types that are not floating-point types.
 ///
 /// # Panics
-/// If the length is no multiple of the element size.
+/// If the length is not a multiple of the element size.
 pub fn find_rejected_element(dtype: DataType, check: NanCheck, src: Src<'_>) -> Option<usize> {
     assert!(src.len().is_multiple_of(dtype.size()), "{} bytes of {dtype}", src.len());
     let finite = match check {
@@ -21,7 +22,7 @@ pub fn find_rejected_element(dtype: DataType, check: NanCheck, src: Src<'_>) -> 
         NanCheck::RejectNan => false,
         NanCheck::RejectNonFinite => true,
     };
-    // The lowest pattern without a sign that is not wanted: infinity, or the one above it.
+    // The limit is the lowest rejected code without a sign: infinity, or the code above it.
     let part = match dtype {
         DataType::F16 => find_at_or_above::<u16>(src, 0x7c01 - u16::from(finite)),
         DataType::Bf16 => find_at_or_above::<u16>(src, 0x7f81 - u16::from(finite)),
@@ -31,7 +32,7 @@ pub fn find_rejected_element(dtype: DataType, check: NanCheck, src: Src<'_>) -> 
         DataType::F64 | DataType::C128 => {
             find_at_or_above::<u64>(src, 0x7ff0_0000_0000_0001 - u64::from(finite))
         }
-        // It has no infinity.
+        // This type has no infinity.
         DataType::F8E4M3 => find_at_or_above::<u8>(src, 0x7f),
         DataType::F8E5M2 => find_at_or_above::<u8>(src, 0x7d - u8::from(finite)),
         DataType::I8
@@ -65,7 +66,7 @@ macro_rules! bits {
 
 bits! { u8 u16 u32 u64 }
 
-/// The first word that is `lowest` or above without its sign.
+/// Returns the index of the first word that is at least `lowest` without its sign.
 fn find_at_or_above<W: FloatBits>(src: Src<'_>, lowest: W) -> Option<usize> {
     let count = src.len() / size_of::<W>();
     let is_rejected = |index: usize| {
@@ -78,7 +79,7 @@ fn find_at_or_above<W: FloatBits>(src: Src<'_>, lowest: W) -> Option<usize> {
     let mut start = 0;
     while start < count {
         let end = (start + BLOCK_ELEMENTS).min(count);
-        // All of them, so that the loop vectorises.
+        // The loop checks all elements of the block, so that it vectorises.
         if (start..end).fold(false, |found, index| found | is_rejected(index)) {
             return (start..end).find(|&index| is_rejected(index));
         }
@@ -95,7 +96,8 @@ mod tests {
         find_rejected_element(dtype, wanted, Src::from(bytes))
     }
 
-    /// One code at a place among a thousand ones, at an odd address.
+    /// Returns 1000 elements: `code` at one position, `one` at all others. The elements start at an
+    /// odd offset.
     fn place_among_ones(one: &[u8], code: &[u8], at: usize) -> Vec<u8> {
         let mut bytes = vec![0];
         for index in 0..1000 {
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn first_nan_of_every_type_is_found() {
         let half = |bits: u16| bits.to_le_bytes().to_vec();
-        // One, NaN with either sign, infinity, the largest finite number.
+        // Each case contains one, NaN with either sign, infinity, and the largest finite number.
         let cases = [
             (
                 DataType::F16,

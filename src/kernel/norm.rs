@@ -1,26 +1,26 @@
 //! Norms: sums of powers of absolute values, in f64.
 //!
 //! The order of the additions is fixed: lane i of [`LANES`] adds the elements i, i + LANES, and so
-//! on, and the lanes are added in order at the end. So a result depends on the elements alone.
+//! on, and the lanes are added in order at the end. A result thus depends only on the elements.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use crate::base::buffer::Src;
 use crate::base::dtype::DataType;
 
-/// The number of sums that are independent of each other, so that the loop vectorises.
+/// The number of independent sums, which lets the loop vectorise.
 const LANES: usize = 8;
 
-/// Which power of absolute values is summed.
+/// The power of the absolute values that is summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NormPower {
     /// The absolute values.
     One,
     /// The squares.
     Two,
-    /// Powers with this exponent.
+    /// The powers with this exponent.
     Any(f64),
-    /// Not a sum: the largest absolute value, or NaN if an element is NaN.
+    /// The largest absolute value instead of a sum, or NaN if an element is NaN.
     Largest,
 }
 
@@ -28,7 +28,7 @@ pub enum NormPower {
 /// complex number is its distance from zero.
 ///
 /// # Panics
-/// If the length is no multiple of the element size, or `dtype` is not a floating-point type.
+/// If the length is not a multiple of the element size, or `dtype` is not a floating-point type.
 pub fn sum_of_powers(dtype: DataType, power: NormPower, src: Src<'_>) -> f64 {
     assert!(src.len().is_multiple_of(dtype.size()), "{} bytes of {dtype}", src.len());
     match dtype {
@@ -38,7 +38,8 @@ pub fn sum_of_powers(dtype: DataType, power: NormPower, src: Src<'_>) -> f64 {
         DataType::F8E5M2 => sum_real::<F8E5M2, _>(power, src, f64::from),
         DataType::F32 => sum_real::<f32, _>(power, src, f64::from),
         DataType::F64 => sum_real::<f64, _>(power, src, |value| value),
-        // The squares of a complex number's parts are those of its absolute value.
+        // The squares of the two parts of a complex number add up to the square of its absolute
+        // value.
         DataType::C64 if power == NormPower::Two => sum_real::<f32, _>(power, src, f64::from),
         DataType::C128 if power == NormPower::Two => sum_real::<f64, _>(power, src, |value| value),
         DataType::C64 => sum_complex::<f32, _>(power, src, f64::from),
@@ -53,12 +54,12 @@ fn panic_not_float(dtype: DataType) -> ! {
     panic!("a norm of {dtype} elements, and the caller did not check")
 }
 
-/// The element with this index.
+/// Returns the element with this index.
 #[inline(always)]
 fn load<E: Element>(src: Src<'_>, index: usize) -> E::Acc {
     let address = src.as_ptr().cast::<E::Stored>().wrapping_add(index);
-    // SAFETY: callers pass an index below the number of whole elements in the view, which is
-    // readable by the obligation of its constructor; every bit pattern is a value, and no alignment
+    // SAFETY: callers pass an index below the number of whole elements in the view. The view is
+    // readable by the obligation of its constructor. Every bit pattern is a value, and no alignment
     // is needed.
     E::load(unsafe { address.read_unaligned() })
 }
@@ -89,7 +90,7 @@ fn sum_absolute_powers(power: NormPower, count: usize, absolute: impl Fn(usize) 
     }
 }
 
-/// The larger one; NaN if one is.
+/// Returns the larger value, or NaN if one of them is NaN.
 #[inline(always)]
 fn larger(largest: f64, value: f64) -> f64 {
     if largest.is_nan() || value <= largest { largest } else { value }

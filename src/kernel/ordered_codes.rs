@@ -1,21 +1,21 @@
-//! The small floats as integers that are in the order of their numbers, for MIN and MAX, which need
-//! no arithmetic.
+//! The small floats as integers in the order of their numbers, for MIN and MAX, which need no
+//! arithmetic.
 //!
-//! Without its sign a code is larger where its number is; the codes of negative numbers are turned
-//! over. So -0 is below +0 by itself, and a NaN lies at either end: which one is the operator's,
-//! since there it wins.
+//! Without its sign, a larger code is a larger number. The codes of negative numbers have their
+//! bits inverted except the sign. So -0 is below +0 without special code. A NaN is at the lowest or
+//! highest end of the order, depending on the operator, so that it wins.
 
 use super::element::Element;
 use super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
 use std::marker::PhantomData;
 
-/// A type for MIN: what is no number is below all that are.
+/// An ordered type for MIN: NaN is below all numbers.
 pub(super) struct OrderedForMin<F>(PhantomData<F>);
-/// A type for MAX: what is no number is above all that are.
+/// An ordered type for MAX: NaN is above all numbers.
 pub(super) struct OrderedForMax<F>(PhantomData<F>);
 
-/// `$largest` is the largest code, without its sign, that is no NaN, and `$nan` the code of the
-/// canonical one.
+/// Implements the ordered types. `$largest` is the largest code, without its sign, that is not NaN,
+/// and `$nan` is the code of the canonical NaN.
 macro_rules! ordered {
     ($($format:ty, $stored:ty, $key:ty, $largest:literal, $nan:literal;)*) => {$(
         ordered!(OrderedForMin<$format>, MIN, $stored, $key, $largest, $nan);
@@ -40,7 +40,7 @@ macro_rules! ordered {
     };
 }
 
-/// Turns over all bits but the sign of a negative number; twice is nothing.
+/// Inverts all bits except the sign of a negative number. A second inversion restores the number.
 trait SignedOrder {
     fn toggle_order(self) -> Self;
 }

@@ -1,7 +1,8 @@
-//! The one table: instruction set x element type x operator -> compiled loop.
+//! The table of the kernels: instruction set x element type x operator -> compiled loop.
 //!
-//! Where bits decide, types share a loop: a sum or product that wraps is the same for both signs,
-//! bitwise operators work on bytes, and a complex number is folded as its two parts.
+//! If the results have the same bits, types share a loop: a wrapping sum or product is the same for
+//! signed and unsigned integers, bitwise operators work on bytes, and a complex number is folded as
+//! its two parts.
 
 use super::element::{
     And, Avg, Element, FoldOperator, Max, Min, Numeric, Or, Product, Real, Sum, Xor,
@@ -15,18 +16,18 @@ use super::ordered_codes::{OrderedForMax, OrderedForMin};
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 
-/// What the loops are compiled for.
+/// The instruction set for which a loop is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isa {
     /// The baseline of the target.
     Portable,
-    /// x86-64 with AVX2 and F16C, which every processor with AVX2 has.
+    /// The instruction set x86-64 with AVX2 and F16C, which every processor with AVX2 has.
     #[cfg(target_arch = "x86_64")]
     Avx2,
 }
 
 impl Isa {
-    /// The best one that this processor has.
+    /// Returns the best instruction set of this processor.
     pub(super) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
@@ -36,16 +37,16 @@ impl Isa {
     }
 }
 
-/// In which small floats are folded; one by one where there is nothing better.
+/// The type in which small floats are folded; a scalar if there are no vector instructions.
 #[cfg(not(target_arch = "x86_64"))]
 type Wide = f32;
 
 /// A float that is folded in f32.
 trait SmallFloat: Element<Acc = f32> {
-    /// For MIN and for MAX.
+    /// The ordered types for MIN and for MAX.
     type MinOrdered: Element<Acc: Numeric>;
     type MaxOrdered: Element<Acc: Numeric>;
-    /// Eight of them.
+    /// The vector of 8 elements.
     #[cfg(target_arch = "x86_64")]
     type Vector: Element<Acc = Wide>;
 }
@@ -63,7 +64,7 @@ macro_rules! small_float {
 
 small_float!(F16 Bf16 F8E4M3 F8E5M2);
 
-/// The loop that folds, or `None` where the operator is not defined for the type.
+/// Returns the loop that folds, or `None` if the operator is not defined for the type.
 pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<FoldKernel> {
     match dtype {
         DataType::I8 => integer::<i8, u8>(isa, op),
@@ -86,7 +87,7 @@ pub(super) fn fold_kernel(isa: Isa, dtype: DataType, op: ReduceOp) -> Option<Fol
     }
 }
 
-/// The loop that scales, or `None` where the type is not a floating-point one.
+/// Returns the loop that scales, or `None` if the type is not a floating-point type.
 pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
     Some(match dtype {
         DataType::F16 => small_float_scale_loop::<F16>(isa),
@@ -107,7 +108,7 @@ pub(super) fn scale_kernel(isa: Isa, dtype: DataType) -> Option<ScaleKernel> {
     })
 }
 
-/// The loop that divides, or `None` where there is no average.
+/// Returns the loop that divides, or `None` if AVG is not defined for the type.
 pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel> {
     Some(match dtype {
         DataType::I8 => average_loop::<i8>(isa),
@@ -128,7 +129,7 @@ pub(super) fn average_kernel(isa: Isa, dtype: DataType) -> Option<AverageKernel>
     })
 }
 
-/// `Unsigned` is `Int` without its sign.
+/// Selects the loop for an integer type. `Unsigned` is the unsigned type of the size of `Int`.
 fn integer<Int, Unsigned>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
 where
     Int: Element<Acc = Int> + Numeric,
@@ -171,7 +172,7 @@ where
     })
 }
 
-/// Least and greatest are found among codes, without arithmetic.
+/// Selects the loop for a small float. MIN and MAX work on codes, without arithmetic.
 fn small_float<E: SmallFloat>(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
     Some(match op {
         ReduceOp::Sum | ReduceOp::PremulSum => small_float_fold_loop::<E, Sum>(isa),
@@ -183,7 +184,7 @@ fn small_float<E: SmallFloat>(isa: Isa, op: ReduceOp) -> Option<FoldKernel> {
     })
 }
 
-/// `Part` is the type of the real and of the imaginary part.
+/// Selects the loop for a complex type. `Part` is the type of the real and of the imaginary part.
 fn complex<Part>(isa: Isa, op: ReduceOp) -> Option<FoldKernel>
 where
     Part: Element<Acc = Part> + Real,
@@ -200,7 +201,8 @@ where
     })
 }
 
-/// For small floats, which are folded eight at a time where the processor can.
+/// Selects the loop for small floats, which folds 8 elements at a time if the processor has the
+/// instructions.
 fn small_float_fold_loop<E: SmallFloat, O>(isa: Isa) -> FoldKernel
 where
     O: FoldOperator<Wide> + FoldOperator<f32>,

@@ -1,5 +1,5 @@
-//! The conversions of the small floats against the oracle: every code, and for every upper half of
-//! an f32 the lower halves that decide a rounding.
+//! Tests of the small floats' conversions against the oracle: every code, and for every upper half
+//! of an f32 the lower halves that decide a rounding.
 
 use super::super::element::{Element, Numeric};
 use super::super::minifloat::{Bf16, F8E4M3, F8E5M2, F16};
@@ -7,8 +7,8 @@ use super::super::ordered_codes::{OrderedForMax, OrderedForMin};
 use super::oracle;
 use crate::base::dtype::DataType;
 
-/// Lower halves of an f32: for 8-bit formats and bf16 they only say whether something follows; f16
-/// drops the lowest 13 bits.
+/// Lower halves of an f32. For 8-bit formats and bf16 they only tell whether the dropped rest is
+/// zero; f16 drops the lowest 13 bits.
 const LOWER: [u32; 10] = [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0xffff];
 
 fn check<E>(dtype: DataType)
@@ -70,7 +70,8 @@ fn float8_beyond_the_largest_number() {
     assert_eq!(F8E4M3::store(-f32::NAN), 0x7f);
 }
 
-/// Among all pairs of codes with the deciding ones, MIN and MAX of codes are those of numbers.
+/// Checks for all pairs of a code and one of `codes` that MIN and MAX of the codes are those of the
+/// numbers.
 fn check_order<E, K: Numeric>(codes: &[u64], last: u64)
 where
     E: Element<Acc = f32>,
@@ -99,8 +100,8 @@ fn min_and_max_of_codes_match_those_of_numbers() {
     let all: Vec<u64> = (0..=0xff).collect();
     check_order::<F8E4M3, i8>(&all, 0xff);
     check_order::<F8E5M2, i8>(&all, 0xff);
-    // Zeros, the smallest and largest numbers, infinities, the first and the last NaN, with both
-    // signs.
+    // The codes are the zeros, the smallest and largest numbers, infinities, the first and the last
+    // NaN, with both signs.
     let both = |codes: [u64; 8]| codes.map(|code| [code, code | 0x8000]).concat();
     let f16 = both([0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff]);
     check_order::<F16, i16>(&f16, 0xffff);
@@ -108,8 +109,8 @@ fn min_and_max_of_codes_match_those_of_numbers() {
     check_order::<Bf16, i16>(&bf16, 0xffff);
 }
 
-/// What eight at a time make of every code, and of every f32 that decides a rounding, is what one
-/// by one do.
+/// Tests of the vector conversions: for every code, and for every f32 that decides a rounding, the
+/// result must be that of the scalar conversion.
 #[cfg(target_arch = "x86_64")]
 mod vector_conversions {
     use super::super::super::f32x8::{F32x8, LANES, SmallFloatX8};

@@ -1,5 +1,5 @@
-//! Every kernel against the oracle, bit for bit: each type, operator and instruction set, lengths
-//! around the block, one to eight sources, in place at each position, unaligned.
+//! Tests of every kernel against the oracle, bit for bit: each type, operator and instruction set,
+//! lengths around the block, one to eight sources, in place at each position, unaligned.
 
 mod conversions;
 mod oracle;
@@ -12,7 +12,7 @@ const COUNTS: [usize; 8] = [0, 1, 3, 17, 255, 256, 257, 1023];
 #[cfg(not(miri))]
 const SOURCES: [usize; 6] = [1, 2, 3, 4, 5, 8];
 
-// An interpreter is for the accesses, not for the values.
+// Miri checks the memory accesses, not the values, so few cases are enough.
 #[cfg(miri)]
 const COUNTS: [usize; 3] = [0, 1, 257];
 #[cfg(miri)]
@@ -26,7 +26,7 @@ fn instruction_sets() -> Vec<Isa> {
     all
 }
 
-/// xorshift64*: the same inputs in every run.
+/// The random generator xorshift64*, which gives the same inputs in every run.
 struct XorShift(u64);
 
 impl XorShift {
@@ -37,8 +37,8 @@ impl XorShift {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Bits of one element: any bits, or a number of ordinary size, or zero, infinity, NaN and
-    /// their neighbours.
+    /// Returns the bits of one element: any bits, or a number of ordinary size, or zero, infinity,
+    /// NaN and their neighbours.
     fn element(&mut self, dtype: DataType) -> Vec<u8> {
         let size = dtype.size();
         if dtype.is_complex() {
@@ -55,7 +55,8 @@ impl XorShift {
         };
         let top = size * 8 - 1;
         let infinity = (1u64 << top) - (1 << mantissa);
-        // The exponents next to that of 1, which has all bits but the first.
+        // This is the code of 1: its exponent has all bits set except the first. The exponents of
+        // ordinary numbers are next to it.
         let one = (infinity / 2) >> mantissa << mantissa;
         let sign = (any >> 63) << top;
         let magnitude = match self.next() % 16 {
@@ -69,7 +70,7 @@ impl XorShift {
         oracle::to_bytes(sign | magnitude, size)
     }
 
-    /// Elements of ordinary size, none of them zero or special.
+    /// Returns elements of ordinary size, none of them zero or special.
     fn ordinary_elements(&mut self, dtype: DataType, count: usize) -> Vec<u8> {
         let size = dtype.size();
         let mut number = || {
@@ -82,7 +83,7 @@ impl XorShift {
             match dtype {
                 DataType::F32 | DataType::F64 => part(&mut bytes),
                 DataType::C64 | DataType::C128 => bytes.chunks_mut(size / 2).for_each(part),
-                // Codes of numbers between 1 and 2.
+                // These are codes of numbers between 1 and 2.
                 DataType::F16 => bytes = oracle::to_bytes(0x3c00 | any & 0x3ff, 2),
                 DataType::Bf16 => bytes = oracle::to_bytes(0x3f80 | any & 0x7f, 2),
                 DataType::F8E4M3 => bytes[0] = 0x38 | (any & 7) as u8,
@@ -99,7 +100,7 @@ impl XorShift {
     }
 }
 
-/// Memory that starts `offset` bytes after an aligned address.
+/// A buffer that starts `offset` bytes after an aligned address.
 struct UnalignedBuffer {
     words: Vec<u128>,
     offset: usize,
@@ -143,8 +144,8 @@ fn expected(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-/// Folds on every instruction set, out of place and in place at each position, to a twin beside and
-/// to one that is the next source.
+/// Checks folds on every instruction set, out of place and in place at each position. The
+/// additional destinations are a separate buffer and the memory of the next source.
 fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
     let expected = expected(dtype, op, inputs);
     let (count, size) = (expected.len() / dtype.size(), inputs.len());
@@ -159,14 +160,14 @@ fn check_fold(dtype: DataType, op: ReduceOp, inputs: &[Vec<u8>]) {
             let next = (in_place + 1) % size;
             let mut results = vec![in_place, size + 1];
             results.extend((in_place < size && next != in_place).then_some(next));
-            // SAFETY: the memory outlives the call, and its owners are not used meanwhile but
+            // SAFETY: the memory outlives the call, and during the call its owners use it only
             // through views.
             let detached_view = |dst: Dst<'_>| unsafe { Dst::new(dst.as_mut_ptr(), dst.len()) };
             let dsts: Vec<Dst<'_>> =
                 results.iter().map(|&i| detached_view(buffers[i].dst())).collect();
             let views: Vec<Src<'_>> = buffers[..size].iter().map(UnalignedBuffer::src).collect();
             let target = FoldTarget { dst: dsts[0], extra_dsts: &dsts[1..] };
-            // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
+            // SAFETY: all views have the same length, of whole elements; this processor has `isa`.
             unsafe { kernel(target, &views, size) }
             for &position in &results {
                 let result = buffers[position].bytes();
@@ -203,7 +204,7 @@ macro_rules! fold_tests {
     )*};
 }
 
-// By groups, so that they run side by side.
+// The tests are split by groups of types, so that they run in parallel.
 fold_tests! {
     folds_bytes: [DataType::I8, DataType::U8, DataType::Bool];
     folds_short_integers: [DataType::I16, DataType::U16];
@@ -264,7 +265,7 @@ fn scales_every_type() {
             for isa in instruction_sets() {
                 let kernel = table::scale_kernel(isa, dtype).unwrap();
                 let mut target = UnalignedBuffer::new(&vec![0xa5; input.len()], 1);
-                // SAFETY: the lengths are equal, of whole elements; `isa` is at hand.
+                // SAFETY: the lengths are equal, of whole elements; this processor has `isa`.
                 unsafe { kernel(target.dst(), Src::from(&input[..]), factor) }
                 assert!(target.bytes() == expected, "{dtype} times {factor}, {isa:?}");
                 let mut in_place = UnalignedBuffer::new(&input, 1);
@@ -283,7 +284,7 @@ fn averages_every_type() {
     for dtype in DataType::ALL.into_iter().filter(|&dtype| ReduceOp::Avg.is_defined_for(dtype)) {
         for (ranks, count) in [1, 2, 3, 7, 300].into_iter().zip(COUNTS.into_iter().rev()) {
             let input = random.elements(dtype, count);
-            // Sums with it are the other element itself: -0 where there is one.
+            // The neutral element of the sum is -0 for types with a sign of zero, else 0.
             let part = if dtype.is_complex() { dtype.size() / 2 } else { dtype.size() };
             let sign = if dtype.is_float() { 1 << (8 * part - 1) } else { 0 };
             let neutral = oracle::to_bytes(sign, part).repeat(dtype.size() / part);
@@ -296,7 +297,7 @@ fn averages_every_type() {
             for isa in instruction_sets() {
                 let kernel = table::average_kernel(isa, dtype).unwrap();
                 let mut target = UnalignedBuffer::new(&input, 1);
-                // SAFETY: whole elements; `isa` is at hand.
+                // SAFETY: the view holds whole elements; this processor has `isa`.
                 unsafe { kernel(target.dst(), ranks) }
                 assert!(target.bytes() == expected, "{dtype} over {ranks}, {isa:?}");
             }
@@ -326,13 +327,14 @@ fn folds_partial_averages() {
                 let kernel = table::fold_kernel(isa, dtype, ReduceOp::Avg).unwrap();
                 let views: Vec<Src<'_>> = inputs.iter().map(|s| Src::from(&s[..])).collect();
                 let mut target = UnalignedBuffer::new(&vec![0xa5; expected.len()], 1);
-                // SAFETY: all views have the same length, of whole elements; `isa` is at hand.
+                // SAFETY: all views have the same length, of whole elements; this processor has
+                // `isa`.
                 unsafe { kernel(FoldTarget { dst: target.dst(), extra_dsts: &[] }, &views, ranks) }
                 assert!(target.bytes() == expected, "{sources} of {ranks} {dtype}, {isa:?}");
             }
         }
     }
-    // What no sum could hold.
+    // The sum of these numbers overflows an f16.
     let large = half::f16::from_f32(40_000.0).to_le_bytes();
     let mut part = [0; 2];
     let views = [Src::from(&large[..]), Src::from(&large[..])];
@@ -358,7 +360,7 @@ fn empty_folds_touch_nothing() {
     scale_copy(DataType::F16, 2.0, Dst::empty(), Src::empty());
 }
 
-/// The text that a call panics with.
+/// Returns the text with which a call panics.
 fn panic_message(call: impl FnOnce(Dst<'_>, Src<'_>) + std::panic::UnwindSafe) -> String {
     let outcome = std::panic::catch_unwind(|| {
         let (mut target, source) = ([0u8; 6], [0u8; 6]);

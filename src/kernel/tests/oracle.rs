@@ -1,11 +1,11 @@
-//! What the kernels should compute, written one element at a time and without their code: integers
-//! in i128, f16 and bf16 by the `half` crate, f8 by a search for the nearest number.
+//! The expected results of the kernels, computed one element at a time and without the kernels'
+//! code: integers in i128, f16 and bf16 by the `half` crate, f8 by a search for the nearest number.
 
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 use std::sync::LazyLock;
 
-/// The element that `op` makes of these elements of several ranks.
+/// Returns the fold of the elements of several ranks.
 pub(super) fn fold_element(dtype: DataType, op: ReduceOp, elements: &[&[u8]]) -> Vec<u8> {
     match dtype {
         DataType::C64 | DataType::C128 => {
@@ -32,7 +32,7 @@ pub(super) fn fold_element(dtype: DataType, op: ReduceOp, elements: &[&[u8]]) ->
     }
 }
 
-/// The element times a factor.
+/// Returns the element times a factor.
 pub(super) fn scale_element(dtype: DataType, factor: f64, element: &[u8]) -> Vec<u8> {
     match dtype {
         DataType::C64 => {
@@ -110,7 +110,7 @@ fn fold_integer(dtype: DataType, op: ReduceOp, elements: &[&[u8]]) -> Vec<u8> {
     to_bytes(u64::try_from(code).unwrap(), dtype.size())
 }
 
-/// The value of a code of a type that is folded in f32.
+/// Returns the value of a code of a type that is folded in f32.
 pub(super) fn decode(dtype: DataType, code: u64) -> f32 {
     match dtype {
         DataType::F32 => f32::from_bits(u32::try_from(code).unwrap()),
@@ -122,7 +122,7 @@ pub(super) fn decode(dtype: DataType, code: u64) -> f32 {
     }
 }
 
-/// The code of the nearest number.
+/// Returns the code of the nearest number.
 pub(super) fn encode(dtype: DataType, value: f32) -> u64 {
     match dtype {
         DataType::F32 if value.is_nan() => 0x7fc0_0000,
@@ -140,10 +140,10 @@ pub(super) fn encode(dtype: DataType, value: f32) -> u64 {
 static E4M3: LazyLock<Float8Format> = LazyLock::new(|| Float8Format::new(3, 7, 0x7e, 0x7e, 0x7f));
 static E5M2: LazyLock<Float8Format> = LazyLock::new(|| Float8Format::new(2, 15, 0x7b, 0x7c, 0x7e));
 
-/// An eight-bit format, by the values of its codes.
+/// An eight-bit format, defined by the values of its codes.
 struct Float8Format {
     values: Vec<f32>,
-    /// Between the numbers of neighbouring codes, from 0 on: the number half-way.
+    /// The midpoints between the numbers of adjacent codes, from 0 on.
     midpoints: Vec<f64>,
     largest: u8,
     infinity: u8,
@@ -199,7 +199,7 @@ fn f64_bits(value: f64) -> u64 {
     if value.is_nan() { 0x7ff8_0000_0000_0000 } else { value.to_bits() }
 }
 
-/// The bits of an element in the byte order of this machine.
+/// Returns the bits of an element in the byte order of this machine.
 pub(super) fn element_bits(element: &[u8]) -> u64 {
     let most_significant_first = |code: u64, byte: &u8| code << 8 | u64::from(*byte);
     if cfg!(target_endian = "little") {
@@ -209,7 +209,7 @@ pub(super) fn element_bits(element: &[u8]) -> u64 {
     }
 }
 
-/// The reverse of `element_bits`.
+/// Returns the bytes of an element: the inverse of `element_bits`.
 pub(super) fn to_bytes(code: u64, size: usize) -> Vec<u8> {
     let little = code.to_le_bytes()[..size].to_vec();
     if cfg!(target_endian = "little") { little } else { little.into_iter().rev().collect() }

@@ -1,18 +1,18 @@
-//! How fast the kernels are, against copying: a table for `BENCHMARKS.md`.
+//! Measurements of the kernels' throughput relative to copies: a table for `BENCHMARKS.md`.
 
 use super::*;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The sizes of the table: what stays in the second-level cache, and what does not.
+/// The sizes of the table: one that stays in the L2 cache, and one that does not.
 const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
-/// How long a cell is measured, and in how many parts, of which the fastest counts: others slow the
-/// machine down, nothing speeds it up.
+/// The time of one sample, and the number of samples of a cell. The fastest sample counts: other
+/// programs slow the machine down, and none speeds it up.
 const SAMPLE_TIME: Duration = Duration::from_millis(1);
 const SAMPLES: usize = 30;
 
-/// The bytes per second of something that makes `bytes` of result.
+/// Returns the throughput, in bytes per second, of a function that makes `bytes` bytes of result.
 fn measure_throughput(bytes: usize, mut run: impl FnMut()) -> f64 {
     let mut best = Duration::MAX;
     for _ in 0..SAMPLES {
@@ -26,7 +26,7 @@ fn measure_throughput(bytes: usize, mut run: impl FnMut()) -> f64 {
     bytes as f64 / best.as_secs_f64()
 }
 
-/// Buffers of a size, of which each begins at a page, as slots and large buffers do.
+/// A buffer that starts at a page, as data slots and large buffers do.
 struct PageAlignedBuffer(Vec<u8>, usize);
 
 impl PageAlignedBuffer {
@@ -44,14 +44,16 @@ impl PageAlignedBuffer {
     }
 }
 
-/// Each type and operator at both sizes, as a share of what copying reaches.
+/// Prints the throughput of each type and operator at both sizes, as a percentage of the throughput
+/// of copies.
 #[test]
 #[ignore = "measures: cargo test --release --lib kernel::tests::speed -- --ignored --nocapture"]
 #[allow(clippy::print_stdout, reason = "a table is what is wanted")]
 fn throughput_table() {
     for size in SIZES {
         let mut random = XorShift(1);
-        // Ordinary numbers: what is rare must not be what is measured.
+        // The inputs are ordinary numbers, so that the measurement does not depend on the cost of
+        // special values.
         let inputs = |random: &mut XorShift, dtype: DataType| {
             let one = random.ordinary_elements(dtype, 4096 / dtype.size());
             PageAlignedBuffer::new(&one.repeat(size / one.len()))
