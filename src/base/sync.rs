@@ -29,7 +29,7 @@ pub fn fence_with_rmw(word: &AtomicU64) {
     }
 }
 
-/// Acts as a `fence(SeqCst)`, if a read-modify-write of any word has followed the stores to be
+/// Acts as a `fence(SeqCst)`, if a read-modify-write of any word has followed the accesses to be
 /// ordered.
 #[inline(always)]
 pub fn fence_after_any_rmw() {

@@ -12,9 +12,9 @@
 //!   payload and sign that they keep.
 //! - MIN and MAX give NaN if any input is NaN, and -0 counts as smaller than +0. They thus give the
 //!   same bits in every order.
-//! - f16, bf16 and f8 are widened to f32, all sources are folded there, and the result is rounded
-//!   once, to nearest, ties to even. f8 saturates to its largest finite number instead of
-//!   overflowing. An infinite f32 becomes infinity in f8e5m2, and the largest number in f8e4m3,
+//! - The types f16, bf16 and f8 are widened to f32, and all sources are folded there. The result is
+//!   rounded once, to nearest, ties to even. An f8 saturates to its largest finite number instead
+//!   of overflowing. An infinite f32 becomes infinity in f8e5m2, and the largest number in f8e4m3,
 //!   which has no infinity.
 //! - Integers wrap. AVG on integers divides the wrapped sum, rounding towards zero.
 //! - Buffers may have any alignment, and may be shared with other processes: the kernels never

@@ -1,8 +1,8 @@
 //! The table of the kernels: instruction set x element type x operator -> compiled loop.
 //!
-//! If the results have the same bits, types share a loop: a wrapping sum or product is the same for
-//! signed and unsigned integers, bitwise operators work on bytes, and a complex number is folded as
-//! its two parts.
+//! If the results have the same bits, types share a loop. A wrapping sum or product is the same for
+//! signed and unsigned integers. Bitwise operators work on bytes. A complex number is folded as its
+//! two parts.
 
 use super::element::{
     And, Avg, Element, FoldOperator, Max, Min, Numeric, Or, Product, Real, Sum, Xor,

@@ -182,7 +182,8 @@ impl PeerHistory {
         let theirs = header.descriptor;
         let is_forgotten = |oldest: &PastOperation| {
             let oldest = oldest.descriptor;
-            // A whole operation (part 0) has no place between the parts of a batch.
+            // A whole operation (part 0) is not a forgotten part of an operation that this rank
+            // runs in parts.
             let is_whole = theirs.part == 0 && theirs.sequence == oldest.sequence;
             theirs.order_key() < oldest.order_key() && !is_whole
         };

@@ -24,9 +24,9 @@ pub struct OneStepAlgorithm {
     pub senders: OneStepSenders,
     /// The memory that holds the payloads.
     pub location: PayloadLocation,
-    /// Packs this rank's payload if it is a sender: as many bytes as it sends.
+    /// The function that packs this rank's payload: as many bytes as the rank sends.
     pub pack: fn(&CallArguments<'_>, Dst<'_>) -> Result<()>,
-    /// Makes the result if this rank is a receiver.
+    /// The function that makes the result on a receiver.
     pub reduce: fn(&CallArguments<'_>, &Contributions<'_>) -> Result<()>,
 }
 

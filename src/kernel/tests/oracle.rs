@@ -1,5 +1,6 @@
 //! The expected results of the kernels, computed one element at a time and without the kernels'
-//! code: integers in i128, f16 and bf16 by the `half` crate, f8 by a search for the nearest number.
+//! code. Integers are computed in i128, f16 and bf16 by the `half` crate, f8 by a search for the
+//! nearest number.
 
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;

@@ -11,14 +11,17 @@
 //! path also handles every exception: a control slot that differs, or a rank that is behind by all
 //! control slots or data slots.
 //!
-//! The fast path wakes sleeping peers once, at one of three places:
+//! The fast path wakes sleeping peers once. The time depends on the case:
 //!
-//! - If all payloads are there at the first poll, the caller wakes them at the end of the turn. The
-//!   fence of the turn's end then serves both purposes, since the control slot is on its way to the
-//!   peers in the meantime.
-//! - Otherwise the fast path wakes them before it polls again.
-//! - If no rank waits for this rank's payload, but a rank may wait until this rank has read the
-//!   data slots, the wakeup follows after that read.
+//! - A receiver of payloads in data slots: no peer waits for its control slot, but a peer may wait
+//!   until this rank has read the peer's data slot. The caller wakes the peers after the call
+//!   ([`FastPathOutcome::WakeupPending`], [`wake_sleeping_peers`]).
+//! - Any other role on an oversubscribed host: the fast path wakes the peers directly after it has
+//!   published.
+//! - Any other role, with all payloads there at the first poll: the caller wakes the peers at the
+//!   end of the turn. The fence of the turn's end also orders the wakeup, and the control slot
+//!   travels to the peers before that.
+//! - Any other role, without all payloads: the fast path wakes the peers before it polls again.
 
 use super::ShmCursor;
 use super::sequencer_core::{self, SequencerCore};
