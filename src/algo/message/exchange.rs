@@ -11,8 +11,8 @@
 //! - **Agreement.** A header carries the sender's operation and its call fingerprint, a hash
 //!   chained over all operations that it has issued. The receiver knows the message number, stripe,
 //!   length and fingerprint beforehand, and compares all of them. Two ranks that ever issued
-//!   different operations therefore detect this at the first message. No rank reads a length that
-//!   the other side chose.
+//!   different operations therefore detect this at the first message. The other side's length never
+//!   determines how much a rank reads.
 //! - **Presence exchange.** Ranks that wait for each other in a cycle, because they issued
 //!   different operations, exchange no message. In a chain of waiting ranks, only the neighbour of
 //!   the late rank sees that it is late. Therefore a rank that has a long wait sends one presence

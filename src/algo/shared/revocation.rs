@@ -9,10 +9,10 @@
 //!   writer (by a signal or a debugger) makes the other rank wait longer. A stop in the middle of a
 //!   chunk is likely if the writer copies by stores. After the timeout, the allocation is
 //!   quarantined ([`arena::quarantine`]), and not allocated again. If the kernel copies (CMA), the
-//!   end of the system call proves that the writer does not write any more. Only the some hundred
+//!   end of the system call proves that the writer does not write any more. Only some hundred
 //!   instructions between the writer's last check and the system call remain. The rank then waits
-//!   longer, because it must never hang, it finally returns, and its error states that the peer may
-//!   still write.
+//!   longer ([`CMA_WRITER_TIMEOUT`]). Because it must never hang, it finally returns an error,
+//!   which states that the peer may still write.
 
 use super::sequencer::ShmSequencer;
 use crate::base::buffer::Dst;

@@ -14,8 +14,8 @@
 //! The fast path wakes sleeping peers once. The time depends on the case:
 //!
 //! - A receiver of payloads in data slots: no peer waits for its control slot, but a peer may wait
-//!   until this rank has read the peer's data slot. The caller wakes the peers after the call
-//!   ([`FastPathOutcome::WakeupPending`], [`wake_sleeping_peers`]).
+//!   until this rank has read the peer's data slot. If the operation completes, the caller wakes
+//!   the peers afterwards ([`FastPathOutcome::WakeupPending`], [`wake_sleeping_peers`]).
 //! - Any other role on an oversubscribed host: the fast path wakes the peers directly after it has
 //!   published.
 //! - Any other role, with all payloads there at the first poll: the caller wakes the peers at the
