@@ -1,24 +1,24 @@
-//! What a rank publishes about itself, and what rank 0 keeps of it.
+//! The entry that a rank publishes about itself, and the record that rank 0 keeps of each rank.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Nonce, Rank, WorldSize};
 use serde_json::{Value, json};
 
-/// What a rank publishes under its rank.
+/// The entry that a rank publishes under `rank/<r>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RendezvousEntry {
-    /// Fresh for every process and attempt.
+    /// A new random value for every process and attempt.
     pub(super) nonce: Nonce,
-    /// The world size that it was told.
+    /// The world size that the process was started with.
     pub(super) size: WorldSize,
-    /// Its version of libdist.
+    /// The process's version of libdist.
     pub(super) version: String,
-    /// Process and host, for messages.
+    /// Process id and host, for messages.
     pub(super) process: String,
 }
 
 impl RendezvousEntry {
-    /// As it stands in the store.
+    /// Encodes the entry as JSON for the store.
     pub(super) fn encode(&self) -> Vec<u8> {
         let Self { nonce, size, version, process: who } = self;
         json!({ "nonce": nonce.to_string(), "size": size, "version": version, "who": who })
@@ -26,10 +26,10 @@ impl RendezvousEntry {
             .into_bytes()
     }
 
-    /// The inverse, for what a rank has published.
+    /// Decodes the entry that `rank` has published.
     ///
     /// # Errors
-    /// `Mismatch` naming the rank where it is something else.
+    /// `Mismatch` naming the rank if the bytes are not a valid entry.
     pub(super) fn decode(rank: Rank, bytes: &[u8]) -> Result<Self> {
         let parse = || {
             let entry: Value = serde_json::from_slice(bytes).ok()?;
@@ -51,22 +51,23 @@ impl RendezvousEntry {
     }
 }
 
-/// A rank as rank 0 sees it.
+/// Rank 0's record of one rank.
 #[derive(Debug)]
 pub(super) struct RendezvousPeer {
-    /// What it has published.
+    /// The entry that the rank has published.
     pub(super) entry: RendezvousEntry,
-    /// How many offers its nonce was made before the present one.
+    /// The number of offers that rank 0 made to this nonce before the present one.
     pub(super) prior_offers: u64,
 }
 
 impl RendezvousPeer {
-    /// Before the first offer.
+    /// Creates the record before the first offer.
     pub(super) fn new(entry: RendezvousEntry) -> Self {
         Self { entry, prior_offers: 0 }
     }
 
-    /// After an offer that came to nothing: the same process as before, or another.
+    /// Updates the record after an offer that failed. The entry may come from the same process or
+    /// from another one.
     pub(super) fn update(&mut self, entry: RendezvousEntry) {
         *self = if entry.nonce == self.entry.nonce {
             Self { entry, prior_offers: self.prior_offers + 1 }
@@ -76,10 +77,10 @@ impl RendezvousPeer {
     }
 }
 
-/// The first rank of which `find_problem` has something to say.
+/// Checks every entry with `find_problem`, which returns a description of the problem.
 ///
 /// # Errors
-/// `Mismatch` with what it said.
+/// `Mismatch` naming the first rank with a problem.
 pub(super) fn check_all_entries(
     peers: &[RendezvousPeer],
     find_problem: impl Fn(&RendezvousEntry) -> Option<String>,

@@ -1,5 +1,5 @@
-//! The exchange between ranks that have met through a store: each writes its part of a phase under
-//! the group's id, and reads those of all.
+//! Bootstrap exchange through the store, for ranks that have completed a rendezvous. In each phase,
+//! a rank writes its contribution under the group's id and reads the contributions of all ranks.
 
 use super::{ACK_TIMEOUT, Rendezvous, WaitDescription, as_bytes};
 use crate::backend::BootstrapExchange;
@@ -8,10 +8,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{GroupId, Rank};
 use crate::base::log::LogLevel;
 
-/// The exchange between the members of a group that has an id.
+/// The exchange between the members of a group through the store.
 #[derive(Debug)]
 pub struct StoreExchange<'a> {
-    /// How they met.
+    /// The completed rendezvous of this rank.
     pub rendezvous: &'a Rendezvous<'a>,
     /// The group's id.
     pub id: GroupId,
@@ -45,7 +45,8 @@ impl BootstrapExchange for StoreExchange<'_> {
 
     fn publish_failure(&self, why: &Error) {
         let Rendezvous { store, rank, size, process: who, .. } = self.rendezvous;
-        // A moment is granted beyond the deadline, which may be the very reason.
+        // The report may use time beyond the deadline, because the expired deadline may be the
+        // reason.
         let limit = self.rendezvous.report_deadline().capped(5 * ACK_TIMEOUT);
         let text = format!("rank {rank} ({who}) gave up starting the group: {why}");
         let publish_failure = || {
@@ -57,7 +58,7 @@ impl BootstrapExchange for StoreExchange<'_> {
             if usize::try_from(count) == Ok(*size) {
                 store.set(acks_key.as_bytes(), b"", &limit)
             } else if *rank == 0 {
-                // It may host the store, which the others need for hearing why.
+                // Rank 0 may host the store, in which the other ranks read the reason.
                 store.wait(&[acks_key.as_bytes()], &limit.capped(ACK_TIMEOUT))
             } else {
                 Ok(())

@@ -1,17 +1,24 @@
-//! How the ranks of a group find each other through a store, and tell this attempt from every
-//! earlier one.
+//! Rendezvous of the ranks of a new group through a store. The protocol separates each attempt from
+//! the keys that every earlier attempt left in the store.
 //!
-//! A restarted job may find the keys of the attempt before in its store, so nothing is read under a
-//! fixed key alone. Each rank publishes a fresh nonce under its rank. Rank 0 makes a fresh group id
-//! and offers it to each nonce; a rank that finds an offer for its own nonce confirms under the id;
-//! when all have confirmed, rank 0 tells each nonce to go. If a nonce changes meanwhile (it was a
-//! leftover, and its rank has now come), rank 0 calls the attempt off and offers anew. From then on
-//! members read only keys under the id. Offers are counted for each nonce, since a rank that comes
-//! late does not know how many there were before.
+//! A restarted job can find the keys of its previous attempt, so no rank trusts a fixed key alone:
+//!
+//! 1. Each rank writes an entry with a new random nonce under `rank/<r>`.
+//! 2. Rank 0 reads all entries, generates a new group id, and writes it as an offer to each nonce.
+//! 3. A rank that finds an offer for its own nonce confirms under `<id>/confirm/<r>`.
+//! 4. When all ranks have confirmed, rank 0 writes the verdict `go` to each nonce. The group is
+//!    formed.
+//! 5. If an entry changes during step 3, the old entry was stale and the actual rank has now
+//!    arrived. Rank 0 writes the verdict `again`, and the ranks continue at step 2 with the new
+//!    entries.
+//!
+//! After the verdict `go`, members read only keys under the id. Offers are numbered per nonce,
+//! because a late rank does not know how many offers rank 0 made before.
 //!
 //! Keys, under `dist/<group>/`: `rank/<r>`, `offer/<nonce>/<count>`, `verdict/<nonce>/<count>`,
-//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failure`. Only
-//! set, get, add, wait, check and their batch forms are used.
+//! `heard/<nonce>`, `<id>/confirm/<r>`, `<id>/<phase>/<r>`, `<id>/failures`, `<id>/failures/all`,
+//! `<id>/failure`. The protocol uses only the store operations set, get, add, wait and check, and
+//! the batch forms of set and get.
 
 mod entry;
 mod exchange;
@@ -33,23 +40,22 @@ use entry::{RendezvousEntry, RendezvousPeer, check_all_entries};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait in one go before looking around, at first and later; so soon is a leftover
-/// nonce noticed.
+/// Shortest and longest time of one wait in the store. Between two waits, the rank checks whether
+/// an entry has changed, so the longest time limits the delay until it notices a stale nonce.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long rank 0, which may host the store, waits until all have heard that it refuses the group.
+/// How long rank 0 waits until all ranks have acknowledged its refusal. Rank 0 may host the store.
 const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a rank may take, once its deadline has passed, to find out who is missing and to tell
-/// others.
+/// Time after the deadline in which a rank may still find the missing ranks and report the error.
 const REPORT_GRACE: Duration = Duration::from_secs(3);
 
-/// How many ranks a message names.
+/// Maximum number of ranks that a message lists.
 const MAX_RANKS_LISTED: usize = 8;
 
-/// What ranks are waited for to do, in the words of an error, and have not done yet, in those of
-/// the log.
+/// Describes the action that the awaited ranks must perform: `action` is the infinitive for an
+/// error text, `completed` is the participle for the log.
 #[derive(Clone, Copy)]
 struct WaitDescription<'a> {
     action: &'a str,
@@ -65,32 +71,31 @@ const CONFIRM: WaitDescription<'static> = WaitDescription {
 const GO: &[u8] = b"go";
 const RETRY: &[u8] = b"again";
 
-/// What a rank needs to take part.
+/// The arguments of one rank for a rendezvous.
 #[derive(Debug)]
 pub struct Rendezvous<'a> {
-    /// Where the ranks meet.
+    /// The store through which the ranks find each other.
     pub store: Arc<dyn Store>,
-    /// The group's name; all ranks use the same.
+    /// The group's name, equal on all ranks.
     pub name: &'a str,
     /// This process's rank.
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
-    /// This rank's fresh nonce.
+    /// The nonce of this process for this rendezvous; no other process or attempt uses it.
     pub nonce: Nonce,
-    /// Process id and host, for the message to somebody who comes under the same rank.
+    /// Process id and host, for the error text that a second process with the same rank causes.
     pub process: String,
-    /// When the group must have formed.
+    /// The deadline for forming the group.
     pub deadline: &'a Deadline,
 }
 
 impl Rendezvous<'_> {
-    /// Comes together with the other ranks; returns the id of the group.
+    /// Runs the rendezvous with the other ranks and returns the id of the group.
     ///
     /// # Errors
-    /// `Timeout` naming the ranks that did not come, `Mismatch` where ranks disagree about the
-    /// world size or the version, `InvalidArgument` where two processes have the same rank,
-    /// `Connection`.
+    /// `Timeout` naming the missing ranks; `Mismatch` if ranks disagree about the world size or the
+    /// version; `InvalidArgument` if two processes have the same rank; `Connection`.
     pub fn meet(&self) -> Result<GroupId> {
         let entry = RendezvousEntry {
             nonce: self.nonce,
@@ -102,7 +107,7 @@ impl Rendezvous<'_> {
         if self.rank == 0 { self.run_coordinator() } else { self.run_member() }
     }
 
-    /// The part of rank 0.
+    /// Runs the protocol as rank 0.
     fn run_coordinator(&self) -> Result<GroupId> {
         let mut peers: Vec<RendezvousPeer> =
             self.read_entries()?.into_iter().map(RendezvousPeer::new).collect();
@@ -113,7 +118,7 @@ impl Rendezvous<'_> {
             self.store.set(confirm_key(self, id, 0).as_bytes(), b"", self.deadline)?;
             match self.gather_confirmations(id, &peers)? {
                 None => {
-                    // Only now is it certain that no entry is a leftover.
+                    // Only the confirmations prove that no entry is stale.
                     self.check_sizes(&peers).map_err(|error| self.refuse(&peers, error))?;
                     self.publish(&peers, "verdict", GO)?;
                     return Ok(id);
@@ -129,8 +134,8 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Waits until all have confirmed; the entries as they are now, where one has changed
-    /// meanwhile.
+    /// Waits until all ranks have confirmed. Returns the current entries if one has changed during
+    /// the wait, `None` otherwise.
     fn gather_confirmations(
         &self,
         id: GroupId,
@@ -147,7 +152,7 @@ impl Rendezvous<'_> {
         Ok(changed)
     }
 
-    /// The part of every other rank.
+    /// Runs the protocol as any rank except 0.
     fn run_member(&self) -> Result<GroupId> {
         for count in 0.. {
             let offer = self.await_coordinator_key("offer", count, &self.rank_keys(), JOIN)?;
@@ -171,7 +176,7 @@ impl Rendezvous<'_> {
         Err(Error::internal("the offers of a rendezvous have run out"))
     }
 
-    /// What rank 0 has answered instead of an offer; says that it was heard.
+    /// Returns the error for the refusal text of rank 0, and acknowledges the refusal in the store.
     fn refusal_error(&self, bytes: &[u8]) -> Error {
         let ack_key = self.ack_key(self.nonce);
         if let Err(error) =
@@ -184,7 +189,8 @@ impl Rendezvous<'_> {
         Error::new(ErrorKind::Mismatch, format!("rank 0 refuses the group: {text}"))
     }
 
-    /// Waits for what rank 0 writes for this rank's nonce, once all ranks have written `keys`.
+    /// Waits for the value that rank 0 writes for this rank's nonce. Rank 0 writes it after all
+    /// ranks have written `keys`.
     fn await_coordinator_key(
         &self,
         what: &str,
@@ -219,7 +225,8 @@ impl Rendezvous<'_> {
         self.store.get(key.as_bytes(), self.deadline)
     }
 
-    /// Two processes with one rank: the first finds the second's entry in place of its own.
+    /// Detects a second process with the same rank: this rank's key then holds the other process's
+    /// entry. The first process returns the error.
     fn check_not_replaced(&self) -> Result<()> {
         let bytes = self.store.get(self.rank_key(self.rank).as_bytes(), self.deadline)?;
         let entry = RendezvousEntry::decode(self.rank, &bytes)?;
@@ -233,7 +240,7 @@ impl Rendezvous<'_> {
         Err(Error::new(ErrorKind::InvalidArgument, message).with_culprit(self.rank))
     }
 
-    /// What all ranks have published; waits for those that have not come yet.
+    /// Waits until all ranks have published an entry, and returns the entries.
     fn read_entries(&self) -> Result<Vec<RendezvousEntry>> {
         let keys = self.rank_keys();
         self.wait_for_ranks(&keys, JOIN, || Ok(false))?;
@@ -245,7 +252,8 @@ impl Rendezvous<'_> {
             .collect()
     }
 
-    /// What rank 0 checks before it offers. Ranks of another version may not understand an offer.
+    /// Runs rank 0's check before it makes an offer. A rank of another version may not understand
+    /// an offer.
     fn check_versions(&self, peers: &[RendezvousPeer]) -> Result<()> {
         if peers[0].entry.nonce != self.nonce {
             return self.check_not_replaced();
@@ -257,7 +265,7 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// What rank 0 checks once all have confirmed.
+    /// Runs rank 0's check after all ranks have confirmed.
     fn check_sizes(&self, peers: &[RendezvousPeer]) -> Result<()> {
         check_all_entries(peers, |RendezvousEntry { size, .. }| {
             let message = || format!("was told a world size of {size}, but rank 0 {}", self.size);
@@ -265,11 +273,11 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// Tells all why there will be no group, and gives them a moment to hear it: the store may end
-    /// with this process.
+    /// Publishes the refusal to all ranks and waits up to [`ACK_TIMEOUT`] for their
+    /// acknowledgements, since the store may end with this process.
     fn refuse(&self, peers: &[RendezvousPeer], error: Error) -> Error {
         let text = format!("error {error}");
-        // Also as an offer: whoever still waits for one reads it there.
+        // The refusal is also an offer, for the ranks that still wait for one.
         let publish = |what| self.publish(peers, what, text.as_bytes());
         let ack_keys: Vec<String> =
             peers[1..].iter().map(|peer| self.ack_key(peer.entry.nonce)).collect();
@@ -289,8 +297,8 @@ impl Rendezvous<'_> {
         self.store.multi_set(&pairs, self.deadline)
     }
 
-    /// Waits until there is a key for every rank. `on_poll` is called now and then and ends the
-    /// wait by returning true.
+    /// Waits until the key of every rank exists. Calls `on_poll` periodically; the wait ends early
+    /// if it returns true.
     fn wait_for_ranks(
         &self,
         keys: &[String],
@@ -324,8 +332,9 @@ impl Rendezvous<'_> {
         })
     }
 
-    /// Waits for keys, a slice at a time; `on_poll` ends the wait by returning true. Each time the
-    /// wait has lasted for so long that it is to be told, it gets the time.
+    /// Waits for keys in slices of at most [`MAX_POLL_INTERVAL`]. After each slice it calls
+    /// `on_poll`, which ends the wait by returning true. If a report of the slow wait is due, the
+    /// argument of `on_poll` is the time waited so far.
     fn wait_for_keys(
         &self,
         keys: &[&str],
@@ -353,7 +362,8 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// A long wait for rank 0, which mostly waits for others itself.
+    /// Logs a long wait for rank 0. If other ranks are missing, it names these, because rank 0 then
+    /// waits for them.
     #[cold]
     fn log_wait_for_rank_0(&self, lasted: DisplaySeconds) {
         let absent = self.absent_ranks(&self.rank_keys()).unwrap_or_default();
@@ -366,11 +376,11 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// A long wait for some ranks, for the log.
+    /// Logs a long wait for some ranks.
     #[cold]
     fn log_wait(&self, ranks: &[Rank], wait_for: WaitDescription<'_>, lasted: DisplaySeconds) {
         if ranks.is_empty() {
-            // The last one has just done it.
+            // The last missing rank has just arrived.
             return;
         }
         let address = self.store.address();
@@ -387,7 +397,7 @@ impl Rendezvous<'_> {
         );
     }
 
-    /// The process and the host of a rank that has come.
+    /// Returns the process id and host of a rank that has arrived.
     fn process_of(&self, rank: Rank) -> Option<String> {
         let (key, limit) = (self.rank_key(rank), Deadline::after(ACK_TIMEOUT));
         let is_here = self.store.check(&[key.as_bytes()], &limit).ok()?;
@@ -395,7 +405,7 @@ impl Rendezvous<'_> {
         Some(RendezvousEntry::decode(rank, &bytes).ok()?.process)
     }
 
-    /// The ranks whose keys are missing, if the store can say so.
+    /// Returns the ranks whose keys are missing in the store.
     fn absent_ranks(&self, keys: &[String]) -> Result<Vec<Rank>> {
         let grace = self.report_deadline();
         let mut absent = Vec::new();
@@ -407,7 +417,7 @@ impl Rendezvous<'_> {
         Ok(absent)
     }
 
-    /// What is left of the deadline and of the time granted beyond it.
+    /// Returns a deadline that includes the unused part of [`REPORT_GRACE`].
     fn report_deadline(&self) -> Deadline {
         let overrun = self.deadline.elapsed().saturating_sub(self.deadline.timeout());
         Deadline::after(self.deadline.remaining() + REPORT_GRACE.saturating_sub(overrun))
@@ -430,7 +440,7 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Ranks as text, each with what there is to say of it.
+/// Formats ranks for a message, each with its process if `process_of` returns one.
 fn format_ranks(ranks: &[Rank], process_of: impl Fn(Rank) -> Option<String>) -> String {
     let named =
         |&rank: &Rank| process_of(rank).map_or(rank.to_string(), |who| format!("{rank} ({who})"));

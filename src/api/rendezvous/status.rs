@@ -1,46 +1,47 @@
-//! Who has come to a rendezvous, by the keys in the store alone: for programs that look on from
-//! outside when a job does not come up.
+//! Status of a rendezvous, computed from the keys in the store alone. External programs show it
+//! when a job does not start.
 //!
-//! Pure. It reads what [`super`] writes, and says only what follows from it. An entry may be a
-//! leftover of an earlier attempt; whether it is cannot be seen until rank 0 has made its offers.
+//! The functions are pure: they interpret the keys that [`super`] writes. An entry may be stale
+//! from an earlier attempt; the keys do not show this before rank 0 has made its offers.
 
 use super::GO;
 use super::entry::RendezvousEntry;
 use crate::base::ids::{MAX_WORLD_SIZE, Nonce, Rank, WorldSize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The ranks of one group, as far as they have come.
+/// The rendezvous status of one group.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RendezvousStatus {
     /// The group's name.
     pub group: String,
-    /// What stands before the group's keys: the prefix of the store that the ranks were given, if
-    /// any.
+    /// The prefix before the group's keys, if the ranks use a store with a prefix.
     pub prefix: String,
-    /// The number of ranks, as rank 0 was told; where it is missing, the largest that others were
-    /// told.
+    /// The number of ranks according to the entry of rank 0. If rank 0 is missing, the largest
+    /// number in the other entries.
     pub size: WorldSize,
-    /// The ranks that have published an entry, and the process and host that each names.
+    /// The ranks that have published an entry, with the process and host in each entry.
     pub arrived: BTreeMap<Rank, String>,
-    /// All are here, and rank 0 has told each of them to go.
+    /// Whether all ranks have arrived and rank 0 has published the verdict `go` to each.
     pub is_complete: bool,
-    /// What is wrong: ranks that disagree, and why rank 0 refuses or a rank gave up.
+    /// The problems found: ranks that disagree, a refusal by rank 0, and the failure reason of a
+    /// rank.
     pub problems: Vec<String>,
 }
 
 impl RendezvousStatus {
-    /// The ranks that have published nothing.
+    /// Returns the ranks that have published no entry.
     pub fn missing(&self) -> Vec<Rank> {
         (0..self.size).filter(|rank| !self.arrived.contains_key(rank)).collect()
     }
 }
 
-/// Whether [`rendezvous_statuses`] wants to know the value of this key.
+/// Returns whether [`rendezvous_statuses`] needs the value of this key.
 pub fn is_rendezvous_key(key: &[u8]) -> bool {
     StoreKey::parse(key).is_some()
 }
 
-/// The groups that have begun to form in a store with these keys and values, by name.
+/// Returns the status of each group whose ranks have published entries in a store with these keys
+/// and values, ordered by prefix and name.
 pub fn rendezvous_statuses<'a>(
     pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
 ) -> Vec<RendezvousStatus> {
@@ -54,7 +55,7 @@ pub fn rendezvous_statuses<'a>(
     formed.map(|((prefix, group), records)| records.into_status(prefix, group)).collect()
 }
 
-/// What a key is about.
+/// The kinds of keys that this module interprets.
 enum StoreKey {
     Rank(Rank),
     Offer(Nonce),
@@ -63,8 +64,8 @@ enum StoreKey {
 }
 
 impl StoreKey {
-    /// Prefix and group, and what the key says of the group. Names may have "/" in them, so that
-    /// the end of the key decides.
+    /// Returns the prefix and group of a key, and the kind of the key. Names may contain "/", so
+    /// the parser matches from the end of the key.
     fn parse(key: &[u8]) -> Option<((String, String), Self)> {
         let (group_key, store_key) = Self::parse_suffix(std::str::from_utf8(key).ok()?)?;
         let at = match group_key.starts_with("dist/") {
@@ -95,13 +96,13 @@ impl StoreKey {
     }
 }
 
-/// What a group has left in the store.
+/// The values that one group has in the store.
 #[derive(Default)]
 struct StoreRecords {
     ranks: BTreeMap<Rank, Vec<u8>>,
-    /// By nonce: what rank 0 has written for it.
+    /// The values that rank 0 has written, by the nonce of the recipient.
     coordinator_messages: HashMap<Nonce, Vec<Vec<u8>>>,
-    /// By the group's id.
+    /// The failure reasons, by group id.
     failures: HashMap<Nonce, Vec<u8>>,
 }
 
@@ -144,13 +145,13 @@ impl StoreRecords {
         RendezvousStatus { group, prefix, size, arrived, is_complete, problems }
     }
 
-    /// What rank 0 has written for a rank.
+    /// Returns the values that rank 0 has written for a rank.
     fn messages_for(&self, entry: &RendezvousEntry) -> impl Iterator<Item = &[u8]> {
         self.coordinator_messages.get(&entry.nonce).into_iter().flatten().map(Vec::as_slice)
     }
 
-    /// Why rank 0 refuses these ranks, and why one of them gave up. What was said to earlier
-    /// processes of the same ranks does not count.
+    /// Returns why rank 0 refuses these ranks and why a rank abandoned the group. Messages to
+    /// earlier processes of the same ranks are ignored.
     fn failure_reasons(&self, entries: &BTreeMap<Rank, RendezvousEntry>) -> Vec<String> {
         let mut reasons = Vec::new();
         let mut known = HashSet::new();
@@ -171,7 +172,8 @@ impl StoreRecords {
     }
 }
 
-/// The ranks that were told another world size or run another version than the first one.
+/// Returns the ranks whose world size differs from `size`, or whose version differs from that of
+/// the lowest rank.
 fn disagreements(entries: &BTreeMap<Rank, RendezvousEntry>, size: WorldSize) -> Vec<String> {
     let Some((first, reference)) = entries.first_key_value() else { return Vec::new() };
     let mut found = Vec::new();

@@ -70,7 +70,7 @@ fn duplicate_rank_is_refused() {
     let deadline = Deadline::after_ms(20_000);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| rendezvous(&store, 1, 3, 1, &deadline).meet());
-        // The second process publishes over the first one's entry, once that is there.
+        // The second process overwrites the entry of the first process after that entry exists.
         store.get(b"dist/t/rank/1", &deadline).unwrap();
         let entry = RendezvousEntry {
             nonce: Nonce([2; 16]),
@@ -90,7 +90,7 @@ fn late_rank_replaces_its_stale_entry() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let deadline = Deadline::after_ms(20_000);
     let nonce = Nonce([9; 16]);
-    // Of a job of another size, which must not matter either.
+    // The stale entry is from a job of another size, which must not cause an error.
     let leftover = RendezvousEntry {
         nonce,
         size: 7,

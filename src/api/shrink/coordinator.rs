@@ -1,5 +1,5 @@
-//! A rank that has nobody below it: it waits for the others, proposes a group, and commits to it
-//! once all have agreed.
+//! The coordinator's side of a membership round. It runs on a rank with no expected rank below it:
+//! the coordinator collects joins, proposes the members, and commits after all have accepted.
 
 use super::membership::MembershipStatus;
 use super::messages::{MembershipProposal, ShrinkMessage};
@@ -17,24 +17,25 @@ use crate::transport::survivor_rendezvous::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long those who were lost are looked at, where the time for coming is over.
+/// How long the coordinator still probes lost peers if the window has ended.
 const LOST_PEER_CHECK_TIME: Duration = Duration::from_millis(200);
 
-/// What the leader knows of the connections with one that has not joined.
+/// The coordinator's probe of a rank that has not joined.
 #[derive(Debug)]
 enum PeerProbe {
     Connecting(PendingSurvivorConnect),
-    /// It is alive, or something holds its socket; the end of this tells when that is over.
+    /// The rank is alive, or another process holds its socket. The end of this link reports the
+    /// death.
     Open(SurvivorLink),
-    /// Nothing more is to be learnt.
+    /// The probe has a final result.
     Done,
 }
 
-/// Those around a leader.
+/// The coordinator's connections.
 #[derive(Debug, Default)]
 struct CoordinatorLinks {
     joined: BTreeMap<Rank, SurvivorLink>,
-    /// They have connected and said nothing.
+    /// Ranks that have connected and sent no message.
     unjoined: BTreeMap<Rank, SurvivorLink>,
     probes: BTreeMap<Rank, PeerProbe>,
 }
@@ -52,18 +53,18 @@ impl CoordinatorLinks {
         self.probes.values().any(|probe| matches!(probe, PeerProbe::Connecting(_)))
     }
 
-    /// Whether it may still turn out that somebody has died who has not come.
+    /// Returns whether a probe may still prove the death of a rank that has not joined.
     fn has_open_probe(&self) -> bool {
         self.probes.values().any(|probe| !matches!(probe, PeerProbe::Done))
     }
 }
 
 impl ShrinkAttempt<'_> {
-    /// Brings those together who come.
+    /// Collects the joining ranks and agrees with them on a proposal.
     ///
     /// # Errors
-    /// `PeerFailed` where they are too few, which all of them are told; `Aborted` where others have
-    /// gone on already.
+    /// `PeerFailed` if the joined ranks are no quorum, which the coordinator sends to all of them;
+    /// `Aborted` if other ranks have formed a group already.
     pub(super) fn coordinate(&mut self) -> std::result::Result<CommittedProposal, ShrinkStop> {
         let mut peers = CoordinatorLinks {
             unjoined: self.pending_followers.take_links(),
@@ -77,7 +78,7 @@ impl ShrinkAttempt<'_> {
                 let reason = self.no_quorum_error(&members);
                 let message = ShrinkMessage::Refuse(reason.clone()).encode();
                 let limit = Deadline::after(SEND_TIMEOUT);
-                // Whoever does not hear it finds out by itself.
+                // A rank that misses this message notices the closed connection.
                 peers.joined.values().for_each(|link| drop(link.send(&message, &limit)));
                 return Err(reason.into());
             }
@@ -91,7 +92,7 @@ impl ShrinkAttempt<'_> {
         [self.me()].into_iter().chain(peers.joined.keys().copied()).collect()
     }
 
-    /// Waits until all who may come have joined, or the time is over.
+    /// Waits until all expected ranks have joined, or until the window ends.
     fn gather_members(
         &mut self,
         peers: &mut CoordinatorLinks,
@@ -126,9 +127,9 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Takes those who have come and welcomes those who join.
+    /// Accepts new connections and answers join messages.
     fn accept_joins(&mut self, peers: &mut CoordinatorLinks) {
-        // One that comes again has lost its earlier connection.
+        // A rank that connects again has lost its earlier connection.
         peers.unjoined.extend(self.session.take_arrivals());
         for (rank, mut link) in std::mem::take(&mut peers.unjoined) {
             match link.poll().map(|frame| frame.as_deref().map(ShrinkMessage::decode)) {
@@ -157,7 +158,7 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Looks after those who have not joined: whether they are there at all.
+    /// Probes the ranks that have not joined, to find out whether they are alive.
     fn probe_unjoined(
         &mut self,
         peers: &mut CoordinatorLinks,
@@ -177,8 +178,8 @@ impl ShrinkAttempt<'_> {
         Ok(())
     }
 
-    /// What has become of a probe. One that was lost is made anew, and so is that of a rank that
-    /// may call again.
+    /// Advances the probe of a rank. Reconnects if the connection was lost, or if the rank
+    /// abandoned its call and may call again.
     fn update_probe(
         &mut self,
         rank: Rank,
@@ -215,7 +216,7 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Proposes a group; `None` where one of its members was lost.
+    /// Proposes a group to the joined ranks. Returns `None` if a member was lost.
     fn propose_members(
         &mut self,
         peers: &mut CoordinatorLinks,
@@ -251,14 +252,14 @@ impl ShrinkAttempt<'_> {
             return Ok(None);
         }
         let message = ShrinkMessage::Commit(proposal.id).encode();
-        // One that does not hear it is missed when the members meet.
+        // If a member does not receive the commit, it is missing in the bootstrap exchange.
         joined.values().for_each(|link| drop(link.send(&message, &limit)));
         let joined = std::mem::take(joined);
         let links = joined.into_values().enumerate().map(|(at, link)| (at + 1, link)).collect();
         Ok(Some(CommittedProposal { proposal, links }))
     }
 
-    /// Those who have come cannot go on.
+    /// Returns the error for joined ranks that are no quorum.
     fn no_quorum_error(&self, members: &[Rank]) -> Error {
         let absent = self.membership.absent_ranks(members);
         let names =
@@ -275,8 +276,8 @@ impl ShrinkAttempt<'_> {
     }
 }
 
-/// Whether a member has agreed to the proposal. One that has ended the connection is no longer
-/// joined.
+/// Returns whether a member accepted the proposal. Removes the member from `joined` if it closed
+/// the connection.
 fn has_agreed(
     joined: &mut BTreeMap<Rank, SurvivorLink>,
     rank: Rank,
@@ -289,7 +290,7 @@ fn has_agreed(
                 if ShrinkMessage::decode(&frame) == Some(ShrinkMessage::Accept(proposal.id)) {
                     return true;
                 }
-                // To an earlier proposal.
+                // This message answers an earlier proposal.
             }
             Ok(None) => return false,
             Err(_) => {

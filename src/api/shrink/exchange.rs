@@ -1,9 +1,8 @@
-//! How the members of the new group tell each other what their back end needs to meet: over their
-//! links to the leader, which is the new rank 0. Each sends its part of a phase there and gets all
-//! of them back.
+//! Bootstrap exchange among the members of the new group, over their links to the coordinator,
+//! which is the new rank 0. In each phase, a member sends its contribution to the coordinator and
+//! receives the contributions of all members.
 //!
-//! The end of a link ends the exchange: whoever was lost, the members that remain agree on another
-//! group.
+//! If a link closes, the exchange fails, and the remaining members agree on another group.
 
 use super::BuildFailure;
 use super::messages::ShrinkMessage;
@@ -17,22 +16,22 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The phase behind those of the back end.
+/// The phase after the phases of the back end: its result is the ready notice.
 pub(super) const READY_PHASE: &str = "ready";
 
-/// How much longer than the leader the others wait.
+/// How much longer a member waits than the coordinator. Also the timeout for reporting a failure.
 const FOLLOWER_GRACE: Duration = Duration::from_millis(500);
 
-/// How long to wait in one go before asking whether there is a reason not to.
+/// How long one wait lasts before the member checks for a reason to cancel.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The exchange between members that have agreed.
+/// The exchange between the members of a committed proposal.
 #[derive(Debug)]
 pub(super) struct LinkExchange<'a> {
     session: &'a SurvivorSession<'a>,
-    /// Ranks in the group that has failed.
+    /// The members' ranks in the failed group.
     members: &'a [Rank],
-    /// Which of them is this one.
+    /// The index of this rank in `members`.
     me: Rank,
     pub(super) links: RefCell<Vec<(Rank, SurvivorLink)>>,
     limit: Deadline,
@@ -41,7 +40,7 @@ pub(super) struct LinkExchange<'a> {
 
 #[derive(Debug, Default)]
 struct LinkContributions {
-    /// By phase and member.
+    /// Contributions by phase and member.
     by_phase: HashMap<String, HashMap<Rank, Vec<u8>>>,
     complete: HashMap<String, Vec<Vec<u8>>>,
     failure: Option<Error>,
@@ -55,7 +54,7 @@ impl<'a> LinkExchange<'a> {
         links: Vec<(Rank, SurvivorLink)>,
         limit: &Deadline,
     ) -> Self {
-        // The leader says who is missing.
+        // The coordinator's limit ends first, so that it names the missing members.
         let limit =
             if me == 0 { *limit } else { Deadline::after(limit.remaining() + FOLLOWER_GRACE) };
         Self {
@@ -68,7 +67,7 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
-    /// Whether it is worth trying again without whoever was lost.
+    /// Returns whether another round without the lost member can succeed.
     pub(super) fn classify_failure(&self, error: Error) -> BuildFailure {
         let is_retryable = self.received.borrow().failure.is_some()
             || matches!(
@@ -81,7 +80,7 @@ impl<'a> LinkExchange<'a> {
         if is_retryable { BuildFailure::Retryable(error) } else { BuildFailure::Fatal(error) }
     }
 
-    /// Hears what is there already.
+    /// Reads all messages that have arrived.
     fn poll_links(&self) {
         let received = &mut *self.received.borrow_mut();
         for (from, link) in self.links.borrow_mut().iter_mut() {
@@ -124,7 +123,7 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
-    /// Waits until `prepared` takes something out of what was heard.
+    /// Waits until `ready` returns a value from the received messages.
     fn wait_for<T>(
         &self,
         cancelled: &dyn Fn() -> Option<Error>,
@@ -150,8 +149,8 @@ impl<'a> LinkExchange<'a> {
         }
     }
 
-    /// Tells the leader that this member's group is ready, and waits for its word that those of all
-    /// are.
+    /// Reports to the coordinator that this member's group is ready, and waits for the ready
+    /// notice.
     pub(super) fn confirm_ready(&self) -> Result<()> {
         let never_cancelled = || None;
         if self.me != 0 {
@@ -162,12 +161,12 @@ impl<'a> LinkExchange<'a> {
             .inspect_err(|error| self.publish_failure(error))?;
         let bytes =
             ShrinkMessage::AllContributions { phase: READY_PHASE.to_owned(), list }.encode();
-        // It is there: whoever does not hear so here hears it of another member.
+        // The group is formed. A member that misses this notice gets it from another member.
         self.links.borrow().iter().for_each(|(_, link)| drop(link.send(&bytes, &self.limit)));
         Ok(())
     }
 
-    /// What all members contribute to a phase, as the leader hears it.
+    /// Collects the contributions of all members to a phase, on the coordinator.
     pub(super) fn collect(
         &self,
         phase: &str,

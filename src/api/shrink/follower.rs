@@ -1,4 +1,4 @@
-//! A rank that has another below it: it joins that one, and agrees to what it proposes.
+//! The follower's side of a membership round: a rank joins a lower rank and accepts its proposal.
 
 use super::{
     CONNECT_POLL_INTERVAL, CommittedProposal, PROBE_INTERVAL, ShrinkAttempt, ShrinkStop, may_rejoin,
@@ -11,28 +11,28 @@ use crate::transport::survivor_rendezvous::{SurvivorConnectResult, SurvivorLink}
 use crate::wait::pause;
 use std::time::Duration;
 
-/// How much longer than the leader's own limits its words are waited for.
+/// How much longer a follower waits for a message than the coordinator's own limits allow.
 const COORDINATOR_GRACE: Duration = Duration::from_secs(1);
 
-/// What came of following a candidate.
+/// The outcome of following a candidate coordinator.
 #[derive(Debug)]
 pub(super) enum FollowOutcome {
-    /// There is an agreement.
+    /// The coordinator committed a proposal that includes this rank.
     Agreed(CommittedProposal),
-    /// The candidate does not lead, which is noted.
+    /// The candidate does not coordinate. Its membership status records this.
     NotCoordinator,
-    /// It has ended the connection: it has died, or begins again.
+    /// The candidate closed the connection: it died, or it starts another round.
     Reconnect,
 }
 
-/// What came of joining it once.
+/// The outcome of one join.
 enum JoinOutcome {
     Ended(FollowOutcome),
-    /// It has given up, for this reason.
+    /// The candidate abandoned its call, for this reason.
     Abandoned(Error),
 }
 
-/// What was heard.
+/// The event that ended a wait for the candidate.
 enum FollowerEvent {
     Message(ShrinkMessage),
     Closed,
@@ -40,10 +40,10 @@ enum FollowerEvent {
 }
 
 impl ShrinkAttempt<'_> {
-    /// Joins a candidate and stays with it until there is an agreement.
+    /// Joins a candidate and follows it until the round has an outcome.
     ///
     /// # Errors
-    /// Why there will be no other group for this rank.
+    /// The reason why this rank gets no other group.
     pub(super) fn follow(
         &mut self,
         candidate: Rank,
@@ -89,9 +89,10 @@ impl ShrinkAttempt<'_> {
                 }
             };
             match message {
-                // It is there, and may lead once it knows that nobody below it does.
+                // The candidate is alive. It coordinates after it finds that no lower rank does.
                 ShrinkMessage::Wait => message_limit = self.deadline.capped(self.window),
-                // It waits for the others, and then for all to agree.
+                // The candidate waits for the other ranks to join, and then for all members to
+                // accept.
                 ShrinkMessage::Welcome => {
                     message_limit = self.deadline.capped(self.window * 2 + COORDINATOR_GRACE)
                 }
@@ -124,7 +125,7 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Connects with a candidate; `None` where that cannot be done, which is noted.
+    /// Connects to a candidate. Returns `None` and records the reason if this fails.
     fn connect_to(&mut self, candidate: Rank, limit: &Deadline) -> Option<SurvivorLink> {
         let connect = self.session.connect(candidate);
         loop {
@@ -147,7 +148,8 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Waits for the next word, and asks those who come meanwhile to wait.
+    /// Waits for the next message. Sends wait notices to this rank's pending followers during the
+    /// wait.
     fn await_message(
         &mut self,
         link: &mut SurvivorLink,

@@ -1,31 +1,30 @@
-//! What a rank knows of the others while they look for each other, and whether some of them may go
-//! on. Pure.
+//! A rank's view of the other ranks during shrink, and the quorum rule. The module is pure.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 
-/// How a rank stands.
+/// The membership status of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MembershipStatus {
-    /// It may come.
+    /// The rank may join.
     Expected,
-    /// The group has failed because of it: it is not waited for, and not taken.
+    /// The group's failure names this rank as its culprit: it is not awaited and not admitted.
     Blamed,
-    /// It does not come, for this reason, and may be alive.
+    /// The rank does not join, for this reason, and may be alive.
     Absent(String),
-    /// It has died.
+    /// The rank died.
     Dead,
 }
 
-/// All of them.
+/// The membership status of every rank.
 #[derive(Debug)]
 pub(super) struct MembershipView {
     statuses: Vec<MembershipStatus>,
 }
 
 impl MembershipView {
-    /// Before anybody was asked. Whom the failure names as dead or not responding is not waited
-    /// for.
+    /// Creates the view before any rank was contacted. If the failure names a rank as dead or not
+    /// responding, that rank is not awaited.
     pub(super) fn new(size: usize, failure: &Error) -> Self {
         let mut statuses = vec![MembershipStatus::Expected; size];
         if failure.kind() == ErrorKind::PeerFailed
@@ -48,8 +47,7 @@ impl MembershipView {
         self.statuses[rank] == MembershipStatus::Dead
     }
 
-    /// Notes what has become known of a rank. Nobody comes back from the dead, and of several
-    /// reasons the first stays.
+    /// Records the status of a rank. `Dead` is final, and the first of several reasons is kept.
     pub(super) fn record_status(&mut self, rank: Rank, status: MembershipStatus) {
         let known = &mut self.statuses[rank];
         if *known == MembershipStatus::Expected || status == MembershipStatus::Dead {
@@ -57,7 +55,8 @@ impl MembershipView {
         }
     }
 
-    /// A rank has come, perhaps after all; false where it is not taken.
+    /// Admits a rank that asks to join, also if it was recorded as absent. Returns false for a
+    /// blamed or dead rank.
     pub(super) fn admit(&mut self, rank: Rank) -> bool {
         if matches!(self.statuses[rank], MembershipStatus::Blamed | MembershipStatus::Dead) {
             return false;
@@ -66,9 +65,9 @@ impl MembershipView {
         true
     }
 
-    /// Whether these, in order, are enough to go on: more than half of those who are not proven
-    /// dead, or half of them with the lowest. So that of two parts that do not reach each other one
-    /// goes on at most.
+    /// Returns whether `members`, in ascending order, are a quorum: more than half of the ranks
+    /// that are not proven dead, or exactly half of them including the lowest. If a partition
+    /// splits the ranks, at most one part has a quorum.
     pub(super) fn has_quorum(&self, members: &[Rank]) -> bool {
         let mut alive = (0..self.statuses.len()).filter(|&rank| !self.is_dead(rank));
         let lowest = alive.next();
@@ -80,7 +79,8 @@ impl MembershipView {
         }
     }
 
-    /// Those who do not come and are not proven dead, and why, for messages.
+    /// Returns the ranks that have not joined and are not proven dead, with the reasons, for
+    /// messages.
     pub(super) fn absent_ranks(&self, members: &[Rank]) -> Vec<(Rank, &str)> {
         let absentees = self.statuses.iter().enumerate().filter_map(|(rank, status)| {
             let reason = match status {

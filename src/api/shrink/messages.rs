@@ -1,54 +1,56 @@
-//! What the ranks of a group that has failed say to each other while they make another, as bytes.
-//! Pure.
+//! Messages between the ranks of a failed group during shrink, and their byte format. The module is
+//! pure.
 //!
-//! A rank joins a candidate, which asks it to wait or welcomes it, proposes a group, and once all
-//! members have agreed commits to it; then members and leader exchange what the back end needs.
-//! Whoever comes too late hears how it ended.
+//! A rank joins a candidate. The candidate sends wait notices or a welcome, proposes a group, and
+//! commits after all members have accepted. The members and the coordinator then exchange the back
+//! end's bootstrap data. A rank that arrives too late receives the outcome.
 //!
-//! Bytes are little endian. Those of another process are checked; what cannot be read is no word.
+//! Integers are little-endian. The decoder checks the bytes, since another process wrote them, and
+//! returns `None` for an invalid message.
 
 use crate::api::subgroup::{WireReader, WireWriter};
 use crate::base::error::Error;
 use crate::base::ids::{GroupId, Rank};
 
-/// A group that may come to be.
+/// A proposal for the members of a new group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MembershipProposal {
     pub(super) id: GroupId,
     pub(super) epoch: u32,
-    /// Ranks of the group that has failed, in the order of the new ranks.
+    /// Ranks of the failed group, in the order of the new ranks.
     pub(super) members: Vec<Rank>,
 }
 
-/// What is said.
+/// A message between two ranks during shrink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShrinkMessage {
-    /// The speaker will follow the listener.
+    /// The sender wants to follow the recipient.
     Join,
-    /// The speaker leads, and the listener is with it.
+    /// The sender coordinates, and has admitted the recipient.
     Welcome,
-    /// The speaker is there and follows another; it may come to lead. Said again and again.
+    /// The sender is alive and follows another rank; it may become the coordinator. Sent
+    /// periodically.
     Wait,
-    /// The group that the leader has in mind.
+    /// The coordinator's proposal.
     Propose(MembershipProposal),
-    /// The speaker agrees to what has this id.
+    /// The sender accepts the proposal with this id.
     Accept(GroupId),
-    /// All have agreed.
+    /// All members have accepted the proposal with this id.
     Commit(GroupId),
-    /// There will be no group for the listener.
+    /// The recipient gets no group, for this reason.
     Refuse(Error),
-    /// There is a group, which the listener is too late for if it is no member.
+    /// The group is formed. If the recipient is no member, it is too late.
     GroupFormed(MembershipProposal),
-    /// The speaker has given up, this group or all of it.
+    /// The sender abandoned this group, or the whole call.
     Abandoned(Error),
-    /// What one member contributes to a phase.
+    /// The contribution of one member to a phase.
     Contribution {
         /// The phase.
         phase: String,
         /// The contribution.
         bytes: Vec<u8>,
     },
-    /// What all members have contributed, in rank order.
+    /// The contributions of all members to a phase, in rank order.
     AllContributions {
         /// The phase.
         phase: String,
@@ -58,7 +60,7 @@ pub(super) enum ShrinkMessage {
 }
 
 impl ShrinkMessage {
-    /// Its bytes.
+    /// Encodes the message.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = WireWriter(Vec::new());
         match self {
@@ -80,7 +82,7 @@ impl ShrinkMessage {
         out.0
     }
 
-    /// The inverse; `None` for bytes that are no word.
+    /// Decodes a message; returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = WireReader(bytes);
         let message = match input.byte()? {

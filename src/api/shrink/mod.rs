@@ -1,21 +1,31 @@
-//! A new group of what is left of one that has failed, without its streams and without the store.
+//! Shrink (ULFM): the survivors of a failed group form a new group, without the old group's streams
+//! and without the store.
 //!
-//! All survivors call it, as a star around the lowest of them. Each tries the ranks below its own
-//! in ascending order ([`follower`]): one that is dead, or says nothing for a window, is passed
-//! over; one that follows another meanwhile says so again and again ([`pending_followers`]), since
-//! it leads if that one falls silent. A rank with nobody below it leads ([`coordinator`]): it waits
-//! until all who are not known to be dead have joined, or for the window, and proposes them as the
-//! members; all must agree, and be a majority of those not proven dead ([`membership`]). Then they
-//! meet over their links to the leader ([`exchange`]). Whoever dies before the group is there ends
-//! the round, and the rest begin another one.
+//! All survivors call [`Group::shrink`] and form a star around the lowest surviving rank:
 //!
-//! A member keeps the old group's [`SurvivorEndpoint`], so that a rank that comes too late is told,
-//! for as long as the new group or one made of what is left of it exists. The leader's very last
-//! word is that all members are [`PreparedGroup`]. Where it dies while it says that, one that has
-//! not heard it keeps what it has ready while it looks for the others: whom it finds has heard the
-//! word, and says so, or takes part in another round.
+//! 1. Each rank tries the lower ranks in ascending order as coordinator ([`follower`]). It skips a
+//!    rank that is dead, or that sends nothing for the length of the window.
+//! 2. A rank that follows another rank may have pending followers of its own. It sends them
+//!    periodic wait notices ([`pending_followers`]), since it becomes the coordinator if its
+//!    candidate stops responding.
+//! 3. A rank with no expected rank below it coordinates ([`coordinator`]). It waits until all ranks
+//!    not known to be dead have joined, or until the window ends. It then proposes the joined ranks
+//!    as members.
+//! 4. All members must accept, and they must be a quorum of the ranks that are not proven dead
+//!    ([`membership`]). The coordinator then commits.
+//! 5. The members run the back end's bootstrap exchange over their links to the coordinator
+//!    ([`exchange`]). If a member dies before the group is complete, the round fails and the
+//!    remaining ranks start another round.
 //!
-//! Must not know: how ranks reach each other, and how a back end's ranks meet.
+//! A member keeps the old group's [`SurvivorEndpoint`], so that a late rank receives the outcome.
+//! The member keeps it while the new group, or a group that was shrunk from it, exists.
+//!
+//! The last message of the coordinator is the ready notice: all members have a [`PreparedGroup`].
+//! If the coordinator dies while it sends the notice, a member without the notice keeps its
+//! prepared group and looks for the other members. The peer that it finds either received the
+//! notice and reports the formed group, or takes part in another round.
+//!
+//! This module does not depend on how ranks connect, or on how the ranks of a back end bootstrap.
 
 mod coordinator;
 mod exchange;
@@ -47,34 +57,35 @@ use pending_followers::PendingFollowers;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the others may take to call it, where nothing else is said.
+/// Default for the time in which the other ranks must call shrink.
 const DEFAULT_WINDOW_MS: u64 = 10_000;
 
-/// How long members that have agreed may take to meet, at least.
+/// Minimum time for the members to build the group after the commit.
 const MIN_BUILD_TIME: Duration = Duration::from_secs(10);
 
-/// How long a word may take into a connection.
+/// Timeout for sending one message.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to wait between two tries of something that nobody announces.
+/// Interval between two polls of a pending connection, for which there is no notification.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long to wait before a rank is asked again that has given up and may call again, or was lost.
+/// How long a follower waits before it rejoins a candidate that abandoned its call, and the
+/// coordinator's longest wait while a connect is pending.
 const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a round that has failed is left alone, so that all who were in it hear of it.
+/// Pause after a failed round, so that all its members notice the failure.
 const ROUND_BACKOFF: Duration = Duration::from_millis(10);
 
-/// How a group is made of what is left of another.
+/// Options of [`Group::shrink`].
 #[derive(Clone, Debug, Default)]
 pub struct ShrinkOptions {
-    /// How long each rank may take to come, in milliseconds; 0 for the default.
+    /// How long the other ranks may take to call shrink, in milliseconds; 0 for the default.
     pub timeout_ms: u64,
-    /// The deadline of all of it in milliseconds; 0 for the default.
+    /// The deadline of the whole call in milliseconds; 0 for the default.
     pub connect_timeout_ms: u64,
 }
 
-/// A group that is ready on this rank; whether it is on all others is not known yet.
+/// A group that is ready on this rank, before the ready notice confirms it for all members.
 #[derive(Debug)]
 struct PreparedGroup {
     proposal: MembershipProposal,
@@ -83,29 +94,30 @@ struct PreparedGroup {
     backend: Arc<dyn Backend>,
 }
 
-/// Members that have agreed.
+/// A proposal that all members accepted.
 #[derive(Debug)]
 struct CommittedProposal {
     proposal: MembershipProposal,
-    /// By rank in the new group: of the leader to all others, of the others to the leader.
+    /// By rank in the new group: the coordinator has a link to each member, a member has its link
+    /// to the coordinator.
     links: Vec<(Rank, SurvivorLink)>,
 }
 
-/// Why there is no group yet.
+/// The reason why building a group failed.
 #[derive(Debug)]
 enum BuildFailure {
-    /// Somebody was lost; the rest may try again.
+    /// A member was lost; the remaining ranks may start another round.
     Retryable(Error),
-    /// This rank cannot go on.
+    /// This rank cannot continue.
     Fatal(Error),
 }
 
-/// Why a round has come to nothing, and there is no other.
+/// The reason why this rank stops and starts no further round.
 #[derive(Debug)]
 enum ShrinkStop {
-    /// The group that this rank has ready is there: another member has heard that all are.
+    /// The prepared group is formed: another member received the ready notice.
     GroupFormed,
-    /// There will be no group for this rank.
+    /// This rank gets no new group.
     Failed(Error),
 }
 
@@ -115,7 +127,7 @@ impl From<Error> for ShrinkStop {
     }
 }
 
-/// One call, on one rank.
+/// The state of one shrink call on one rank.
 #[derive(Debug)]
 struct ShrinkAttempt<'a> {
     group: &'a Group,
@@ -124,19 +136,20 @@ struct ShrinkAttempt<'a> {
     window: Duration,
     deadline: Deadline,
     membership: MembershipView,
-    /// They have connected, and what they say is not read before this rank leads.
+    /// Ranks that have connected to this rank. Their messages are not read before this rank
+    /// coordinates.
     pending_followers: PendingFollowers,
     prepared: Option<PreparedGroup>,
 }
 
 impl Group {
-    /// Makes a group of those of this one's ranks that are left and call this, in their order.
-    /// Fails the group first where it has not failed.
+    /// Creates a group of the surviving ranks that call this method, in the order of their old
+    /// ranks. If the group has not failed, the method fails it first.
     ///
     /// # Errors
-    /// `Aborted` where the others have gone on without this rank; `PeerFailed` where the group has
-    /// failed because of this rank, or where too few have come; `Timeout`; what keeps a back end
-    /// from being made here.
+    /// `Aborted` if the other ranks formed a group without this rank; `PeerFailed` if the group's
+    /// failure names this rank as culprit, or if the arrived ranks are no quorum; `Timeout`; any
+    /// error that prevents the creation of the back end.
     pub fn shrink(self: &Arc<Self>, options: &ShrinkOptions) -> Result<Self> {
         callbacks::reject_blocking_in_callback("shrinking a group")?;
         let deadline = connect_deadline(options.connect_timeout_ms)?;
@@ -182,13 +195,14 @@ impl Group {
             crate::log!(LogLevel::Warn, "ranks that are late will not be told: {error}");
         }
         if outcome.is_ok() {
-            // What has failed the group ends nobody.
+            // The failure of the old group no longer ends the process, so its error file is
+            // withdrawn.
             error_file::retract();
         }
         outcome.map(|(group, _)| group).context(|| format!("shrinking {}", self.describe_rank()))
     }
 
-    /// What is left of one rank is that rank.
+    /// Shrinks a group whose back end has no survivor endpoint: a group of one rank.
     fn shrink_alone(&self, deadline: &Deadline) -> Result<Self> {
         let (id, epoch) = (this_process::random_nonce()?, self.origin.epoch + 1);
         let proposal = MembershipProposal { id, epoch, members: vec![0] };
@@ -203,7 +217,8 @@ impl Group {
         Ok(Self::assemble(identity, origin, backend))
     }
 
-    /// Whether the others take this rank for one that is gone.
+    /// Fails if the group's failure names this rank as its culprit: the other ranks then exclude
+    /// it.
     fn check_blame(&self, failure: &Error) -> Result<()> {
         if failure.kind() != ErrorKind::PeerFailed || failure.culprit() != Some(self.rank()) {
             return Ok(());
@@ -271,7 +286,8 @@ impl Group {
     }
 }
 
-/// The old name with the epoch behind it, in the place of an earlier one.
+/// Returns the group's name with the suffix `#epoch`, which replaces the suffix of an earlier
+/// epoch.
 fn epoch_name(name: &str, old_epoch: u32, epoch: u32) -> String {
     let earlier = format!("#{old_epoch}");
     let base = if old_epoch == 0 { name } else { name.strip_suffix(&earlier).unwrap_or(name) };
@@ -310,8 +326,8 @@ impl ShrinkAttempt<'_> {
         Err(Error::new(ErrorKind::Timeout, message))
     }
 
-    /// Comes to an agreement, with one below this rank or as the leader; `None` where that may be
-    /// tried again.
+    /// Runs one membership round, as a follower or as the coordinator. Returns `None` if the round
+    /// may be retried.
     fn run_round(&mut self) -> std::result::Result<Option<CommittedProposal>, ShrinkStop> {
         for candidate in 0..self.me() {
             if !self.membership.is_expected(candidate) {
@@ -326,9 +342,10 @@ impl ShrinkAttempt<'_> {
         self.coordinate().map(Some)
     }
 
-    /// Makes the group that was agreed on, until all members have theirs ready.
+    /// Builds the group of a committed proposal, and waits until all members have prepared it.
     fn build_group(&mut self, agreed: CommittedProposal) -> std::result::Result<(), BuildFailure> {
-        // Nobody of these members has heard that an earlier one is there.
+        // No member of this proposal received a ready notice for an earlier group, so the earlier
+        // group is void.
         self.prepared = None;
         let CommittedProposal { proposal, links } = agreed;
         let rank = proposal.members.iter().position(|&member| member == self.me());
@@ -347,7 +364,7 @@ impl ShrinkAttempt<'_> {
             .map_err(|error| exchange.classify_failure(error))
     }
 
-    /// Makes this rank's part of a group.
+    /// Creates this rank's part of a group.
     fn prepare(
         &mut self,
         proposal: MembershipProposal,
@@ -382,10 +399,10 @@ impl ShrinkAttempt<'_> {
         self.group.origin.epoch + 1
     }
 
-    /// What it means that nobody is there.
+    /// Records a rank whose endpoint does not exist any more.
     fn mark_gone(&mut self, rank: Rank) {
-        // One that left in order may have gone on without this rank. The one that the failure names
-        // is gone either way.
+        // A rank that left in order may be a member of a new group without this rank, so it counts
+        // as alive. A rank that the failure names as culprit is dead in either case.
         let status = match self.group.backend.has_left(rank) && !self.membership.is_blamed(rank) {
             true => MembershipStatus::Absent("it has left the group".to_owned()),
             false => MembershipStatus::Dead,
@@ -407,18 +424,19 @@ impl ShrinkAttempt<'_> {
         }
     }
 
-    /// Whether this rank has this very group ready.
+    /// Returns whether this rank has prepared exactly this group.
     fn is_prepared(&self, formed: &MembershipProposal) -> bool {
         self.prepared.as_ref().is_some_and(|prepared| prepared.proposal.id == formed.id)
     }
 
-    /// What everybody shrinks the group for, in words.
+    /// Returns the group's failure as the suffix of an error text.
     fn failure_suffix(&self) -> String {
         let failure = self.group.failure();
         failure.map_or_else(String::new, |reason| format!(" after the group had failed ({reason})"))
     }
 
-    /// The others have a group: this rank's too, or they have gone on without it.
+    /// Handles the report that other ranks formed a group: it is either the prepared group of this
+    /// rank, or a group without it.
     fn stop_for_formed_group(&self, from: Rank, closed: &MembershipProposal) -> ShrinkStop {
         if self.is_prepared(closed) {
             return ShrinkStop::GroupFormed;
@@ -441,8 +459,8 @@ impl ShrinkAttempt<'_> {
     }
 }
 
-/// Whether a rank that has given up for this reason may call again: others were late, and not
-/// itself at fault.
+/// Returns whether a rank that abandoned its call for this reason may call again. It may if other
+/// ranks were late and the rank itself was not the culprit.
 fn may_rejoin(rank: Rank, reason: &Error) -> bool {
     match reason.kind() {
         ErrorKind::Timeout => true,

@@ -1,8 +1,8 @@
-//! Those who have come to a rank that does not lead, or not yet.
+//! Connections of ranks that want to follow this rank while it does not coordinate.
 //!
-//! They want to follow it, while it follows another that may have fallen silent after it had
-//! answered. So they hear again and again that somebody is there; else they would pass it over, and
-//! come to a group that was made without them.
+//! This rank follows a candidate, which may stop responding after its first answer. Its pending
+//! followers therefore receive periodic wait notices. Without them they would skip this rank and
+//! form a group without it.
 
 use super::SEND_TIMEOUT;
 use super::messages::ShrinkMessage;
@@ -12,10 +12,10 @@ use crate::transport::survivor_rendezvous::{SurvivorLink, SurvivorSession};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many signs of life fit into the time for which a silent rank is waited for.
+/// The number of wait notices in one window, the time after which a silent rank is skipped.
 const NOTICES_PER_WINDOW: u32 = 4;
 
-/// Their connections, and when they are told again.
+/// The connections of the pending followers, and the time of the next wait notice.
 #[derive(Debug)]
 pub(super) struct PendingFollowers {
     links: BTreeMap<Rank, SurvivorLink>,
@@ -29,8 +29,8 @@ impl Default for PendingFollowers {
 }
 
 impl PendingFollowers {
-    /// Takes those who have come, and asks all to wait whose time it is; until when nobody must be
-    /// asked again.
+    /// Accepts new connections and sends the wait notices that are due. Returns the time of the
+    /// next notice.
     pub(super) fn send_wait_notices(
         &mut self,
         session: &SurvivorSession<'_>,
@@ -43,7 +43,7 @@ impl PendingFollowers {
             self.links.retain(|_, link| was_notified(link));
             self.next_notice = Deadline::after(window / NOTICES_PER_WINDOW);
         }
-        // One that comes again has lost its earlier connection.
+        // A rank that connects again has lost its earlier connection.
         for (rank, link) in session.take_arrivals() {
             if was_notified(&link) {
                 self.links.insert(rank, link);
@@ -52,7 +52,7 @@ impl PendingFollowers {
         self.next_notice
     }
 
-    /// Gives the connections to a rank that leads now.
+    /// Moves the connections to this rank's coordinator role.
     pub(super) fn take_links(&mut self) -> BTreeMap<Rank, SurvivorLink> {
         std::mem::take(&mut self.links)
     }

@@ -1,5 +1,5 @@
-//! Ranks that are threads of this process: who comes to the new group, and what the others are
-//! told.
+//! Tests of shrink with ranks that are threads of this process: the members of the new group, and
+//! the errors of the other ranks.
 
 use super::exchange::{LinkExchange, READY_PHASE};
 use super::membership::MembershipView;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// A group of threads; each rank is one of `transport`'s.
+/// Creates a group whose ranks are threads, with the given transport.
 fn thread_groups(size: usize, transport: &str) -> Vec<Arc<Group>> {
     let store = Arc::new(HashStore::new());
     std::thread::scope(|scope| {
@@ -39,7 +39,7 @@ fn thread_groups(size: usize, transport: &str) -> Vec<Arc<Group>> {
     })
 }
 
-/// What each of these gets that call it together.
+/// Calls shrink on all these groups concurrently and returns their results.
 fn shrink_together(groups: &[&Arc<Group>], timeout_ms: u64) -> Vec<Result<Group>> {
     let options = ShrinkOptions { timeout_ms, connect_timeout_ms: 30_000 };
     std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn all_ranks_shrink_twice_after_an_abort() {
         );
         let second: Vec<_> = second.into_iter().map(|group| Arc::new(group.unwrap())).collect();
         assert!(second.iter().all(|group| group.name() == "job#1" && group.failure().is_none()));
-        // One that has not failed is failed by it.
+        // Shrinking a group that has not failed makes it fail.
         let third = shrink_together(&second.iter().collect::<Vec<_>>(), 10_000);
         assert!(third.iter().all(|group| group.as_ref().unwrap().name() == "job#2"));
         let failure = second[3].failure().unwrap();
@@ -114,8 +114,8 @@ fn descendant_groups_answer_late_ranks() {
     let error = late.shrink(&ShrinkOptions::default()).unwrap_err();
     assert!(error.message().contains("excluded from epoch 1"), "{error}");
     drop(again);
-    // Those that have left all of it in order may have gone on; it does not become the job by
-    // itself.
+    // Members that have left every group in order may have continued elsewhere. A single late rank
+    // does not become the job.
     let error = late.shrink(&ShrinkOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PeerFailed, "{error}");
     assert!(error.message().contains("has left the group"), "{error}");
@@ -136,7 +136,8 @@ fn minority_does_not_form_a_group() {
             assert!(error.message().contains(part), "{error}");
         }
     }
-    // They can try again with the rest, who are there before them; nobody has gone on.
+    // The ranks can retry together with the other ranks, which call first; no rank has formed a
+    // group.
     let made = std::thread::scope(|scope| {
         let rest = scope.spawn(|| shrink_together(&[&all[0], &all[2], &all[4]], 10_000));
         std::thread::sleep(Duration::from_millis(200));
@@ -147,12 +148,12 @@ fn minority_does_not_form_a_group() {
     assert_eq!(ranks_and_members(&made).len(), 5);
 }
 
-/// What the leader does up to its last word, which only the first of the others hears.
+/// Runs the coordinator up to its ready notice, which only the first of the other members receives.
 fn coordinate_until_ready_notice(group: &Arc<Group>) {
     let deadline = Deadline::after_ms(20_000);
     let endpoint = group.backend.survivor_endpoint().unwrap();
     let session = &endpoint.open_session().unwrap();
-    // It may not have heard of the abort yet.
+    // This rank may not have received the abort yet.
     let membership = MembershipView::new(3, &Error::new(ErrorKind::Aborted, "enough"));
     let window = Duration::from_secs(10);
     let (pending_followers, prepared) = (PendingFollowers::default(), None);
@@ -191,7 +192,8 @@ fn member_without_ready_notice_gets_it_from_a_peer() {
     }
 }
 
-/// Rank 0 as one that is stopped once it has welcomed these, until the others have ended.
+/// Acts as a rank 0 that admits the ranks in `welcomed` and then stops responding, until the other
+/// ranks have ended.
 fn stop_after_welcome(group: &Arc<Group>, welcomed: &[Rank], ended: &Receiver<()>) {
     let session = group.backend.survivor_endpoint().unwrap().open_session().unwrap();
     let deadline = Deadline::after_ms(20_000);
@@ -279,7 +281,7 @@ fn second_concurrent_shrink_is_refused() {
                 drop({ ended }.send(outcome));
             });
         }
-        // The other one waits for rank 1.
+        // The other call waits for rank 1.
         let refused = outcomes.recv().unwrap().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
         assert!(shrink_together(&[&all[1]], 10_000).remove(0).is_ok());
