@@ -1,14 +1,15 @@
-//! How all ranks of a group agree on groups made from it.
+//! Agreement of all ranks of a group on the groups to create from it.
 //!
-//! The call is one of the group's collectives: it takes its place in the order, and gathers a
-//! record of each rank by one all_gather, whose description no call of a user has, so that a rank
-//! which calls something else is told apart. From the records all ranks compute the same. The first
-//! member's nonce becomes the new group's id.
+//! The call is ordered as one of the group's collectives. It gathers a record from each rank with
+//! one all_gather. The operation descriptor of this all_gather differs from every call of a user,
+//! so the checks detect a rank that calls another operation. All ranks compute the same result from
+//! the records. The nonce of the first member becomes the id of the new group.
 //!
-//! Where the records show that the ranks disagree, they exchange their definitions by letters,
-//! outside of the order of operations, so that each can say what was said by whom. The records tell
-//! who says the same, so that one rank speaks for all of those, and no more speak than a message
-//! shows. That fails nothing but the call.
+//! If the records show a disagreement, the ranks exchange their definitions in control messages,
+//! outside the order of operations. Each rank can then report all definitions with their ranks. The
+//! records show which ranks have equal definitions. Of these ranks only the lowest sends its
+//! definition, and at most [`MAX_DEFINITIONS_SHOWN`] ranks send. A disagreement fails only the
+//! call.
 
 use super::definition::{
     CreationCall, GroupDefinition, MAX_DEFINITIONS_SHOWN, grouped_conflict_error,
@@ -34,10 +35,10 @@ use std::time::Instant;
 const MAGIC: [u8; 7] = *b"libdist";
 const RECORD_BYTES: usize = 48;
 
-/// In place of a colour: none.
+/// The colour in a record of a rank that takes no part in a split.
 const NO_COLOR: i32 = -1;
 
-/// What each rank tells all others.
+/// The record of one rank in the all_gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DefinitionRecord {
     creation_call: CreationCall,
@@ -76,7 +77,7 @@ impl DefinitionRecord {
     }
 }
 
-/// Whether all who take part say the same.
+/// Returns whether all participants have the same definition, and all ranks made the same call.
 fn is_unanimous(records: &[DefinitionRecord]) -> bool {
     let mut participants = records.iter().filter(|record| record.is_participant());
     let has_one_definition = participants
@@ -86,7 +87,7 @@ fn is_unanimous(records: &[DefinitionRecord]) -> bool {
         && records.iter().all(|record| record.creation_call == records[0].creation_call)
 }
 
-/// A group of a list of ranks.
+/// Agrees on a group of a list of ranks.
 pub(super) fn agree_on_ranks(
     group: &Arc<Group>,
     ranks: &[Rank],
@@ -111,7 +112,7 @@ pub(super) fn agree_on_ranks(
     })
 }
 
-/// A group for each colour; that of this rank.
+/// Agrees on one group for each colour, and returns the group of this rank.
 pub(super) fn agree_on_colors(
     group: &Arc<Group>,
     (color, key): (Option<u32>, i32),
@@ -152,8 +153,7 @@ pub(super) fn agree_on_colors(
     }))
 }
 
-/// The records of all ranks, which agree, and the number of the operation by which they were
-/// gathered.
+/// Returns the records of all ranks, which agree, and the sequence number of the all_gather.
 fn exchange_records(
     group: &Arc<Group>,
     definition: &GroupDefinition,
@@ -181,14 +181,14 @@ fn exchange_records(
     Err(conflict_error(group, definition, &records, &bytes, deadline)?)
 }
 
-/// One all_gather, in its turn.
+/// Gathers the records with one all_gather, which waits for its turn in the group's queue.
 fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Result<(Vec<u8>, u64)> {
     let mut all = vec![0; own_record.len() * group.size()];
     let ticket = group.queue.issue();
     let sequence = ticket.sequence();
     let descriptor = Descriptor {
         kind: OpKind::AllGather,
-        // Calls of users have one.
+        // Calls of users always have a data type.
         dtype: None,
         op: None,
         root: None,
@@ -216,7 +216,7 @@ fn gather_records(group: &Group, own_record: &[u8], deadline: &Deadline) -> Resu
     outcome.inspect_err(|error| group.report_to_caller(error)).map(|()| (all, sequence))
 }
 
-/// Who says the same, for each of the different definitions, in the order of their first ranks.
+/// Returns the ranks of each different definition, in the order of their lowest ranks.
 fn ranks_by_definition(records: &[DefinitionRecord]) -> Vec<Vec<Rank>> {
     let mut party_indices: HashMap<[u8; 16], usize> = HashMap::new();
     let mut parties: Vec<Vec<Rank>> = Vec::new();
@@ -230,7 +230,8 @@ fn ranks_by_definition(records: &[DefinitionRecord]) -> Vec<Vec<Rank>> {
     parties
 }
 
-/// The error that says what each rank has said. Failing to find out is an error too.
+/// Returns the error with the definitions of all ranks. Fails if the definitions cannot be
+/// exchanged.
 fn conflict_error(
     group: &Arc<Group>,
     definition: &GroupDefinition,
@@ -239,7 +240,7 @@ fn conflict_error(
     deadline: &Deadline,
 ) -> Result<Error> {
     let mut id = Nonce::default();
-    // Never used before, since each record has a fresh nonce.
+    // This id was never used before, since each record has a new nonce.
     id.0.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
     let everyone: Vec<Rank> = (0..group.size()).collect();
     let mut parties = ranks_by_definition(records);

@@ -1,14 +1,15 @@
-//! Where the letters of a group's ranks arrive while they make groups from it.
+//! Control channel of a rank: it receives the messages with which the ranks of a parent group
+//! create groups.
 //!
-//! Letters travel as messages between two ranks, under a tag of the library's own, so that no store
-//! is asked and no receive of the caller sees them. The mailbox listens from the first group on
-//! that this rank helps to make; what came before waits in the engine. Letters are filed under the
-//! meeting that they are for, also for one to come; those of a meeting by id that is over are
-//! dropped ([`super::queues`]). A letter has no deadline of its own: whoever comes later still
-//! reads it.
+//! Control messages travel point to point under a tag that the library reserves, so they need no
+//! store and match no receive of the caller. The channel posts its receive when this rank first
+//! takes part in the creation of a group. Earlier messages wait in the engine as unexpected
+//! messages. The channel queues each message under its [`ExchangeKey`], also for a future exchange.
+//! It drops messages for an exchange by id that has ended ([`super::queues`]). A message has no
+//! deadline of its own, so a late rank still reads it.
 //!
-//! The mailbox does not keep its group. It may be called on any thread, also within a send or
-//! receive of its own.
+//! The channel holds no strong reference to its group. Any thread may call it, also from inside a
+//! send or receive of the channel itself.
 
 use super::definition::GroupDefinition;
 use super::fragment::{FragmentBuffer, MAX_MESSAGE_BYTES, split_into_fragments};
@@ -28,23 +29,24 @@ use crate::transport::{Completion, Delivery, PointToPoint, ReceiveBuffer, Receiv
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The mailbox of one rank of a group.
+/// The control channel of one rank of a group.
 #[derive(Debug)]
 pub(in crate::api) struct ControlChannel {
     self_ref: Weak<Self>,
     group: Weak<Group>,
     owner: ChannelOwner,
-    /// Where the next piece comes.
+    /// The buffer for the next fragment.
     receive_buffer: FragmentBuffer,
     posting: PostingState,
     queues: Mutex<ChannelQueues>,
-    /// Changes with whatever comes.
+    /// Incremented when a message arrives, and when receiving stops for any reason except a full
+    /// engine.
     arrivals: AtomicU64,
     messages_sent: AtomicU64,
 }
 
-/// Whether a thread is posting the receive, so that one that finds it completed need not post
-/// inside of that: many letters that wait would be as many calls inside each other.
+/// Whether a thread is posting the receive. A thread that finds the receive completed then posts no
+/// nested receive: many waiting messages would cause as many nested calls.
 #[derive(Debug, Default)]
 struct PostingState(AtomicU64);
 
@@ -59,8 +61,8 @@ impl Completion for ControlChannel {
                 self.accept_fragment(delivery);
                 self.post_receives();
             }
-            // A rank has left in the middle of a piece: others go on. Where the group itself has
-            // failed, or is gone, the next receive is refused.
+            // A rank departed in the middle of a fragment; other ranks may still send. If the group
+            // itself has failed or was released, the next receive is refused.
             Err(error) if matches!(error.kind(), ErrorKind::PeerFailed | ErrorKind::Connection) => {
                 self.post_receives();
             }
@@ -69,7 +71,7 @@ impl Completion for ControlChannel {
     }
 }
 
-/// The right to a name while its group lives.
+/// The right of a live group to its name.
 #[derive(Debug)]
 pub(in crate::api) struct NameLease {
     channel: Weak<ControlChannel>,
@@ -85,7 +87,7 @@ impl Drop for NameLease {
 }
 
 impl ControlChannel {
-    /// The mailbox of a group. It hears nothing until it is opened.
+    /// Creates the control channel of a group. It posts no receive before [`Self::open`].
     pub(in crate::api) fn new(group: &Arc<Group>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             self_ref: Weak::clone(me),
@@ -99,11 +101,11 @@ impl ControlChannel {
         })
     }
 
-    /// Begins to listen, once; again where it has stopped.
+    /// Posts the receive if the channel is not open, or if receiving has stopped.
     pub(super) fn open(&self) {
         let mut queues = self.lock();
         let is_open = std::mem::replace(&mut queues.is_open, true);
-        // Whoever takes the reason is the one to listen.
+        // The thread that takes the error posts the receive.
         let has_stopped = queues.receive_error.take().is_some();
         drop(queues);
         if has_stopped || !is_open {
@@ -111,7 +113,8 @@ impl ControlChannel {
         }
     }
 
-    /// Why nothing comes any more. Where only too much was outstanding, it is tried again.
+    /// Returns why receiving has stopped. If the reason was a full engine, posts the receive again
+    /// first.
     fn receive_error(&self) -> Option<Error> {
         let mut queues = self.lock();
         let is_full = |error: &mut Error| error.kind() == ErrorKind::OutOfMemory;
@@ -123,7 +126,7 @@ impl ControlChannel {
         queues.receive_error.clone()
     }
 
-    /// Drops what ranks that have left did not complete.
+    /// Drops the incomplete messages of departed ranks.
     pub(super) fn drop_partial_messages(&self, is_gone: impl Fn(Rank) -> bool) {
         self.lock().reassembly.drop_senders(is_gone);
     }
@@ -132,8 +135,8 @@ impl ControlChannel {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the next piece come into the block. There is one receive at a time, so that at most one
-    /// thread comes here while another is still inside the loop.
+    /// Posts the receive for the next fragment. Only one receive is posted at a time, so at most
+    /// one other thread calls this while a thread is inside the loop.
     fn post_receives(&self) {
         let PostingState(posting) = &self.posting;
         let swap = |from, to| {
@@ -169,22 +172,23 @@ impl ControlChannel {
         let posted = message_engine(&group).and_then(|engine| {
             engine.receive(message, self_ref.ok_or_else(released)? as Arc<dyn Completion>)
         });
-        // This may be a thread that must not be the one to end a group.
+        // This thread may be one that must not drop the last reference to a group.
         callbacks::release_group(group);
         posted
     }
 
-    /// Nothing comes any more, for now.
+    /// Records that receiving has stopped, and why.
     fn stop_receiving(&self, reason: Error) {
         let is_full = reason.kind() == ErrorKind::OutOfMemory;
         self.lock().receive_error.get_or_insert(reason);
         if !is_full {
             self.arrivals.fetch_add(1, Ordering::Release);
         }
-        // Else those who wait try again when they look around, and do not wake each other by that.
+        // With a full engine, each waiter retries at its next poll, so the waiters do not wake each
+        // other.
     }
 
-    /// Takes a piece that has come.
+    /// Handles a received fragment.
     fn accept_fragment(&self, delivery: Delivery) {
         let (from, fragment) = (delivery.peer, self.receive_buffer.read(delivery.bytes));
         let mut queues = self.lock();
@@ -202,12 +206,12 @@ impl ControlChannel {
         }
     }
 
-    /// Sends a letter to some ranks, and does not wait until all of it has gone; but there is only
-    /// so much of it on its way at once.
+    /// Sends a message to some ranks without waiting until all of it was sent. The number of
+    /// fragments in flight is bounded.
     ///
     /// # Errors
-    /// `Timeout` where it could not be handed over within the limit, the group's failure. Then it
-    /// is sent in part.
+    /// `Timeout` if the engine does not accept all fragments within the limit; the group's failure.
+    /// After an error, the message was sent in part.
     pub(super) fn send(
         &self,
         group: &Group,
@@ -219,7 +223,7 @@ impl ControlChannel {
         self.send_fragments(group, to, (key, message), Some(limit))
     }
 
-    /// Sends a short letter from where nothing may wait.
+    /// Sends a short message without waiting, for callers that must not block.
     pub(super) fn reply(
         &self,
         group: &Group,
@@ -261,7 +265,7 @@ impl ControlChannel {
         Ok(window)
     }
 
-    /// Waits until a letter has gone, so that its writer may leave.
+    /// Waits until a message was sent, so that the sender may depart.
     pub(super) fn await_sent(
         &self,
         group: &Group,
@@ -272,8 +276,8 @@ impl ControlChannel {
         window.take_error().map_or(Ok(()), Err)
     }
 
-    /// The next letter for a meeting; `None` where the limit came first. `on_poll` is called now
-    /// and then.
+    /// Returns the next message of an exchange, or `None` if the limit passes first. Calls
+    /// `on_poll` periodically.
     pub(super) fn next_message(
         &self,
         group: &Group,
@@ -307,20 +311,20 @@ impl ControlChannel {
         }
     }
 
-    /// A letter for a meeting that is there already.
+    /// Returns the next message of an exchange if one is queued.
     pub(super) fn try_take(&self, key: &ExchangeKey) -> Option<(Rank, SubgroupMessage)> {
         self.lock().pop(key)
     }
 
-    /// A meeting by id is over, for this rank: what still comes for it is dropped.
+    /// Ends an exchange by id on this rank: messages that still arrive for it are dropped.
     pub(super) fn end_exchange(&self, id: GroupId) {
         self.lock().end_exchange(id);
     }
 
-    /// Begins a meeting by name.
+    /// Begins a join by name.
     ///
     /// # Errors
-    /// `InvalidArgument` where this rank has a group of the name, or just makes one.
+    /// `InvalidArgument` if this rank has a group of this name, or another thread is creating one.
     pub(super) fn begin_join<'a>(
         &'a self,
         group: &'a Group,
@@ -331,14 +335,14 @@ impl ControlChannel {
     }
 
     fn end_join(&self, group: &Group, name: &str, made: Option<GroupDefinition>) {
-        // No lock is held while the answers go.
+        // The lock is released before the replies are sent.
         let answers = self.lock().end_join(&self.owner, name, made);
         for (to, key, message) in answers {
             self.reply(group, to, &key, &message);
         }
     }
 
-    /// The number of the next group of a list of ranks that has no name.
+    /// Reserves the number of the next unnamed group of a list of ranks.
     pub(super) fn reserve_number(&self, ranks_fingerprint: [u8; 16]) -> GroupNumber {
         let number = self.lock().reserve_number(ranks_fingerprint);
         GroupNumber {
@@ -350,19 +354,19 @@ impl ControlChannel {
     }
 }
 
-/// A meeting by name, which is over when this is dropped.
+/// A join by name in progress; dropping this ends the join.
 #[derive(Debug)]
 pub(super) struct NameReservation<'a> {
     channel: &'a ControlChannel,
     group: &'a Group,
     definition: &'a GroupDefinition,
-    /// It has come to a group.
+    /// Whether the join has created a group.
     is_leased: bool,
 }
 
 impl NameReservation<'_> {
-    /// Keeps the name for as long as the group lives that was agreed on. Nobody else can get it in
-    /// between.
+    /// Converts the reservation into a lease for the agreed group's lifetime. No other thread can
+    /// take the name before that.
     pub(super) fn into_lease(mut self) -> NameLease {
         self.is_leased = true;
         let name = self.definition.name().to_owned();
@@ -377,7 +381,7 @@ impl Drop for NameReservation<'_> {
     }
 }
 
-/// The number of a group without a name; free again unless the group is made.
+/// The reserved number of an unnamed group. It becomes free again unless the group is created.
 #[derive(Debug)]
 pub(super) struct GroupNumber {
     channel: Weak<ControlChannel>,
@@ -391,7 +395,7 @@ impl GroupNumber {
         self.number
     }
 
-    /// There is the group.
+    /// Marks the number as used by a created group.
     pub(super) fn commit(mut self) {
         self.is_made = true;
     }
@@ -405,7 +409,7 @@ impl Drop for GroupNumber {
     }
 }
 
-/// The messages of a group.
+/// Returns the engine for point-to-point messages of a group.
 pub(super) fn message_engine(group: &Group) -> Result<&dyn PointToPoint> {
     group
         .messaging_engine()

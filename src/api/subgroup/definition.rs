@@ -1,16 +1,16 @@
-//! What a rank says that a new group is: what all who make it must agree on, and how a disagreement
-//! is told.
+//! Definition of a new group: the properties that all ranks creating it must agree on, and the
+//! error text for conflicting definitions.
 
 use super::message::{WireReader, WireWriter};
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{MAX_WORLD_SIZE, Rank};
 use std::fmt;
 
-/// How many ranks of a list a message shows, and how many different definitions.
+/// The maximum number of ranks in a list, and of different definitions, in a message.
 const MAX_RANKS_SHOWN: usize = 64;
 pub(super) const MAX_DEFINITIONS_SHOWN: usize = 8;
 
-/// By which call a group is made.
+/// The call that creates a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum CreationCall {
@@ -23,7 +23,7 @@ pub(super) enum CreationCall {
 }
 
 impl CreationCall {
-    /// The inverse of the cast; `None` for a number that none has.
+    /// Returns the call with this number, or `None`.
     pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::New, Self::MembersOnly, Self::Split]
             .into_iter()
@@ -31,13 +31,13 @@ impl CreationCall {
     }
 }
 
-/// What all who make a group must agree on.
+/// The properties of a group that all ranks creating it must agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupDefinition {
     creation_call: CreationCall,
     name: String,
-    /// Ranks in the parent, in the order of the new ranks. None for a split, where nobody says
-    /// them.
+    /// The members' ranks in the parent, in the order of the new ranks. Empty for a split, where
+    /// the colours determine the members.
     ranks: Vec<Rank>,
     backend: String,
 }
@@ -81,7 +81,7 @@ impl GroupDefinition {
         out.0
     }
 
-    /// The inverse; `None` for bytes that are none.
+    /// Decodes a definition; returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = WireReader(bytes);
         let creation_call = CreationCall::from_code(input.byte()?)?;
@@ -93,7 +93,7 @@ impl GroupDefinition {
         input.0.is_empty().then_some(Self { creation_call, name, ranks, backend })
     }
 
-    /// Short, and different for different definitions.
+    /// Returns a 16-byte hash of the definition.
     pub(super) fn fingerprint(&self) -> [u8; 16] {
         let mut short = [0; 16];
         short.copy_from_slice(&blake3::hash(&self.encode()).as_bytes()[..16]);
@@ -102,7 +102,7 @@ impl GroupDefinition {
 }
 
 impl fmt::Display for GroupDefinition {
-    /// For instance `group "a" of ranks [0, 2] (back end native)`.
+    /// Formats the definition, for example `group "a" of ranks [0, 2] (back end native)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.creation_call {
             CreationCall::Split if self.backend.is_empty() => {
@@ -131,7 +131,7 @@ impl fmt::Display for GroupDefinition {
     }
 }
 
-/// Ranks as text, as many as anybody reads.
+/// Formats at most [`MAX_RANKS_SHOWN`] ranks as a list.
 pub(super) fn format_rank_list(ranks: &[Rank]) -> String {
     let shown: Vec<String> = ranks.iter().take(MAX_RANKS_SHOWN).map(ToString::to_string).collect();
     let more = ranks.len() - shown.len();
@@ -139,14 +139,14 @@ pub(super) fn format_rank_list(ranks: &[Rank]) -> String {
     format!("[{}{rest}]", shown.join(", "))
 }
 
-/// "rank 1" or "ranks 1, 2".
+/// Returns "rank 1" or "ranks 1, 2".
 pub(super) fn format_ranks(ranks: &[Rank]) -> String {
     let text = format_rank_list(ranks);
     let text = text.trim_start_matches('[').trim_end_matches(']');
     format!("rank{} {text}", if ranks.len() == 1 { "" } else { "s" })
 }
 
-/// The error that all get who disagree: every definition, and which ranks of the parent say it.
+/// Returns the error for ranks that disagree: every definition, with its ranks in the parent.
 pub(super) fn conflict_error(parent: &str, claims: &[(Rank, GroupDefinition)]) -> Error {
     let mut different: Vec<(Vec<Rank>, &GroupDefinition)> = Vec::new();
     for (rank, definition) in claims {
@@ -160,7 +160,8 @@ pub(super) fn conflict_error(parent: &str, claims: &[(Rank, GroupDefinition)]) -
     grouped_conflict_error(parent, &different, more)
 }
 
-/// The same from different definitions with those who say them, and how many there are beside.
+/// Returns the same error from definitions that are grouped already. `more` is the number of
+/// further definitions.
 pub(super) fn grouped_conflict_error(
     parent: &str,
     different: &[(Vec<Rank>, &GroupDefinition)],

@@ -1,10 +1,11 @@
-//! How the members of a new group tell each other what they need to meet: over messages of the
-//! group that it is made from, without the store.
+//! Bootstrap exchange among the members of a new group, over control messages of its parent,
+//! without the store.
 //!
-//! Each member sends its part of a phase to the first one, which sends all of them back: two hops.
-//! Whoever gives up tells the first member, which tells the others. The first member waits for
-//! missing ones until the deadline and then names them; the others wait a moment longer, to hear
-//! that.
+//! In each phase, a member sends its contribution to the coordinator, which is rank 0 of the new
+//! group. The coordinator sends all contributions back, so a phase takes two hops. A member that
+//! fails reports this to the coordinator, which forwards the failure to the other members. The
+//! coordinator waits for missing members until the deadline and then names them. The other members
+//! wait [`MEMBER_GRACE`] longer, to receive that error.
 
 use super::control_channel::{ControlChannel, message_engine};
 use super::definition::format_ranks;
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much longer than the first member the others wait.
+/// How much longer the members wait than the coordinator. Also the timeout for reporting a failure.
 pub(super) const MEMBER_GRACE: Duration = Duration::from_millis(500);
 
 /// The exchange between the members of a group that has an id.
@@ -31,9 +32,9 @@ pub(super) const MEMBER_GRACE: Duration = Duration::from_millis(500);
 pub(super) struct MemberExchange<'a> {
     parent: &'a Group,
     channel: Arc<ControlChannel>,
-    /// Ranks in the parent.
+    /// The members' ranks in the parent.
     members: &'a [Rank],
-    /// Which of them is this one.
+    /// The index of this rank in `members`.
     me: Rank,
     id: GroupId,
     name: &'a str,
@@ -44,7 +45,7 @@ pub(super) struct MemberExchange<'a> {
 
 #[derive(Debug, Default)]
 struct MemberContributions {
-    /// By phase and member.
+    /// Contributions by phase and member.
     by_phase: HashMap<String, HashMap<Rank, Vec<u8>>>,
     complete: HashMap<String, Vec<Vec<u8>>>,
     failure: Option<Error>,
@@ -89,8 +90,8 @@ impl<'a> MemberExchange<'a> {
         }
     }
 
-    /// Waits until `ready` takes something out of what was heard; `None` where the limit came
-    /// first. Those who are `missing_ranks`, in the new group, are waited for.
+    /// Waits until `ready` returns a value from the received messages; returns `None` if the limit
+    /// passes first. `missing` returns the awaited ranks of the new group.
     fn wait_for<T>(
         &self,
         limit: &Deadline,
@@ -122,7 +123,7 @@ impl<'a> MemberExchange<'a> {
         }
     }
 
-    /// A long wait for some ranks of the parent, for the log.
+    /// Logs a long wait for some ranks of the parent.
     #[cold]
     fn log_wait(&self, absent: &[Rank], lasted: DisplaySeconds) {
         crate::log!(
@@ -135,7 +136,7 @@ impl<'a> MemberExchange<'a> {
         );
     }
 
-    /// The first member's part of a phase.
+    /// Runs a phase as the coordinator.
     fn gather_contributions(
         &self,
         phase: &str,
@@ -168,7 +169,7 @@ impl<'a> MemberExchange<'a> {
         Ok(list)
     }
 
-    /// The part of every other member.
+    /// Runs a phase as any other member.
     fn send_contribution(
         &self,
         phase: &str,
@@ -200,7 +201,7 @@ impl<'a> MemberExchange<'a> {
         Error::new(ErrorKind::Timeout, message)
     }
 
-    /// Hears what is there already.
+    /// Handles the messages that have arrived already.
     fn poll_channel(&self) {
         while let Some((from, message)) = self.channel.try_take(&self.key()) {
             self.store_message(from, message);
@@ -232,7 +233,7 @@ impl BootstrapExchange for MemberExchange<'_> {
         self.poll_channel();
         let known_failure = self.received.borrow().failure.clone();
         if known_failure.is_some() && self.me != 0 {
-            // The first member has said so, or knows.
+            // The coordinator reported this failure or has received it.
             return;
         }
         let own_error = || {
@@ -265,17 +266,18 @@ impl BootstrapExchange for MemberExchange<'_> {
     }
 }
 
-/// Ranks that have left the parent and will not come.
+/// Detects awaited ranks that have departed from the parent. `since` holds the end of the grace
+/// period [`DEPARTURE_GRACE`], which starts with the first detection.
 #[derive(Debug, Default)]
 pub(super) struct DepartureCheck {
     since: Cell<Option<Deadline>>,
 }
 
 impl DepartureCheck {
-    /// Whether all who are waited for can still come.
+    /// Checks that every awaited rank can still send.
     ///
     /// # Errors
-    /// `PeerFailed` naming one that has left.
+    /// `PeerFailed` naming a rank that departed more than [`DEPARTURE_GRACE`] ago.
     pub(super) fn check(&self, parent: &Group, awaited: &[Rank]) -> Result<()> {
         let engine = message_engine(parent)?;
         let departed = awaited.iter().find_map(|&rank| Some((rank, engine.departure_error(rank)?)));

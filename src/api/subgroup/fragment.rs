@@ -1,14 +1,15 @@
-//! Letters cut into pieces that each travel as one message, and put together again.
+//! Splits control messages into fragments of at most 4 KiB, each a message of its own, and
+//! reassembles them.
 //!
-//! Pieces are small, so that one receive takes any of them; in groups of up to two thousand ranks
-//! or so they also go without having been asked for. They lie in memory that is
-//! [lent](crate::backend::lent) to the engine.
+//! Fragments are small, so that one posted receive fits any of them. In groups of up to about 2,000
+//! ranks they also travel eagerly. A fragment is in [pooled memory](crate::backend::buffer_pool),
+//! which the engine uses until the send or receive completes.
 //!
-//! What comes from another rank is believed only as far as it fits together; the rest is dropped.
-//! What is kept of letters that are not complete is bounded; a sender's oldest goes first, which
-//! nobody sends any more.
+//! The receiver drops a fragment that does not continue the sender's message, together with that
+//! message. The memory for incomplete messages is bounded. If it is exhausted, the sender's oldest
+//! incomplete message is dropped, since the sender has abandoned that message.
 //!
-//! Must not know: what letters say.
+//! This module does not depend on the contents of messages.
 
 use super::quota::SenderQuota;
 use crate::backend::buffer_pool::PooledBuffer;
@@ -16,37 +17,37 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::ids::Rank;
 use std::collections::BTreeMap;
 
-/// The longest piece, its head included.
+/// The maximum size of a fragment, including its header.
 const FRAGMENT_BYTES: usize = 4096;
 const HEADER_BYTES: usize = 24;
 const PAYLOAD_BYTES: usize = FRAGMENT_BYTES - HEADER_BYTES;
 const MAGIC: [u8; 8] = *b"distlttr";
 
-/// The longest letter: a kilobyte for each rank of the largest group, of whose cards most have a
-/// third of that.
+/// The maximum size of a message: 1 KiB for each rank of the largest group. Most ranks contribute
+/// about a third of that.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// Memory for one piece.
+/// The memory of one fragment.
 #[derive(Debug)]
 pub(super) struct FragmentBuffer(PooledBuffer);
 
 impl FragmentBuffer {
-    /// One to receive into.
+    /// Creates a buffer for receiving a fragment.
     pub(super) fn new() -> Self {
         Self(PooledBuffer::new(FRAGMENT_BYTES))
     }
 
-    /// Where a piece goes.
+    /// Returns the memory into which a fragment is received.
     pub(super) fn writable(&self) -> Dst<'static> {
         self.0.as_dst()
     }
 
-    /// The piece.
+    /// Returns the bytes of the fragment.
     pub(super) fn bytes(&self) -> Src<'static> {
         self.0.as_src()
     }
 
-    /// A copy of what has come.
+    /// Copies the first `len` bytes of a received fragment.
     pub(super) fn read(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len.min(FRAGMENT_BYTES)];
         let len = bytes.len();
@@ -62,7 +63,7 @@ impl FragmentBuffer {
     }
 }
 
-/// Cuts a letter, piece by piece; `reserve_number` tells it from the sender's others.
+/// Splits a message into fragments; `number` distinguishes it from other messages of the sender.
 pub(super) fn split_into_fragments(
     number: u64,
     message: &[u8],
@@ -81,7 +82,7 @@ pub(super) fn split_into_fragments(
     payloads.map(fragment)
 }
 
-/// Letters of which only the beginning has come.
+/// The incomplete messages of all senders.
 #[derive(Debug)]
 pub(super) struct Reassembly {
     partial: BTreeMap<(Rank, u64), Vec<u8>>,
@@ -89,12 +90,12 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Of a rank of a group of so many.
+    /// Creates the state for a rank of a group of `size` ranks.
     pub(super) fn new(size: usize) -> Self {
         Self { partial: BTreeMap::new(), quota: SenderQuota::new(MAX_MESSAGE_BYTES, size) }
     }
 
-    /// Takes a piece; gives the letter when it is complete.
+    /// Adds a fragment to its message; returns the message if it is complete.
     pub(super) fn add_fragment(&mut self, from: Rank, fragment: &[u8]) -> Option<Vec<u8>> {
         let (header, payload) = fragment.split_at_checked(HEADER_BYTES)?;
         let number = u64::from_le_bytes(header[8..16].try_into().ok()?);
@@ -124,7 +125,7 @@ impl Reassembly {
         None
     }
 
-    /// Drops what those have begun who will not go on.
+    /// Drops the incomplete messages of departed senders.
     pub(super) fn drop_senders(&mut self, is_gone: impl Fn(Rank) -> bool) {
         let mut senders: Vec<Rank> = self.partial.keys().map(|&(from, _)| from).collect();
         senders.dedup();
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(reassembly.add_fragment(0, &content(&one[2])), None);
         assert_eq!(reassembly.add_fragment(0, &content(&one[3])), Some(long));
         assert_eq!(reassembly.partial.keys().collect::<Vec<_>>(), [&(1, 1)]);
-        // Rank 1 has left in the middle of it.
+        // Rank 1 departed after its first fragment.
         reassembly.drop_senders(|from| from == 0);
         assert_eq!(reassembly.partial.len(), 1);
         reassembly.drop_senders(|from| from == 1);
@@ -197,7 +198,7 @@ mod tests {
         huge[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(reassembly.add_fragment(0, &huge), None);
         assert_eq!((reassembly.quota.total(), reassembly.partial.len()), (0, 0));
-        // Twice the first piece: neither of the two letters is believed.
+        // The first fragment arrives twice, so both copies of the message are dropped.
         assert_eq!(reassembly.add_fragment(0, &content(&fragments[0])), None);
         assert_eq!(reassembly.add_fragment(0, &content(&fragments[0])), None);
         assert_eq!(reassembly.add_fragment(0, &content(&fragments[1])), None);
@@ -214,7 +215,7 @@ mod tests {
             assert_eq!(reassembly.add_fragment(0, &content(&message[0])), None);
         }
         assert_eq!(reassembly.partial.keys().collect::<Vec<_>>(), [&(0, 9)]);
-        // Those of others stay.
+        // Messages of other senders stay.
         assert_eq!(reassembly.add_fragment(1, &content(&messages[0][0])), None);
         assert_eq!(reassembly.add_fragment(0, &content(&messages[9][0])), None);
         assert_eq!(reassembly.add_fragment(0, &content(&messages[8][1])), None);

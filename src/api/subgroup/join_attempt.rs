@@ -1,26 +1,30 @@
-//! How the members of a group find each other by its name alone, while the other ranks of the
-//! parent do not know.
+//! Join by name: the members of a group find each other by its name alone, without the parent's
+//! other ranks.
 //!
-//! Every member says hello to the first member, and that one to every other, each with what it was
-//! told of the group and a fresh nonce. So whoever is in the list of another hears how that one
-//! defines the group, also where the two have different first members. A member answers the first
-//! one's hello with another hello, which names its nonce; once all have, the first member sends
-//! each of them the new group's id.
+//! 1. Each member sends a join request with its definition of the group and a new nonce. The
+//!    coordinator (the first member) sends its request to every other member; the other members
+//!    send theirs to the coordinator. If two ranks list each other but have different coordinators,
+//!    each still receives the other's definition.
+//! 2. A member answers the coordinator's request with a second request, which contains the
+//!    coordinator's nonce.
+//! 3. When all members have answered, the coordinator sends each member a commit with the new
+//!    group's id.
 //!
-//! Whoever finds a conflict, or gives up, says so to those who have heard its hello and to whom it
-//! disagrees with; the first member says it to all. A name may be used again, so that what an
-//! earlier attempt has left over must not be taken for part of this one:
-//! * an answer and an id count only with the nonce of this attempt;
-//! * a hello that defines the group otherwise counts unless it is taken back within a moment: then
-//!   it is left over;
-//! * a failure counts with the nonce of this attempt, or if the hello of the same writer and
-//!   attempt was not heard by an earlier attempt of this rank: a conflict is told also to whoever
-//!   comes late;
-//! * a failure that its reader has told first only takes back the writer's hello;
-//! * what comes while there is no attempt is sorted by the mailbox, in the same way.
+//! A rank that detects a conflict, or abandons the attempt, sends the failure to the recipients of
+//! its join request and to the conflicting rank. The coordinator sends it to all members. A name
+//! may be used again, so messages of an earlier attempt must not count for this attempt:
+//! * An answer or a commit counts only with the nonce of this attempt.
+//! * A join request with a conflicting definition counts only if it is not revoked within
+//!   [`CONFLICT_GRACE`]. If it is revoked, it was stale.
+//! * A failure counts with the nonce of this attempt. Without a nonce, it counts if this attempt
+//!   received a join request of the same sender and attempt. A late member thus also gets a
+//!   conflict.
+//! * A failure that is an echo, because its recipient reported it first, only revokes the sender's
+//!   join request.
+//! * The control channel classifies messages that arrive without an attempt by the same rules.
 //!
-//! What slips through makes an attempt fail. Members only ever form a group that they have defined
-//! alike.
+//! A stale message that passes these rules makes the attempt fail. Members never form a group that
+//! they have defined differently.
 
 use super::control_channel::ControlChannel;
 use super::definition::{GroupDefinition, conflict_error, format_ranks};
@@ -35,11 +39,11 @@ use crate::process::this_process;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long another definition is held before it counts. It was taken back by now if it is left
-/// over; what takes it back is right behind it.
+/// How long a conflicting definition is held before it counts. A stale definition is revoked within
+/// this time, because the sender's failure message follows it directly.
 const CONFLICT_GRACE: Duration = Duration::from_millis(100);
 
-/// One attempt to make a group by its members.
+/// One attempt of the members to create a group by name.
 #[derive(Debug)]
 pub(super) struct JoinAttempt<'a> {
     parent: &'a Group,
@@ -48,14 +52,14 @@ pub(super) struct JoinAttempt<'a> {
     key: ExchangeKey,
     nonce: Nonce,
     deadline: &'a Deadline,
-    /// Who has said hello, in which attempt, and whether that was in answer to this one.
+    /// The nonce in each sender's join request, and whether it answers this rank's request.
     join_requests: HashMap<Rank, (Nonce, bool)>,
-    /// What somebody else says that the group is, and since when that has not been taken back.
+    /// The first conflicting definition, and when it counts if it is not revoked.
     pending_conflict: Option<(ConflictingDefinition, Deadline)>,
     departures: DepartureCheck,
 }
 
-/// Another definition, by whom, and of which attempt.
+/// A definition of another rank that differs from this rank's, with the sender's nonce.
 #[derive(Debug)]
 struct ConflictingDefinition {
     from: Rank,
@@ -63,12 +67,12 @@ struct ConflictingDefinition {
     definition: GroupDefinition,
 }
 
-/// Why an attempt has failed, and who knows already.
+/// Why an attempt failed, and which ranks know the reason already.
 struct JoinFailure {
     reason: Error,
-    /// Whose definition is another one.
+    /// The rank with a conflicting definition, and the nonce of its attempt.
     conflicting_rank: Option<(Rank, Nonce)>,
-    /// The first member has said it.
+    /// Whether the coordinator has reported this failure.
     is_echo: bool,
 }
 
@@ -78,10 +82,11 @@ impl From<Error> for JoinFailure {
     }
 }
 
-/// Meets the other members, once the mailbox has begun the meeting; the id of the new group.
+/// Joins the other members under a name that the control channel has reserved. Returns the id of
+/// the new group.
 ///
 /// # Errors
-/// `Mismatch` with both definitions, `Timeout` naming who did not come, `PeerFailed`.
+/// `Mismatch` with both definitions; `Timeout` naming the missing ranks; `PeerFailed`.
 pub(super) fn join_by_name(
     parent: &Group,
     channel: &ControlChannel,
@@ -116,7 +121,7 @@ impl JoinAttempt<'_> {
         self.coordinator() == self.parent.rank()
     }
 
-    /// Those who hear this rank's hello.
+    /// Returns the recipients of this rank's join request.
     fn recipients(&self) -> Vec<Rank> {
         if !self.is_coordinator() {
             return vec![self.coordinator()];
@@ -126,7 +131,7 @@ impl JoinAttempt<'_> {
 
     fn run(&mut self) -> std::result::Result<GroupId, JoinFailure> {
         match self.send_join_request(None) {
-            // Below, those who did not take it are named.
+            // The timeout below names the ranks that did not receive the request.
             Err(error) if error.kind() == ErrorKind::Timeout => {}
             sent => sent?,
         }
@@ -164,7 +169,7 @@ impl JoinAttempt<'_> {
         self.channel.send(self.parent, &to, &self.key, &request, self.deadline).map(drop)
     }
 
-    /// For whom this rank waits.
+    /// Returns the ranks that this rank still waits for.
     fn missing_ranks(&self) -> Vec<Rank> {
         if !self.is_coordinator() {
             return vec![self.coordinator()];
@@ -174,7 +179,7 @@ impl JoinAttempt<'_> {
         self.definition.ranks()[1..].iter().copied().filter(absent).collect()
     }
 
-    /// What a letter changes; the id, where it has that.
+    /// Handles a message; returns the group's id if the message commits this attempt.
     fn handle_message(
         &mut self,
         from: Rank,
@@ -236,8 +241,8 @@ impl JoinAttempt<'_> {
         if let Some((conflicting, _)) =
             self.pending_conflict.take_if(|(dispute, _)| is_from_attempt(dispute))
         {
-            // It is over. Others found the conflict, and this rank comes late; or it is none of its
-            // business.
+            // The sender's attempt is over. Either other ranks found the conflict and this rank is
+            // late, or the conflict does not concern this rank.
             if !echo && own_attempt.is_none() && reason.kind() == ErrorKind::Mismatch {
                 return Err(self.conflict_failure(conflicting));
             }
@@ -256,7 +261,7 @@ impl JoinAttempt<'_> {
         JoinFailure { reason, conflicting_rank: Some((from, nonce)), is_echo: false }
     }
 
-    /// All have come: this rank, the first, says so.
+    /// Sends the commit to all members, as the coordinator.
     fn send_commit(&self) -> Result<GroupId> {
         let id = this_process::random_nonce()?;
         let mut notified = Vec::new();
@@ -269,7 +274,8 @@ impl JoinAttempt<'_> {
         Ok(id)
     }
 
-    /// Tells those who have the id already, and so do not listen to the name any more.
+    /// Reports the failure to the ranks that have the id already and no longer read the name's
+    /// messages.
     fn revoke_commit(&self, id: GroupId, notified: &[Rank], reason: &Error) {
         self.channel.end_exchange(id);
         let (key, message) =
@@ -282,7 +288,7 @@ impl JoinAttempt<'_> {
         }
     }
 
-    /// Tells those who have heard of this attempt that it has failed.
+    /// Reports the failure to the ranks that know of this attempt.
     fn send_failure(&self, failure: &JoinFailure) {
         let JoinFailure { reason: why, conflicting_rank: opponent, is_echo } = failure;
         let mut to: Vec<(Rank, Option<Nonce>)> = self
@@ -310,7 +316,7 @@ impl JoinAttempt<'_> {
         }
     }
 
-    /// The reason as others read it.
+    /// Returns the error that the other ranks receive.
     fn peer_error(&self, reason: &Error) -> Error {
         match reason.kind() {
             ErrorKind::Mismatch | ErrorKind::Timeout => reason.clone(),
@@ -347,7 +353,7 @@ mod tests {
     fn revoked_commit_reaches_notified_members() {
         let (group, _fake) = FakeBackend::group("parent", true);
         let (own, theirs) = (ControlChannel::new(&group), ControlChannel::new(&group));
-        // The fake takes what is sent to any rank to whoever listens.
+        // The fake back end delivers every message to the channel with a posted receive.
         theirs.open();
         let definition = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0, 1], "native");
         let deadline = Deadline::after_ms(20_000);

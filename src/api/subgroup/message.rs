@@ -1,75 +1,77 @@
-//! What the ranks of a group write to each other while they make another: the letters and their
-//! bytes.
+//! Control messages between the ranks of a parent group during the creation of a group, and their
+//! byte format.
 //!
-//! Each says which meeting it is for: a name, while those who use it look for each other, or the id
-//! that a new group has once they have agreed. Names come again, so what is written under one
-//! carries nonces; ids do not.
+//! Each message has an [`ExchangeKey`]: the group's name during a join by name, or the group's id
+//! after the members have agreed. A name can be used again, so messages under a name carry nonces.
+//! An id is never used again.
 //!
-//! Bytes are little endian. Those of another process are checked; what cannot be read is no letter.
+//! Integers are little-endian. The decoder checks the bytes, since another process wrote them, and
+//! returns `None` for an invalid message.
 
 use super::definition::GroupDefinition;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::{GroupId, Nonce};
 
-/// Which meeting a letter is for.
+/// The exchange that a message belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ExchangeKey {
-    /// Of those who make a group of this name by themselves.
+    /// The join by name of the members of a group.
     Name(String),
-    /// Of the members of a group that has an id.
+    /// The exchange between the members of a group with this id.
     Id(GroupId),
 }
 
-/// What a letter says.
+/// A control message between two ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SubgroupMessage {
-    /// The writer, in an attempt of this nonce, makes the group, and this is what it is told.
+    /// The sender takes part in the creation of the group, with this definition.
     JoinRequest {
-        /// Of the attempt.
+        /// The nonce of the sender's attempt.
         nonce: Nonce,
-        /// Of the first member's, where the writer has heard of it.
+        /// The nonce of the coordinator's attempt, if the sender has received its join request.
         peer_nonce: Option<Nonce>,
-        /// What the writer was told.
+        /// The sender's definition of the group.
         definition: GroupDefinition,
     },
-    /// All have come, and this is the group's id.
+    /// All members have joined; the group gets this id.
     Commit {
-        /// Of the reader's attempt.
+        /// The nonce of the recipient's attempt.
         nonce: Nonce,
-        /// The group's.
+        /// The group's id.
         id: GroupId,
     },
     /// The attempt has failed.
     Fail {
-        /// Of the writer's attempt.
+        /// The nonce of the sender's attempt.
         attempt: Nonce,
-        /// Of the reader's, where the writer has heard of it.
+        /// The nonce of the recipient's attempt, if the sender knows it.
         peer_attempt: Option<Nonce>,
-        /// The reader has told the writer, and nobody else needs to hear it.
+        /// Whether the sender received this failure from the recipient, so that no other rank needs
+        /// it.
         is_echo: bool,
-        /// Why.
+        /// The reason of the failure.
         reason: Error,
     },
-    /// What one member contributes to a phase.
+    /// The contribution of one member to a phase.
     Contribution {
         /// The phase.
         phase: String,
         /// The contribution.
         bytes: Vec<u8>,
     },
-    /// What all members have contributed, in rank order.
+    /// The contributions of all members to a phase, in rank order.
     AllContributions {
         /// The phase.
         phase: String,
         /// The contributions.
         list: Vec<Vec<u8>>,
     },
-    /// There will be no group.
+    /// The sender abandoned the group.
     Abandoned(Error),
 }
 
 impl SubgroupMessage {
-    /// The bytes of a letter.
+    /// Encodes the message with its key.
     pub(super) fn encode(&self, key: &ExchangeKey) -> Vec<u8> {
         let mut out = WireWriter(Vec::new());
         match key {
@@ -95,7 +97,7 @@ impl SubgroupMessage {
         out.0
     }
 
-    /// The inverse; `None` for bytes that are no letter.
+    /// Decodes a message; returns `None` for invalid bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<(ExchangeKey, Self)> {
         let mut input = WireReader(bytes);
         let key = match input.byte()? {
@@ -135,7 +137,7 @@ impl SubgroupMessage {
     }
 }
 
-/// Appends values to bytes.
+/// Appends encoded values to a byte vector.
 #[derive(Debug)]
 pub(in crate::api) struct WireWriter(pub(in crate::api) Vec<u8>);
 
@@ -165,7 +167,7 @@ impl WireWriter {
         self
     }
 
-    /// Zeros stand for none.
+    /// Writes a nonce; zeros encode `None`.
     fn optional_nonce(&mut self, nonce: Option<Nonce>) -> &mut Self {
         self.nonce(nonce.unwrap_or_default())
     }
@@ -175,7 +177,7 @@ impl WireWriter {
     }
 }
 
-/// Takes values from bytes.
+/// Decodes values from the front of a byte slice.
 #[derive(Debug)]
 pub(in crate::api) struct WireReader<'a>(pub(in crate::api) &'a [u8]);
 
@@ -263,7 +265,7 @@ mod tests {
             }
             assert_eq!(SubgroupMessage::decode(&[&bytes[..], &[0]].concat()), None);
         }
-        // A count of more than there can be costs nothing.
+        // A huge count in the bytes must not cause an allocation.
         let mut absurd =
             SubgroupMessage::AllContributions { phase: "p".into(), list: Vec::new() }.encode(&id);
         let at = absurd.len() - 4;

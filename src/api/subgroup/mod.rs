@@ -1,19 +1,20 @@
-//! Groups made from a group: by all of its ranks, by the members only, or by splitting it.
+//! Creation of groups from a parent group: by all of its ranks, by the members only, or by a split.
 //!
-//! * All ranks ([`Group::new_group`], [`Group::split`]): the call takes its place among the
-//!   parent's collectives and exchanges a fixed record by one of them ([`agreement`]), from which
-//!   all compute the same or see that they disagree.
-//! * The members only: they find each other by the group's name ([`join_attempt`]).
+//! * All ranks ([`Group::new_group`], [`Group::split`]): the call is ordered among the parent's
+//!   collectives. It gathers a fixed record from each rank with one all_gather ([`agreement`]).
+//!   From the records, all ranks compute the same group, or detect that they disagree.
+//! * Members only: the members join by the group's name ([`join_attempt`]).
 //!
-//! Either way the members then have an id that no other group ever had, and meet under it
-//! ([`exchange`]). What they write to each other are messages of the parent under a tag of the
-//! library's own ([`control_channel`], [`message`], [`fragment`]). The store is not asked.
+//! In both cases the members then have an id that no other group ever had. They run the back end's
+//! bootstrap exchange under this id ([`exchange`]). Their control messages are messages of the
+//! parent under a tag that the library reserves ([`control_channel`], [`message`], [`fragment`]).
+//! The store is not used.
 //!
-//! A group keeps nothing of the one that it was made from, and the other way round: they may be
-//! released in any order. While both are there, an abort of the older is one of the newer
-//! ([`abort_propagator`](super::lineage)).
+//! A group holds no reference to its parent, and the parent holds none to the group, so they may be
+//! released in any order. While both exist, an abort of the parent also aborts the group
+//! ([`abort_propagation`](super::abort_propagation)).
 //!
-//! Must not know: how a back end's ranks meet, or how messages travel.
+//! This module does not depend on how the ranks of a back end bootstrap, or on how messages travel.
 
 mod agreement;
 mod control_channel;
@@ -47,24 +48,24 @@ use definition::{CreationCall, GroupDefinition};
 use exchange::MemberExchange;
 use std::sync::Arc;
 
-/// What a group made from another may have of its own.
+/// Options of a group that is created from a parent group.
 #[derive(Clone, Debug, Default)]
 pub struct SubgroupOptions {
-    /// Its name; `None` for one made from the parent's, the ranks and a count.
+    /// The group's name; `None` to derive it from the parent's name, the ranks and a number.
     pub name: Option<String>,
-    /// The back end by name; `None` for the parent's.
+    /// The name of the back end; `None` for the parent's.
     pub backend: Option<String>,
-    /// What is asked of the back end; `None` for what the parent's was asked.
+    /// The options of the back end; `None` for the parent's.
     pub backend_options: Option<String>,
     /// The deadline of operations in milliseconds; 0 for the parent's.
     pub timeout_ms: u64,
-    /// The deadline of making the group in milliseconds; 0 for the default.
+    /// The deadline for creating the group in milliseconds; 0 for the default.
     pub connect_timeout_ms: u64,
-    /// Only the members make the group, and the parent's other ranks do not hear of it.
+    /// If true, only the members create the group, and the parent's other ranks do not take part.
     pub members_only: bool,
 }
 
-/// What all members know once they have agreed.
+/// The properties of a new group that its members have agreed on.
 #[derive(Debug)]
 struct AgreedGroup {
     id: GroupId,
@@ -72,19 +73,19 @@ struct AgreedGroup {
     /// Ranks in the parent, in the order of the new ranks.
     members: Vec<Rank>,
     name_lease: Option<NameLease>,
-    /// In its name, if its members alone have made it and were told none.
+    /// The number in the group's name, if only the members create the group and gave it no name.
     number: Option<GroupNumber>,
 }
 
 impl Group {
-    /// Makes a group of some ranks of this one, in the order given; none for all. `None` on ranks
-    /// that are not in it.
+    /// Creates a group of some ranks of this group, in the order given; an empty list means all
+    /// ranks. Returns `None` on ranks that are not members.
     ///
     /// # Errors
-    /// `InvalidArgument` before anything has happened; `Mismatch` with all definitions where ranks
-    /// define it differently; `Timeout`, `PeerFailed`, and what keeps the back end's ranks from
-    /// meeting. All of them leave this group as it was, except that ranks who do not come to a call
-    /// of all ranks fail it, as with any collective.
+    /// `InvalidArgument` for invalid arguments, before any communication; `Mismatch` with all
+    /// definitions if ranks define the group differently; `Timeout`; `PeerFailed`; any error that
+    /// prevents the bootstrap of the back end. After an error, this group is unchanged, with one
+    /// exception: ranks that miss a call of all ranks fail the group, as with any collective.
     pub fn new_group(
         self: &Arc<Self>,
         ranks: &[Rank],
@@ -111,11 +112,11 @@ impl Group {
             .context(|| format!("a new group of {}", self.describe_rank()))
     }
 
-    /// Splits this group into one group for each colour; in it, ranks are ordered by key, then by
-    /// their rank here. `None` as colour takes part in no group, and gets none.
+    /// Splits this group into one group for each colour. The new ranks are ordered by key, then by
+    /// rank in this group. A rank with the colour `None` gets no group.
     ///
     /// # Errors
-    /// As [`Group::new_group`].
+    /// The same errors as [`Group::new_group`].
     pub fn split(
         self: &Arc<Self>,
         color: Option<u32>,
@@ -134,7 +135,7 @@ impl Group {
             .context(|| format!("a split of {}", self.describe_rank()))
     }
 
-    /// What can be checked alone; when the group must be there.
+    /// Checks the arguments locally, and returns the deadline for creating the group.
     fn check_subgroup_args(&self, ranks: &[Rank], options: &SubgroupOptions) -> Result<Deadline> {
         callbacks::reject_blocking_in_callback("making a group")?;
         config::refuse_former_names()?;
@@ -152,7 +153,7 @@ impl Group {
         options.backend.as_deref().unwrap_or(&self.origin.backend)
     }
 
-    /// Where the letters of this group's ranks come.
+    /// Returns the open control channel of this group.
     fn open_control_channel(self: &Arc<Self>) -> Result<Arc<ControlChannel>> {
         let engine = control_channel::message_engine(self)?;
         let channel = self.control_channel.get_or_init(|| ControlChannel::new(self));
@@ -192,7 +193,7 @@ impl Group {
         Ok(Some(AgreedGroup { id, name, members, name_lease: lease, number }))
     }
 
-    /// Makes the group that was agreed on, where this rank is in it.
+    /// Creates the agreed group, if this rank is a member.
     fn create_subgroup(
         self: &Arc<Self>,
         agreed: Result<Option<AgreedGroup>>,
@@ -251,7 +252,7 @@ impl Group {
             backend::create(&origin.backend, &context, &exchange)?
         };
         let identity = GroupIdentity { id, name, rank, timeout_ms };
-        // An attempt that failed does not count: the members would not all count it.
+        // A failed attempt must not use up the number, because not all members would count it.
         number.into_iter().for_each(GroupNumber::commit);
         let group = Self::assemble(identity, origin, backend);
         self.abort_propagator.add_child(&group.abort_propagator)?;
@@ -260,7 +261,7 @@ impl Group {
     }
 }
 
-/// The exchange of a group of one rank.
+/// The bootstrap exchange of a group of one rank.
 #[derive(Debug)]
 pub(super) struct SoloExchange;
 
@@ -281,19 +282,19 @@ impl BootstrapExchange for SoloExchange {
     }
 }
 
-/// A name that all who make the group come to alike.
+/// Returns a name that all members compute equally.
 fn default_name(parent: &Group, members: &str, mark: &str, count: u64) -> String {
     let name = format!("{}{members}{mark}{count}", parent.name());
     if name.len() <= MAX_NAME_BYTES {
         return name;
     }
-    // Descendants of descendants: what is long is told apart by its fingerprint.
+    // The name of a descendant of descendants can be too long; its hash then distinguishes it.
     let short = &blake3::hash(name.as_bytes()).to_hex()[..16];
     let start: String = parent.name().chars().take(MAX_NAME_BYTES / 8).collect();
     format!("{start}~{short}{mark}{count}")
 }
 
-/// How many ranks a name shows.
+/// The maximum number of ranks in a default name.
 const RANKS_IN_NAME: usize = 8;
 
 fn ranks_in_name(ranks: &[Rank]) -> String {

@@ -1,10 +1,11 @@
-//! What has come for the meetings of one rank, and for those to come; and which names it uses.
+//! Queues of received control messages of one rank, for current and future exchanges, and the group
+//! names that the rank uses.
 //!
-//! What is filed is bounded, for each sender by itself. Where that is too little, its oldest
-//! letters go: they are for meetings that this rank has not come to for longest, and may never come
-//! to.
+//! The queued bytes are bounded for each sender. If the bound is reached, the sender's oldest
+//! messages are dropped. They belong to exchanges that this rank has not joined for the longest
+//! time and may never join.
 //!
-//! Must not know: how letters come and go.
+//! This module does not depend on how messages are sent and received.
 
 use super::definition::{GroupDefinition, conflict_error};
 use super::fragment::{MAX_MESSAGE_BYTES, Reassembly};
@@ -15,33 +16,33 @@ use crate::base::ids::{GroupId, Nonce, Rank};
 use crate::base::log::LogLevel;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-/// Of how many meetings by id it is known that they are over.
+/// The maximum number of remembered ids of ended exchanges.
 const MAX_ENDED_EXCHANGES: usize = 4096;
 
-/// Whose mailbox it is, for letters.
+/// The group and rank that own the queues, for messages.
 #[derive(Debug)]
 pub(super) struct ChannelOwner {
     pub(super) group: String,
     pub(super) rank: Rank,
 }
 
-/// What a mailbox keeps.
+/// The queues of a control channel.
 #[derive(Debug)]
 pub(super) struct ChannelQueues {
     pub(super) is_open: bool,
     pub(super) reassembly: Reassembly,
     queued: HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
     quota: SenderQuota,
-    /// How many were ever filed.
+    /// The number of messages queued so far.
     queued_total: u64,
-    /// Names under which this rank just makes a group.
+    /// Names with a join by this rank in progress.
     joining_names: HashSet<String>,
-    /// Groups that their members made by themselves, and that there still are.
+    /// Groups that their members created alone and that have not been released.
     live_groups: HashMap<String, GroupDefinition>,
-    /// Of the groups without names that lists of ranks were made by themselves.
+    /// Numbers of unnamed groups that members created alone, by fingerprint of the list of ranks.
     number_allocators: HashMap<[u8; 16], NumberAllocator>,
     ended_exchanges: VecDeque<GroupId>,
-    /// Why nothing comes any more.
+    /// Why the channel receives nothing.
     pub(super) receive_error: Option<Error>,
 }
 
@@ -54,7 +55,7 @@ struct QueuedMessage {
 }
 
 impl ChannelQueues {
-    /// Of a rank of a group of so many.
+    /// Creates the queues for a rank of a group of `size` ranks.
     pub(super) fn new(size: usize) -> Self {
         Self {
             is_open: false,
@@ -70,7 +71,7 @@ impl ChannelQueues {
         }
     }
 
-    /// Files a letter; or gives what is to be answered at once, where nobody will read it.
+    /// Queues a message. If no exchange will read it, returns the reply to send at once, if any.
     pub(super) fn enqueue(
         &mut self,
         owner: &ChannelOwner,
@@ -107,14 +108,14 @@ impl ChannelQueues {
         self.queued.entry(key).or_default().push_back(entry);
     }
 
-    /// A letter for a meeting.
+    /// Removes the next message of an exchange.
     pub(super) fn pop(&mut self, key: &ExchangeKey) -> Option<(Rank, SubgroupMessage)> {
         let QueuedMessage { from, message, bytes, .. } = self.queued.get_mut(key)?.pop_front()?;
         self.quota.refund(from, bytes);
         Some((from, message))
     }
 
-    /// A meeting by id is over, for this rank: what still comes for it is dropped.
+    /// Ends an exchange by id on this rank: messages that still arrive for it are dropped.
     pub(super) fn end_exchange(&mut self, id: GroupId) {
         for QueuedMessage { from, bytes, .. } in
             self.queued.remove(&ExchangeKey::Id(id)).into_iter().flatten()
@@ -127,10 +128,10 @@ impl ChannelQueues {
         }
     }
 
-    /// Begins a meeting by name.
+    /// Begins a join by name.
     ///
     /// # Errors
-    /// `InvalidArgument` where this rank has a group of the name, or just makes one.
+    /// `InvalidArgument` if this rank has a group of this name, or another thread is creating one.
     pub(super) fn begin_join(&mut self, name: &str) -> Result<()> {
         let reason = if self.live_groups.contains_key(name) {
             "this rank is in a group of that name, which has not been released"
@@ -143,8 +144,8 @@ impl ChannelQueues {
         Err(Error::invalid(format!("group name \"{name}\": {reason}")))
     }
 
-    /// A meeting by name is over, and the group keeps the name where there is one. What came for it
-    /// and was not read is sorted as if it came now; what is to be answered.
+    /// Ends a join by name. If it created a group, the group keeps the name. Unread messages of the
+    /// join are classified again, as if they arrived now. Returns the replies to send.
     pub(super) fn end_join(
         &mut self,
         owner: &ChannelOwner,
@@ -167,18 +168,18 @@ impl ChannelQueues {
         answers
     }
 
-    /// A group's name is free again.
+    /// Releases the name of a group.
     pub(super) fn release_name(&mut self, name: &str) {
         self.live_groups.remove(name);
     }
 
-    /// The first number that no group of a list of ranks has, or just gets. It is taken until it is
-    /// settled.
+    /// Reserves the lowest number that no group of this list of ranks has or has reserved. The
+    /// number stays reserved until [`Self::settle_number`].
     pub(super) fn reserve_number(&mut self, ranks_fingerprint: [u8; 16]) -> u64 {
         self.number_allocators.entry(ranks_fingerprint).or_default().reserve()
     }
 
-    /// Whether a number has become that of a group.
+    /// Settles a reserved number: a created group keeps it, otherwise it becomes free.
     pub(super) fn settle_number(
         &mut self,
         ranks_fingerprint: [u8; 16],
@@ -188,7 +189,7 @@ impl ChannelQueues {
         self.number_allocators.entry(ranks_fingerprint).or_default().settle(number, is_made);
     }
 
-    /// What becomes of a letter for a meeting by name that this rank does not hold just now.
+    /// Classifies a message for a name that this rank is not joining now.
     fn classify(
         &mut self,
         owner: &ChannelOwner,
@@ -198,7 +199,7 @@ impl ChannelQueues {
     ) -> MessageDisposition {
         match message {
             SubgroupMessage::JoinRequest { nonce, definition, .. } => {
-                // Its writer has begun anew.
+                // The sender has started another attempt, so its earlier attempts are stale.
                 self.drop_attempts(from, name, |_| true);
                 match self.live_groups.get(name).filter(|live| *live != definition) {
                     None => MessageDisposition::Keep,
@@ -216,8 +217,9 @@ impl ChannelQueues {
                     }
                 }
             }
-            // A conflict is something to know for whoever comes late, unless this rank has come, or
-            // knows. Other attempts that came to nothing do not concern it.
+            // A late member needs the conflict. If this rank has already joined or knows the
+            // failure, no join request of that attempt is queued. Other failed attempts do not
+            // concern this rank.
             SubgroupMessage::Fail {
                 attempt: of,
                 peer_attempt: None,
@@ -245,7 +247,7 @@ impl ChannelQueues {
         })
     }
 
-    /// Drops what one rank has written in some of its attempts.
+    /// Drops the messages of one rank from its stale attempts.
     fn drop_attempts(&mut self, from: Rank, name: &str, is_stale: impl Fn(Nonce) -> bool) {
         let key = ExchangeKey::Name(name.to_owned());
         let Some(queued) = self.queued.get_mut(&key) else { return };
@@ -268,12 +270,12 @@ impl ChannelQueues {
     }
 }
 
-/// The numbers of groups of one list of ranks.
+/// The numbers of the unnamed groups of one list of ranks.
 #[derive(Debug, Default)]
 struct NumberAllocator {
-    /// All up to this one were given to groups.
+    /// All numbers up to this one belong to groups.
     last_used: u64,
-    /// Later ones that are taken, and whether a group has them.
+    /// Reserved numbers above `last_used`, and whether a group has the number.
     reserved: BTreeMap<u64, bool>,
 }
 
@@ -300,7 +302,7 @@ impl NumberAllocator {
     }
 }
 
-/// Drops the first letter of a rank that is still filed; its bytes.
+/// Drops the oldest queued message of a rank and returns its bytes.
 fn drop_oldest(
     queued: &mut HashMap<ExchangeKey, VecDeque<QueuedMessage>>,
     from: Rank,
@@ -317,19 +319,19 @@ fn drop_oldest(
     Some(dropped.bytes)
 }
 
-/// What becomes of a letter that nobody waits for.
+/// How a message is handled that no join awaits now.
 enum MessageDisposition {
-    /// It is for a meeting to come.
+    /// The message is queued for a future join.
     Keep,
-    /// It is for one that is over.
+    /// The message belongs to an ended attempt and is dropped.
     Drop,
-    /// It is answered.
+    /// The message is answered with this reply.
     Answer(SubgroupMessage),
-    /// It takes this rank for a member of a group that it gave up.
+    /// The message commits a group that this rank abandoned: the sender gets [`abandoned_reply`].
     Refuse(GroupId),
 }
 
-/// That a rank has given up before it heard of the group that it was to be in.
+/// Returns the reply to a commit that arrives after this rank abandoned the join.
 pub(super) fn abandoned_reply(id: GroupId, rank: Rank) -> (ExchangeKey, SubgroupMessage) {
     let text = format!("rank {rank} of the parent had given up making the group");
     (ExchangeKey::Id(id), SubgroupMessage::Abandoned(Error::new(ErrorKind::PeerFailed, text)))
@@ -373,7 +375,7 @@ mod tests {
         let mut inbox = ChannelQueues::new(2);
         inbox.begin_join("g").unwrap();
         assert_eq!(inbox.begin_join("g").unwrap_err().kind(), ErrorKind::InvalidArgument);
-        // It comes while the meeting lasts, and is for another group of the name.
+        // The request arrives during the join and is for another group of the same name.
         assert_eq!(inbox.enqueue(&owner(), 1, join_request(1, &[1, 0]), 100), None);
         let group = GroupDefinition::new(CreationCall::MembersOnly, "g", &[0], "native");
         let answers = inbox.end_join(&owner(), "g", Some(group));
@@ -418,7 +420,7 @@ mod tests {
         for byte in 1..=10 {
             inbox.enqueue(&owner(), 0, part(byte), 10);
         }
-        // Each counts 266 of 1256.
+        // Each message counts 266 of 1256 bytes.
         let kept: Vec<u8> = (1..=10).filter(|&byte| inbox.pop(&part(byte).0).is_some()).collect();
         assert_eq!(kept, [7, 8, 9, 10]);
         assert!(inbox.pop(&part(100).0).is_some());

@@ -1,27 +1,27 @@
-//! How much is kept of what comes from others: a bound for all of them together, one for each, and
-//! a share of each that no other can use up.
+//! Byte quota for data that a rank keeps from other ranks. It bounds the total of all senders and
+//! the bytes of each sender. It also reserves bytes for each sender, which no other sender can use.
 //!
-//! Must not know: what is kept.
+//! This module does not depend on the kind of data.
 
 use crate::base::ids::Rank;
 use std::collections::HashMap;
 
-/// What is counted for each thing that is kept, beside its bytes.
+/// The overhead that each entry counts in addition to its bytes.
 const ENTRY_OVERHEAD: usize = 256;
 
-/// What is kept, in bytes, by sender.
+/// The bytes charged to each sender.
 #[derive(Debug)]
 pub(super) struct SenderQuota {
     max_per_sender: usize,
     max_total: usize,
-    /// Of each sender, whatever the others have.
+    /// The bytes that each sender may use independently of the usage of other senders.
     reserved: usize,
     used: HashMap<Rank, usize>,
     total: usize,
 }
 
 impl SenderQuota {
-    /// Of a group of so many ranks, for things of at most so many bytes.
+    /// Creates the quota of a group of `size` ranks, for entries of at most `longest` bytes.
     pub(super) fn new(longest: usize, size: usize) -> Self {
         let max_per_sender = longest + ENTRY_OVERHEAD;
         let max_total = 2 * max_per_sender;
@@ -29,9 +29,9 @@ impl SenderQuota {
         Self { max_per_sender, max_total, reserved, used: HashMap::new(), total: 0 }
     }
 
-    /// Counts something, if it may be kept; else the oldest of its sender go first, as
-    /// `drop_oldest` has it: their bytes, until there are none. False where it may not be kept even
-    /// so.
+    /// Charges an entry if it fits the quota. If necessary, drops the sender's oldest entries
+    /// first: `drop_oldest` drops one and returns its bytes, or `None` if there is none. Returns
+    /// false if the entry does not fit even so.
     pub(super) fn charge(
         &mut self,
         from: Rank,
@@ -51,7 +51,7 @@ impl SenderQuota {
         true
     }
 
-    /// Something is not kept any more.
+    /// Refunds an entry that is not kept any more.
     pub(super) fn refund(&mut self, from: Rank, bytes: usize) {
         let Some(used) = self.used.get_mut(&from) else { return };
         let refunded = (bytes + ENTRY_OVERHEAD).min(*used);
@@ -70,7 +70,7 @@ impl SenderQuota {
         self.used.get(&from).copied().unwrap_or(0)
     }
 
-    /// What is counted.
+    /// Returns the total charge.
     #[cfg(test)]
     pub(super) fn total(&self) -> usize {
         self.total

@@ -1,7 +1,7 @@
-//! A letter on its way to some ranks, piece by piece: how much of it is, and who has not taken over
-//! theirs.
+//! Send window of a control message: the number of its fragments in flight to each rank, and the
+//! first send error.
 //!
-//! Must not know: what letters say.
+//! This module does not depend on the contents of messages.
 
 use super::definition::format_ranks;
 use super::fragment::FragmentBuffer;
@@ -15,33 +15,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The tag of letters.
+/// The tag of control messages.
 pub(super) const CONTROL_TAG: u32 = LARGEST_TAG + 1;
 
-/// How many pieces of a letter may be on their way: far fewer than messages may be outstanding, of
-/// which the caller has some too.
+/// The maximum number of fragments of a message in flight. It is far below the engine's limit for
+/// outstanding messages, which the caller's messages share.
 pub(super) const MAX_FRAGMENTS_IN_FLIGHT: usize = 256;
 
-/// How long to wait in one go before looking around, at first and later.
+/// Shortest and longest interval between two polls of a wait.
 pub(super) const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Messages that are on their way.
+/// The fragments of one message in flight.
 #[derive(Debug)]
 pub(super) struct SendWindow {
-    /// How many of them each rank has not taken over yet.
+    /// The number of fragments that each rank has not acknowledged.
     in_flight: Vec<(Rank, AtomicUsize)>,
     first_error: Mutex<Option<Error>>,
 }
 
 impl SendWindow {
-    /// Of a letter to these.
+    /// Creates the window of a message to these ranks.
     pub(super) fn new(to: &[Rank]) -> Self {
         let in_flight = to.iter().map(|&rank| (rank, AtomicUsize::new(0))).collect();
         Self { in_flight, first_error: Mutex::default() }
     }
 
-    /// How many are on their way to all of them.
+    /// Returns the number of fragments in flight to all ranks.
     fn total_in_flight(&self) -> usize {
         self.in_flight.iter().map(|(_, in_flight)| in_flight.load(Ordering::Acquire)).sum()
     }
@@ -50,26 +50,26 @@ impl SendWindow {
         self.in_flight.iter().find_map(|(rank, in_flight)| (*rank == to).then_some(in_flight))
     }
 
-    /// Why a piece did not go; once.
+    /// Returns the first send error, once.
     pub(super) fn take_error(&self) -> Option<Error> {
         self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// One more is on its way.
+    /// Counts a fragment that is being sent.
     fn add_in_flight(&self, to: Rank) {
         if let Some(in_flight) = self.in_flight_to(to) {
             in_flight.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// One is on its way no more.
+    /// Counts a fragment that was sent or has failed.
     fn remove_in_flight(&self, to: Rank) {
         if let Some(in_flight) = self.in_flight_to(to) {
             in_flight.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Waits until no more than so many pieces are on their way.
+    /// Waits until at most `max_in_flight` fragments are in flight.
     pub(super) fn await_in_flight(
         &self,
         group: &Group,
@@ -90,7 +90,7 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Who has not taken over what was sent.
+    /// Returns the timeout error, which names the ranks that have not acknowledged their fragments.
     #[cold]
     fn timeout_error(&self, group: &Group, limit: &Deadline) -> Error {
         let has_in_flight = |in_flight: &AtomicUsize| in_flight.load(Ordering::Acquire) > 0;
@@ -110,8 +110,8 @@ impl SendWindow {
         }
     }
 
-    /// Posts a piece. Where too much is outstanding, of the caller's or of other letters, it waits
-    /// within the limit.
+    /// Posts a fragment. If the engine is full of the caller's messages or of control messages,
+    /// waits within the limit.
     pub(super) fn post_fragment(
         self: &Arc<Self>,
         group: &Group,
@@ -120,7 +120,7 @@ impl SendWindow {
         limit: Option<&Deadline>,
     ) -> Result<()> {
         let (tag, dtype, bytes) = (CONTROL_TAG, DataType::U8, buffer.bytes());
-        // One that is cut off in the middle would fail the group; and whoever hears late still
+        // A fragment that timed out in the middle would fail the group, and a late receiver still
         // needs it.
         let deadline = Deadline::never();
         loop {
@@ -144,7 +144,7 @@ impl SendWindow {
     }
 }
 
-/// One piece on its way; several ranks may be sent the same block.
+/// A fragment in flight to one rank; sends to several ranks share its buffer.
 #[derive(Debug)]
 struct FragmentSend {
     to: Rank,

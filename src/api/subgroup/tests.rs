@@ -1,5 +1,5 @@
-//! Letters over an engine that carries a rank's messages to itself, and is full or fails when a
-//! test says so.
+//! Tests of control messages over a fake engine. It delivers a rank's messages to the rank itself,
+//! and is full or fails on request.
 
 use super::control_channel::ControlChannel;
 use super::message::{ExchangeKey, SubgroupMessage};
@@ -44,7 +44,7 @@ fn posted_receive_count(fake: &FakeBackend) -> usize {
     fake.posted.lock().unwrap().receives.len()
 }
 
-/// Ends the receive of the mailbox.
+/// Fails the posted receive of the control channel.
 fn fail_receive(fake: &FakeBackend, kind: ErrorKind) {
     let (_, done) = fake.posted.lock().unwrap().receives.pop().unwrap();
     done.complete(Err(Error::new(kind, "as asked")));
@@ -60,13 +60,13 @@ fn send_window_bounds_fragments_in_flight() {
     {
         let sends = &fake.posted.lock().unwrap().sends;
         assert_eq!(sends.len(), MAX_FRAGMENTS_IN_FLIGHT);
-        // They do not expire with the parent's operations.
+        // The fragments do not expire with the parent's operations.
         let never = Deadline::never().timeout();
         assert!(sends.iter().all(|(send, _)| send.deadline.timeout() == never));
     }
     channel.open();
     assert_eq!(fake.posted.lock().unwrap().sends.len(), 0);
-    // What lies there of a letter that was given up does not keep others from coming.
+    // The remaining fragments of an abandoned message do not block other messages.
     assert_eq!(channel.try_take(&ID), None);
     let sent = channel.send(&group, &[1], &ID, &message, &long_deadline()).unwrap();
     channel.await_sent(&group, &sent, &long_deadline()).unwrap();
@@ -116,8 +116,7 @@ fn departed_sender_does_not_stop_the_channel() {
         fail_receive(&fake, kind);
         assert_eq!(posted_receive_count(&fake), 1);
     }
-    // What is no better the next time is told, and tried again only by whoever makes the next
-    // group.
+    // An error that a retry cannot fix is reported. Only the next creation of a group retries.
     fail_receive(&fake, ErrorKind::Mismatch);
     assert_eq!(posted_receive_count(&fake), 0);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Vectors in memory of the library's own, which ranks fold where they lie.
+//! Tests of reductions and copies on vectors in arena memory, which ranks access in place.
 
 use super::ranks;
 use crate::api::{Call, CallOptions, Group};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 const TRANSPORTS: [&str; 2] = ["transport=inproc", "transport=shm"];
 
-/// Elements of 4 bytes of vectors that are long enough, of which the last ranks have shorter
-/// slices.
+/// Elements of 4 bytes in vectors that are long enough for the arena path. The count does not
+/// divide evenly, so the last ranks have shorter slices.
 const COUNT: usize = (64 << 10) / 4 + 5;
 
-/// A buffer somewhere.
+/// A buffer in arena memory or ordinary memory.
 enum TestBuffer {
     Arena(Box<dyn BackendMemory>),
     Ordinary(Vec<u8>),
@@ -31,7 +31,8 @@ impl TestBuffer {
     #[allow(unsafe_code, reason = "memory of the back end's")]
     fn bytes(&mut self) -> Dst<'_> {
         match self {
-            // SAFETY: as long as the memory lives, and nobody makes references to it.
+            // SAFETY: the pointer is valid while the memory lives, and no reference to the bytes
+            // exists.
             Self::Arena(memory) => unsafe { Dst::new(memory.as_mut_ptr(), memory.len()) },
             Self::Ordinary(bytes) => Dst::from(bytes.as_mut_slice()),
         }
@@ -51,7 +52,7 @@ impl TestBuffer {
     }
 }
 
-/// How many calls have gone directly.
+/// Returns the number of operations that ran without copies.
 fn zero_copy_operations(group: &Arc<Group>) -> u64 {
     group.describe()["native"]["zero_copy_operations"].as_u64().unwrap()
 }
@@ -67,7 +68,7 @@ fn expected_sum(size: usize, index: usize) -> [u8; 4] {
 
 #[test]
 fn arena_vectors_are_reduced_without_copies() {
-    // Also where nobody may read memory that was not made for others.
+    // Also tests a group without CMA, whose ranks cannot read ordinary memory of their peers.
     let no_cma = "transport=shm;cma=0";
     for (place, size) in [(TRANSPORTS[0], 2), (no_cma, 2), (TRANSPORTS[0], 5), (TRANSPORTS[1], 3)] {
         ranks::run(place, size, |group| {
@@ -113,20 +114,20 @@ fn arena_reduction_is_bitwise_equal_for_all_operators() {
                 buffer.contents()
             };
             assert!(run(true) == run(false), "{op:?}");
-            // Vectors with a factor are not folded as they lie.
+            // Vectors with a scale factor are not reduced in place.
             let expected_direct = u64::from(op != ReduceOp::PremulSum);
             assert_eq!(zero_copy_operations(group) - before, expected_direct, "{op:?}");
         }
     });
 }
 
-/// What a rank has at a place of a vector with a block for each rank.
+/// Returns the element of a rank at an index of a vector with one block for each rank.
 fn block_value(rank: usize, index: usize) -> [u8; 4] {
     i32::try_from(index % 1009 + 100_000 * rank).unwrap().to_le_bytes()
 }
 
-/// Runs a kind of call whose input has `blocks.0` blocks and its output `blocks.1`; `expected` is
-/// what is at an index of the output.
+/// Runs a call whose input has `blocks.0` blocks and whose output has `blocks.1` blocks. `expected`
+/// returns the element at an index of the output.
 fn check_blocks(
     group: &Arc<Group>,
     are_arenas: (bool, bool),
@@ -191,7 +192,7 @@ fn arena_blocks_are_read_without_copies() {
                 );
             }
             let before = zero_copy_operations(group);
-            // What one rank sends is ordinary memory, or what all but one do.
+            // In each round, either one rank sends from ordinary memory or all ranks except one do.
             for round in 0..6 {
                 let is_selected = group.rank() == round % 3;
                 check_all_blocks(group, (is_selected == (round >= 3), true));
@@ -209,7 +210,8 @@ fn one_ordinary_vector_disables_zero_copy_for_all() {
     {
         ranks::run(&place, 3, |group| {
             let before = zero_copy_operations(group);
-            // The vector of each rank in turn, or its result, or those of all but one.
+            // In each round, one buffer is ordinary memory: one rank's vector, one rank's result,
+            // or the results of all ranks except one.
             for round in 0..9 {
                 let is_selected = group.rank() == round % 3;
                 let mut send = TestBuffer::new(group, COUNT, !(is_selected && round < 3));

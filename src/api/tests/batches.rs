@@ -32,7 +32,7 @@ fn batch_posts_receives_first_and_ends_with_all_calls() {
     batch::collect_or_issue(send(&one, 1)).unwrap();
     batch::collect_or_issue(receive(&one, 1, CallOptions::default())).unwrap();
     batch::collect_or_issue(barrier(&two)).unwrap();
-    // Nothing has been issued, and what has not cannot be waited for.
+    // No call was issued, and an unissued call cannot be waited for.
     assert_eq!((one.outstanding_works(), work.sequence()), (0, None));
     assert_eq!(kind_of(work.wait(&long_deadline())), ErrorKind::InvalidArgument);
     let whole = end_batch();
@@ -52,7 +52,7 @@ fn batch_returns_first_error_in_call_order() {
     let (group, _fake) = FakeBackend::group("batch-error", true);
     batch::begin(None).unwrap();
     batch::collect_or_issue(barrier(&group)).unwrap();
-    // The later of these two ends first.
+    // The second of these receives ends first.
     batch::collect_or_issue(receive(&group, 1, timeout(40))).unwrap();
     batch::collect_or_issue(receive(&group, 2, timeout(5))).unwrap();
     let error = end_batch().wait(&Deadline::never()).unwrap_err();
@@ -65,7 +65,7 @@ fn batch_begin_and_end_must_be_paired() {
     assert_eq!(batch::end().unwrap_err().kind(), ErrorKind::InvalidArgument);
     batch::begin(None).unwrap();
     assert_eq!(batch::begin(None).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    // An empty one is done at once.
+    // An empty batch is done at once.
     assert_eq!(end_batch().wait(&Deadline::after_ms(0)), Ok(WorkProgress::Done));
     assert!(!batch::is_open());
 }

@@ -6,7 +6,7 @@ use crate::base::label::Label;
 use crate::base::progress_observer::NoObserver;
 use std::sync::mpsc::{Receiver, channel};
 
-/// The string of a rank in a round: none has the length of another.
+/// Returns the string of a rank in a round. All ranks have different lengths.
 fn string(rank: usize, round: usize) -> Vec<u8> {
     let len = [0, 1, 100, 5000, 70_000, 300_001][(rank + round) % 6] + rank;
     (0..len).map(|i| u8::try_from((i * 7 + rank * 13 + round) % 251).unwrap()).collect()
@@ -16,7 +16,7 @@ fn src(bytes: &[u8]) -> Src<'static> {
     Src::from(&*leak_bytes(bytes))
 }
 
-/// A call that blocks, and the same with a work.
+/// Runs a call twice: as a blocking call, and as an asynchronous call with a work.
 fn run_blocking_and_async(group: &Arc<Group>, call: &BytesCall<'static>) -> [ByteStrings; 2] {
     let options = CallOptions::default;
     let blocking = group.run_bytes(call, &options()).unwrap();
@@ -29,7 +29,7 @@ fn run_blocking_and_async(group: &Arc<Group>, call: &BytesCall<'static>) -> [Byt
     let work = Arc::clone(prepared.work());
     prepared.issue().unwrap();
     assert_eq!(work.wait(&Deadline::never()), Ok(WorkProgress::Done));
-    // They are there before the work is done.
+    // The strings are delivered before the work is done.
     [blocking, taken.try_recv().ok()]
 }
 
@@ -58,7 +58,7 @@ fn byte_collectives_handle_strings_of_all_lengths() {
                         assert!(got.unwrap() == [all[me].clone()], "{}", context());
                     }
                 }
-                // Two numbers for each of eight calls in each of six rounds.
+                // Each of the eight calls in each of the six rounds takes two sequence numbers.
                 assert_eq!(group.queue.issued(), 6 * 8 * 2);
                 group.run(Call::barrier(), &CallOptions::default()).unwrap();
             });
@@ -73,7 +73,8 @@ fn impossible_length_fails_all_ranks_with_one_culprit() {
             let call = BytesCall::gather(src(&[7; 100]), 2);
             let options = CallOptions::default();
             let outcome = if group.rank() == 1 {
-                // Says that it has more than any memory, and goes no further.
+                // This rank announces a length that exceeds any memory, and does not continue the
+                // call.
                 let ticket = group.queue.issue_several(2);
                 let turn =
                     group.queue.wait_turn(&ticket, &long_deadline().into(), || None).unwrap();
@@ -90,8 +91,8 @@ fn impossible_length_fails_all_ranks_with_one_culprit() {
             } else {
                 group.run_bytes(&call, &options).map(drop)
             };
-            // Whoever has nothing to wait for may be through already; then the next call tells.
-            // Another call of the rank that has left one out would be a mismatch.
+            // A rank that waits for no peer may have finished already; its next call then returns
+            // the error. Rank 1 skipped an operation, so another call on it would be a mismatch.
             let limit = long_deadline();
             let next_outcome = || match group.rank() {
                 1 => loop {
@@ -126,7 +127,7 @@ fn invalid_byte_calls_take_no_sequence_number() {
     assert_eq!(group.queue.issued(), 0);
 }
 
-/// A receive of a message of any length, with where it goes.
+/// Returns a receive for a message of any length, and the channel that gets the message.
 fn receive(
     group: &Arc<Group>,
     most: usize,
@@ -187,7 +188,7 @@ fn failing_delivery_callback_fails_the_work() {
     assert_eq!((error.message(), group.outstanding_works()), (text, 0));
 }
 
-/// Over 4 GiB in all, in memory that three ranks share with everything else: run by hand.
+/// Gathers more than 4 GiB in memory that is shared with other tests, so it is run by hand.
 #[test]
 #[ignore = "needs 12 GiB of memory"]
 fn all_gather_bytes_beyond_4_gib() {

@@ -1,4 +1,4 @@
-//! Buffers that are read in the memory of their ranks, and those that cannot be.
+//! Tests of CMA with buffers that peers can read, and with buffers that they cannot read.
 
 use super::ranks;
 use crate::api::{Call, CallOptions, Group};
@@ -11,17 +11,17 @@ const TRANSPORTS: [&str; 2] = ["transport=inproc", "transport=shm"];
 const COUNT: usize = 64;
 const BLOCK: usize = 16;
 
-/// Memory that this process can read, and others cannot: the kernel's pages with the time.
+/// Returns memory that this process can read and its peers cannot: the kernel's `[vvar]` pages.
 #[allow(unsafe_code, reason = "memory that is found in the list of maps")]
 fn memory_unreadable_by_peers() -> Src<'static> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let vvar = maps.lines().find(|line| line.ends_with("[vvar]")).unwrap();
     let start = usize::from_str_radix(vvar.split('-').next().unwrap(), 16).unwrap();
-    // SAFETY: mapped for reading as long as the process lives.
+    // SAFETY: the pages are mapped for reading while the process lives.
     unsafe { Src::new(std::ptr::with_exposed_provenance(start), COUNT) }
 }
 
-/// Whether ranks of this machine read each other's memory; a sandbox may forbid that.
+/// Returns whether ranks of this machine can use CMA. A sandbox may forbid it.
 fn has_cma(group: &Arc<Group>) -> bool {
     group.describe()["native"]["cma_read"] == true
 }

@@ -22,10 +22,10 @@ fn a_work_is_pending_then_done_and_keeps_its_outcome() {
     assert_eq!((work.sequence(), work.source(), work.tag()), (Some(1), None, None));
     let elapsed = work.elapsed();
     assert!(elapsed >= Duration::from_millis(5) && work.elapsed() == elapsed);
-    // A second end changes nothing.
+    // A second end has no effect.
     work.end(Err(Error::internal("again")));
     assert_eq!(work.outcome(), Some(Ok(())));
-    // Whoever has ended it counts it off a moment later.
+    // The thread that ended the work decrements the count after the work is done.
     assert!(group.wait_for_works(&long_deadline()));
 }
 
@@ -68,7 +68,7 @@ fn blocking_and_asynchronous_calls_keep_their_order() {
     for _ in 0..50 {
         let work = issue_barrier(&group);
         group.run(Call::barrier(), &CallOptions::default()).unwrap();
-        // The blocking call came after it.
+        // The blocking call was issued after the work.
         assert!(work.is_done() || work.wait(&long_deadline()) == Ok(WorkProgress::Done));
     }
     assert_eq!(fake.executed(), (1..=100).collect::<Vec<_>>());
@@ -95,7 +95,7 @@ fn pending_works_keep_their_group_alive() {
     for work in &works {
         assert_eq!(work.wait(&long_deadline()), Ok(WorkProgress::Done));
     }
-    // Whoever has seen the last one done finds the group gone.
+    // When the last work is done, the group is already released.
     assert!(weak.upgrade().is_none());
     assert_eq!((works[1].sequence(), works[1].outcome()), (Some(2), Some(Ok(()))));
 }
@@ -109,7 +109,7 @@ fn timeout_fails_the_operations_behind_it() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("barrier #1 on group late, rank 0"), "{error}");
     assert_eq!(kind_of(second.wait(&Deadline::never())), ErrorKind::Timeout);
-    // Again and again, and for what comes later.
+    // Each later wait and each later call returns the same error.
     assert_eq!(kind_of(first.wait(&Deadline::never())), ErrorKind::Timeout);
     assert_eq!(kind_of(issue_barrier(&group).wait(&long_deadline())), ErrorKind::Timeout);
     assert!(group.wait_for_works(&long_deadline()));
@@ -211,7 +211,7 @@ fn callbacks_run_on_another_thread_in_order() {
         let next = receiver.recv_timeout(Duration::from_millis(LONG_MS)).unwrap();
         assert_eq!(next, (number, true, true));
     }
-    // Of a work that is done already: soon, and not inside the call.
+    // The callback of a completed work also runs on the callback thread, not inside the call.
     let callback =
         move |_: &Result<()>| sender.send((10, true, std::thread::current().id() != here)).unwrap();
     works[0].on_complete(KEY, callback).unwrap();

@@ -1,4 +1,4 @@
-//! Small calls that come again, which take a shorter way from the second time on.
+//! Tests of repeated small calls, which take the fast path from the second time on.
 
 use super::ranks;
 use crate::api::{Call, CallOptions, Group};
@@ -17,7 +17,7 @@ fn issued(group: &Group) -> u64 {
     group.describe()["operations_issued"].as_u64().unwrap()
 }
 
-/// More different calls than are remembered, each again and again, between each other.
+/// Repeats more different calls than the fast path has slots, in an interleaved order.
 #[test]
 fn repeated_calls_give_equal_results() {
     const CALL_COUNT: usize = 3 * FastCallKey::SLOTS;
@@ -26,7 +26,7 @@ fn repeated_calls_give_equal_results() {
             let me = u8::try_from(group.rank()).unwrap();
             for round in 0..6 {
                 for count in 1..=CALL_COUNT {
-                    // Each twice in a row, and once again in the next round.
+                    // Each call runs twice in a row, and again in the next round.
                     for again in 0..2 {
                         let value = round + again + me;
                         let (own, mut sum, mut all) =
@@ -69,13 +69,13 @@ fn fast_path_checks_changed_buffers() {
             run(group, Call::all_reduce(send, recv, DataType::U8, ReduceOp::Sum)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().starts_with("all_reduce: the buffers overlap"), "{error:?}");
-        // Nobody else was told of it.
+        // The call was refused locally, so the other ranks are not affected.
         assert_eq!(issued(group), before);
         run(group, Call::barrier()).unwrap();
     });
 }
 
-/// What is said of a call beside its arguments counts, whoever has called the same without it.
+/// The options of a call count, even if the same call without options took the fast path before.
 #[test]
 fn call_with_options_leaves_the_fast_path() {
     ranks::run("transport=inproc", 2, |group| {

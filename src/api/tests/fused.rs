@@ -3,7 +3,7 @@ use super::*;
 use crate::api::batch;
 use crate::base::op::ReduceOp;
 
-/// What was lent, as numbers.
+/// Returns the contents of the buffers as integers.
 fn numbers(memory: &[Dst<'static>]) -> Vec<Vec<i32>> {
     let read = |memory_part: &Dst<'static>| {
         let mut bytes = vec![0; memory_part.len()];
@@ -19,7 +19,7 @@ fn vector(count: usize, value: impl Fn(usize) -> i32) -> Dst<'static> {
     Dst::from(leak_bytes(&bytes))
 }
 
-/// Calls in one batch, and its outcome.
+/// Runs calls in one batch. Returns its outcome and the works of the calls.
 fn run_in_one_batch(
     group: &Arc<Group>,
     calls: Vec<Call<'static>>,
@@ -51,13 +51,14 @@ fn fused_calls_equal_separate_calls() {
                     vector(COUNTS[of] * blocks, |i| word(1000 * me + 10 * of + i))
                 };
                 let room = |of: usize, blocks: usize| vector(COUNTS[of] * blocks, |_| -1);
-                // What rank r has at place i of call `memory_part`, and the sum over all ranks.
+                // Returns the element of rank r at index i of call `of`; `sum_at` is the sum over
+                // all ranks.
                 let at = |r: usize, of: usize, i: usize| word(1000 * r + 10 * of + i);
                 let sum_at = |of, i| (0..size).map(|r| at(r, of, i)).sum::<i32>();
                 let all = |f: &dyn Fn(usize) -> Dst<'static>| (0..COUNTS.len()).map(f).collect();
                 let sends: Vec<Dst<'static>> = all(&|of| own(of, 1));
                 let recvs: Vec<Dst<'static>> = all(&|of| room(of, 1));
-                // The second is in place.
+                // The fourth call (index 3) is in place.
                 let into = |of: usize| if of == 3 { sends[of] } else { recvs[of] };
                 let calls = (0..COUNTS.len())
                     .map(|of| Call::all_reduce(sends[of].as_src(), into(of), dtype, sum));
@@ -116,7 +117,8 @@ fn all_reduce(count: usize) -> Call<'static> {
 fn ranks_that_batch_differently_get_a_mismatch() {
     for place in TRANSPORTS {
         run(place, 2, |group| {
-            // The same elements in all, cut differently; and one of them outside of a batch.
+            // Both ranks reduce four elements, split differently. In the second run, one rank makes
+            // a single call outside a batch.
             let counts: &[usize] = if group.rank() == 0 { &[2, 2] } else { &[3, 1] };
             let calls = counts.iter().map(|&count| all_reduce(count)).collect();
             let (outcome, works) = run_in_one_batch(group, calls);
@@ -138,7 +140,7 @@ fn fused_failure_ends_all_its_works() {
     let (group, fake) = FakeBackend::group("fused-failure", false);
     let (calls, gate) = (vec![all_reduce(2), all_reduce(3)], Arc::clone(&fake));
     let watcher = std::thread::Builder::new().spawn(move || {
-        // Before or in the middle of the operation, which waits for its gate.
+        // The abort happens before or during the operation, which waits for its gate.
         gate.abort(&Error::new(ErrorKind::PeerFailed, "rank 1 died"));
     });
     let (outcome, works) = run_in_one_batch(&group, calls);
@@ -157,7 +159,7 @@ fn overlapping_buffers_in_a_batch_fail_the_group() {
     let [a, b, c] = [1, 2, 3].map(|value| vector(4, |_| value));
     let sum =
         |from: Dst<'static>, to| Call::all_reduce(from.as_src(), to, DataType::I32, ReduceOp::Sum);
-    // Of another kind, so that it is none of those that become one.
+    // This call has another kind, so it is not fused with the reductions.
     let alone = Call::all_gather(b.slice(0, 8).as_src(), c, DataType::I32);
     for calls in [
         [sum(a, a), sum(b, c), sum(c, c)],
@@ -176,7 +178,7 @@ fn overlapping_buffers_in_a_batch_fail_the_group() {
         assert!(group.failure().is_some());
         assert!(group.wait_for_works(&long_deadline()));
     }
-    // What is only read may be so by several.
+    // Several calls may read the same buffer.
     let (group, _fake) = FakeBackend::group("fused-apart", true);
     let calls = vec![sum(a, b), sum(a, c)];
     assert_eq!(run_in_one_batch(&group, calls).0, Ok(WorkProgress::Done));
@@ -186,7 +188,7 @@ fn overlapping_buffers_in_a_batch_fail_the_group() {
 
 #[test]
 fn dependence_seen_by_one_rank_fails_all() {
-    // Below and above what is fused.
+    // The counts are below and above the limit for fusion.
     for count in [4, 8192] {
         for place in TRANSPORTS {
             run(place, 3, |group| {
@@ -203,7 +205,8 @@ fn dependence_seen_by_one_rank_fails_all() {
                     let error = outcome.unwrap_err();
                     assert!(error.message().contains("end the batch"), "{place}: {error}");
                 }
-                // Others may have done their part of the reductions before they were told.
+                // The other ranks may have completed their reductions before they receive the
+                // error.
                 let error = group.run(Call::barrier(), &CallOptions::default()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{place}: {error}");
             });

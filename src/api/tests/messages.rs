@@ -32,7 +32,7 @@ fn a_message_arrives_with_its_source_tag_and_count() {
         (Some(0), Some(7), Some(5))
     );
     assert_eq!((sent.tag(), sent.received_count()), (Some(7), None));
-    // Messages have numbers of their own.
+    // Messages have a sequence of their own.
     assert_eq!((received.sequence(), sent.sequence()), (Some(1), Some(2)));
     assert_eq!(issue_barrier(&group).sequence(), Some(1));
     let record = group.flight_record().to_string();
@@ -91,7 +91,7 @@ fn a_message_keeps_its_group_until_it_is_done() {
     done.complete(Ok(Delivery { peer: 1, tag: 3, bytes: 2 }));
     assert_eq!((work.source(), work.tag(), work.received_count()), (Some(1), Some(3), Some(1)));
     let limit = long_deadline();
-    // The callback thread ends the group.
+    // The callback thread releases the group.
     while weak.strong_count() > 0 {
         assert!(!limit.has_passed());
         std::thread::yield_now();

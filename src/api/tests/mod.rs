@@ -1,4 +1,4 @@
-//! Asynchronous calls over a back end that does what a test tells it.
+//! Tests of asynchronous calls over a fake back end that the tests control.
 
 mod arena;
 mod batches;
@@ -42,7 +42,8 @@ fn long_deadline() -> Deadline {
     Deadline::after_ms(LONG_MS)
 }
 
-/// Runs operations while its gate is open, and carries messages of this rank to itself.
+/// A back end that runs operations while its gate is open, and delivers messages of this rank to
+/// itself.
 #[derive(Debug, Default)]
 pub(super) struct FakeBackend {
     places: Vec<RankLocation>,
@@ -52,9 +53,9 @@ pub(super) struct FakeBackend {
     failure: OnceLock<Error>,
     executed: Mutex<Vec<u64>>,
     pub(super) posted: Mutex<PostedMessages>,
-    /// So much is outstanding that no more may be posted.
+    /// If true, the engine refuses to post further messages.
     pub(super) is_full: AtomicBool,
-    /// What was posted, in that order.
+    /// The posted operations, in order.
     post_order: Mutex<Vec<&'static str>>,
 }
 
@@ -68,7 +69,8 @@ pub(super) struct PostedMessages {
 }
 
 impl FakeBackend {
-    /// A group of this rank and one that does not exist, with its back end.
+    /// Creates a group of this rank and a second rank that does not exist. Returns it with its back
+    /// end.
     pub(super) fn group(name: &str, gate: bool) -> (Arc<Group>, Arc<Self>) {
         let place = |rank| RankLocation {
             name: PeerName { rank, pid: 1, host: "h".into() },
@@ -233,7 +235,7 @@ impl Backend for FakeBackend {
     }
 }
 
-/// Bytes that may be lent for ever.
+/// Leaks a copy of the bytes, so that it may stay in flight for ever.
 fn leak_bytes(bytes: &[u8]) -> &'static mut [u8] {
     Box::leak(bytes.to_vec().into_boxed_slice())
 }

@@ -10,7 +10,7 @@ const SHORT_TIME: Option<Duration> = Some(Duration::from_millis(150));
 const LONG_TIME: Option<Duration> = Some(Duration::from_secs(20));
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
 
-/// The kind of error and who was missing.
+/// Returns the error kind, the missing ranks, and the message.
 fn failure_of(outcome: std::result::Result<(), BarrierFailure>) -> (ErrorKind, Vec<usize>, String) {
     let BarrierFailure { error, missing } = outcome.unwrap_err();
     (error.kind(), missing, error.message().to_owned())
@@ -24,7 +24,7 @@ fn repeated_barriers_succeed() {
                 let outcome = group.monitored_barrier(LONG_TIME, round % 2 == 0);
                 assert!(outcome.is_ok(), "{place}: {outcome:?}");
             }
-            // It has no number among the collectives.
+            // A monitored barrier takes no sequence number of the collectives.
             assert_eq!(group.queue.issued(), 0);
         });
     }
@@ -50,7 +50,7 @@ fn missing_ranks_are_reported_to_all_ranks() {
                     failed.wait();
                 }
                 again.wait();
-                // The group is as it was, and the ranks are in step.
+                // The group is unchanged, and the ranks are synchronised.
                 let outcome = group.monitored_barrier(LONG_TIME, true);
                 assert!(outcome.is_ok(), "{place}: {outcome:?}");
                 assert!(group.run(Call::barrier(), &CallOptions::default()).is_ok());
@@ -86,7 +86,7 @@ fn zero_timeout_counts_only_arrived_ranks() {
         let round = Barrier::new(2);
         run(place, 3, |group| {
             if group.rank() == 0 {
-                // Nobody has said anything yet.
+                // No rank has sent an arrival yet.
                 assert_eq!(failure_of(group.monitored_barrier(NO_WAIT, true)).1, [1, 2]);
             }
             if group.rank() == 2 {
@@ -96,7 +96,8 @@ fn zero_timeout_counts_only_arrived_ranks() {
             if group.rank() == 1 {
                 assert_eq!(failure_of(group.monitored_barrier(LONG_TIME, true)).1, [1, 2]);
             }
-            // Until rank 1 is there before rank 0 looks; both are told the same each time.
+            // Repeats until rank 1 arrives before rank 0 checks. Both get the same result each
+            // time.
             let wait = if group.rank() == 0 { NO_WAIT } else { LONG_TIME };
             loop {
                 round.wait();
@@ -112,7 +113,7 @@ fn zero_timeout_counts_only_arrived_ranks() {
 
 #[test]
 fn stalled_rank_resynchronises_after_many_barriers() {
-    // More than are held for it.
+    // This number exceeds the notices that are held for the rank.
     const MANY: usize = 8_000;
     let meet = Barrier::new(2);
     run("transport=inproc", 2, |group| {
@@ -149,7 +150,7 @@ fn arrival_at_a_later_barrier_abandons_the_earlier() {
     assert!(group.monitored_barrier(LONG_TIME, true).is_ok());
 }
 
-/// Nobody is told.
+/// A completion that ignores the outcome.
 #[derive(Debug)]
 struct IgnoredCompletion;
 
@@ -200,13 +201,13 @@ fn concurrent_barriers_need_different_groups() {
     run("transport=inproc", 2, |group| {
         let is_refused = |outcome: &std::result::Result<(), BarrierFailure>| matches!(outcome, Err(failed) if failed.error.kind() == ErrorKind::InvalidArgument);
         if group.rank() == 1 {
-            // Those that the other rank does not wait for fail first.
+            // The barriers of this rank fail while the other rank does not wait for them.
             meet.wait();
             while group.monitored_barrier(LONG_TIME, true).is_err() {}
             return;
         }
         std::thread::scope(|scope| {
-            // Each of the two may find the other one inside.
+            // Each of the two threads may find the other thread inside the barrier.
             let first = scope.spawn(|| {
                 loop {
                     let outcome = group.monitored_barrier(LONG_TIME, true);

@@ -14,9 +14,10 @@ fn nan_checked() -> CallOptions {
     CallOptions { nan_check: NanCheck::RejectNan, ..CallOptions::default() }
 }
 
-/// All ranks are told the same of the group's end.
+/// Checks that the group's failure is equal on all ranks.
 fn assert_group_failure(group: &Group, parts: &[&str]) {
-    // Who is not to blame may have left the operation before.
+    // A rank that is not the culprit may have completed the operation, so the barrier waits for the
+    // failure.
     drop(group.run(Call::barrier(), &CallOptions::default()));
     let error = group.failure().unwrap();
     assert_eq!((error.kind(), error.culprit()), (ErrorKind::Aborted, Some(1)));
@@ -69,7 +70,7 @@ fn nan_error_names_the_block_of_a_list() {
 fn results_are_checked_only_on_ranks_that_ask() {
     for place in TRANSPORTS {
         run(place, 2, |group| {
-            // Only rank 1 asks, and only rank 0 has one.
+            // Only rank 1 asks for the check, and only rank 0 sends a NaN.
             let nan = (group.rank() == 0).then_some(3);
             let (send, recv) = (vector(4, nan).as_src(), vector(8, None));
             let options = if group.rank() == 1 { nan_checked() } else { CallOptions::default() };
@@ -96,7 +97,7 @@ fn message_with_nan_is_not_sent() {
                 let receive = group.receive(into, DataType::F32, Some(1), Some(7), options);
                 let receive = receive.unwrap();
                 let work = Arc::clone(receive.work());
-                // The other rank may have been faster.
+                // The other rank may have failed the group before this receive was issued.
                 let ended = receive.issue().and_then(|()| work.wait(&long_deadline()));
                 assert_eq!(kind_of(ended), ErrorKind::Aborted, "{place}");
             }

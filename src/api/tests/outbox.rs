@@ -3,7 +3,7 @@ use crate::api::latest_only_sender::LatestOnlySender;
 
 const TAG: u32 = 9;
 
-/// Keeps what has come.
+/// Collects the received messages.
 #[derive(Debug, Default)]
 struct ReceivedMessages(Mutex<Vec<Vec<u8>>>);
 
@@ -37,7 +37,7 @@ fn only_the_newest_queued_message_follows() {
         outbox.send_latest(&group, 1, message).unwrap();
     }
     assert_eq!(destinations_in_flight(&fake), [1]);
-    // Ranks do not wait for each other.
+    // The queue of one rank does not delay messages to another rank.
     outbox.send_latest(&group, 0, b"other").unwrap();
     assert_eq!(destinations_in_flight(&fake), [1, 0]);
     assert!(!outbox.is_flushed(&[0]) && !outbox.is_flushed(&[0, 1]) && outbox.is_flushed(&[2]));
@@ -46,7 +46,7 @@ fn only_the_newest_queued_message_follows() {
     }
     assert_eq!(*received.0.lock().unwrap(), [&b"first"[..], b"other", b"third"]);
     assert!(outbox.is_flushed(&[0, 1]) && destinations_in_flight(&fake).is_empty());
-    // And on it goes.
+    // The sender accepts further messages after a flush.
     post_receive(&fake, &received);
     outbox.send_latest(&group, 1, b"fourth").unwrap();
     assert!(outbox.is_flushed(&[1]));

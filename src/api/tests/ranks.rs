@@ -1,12 +1,12 @@
-//! Ranks that are threads of this process, each with a group of its own over the real back end.
+//! Ranks that are threads of this process, each with its own group over the native back end.
 
 use crate::api::{Group, GroupOptions};
 use crate::store::HashStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where ranks are: together in memory, in a segment as processes have it, one on each node, two on
-/// each.
+/// The placements of ranks: in one process's memory, in a shared segment as between processes, one
+/// rank per node, and two ranks per node.
 pub(in crate::api) const TRANSPORTS: [&str; 4] =
     ["transport=inproc", "transport=shm", "transport=tcp", TWO_PER_NODE];
 
@@ -19,7 +19,7 @@ fn options(place: &str, rank: usize) -> String {
     }
 }
 
-/// Makes the group of a rank.
+/// Creates the group of a rank.
 pub(in crate::api) fn create(
     store: Arc<HashStore>,
     place: &str,
@@ -41,7 +41,7 @@ pub(in crate::api) fn create(
     Arc::new(group.unwrap())
 }
 
-/// Has been here, whatever became of it.
+/// Counts the rank as arrived when dropped, also if creating the group panicked.
 struct ArrivalGuard<'a>(&'a AtomicUsize);
 
 impl Drop for ArrivalGuard<'_> {
@@ -50,8 +50,9 @@ impl Drop for ArrivalGuard<'_> {
     }
 }
 
-/// Runs something on every rank of a group, once all have theirs: what fails on one would else fail
-/// another that is still coming. Nobody leaves before all are through, but a rank that has failed.
+/// Runs `body` on every rank of a group after all ranks have created theirs. Otherwise a failure on
+/// one rank could fail a rank that is still creating its group. No rank releases its group before
+/// all have finished, except a rank that panicked.
 pub(in crate::api) fn run(place: &str, size: usize, body: impl Fn(&Arc<Group>) + Sync) {
     let (store, arrived) = (Arc::new(HashStore::new()), AtomicUsize::new(0));
     std::thread::scope(|scope| {

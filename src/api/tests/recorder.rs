@@ -1,8 +1,8 @@
-//! What the flight recorder says of groups, and of operations that wait for their turn.
+//! Tests of the flight recorder's dump of groups, and of operations that wait for their turn.
 
 use super::*;
 
-/// The only group of a dump.
+/// Returns the only group of a dump.
 fn group_in(dump: &Value) -> &Value {
     let groups = dump["groups"].as_array().unwrap();
     assert_eq!(groups.len(), 1);
@@ -28,7 +28,7 @@ fn dump_has_group_members_and_failure() {
     let failure = &group_in(&dump)["failure"];
     assert_eq!((&failure["kind"], &failure["culprit"]), (&"Aborted".into(), &0.into()));
 
-    // Who was in it is forgotten, and not what became of it.
+    // After the release, the dump keeps the group's failure but not its members.
     let id = group.id();
     drop(group);
     let dump = crate::api::recorder::dump(Some(id), crate::api::recorder::DumpReason::Request);
@@ -46,7 +46,7 @@ fn dump_shows_waiting_running_and_done() {
         let entries = dump["entries"].as_array().unwrap().clone();
         entries.iter().map(|it| it["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    // The worker has taken the first one, or is about to.
+    // The worker has started the first operation, or will do so.
     let running = || (states() == ["running", "waiting"]).then_some(());
     while running().is_none() {
         std::thread::yield_now();

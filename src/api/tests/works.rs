@@ -1,4 +1,4 @@
-//! Lists of works, withdrawn callbacks, completion events and culprits.
+//! Tests of lists of works, withdrawn callbacks, completion events and culprits.
 
 use super::*;
 use crate::api::callbacks::CallbackKey;
@@ -33,7 +33,7 @@ fn wait_for_any_ends_with_the_first_work_of_each_kind() {
     let (first, second) = (issue_barrier(&group), issue_barrier(&group));
     let message = receive(&group, 1, LONG_MS);
     let elsewhere = issue_barrier(&other);
-    // On a bell: four works of two groups.
+    // Four works of two groups: the wait uses a doorbell.
     let mut works = list(&[&elsewhere, &second, &first, &message]);
     assert_eq!(wait_any(&works, &Deadline::after_ms(5)), Ok(AnyWorkDone::Pending));
     send(&group, 1);
@@ -46,7 +46,7 @@ fn wait_for_any_ends_with_the_first_work_of_each_kind() {
         };
         assert!(place == 1 || place == 2, "{place}");
     });
-    // In the queue: both are of one group.
+    // Both works are of one group: the wait uses the group's queue.
     assert_eq!(wait_all(&list(&[&second, &first]), &long_deadline()), Ok(WorkProgress::Done));
     other.abort("enough");
     let found = wait_any(&works[..1], &long_deadline());
@@ -75,7 +75,8 @@ fn wait_any_removes_its_completion_hooks() {
 
 #[test]
 fn work_deadlines_end_wait_any() {
-    // Behind an operation that lasts, in one queue and in two.
+    // The late work is queued behind a pending operation; the list has works of one group, then of
+    // two.
     for other in [None, Some(FakeBackend::group("deadlines-other", false).0)] {
         let (group, fake) = FakeBackend::group("deadlines", false);
         let lasting = issue_barrier(&group);
@@ -128,7 +129,7 @@ fn withdrawn_callback_is_never_called() {
     let other = CallbackKey { user: 3, ..KEY };
     assert!(!work.withdraw_callback(other));
     assert!(work.withdraw_callback(KEY));
-    // Its function was dropped with what it holds.
+    // Withdrawing dropped the callback together with its captured values.
     assert_eq!(Arc::strong_count(&calls), 2);
     let (sender, receiver) = channel();
     work.on_complete(other, move |_| sender.send(()).unwrap()).unwrap();
@@ -155,7 +156,7 @@ fn done_works_with_handles_are_listed_once() {
         wait_all(&list(&[&early, &late, &nameless, &released]), &long_deadline()),
         Ok(WorkProgress::Done)
     );
-    // A work that ends just now may be listed a moment after its wait.
+    // A work may be listed shortly after the wait for it returns.
     let mut taken = Vec::new();
     while taken.len() < 2 {
         taken.extend(group.take_done(1));
