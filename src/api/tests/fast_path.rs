@@ -97,8 +97,8 @@ fn call_with_options_leaves_the_fast_path() {
     });
 }
 
-/// A training loop labels each bucket otherwise: all of these calls have one key, so that no number
-/// of labels displaces it.
+/// A training loop gives each bucket another label. All these calls have one key, so labels do not
+/// displace each other from the fast path.
 #[test]
 fn labelled_calls_take_the_fast_path_whatever_their_labels() {
     ranks::run("transport=inproc", 2, |group| {
