@@ -1,4 +1,4 @@
-//! Memory of numbers that a caller updates in place, or that operations read and write.
+//! Array of numbers that a caller updates in place, or that operations read and write.
 
 #![allow(unsafe_code, reason = "the numbers are the caller's too")]
 
@@ -6,12 +6,12 @@ use crate::base::buffer::Dst;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-/// Numbers that are zeros at first.
+/// An array of numbers that are initially zero.
 #[derive(Debug)]
 pub(super) struct Array<T: Copy>(Box<[UnsafeCell<T>]>);
 
-// SAFETY: the library reads and writes them only in calls during which the caller must not touch
-// them, one at a time.
+// SAFETY: the library reads and writes the numbers only in calls during which the caller must not
+// use them, and only one such call runs at a time.
 unsafe impl<T: Copy + Send> Sync for Array<T> {}
 
 impl<T: Copy + Default> Array<T> {
@@ -27,33 +27,33 @@ impl<T: Copy + Default> Array<T> {
         UnsafeCell::raw_get(self.0.as_ptr())
     }
 
-    /// Its bytes. A user of the view keeps the array alive.
+    /// Returns the bytes of the array. The user of the view must keep the array alive.
     pub(super) fn view(&self) -> Dst<'static> {
-        // SAFETY: the array has that many bytes, and no reference to its numbers is ever formed.
+        // SAFETY: the array has that many bytes, and no code forms a reference to its numbers.
         unsafe { Dst::new(self.as_mut_ptr().cast(), size_of_val(&*self.0)) }
     }
 
     pub(super) fn get(&self, index: usize) -> T {
-        // SAFETY: the address is that of a number of this array; no thread writes it during the
-        // call.
+        // SAFETY: the address is that of a number of this array, and no thread writes the number
+        // during the call.
         unsafe { self.0[index].get().read() }
     }
 
     pub(super) fn set(&self, index: usize, value: T) {
-        // SAFETY: the address is that of a number of this array; no other thread uses it during the
-        // call.
+        // SAFETY: the address is that of a number of this array, and no other thread uses the
+        // number during the call.
         unsafe { self.0[index].get().write(value) }
     }
 }
 
 impl Array<f32> {
-    /// Appends the bytes of some numbers, little endian.
+    /// Appends the little-endian bytes of a range of numbers.
     pub(super) fn write_to(&self, range: Range<usize>, bytes: &mut Vec<u8>) {
         bytes.reserve(range.len() * size_of::<f32>());
         range.for_each(|index| bytes.extend_from_slice(&self.get(index).to_le_bytes()));
     }
 
-    /// Takes numbers from their bytes.
+    /// Reads numbers from their little-endian bytes, starting at index `begin`.
     pub(super) fn read_from(&self, begin: usize, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks::<{ size_of::<f32>() }>();
         for (index, word) in words.iter().enumerate() {

@@ -1,28 +1,28 @@
-//! The one agreement at the end of a step: the votes of all ranks, which parameters they used, and
-//! which they forgot.
+//! The agreement at the end of a step: the votes of all ranks, the parameters that they used, and
+//! the parameters that they did not mark.
 //!
-//! Each rank makes a ballot, and a bitwise or of the ballots of all ranks gives every rank the same
-//! outcome. The order in which gradients became ready is in the ballot of rank 0 alone, where the
-//! ranks want to know it.
+//! Each rank makes a ballot. One all_reduce with bitwise OR combines the ballots of all ranks, so
+//! every rank gets the same outcome. While the ranks still determine the layout's order, the ballot
+//! of rank 0 also has the order in which its gradients became ready.
 
-/// The bytes of the votes.
+/// The size of the votes in bytes.
 const VOTE_BYTES: usize = 8;
 
-/// The bytes of an index in the order.
+/// The size of an index in the order, in bytes.
 const INDEX_BYTES: usize = 4;
 
-/// What a ballot has room for; the same on all ranks.
+/// The shape of a ballot, equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BallotShape {
     /// The number of ranks.
     pub(super) ranks: usize,
     /// The number of parameters.
     pub(super) params: usize,
-    /// It has an order of the parameters.
+    /// Whether the ballot has an order of the parameters.
     pub(super) has_order: bool,
 }
 
-/// The ballot of a rank, or of all ranks together.
+/// The ballot of a rank, or the combined ballot of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ballot {
     shape: BallotShape,
@@ -35,22 +35,22 @@ impl BallotShape {
         self.order_at() + order
     }
 
-    /// Where the bits begin of ranks that voted against the step.
+    /// Returns the offset of the bits for ranks that voted against the step.
     fn voters_at(self) -> usize {
         VOTE_BYTES
     }
 
-    /// Where the bits begin of ranks that did not mark every parameter.
+    /// Returns the offset of the bits for ranks that did not mark every parameter.
     fn incomplete_at(self) -> usize {
         self.voters_at() + self.ranks.div_ceil(8)
     }
 
-    /// Where the bits begin of parameters that were used.
+    /// Returns the offset of the bits for parameters that were used.
     fn used_at(self) -> usize {
         self.incomplete_at() + self.ranks.div_ceil(8)
     }
 
-    /// Where the bits begin of parameters that were not marked.
+    /// Returns the offset of the bits for parameters that were not marked.
     fn missing_at(self) -> usize {
         self.used_at() + self.params.div_ceil(8)
     }
@@ -61,12 +61,12 @@ impl BallotShape {
 }
 
 impl Ballot {
-    /// The ballot of a rank that has used nothing and agrees.
+    /// Creates the ballot of a rank that used no parameter and votes for the step.
     pub(super) fn new(shape: BallotShape) -> Self {
         Self { shape, bytes: vec![0; shape.bytes()] }
     }
 
-    /// A ballot from its bytes; `None` if they are of another shape.
+    /// Creates a ballot from its bytes; returns `None` if they do not match the shape.
     pub(super) fn from_bytes(shape: BallotShape, bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() == shape.bytes()).then_some(Self { shape, bytes })
     }
@@ -95,7 +95,7 @@ impl Ballot {
         (0..len).filter(|&index| self.has(section, index)).collect()
     }
 
-    /// Enters a rank's vote: 0 for the step, else reasons against it.
+    /// Sets a rank's vote: 0 for the step, otherwise the reasons against it.
     pub(super) fn vote(&mut self, rank: usize, vote: u64) {
         if vote != 0 {
             self.set(self.shape.voters_at(), rank);
@@ -103,56 +103,57 @@ impl Ballot {
         self.bytes[..VOTE_BYTES].copy_from_slice(&vote.to_le_bytes());
     }
 
-    /// Enters that a rank used a parameter.
+    /// Records that a rank used a parameter.
     pub(super) fn add_used(&mut self, param: usize) {
         self.set(self.shape.used_at(), param);
     }
 
-    /// Enters that a rank did not mark a parameter.
+    /// Records that a rank did not mark a parameter.
     pub(super) fn add_missing(&mut self, rank: usize, param: usize) {
         self.set(self.shape.incomplete_at(), rank);
         self.set(self.shape.missing_at(), param);
     }
 
-    /// Enters the order in which gradients became ready.
+    /// Sets the order in which gradients became ready.
     pub(super) fn set_order(&mut self, order: &[usize]) {
         if !self.shape.has_order {
             return;
         }
         let (places, _) = self.bytes[self.shape.order_at()..].as_chunks_mut::<INDEX_BYTES>();
         for (place, &index) in places.iter_mut().zip(order) {
-            // One above the index, so that zero is no index. There are at most 2^20 parameters.
+            // The stored value is the index plus 1, so that 0 means no index. There are at most
+            // 2^20 parameters.
             *place = u32::try_from(index + 1).unwrap_or(0).to_le_bytes();
         }
     }
 
-    /// The reasons against the step, of all ranks; 0 if there are none.
+    /// Returns the reasons of all ranks against the step; 0 if there are none.
     pub(super) fn votes(&self) -> u64 {
         let (words, _) = self.bytes.as_chunks::<VOTE_BYTES>();
         words.first().map_or(0, |&word| u64::from_le_bytes(word))
     }
 
-    /// The ranks that voted against the step.
+    /// Returns the ranks that voted against the step.
     pub(super) fn voters(&self) -> Vec<usize> {
         self.members(self.shape.voters_at(), self.shape.ranks)
     }
 
-    /// The ranks that did not mark every parameter.
+    /// Returns the ranks that did not mark every parameter.
     pub(super) fn ranks_with_missing(&self) -> Vec<usize> {
         self.members(self.shape.incomplete_at(), self.shape.ranks)
     }
 
-    /// The parameters that a rank did not mark.
+    /// Returns the parameters that at least one rank did not mark.
     pub(super) fn missing(&self) -> Vec<usize> {
         self.members(self.shape.missing_at(), self.shape.params)
     }
 
-    /// Whether a rank used a parameter.
+    /// Returns whether a rank used a parameter.
     pub(super) fn is_used(&self, param: usize) -> bool {
         self.has(self.shape.used_at(), param)
     }
 
-    /// The order of rank 0; empty if it has none.
+    /// Returns the order of rank 0; empty if the ballot has none.
     pub(super) fn order(&self) -> Vec<usize> {
         if !self.shape.has_order {
             return Vec::new();

@@ -1,7 +1,7 @@
-//! Finds values that should be the same on all ranks and are not.
+//! Check for values that should be equal on all ranks and are not.
 //!
-//! All ranks compare one BLAKE3 hash over all values. Only if these differ, they compare one hash
-//! for each parameter.
+//! The ranks first compare one BLAKE3 hash over all values. Only if these hashes differ, they
+//! compare one hash for each parameter.
 
 use super::sparse::SparseResult;
 use super::values::ParamSelection;
@@ -14,18 +14,18 @@ use crate::base::error::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many bytes are hashed at once.
+/// The number of bytes hashed at once.
 const CHUNK: usize = 64 << 10;
 
 /// Values with their name.
 type NamedValues<'p> = (String, Src<'p>);
 
 impl Reducer {
-    /// What differs between the ranks, one line for each parameter: empty if nothing does. The same
-    /// on all ranks.
+    /// Compares values between the ranks. Returns one line for each parameter that differs, and an
+    /// empty list if none differs. The result is equal on all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step; those of a gather of byte strings.
+    /// `InvalidArgument` inside a step; the errors of a gather of byte strings.
     pub fn check(&self, values: ParamSelection) -> Result<Vec<String>> {
         callbacks::reject_blocking_in_callback("dist_reducer_check")?;
         let (group, memory, rows) = {
@@ -74,7 +74,7 @@ impl Reducer {
     }
 }
 
-/// The hash of some values.
+/// Returns the hash of some values.
 fn hash(values: Src<'_>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let mut chunk = vec![0; CHUNK.min(values.len())];
@@ -88,7 +88,7 @@ fn hash(values: Src<'_>) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// Which values differ from those of rank 0, and on which ranks.
+/// Describes the values that differ from those of rank 0, with the ranks that differ.
 fn differences(all: &[NamedValues<'_>], gathered: &[Vec<u8>]) -> Vec<String> {
     let of = |rank: usize, index: usize| {
         let (hashes, _) = gathered[rank].as_chunks::<{ blake3::OUT_LEN }>();

@@ -1,7 +1,7 @@
-//! Clips gradients by the norm of all of them together, as PyTorch's `clip_grad_norm_`.
+//! Gradient clipping by the norm over all gradients, like PyTorch's `clip_grad_norm_`.
 //!
-//! After a step every rank has the same gradients. Each rank sums over its share of the elements,
-//! in f64, and the ranks add up one number. So the norm costs a rank 1/N of the work, and has the
+//! After a step, every rank has the same gradients. Each rank sums a share of the elements in f64,
+//! and one all_reduce adds the partial sums. A rank thus does 1/N of the work, and the norm has the
 //! same bits on all ranks.
 
 use super::{Reducer, ReducerPhase};
@@ -15,10 +15,10 @@ use crate::kernel::{self, NormPower};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Added to the norm before it divides, as in PyTorch.
+/// The value that is added to the norm before the division, as in PyTorch.
 const EPSILON: f64 = 1e-6;
 
-/// Which norm.
+/// The kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NormType {
     /// The largest absolute value.
@@ -28,7 +28,7 @@ pub enum NormType {
 }
 
 impl NormType {
-    /// The norm with this exponent.
+    /// Creates the norm with this exponent.
     ///
     /// # Errors
     /// `InvalidArgument` if it is not positive.
@@ -60,13 +60,13 @@ struct ReducedGrad {
 }
 
 impl Reducer {
-    /// Scales the gradients of the last step so that their norm is at most `max_norm`; the norm
-    /// before that. Gradients whose norm is not finite stay as they are, and so do those of
-    /// parameters that no rank used.
+    /// Scales the gradients of the last step so that their norm is at most `max_norm`, and returns
+    /// the norm before scaling. If the norm is not finite, the gradients do not change. Gradients
+    /// of parameters that no rank used do not change either.
     ///
     /// # Errors
     /// `InvalidArgument` inside a step and before the first one, and if `max_norm` is negative or
-    /// no number; `Unsupported` for integers; those of an all_reduce.
+    /// no number; `Unsupported` for integers; the errors of an all_reduce.
     pub fn clip(&self, max_norm: f64, norm: NormType) -> Result<f64> {
         callbacks::reject_blocking_in_callback("dist_reducer_clip")?;
         if max_norm.is_nan() || max_norm < 0.0 {
@@ -80,7 +80,7 @@ impl Reducer {
             (state.group()?, self.reduced(&state)?)
         };
         let total: usize = grads.iter().map(ReducedGrad::count).sum();
-        // Scattered results are on one rank each.
+        // Scattered results are distributed over the ranks.
         let share = match self.options.is_sharded {
             true => 0..total,
             false => share(total, group.rank(), group.size()),
@@ -105,7 +105,7 @@ impl Reducer {
         Ok(norm)
     }
 
-    /// The reduced gradients of the parameters that a rank used in the last step.
+    /// Returns the reduced gradients of the parameters that a rank used in the last step.
     fn reduced(&self, state: &super::ReducerState) -> Result<Vec<ReducedGrad>> {
         let mut grads = Vec::new();
         let mut own: HashMap<usize, Vec<Dst<'static>>> = HashMap::new();
@@ -153,13 +153,13 @@ impl ReducedGrad {
     }
 }
 
-/// The elements that a rank sums over.
+/// Returns the range of elements that a rank sums.
 fn share(total: usize, rank: usize, size: usize) -> Range<usize> {
     let at = |rank: usize| total / size * rank + (total % size).min(rank);
     at(rank)..at(rank + 1)
 }
 
-/// Sums over a range of the elements of all gradients, one behind the other.
+/// Sums a range of the concatenated elements of all gradients.
 fn fold(grads: &[ReducedGrad], range: Range<usize>, power: NormPower) -> f64 {
     let mut begin = 0;
     let mut sum = 0.0;
@@ -181,7 +181,7 @@ fn fold(grads: &[ReducedGrad], range: Range<usize>, power: NormPower) -> f64 {
     sum
 }
 
-/// The larger one; NaN if one is.
+/// Returns the larger number; NaN if either is NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
@@ -218,7 +218,7 @@ mod tests {
         let mut second: Vec<u8> =
             [1.0_f64, 2.0, -7.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
         #[allow(unsafe_code, reason = "views of the test's own memory")]
-        // SAFETY: the vectors outlive the views, and nothing else uses them.
+        // SAFETY: the vectors outlive the views, and no other code uses them.
         let view = |bytes: &mut Vec<u8>| unsafe { Dst::new(bytes.as_mut_ptr(), bytes.len()) };
         let grads = [
             ReducedGrad { view: view(&mut first), dtype: DataType::F32 },

@@ -1,7 +1,7 @@
-//! Zeros and copies in the memory of a device, in the order of the stream that has the gradients.
+//! Zero fills and copies in device memory, in the order of the stream that computes the gradients.
 //!
-//! Without a stream of the caller's this is the device's default stream, which the library's own
-//! streams wait for.
+//! Without a stream of the caller, this is the device's default stream, with which the library's
+//! own streams synchronise.
 
 #![allow(unsafe_code, reason = "views of device memory, which only the device touches")]
 
@@ -15,10 +15,10 @@ use crate::wait::pause;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause between two looks at the device.
+/// The pause between two polls of the device.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// A device and the stream of the gradients.
+/// A device and the stream of its gradients.
 #[derive(Clone, Debug)]
 pub(super) struct GradStream {
     context: Arc<CudaContext>,
@@ -48,8 +48,9 @@ impl GradStream {
         if into.is_empty() {
             return Ok(());
         }
-        // SAFETY: memory of this device, as the caller of the reducer promises and the reducer's
-        // own is. It stays until the step has ended, which is later in the order of the stream.
+        // SAFETY: the memory is on this device: the caller of the reducer guarantees it for its own
+        // memory, and the reducer for the memory that it allocated. The memory stays allocated
+        // until the step has ended, which is later in stream order.
         unsafe { stream::fill_zero(&self.context, self.handle(), into) }
     }
 
@@ -61,11 +62,11 @@ impl GradStream {
         if into.is_empty() {
             return Ok(());
         }
-        // SAFETY: as above, for both.
+        // SAFETY: the conditions of `fill_zero` hold for both ranges.
         unsafe { stream::copy_on_device(&self.context, self.handle(), from, into) }
     }
 
-    /// Waits until the device has done everything that is in the stream.
+    /// Waits until the device has completed all work in the stream.
     ///
     /// # Errors
     /// `Backend`; `Timeout`.

@@ -1,9 +1,9 @@
-//! Buckets in the memory of a device.
+//! Buckets in device memory.
 //!
-//! A bucket of places is one operation. The caller's gradients are reduced where they are, one
-//! operation each, and the back end gets those of a bucket together. Operations are enqueued in the
-//! stream of the gradients, and zeros and copies too. Their factor is known when they are sent:
-//! with weights, buckets are sent at the end of the step.
+//! A bucket of places is reduced by one operation. The caller's gradients are reduced in place with
+//! one operation each, and the back end receives those of a bucket as one batch. Operations, zero
+//! fills and copies are enqueued in the stream of the gradients. The factor of an operation must be
+//! known when it is issued, so with weights the buckets are sent at the end of the step.
 
 use super::device::GradStream;
 use super::launch::new_work;
@@ -56,7 +56,7 @@ pub(super) fn check(
     group.backend.supports(&SupportQuery { name, kind: Some(kind), dtype, op, gpu: Some(device) })
 }
 
-/// A gradient, or the places of a bucket, and where the result goes.
+/// A gradient or the places of a bucket, with the destination of the result.
 #[derive(Clone, Copy, Debug)]
 struct DeviceReduction {
     send: Dst<'static>,
@@ -64,7 +64,7 @@ struct DeviceReduction {
 }
 
 impl Reducer {
-    /// The options of an operation on a device, in the stream of the gradients.
+    /// Returns the options of an operation on a device, in the stream of the gradients.
     pub(super) fn device_options(&self, device: usize) -> CallOptions {
         CallOptions {
             location: BufferLocation::Device(device),
@@ -73,8 +73,8 @@ impl Reducer {
         }
     }
 
-    /// Whether buckets on a device cannot be sent yet, since the weights of the step are on their
-    /// way.
+    /// Returns whether buckets on a device must wait, because the weights of the step have not
+    /// arrived.
     pub(super) fn waits_for_weights(&self, step: &ReducerStep) -> bool {
         let is_unknown = step.sums.as_ref().is_none_or(|sums| sums.active().is_none());
         self.device.is_some() && self.options.exchanges_weights() && is_unknown
@@ -98,7 +98,7 @@ impl Reducer {
             self.prepare_grad(state, step, (group, stream), (position, value))?;
         }
         let mut options = self.device_options(stream.gpu().device);
-        // Zeros need no factor, and 0 is no factor.
+        // Zeros need no factor, and a factor of 0 is not allowed.
         options.premul_scale = if value == 0.0 { 1.0 } else { value };
         let mut calls = Vec::new();
         for DeviceReduction { send, recv } in self.device_reductions(state, step.sent) {
@@ -123,8 +123,8 @@ impl Reducer {
         self.device.as_ref().ok_or_else(|| Error::internal("a bucket on a device without a stream"))
     }
 
-    /// Zeros for a gradient that this rank does not contribute, and the copies that wait for the
-    /// end of the step.
+    /// Enqueues zeros for a gradient that this rank does not contribute, and records the copies
+    /// that wait for the end of the step.
     fn prepare_grad(
         &self,
         state: &ReducerState,
@@ -161,7 +161,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The operations of a bucket: one for places, one for each of the caller's gradients.
+    /// Creates the operations of a bucket: one for places, or one for each of the caller's
+    /// gradients.
     fn device_reductions(&self, state: &ReducerState, index: usize) -> Vec<DeviceReduction> {
         let bucket = &state.memory.layout.buckets[index];
         let result = state.memory.bucket_result(index);
@@ -186,22 +187,21 @@ impl Reducer {
     ) -> Result<()> {
         let is_called = !self.options.is_retryable && !step.is_joined;
         let Some(function) = state.on_bucket.as_ref().filter(|_| is_called) else { return Ok(()) };
-        // Operations of a group end in the order of their issue.
+        // The operations of a group end in the order of their issue.
         let last = works.last().map_or_else(|| new_work(group), Arc::clone);
         let bucket = (step.sent..step.sent + 1, step.number);
         self.call_back(&state.memory, (&last, None), function, bucket)
     }
 
-    /// Sends the rest of the buckets of a step with gradients on a device, and waits until the
-    /// ranks can agree on the step. Nothing without a device.
-    ///
+    /// Sends the remaining buckets of a step with gradients on a device, and waits until the ranks
+    /// can agree on the step. Does nothing without a device.
     /// # Errors
     /// `InvalidHandle` if the group was released.
     pub(super) fn flush_device(self: &Arc<Self>, vote: u64) -> Result<()> {
         if self.device.is_none() {
             return Ok(());
         }
-        // The first time the weights of the step, the second time its buckets.
+        // The first iteration waits for the weights of the step, the second for its buckets.
         for _ in 0..2 {
             let (works, limit) = {
                 let mut state = self.settled();
@@ -227,8 +227,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until operations are enqueued. With repeatable steps, and without a stream of the
-    /// caller's, also until the device has carried them out.
+    /// Waits until the operations are enqueued. With retryable steps, or without a stream of the
+    /// caller, also waits until the device has completed them.
     fn await_device(&self, works: &[Arc<Work>], limit: &Deadline) {
         let is_synchronous = self.options.is_retryable || self.options.stream.is_none();
         let mut failure = None;
@@ -244,7 +244,7 @@ impl Reducer {
     }
 }
 
-/// Issues the calls of a bucket, together if they are enqueued.
+/// Issues the calls of a bucket, as one batch if they are enqueued.
 fn launch_all(calls: Vec<PreparedCall>) -> Result<()> {
     let (enqueued, others): (Vec<PreparedCall>, Vec<PreparedCall>) =
         calls.into_iter().partition(PreparedCall::is_device_enqueued);

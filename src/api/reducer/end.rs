@@ -1,5 +1,4 @@
-//! The end of a step: parameters that were not marked, the agreement of all ranks, and its
-//! consequences.
+//! The end of a step: unmarked parameters, the agreement of all ranks, and its consequences.
 
 use super::ballot::{Ballot, BallotShape};
 use super::launch::{fail, failed_before, new_work};
@@ -22,14 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// How many names an error gives.
+/// The maximum number of names in an error text.
 const MAX_NAMES_LISTED: usize = 5;
 
-/// What takes the votes of all ranks.
+/// The callback that receives the votes of all ranks.
 pub struct VoteDelivery(Box<dyn FnOnce(u64) + Send>);
 
 impl VoteDelivery {
-    /// It must not block.
+    /// Wraps a callback, which must not block.
     pub fn new(take: impl FnOnce(u64) + Send + 'static) -> Self {
         Self(Box::new(take))
     }
@@ -41,16 +40,16 @@ impl fmt::Debug for VoteDelivery {
     }
 }
 
-/// How the end of a step goes on after it was begun.
+/// The progress of a step's end after it began.
 pub(super) enum StepEnd {
-    /// It is over.
+    /// The step has ended.
     Completed(Result<()>),
-    /// With this work.
+    /// The step ends when this work completes.
     Pending(Arc<Work>),
 }
 
 impl Reducer {
-    /// A work for [`Self::end_with`].
+    /// Creates a work for [`Self::end_with`].
     ///
     /// # Errors
     /// `InvalidHandle` if the group was released.
@@ -58,13 +57,13 @@ impl Reducer {
         Ok(new_work(&*self.lock().group()?))
     }
 
-    /// Ends a step, and waits until it has ended and all functions of [`Self::on_bucket`] have
-    /// returned. `vote` is 0 for the step, else reasons against it; `deliver` gets the reasons of
-    /// all ranks.
+    /// Ends a step. Waits until it has ended and all functions of [`Self::on_bucket`] have
+    /// returned. `vote` is 0 for the step, otherwise the reasons against it; `deliver` receives the
+    /// reasons of all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; those of the
-    /// operations of the step.
+    /// `InvalidArgument` if no step is open, or if a rank did not mark a parameter; the errors of
+    /// the operations of the step.
     pub fn end(self: &Arc<Self>, vote: u64, deliver: VoteDelivery) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_reducer_end")?;
         let begun = Instant::now();
@@ -87,10 +86,10 @@ impl Reducer {
         outcome.and(called)
     }
 
-    /// The same, without waiting: the work ends with the step.
+    /// Ends a step like [`Self::end`] without waiting: the work completes when the step has ended.
     ///
     /// # Errors
-    /// As [`Self::end`], but those of operations are the work's.
+    /// The errors of [`Self::end`], except errors of operations, which the work reports.
     pub fn end_with(
         self: &Arc<Self>,
         vote: u64,
@@ -104,8 +103,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until the operations of the step have ended. Each has a deadline. After it, no thread
-    /// of the library uses the caller's memory.
+    /// Waits until the operations of the step have ended. Each operation has a deadline. After this
+    /// call, no thread of the library uses the caller's memory.
     pub(super) fn await_step(&self) {
         let works = self.lock().works();
         works.iter().for_each(|work| drop(work.wait(&Deadline::never())));
@@ -144,7 +143,7 @@ impl Reducer {
         }
     }
 
-    /// Sends the rest of the buckets of a step, and the ballot.
+    /// Sends the remaining buckets of a step, and the ballot.
     pub(super) fn end_step(
         self: &Arc<Self>,
         state: &mut ReducerState,
@@ -197,7 +196,7 @@ impl Reducer {
         Ok(work)
     }
 
-    /// Sends the rest of the buckets and no ballot.
+    /// Sends the remaining buckets without a ballot.
     pub(super) fn send_buckets(
         self: &Arc<Self>,
         state: &ReducerState,
@@ -214,12 +213,12 @@ impl Reducer {
         missing
     }
 
-    /// Decides on the parameters that were not marked. Returns the parameters whose absence is an
+    /// Decides how unmarked parameters are handled. Returns the parameters whose missing mark is an
     /// error.
     fn resolve_rest(&self, state: &ReducerState, step: &mut ReducerStep, vote: u64) -> Vec<usize> {
         let open: Vec<usize> = step.unmarked(&self.params).collect();
         for param in open {
-            // Its gradient was computed in a step without communication.
+            // The gradient was computed in a step without communication.
             let is_there = state.used_before[param] && !step.is_joined;
             let mark = if is_there { GradMark::Ready } else { GradMark::Missing };
             step.resolve(&state.memory, param, mark);
@@ -249,7 +248,7 @@ impl Reducer {
         ballot
     }
 
-    /// The order in which gradients became ready, followed by the other gradients.
+    /// Returns the order in which gradients became ready, followed by the remaining gradients.
     fn whole_order(&self, step: &ReducerStep) -> Vec<usize> {
         let rest = (0..self.params.len()).rev().filter(|&param| {
             self.params[param].is_trained() && step.marks[param] != GradMark::Ready
@@ -257,7 +256,7 @@ impl Reducer {
         step.order.iter().copied().chain(rest).collect()
     }
 
-    /// The ranks have agreed: ends the step.
+    /// Ends the step after the ranks have agreed.
     ///
     /// # Errors
     /// `InvalidArgument` if a rank did not mark a parameter; `OutOfMemory`, `System` if the layout
@@ -280,7 +279,7 @@ impl Reducer {
         }
     }
 
-    /// What follows from an agreement.
+    /// Applies the consequences of an agreement.
     pub(super) fn finish(
         &self,
         state: &mut ReducerState,
@@ -290,7 +289,7 @@ impl Reducer {
     ) -> Result<()> {
         step.times.ended = Some(Instant::now());
         let settled = self.settle(&step, ballot, group);
-        // Set once, since a step ends once.
+        // A step ends only once, so the votes are set once.
         _ = step.votes.set(ballot.votes());
         state.sparse.extend(step.notes.lock().sparse.drain(..));
         state.steps += 1;
@@ -316,21 +315,21 @@ impl Reducer {
         settled.and(rebuilt).and_then(|()| self.missing_error(ballot))
     }
 
-    /// Makes the copies that waited for the agreement. Without a stream of the caller's, a device
-    /// has made them after this.
+    /// Makes the copies that waited for the agreement. Without a stream of the caller, a device has
+    /// completed them on return.
     fn settle(&self, step: &ReducerStep, ballot: &Ballot, group: &Group) -> Result<()> {
         let device = self.device.as_ref();
         let held = step.notes.lock().settle(ballot, device)?;
         match device {
-            // Freed memory must not be in use, and there is no stream that the caller could wait
-            // for.
+            // The held memory is freed after this, so it must not be in use, and there is no
+            // caller's stream that could order the release.
             Some(stream) if !held.is_empty() => stream.drain(&group.deadline(&self.call_options())),
             _ => Ok(()),
         }
     }
 
-    /// Changes the layout to the order of rank 0, once. A rank that votes against a step may not
-    /// have marked its gradients.
+    /// Changes the layout to the order of rank 0, once. A rank that voted against the step may not
+    /// have marked its gradients, so such a step does not change the layout.
     fn rebuild(&self, state: &mut ReducerState, ballot: &Ballot, group: &Group) -> Result<()> {
         let order = ballot.order();
         if !state.wants_order || order.is_empty() || ballot.votes() != 0 {
@@ -356,7 +355,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// The memory of a new layout, with the gradients of the former one.
+    /// Allocates the memory of a new layout and copies the gradients of the former one.
     fn memory_of(
         &self,
         group: &Group,
@@ -372,7 +371,7 @@ impl Reducer {
         Ok(memory)
     }
 
-    /// The error of a step in which a rank did not mark a parameter.
+    /// Returns the error of a step in which a rank did not mark a parameter.
     pub(super) fn missing_error(&self, ballot: &Ballot) -> Result<()> {
         let missing = ballot.missing();
         if missing.is_empty() {
@@ -399,15 +398,15 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// Waits until the caller's functions have returned, however long it takes. A completion
-    /// callback cannot wait for others on its own thread.
+    /// Waits until the caller's functions have returned, without a limit. A completion callback
+    /// cannot wait for other callbacks on its own thread.
     pub(super) fn await_last_callback(&self) {
         if callbacks::reject_blocking_in_callback("dist_reducer_release").is_err() {
             return;
         }
         let count = &self.callbacks;
         let returned = || (count.left.load(Ordering::Acquire) == 0).then_some(());
-        // Without a deadline the wait has no error.
+        // A wait without a deadline has no error.
         drop(wait_until(
             &count.bell,
             WaitPolicy::SLEEP_SOON,

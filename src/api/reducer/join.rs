@@ -1,5 +1,5 @@
-//! Uneven inputs: a rank that is out of data takes part in the steps of the others with zeros,
-//! until all are out of data.
+//! Uneven inputs: a rank without data takes part in the other ranks' steps with zeros, until no
+//! rank has data.
 
 use super::end::{StepEnd, VoteDelivery};
 use super::{ParamSelection, Reducer, ReducerPhase};
@@ -9,12 +9,12 @@ use crate::base::error::{Error, Result};
 use std::sync::Arc;
 
 impl Reducer {
-    /// Takes part in the steps of other ranks until no rank has data, and then broadcasts the
-    /// values of the lowest rank that had data last; the number of steps.
+    /// Takes part in the steps of other ranks until no rank has data. Then broadcasts the values of
+    /// the lowest rank that had data last. Returns the number of steps.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; those of the
-    /// operations of a step.
+    /// `InvalidArgument` inside a step, and if the options do not allow uneven inputs; the errors
+    /// of the operations of a step.
     pub fn join(self: &Arc<Self>) -> Result<u64> {
         callbacks::reject_blocking_in_callback("dist_reducer_join")?;
         if !self.options.is_uneven {
@@ -43,7 +43,7 @@ impl Reducer {
         }
     }
 
-    /// Takes part in one step; false if no rank has data.
+    /// Takes part in one step; returns false if no rank has data.
     fn shadow_step(self: &Arc<Self>) -> Result<bool> {
         let sums = {
             let mut state = self.lock();
@@ -88,8 +88,8 @@ impl Reducer {
         Ok(true)
     }
 
-    /// A step of others has failed: one in which a rank did not mark a parameter has ended all the
-    /// same.
+    /// Handles a failed step of other ranks. A step in which a rank did not mark a parameter has
+    /// still ended.
     fn settle_shadow(&self, error: Error) -> Result<bool> {
         match self.settled().phase {
             ReducerPhase::Idle => Ok(true),
@@ -97,7 +97,7 @@ impl Reducer {
         }
     }
 
-    /// A step of others could not begin.
+    /// Records that a step of other ranks could not begin.
     fn give_up(&self, error: &Error) {
         let mut state = self.lock();
         if let ReducerPhase::Open(step) = std::mem::replace(&mut state.phase, ReducerPhase::Idle) {

@@ -1,4 +1,4 @@
-//! The beginning of a step, and the buckets that are sent while it goes on.
+//! The beginning of a step, and the buckets that are sent during the step.
 
 use super::memory::GradMemory;
 use super::options::DividePolicy;
@@ -24,31 +24,31 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// A bucket that has its result, as a caller's function sees it.
+/// A bucket with its result, as passed to a caller's function.
 #[derive(Debug)]
 pub struct BucketView<'b> {
-    /// Its position in the layout.
+    /// The position of the bucket in the layout.
     pub index: usize,
     /// The number of buckets.
     pub n_buckets: usize,
-    /// The reduced gradients; empty if they are the caller's own.
+    /// The reduced gradients; empty if the gradients are in the caller's memory.
     pub data: Dst<'static>,
     /// The element type.
     pub dtype: DataType,
     /// The parameters.
     pub params: &'b [usize],
-    /// Where the gradient of each begins in `data`, in bytes.
+    /// The offset of each gradient in `data`, in bytes.
     pub offsets: &'b [usize],
     /// The number of the step, from 0.
     pub step: u64,
 }
 
-/// A caller's function.
+/// A caller's function for reduced buckets.
 #[derive(Clone)]
 pub struct OnBucket {
     /// The key of its completion callbacks.
     pub key: CallbackKey,
-    /// Called with each bucket, one after the other.
+    /// The function. It is called with one bucket at a time.
     pub function: Arc<dyn Fn(&BucketView<'_>) + Send + Sync>,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Debug for OnBucket {
     }
 }
 
-/// A function that is to be called and has not returned.
+/// A pending call of the caller's function, which has not returned.
 #[derive(Debug)]
 struct PendingCallback(Arc<CallbackCount>);
 
@@ -77,7 +77,7 @@ impl Drop for PendingCallback {
 }
 
 impl Reducer {
-    /// Registers a function that is called with each bucket that has its result; `None` for none.
+    /// Registers a function that is called with each reduced bucket; `None` removes it.
     ///
     /// # Errors
     /// `InvalidArgument` inside a step.
@@ -90,12 +90,12 @@ impl Reducer {
         Ok(())
     }
 
-    /// Begins a step. `weight` counts if the sum of gradients is divided by weights. A step without
-    /// `syncs` only notes which parameters were used: its gradients stay on this rank, and the
-    /// caller adds the next ones to them.
+    /// Begins a step. `weight` counts only if the sum of gradients is divided by weights. A step
+    /// without `syncs` only records the used parameters: its gradients stay on this rank, and the
+    /// caller accumulates the next gradients into them.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step is open or the weight is negative or no number; those of
+    /// `InvalidArgument` if a step is open or the weight is negative or no number; errors of
     /// operations that are issued.
     pub fn begin(self: &Arc<Self>, weight: f64, syncs: bool) -> Result<()> {
         if !weight.is_finite() || weight < 0.0 {
@@ -128,13 +128,14 @@ impl Reducer {
         self.open(&mut state, &group, weight, false)
     }
 
-    /// The rank whose buffers count: the lowest one that had data in the last step.
+    /// Returns the rank whose buffers are broadcast: the lowest rank that had data in the last
+    /// step.
     pub(super) fn lowest_rank_with_data(&self) -> usize {
         self.lock().last_active
     }
 
-    /// What a failure of the group means before the end of a step: nothing if the step can be
-    /// repeated, since its end reports it.
+    /// Returns the error of a group failure before the end of a step. If the step can be retried,
+    /// returns `Ok`, since the end of the step reports the failure.
     fn unless_retryable(&self, outcome: Result<()>) -> Result<()> {
         if self.options.is_retryable { Ok(()) } else { outcome }
     }
@@ -150,7 +151,7 @@ impl Reducer {
         let mut step = Box::new(ReducerStep::new(state.steps, &state.memory, weight));
         step.is_joined = is_joined;
         match &state.expected_marks {
-            // The first step tells how often parameters are marked.
+            // The first step determines how often parameters are marked.
             None => step.is_held_back = self.options.is_static,
             Some(expected) => {
                 let memory = Arc::clone(&state.memory);
@@ -161,7 +162,7 @@ impl Reducer {
                 }
             }
         }
-        // The factor of a bucket on a device is needed when it is sent.
+        // The factor of a bucket on a device must be known when it is sent.
         step.is_held_back |= self.device.is_some() && self.options.exchanges_weights();
         self.send_weights(&mut step, group);
         self.send_full_buckets(state, &mut step, group);
@@ -173,8 +174,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The place of a gradient in memory that buckets share: until the gradient is marked. Waits
-    /// for another bucket if many have memory.
+    /// Returns the place of a gradient in memory that buckets share. It is valid until the gradient
+    /// is marked. If too many buckets have memory, waits for another bucket.
     pub(super) fn shared_place(&self, param: usize) -> Result<Dst<'static>> {
         let mut at_once = false;
         loop {
@@ -209,12 +210,12 @@ impl Reducer {
         }
     }
 
-    /// Marks gradients that are there. They stay as they are until the step has ended.
+    /// Marks gradients as ready. They must not change until the step has ended.
     ///
     /// # Errors
-    /// `InvalidArgument` outside of a step, for a parameter without a gradient, and for a parameter
-    /// that was marked before. Then the parameters before it in the list are marked. The errors of
-    /// operations that are issued.
+    /// `InvalidArgument` outside a step, for a parameter without a gradient, and for a parameter
+    /// that was marked before. In this case, the parameters before it in the list are marked. The
+    /// errors of operations that are issued.
     pub fn ready(self: &Arc<Self>, params: &[usize]) -> Result<()> {
         self.mark(params, GradMark::Ready, None)
     }
@@ -227,7 +228,7 @@ impl Reducer {
     /// Marks a parameter that this rank does not use in the step.
     ///
     /// # Errors
-    /// As [`Self::ready`].
+    /// The errors of [`Self::ready`].
     pub fn unused(self: &Arc<Self>, param: usize) -> Result<()> {
         self.mark(&[param], GradMark::Unused, None)
     }
@@ -268,7 +269,7 @@ impl Reducer {
         self.unless_retryable(failure)
     }
 
-    /// Whether a mark has the form of the gradient: sparse gradients come with rows.
+    /// Checks that a mark matches the gradient: sparse gradients come with rows.
     fn check_form(
         &self,
         param: usize,
@@ -309,11 +310,11 @@ impl Reducer {
         }
         match known {
             GradMark::Open => step.resolve(&state.memory, param, mark),
-            // The first step of a static graph counts the marks. Rows are passed once.
+            // The first step of a static graph counts the marks. Rows are passed only once.
             GradMark::Ready if step.is_held_back && rows.is_none() => {}
             _ => return Err(marked_twice(name, step.number)),
         }
-        // Only rows of an accepted mark: a repeated step sends them again.
+        // Only rows of an accepted mark are kept, because a retried step sends them again.
         step.sparse.extend(rows.map(|rows| (param, rows)));
         Ok(())
     }
@@ -342,7 +343,7 @@ impl Reducer {
         }
     }
 
-    /// Sends the buckets whose gradients are all there, in the order of the layout.
+    /// Sends the buckets whose gradients are all ready, in the order of the layout.
     pub(super) fn send_full_buckets(
         self: &Arc<Self>,
         state: &ReducerState,
@@ -421,8 +422,8 @@ impl Reducer {
         })
     }
 
-    /// Has the caller's function called with all buckets of a step that has ended, if no rank has
-    /// voted against it.
+    /// Schedules the caller's function for all buckets of an ended step, if no rank voted against
+    /// it.
     pub(super) fn call_back_now(
         &self,
         state: &ReducerState,
@@ -437,8 +438,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Has the caller's function called with some buckets of a step once a work has ended without
-    /// error. With `votes`, the function is called only if no rank has voted against the step.
+    /// Schedules the caller's function for some buckets of a step after a work ends without error.
+    /// With `votes`, the function is called only if no rank voted against the step.
     pub(super) fn call_back(
         &self,
         memory: &Arc<GradMemory>,
@@ -458,7 +459,7 @@ impl Reducer {
             }
             for index in buckets {
                 let bucket = &memory.layout.buckets[index];
-                // Scattered results are in other memory: dist_shard_ranges tells where.
+                // Scattered results are in other memory, which dist_shard_ranges returns.
                 let data = memory.bucket_result(index).or_else(|| memory.bucket_places(index));
                 function(&BucketView {
                     index,
@@ -487,12 +488,12 @@ fn not_in_first_step(name: &str, step: u64) -> Error {
     ))
 }
 
-/// A work for an operation of a reducer.
+/// Creates a work for an operation of a reducer.
 pub(super) fn new_work(group: &Group) -> Arc<Work> {
     Work::new(WorkKind::Collective(OpKind::AllReduce), Arc::clone(&group.queue))
 }
 
-/// Other ranks count on an operation that this rank cannot issue: the group fails.
+/// Fails the group, because other ranks wait for an operation that this rank cannot issue.
 pub(super) fn fail(group: &Group, error: Error) -> Error {
     if group.failure().is_none() {
         crate::log!(LogLevel::Error, "{}: a reducer cannot go on: {error}", group.describe_rank());
@@ -501,7 +502,7 @@ pub(super) fn fail(group: &Group, error: Error) -> Error {
     group.failure().unwrap_or(error)
 }
 
-/// A step failed before, and what its error was.
+/// Returns the error for a call after a failed step, with the error of that step.
 pub(super) fn failed_before(error: &Error) -> Error {
     let message = format!(
         "the last step has failed ({error}): call dist_group_shrink and dist_reducer_regroup first"

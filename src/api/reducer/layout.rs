@@ -1,12 +1,13 @@
-//! The layout of a reducer: which gradients are reduced together, and in which order.
+//! The layout of a reducer: the assignment of gradients to buckets, and the order of the buckets.
 //!
 //! A layout is a pure function of the parameters, the limits, and the order in which gradients
-//! become ready. So it can be exported, stored in a checkpoint, and given to a rank that joins
-//! later.
+//! become ready. It can therefore be exported, stored in a checkpoint, and given to a rank that
+//! joins later.
 //!
 //! Gradients of one element type, device and tag fill a bucket in the given order. A bucket is
-//! closed once it has reached its limit, as in PyTorch's `compute_bucket_assignment_by_size`.
-//! Buckets are ordered by the position at which they are full, which is the order in which they can
+//! closed when it reaches its limit, as in PyTorch's `compute_bucket_assignment_by_size`. Buckets
+//! are ordered by the position at which they are full, which is the order in which they can be
+//! sent.
 //! be sent.
 
 use super::param::Param;
@@ -15,39 +16,39 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Gradients begin at multiples of so many bytes in their bucket: a cache line.
+/// The alignment of gradients in their bucket in bytes: a cache line.
 pub(super) const GRAD_ALIGNMENT: usize = 64;
 
 /// The version of the exported form.
 const VERSION: u64 = 1;
 
-/// How large buckets become.
+/// The size limits of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BucketLimits {
-    /// The bytes at which the first bucket of each kind is closed.
+    /// The size in bytes at which the first bucket of each kind is closed.
     pub first: usize,
-    /// The bytes at which the other ones are closed.
+    /// The size in bytes at which later buckets are closed.
     pub rest: usize,
 }
 
-/// Gradients that are reduced together.
+/// A bucket: gradients that are reduced together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BucketSpec {
-    /// The parameters, by their index.
+    /// The indices of the parameters.
     pub params: Vec<usize>,
-    /// Where the gradient of each begins, in bytes.
+    /// The offset of each gradient in bytes.
     pub offsets: Vec<usize>,
-    /// The bytes of the gradient of each.
+    /// The size of each gradient in bytes.
     pub lengths: Vec<usize>,
-    /// The bytes of all, with the gaps between them.
+    /// The size of the bucket in bytes, including the gaps between gradients.
     pub bytes: usize,
-    /// The element type of all.
+    /// The element type of all gradients.
     pub dtype: DataType,
-    /// The device that has all; `None` for host memory.
+    /// The device of all gradients; `None` for host memory.
     pub device: Option<usize>,
-    /// The gradients are the caller's; else they are places in the bucket.
+    /// Whether the gradients are in the caller's memory; otherwise they are places in the bucket.
     pub is_owned: bool,
-    /// It is one gradient with sparse rows.
+    /// Whether the bucket is one gradient with sparse rows.
     pub is_sparse: bool,
 }
 
@@ -56,11 +57,12 @@ pub(super) struct BucketSpec {
 pub(super) struct BucketLayout {
     /// The buckets.
     pub buckets: Vec<BucketSpec>,
-    /// The bucket of each parameter and its position there; `None` for those without a gradient.
+    /// The bucket of each parameter and its position there; `None` for parameters without a
+    /// gradient.
     pub places: Vec<Option<(usize, usize)>>,
 }
 
-/// What the gradients of one bucket have in common.
+/// The common properties of the gradients of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct BucketKey {
     dtype: DataType,
@@ -82,19 +84,19 @@ impl BucketKey {
     }
 }
 
-/// A bucket that is not closed.
+/// A bucket that is not yet closed.
 #[derive(Default)]
 struct OpenBucket {
     params: Vec<usize>,
     bytes: usize,
     /// The position of its last parameter in the order.
     last: usize,
-    /// An earlier bucket of its kind is closed.
+    /// Whether an earlier bucket of the same kind is closed.
     follows: bool,
 }
 
 impl BucketLayout {
-    /// The layout for gradients that become ready in an order.
+    /// Creates the layout for gradients that become ready in the given order.
     pub(super) fn in_order(params: &[Param], order: &[usize], limits: BucketLimits) -> Self {
         let mut open: HashMap<BucketKey, OpenBucket> = HashMap::new();
         let mut closed: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -104,7 +106,7 @@ impl BucketLayout {
             bucket.bytes += params[index].grad_bytes();
             bucket.last = position;
             let limit = if bucket.follows { limits.rest } else { limits.first };
-            // Sparse rows do not share a bucket.
+            // Sparse gradients do not share a bucket.
             if bucket.bytes >= limit || params[index].is_sparse {
                 closed.push((position, std::mem::take(&mut bucket.params)));
                 *bucket = OpenBucket { follows: true, ..OpenBucket::default() };
@@ -116,15 +118,15 @@ impl BucketLayout {
         Self::of_groups(params, closed.into_iter().map(|(_, params)| params).collect())
     }
 
-    /// The layout at the beginning: gradients become ready in the reverse order of their
-    /// parameters.
+    /// Creates the initial layout, which assumes that gradients become ready in the reverse order
+    /// of their parameters.
     pub(super) fn reversed(params: &[Param], limits: BucketLimits) -> Self {
         let order: Vec<usize> =
             (0..params.len()).rev().filter(|&index| params[index].is_trained()).collect();
         Self::in_order(params, &order, limits)
     }
 
-    /// Places the gradients of each group of parameters in a bucket.
+    /// Creates one bucket for each group of parameters.
     fn of_groups(params: &[Param], groups: Vec<Vec<usize>>) -> Self {
         let mut places = vec![None; params.len()];
         let mut buckets = Vec::with_capacity(groups.len());
@@ -155,7 +157,7 @@ impl BucketLayout {
         Self { buckets, places }
     }
 
-    /// The exported form: JSON, with the names of the parameters.
+    /// Exports the layout as JSON with the names of the parameters.
     pub(super) fn export(&self, params: &[Param]) -> Value {
         let names = |bucket: &BucketSpec| -> Vec<&str> {
             bucket.params.iter().map(|&index| params[index].name.as_str()).collect()
@@ -166,10 +168,10 @@ impl BucketLayout {
         })
     }
 
-    /// The layout of an exported form, for the same parameters in any order.
+    /// Imports an exported layout for the same parameters, which may be in another order.
     ///
     /// # Errors
-    /// `InvalidArgument` if the bytes are no layout, or one of other parameters.
+    /// `InvalidArgument` if the bytes are no layout, or a layout of other parameters.
     pub(super) fn import(params: &[Param], bytes: &[u8]) -> Result<Self> {
         Self::parse(params, bytes).context(|| "the layout")
     }
@@ -225,7 +227,7 @@ impl BucketLayout {
         Ok(Self::of_groups(params, groups))
     }
 
-    /// The bytes of the largest bucket of the caller's gradients that needs memory to collect them.
+    /// Returns the size of the largest bucket of caller's gradients that must be collected.
     pub(super) fn largest_collected(&self) -> usize {
         let collected = self.buckets.iter().filter(|bucket| bucket.is_collected());
         collected.map(|bucket| bucket.bytes).max().unwrap_or(0)
@@ -233,8 +235,8 @@ impl BucketLayout {
 }
 
 impl BucketSpec {
-    /// Whether its gradients are copied together before they are reduced. A single one of the
-    /// caller's is reduced where it is.
+    /// Returns whether the gradients are copied together before they are reduced. A single gradient
+    /// of the caller is reduced in place.
     pub(super) fn is_collected(&self) -> bool {
         self.is_owned && self.params.len() > 1 && self.device.is_none()
     }
@@ -255,7 +257,8 @@ mod tests {
     #[test]
     fn buckets_close_at_their_limits_in_reverse_order() {
         let params: Vec<Param> = (0..7).map(|index| param(&format!("p{index}"), 10)).collect();
-        // 40 bytes each: the first bucket takes one, the next three, and two are left.
+        // Each gradient has 40 bytes: the first bucket takes one, the next bucket three, and the
+        // last bucket the remaining three.
         let layout = BucketLayout::reversed(&params, LIMITS);
         assert_eq!(groups(&layout), [vec![6], vec![5, 4, 3], vec![2, 1, 0]]);
         assert_eq!(layout.buckets[1].offsets, [0, 64, 128]);

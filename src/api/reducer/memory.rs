@@ -1,9 +1,9 @@
-//! The memory of the buckets: places for gradients, results apart from them, and room to collect
+//! The memory of the buckets: places for gradients, separate results, and scratch memory to collect
 //! the caller's gradients.
 //!
-//! The memory is the back end's own, which the other ranks of a host reach without copies. It may
-//! outlive the group that it was made for. Running operations hold it, so that it is not freed
-//! under them.
+//! The memory comes from the back end, so the other ranks of a host can access it without copies.
+//! It may outlive the group for which it was allocated. Running operations hold a reference to it,
+//! which keeps it allocated.
 
 #![allow(unsafe_code, reason = "views of memory that this file owns")]
 
@@ -16,15 +16,15 @@ use crate::base::buffer::Dst;
 use crate::base::error::Result;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory of a back end, filled with zeros at first.
+/// Memory of a back end, initially zero.
 #[derive(Debug)]
 pub(super) struct GradBlock {
     memory: Option<Box<dyn BackendMemory>>,
     view: Dst<'static>,
 }
 
-// SAFETY: shared threads use only `view`, which is `Sync`; `memory` is touched when the block is
-// dropped, by one thread.
+// SAFETY: threads that share the block use only `view`, which is `Sync`; `memory` is used only by
+// the one thread that drops the block.
 unsafe impl Sync for GradBlock {}
 
 impl GradBlock {
@@ -36,8 +36,8 @@ impl GradBlock {
             None => group.backend.allocate(bytes)?,
             Some(stream) => group.backend.allocate_on(stream.gpu().device, bytes)?,
         };
-        // SAFETY: the memory has that many bytes for as long as `memory` is there. Views outlive
-        // the block only in operations, which hold the block.
+        // SAFETY: the memory has that many bytes while `memory` exists. Views outlive the block
+        // only in operations, which hold the block.
         let view = unsafe { Dst::new(memory.as_mut_ptr(), bytes) };
         match device {
             None => view.fill_zero(),
@@ -46,7 +46,7 @@ impl GradBlock {
         Ok(Self { memory: Some(memory), view })
     }
 
-    /// All of it.
+    /// Returns the whole block.
     pub(super) fn view(&self) -> Dst<'static> {
         self.view
     }
@@ -60,20 +60,20 @@ impl GradBlock {
 #[derive(Debug)]
 pub(super) struct GradMemory {
     pub(super) layout: BucketLayout,
-    /// For each bucket of places, the places.
+    /// The places of each bucket that has places.
     places: Vec<Option<GradBlock>>,
-    /// For each bucket, where its result goes if that is not where its gradients are.
+    /// The memory for the result of each bucket, if it is separate from the gradients.
     results: Vec<Option<GradBlock>>,
-    /// Where the caller's gradients are collected: the operations of a group run one at a time, and
-    /// share it.
+    /// Scratch memory to collect the caller's gradients. The operations of a group run one at a
+    /// time, so they share it.
     scratch: Mutex<Option<Arc<GradBlock>>>,
-    /// Buckets of places share memory.
+    /// The shared memory of buckets of places, if they share memory.
     pub(super) pool: Option<GradBlockPool>,
 }
 
 impl GradMemory {
-    /// The memory of a layout. `is_apart`: results do not overwrite the gradients; `is_shared`:
-    /// buckets of places share memory.
+    /// Allocates the memory of a layout. `is_apart`: results do not overwrite the gradients;
+    /// `is_shared`: buckets of places share memory.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`, and `Unsupported` for a device that the back end does not serve.
@@ -101,31 +101,31 @@ impl GradMemory {
         Ok(Self { layout, places, results, scratch: Mutex::new(scratch), pool })
     }
 
-    /// The place of a gradient, if the reducer provides it.
+    /// Returns the place of a gradient, if the reducer provides it.
     pub(super) fn place(&self, param: usize) -> Option<Dst<'static>> {
         let (bucket, position) = self.layout.places[param]?;
         let block = self.places[bucket].as_ref()?;
         Some(self.layout.buckets[bucket].part(block.view(), position))
     }
 
-    /// The places of a bucket.
+    /// Returns the places of a bucket.
     pub(super) fn bucket_places(&self, bucket: usize) -> Option<Dst<'static>> {
         self.places[bucket].as_ref().map(GradBlock::view)
     }
 
-    /// Where the result of a bucket goes, if that is not where its gradients are.
+    /// Returns the memory for the result of a bucket, if it is separate from the gradients.
     pub(super) fn bucket_result(&self, bucket: usize) -> Option<Dst<'static>> {
         self.results[bucket].as_ref().map(GradBlock::view)
     }
 
-    /// Where the reduced gradient of a parameter is, if that is not where the gradient is.
+    /// Returns the reduced gradient of a parameter, if it is separate from the gradient.
     pub(super) fn result(&self, param: usize) -> Option<Dst<'static>> {
         let (bucket, position) = self.layout.places[param]?;
         let block = self.results[bucket].as_ref()?;
         Some(self.layout.buckets[bucket].part(block.view(), position))
     }
 
-    /// The bytes of all this memory.
+    /// Returns the size of all this memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         let blocks = self.places.iter().chain(&self.results).flatten();
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +134,7 @@ impl GradMemory {
         blocks.map(GradBlock::len).sum::<usize>() + scratch + pool
     }
 
-    /// Room to collect so many bytes.
+    /// Returns scratch memory of at least `bytes` bytes.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -148,11 +148,11 @@ impl GradMemory {
         Ok(block)
     }
 
-    /// Copies the gradients, and the results that are apart, from the memory of another layout of
-    /// the same parameters.
+    /// Copies the gradients and the separate results from the memory of another layout of the same
+    /// parameters.
     ///
     /// # Errors
-    /// `Backend`, of a device.
+    /// `Backend`, from a device.
     pub(super) fn take_values(&self, former: &Self, device: Option<&GradStream>) -> Result<()> {
         let copy = |from: Option<Dst<'static>>, to: Option<Dst<'static>>, is_on_device: bool| match (
             from,
@@ -177,7 +177,7 @@ impl GradMemory {
 }
 
 impl BucketSpec {
-    /// The part of a bucket's memory that has the gradient at this position.
+    /// Returns the part of a bucket's memory for the gradient at this position.
     pub(super) fn part(&self, bucket: Dst<'static>, position: usize) -> Dst<'static> {
         bucket.slice(self.offsets[position], self.lengths[position])
     }

@@ -1,18 +1,19 @@
 //! Data-parallel training: a reducer that averages gradients while they are computed, and a
 //! sampler.
 //!
-//! A reducer is what PyTorch's DistributedDataParallel has below autograd (c10d's `Reducer`). The
-//! caller says when a gradient is there. Once all gradients of a bucket are, the bucket is reduced,
-//! always in the order of the layout, so that all ranks issue the same operations in the same order
-//! ([`launch`]). A step ends with one agreement of all ranks ([`ballot`]).
+//! A reducer corresponds to the part of PyTorch's DistributedDataParallel below autograd (c10d's
+//! `Reducer`). The caller marks each gradient that is ready. When all gradients of a bucket are
+//! ready, the bucket is reduced. Buckets are sent in the order of the layout, so all ranks issue
+//! the same operations in the same order ([`launch`]). A step ends with one agreement of all ranks
+//! ([`ballot`]).
 //!
-//! # A step that is repeated
-//! A rank contributes to the agreement only after all its buckets are reduced, since the operations
-//! of a group run in order. So if one rank has seen the agreement on a step, every other rank has
-//! all results of the step. After a failure, a rank that has not seen it takes it from one that has
-//! ([`state_agreement`]); if no rank has seen it, all reduce the same gradients again.
+//! # Retry of a failed step
+//! The operations of a group run in order, so a rank contributes to the agreement only after all
+//! its buckets are reduced. If one rank has received the agreement on a step, every other rank has
+//! all results of the step. After a failure, a rank without the agreement gets it from a rank that
+//! has it ([`state_agreement`]). If no rank has it, all ranks reduce the same gradients again.
 //!
-//! Does not depend on: C types, back ends, how operations run.
+//! This module does not depend on C types, on back ends, or on how operations run.
 
 mod array;
 mod ballot;
@@ -82,12 +83,12 @@ use step::ReducerStep;
 pub struct Reducer {
     params: Vec<Param>,
     options: ReducerOptions,
-    /// The device that has gradients, if one has.
+    /// The device of the gradients, if they are on a device.
     device: Option<GradStream>,
-    /// How buckets are reduced, if not by one all_reduce each.
+    /// The hook that reduces buckets; `None` for one all_reduce per bucket.
     hook: Option<Arc<Hook>>,
     state: Mutex<ReducerState>,
-    /// Functions of [`Reducer::on_bucket`] that are to be called and have not returned.
+    /// The number of pending functions of [`Reducer::on_bucket`].
     callbacks: Arc<CallbackCount>,
 }
 
@@ -100,50 +101,51 @@ struct CallbackCount {
 
 #[derive(Debug)]
 struct ReducerState {
-    /// Not kept: who leaves the group need not release the reducer before.
+    /// A weak reference, so that a rank can release the group before the reducer.
     group: Weak<Group>,
     memory: Arc<GradMemory>,
-    /// The reduced gradients, if buckets are scattered.
+    /// The reduced gradients of this rank's elements, if buckets are scattered.
     own: Option<Arc<OwnGrads>>,
-    /// Shares the optimizer over the ranks.
+    /// The shard that distributes the optimizer over the ranks.
     shard: Weak<Shard>,
-    /// How often the shard has given its parameters to all ranks.
+    /// The number of completed gathers of the shard.
     gathers: u64,
     phase: ReducerPhase,
-    /// How many synchronised steps have ended.
+    /// The number of synchronised steps that have ended.
     steps: u64,
     /// The number of ranks when the reducer was created.
     initial_ranks: usize,
-    /// Parameters that were used in steps without communication since the last step with it.
+    /// Whether each parameter was used in the steps without communication since the last
+    /// synchronised step.
     used_before: Vec<bool>,
-    /// The ranks still want to know the order in which gradients become ready.
+    /// Whether the ranks still need the order in which gradients become ready.
     wants_order: bool,
-    /// How often each parameter is marked in a step, if that is fixed and known.
+    /// How often each parameter is marked in a step, if this is fixed and known.
     expected_marks: Option<Vec<u32>>,
     /// The agreement on the last step that ended.
     last: Option<Ballot>,
-    /// The lowest rank that had data in the last step in which ranks had.
+    /// The lowest rank with data in the last step in which a rank had data.
     last_active: usize,
     on_bucket: Option<OnBucket>,
-    /// The reduced rows of sparse gradients, of the last step that ended.
+    /// The reduced rows of sparse gradients of the last step that ended.
     sparse: HashMap<usize, SparseResult>,
     totals: ReducerTotals,
 }
 
-/// Where a reducer is between steps.
+/// The phase of a reducer.
 #[derive(Debug)]
 enum ReducerPhase {
-    /// No step has begun.
+    /// No step is open.
     Idle,
-    /// A step without communication, with the parameters that were marked.
+    /// A step without communication is open; the flags show the marked parameters.
     Local(Vec<bool>),
-    /// A step whose end was not called, or is to be called again after [`Reducer::regroup`].
+    /// A step is open. Its end was not called, or must be called again after [`Reducer::regroup`].
     Open(Box<ReducerStep>),
-    /// The ranks agree on a step. The work is that of the agreement.
+    /// The ranks agree on a step; the work is that of the agreement.
     Ending(Box<ReducerStep>, Arc<Work>, Option<VoteDelivery>),
-    /// The step could not end.
+    /// The step failed at its end.
     Failed(Box<ReducerStep>, Error),
-    /// Another rank has told that the step has ended; the end was not called again yet.
+    /// The step ended on another rank, which reported it. This rank's end was not called again yet.
     Adopted(u64, Result<()>),
 }
 
@@ -161,12 +163,12 @@ impl ReducerPhase {
 }
 
 impl Reducer {
-    /// Makes a reducer together with the other ranks of a group: compares parameters and options,
-    /// agrees on the layout, and broadcasts the values of the parameters.
+    /// Creates a reducer together with the other ranks of a group. The ranks compare parameters and
+    /// options, agree on the layout, and broadcast the values of the parameters.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if parameters or
-    /// options differ; those of collectives.
+    /// `InvalidArgument` and `Unsupported` before any communication; `Mismatch` on all ranks if
+    /// parameters or options differ; the errors of collectives.
     pub fn create(
         group: &Arc<Group>,
         params: Vec<Param>,
@@ -230,14 +232,14 @@ impl Reducer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, with the outcome of the last agreement noted.
+    /// Locks the state and records the outcome of the last agreement.
     fn settled(&self) -> MutexGuard<'_, ReducerState> {
         let mut state = self.lock();
         state.settle();
         state
     }
 
-    /// The options of an operation.
+    /// Returns the options of an operation.
     fn call_options(&self) -> CallOptions {
         CallOptions {
             timeout_ms: self.options.timeout_ms,
@@ -246,7 +248,7 @@ impl Reducer {
         }
     }
 
-    /// Where a gradient is to be written, and its number of elements.
+    /// Returns the memory into which a gradient must be written, and its number of elements.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or has no gradient.
@@ -259,10 +261,11 @@ impl Reducer {
         Ok((place.unwrap_or(Dst::empty()), known.count))
     }
 
-    /// Where a reduced gradient is after the end of a step, and its number of elements.
+    /// Returns the memory of a reduced gradient after the end of a step, and its number of
+    /// elements.
     ///
     /// # Errors
-    /// As [`Self::grad`].
+    /// The errors of [`Self::grad`].
     pub fn result(&self, param: usize) -> Result<(Dst<'static>, usize)> {
         let known = self.dense(param)?;
         if self.options.is_sharded {
@@ -275,7 +278,7 @@ impl Reducer {
         Ok((place.unwrap_or(Dst::empty()), known.count))
     }
 
-    /// A parameter that has a gradient with a place.
+    /// Returns a parameter with a dense gradient.
     fn dense(&self, param: usize) -> Result<&Param> {
         let known = self.trained(param)?;
         if !known.is_sparse {
@@ -289,7 +292,7 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// A parameter that has a gradient.
+    /// Returns a parameter with a gradient.
     fn trained(&self, param: usize) -> Result<&Param> {
         let Some(known) = self.params.get(param) else {
             let count = self.params.len();
@@ -305,14 +308,14 @@ impl Reducer {
         Err(Error::invalid(message))
     }
 
-    /// Waits until no operation uses memory of the caller or of the reducer any more. Operations
-    /// have deadlines.
+    /// Waits until no operation uses memory of the caller or of the reducer. Each operation has a
+    /// deadline.
     pub fn retire(&self) {
         self.await_step();
         self.await_last_callback();
     }
 
-    /// The exported layout.
+    /// Returns the exported layout.
     pub fn layout(&self) -> Vec<u8> {
         let memory = Arc::clone(&self.lock().memory);
         memory.layout.export(&self.params).to_string().into_bytes()
@@ -320,7 +323,7 @@ impl Reducer {
 }
 
 impl ReducerState {
-    /// The group, while there is one.
+    /// Returns the group if it was not released.
     fn group(&self) -> Result<Arc<Group>> {
         self.group.upgrade().ok_or_else(|| {
             let message = "the group of the reducer was released: pass another one to dist_reducer_regroup, or release \
@@ -329,7 +332,7 @@ impl ReducerState {
         })
     }
 
-    /// Notes that the agreement on a step has failed.
+    /// Records a failed agreement on a step.
     fn settle(&mut self) {
         let ReducerPhase::Ending(_, work, _) = &self.phase else { return };
         let Some(Err(error)) = work.outcome() else { return };
@@ -340,7 +343,7 @@ impl ReducerState {
         }
     }
 
-    /// The error of a call that another phase needs.
+    /// Returns the error of a call that is not allowed in the current phase.
     fn refuse(&self, needs: &str) -> Error {
         let (phase, step) = (self.phase.name(), self.steps);
         Error::invalid(format!("{needs}, but {phase} (step {step})"))
@@ -352,7 +355,7 @@ fn check_supported(group: &Arc<Group>, params: &[Param], options: &ReducerOption
     let op = match options.divide {
         DividePolicy::None => ReduceOp::Sum,
         DividePolicy::World if !options.is_uneven => ReduceOp::Avg,
-        // Its divisor may be another number than that of the ranks.
+        // The divisor may differ from the number of ranks.
         DividePolicy::World | DividePolicy::Initial | DividePolicy::Weighted => ReduceOp::PremulSum,
     };
     for param in params.iter().filter(|param| param.is_trained()) {

@@ -1,4 +1,4 @@
-//! What a caller chooses for a reducer, and what all ranks must choose alike.
+//! The options of a reducer, and the check that all ranks have equal options.
 
 use super::hook::HookChoice;
 use super::layout::BucketLimits;
@@ -6,58 +6,66 @@ use super::param::Param;
 use super::step::GradMark;
 use crate::base::error::{Error, Result};
 
-/// The bucket of PyTorch, which suits NCCL: its calls cost tens of microseconds.
+/// PyTorch's bucket size, which suits NCCL, whose calls cost tens of microseconds.
 const DEVICE_BUCKET: usize = 25 << 20;
 
-/// In shared memory a call costs a microsecond, and so much stays in the cache. Over TCP (loopback,
-/// 100 MiB of gradients, 0.5 ms of computation for each 512 KiB) buckets of 1, 2, 4, 8 and 25 MiB
-/// exposed 10, 28, 32, 37 and 29 ms.
+/// The bucket size for shared memory, where a call costs a microsecond and this size stays in the
+/// cache. Over TCP (loopback, 100 MiB of gradients, 0.5 ms of computation per 512 KiB), the exposed
+/// communication time depends on the bucket size:
+///
+/// | bucket (MiB) | exposed (ms) |
+/// |---|---|
+/// | 1 | 10 |
+/// | 2 | 28 |
+/// | 4 | 32 |
+/// | 8 | 37 |
+/// | 25 | 29 |
 const HOST_BUCKET: usize = 1 << 20;
 
-/// The first bucket is no larger by default, so that communication begins early.
+/// The default upper limit of the first bucket, so that communication begins early.
 const FIRST_BUCKET: usize = 1 << 20;
 
-/// What the sum of gradients is divided by.
+/// The divisor of the sum of gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DividePolicy {
     /// The number of ranks that have data in the step.
     World,
-    /// Nothing.
+    /// No division.
     None,
-    /// The number of ranks with which the reducer was created.
+    /// The number of ranks when the reducer was created.
     Initial,
-    /// The weights of all ranks together.
+    /// The sum of the weights of all ranks.
     Weighted,
 }
 
-/// What happens if the caller did not mark a parameter.
+/// The handling of a parameter that the caller did not mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingPolicy {
     /// The step fails on all ranks.
     Error,
-    /// The rank contributes zeros, and gets the result.
+    /// The rank contributes zeros and receives the result.
     Zero,
     /// The rank contributes zeros; a parameter that no rank used keeps its gradient.
     Skip,
 }
 
-/// See `dist_reducer_options_t`.
+/// Options of a reducer; see `dist_reducer_options_t`.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "the flags of the C interface")]
 pub struct ReducerOptions {
-    /// 0 for what suits the transport.
+    /// The size limit of buckets; 0 for the default of the transport.
     pub bucket_bytes: usize,
-    /// 0 for the smaller of `bucket_bytes` and 1 MiB.
+    /// The size limit of the first bucket; 0 for the smaller of `bucket_bytes` and 1 MiB.
     pub first_bucket_bytes: usize,
-    /// What the sum of gradients is divided by.
+    /// The divisor of the sum of gradients.
     pub divide: DividePolicy,
-    /// What happens if the caller did not mark a parameter.
+    /// The handling of a parameter that the caller did not mark.
     pub missing: MissingPolicy,
     /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
     pub timeout_ms: u64,
-    /// Results do not overwrite gradients, so that a step can be repeated.
+    /// Results do not overwrite gradients, so that a step can be retried.
     pub is_retryable: bool,
-    /// Gradients are added in the order of ranks.
+    /// Gradients are added in rank order.
     pub is_canonical: bool,
     /// The layout does not follow the order in which gradients become ready.
     pub has_fixed_layout: bool,
@@ -71,15 +79,15 @@ pub struct ReducerOptions {
     pub is_uneven: bool,
     /// The values of rank 0 are broadcast when the reducer is created.
     pub broadcasts_values: bool,
-    /// An exported layout.
+    /// An exported layout to use.
     pub layout: Option<Vec<u8>>,
-    /// The caller's stream in which gradients on a device are computed.
+    /// The caller's stream that computes the gradients on a device.
     pub stream: Option<usize>,
-    /// Each rank gets the results of its own elements only.
+    /// Each rank gets only the results of its own elements.
     pub is_sharded: bool,
     /// Buckets of places share memory.
     pub shares_grads: bool,
-    /// How buckets are reduced.
+    /// The hook that reduces buckets.
     pub hook: HookChoice,
     /// A name for the log.
     pub name: String,
@@ -112,7 +120,7 @@ impl Default for ReducerOptions {
 }
 
 impl ReducerOptions {
-    /// The limits of buckets.
+    /// Returns the size limits of buckets.
     pub(super) fn limits(&self, params: &[Param]) -> BucketLimits {
         let is_on_device = params.iter().any(|param| param.is_trained() && param.device.is_some());
         let rest = match self.bucket_bytes {
@@ -127,7 +135,7 @@ impl ReducerOptions {
         BucketLimits { first, rest }
     }
 
-    /// Refuses choices that exclude each other.
+    /// Refuses options that exclude each other.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -151,22 +159,23 @@ impl ReducerOptions {
         Err(Error::invalid(format!("flags: DIST_REDUCER_SHARDED does not go with {wrong}")))
     }
 
-    /// Whether results are apart from gradients, and whether buckets of places share memory.
+    /// Returns whether results are separate from gradients, and whether buckets of places share
+    /// memory.
     pub(super) fn apart(&self) -> (bool, bool) {
         (self.is_retryable, self.shares_grads)
     }
 
-    /// Whether a parameter with this mark keeps its gradient if no rank used it.
+    /// Returns whether a parameter with this mark keeps its gradient if no rank used it.
     pub(super) fn keeps_unused(&self, mark: GradMark) -> bool {
         mark == GradMark::Unused || self.missing == MissingPolicy::Skip
     }
 
-    /// Whether steps begin with an exchange of weights.
+    /// Returns whether steps begin with an exchange of weights.
     pub(super) fn exchanges_weights(&self) -> bool {
         self.is_uneven || self.divide == DividePolicy::Weighted
     }
 
-    /// What all ranks must choose alike, as text.
+    /// Describes the options that must be equal on all ranks.
     pub(super) fn agreement(&self) -> String {
         let Self { bucket_bytes, first_bucket_bytes, divide, missing, .. } = self;
         let flags = [

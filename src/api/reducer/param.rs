@@ -7,17 +7,18 @@ use crate::base::ids::Rank;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// The most parameters of a reducer.
+/// The maximum number of parameters of a reducer.
 pub const MOST_PARAMS: usize = 1 << 20;
 
-/// How a reducer treats a parameter.
+/// The role of a parameter in a reducer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamRole {
-    /// It has a gradient, which is reduced.
+    /// The parameter has a gradient, which is reduced.
     Trained,
-    /// It has no gradient.
+    /// The parameter has no gradient.
     Frozen,
-    /// It is no weight but state of a layer, such as a running mean. It has no gradient.
+    /// The parameter is state of a layer, such as a running mean, and no weight. It has no
+    /// gradient.
     Buffer,
 }
 
@@ -38,23 +39,25 @@ pub struct Param {
     pub dtype: DataType,
     /// The element type of the gradient.
     pub grad_dtype: DataType,
-    /// The device whose memory has the values and the gradient; `None` for host memory.
+    /// The device of the values and the gradient; `None` for host memory.
     pub device: Option<usize>,
-    /// The gradient is some rows of the parameter, which the caller passes in each step.
+    /// Whether the gradient consists of some rows of the parameter, which the caller passes in each
+    /// step.
     pub is_sparse: bool,
-    /// What the reducer does with it.
+    /// The role of the parameter.
     pub role: ParamRole,
     /// Parameters of different tags never share a bucket.
     pub tag: u64,
 }
 
 impl Param {
-    /// Whether it has a gradient.
+    /// Returns whether the parameter has a gradient.
     pub fn is_trained(&self) -> bool {
         self.role == ParamRole::Trained
     }
 
-    /// The bytes of its gradient; 0 of a sparse one, which has no fixed place.
+    /// Returns the size of the gradient in bytes; 0 for a sparse gradient, which has no fixed
+    /// place.
     pub fn grad_bytes(&self) -> usize {
         if self.is_sparse {
             return 0;
@@ -62,7 +65,7 @@ impl Param {
         self.count * self.grad_dtype.size()
     }
 
-    /// What all ranks must agree on, as one line of text.
+    /// Describes, in one line, the properties that must be equal on all ranks.
     fn description(&self) -> String {
         let mut text = format!("\"{}\" {:?}", self.name, self.shape);
         if self.shape.is_empty() {
@@ -142,7 +145,7 @@ fn check_sparse(param: &Param) -> Result<()> {
     Err(Error::invalid(format!("parameter \"{name}\" {wrong}")))
 }
 
-/// The descriptions of all parameters, one line each.
+/// Describes all parameters, one line each.
 pub(super) fn describe_params(params: &[Param]) -> String {
     let mut text = String::new();
     for param in params {
@@ -152,8 +155,8 @@ pub(super) fn describe_params(params: &[Param]) -> String {
     text
 }
 
-/// The error of the first difference between the parameters of rank 0 and of another rank, from the
-/// texts of [`describe_params`] of all ranks.
+/// Returns the error for the first difference between the parameters of rank 0 and of another rank.
+/// `texts` are the results of [`describe_params`] on all ranks.
 pub(super) fn first_difference(texts: &[Vec<u8>]) -> Option<Error> {
     let lines = |text: &[u8]| -> Vec<String> {
         String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
@@ -184,7 +187,7 @@ fn difference(index: usize, rank: Rank, first: Option<&String>, other: Option<&S
 pub(super) mod tests {
     use super::*;
 
-    /// A parameter without memory.
+    /// Creates a parameter without memory.
     pub(in crate::api::reducer) fn param(name: &str, count: usize) -> Param {
         Param {
             name: name.to_owned(),

@@ -1,5 +1,5 @@
-//! Places for gradients that few buckets share (ZeRO-2): a bucket has memory from the first request
-//! for one of its places until its gradients are reduced.
+//! A pool of memory for places, which the buckets share (ZeRO-2). A bucket has memory from the
+//! first request for one of its places until its gradients are reduced.
 
 use super::memory::GradBlock;
 use crate::api::group::Group;
@@ -7,11 +7,11 @@ use crate::base::error::Result;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many buckets have memory at a time: one that is filled, one that is reduced, and some that
-/// wait. If a caller fills more of them at a time, more have.
+/// The number of buckets that usually have memory at a time: one that is filled, one that is
+/// reduced, and two that wait. If a caller fills more buckets at a time, more buckets have memory.
 const MOST_BLOCKS: usize = 4;
 
-/// The memory of the buckets of places.
+/// The shared memory of the buckets of places.
 #[derive(Debug)]
 pub(super) struct GradBlockPool {
     block_bytes: usize,
@@ -34,8 +34,8 @@ impl GradBlockPool {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memory of a bucket. `None` if the caller had better wait for another bucket; not with
-    /// `at_once`.
+    /// Returns the memory of a bucket, and assigns a block if it has none. Returns `None` if the
+    /// caller should wait for another bucket; never with `at_once`.
     ///
     /// # Errors
     /// `OutOfMemory`, `System`.
@@ -62,22 +62,22 @@ impl GradBlockPool {
         Ok(Some(block))
     }
 
-    /// A bucket is sent: its memory is no longer for places.
+    /// Ends the assignment of a bucket's memory to places, because the bucket is sent.
     pub(super) fn send(&self, bucket: usize) {
         self.lock().assigned.remove(&bucket);
     }
 
-    /// The memory of a bucket that was reduced.
+    /// Takes the memory of a reduced bucket back.
     pub(super) fn give_back(&self, block: Arc<GradBlock>) {
         self.lock().free.push(block);
     }
 
-    /// Forgets the memory of a step that was given up.
+    /// Drops the memory of an abandoned step.
     pub(super) fn reset(&self) {
         *self.lock() = PoolBlocks::default();
     }
 
-    /// The bytes of all memory.
+    /// Returns the size of all memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.lock().made * self.block_bytes
     }

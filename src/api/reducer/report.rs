@@ -1,8 +1,8 @@
-//! Statistics, a description, and lines of the log.
+//! Statistics, a description of the reducer, and log lines.
 //!
-//! With the debug level INFO the log has a line when the reducer is created. With DETAIL it has a
-//! line for each of the first steps, and then for every hundredth, as c10d's logger (`logger.hpp`).
-//! The names of the fields are those of c10d.
+//! With the debug level INFO, the log has a line when the reducer is created. With DETAIL, it has a
+//! line for each of the first steps, and then for every hundredth step, as c10d's logger
+//! (`logger.hpp`). The names of the fields are those of c10d.
 
 use super::ballot::Ballot;
 use super::step::ReducerStep;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Each of so many steps has a line.
+/// The number of first steps that have a line each.
 const ALWAYS_LOGGED_STEPS: u64 = 10;
 
-/// After them, one of so many has a line.
+/// The interval between later steps with a line.
 const LOG_INTERVAL_STEPS: u64 = 100;
 
-/// Figures of the last step that ended; see `dist_reducer_stats_t`.
+/// Statistics of the last step that ended; see `dist_reducer_stats_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the header explains the fields")]
 pub struct ReducerStats {
@@ -37,7 +37,7 @@ pub struct ReducerStats {
     pub retries: u64,
 }
 
-/// The figures of the last step, and sums over all steps.
+/// The statistics of the last step, and sums over all steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReducerTotals {
     last: ReducerStats,
@@ -55,13 +55,13 @@ fn saturating_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The time between two moments that have come.
+/// Returns the time between two events, or 0 if one did not happen.
 fn between(from: Option<Instant>, to: Option<Instant>) -> Duration {
     from.zip(to).map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from))
 }
 
 impl ReducerTotals {
-    /// Adds a step that has ended.
+    /// Adds an ended step.
     pub(super) fn add(&mut self, step: &ReducerStep, n_buckets: usize) {
         let notes = step.notes.lock();
         let times = &step.times;
@@ -87,7 +87,7 @@ impl ReducerTotals {
         self.time += whole;
     }
 
-    /// How long the end of the last step was waited for.
+    /// Returns how long the caller waited for the end of the last step.
     pub(super) fn exposed(&mut self, time: Duration) {
         self.last.exposed_ns = saturating_ns(time);
         self.exposed += time;
@@ -95,14 +95,14 @@ impl ReducerTotals {
 }
 
 impl Reducer {
-    /// Figures of the last step that ended.
+    /// Returns the statistics of the last step that ended.
     pub fn stats(&self) -> ReducerStats {
         let state = self.settled();
         let ReducerTotals { last, rebuilds, retries, .. } = state.totals;
         ReducerStats { steps: state.steps, rebuilds, retries, ..last }
     }
 
-    /// The parameters, the buckets, the options and the sums over all steps.
+    /// Returns the parameters, the buckets, the options and the sums over all steps.
     pub fn describe(&self) -> Value {
         let state = self.settled();
         let totals = &state.totals;
@@ -146,7 +146,7 @@ impl Reducer {
         trained.map(|param| param.count * param.dtype.size()).sum()
     }
 
-    /// The reducer was created.
+    /// Logs the creation of the reducer.
     pub(super) fn log_creation(&self, group: &Group) {
         if debug::level() < DebugLevel::Info || !log::enabled(log::LogLevel::Info) {
             return;
@@ -183,7 +183,7 @@ impl Reducer {
         );
     }
 
-    /// A step has ended.
+    /// Logs the end of a step.
     pub(super) fn log_step(
         &self,
         state: &ReducerState,

@@ -1,32 +1,33 @@
 //! The sampler: gives each rank its share of the indices of a data set, in PyTorch's order.
 //!
-//! The indices are those of `torch.utils.data.DistributedSampler` (PyTorch 2.15), index for index.
-//! It shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle over the numbers
-//! of MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If the data
-//! set cannot be divided evenly, the list is repeated from its beginning up to a multiple of
-//! `replicas`, or cut.
+//! The indices are exactly those of `torch.utils.data.DistributedSampler` (PyTorch 2.15). It
+//! shuffles with `torch.randperm` on the CPU generator: a Fisher-Yates shuffle with random numbers
+//! from MT19937 (Matsumoto and Nishimura, 1998). A rank takes every `replicas`-th index. If the
+//! data set cannot be divided evenly, the list is either extended with its first indices to a
+//! multiple of `replicas`, or cut.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use rand_mt::Mt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// From this length on, `torch.randperm` takes 64-bit random numbers and shuffles in another way.
+/// From this length on, `torch.randperm` uses 64-bit random numbers and another shuffle.
 const LONG: u64 = u32::MAX as u64 / 20;
 
-/// What a sampler samples, and for which rank.
+/// The options of a sampler.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplerOptions {
-    /// The number of samples of the data set.
+    /// The number of samples in the data set.
     pub dataset_len: u64,
     /// The number of ranks that share the data set.
     pub replicas: u64,
-    /// The rank whose indices the sampler gives.
+    /// The rank for which the sampler returns indices.
     pub rank: u64,
     /// The seed of the shuffle, the same on all ranks.
     pub seed: u64,
-    /// Shuffles the indices, differently in each epoch.
+    /// Whether the indices are shuffled, differently in each epoch.
     pub shuffles: bool,
-    /// Cuts the list to a multiple of the number of ranks; else its beginning is repeated.
+    /// Whether the list is cut to a multiple of the number of ranks; otherwise it is extended with
+    /// its first indices.
     pub drops_last: bool,
 }
 
@@ -42,15 +43,15 @@ pub struct Sampler {
 struct SamplerState {
     epoch: u64,
     position: u64,
-    /// The indices of the epoch, if it is shuffled and was begun.
+    /// The indices of the epoch, if it is shuffled and has begun.
     shuffled: Option<Vec<u64>>,
 }
 
 impl Sampler {
-    /// A sampler at the beginning of epoch 0.
+    /// Creates a sampler at the beginning of epoch 0.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are no ranks, or `rank` is none of them.
+    /// `InvalidArgument` if there are no ranks, or if `rank` is not below their number.
     pub fn new(options: SamplerOptions) -> Result<Self> {
         let SamplerOptions { dataset_len, replicas, rank, drops_last, .. } = options;
         if replicas == 0 || rank >= replicas {
@@ -63,12 +64,12 @@ impl Sampler {
         Ok(Self { options, len, state: Mutex::default() })
     }
 
-    /// The number of indices of this rank in an epoch.
+    /// Returns the number of indices of this rank in an epoch.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the rank has no index at all.
+    /// Returns whether the rank has no index.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -78,15 +79,15 @@ impl Sampler {
         *self.state() = SamplerState { epoch, ..SamplerState::default() };
     }
 
-    /// The number of indices that were taken in this epoch.
+    /// Returns the number of indices taken in this epoch.
     pub fn position(&self) -> u64 {
         self.state().position
     }
 
-    /// Goes on behind that many indices of this epoch.
+    /// Continues after this number of indices of the epoch.
     ///
     /// # Errors
-    /// `InvalidArgument` if the rank has fewer.
+    /// `InvalidArgument` if the rank has fewer indices.
     pub fn seek(&self, position: u64) -> Result<()> {
         if position > self.len {
             let message =
@@ -97,10 +98,11 @@ impl Sampler {
         Ok(())
     }
 
-    /// Takes the next indices of the epoch, at most `most`; returns how many.
+    /// Takes the next indices of the epoch, at most `most`. Returns their number.
     ///
     /// # Errors
-    /// `OutOfMemory` if there is no memory for the permutation of the data set. Nothing is taken.
+    /// `OutOfMemory` if there is no memory for the permutation of the data set. In this case, no
+    /// index is taken.
     pub fn next(&self, most: usize, mut take: impl FnMut(u64)) -> Result<usize> {
         let mut state = self.state();
         if self.options.shuffles && state.shuffled.is_none() && !self.is_empty() {
@@ -121,15 +123,15 @@ impl Sampler {
         Ok(usize::try_from(taken).unwrap_or(most))
     }
 
-    /// Where the index at a position of this rank is in the list of all indices.
+    /// Returns the position in the list of all indices for a position of this rank.
     fn index_at(&self, position: u64) -> u64 {
         let SamplerOptions { dataset_len, replicas, rank, .. } = self.options;
         (rank + position * replicas) % dataset_len
     }
 
-    /// This rank's indices of an epoch.
+    /// Computes this rank's indices of an epoch.
     fn shuffled(&self, epoch: u64) -> Result<Vec<u64>> {
-        // torch adds the two as integers of any size, and the generator takes the lowest 32 bits.
+        // PyTorch adds two integers of unlimited size, and the generator uses the lowest 32 bits.
         let seed = self.options.seed.wrapping_add(epoch);
         #[allow(
             clippy::cast_possible_truncation,
@@ -153,7 +155,7 @@ impl Sampler {
     }
 }
 
-/// A permutation of a data set, in the smallest type that has its indices.
+/// A permutation of a data set, in the smallest type that fits its indices.
 enum Permutation {
     Short(Vec<u32>),
     Long(Vec<u64>),
@@ -169,7 +171,7 @@ impl Permutation {
     }
 }
 
-/// `torch.randperm(n)` for a generator on the CPU.
+/// Computes `torch.randperm(n)` for a generator on the CPU.
 fn permutation<T: Copy + TryFrom<u64>>(n: u64, mut generator: Mt) -> Result<Vec<T>> {
     let mut all: Vec<T> = Vec::new();
     let len = usize::try_from(n).ok().filter(|&len| all.try_reserve_exact(len).is_ok());
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// What PyTorch 2.15 gives, made by running it.
+    /// Indices that PyTorch 2.15 computed.
     const VECTORS: &str = include_str!("../../../ffi-tests/data/sampler_vectors.json");
 
     fn take(sampler: &Sampler, most: usize) -> Vec<u64> {
@@ -218,7 +220,7 @@ mod tests {
         indices
     }
 
-    /// CRC-32 of the indices as little-endian u64 (reflected 0x04c11db7).
+    /// Computes the CRC-32 of the indices as little-endian u64 (reflected 0x04c11db7).
     fn crc32(indices: &[u64]) -> u64 {
         let mut crc = u32::MAX;
         for byte in indices.iter().flat_map(|index| index.to_le_bytes()) {

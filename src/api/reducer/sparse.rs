@@ -1,8 +1,8 @@
-//! Gradients with few rows that are not zero, as those of embeddings: each rank gives some rows,
-//! and gets the sums of all.
+//! Sparse gradients, such as those of embeddings: each rank contributes some rows, and receives the
+//! sums of the rows of all ranks.
 //!
-//! The ranks gather the rows of all ranks as byte strings. Every rank adds them in the order of
-//! ranks, so that all have the same bits. A message has all numbers that the divisor needs.
+//! The ranks gather the rows of all ranks as byte strings. Every rank adds them in rank order, so
+//! that all ranks have the same bits. A message contains all numbers that the divisor needs.
 //!
 //! | part of a message | bytes |
 //! |---|---|
@@ -30,13 +30,13 @@ use crate::base::op::ReduceOp;
 use crate::kernel;
 use std::sync::Arc;
 
-/// The bytes of a number in a message.
+/// The size of a number in a message, in bytes.
 const WORD: usize = 8;
 
-/// The bytes of a message before the indices.
+/// The size of a message before the indices, in bytes.
 const HEAD: usize = 3 * WORD;
 
-/// Rows that the caller lends until the step has ended.
+/// The caller's rows, which must not change until the step has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SparseInput {
     rows: Src<'static>,
@@ -50,7 +50,7 @@ pub(super) struct SparseResult {
     pub(super) values: GradBlock,
 }
 
-/// How the rows of a parameter are added.
+/// The parameters of the sum of sparse rows.
 #[derive(Clone, Copy, Debug)]
 struct SparseSum {
     dtype: DataType,
@@ -69,23 +69,23 @@ struct SparseMessage<'m> {
     values: Src<'m>,
 }
 
-/// The number of rows of a parameter whose gradient is sparse.
+/// Returns the number of rows of a parameter with a sparse gradient.
 fn row_count(param: &Param) -> usize {
     param.shape.first().and_then(|&extent| usize::try_from(extent).ok()).unwrap_or(0)
 }
 
-/// The bytes of one row of its gradient.
+/// Returns the size of one row of the gradient in bytes.
 fn row_bytes(param: &Param) -> usize {
     (param.count / row_count(param).max(1)) * param.grad_dtype.size()
 }
 
-/// The index of a row in a list.
+/// Returns the row index at a position of a list.
 fn row_at(rows: Src<'_>, position: usize) -> i64 {
     rows.word(position * WORD).cast_signed()
 }
 
 impl SparseInput {
-    /// Rows of a parameter.
+    /// Checks rows of a parameter that the caller passed.
     ///
     /// # Errors
     /// `InvalidArgument` if the parameter has no such row.
@@ -116,7 +116,8 @@ impl<'m> SparseMessage<'m> {
         bytes
     }
 
-    /// A message of another rank; `None` if it has another form or rows that do not exist.
+    /// Decodes a message of another rank; returns `None` for another format or for rows that do not
+    /// exist.
     fn decode(bytes: &'m [u8], sum: SparseSum) -> Option<Self> {
         let view = Src::from(bytes);
         let n = usize::try_from((bytes.len() >= HEAD).then(|| view.word(2 * WORD))?).ok()?;
@@ -138,10 +139,10 @@ impl<'m> SparseMessage<'m> {
 }
 
 impl SparseSum {
-    /// Adds the messages of all ranks.
+    /// Adds the rows in the messages of all ranks.
     ///
     /// # Errors
-    /// `Mismatch` for a message of another form; `OutOfMemory`, `System`.
+    /// `Mismatch` for a message of another format; `OutOfMemory`, `System`.
     fn of(self, messages: &[Vec<u8>], group: &Group) -> Result<SparseResult> {
         let mut decoded = Vec::with_capacity(messages.len());
         for (rank, bytes) in messages.iter().enumerate() {
@@ -175,12 +176,12 @@ impl SparseSum {
         Ok(SparseResult { rows, values })
     }
 
-    /// Adds the rows of one rank, times its factor if there is one.
+    /// Adds the rows of one rank, multiplied by its factor if there is one.
     fn add(self, message: &SparseMessage<'_>, factor: Option<f64>, rows: &[i64], into: Dst<'_>) {
         let mut scaled = vec![0; if factor.is_some() { self.row_bytes } else { 0 }];
         for position in 0..message.rows.len() / WORD {
             let row = row_at(message.rows, position);
-            // Every row of a message is in the list.
+            // The list contains every row of a message.
             let Ok(place) = rows.binary_search(&row) else { continue };
             let place = into.slice(place * self.row_bytes, self.row_bytes);
             let mut value = message.values.slice(position * self.row_bytes, self.row_bytes);
@@ -195,12 +196,12 @@ impl SparseSum {
 }
 
 impl Reducer {
-    /// Marks a sparse gradient. The rows and their values are the caller's until the step has
-    /// ended; rows that come several times are added.
+    /// Marks a sparse gradient as ready. The rows and their values must not change until the step
+    /// has ended. Rows that occur several times are added.
     ///
     /// # Errors
-    /// As [`Self::ready`], and `InvalidArgument` for a dense gradient and for rows that do not
-    /// exist.
+    /// The errors of [`Self::ready`], and `InvalidArgument` for a dense gradient and for rows that
+    /// do not exist.
     pub fn ready_rows(
         self: &Arc<Self>,
         param: usize,
@@ -219,8 +220,8 @@ impl Reducer {
         self.mark_sparse(param, input)
     }
 
-    /// The reduced rows of a sparse gradient, in ascending order, and their values; none before the
-    /// first step.
+    /// Returns the reduced rows of a sparse gradient, in ascending order, and their values. Both
+    /// are empty before the first step.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or has a dense gradient.
@@ -238,15 +239,15 @@ impl Reducer {
             return Ok((Src::empty(), Dst::empty()));
         };
         let (rows, len) = (result.rows.as_ptr().cast(), result.rows.len() * WORD);
-        // SAFETY: the list is not changed. It stays until the next step ends, as the caller is
-        // told.
+        // SAFETY: the list is not changed. It stays allocated until the next step ends, as the
+        // interface documents.
         Ok((unsafe { Src::new(rows, len) }, result.values.view()))
     }
 
     /// Sends the next bucket, which is a sparse gradient.
     ///
     /// # Errors
-    /// Those of operations that are issued.
+    /// The errors of operations that are issued.
     pub(super) fn send_sparse_bucket(
         &self,
         state: &ReducerState,

@@ -1,9 +1,9 @@
-//! How the ranks of a reducer agree on where they are: when it is created, and when it goes on in
+//! Agreement of the ranks on the state of a reducer, when it is created and when it continues in
 //! another group.
 //!
-//! Each rank sends one record of its state to all others. All ranks draw the same conclusions from
-//! the same records. A rank that creates a reducer may meet ranks that regroup theirs: it gets
-//! their layout and their number of steps.
+//! Each rank sends one record of its state to all ranks. All ranks draw the same conclusions from
+//! the same records. Some ranks may create a reducer while others regroup theirs. The creating
+//! ranks then get the existing layout and number of steps.
 
 use super::ballot::{Ballot, BallotShape};
 use super::layout::BucketLayout;
@@ -24,21 +24,21 @@ use crate::base::ids::Rank;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a rank that creates a reducer has.
+/// The initial state of a rank that creates a reducer.
 #[derive(Debug)]
 pub(super) struct NewReducer {
     pub(super) layout: BucketLayout,
-    /// The caller gave the layout.
+    /// Whether the caller gave the layout.
     pub(super) is_given: bool,
-    /// The layout is to follow the order in which gradients become ready.
+    /// Whether the layout should follow the order in which gradients become ready.
     pub(super) wants_order: bool,
 }
 
-/// What the ranks have agreed on.
+/// The state that the ranks have agreed on.
 #[derive(Debug)]
 pub(super) struct ReducerAgreement {
     pub(super) layout: BucketLayout,
-    /// The rank whose values count.
+    /// The rank whose values are broadcast.
     pub(super) source_rank: Rank,
     pub(super) steps: u64,
     pub(super) gathers: u64,
@@ -46,17 +46,17 @@ pub(super) struct ReducerAgreement {
     pub(super) wants_order: bool,
 }
 
-/// What a rank tells the others.
+/// The record that a rank sends to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReducerRecord {
-    /// It creates the reducer; else it has one.
+    /// Whether the rank creates the reducer; otherwise it has one.
     is_new: bool,
     is_given: bool,
     wants_order: bool,
-    /// It has a step that is to be repeated.
+    /// Whether the rank has a step that must be retried.
     is_open: bool,
     steps: u64,
-    /// How often the shard has given its parameters to all ranks.
+    /// The number of completed gathers of the shard.
     gathers: u64,
     initial_ranks: usize,
     /// A hash of the parameters' descriptions.
@@ -103,13 +103,13 @@ impl ReducerRecord {
     }
 }
 
-/// Byte strings of all ranks.
+/// Gathers the byte strings of all ranks.
 fn gather(group: &Group, bytes: &[u8], options: &CallOptions) -> Result<Vec<Vec<u8>>> {
     let gathered = group.run_bytes(&BytesCall::all_gather(Src::from(bytes)), options)?;
     gathered.ok_or_else(|| Error::internal("a gather gave nothing"))
 }
 
-/// The bytes of one rank.
+/// Broadcasts the bytes of one rank.
 fn broadcast(group: &Group, bytes: &[u8], root: Rank, options: &CallOptions) -> Result<Vec<u8>> {
     let bytes = group.run_bytes(&BytesCall::broadcast(Src::from(bytes), root), options)?;
     let bytes = bytes.and_then(|strings| strings.into_iter().next());
@@ -120,7 +120,7 @@ fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// The records of all ranks, which fit together.
+/// The records of all ranks after the consistency check.
 #[derive(Debug)]
 struct RecordExchange {
     records: Vec<ReducerRecord>,
@@ -180,10 +180,10 @@ impl RecordExchange {
     }
 }
 
-/// The first agreement of a rank that creates a reducer.
+/// Runs the first agreement of a rank that creates a reducer.
 ///
 /// # Errors
-/// `Mismatch` on all ranks; those of collectives.
+/// `Mismatch` on all ranks; the errors of collectives.
 pub(super) fn create(
     group: &Group,
     params: &[Param],
@@ -223,22 +223,22 @@ pub(super) fn create(
 }
 
 impl Reducer {
-    /// Goes on in another group, for instance in that of the ranks that are left. All its ranks
-    /// call this, or create a reducer.
+    /// Continues in another group, for example in the group of the survivors. All its ranks call
+    /// this, or create a reducer.
     ///
-    /// If a step had not ended, it is open again after this: [`Reducer::end`] sends the same
-    /// gradients once more, if steps can be repeated. Else the step is given up.
+    /// If a step had not ended, it is open again afterwards: [`Reducer::end`] sends the same
+    /// gradients again, if steps can be retried. Otherwise the step is abandoned.
     ///
     /// # Errors
     /// `InvalidArgument` if a step is open in a group that has not failed; `Mismatch` on all ranks;
-    /// those of collectives.
+    /// the errors of collectives.
     pub fn regroup(self: &Arc<Self>, group: &Arc<Group>) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_reducer_regroup")?;
         let (record, text) = self.prepare_to_regroup(group)?;
         let call = self.call_options();
         let meeting = RecordExchange::exchange_records(group, &record, &self.params, &call)?;
         if !meeting.has_one_layout() {
-            // For ranks that are new; this one has the layout of the lead.
+            // The broadcast is for new ranks; this rank has the layout of the source rank.
             drop(broadcast(group, text.as_bytes(), meeting.source_rank, &call)?);
         }
         self.catch_up(group, &meeting, &call)?;
@@ -299,7 +299,7 @@ impl Reducer {
         Ok((record, text))
     }
 
-    /// Takes the end of a step from a rank that has seen it.
+    /// Adopts the end of a step from a rank that has received the agreement.
     fn catch_up(
         &self,
         group: &Arc<Group>,
@@ -327,7 +327,7 @@ impl Reducer {
         self.adopt(group, most, &ballot)
     }
 
-    /// A gather of parameters that has ended on one rank has ended on all.
+    /// Adopts the end of a gather that ended on another rank: it has then ended on all ranks.
     fn catch_up_gathers(&self, meeting: &RecordExchange) -> Result<()> {
         let old = meeting.records.iter().filter(|record| !record.is_new);
         let most = old.map(|record| record.gathers).max().unwrap_or(0);
@@ -362,7 +362,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// The agreement on the last step, for ranks that have not seen it.
+    /// Encodes the agreement on the last step, for ranks that have not received it.
     fn last_ballot(&self) -> Vec<u8> {
         let state = self.lock();
         let Some(ballot) = &state.last else { return Vec::new() };
@@ -401,7 +401,7 @@ impl Reducer {
             self.call_back_now(state, group, (&former, votes), number)?;
         }
         state.totals.retries += 1;
-        // A rank without data calls no end.
+        // A rank without data does not call the end of a step.
         state.phase = if is_joined {
             ReducerPhase::Idle
         } else {
@@ -410,7 +410,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Makes a step that has failed ready for another attempt.
+    /// Prepares a failed step for a retry.
     fn reopen(&self, group: &Arc<Group>) -> Result<()> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -431,7 +431,7 @@ impl Reducer {
     }
 }
 
-/// The ranks have ended different numbers of steps.
+/// Returns the error for ranks that have ended different numbers of steps.
 fn behind_error(own: u64, most: u64) -> Error {
     let message = format!(
         "this rank has ended {own} steps, and another one {most}: only a step that this rank was about to end can be \
@@ -452,7 +452,7 @@ fn decode_ballot(bytes: &[u8]) -> Option<Ballot> {
 }
 
 impl ReducerState {
-    /// The operation that exchanges the weights of the step that is open, and its result.
+    /// Returns the work that exchanges the weights of the open step, and its result.
     pub(super) fn step_sums(&self) -> Result<(Arc<Work>, Arc<StepSums>)> {
         let none = || Error::internal("a step of other ranks has no weights");
         let ReducerPhase::Open(step) = &self.phase else { return Err(none()) };
@@ -463,7 +463,7 @@ impl ReducerState {
         }
     }
 
-    /// The operations of the step that is open, ends or has failed.
+    /// Returns the works of a step that is open, is ending, or has failed.
     pub(super) fn works(&self) -> Vec<Arc<Work>> {
         match &self.phase {
             ReducerPhase::Open(step) | ReducerPhase::Failed(step, _) => step.works.clone(),

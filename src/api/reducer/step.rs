@@ -1,7 +1,7 @@
-//! One synchronised step: which gradients are there, which buckets were sent, and how each bucket
+//! One synchronised step: which gradients are ready, which buckets were sent, and how each bucket
 //! is reduced.
 //!
-//! Does not depend on: when steps begin and end, votes.
+//! This module does not depend on when steps begin and end, or on the votes.
 
 use super::device::GradStream;
 use super::memory::GradMemory;
@@ -23,17 +23,17 @@ use std::time::Instant;
 /// The state of a gradient in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GradMark {
-    /// Nothing yet.
+    /// The gradient was not marked.
     Open,
-    /// It is there.
+    /// The gradient is ready.
     Ready,
-    /// This rank did not use the parameter, as the caller said.
+    /// The caller marked the parameter as not used on this rank.
     Unused,
-    /// The caller did not mark it before the end.
+    /// The caller did not mark the gradient before the end.
     Missing,
 }
 
-/// When things happened in a step.
+/// The times of events in a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepTimes {
     pub(super) begun: Instant,
@@ -48,14 +48,15 @@ pub(super) struct StepTimes {
 pub(super) struct ReducerStep {
     pub(super) number: u64,
     pub(super) weight: f64,
-    /// This rank is out of data and contributes zeros.
+    /// Whether this rank has no data and contributes zeros.
     pub(super) is_joined: bool,
     pub(super) marks: Vec<GradMark>,
     /// How often each parameter was marked.
     pub(super) counts: Vec<u32>,
-    /// For each bucket, how many gradients are not there.
+    /// The number of gradients that are not ready, for each bucket.
     left: Vec<usize>,
-    /// No bucket is sent before the end: how often parameters are marked is not known.
+    /// Whether no bucket is sent before the end, because it is not known how often parameters are
+    /// marked.
     pub(super) is_held_back: bool,
     /// The number of buckets that were sent.
     pub(super) sent: usize,
@@ -66,9 +67,9 @@ pub(super) struct ReducerStep {
     pub(super) sparse: HashMap<usize, SparseInput>,
     /// The order in which gradients became ready.
     pub(super) order: Vec<usize>,
-    /// Why buckets can no longer be sent.
+    /// The reason why buckets can no longer be sent.
     pub(super) failure: Option<Error>,
-    /// The votes of all ranks, once they have agreed.
+    /// The votes of all ranks, after they have agreed.
     pub(super) votes: Arc<OnceLock<u64>>,
     pub(super) times: StepTimes,
 }
@@ -103,7 +104,7 @@ impl ReducerStep {
         }
     }
 
-    /// Notes the state of a gradient.
+    /// Records the state of a gradient.
     pub(super) fn resolve(&mut self, memory: &GradMemory, param: usize, mark: GradMark) {
         let Some((bucket, _)) = memory.layout.places[param] else { return };
         self.marks[param] = mark;
@@ -116,24 +117,24 @@ impl ReducerStep {
         }
     }
 
-    /// Whether the next bucket can be sent.
+    /// Returns whether the next bucket can be sent.
     pub(super) fn has_full_bucket(&self) -> bool {
         self.failure.is_none()
             && !self.is_held_back
             && self.left.get(self.sent).is_some_and(|&left| left == 0)
     }
 
-    /// The parameters with a gradient that were not marked.
+    /// Returns the parameters with a gradient that were not marked.
     pub(super) fn unmarked<'s>(&'s self, params: &'s [Param]) -> impl Iterator<Item = usize> + 's {
         let is_open =
             |&index: &usize| params[index].is_trained() && self.marks[index] == GradMark::Open;
         (0..params.len()).filter(is_open)
     }
 
-    /// Makes everything unsent, for another attempt with the same gradients.
+    /// Resets the sent buckets, for a retry with the same gradients.
     ///
     /// # Errors
-    /// `Backend`, `Timeout`, of a device.
+    /// `Backend` and `Timeout`, from a device.
     pub(super) fn rewind(&mut self, device: Option<&GradStream>, limit: &Deadline) -> Result<()> {
         self.sent = 0;
         self.works.clear();
@@ -144,7 +145,7 @@ impl ReducerStep {
     }
 }
 
-/// What the jobs of a step need to know.
+/// The state that the jobs of a step need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobContext<'c> {
     pub(super) group: &'c Group,
@@ -152,15 +153,15 @@ pub(super) struct JobContext<'c> {
     pub(super) params: &'c [Param],
     pub(super) options: &'c ReducerOptions,
     pub(super) factor: &'c ReduceFactor,
-    /// Where results go, if buckets are scattered.
+    /// The memory for results, if buckets are scattered.
     pub(super) own: Option<&'c Arc<OwnGrads>>,
 }
 
 impl JobContext<'_> {
-    /// How the next bucket of a step is reduced.
+    /// Creates the job that reduces the next bucket of a step.
     ///
     /// # Errors
-    /// `OutOfMemory`, `System` if there is no room to collect gradients.
+    /// `OutOfMemory` and `System`, if there is no memory to collect gradients.
     pub(super) fn next_job(&self, step: &ReducerStep) -> Result<BucketJob> {
         let index = step.sent;
         let mut job = BucketJob {
@@ -188,7 +189,7 @@ impl JobContext<'_> {
         Ok(job)
     }
 
-    /// Gradients in places are reduced where they are, or from there to their results.
+    /// Prepares a bucket of places, which are reduced in place or into separate results.
     fn reduce_places(&self, job: &mut BucketJob, step: &ReducerStep, places: Dst<'static>) {
         let bucket = &self.memory.layout.buckets[job.index];
         let result = self.memory.bucket_result(job.index);
@@ -208,7 +209,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// The caller's gradients: a single one is reduced where it is, several are collected.
+    /// Prepares a bucket of the caller's gradients. A single gradient is reduced in place, several
+    /// gradients are collected.
     fn reduce_owned(&self, job: &mut BucketJob, step: &ReducerStep) -> Result<()> {
         let bucket = &self.memory.layout.buckets[job.index];
         let result = self.memory.bucket_result(job.index);
@@ -245,7 +247,8 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// The own part of the sum goes apart; the gradients stay as they are.
+    /// Prepares a scattered bucket: this rank's part of the sum goes to separate memory, and the
+    /// gradients do not change.
     fn scatter(&self, job: &mut BucketJob, step: &ReducerStep, recv: Dst<'static>) -> Result<()> {
         let bucket = &self.memory.layout.buckets[job.index];
         job.recv = recv;
@@ -271,7 +274,7 @@ impl JobContext<'_> {
         Ok(())
     }
 
-    /// The caller's gradients of a bucket that is scattered.
+    /// Prepares the caller's gradients of a scattered bucket.
     fn collect_owned(&self, job: &mut BucketJob, step: &ReducerStep) -> Result<()> {
         let bucket = &self.memory.layout.buckets[job.index];
         if bucket.params.len() == 1 && step.marks[bucket.params[0]] == GradMark::Ready {

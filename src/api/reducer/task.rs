@@ -1,9 +1,9 @@
 //! The operations of a step in the queue of the group: the weights at its beginning
 //! ([`weights`](super::weights)), the buckets, and the ballot at its end.
 //!
-//! The operations of a group run one at a time, in the order of issue. So a bucket can use what the
-//! weights have said, the buckets share the room in which gradients are collected, and the ballot
-//! comes after all results are there.
+//! The operations of a group run one at a time, in the order of issue. Therefore a bucket can use
+//! the result of the weights, the buckets can share the memory in which gradients are collected,
+//! and the ballot runs after all results are complete.
 
 use super::Reducer;
 use super::ballot::Ballot;
@@ -41,27 +41,27 @@ pub(super) fn run_in_turn(
     group.carry_out(&operation, options.nan_check)
 }
 
-/// What happens to a gradient before its bucket is reduced.
+/// The preparation of a gradient before its bucket is reduced.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GradCollection {
-    /// It is copied to where the bucket is reduced.
+    /// The gradient is copied into the memory of the bucket.
     Copy { from: Src<'static>, to: Dst<'static> },
     /// This rank contributes zeros.
     Zero(Dst<'static>),
-    /// This rank contributes zeros, and gets its gradient back if no rank used the parameter.
+    /// This rank contributes zeros. If no rank used the parameter, its gradient is restored.
     ZeroUnlessUnused { param: usize, place: Dst<'static>, result: Option<Dst<'static>> },
 }
 
-/// What happens to a reduced gradient.
+/// The delivery of a reduced gradient.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GradDelivery {
-    /// It is copied to the caller's memory.
+    /// The gradient is copied to the caller's memory.
     Now { from: Src<'static>, to: Dst<'static> },
-    /// It is copied once the ranks have agreed on the step: always, or only if a rank used the
-    /// parameter.
+    /// The gradient is copied after the ranks have agreed on the step: always, or only if a rank
+    /// used the parameter.
     AtCommit { param: usize, only_if_used: bool, from: Src<'static>, to: Dst<'static> },
-    /// It is copied if a rank used the parameter, and set aside until then, since the room is used
-    /// for other buckets.
+    /// The gradient is copied if a rank used the parameter. It is kept in separate memory until
+    /// then, since other buckets use the shared memory.
     HeldAside { param: usize, from: Src<'static>, to: Dst<'static> },
 }
 
@@ -74,7 +74,7 @@ pub(super) struct DeferredCopy {
     to: Dst<'static>,
 }
 
-/// When a copy takes place.
+/// The condition of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeferredCondition {
     Always,
@@ -82,12 +82,12 @@ pub(super) enum DeferredCondition {
     Unused,
 }
 
-/// Where the bytes of a copy are until then.
+/// The source of a deferred copy.
 #[derive(Debug)]
 pub(super) enum DeferredBytes {
     Owned(Arc<[u8]>),
     InPlace(Src<'static>),
-    /// In memory of the device, which is held if the bytes are set aside.
+    /// Device memory. The block is held if the bytes were set aside in it.
     OnDevice {
         bytes: Src<'static>,
         _held: Option<Arc<GradBlock>>,
@@ -95,7 +95,7 @@ pub(super) enum DeferredBytes {
 }
 
 impl DeferredCopy {
-    /// A copy in memory of a device. The block has the bytes, if they are set aside.
+    /// Creates a copy in device memory. `block` holds the bytes, if they were set aside.
     pub(super) fn on_device(
         (param, when): (usize, DeferredCondition),
         from: Src<'static>,
@@ -120,7 +120,7 @@ impl DeferredCopy {
         Ok(())
     }
 
-    /// Copies, if the agreement says so; the number of bytes.
+    /// Copies if the agreement fulfils the condition. Returns the number of copied bytes.
     fn settle(&self, ballot: &Ballot, device: Option<&GradStream>) -> Result<usize> {
         let applies = match self.when {
             DeferredCondition::Always => true,
@@ -135,25 +135,25 @@ impl DeferredCopy {
     }
 }
 
-/// What the buckets of a step leave behind for its end.
+/// The data that the buckets of a step record for its end.
 #[derive(Debug, Default)]
 pub(super) struct StepLog {
     notes: Mutex<StepNotes>,
 }
 
-/// See [`StepLog`].
+/// The contents of a [`StepLog`].
 #[derive(Debug, Default)]
 pub(super) struct StepNotes {
     pub(super) deferred: Vec<DeferredCopy>,
     /// The reduced rows of sparse gradients, by parameter.
     pub(super) sparse: Vec<(usize, SparseResult)>,
-    /// What a hook keeps if the ranks agree on the step.
+    /// Updates that a hook keeps if the ranks agree on the step.
     pub(super) hook_updates: Vec<PowerUpdate>,
     pub(super) bytes_reduced: u64,
-    /// The bytes of the buckets in the form in which they were sent.
+    /// The number of bytes sent, in the encoding of the hook.
     pub(super) bytes_sent: u64,
     pub(super) bytes_copied: u64,
-    /// How long operations ran, together.
+    /// The sum of the durations of all operations.
     pub(super) communication: Duration,
     pub(super) last_end: Option<Instant>,
 }
@@ -165,11 +165,11 @@ impl StepLog {
 }
 
 impl StepNotes {
-    /// Makes the copies that waited for the agreement. On a device the memory that has them is
-    /// returned: it is freed once the device has made them.
+    /// Makes the copies that waited for the agreement. Returns the device memory that holds their
+    /// sources; the caller frees it after the device has completed the copies.
     ///
     /// # Errors
-    /// `Backend`, of a device.
+    /// `Backend`, from a device.
     pub(super) fn settle(
         &mut self,
         ballot: &Ballot,
@@ -182,10 +182,10 @@ impl StepNotes {
         Ok(deferred)
     }
 
-    /// Puts back the gradients that zeros have overwritten, before the step is repeated.
+    /// Restores the gradients that zeros have overwritten, before the step is retried.
     ///
     /// # Errors
-    /// `Backend`, of a device.
+    /// `Backend`, from a device.
     pub(super) fn undo(&mut self, device: Option<&GradStream>) -> Result<Vec<DeferredCopy>> {
         self.sparse.clear();
         self.hook_updates.clear();
@@ -196,7 +196,7 @@ impl StepNotes {
     }
 }
 
-/// A bucket as it is reduced.
+/// The description of a bucket that is reduced.
 #[derive(Debug)]
 pub(super) struct BucketJob {
     pub(super) index: usize,
@@ -207,12 +207,12 @@ pub(super) struct BucketJob {
     pub(super) collect: Vec<GradCollection>,
     pub(super) deliver: Vec<GradDelivery>,
     pub(super) factor: ReduceFactor,
-    /// Held, so that the memory is there until the operation has ended.
-    /// Where the own part of the result goes, if the bucket is scattered.
+    /// The memory for this rank's part of the result, if the bucket is scattered.
     pub(super) own: Option<Arc<OwnGrads>>,
-    /// Memory of the pool that has the places.
+    /// The block of the pool with the places.
     pub(super) pooled: Option<Arc<GradBlock>>,
     pub(super) memory: Arc<GradMemory>,
+    /// Keeps the collection memory allocated until the operation has ended.
     pub(super) _scratch: Option<Arc<GradBlock>>,
 }
 
@@ -228,7 +228,7 @@ impl BucketJob {
         }
     }
 
-    /// Reduces the bucket; the bytes that were sent.
+    /// Reduces the bucket; returns the number of bytes sent.
     fn reduce(&self, hook: Option<&Hook>, notes: &StepLog, mut turn: HookTurn<'_>) -> Result<u64> {
         let Some(hook) = hook else {
             let HookTurn { group, options, first, deadline, .. } = turn;
@@ -251,7 +251,7 @@ impl BucketJob {
         Ok(outcome.bytes_sent)
     }
 
-    /// Puts the gradients where they are reduced.
+    /// Copies or zeroes the gradients in the memory of the bucket.
     fn collect(&self, notes: &StepLog) {
         let mut copied = 0;
         for collect in &self.collect {
@@ -278,7 +278,7 @@ impl BucketJob {
         notes.lock().bytes_copied += copied as u64;
     }
 
-    /// Puts the results where the caller wants them.
+    /// Delivers the results to the caller's memory.
     fn deliver(&self, notes: &StepLog) {
         let mut copied = 0;
         for deliver in &self.deliver {
@@ -308,14 +308,14 @@ impl BucketJob {
     }
 }
 
-/// A copy of bytes.
+/// Returns a copy of bytes.
 fn copy_aside(from: Src<'static>) -> Arc<[u8]> {
     let mut bytes = vec![0; from.len()];
     Dst::from(bytes.as_mut_slice()).copy_from(from);
     bytes.into()
 }
 
-/// Reduces a bucket.
+/// The task that reduces a bucket.
 #[derive(Debug)]
 pub(super) struct BucketTask {
     pub(super) job: BucketJob,
@@ -346,7 +346,8 @@ impl OperationTask for BucketTask {
         let begun = Instant::now();
         self.job.collect(&self.notes);
         let turn = HookTurn { group, options: &self.options, first, deadline, used: 0 };
-        // The error of a hook is none of the group yet, and the ranks must not agree on the step.
+        // The error of a hook does not fail the group by itself, and the ranks must not agree on
+        // the step.
         let sent = self.job.reduce(self.hook.as_deref(), &self.notes, turn);
         let sent = sent.map_err(|error| fail(group, error))?;
         self.job.deliver(&self.notes);
@@ -362,7 +363,7 @@ impl OperationTask for BucketTask {
     }
 }
 
-/// Agrees on a step, and ends it.
+/// The task that agrees on a step and ends it.
 #[derive(Debug)]
 pub(super) struct BallotTask {
     pub(super) reducer: Arc<Reducer>,
@@ -373,7 +374,7 @@ pub(super) struct BallotTask {
 }
 
 impl BallotTask {
-    /// The call; its descriptor depends only on the shape.
+    /// Returns the call, whose descriptor depends only on the shape.
     fn call(view: Dst<'_>) -> Call<'_> {
         Call::all_reduce(view.as_src(), view, DataType::U8, ReduceOp::BitOr)
     }

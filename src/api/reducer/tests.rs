@@ -1,4 +1,4 @@
-//! One rank has seen the end of a step, and another rank has not.
+//! Tests of a step whose end one rank has received and another rank has not.
 
 use super::step::ReducerStep;
 use super::{
@@ -16,7 +16,7 @@ use crate::store::HashStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers for as long as the process runs.
+/// Leaks numbers, so that they live as long as the process.
 fn numbers(values: &[f64]) -> Dst<'static> {
     Dst::from(Box::leak(values.to_vec().into_boxed_slice()))
 }
@@ -25,7 +25,7 @@ fn read(view: Dst<'static>) -> f64 {
     f64::from_bits(view.as_src().word(0))
 }
 
-/// A parameter with a gradient of the caller's, if `grad` is one.
+/// Creates a parameter, with a caller's gradient if `grad` is set.
 fn param(name: &str, grad: Option<f64>) -> Param {
     Param {
         name: name.to_owned(),
@@ -54,7 +54,7 @@ fn options() -> ReducerOptions {
     }
 }
 
-/// Ends a step; the votes of all ranks.
+/// Ends a step; returns the votes of all ranks.
 fn end(reducer: &Arc<Reducer>, vote: u64) -> Result<u64> {
     let votes = Arc::new(AtomicU64::new(u64::MAX));
     let taken = Arc::clone(&votes);
@@ -62,7 +62,7 @@ fn end(reducer: &Arc<Reducer>, vote: u64) -> Result<u64> {
     Ok(votes.load(Ordering::Acquire))
 }
 
-/// Contributes to the agreement on a step, and fails before its outcome is known.
+/// Contributes to the agreement on a step, and then fails as if its outcome were unknown.
 fn skip_step_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
     let (mut bytes, step): (Vec<u8>, Box<ReducerStep>) = {
         let mut state = reducer.lock();
@@ -85,7 +85,7 @@ fn skip_step_end(reducer: &Arc<Reducer>, group: &Arc<Group>) {
 fn recover_step_end_from_peer(group: &Arc<Group>, next: &Arc<HashStore>, place: &str, vote: u64) {
     let rank = group.rank();
     let own = if rank == 0 { 3.0 } else { 4.0 };
-    // The last one is used by no rank, and the third one by rank 0 only.
+    // No rank uses the last parameter, and only rank 0 uses the third one.
     let params = vec![
         param("owned", Some(own)),
         param("place", None),

@@ -1,4 +1,4 @@
-//! The values of parameters and buffers: broadcast from one rank to all.
+//! Broadcast of the values of parameters and buffers from one rank to all ranks.
 
 use super::param::{Param, ParamRole};
 use super::{Reducer, ReducerPhase};
@@ -11,10 +11,10 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::base::ids::Rank;
 use std::sync::Arc;
 
-/// A choice of values.
+/// A selection of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamSelection {
-    /// Parameters, trained and frozen ones.
+    /// Trained and frozen parameters.
     pub params: bool,
     /// Buffers.
     pub buffers: bool,
@@ -35,17 +35,18 @@ impl ParamSelection {
         }
     }
 
-    /// The parameters and buffers of the choice.
+    /// Returns the parameters and buffers of the selection.
     pub(super) fn select(self, params: &[Param]) -> impl Iterator<Item = &Param> {
         params.iter().filter(move |param| self.includes(param))
     }
 }
 
 impl Reducer {
-    /// Broadcasts the values of a rank to all ranks.
+    /// Broadcasts the values of one rank to all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` inside a step or for a rank that does not exist; those of a broadcast.
+    /// `InvalidArgument` inside a step or for a rank that does not exist; the errors of a
+    /// broadcast.
     pub fn broadcast(&self, root: Rank, values: ParamSelection) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_reducer_broadcast")?;
         if values.grads {
@@ -63,7 +64,7 @@ impl Reducer {
         self.broadcast_in(&group, root, values)
     }
 
-    /// The same, in a group. All broadcasts are issued before the first one is waited for.
+    /// Broadcasts values in a group. Issues all broadcasts before it waits for the first one.
     pub(super) fn broadcast_in(
         &self,
         group: &Arc<Group>,

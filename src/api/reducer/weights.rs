@@ -13,37 +13,37 @@ use crate::base::op::ReduceOp;
 use crate::transport::Descriptor;
 use std::sync::{Arc, OnceLock};
 
-/// The sums over all ranks of what each gave at the beginning of a step.
+/// The sums over all ranks of the values in [`StepWeights`].
 #[derive(Debug, Default)]
 pub(super) struct StepSums(OnceLock<Vec<f64>>);
 
 impl StepSums {
-    /// The number of ranks that have data, once it is known.
+    /// Returns the number of ranks that have data, if it is known.
     pub(super) fn active(&self) -> Option<f64> {
         self.0.get().and_then(|sums| sums.first().copied())
     }
 
-    /// The weights of all ranks together.
+    /// Returns the sum of the weights of all ranks.
     fn weight(&self) -> Option<f64> {
         self.0.get().and_then(|sums| sums.get(1).copied())
     }
 
-    /// The lowest rank that has data.
+    /// Returns the lowest rank that has data.
     pub(super) fn lowest_active(&self) -> Option<usize> {
         self.0.get()?.iter().skip(2).position(|&is_active| is_active > 0.0)
     }
 }
 
-/// What a rank gives at the beginning of a step.
+/// The contribution of a rank at the beginning of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepWeights {
     pub(super) is_active: bool,
     pub(super) weight: f64,
-    /// The ranks tell each other which of them have data.
+    /// Whether the ranks also exchange which of them have data.
     pub(super) names_ranks: bool,
 }
 
-/// Sums what the ranks give at the beginning of a step.
+/// The task that sums the contributions at the beginning of a step.
 #[derive(Debug)]
 pub(super) struct WeightsTask {
     values: Vec<f64>,
@@ -98,23 +98,23 @@ impl OperationTask for WeightsTask {
     }
 }
 
-/// What the sum of a bucket is divided by.
+/// The divisor of the sum of a bucket.
 #[derive(Clone, Debug)]
 pub(super) enum ReduceFactor {
     /// The number of ranks.
     Average,
-    /// Nothing.
+    /// No division.
     Sum,
-    /// Each rank's gradients are multiplied by this before they are added.
+    /// Each rank's gradients are multiplied by this factor before they are added.
     Scale(f64),
     /// The number of ranks that have data in this step.
     ByActive(Arc<StepSums>),
-    /// The weights of all ranks together, after each rank's gradients were multiplied by its own.
+    /// The sum of the weights of all ranks. Each rank's gradients are multiplied by its own weight.
     ByWeight(Arc<StepSums>, f64),
 }
 
 impl ReduceFactor {
-    /// The operator of the bucket, the same on all ranks.
+    /// Returns the reduction operator of the bucket, equal on all ranks.
     pub(super) fn op(&self) -> ReduceOp {
         match self {
             Self::Average => ReduceOp::Avg,
@@ -123,10 +123,10 @@ impl ReduceFactor {
         }
     }
 
-    /// What each rank's gradients are multiplied by, if they are only added then.
+    /// Returns the factor of each rank's gradients for a plain sum.
     ///
     /// # Errors
-    /// As [`Self::value`].
+    /// The errors of [`Self::value`].
     pub(super) fn of_sum(&self, ranks: usize) -> Result<f64> {
         match self {
             Self::Average => Ok(1.0 / ranks as f64),
@@ -134,10 +134,10 @@ impl ReduceFactor {
         }
     }
 
-    /// This rank's factor, once the weights have come.
+    /// Returns this rank's factor after the weights have arrived.
     ///
     /// # Errors
-    /// `Internal` before that.
+    /// `Internal` before the weights have arrived.
     pub(super) fn value(&self) -> Result<f64> {
         let value = match self {
             Self::Average | Self::Sum => Some(1.0),

@@ -1,4 +1,4 @@
-//! What a hook is given: a bucket, and the turn of the group in which it may communicate.
+//! The input of a hook: a bucket, and the turn in which the hook may communicate.
 
 use super::super::layout::BucketSpec;
 use super::super::task::run_in_turn;
@@ -20,9 +20,9 @@ pub(in crate::api::reducer) struct HookBucket<'b> {
     pub(in crate::api::reducer) step: u64,
     /// This rank's gradients.
     pub(in crate::api::reducer) send: Dst<'static>,
-    /// Where the sums go: other memory, or the same.
+    /// The memory for the sums; it may be the same as `send`.
     pub(in crate::api::reducer) recv: Dst<'static>,
-    /// What this rank's gradients are multiplied by.
+    /// The factor of this rank's gradients.
     pub(in crate::api::reducer) factor: f64,
 }
 
@@ -31,13 +31,13 @@ impl HookBucket<'_> {
         self.spec.dtype
     }
 
-    /// The number of elements without the gaps between gradients.
+    /// Returns the number of elements without the gaps between gradients.
     pub(super) fn count(&self) -> usize {
         self.spec.lengths.iter().sum::<usize>() / self.dtype().size()
     }
 
-    /// For each gradient: its place in the bucket in bytes, its length in bytes, and where it
-    /// begins in elements if the gradients follow each other without gaps.
+    /// Returns, for each gradient, its offset in the bucket in bytes, its length in bytes, and the
+    /// index of its first element if the gradients follow each other without gaps.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let size = self.dtype().size();
         let pieces = self.spec.offsets.iter().zip(&self.spec.lengths);
@@ -48,7 +48,7 @@ impl HookBucket<'_> {
         })
     }
 
-    /// This rank's gradients without gaps, multiplied by its factor.
+    /// Writes this rank's gradients as f32 without gaps, multiplied by its factor.
     pub(super) fn widen_into(&self, values: &mut Vec<f32>) {
         values.clear();
         values.resize(self.count(), 0.0);
@@ -58,7 +58,7 @@ impl HookBucket<'_> {
         }
     }
 
-    /// Puts the sums, without gaps, where they go.
+    /// Writes the sums, given without gaps, into the result.
     pub(super) fn narrow_from(&self, values: &[f32]) {
         for (offset, len, begin) in self.pieces() {
             let from = &values[begin..begin + len / self.dtype().size()];
@@ -66,14 +66,15 @@ impl HookBucket<'_> {
         }
     }
 
-    /// This rank's gradients are its result.
+    /// Copies this rank's gradients into the result unchanged.
     pub(super) fn keep_own(&self) {
         if self.send.as_mut_ptr() != self.recv.as_mut_ptr() {
             self.recv.copy_from(self.send.as_src());
         }
     }
 
-    /// The same, multiplied by its factor; the gaps become zeros.
+    /// Copies this rank's gradients into the result, multiplied by its factor. The gaps become
+    /// zeros.
     pub(super) fn scale_own(&self) {
         let mut end = 0;
         for (offset, len, _) in self.pieces() {
@@ -92,7 +93,7 @@ pub(in crate::api::reducer) struct HookTurn<'t> {
     pub(in crate::api::reducer) options: &'t CallOptions,
     pub(in crate::api::reducer) first: Descriptor,
     pub(in crate::api::reducer) deadline: &'t Deadline,
-    /// The number of operations that have run in it.
+    /// The number of operations that ran in this turn.
     pub(in crate::api::reducer) used: u64,
 }
 
@@ -100,7 +101,7 @@ impl HookTurn<'_> {
     /// Runs the next operation of the turn.
     ///
     /// # Errors
-    /// Those of collectives.
+    /// The errors of collectives.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<()> {
         let Descriptor { sequence, label, .. } = self.first;
         let descriptor = call.descriptor(sequence + self.used, label);
@@ -108,17 +109,17 @@ impl HookTurn<'_> {
         run_in_turn(self.group, call, self.options, descriptor, self.deadline)
     }
 
-    /// Adds up vectors of all ranks, in place.
+    /// Adds vectors of all ranks, in place.
     ///
     /// # Errors
-    /// Those of an all_reduce.
+    /// The errors of an all_reduce.
     pub(super) fn add_up(&mut self, values: &mut [f32]) -> Result<()> {
         let view = Dst::from(values);
         self.run(&sum(view.as_src(), view, DataType::F32))
     }
 }
 
-/// An all_reduce that adds.
+/// Returns an all_reduce that adds.
 pub(super) fn sum<'a>(send: Src<'a>, recv: Dst<'a>, dtype: DataType) -> Call<'a> {
     Call::all_reduce(send, recv, dtype, crate::base::op::ReduceOp::Sum)
 }

@@ -1,4 +1,4 @@
-//! Gradients are sent, and added, as f16 or bf16: half of the bytes of an f32.
+//! Hook that sends and adds gradients as f16 or bf16, which takes half the bytes of f32.
 
 use super::bucket::sum;
 use super::{HookBucket, HookOutcome, HookTurn};

@@ -1,41 +1,42 @@
-//! Which hook, by its name and its settings.
+//! Choice of a hook by its name and settings.
 
 use super::function::HookFunction;
 use super::powersgd::PowerSettings;
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorContext as _, Result};
 
-/// The names of the library's own hooks.
+/// The names of the built-in hooks.
 const NAMES: &str = "\"all_reduce\", \"f16\", \"bf16\", \"int8\", \"powersgd\" or \"none\"";
 
-/// The number of elements that share a scale.
+/// The default number of elements that share a scale.
 const BLOCK: u64 = 256;
 
-/// The largest one: more would only make the numbers coarser.
+/// The maximum number of elements that share a scale. Larger blocks would only reduce the
+/// precision.
 const LARGEST_BLOCK: u64 = 1 << 20;
 
-/// A way to reduce buckets.
+/// A method to reduce buckets.
 #[derive(Clone, Debug)]
 pub enum HookChoice {
     /// One all_reduce per bucket.
     AllReduce,
     /// Gradients are sent and added as elements of this type.
     Cast(DataType),
-    /// As 8-bit integers with a scale for each block of so many elements.
+    /// Gradients are sent as 8-bit integers with one scale for each block.
     Int8 {
-        /// The number of elements.
+        /// The number of elements in a block.
         block: usize,
     },
-    /// As matrices of low rank.
+    /// Gradients are sent as matrices of low rank.
     PowerSgd(PowerSettings),
-    /// Not at all.
+    /// Gradients are not sent.
     Off,
-    /// By a caller's function.
+    /// A function of the caller reduces the gradients.
     Function(HookFunction),
 }
 
 impl HookChoice {
-    /// The hook with this name; `settings` is a list such as `rank=2;start=10`.
+    /// Returns the hook with this name; `settings` is a list such as `rank=2;start=10`.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -62,7 +63,7 @@ impl HookChoice {
         Ok(choice)
     }
 
-    /// Its name.
+    /// Returns the name of the hook.
     pub fn name(&self) -> &str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -74,7 +75,7 @@ impl HookChoice {
         }
     }
 
-    /// What all ranks must choose alike.
+    /// Describes the settings that must be equal on all ranks.
     pub(in crate::api::reducer) fn agreement(&self) -> String {
         match self {
             Self::Int8 { block } => format!("int8 block={block}"),
@@ -109,10 +110,10 @@ impl<'s> HookSettings<'s> {
         Ok(Self(pairs))
     }
 
-    /// A whole number.
+    /// Takes a setting that is an integer.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is none, or not in the range.
+    /// `InvalidArgument` if the setting is not an integer in the range.
     pub(super) fn number(
         &mut self,
         name: &str,

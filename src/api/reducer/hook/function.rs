@@ -1,8 +1,8 @@
-//! A caller's function as a hook.
+//! Hook that calls a function of the caller.
 //!
-//! It communicates in a group of its own, which has the ranks of the reducer's group: the turn of
-//! the bucket keeps the operations of the reducer's group waiting until the function returns. An
-//! abort of the reducer's group reaches that group too.
+//! The function communicates in a group of its own with the same ranks as the reducer's group. It
+//! cannot use the reducer's group, whose operations wait in the queue until the function returns.
+//! An abort of the reducer's group also aborts the hook's group.
 
 use super::{HookBucket, HookOutcome};
 use crate::api::group::Group;
@@ -12,29 +12,29 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a function reduces: this rank's gradients, each multiplied by the rank's factor, to be
-/// replaced by the sums over all ranks.
+/// The input of a hook function: this rank's gradients, each multiplied by the rank's factor. The
+/// function replaces them by the sums over all ranks.
 #[derive(Debug)]
 pub struct HookCall<'c> {
-    /// The group in which it communicates.
+    /// The group in which the function communicates.
     pub group: &'c Arc<Group>,
     /// The bucket.
     pub bucket: BucketView<'c>,
-    /// The bytes that it sends, for the figures; those of the bucket at first.
+    /// The number of bytes sent, for the statistics; initially the size of the bucket.
     pub bytes_sent: u64,
 }
 
-/// Reduces a bucket.
+/// A function that reduces a bucket.
 pub type HookBody = dyn Fn(&mut HookCall<'_>) -> Result<()> + Send + Sync;
 
-/// A caller's function.
+/// A caller's function with its name and settings.
 #[derive(Clone)]
 pub struct HookFunction {
-    /// A name that all ranks give alike.
+    /// A name that must be equal on all ranks.
     pub name: String,
-    /// Settings that all ranks give alike; the library does not read them.
+    /// Settings that must be equal on all ranks; the library does not interpret them.
     pub settings: String,
-    /// Called with each bucket, one after the other, in the same order on all ranks.
+    /// The function. It is called with one bucket at a time, in the same order on all ranks.
     pub function: Arc<HookBody>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for HookFunction {
     }
 }
 
-/// The function, and its group.
+/// A hook function with its group.
 #[derive(Debug)]
 pub(super) struct FunctionHook {
     function: HookFunction,
@@ -52,7 +52,7 @@ pub(super) struct FunctionHook {
 }
 
 impl FunctionHook {
-    /// Made by all ranks of the group together.
+    /// Creates the hook and its group. All ranks of the group call this.
     pub(super) fn new(function: &HookFunction, group: &Arc<Group>) -> Result<Self> {
         let made = group.new_group(&[], &SubgroupOptions::default());
         let made = made.context(|| "the group of a hook")?;
@@ -81,10 +81,10 @@ impl FunctionHook {
         };
         let done =
             (self.function.function)(&mut call).map_err(|error| match self.group.failure() {
-                // The cause, which names the rank that has failed. The group of the hook has the
-                // same ranks.
+                // This error names the failed rank as culprit. The group of the hook has the same
+                // ranks.
                 Some(cause) => cause,
-                // The other ranks may wait for this one in the group of the hook.
+                // The other ranks may wait for this rank in the group of the hook.
                 None => self.group.fail_with_local_blame(error),
             });
         done.context(|| format!("the hook \"{}\"", self.function.name))?;

@@ -1,9 +1,13 @@
-//! Gradients are sent as 8-bit integers, with one scale for each block of elements.
+//! Hook that sends gradients as 8-bit integers, with one scale for each block of elements.
 //!
-//! As a reduce_scatter and an all_gather: each rank gets one part of the bucket from all ranks,
-//! adds the parts up in f32 in the order of ranks, and sends the sum to all, again as integers. All
-//! ranks read the same integers, so they have the same bits, and the traffic is a quarter of that
-//! of f32 for any number of ranks.
+//! The hook works like a reduce_scatter followed by an all_gather:
+//!
+//! 1. Each rank receives one part of the bucket from all ranks.
+//! 2. It adds the received parts in f32, in rank order.
+//! 3. It sends the sum to all ranks, again as integers.
+//!
+//! All ranks read the same integers, so their results have the same bits. The traffic is a quarter
+//! of f32's for any number of ranks.
 //!
 //! The scale of a block is the largest absolute value in it over 127. An infinite or NaN gradient
 //! makes its block NaN.
@@ -14,7 +18,7 @@ use crate::base::buffer::Dst;
 use crate::base::dtype::DataType;
 use crate::base::error::Result;
 
-/// One all_to_all and one all_gather.
+/// The number of operations: one all_to_all and one all_gather.
 pub(super) const OPERATIONS: u64 = 2;
 
 /// The largest integer.
@@ -22,7 +26,7 @@ const LARGEST: f32 = 127.0;
 
 const SCALE_BYTES: usize = 4;
 
-/// The hook, with room that it uses again.
+/// The hook, with buffers that it reuses.
 #[derive(Debug)]
 pub(super) struct Int8Hook {
     block: usize,
@@ -73,18 +77,18 @@ impl Int8Hook {
         Ok(HookOutcome { bytes_sent: (packed * ranks) as u64, updates: Vec::new() })
     }
 
-    /// The part of each rank, and its place among the bytes.
+    /// Returns the part of each rank, and its position in the packed bytes.
     fn parts(&mut self, part: usize, packed: usize) -> impl Iterator<Item = (&[f32], &mut [u8])> {
         self.values.chunks_exact(part.max(1)).zip(self.own.chunks_exact_mut(packed.max(1)))
     }
 }
 
-/// The bytes of so many elements.
+/// Returns the packed size of `count` elements.
 fn packed_len(count: usize, block: usize) -> usize {
     count + count.div_ceil(block) * SCALE_BYTES
 }
 
-/// The largest absolute value; NaN if there is no finite one.
+/// Returns the largest absolute value; NaN if a value is not finite.
 fn largest(values: &[f32]) -> f32 {
     let largest = values.iter().fold(0.0_f32, |largest, value| {
         // A comparison with NaN is false.
@@ -93,15 +97,15 @@ fn largest(values: &[f32]) -> f32 {
     if values.iter().all(|value| value.is_finite()) { largest } else { f32::NAN }
 }
 
-/// What the largest integer is multiplied by to give this value, or a little less if that would be
-/// infinite.
+/// Returns the scale: the largest integer times the scale is `largest`. If rounding would make this
+/// product infinite, the scale is one step smaller.
 fn scale_of(largest: f32) -> f32 {
     let scale = largest / LARGEST;
     let is_too_large = largest.is_finite() && (scale * LARGEST).is_infinite();
     if is_too_large { scale.next_down() } else { scale }
 }
 
-/// Blocks one after the other, each with its scale in front.
+/// Packs the values in blocks, each with its scale in front.
 fn pack(values: &[f32], mut bytes: &mut [u8], block: usize) {
     for values in values.chunks(block) {
         let left = std::mem::take(&mut bytes).split_first_chunk_mut::<SCALE_BYTES>();
@@ -110,7 +114,7 @@ fn pack(values: &[f32], mut bytes: &mut [u8], block: usize) {
         let scale = scale_of(largest(values));
         *scale_bytes = scale.to_le_bytes();
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        // The inverse of the smallest scales is infinite: such blocks are zeros.
+        // The inverse of the smallest scales is infinite; such blocks become zeros.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         for (code, value) in codes.iter_mut().zip(values) {
             #[allow(
@@ -124,7 +128,7 @@ fn pack(values: &[f32], mut bytes: &mut [u8], block: usize) {
     }
 }
 
-/// The opposite.
+/// Unpacks blocks that [`pack`] wrote.
 fn unpack(mut bytes: &[u8], block: usize, into: &mut [f32], put: impl Fn(&mut f32, f32)) {
     for into in into.chunks_mut(block) {
         let Some((scale, rest)) = bytes.split_first_chunk::<SCALE_BYTES>() else { return };

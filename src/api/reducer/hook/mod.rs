@@ -1,13 +1,13 @@
-//! Hooks: ways to reduce a bucket other than one all_reduce. Most hooks send fewer bytes.
+//! Communication hooks: alternatives to the all_reduce of a bucket. Most hooks send fewer bytes.
 //!
-//! A hook runs in the turn of its bucket, on the thread that runs the operations of the group. So
-//! hooks of a group run one at a time and in the same order on all ranks, and a hook's buffers need
-//! no lock of their own.
+//! A hook runs in the turn of its bucket, on the thread that runs the operations of the group. The
+//! hooks of a group therefore run one at a time and in the same order on all ranks, so a hook's
+//! buffers need no lock of their own.
 //!
-//! Every hook adds up the gradients of all ranks, each multiplied by its rank's factor, and leaves
-//! the same bits on all ranks; but for `none`, which sends nothing.
+//! Every hook adds the gradients of all ranks, each multiplied by its rank's factor, and leaves the
+//! same bits on all ranks. The exception is `none`, which sends nothing.
 //!
-//! Does not depend on: when buckets are sent, votes.
+//! This module does not depend on when buckets are sent, or on the votes.
 
 mod bucket;
 mod cast;
@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A hook and its state between buckets.
 #[derive(Debug)]
 pub(super) struct Hook {
-    /// How many operations of the group a bucket takes.
+    /// The number of the group's operations for each bucket.
     operations: u64,
     state: Mutex<HookState>,
 }
@@ -48,21 +48,21 @@ enum HookState {
     Function(FunctionHook),
 }
 
-/// What a hook leaves behind for the end of the step.
+/// The outcome of a hook for the end of the step.
 #[derive(Debug, Default)]
 pub(super) struct HookOutcome {
-    /// The bytes of the bucket in the form in which they were sent.
+    /// The number of bytes sent, in the hook's encoding.
     pub(super) bytes_sent: u64,
-    /// What the hook keeps if the ranks agree on the step.
+    /// Updates that the hook keeps if the ranks agree on the step.
     pub(super) updates: Vec<PowerUpdate>,
 }
 
 impl Hook {
-    /// The hook of a choice; `None` for one all_reduce per bucket. All ranks of the group make it
-    /// together.
+    /// Creates the hook of a choice; returns `None` for one all_reduce per bucket. All ranks of the
+    /// group call this.
     ///
     /// # Errors
-    /// `Unsupported` for gradients that the hook cannot reduce; those of making a group.
+    /// `Unsupported` for gradients that the hook cannot reduce; the errors of making a group.
     pub(super) fn new(
         choice: &HookChoice,
         group: &Arc<Group>,
@@ -89,7 +89,7 @@ impl Hook {
         Ok(Some(Self { operations, state: Mutex::new(state) }))
     }
 
-    /// How many operations of the group a bucket takes.
+    /// Returns the number of the group's operations for each bucket.
     pub(super) fn operations(&self) -> u64 {
         self.operations
     }
@@ -97,7 +97,7 @@ impl Hook {
     /// Reduces the `send` buffers of all ranks into the `recv` buffer of each.
     ///
     /// # Errors
-    /// Those of collectives, and of a caller's function.
+    /// The errors of collectives, and of a caller's function.
     pub(super) fn reduce(
         &self,
         bucket: &HookBucket<'_>,
@@ -115,19 +115,19 @@ impl Hook {
         }
     }
 
-    /// The ranks have agreed on a step: keeps what its buckets have left.
+    /// Keeps the updates of a step's buckets after the ranks have agreed on the step.
     pub(super) fn commit(&self, updates: Vec<PowerUpdate>) {
         if let HookState::PowerSgd(hook) = &mut *self.lock() {
             hook.commit(updates);
         }
     }
 
-    /// The reducer goes on in another group. All its ranks call this.
+    /// Moves the hook to another group. All its ranks call this.
     ///
     /// # Errors
-    /// Those of making a group.
+    /// The errors of making a group.
     pub(super) fn regroup(&self, group: &Arc<Group>, steps: u64) -> Result<()> {
-        // Without the lock: making a group may take long.
+        // The lock is not held here, because the creation of a group may take long.
         let function = match &*self.lock() {
             HookState::Function(hook) => Some(hook.function()),
             _ => None,

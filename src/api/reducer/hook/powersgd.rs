@@ -1,14 +1,17 @@
-//! PowerSGD: gradients are sent as matrices of low rank.
+//! PowerSGD hook: it sends gradients as matrices of low rank.
 //!
-//! The method is that of Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
-//! Compression for Distributed Optimization" (2019): one step of power iteration. A gradient M of n
-//! x m becomes P = M Q, summed over the ranks and made orthonormal, and Q = M^T P, summed over the
-//! ranks; the result is P Q^T. The difference to this rank's M is added to the gradient of the next
-//! step (error feedback), and the next step begins with this Q (warm start).
+//! The method is one step of power iteration, from Vogels, Karimireddy and Jaggi, "PowerSGD:
+//! Practical Low-Rank Gradient Compression for Distributed Optimization" (2019):
 //!
-//! The rows of the matrix are the first dimension of the parameter. Gradients of one dimension, and
-//! gradients that would hardly become smaller, are added as they are. Errors and Q change only if
-//! the ranks agree on the step.
+//! 1. P = M Q for a gradient M of n x m. P is summed over the ranks and made orthonormal.
+//! 2. Q = M^T P, summed over the ranks.
+//! 3. The result is P Q^T.
+//! 4. The difference to this rank's M is added to the gradient of the next step (error feedback).
+//! 5. The next step begins with this Q (warm start).
+//!
+//! The rows of the matrix are the first dimension of the parameter. Gradients with one dimension,
+//! and gradients that would hardly become smaller, are reduced without compression. Errors and Q
+//! change only if the ranks agree on the step.
 
 use super::bucket::sum;
 use super::choice::HookSettings;
@@ -18,26 +21,27 @@ use crate::base::error::Result;
 use std::collections::HashMap;
 use std::fmt;
 
-/// The gradients that stay as they are, and the two factors of the others.
+/// The number of operations: one for the uncompressed gradients, and one for each of the two
+/// factors.
 pub(super) const OPERATIONS: u64 = 3;
 
-/// PyTorch's defaults, but for the first step: 1,000 there.
+/// PyTorch's defaults, except for the first step, which is 1,000 in PyTorch.
 const RANK: u64 = 1;
 const START: u64 = 10;
 const MIN_RATIO: u64 = 2;
 
-/// A column that is shorter counts as zero.
+/// A column with a smaller norm counts as zero.
 const SHORTEST: f32 = 1e-20;
 
-/// See `hook_settings` of `dist_reducer_options_t`.
+/// The settings of the hook; see `hook_settings` of `dist_reducer_options_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerSettings {
     rank: usize,
-    /// Steps before this one add the gradients as they are.
+    /// The first step with compression.
     start: u64,
     has_warm_start: bool,
     has_feedback: bool,
-    /// A matrix is sent as it is if its factors are not so many times smaller.
+    /// A matrix is compressed only if its factors are this many times smaller.
     min_ratio: usize,
 }
 
@@ -66,16 +70,16 @@ impl fmt::Display for PowerSettings {
 #[derive(Debug)]
 struct CompressedMatrix {
     param: usize,
-    /// Where it begins among the values of the bucket.
+    /// The index of its first element in the values of the bucket.
     begin: usize,
     shape: MatrixShape,
-    /// The factor with as many rows as the matrix; orthonormal once all ranks' are added.
+    /// The factor with as many rows as the matrix; orthonormal after the sum over all ranks.
     p: Vec<f32>,
     /// The factor with as many rows as the matrix has columns.
     q: Vec<f32>,
 }
 
-/// The extent of a matrix, and the rank of its factors.
+/// The dimensions of a matrix, and the rank of its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MatrixShape {
     rows: usize,
@@ -83,7 +87,7 @@ struct MatrixShape {
     rank: usize,
 }
 
-/// What a gradient leaves for the next step.
+/// The state that a gradient keeps for the next step.
 #[derive(Debug)]
 pub(in crate::api::reducer) struct PowerUpdate {
     param: usize,
@@ -95,16 +99,16 @@ pub(in crate::api::reducer) struct PowerUpdate {
 #[derive(Debug)]
 pub(super) struct PowerSgd {
     settings: PowerSettings,
-    /// The matrices of the parameters; `None` for gradients that stay as they are.
+    /// The matrices of the parameters; `None` for gradients without compression.
     shapes: Vec<Option<MatrixShape>>,
     errors: HashMap<usize, Vec<f32>>,
     factors: HashMap<usize, Vec<f32>>,
-    /// The number of steps when the group began: the first factors depend on it.
+    /// The number of steps when the group began; the initial factors depend on it.
     since: u64,
 }
 
 impl MatrixShape {
-    /// The matrix of a parameter, if it is worth its factors.
+    /// Returns the matrix of a parameter, if compression makes it small enough.
     fn of(param: &Param, settings: PowerSettings) -> Option<Self> {
         let rows = usize::try_from(*param.shape.first()?).ok().filter(|&rows| rows > 0)?;
         let columns = param.count / rows;
@@ -125,7 +129,7 @@ impl PowerSgd {
         Self { settings, shapes, errors: HashMap::new(), factors: HashMap::new(), since }
     }
 
-    /// The ranks of another group begin with the same factors, also ranks that join.
+    /// Restarts with the same factors on all ranks of another group, including ranks that join.
     pub(super) fn regroup(&mut self, steps: u64) {
         self.factors.clear();
         self.since = steps;
@@ -178,8 +182,8 @@ impl PowerSgd {
         self.shapes[param].map_or(0, |shape| (shape.rows + shape.columns) * shape.rank)
     }
 
-    /// The matrices of a bucket with their first factors, the errors of earlier steps added to the
-    /// values.
+    /// Returns the matrices of a bucket with their initial factors. Adds the errors of earlier
+    /// steps to the values.
     fn matrices(&self, bucket: &HookBucket<'_>, values: &mut [f32]) -> Vec<CompressedMatrix> {
         let mut matrices = Vec::new();
         for ((_, _, begin), &param) in bucket.pieces().zip(&bucket.spec.params) {
@@ -199,7 +203,7 @@ impl PowerSgd {
         matrices
     }
 
-    /// Adds up the gradients that stay as they are; their number of elements.
+    /// Adds the uncompressed gradients over the ranks, and returns their number of elements.
     fn add_rest(
         &self,
         bucket: &HookBucket<'_>,
@@ -240,12 +244,12 @@ impl PowerSgd {
         if self.settings.has_feedback {
             error = product(&p, own, shape);
             for (error, value) in error.iter_mut().zip(&*values) {
-                // A gradient that is not finite must not stay for ever.
+                // An error that is not finite must not persist.
                 *error = Some(value - *error).filter(|error| error.is_finite()).unwrap_or(0.0);
             }
         }
         values.copy_from_slice(&product(&p, &q, shape));
-        // Factors of zeros would stay zeros for ever, and numbers that are not finite too.
+        // Factors that are zero or not finite would never recover.
         if !is_of_full_rank(&q, shape.rank) {
             q = random(param, step + 1, shape);
         }
@@ -254,7 +258,7 @@ impl PowerSgd {
 }
 
 impl CompressedMatrix {
-    /// Q = M^T P.
+    /// Computes Q = M^T P.
     fn multiply_transposed(&mut self, values: &[f32]) {
         let MatrixShape { columns, rank, .. } = self.shape;
         self.q.fill(0.0);
@@ -267,7 +271,7 @@ impl CompressedMatrix {
     }
 }
 
-/// Adds up one factor of all matrices over the ranks, together.
+/// Adds one factor of all matrices over the ranks, in one operation.
 fn add_all(
     matrices: &mut [CompressedMatrix],
     factor: impl Fn(&mut CompressedMatrix) -> &mut Vec<f32>,
@@ -286,7 +290,7 @@ fn add_all(
     Ok(())
 }
 
-/// P = M Q.
+/// Computes P = M Q.
 fn multiply(matrix: &[f32], q: &[f32], shape: MatrixShape) -> Vec<f32> {
     let MatrixShape { rows, columns, rank } = shape;
     let mut p = vec![0.0; rows * rank];
@@ -298,7 +302,7 @@ fn multiply(matrix: &[f32], q: &[f32], shape: MatrixShape) -> Vec<f32> {
     p
 }
 
-/// P Q^T.
+/// Computes P Q^T.
 fn product(p: &[f32], q: &[f32], shape: MatrixShape) -> Vec<f32> {
     let MatrixShape { columns, rank, .. } = shape;
     let mut matrix = vec![0.0; shape.count()];
@@ -311,7 +315,7 @@ fn product(p: &[f32], q: &[f32], shape: MatrixShape) -> Vec<f32> {
 }
 
 /// Makes the columns of a matrix orthonormal (modified Gram-Schmidt). Columns that depend on
-/// earlier ones become zeros.
+/// earlier columns become zeros.
 fn orthonormalise(matrix: &mut [f32], columns: usize) {
     for column in 0..columns {
         let before = norm(matrix, column, columns);
@@ -330,7 +334,7 @@ fn norm(matrix: &[f32], column: usize, columns: usize) -> f32 {
     matrix.chunks_exact(columns).map(|row| row[column] * row[column]).sum::<f32>().sqrt()
 }
 
-/// Whether no column is zero, and all numbers are finite.
+/// Returns whether no column is zero and all numbers are finite.
 fn is_of_full_rank(matrix: &[f32], columns: usize) -> bool {
     (0..columns).all(|column| {
         let length = norm(matrix, column, columns);
@@ -338,7 +342,7 @@ fn is_of_full_rank(matrix: &[f32], columns: usize) -> bool {
     })
 }
 
-/// A factor to begin with, the same on all ranks: numbers from -1 to 1.
+/// Returns an initial factor with numbers from -1 to 1, equal on all ranks.
 fn random(param: usize, step: u64, shape: MatrixShape) -> Vec<f32> {
     let mut state = (param as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ step.rotate_left(32);
     let mut next = || {
@@ -355,7 +359,7 @@ fn random(param: usize, step: u64, shape: MatrixShape) -> Vec<f32> {
     (0..shape.columns * shape.rank).map(|_| unit(next())).collect()
 }
 
-/// The output function of Steele, Lea and Flood's SplitMix64 (2014).
+/// Computes the output function of Steele, Lea and Flood's SplitMix64 (2014).
 fn split_mix(state: u64) -> u64 {
     let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,6 @@
-//! A fragment of the parameters: the global values of its parameters, and a reducer of its own for
-//! how far the ranks have moved away from them. So a fragment's agreement, its repetition after a
-//! failure and the values for a rank that joins are those of a reducer.
+//! A fragment of the parameters: the global values of its parameters, and a reducer for the
+//! difference between these and the values of each rank. The reducer provides the agreement on a
+//! fragment, the retry after a failure, and the values for a joining rank.
 
 use super::super::array::Array;
 use super::super::hook::HookChoice;
@@ -20,22 +20,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A parameter of a fragment.
 #[derive(Debug)]
 pub(super) struct FragmentParam {
-    /// Its index in the caller's list.
+    /// The index of the parameter in the caller's list.
     pub(super) index: usize,
     pub(super) global: Array<f32>,
-    /// The optimizer's; without elements if that has none.
+    /// The optimizer's state; empty if the optimizer has none.
     pub(super) state: Array<f32>,
 }
 
 #[derive(Debug)]
 pub(super) struct OuterFragment {
     pub(super) members: Vec<FragmentParam>,
-    /// Each member has a state, which is a parameter of the reducer too.
+    /// Whether each member has a state, which is also a parameter of the reducer.
     has_states: bool,
     pub(super) reducer: Arc<Reducer>,
 }
 
-/// Contiguous parts of the parameters, with about as many elements each.
+/// Cuts the parameters into contiguous parts with about equal numbers of elements.
 pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
     let total: usize = counts.iter().sum();
     let mut ranges = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
     for (index, count) in counts.iter().enumerate() {
         sum += count;
         let is_full = sum * parts >= total * (ranges.len() + 1);
-        // The parameters that are left must do for the parts that are left.
+        // Each remaining part must get at least one of the remaining parameters.
         let is_needed = counts.len() - index - 1 < parts - ranges.len();
         if (is_full || is_needed) && ranges.len() + 1 < parts {
             ranges.push(begin..index + 1);
@@ -55,8 +55,8 @@ pub(super) fn cut(counts: &[usize], parts: usize) -> Vec<Range<usize>> {
 }
 
 impl OuterFragment {
-    /// Made by all ranks together: they get the values of the lowest one that has a fragment, or of
-    /// rank 0.
+    /// Creates a fragment. All ranks call this, and get the values of the lowest rank that has the
+    /// fragment, or otherwise of rank 0.
     pub(super) fn new(
         group: &Arc<Group>,
         params: &[Param],
@@ -92,7 +92,7 @@ impl OuterFragment {
         Ok(fragment)
     }
 
-    /// Brings the global values to this rank's parameters.
+    /// Copies the global values into this rank's parameters.
     pub(super) fn restore(&self, params: &[Param]) {
         for member in &self.members {
             let param = &params[member.index];
@@ -101,7 +101,8 @@ impl OuterFragment {
         }
     }
 
-    /// Begins a step of the reducer, with how far this rank has moved away from the global values.
+    /// Begins a step of the reducer with the difference between the global values and this rank's
+    /// values.
     pub(super) fn begin(&self, params: &[Param]) -> Result<()> {
         self.reducer.begin(0.0, true)?;
         for (position, member) in self.members.iter().enumerate() {
@@ -118,9 +119,9 @@ impl OuterFragment {
         self.reducer.ready(&all)
     }
 
-    /// Ends the step, or ends it again after a failure; the votes of all ranks. If no rank votes
-    /// against it, the optimizer updates the global values. Then the parameters of this rank become
-    /// the global values.
+    /// Ends the step, or ends it again after a failure, and returns the votes of all ranks. If no
+    /// rank votes against the step, the optimizer updates the global values. Then the global values
+    /// are copied into this rank's parameters.
     pub(super) fn end(&self, params: &[Param], options: &OuterOptions, vote: u64) -> Result<u64> {
         let votes = Arc::new(AtomicU64::new(0));
         let all = Arc::clone(&votes);
@@ -140,14 +141,15 @@ impl OuterFragment {
         Ok(votes)
     }
 
-    /// The index of a member's parameter in the reducer: with a state each has two.
+    /// Returns the index of a member's parameter in the reducer, in which each member with a state
+    /// has two.
     fn inner_index(&self, position: usize) -> usize {
         if self.has_states { 2 * position } else { position }
     }
 }
 
 impl FragmentParam {
-    /// This rank's values of a parameter.
+    /// Reads this rank's values of a parameter.
     fn read_local(&self, param: &Param, into: &Array<f32>) {
         let mut values = vec![0.0; param.count];
         kernel::widen(param.dtype, 1.0, param.data.as_src(), &mut values);
@@ -183,13 +185,14 @@ fn reducer_options(options: &OuterOptions) -> ReducerOptions {
 }
 
 impl OuterOptions {
-    /// What all ranks must choose alike, but for the hook, which the reducers compare.
+    /// Describes the settings that must be equal on all ranks, except the hook, which the reducers
+    /// compare.
     fn agreement(&self) -> String {
         let Self { every, fragments, optimizer, .. } = self;
         format!("every {every}, fragments {fragments}, optimizer {optimizer:?}")
     }
 
-    /// Whether the hook sends nothing.
+    /// Returns whether the hook sends nothing.
     pub(super) fn has_no_communication(&self) -> bool {
         matches!(self.hook, HookChoice::Off)
     }

@@ -1,14 +1,17 @@
-//! Local SGD and DiLoCo: ranks train on their own for a number of steps, and then agree on new
-//! values.
+//! Local SGD and DiLoCo: each rank trains alone for a number of steps, and then the ranks agree on
+//! new values.
 //!
-//! All ranks have the same global values. After so many steps of its own a rank has moved away from
-//! them. The mean of these distances over the ranks is the gradient of an outer optimizer, which
-//! updates the global values; then every rank goes on from these. The parameters are cut into
-//! fragments, which take turns, so that no step sends all of them.
+//! 1. All ranks have the same global values.
+//! 2. After a number of its own steps, a rank's values differ from the global values.
+//! 3. The mean of these differences over the ranks is the gradient of an outer optimizer, which
+//!    updates the global values.
+//! 4. Every rank continues from the new global values.
 //!
-//! If a rank votes against an outer step, all ranks go back to the global values of the fragment.
-//! If a rank dies in it, the ranks that are left repeat it with the same distances ([`fragment`]);
-//! the fragments that were agreed on before are as they were.
+//! The parameters are cut into fragments, which take turns, so that no step sends all parameters.
+//!
+//! If a rank votes against an outer step, all ranks return to the global values of the fragment. If
+//! a rank dies during the step, the remaining ranks retry it with the same differences
+//! ([`fragment`]). Fragments that were agreed on before do not change.
 
 mod fragment;
 mod optimizer;
@@ -26,16 +29,16 @@ use crate::kernel;
 use fragment::OuterFragment;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// See `dist_outer_options_t`.
+/// Options of an outer optimizer; see `dist_outer_options_t`.
 #[derive(Clone, Debug)]
 pub struct OuterOptions {
-    /// Each fragment is agreed on after so many steps.
+    /// The number of steps after which the ranks agree on each fragment.
     pub every: u64,
     /// The number of fragments.
     pub fragments: usize,
-    /// What updates the global values.
+    /// The optimizer of the global values.
     pub optimizer: OuterOptimizer,
-    /// How distances are reduced.
+    /// The hook that reduces the differences.
     pub hook: HookChoice,
     /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
     pub timeout_ms: u64,
@@ -43,7 +46,7 @@ pub struct OuterOptions {
     pub name: String,
 }
 
-/// Figures since the outer optimizer was created; see `dist_outer_stats_t`.
+/// Statistics since the outer optimizer was created; see `dist_outer_stats_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the header explains the fields")]
 pub struct OuterStats {
@@ -55,12 +58,12 @@ pub struct OuterStats {
     pub communication_ns: u64,
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterStep {
-    /// The fragment that was due, if one was.
+    /// The fragment that was due, if any.
     pub fragment: Option<usize>,
-    /// The votes of all ranks on it.
+    /// The votes of all ranks on the fragment.
     pub votes: u64,
 }
 
@@ -70,24 +73,25 @@ pub struct Outer {
     params: Vec<Param>,
     options: OuterOptions,
     fragments: Vec<OuterFragment>,
-    /// The number of steps; one number, since operations bring it to ranks that join.
+    /// The number of steps, as an array of one number, since operations send it to joining ranks.
     counter: Array<u64>,
     state: Mutex<OuterState>,
 }
 
 #[derive(Debug, Default)]
 struct OuterState {
-    /// A fragment whose step has begun and not ended.
+    /// The fragment whose step has begun and not ended.
     pending: Option<usize>,
     stats: OuterStats,
 }
 
 impl Outer {
-    /// Makes an outer optimizer together with the other ranks of a group. All get the parameters of
-    /// rank 0, or the global values of ranks that call [`Self::regroup`].
+    /// Creates an outer optimizer together with the other ranks of a group. All ranks get the
+    /// parameters of rank 0, or the global values of ranks that call [`Self::regroup`].
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported` with nothing done; those of [`super::Reducer::create`].
+    /// `InvalidArgument` and `Unsupported` before any communication; the errors of
+    /// [`super::Reducer::create`].
     pub fn create(
         group: &Arc<Group>,
         params: Vec<Param>,
@@ -113,7 +117,8 @@ impl Outer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fragment that is due after so many steps: they are spread over the steps.
+    /// Returns the fragment that is due after this number of steps. The fragments are spread over
+    /// the steps.
     fn due(&self, steps: u64) -> Option<usize> {
         let (every, count) = (self.options.every, self.fragments.len());
         let position = steps % every;
@@ -122,11 +127,11 @@ impl Outer {
         (0..count).find(|&index| (index as u64 + 1) * every / count as u64 == position)
     }
 
-    /// The caller has made a step of its own. If a fragment is due, the ranks agree on it. After a
-    /// failure and [`Self::regroup`], the call is repeated.
+    /// Counts a step that the caller has made. If a fragment is due, the ranks agree on it. After a
+    /// failure and [`Self::regroup`], the caller repeats the call.
     ///
     /// # Errors
-    /// Those of [`super::Reducer::end`].
+    /// The errors of [`super::Reducer::end`].
     pub fn step(&self, vote: u64) -> Result<OuterStep> {
         callbacks::reject_blocking_in_callback("dist_outer_step")?;
         let Some(fragment) = self.begin_step()? else {
@@ -145,7 +150,7 @@ impl Outer {
         Ok(OuterStep { fragment: Some(fragment), votes })
     }
 
-    /// The fragment that is due, or whose step is to be repeated.
+    /// Returns the fragment that is due, or the fragment whose step must be retried.
     fn begin_step(&self) -> Result<Option<usize>> {
         if let Some(pending) = self.lock().pending {
             return Ok(Some(pending));
@@ -159,17 +164,17 @@ impl Outer {
         Ok(Some(due))
     }
 
-    /// Goes on in another group. All its ranks call this, or create an outer optimizer.
+    /// Continues in another group. All its ranks call this, or create an outer optimizer.
     ///
     /// # Errors
-    /// Those of [`super::Reducer::regroup`].
+    /// The errors of [`super::Reducer::regroup`].
     pub fn regroup(&self, group: &Arc<Group>) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_outer_regroup")?;
         self.fragments.iter().try_for_each(|fragment| fragment.reducer.regroup(group))
     }
 
-    /// The global values of a parameter and the state of the optimizer, with the number of
-    /// elements; no state if that has none.
+    /// Returns the global values of a parameter, the state of the optimizer if it has one, and the
+    /// number of elements.
     ///
     /// # Errors
     /// `InvalidArgument` for a parameter that does not exist or is not trained.
@@ -183,12 +188,12 @@ impl Outer {
         Ok((member.global.as_mut_ptr(), state, member.global.len()))
     }
 
-    /// Figures.
+    /// Returns the statistics.
     pub fn stats(&self) -> OuterStats {
         self.lock().stats
     }
 
-    /// Waits until no operation uses the memory any more. Operations have deadlines.
+    /// Waits until no operation uses the memory. Each operation has a deadline.
     pub fn retire(&self) {
         self.fragments.iter().for_each(|fragment| fragment.reducer.retire());
     }
@@ -196,7 +201,7 @@ impl Outer {
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        // Operations use the global values.
+        // The operations use the global values, so they must end first.
         self.retire();
     }
 }

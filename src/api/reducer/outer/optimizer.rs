@@ -1,5 +1,5 @@
-//! The outer optimizer: what becomes of the global values, given how far the ranks have moved away
-//! from them.
+//! The outer optimizer: it updates the global values from the difference between these and the
+//! ranks' values.
 
 use super::super::array::Array;
 use crate::base::error::{Error, Result};
@@ -11,38 +11,38 @@ use std::sync::Arc;
 const LEARNING_RATE: f64 = 0.7;
 const MOMENTUM: f64 = 0.9;
 
-/// What a caller's function updates.
+/// The arguments of a caller's optimizer function.
 #[derive(Debug)]
 pub struct OuterUpdate {
     /// The parameter.
     pub param: usize,
     /// The global values.
     pub global: *mut f32,
-    /// The mean over the ranks of the global values less those of the rank.
+    /// The mean over the ranks of the difference: global values minus the rank's values.
     pub pseudo_grad: *const f32,
-    /// A state of the function's own, zeros at first.
+    /// The state of the function, initially zero.
     pub state: *mut f32,
-    /// The number of elements of each.
+    /// The number of elements of each array.
     pub count: usize,
 }
 
 /// An outer optimizer.
 #[derive(Clone)]
 pub enum OuterOptimizer {
-    /// Stochastic gradient descent. With a learning rate of 1 the global values become the mean of
-    /// the ranks'.
+    /// Stochastic gradient descent. With a learning rate of 1, the global values become the mean of
+    /// the ranks' values.
     Sgd {
         /// The learning rate.
         rate: f64,
     },
-    /// The same with Nesterov's momentum, as in PyTorch's `SGD`.
+    /// Stochastic gradient descent with Nesterov momentum, as in PyTorch's `SGD`.
     Nesterov {
         /// The learning rate.
         rate: f64,
         /// The momentum.
         momentum: f64,
     },
-    /// A caller's function.
+    /// A caller's function with its name.
     Function(String, Arc<dyn Fn(&OuterUpdate) + Send + Sync>),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for OuterOptimizer {
 }
 
 impl OuterOptimizer {
-    /// The optimizer with this name. A number that is 0 is the default.
+    /// Returns the optimizer with this name. A number of 0 selects its default.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -95,7 +95,7 @@ impl OuterOptimizer {
         }
     }
 
-    /// Whether it has a state for each element.
+    /// Returns whether the optimizer has a state for each element.
     pub(super) fn has_state(&self) -> bool {
         !matches!(self, Self::Sgd { .. })
     }
@@ -160,7 +160,7 @@ mod tests {
         let (global, state) = (Array::new(2), Array::new(2));
         let made = OuterOptimizer::parse("nesterov", 0.5, 0.5).unwrap();
         made.update(0, (&global, &state), &[1.0, -2.0]);
-        // The velocity is the gradient at first.
+        // The velocity is initially the gradient.
         assert_eq!([state.get(0), state.get(1)], [1.0, -2.0]);
         assert_eq!([global.get(0), global.get(1)], [-0.75, 1.5]);
         made.update(0, (&global, &state), &[1.0, 0.0]);

@@ -1,7 +1,11 @@
-//! The global values and the optimizer's states as one byte string, and back.
+//! Saves the global values and the optimizer's states as one byte string, and loads them.
 //!
-//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the
-//! number of steps and the names and sizes of the parameters; then, for each parameter, the global
+//! The format has these parts in order, with little-endian numbers:
+//!
+//! 1. A magic number.
+//! 2. The length of the header as a 64-bit number.
+//! 3. The header: JSON with the number of steps and the names and sizes of the parameters.
+//! 4. For each parameter, the global values and the state as f32.
 //! values and the state as f32. Numbers are little endian.
 
 use super::Outer;
@@ -18,11 +22,11 @@ const MAGIC: &[u8; 8] = b"DISTOUT1";
 const SIZE: usize = size_of::<f32>();
 
 impl Outer {
-    /// What a checkpoint needs, the same on all ranks between outer steps. The parameters of this
-    /// rank are the caller's to save.
+    /// Returns the data for a checkpoint, equal on all ranks between outer steps. The caller saves
+    /// the parameters of this rank.
     ///
     /// # Errors
-    /// `InvalidArgument` if a step has failed and was not repeated.
+    /// `InvalidArgument` if a step has failed and was not retried.
     pub fn save(&self) -> Result<Vec<u8>> {
         if self.lock().pending.is_some() {
             return Err(unfinished());
@@ -50,12 +54,12 @@ impl Outer {
         json!({ "steps": steps, "params": params })
     }
 
-    /// Takes what [`Self::save`] has given on the root to all ranks, which also get the global
-    /// values as their parameters.
+    /// Loads the data that [`Self::save`] returned from the root on all ranks. The parameters of
+    /// all ranks become the global values.
     ///
     /// # Errors
-    /// `InvalidArgument` on all ranks if the bytes have another form or other parameters; those of
-    /// a broadcast.
+    /// `InvalidArgument` on all ranks if the bytes have another format or other parameters; the
+    /// errors of a broadcast.
     pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_outer_load")?;
         if self.lock().pending.is_some() {

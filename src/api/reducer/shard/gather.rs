@@ -1,5 +1,5 @@
-//! The gather of parameters: every rank sends the elements that it has updated to all, one bucket
-//! after the other, those of the first layers first.
+//! The gather of parameters: every rank sends the elements that it has updated to all ranks.
+//! Buckets are gathered one after the other, starting with those of the first layers.
 
 use super::super::launch::{fail, failed_before, new_work};
 use super::super::memory::GradMemory;
@@ -20,14 +20,14 @@ use crate::base::error::{Error, ErrorContext as _, Result};
 use crate::transport::Descriptor;
 use std::sync::Arc;
 
-/// A gather that was begun.
+/// A gather in progress.
 #[derive(Clone, Debug)]
 pub(super) struct PendingGather {
-    /// By bucket.
+    /// The works of the buckets.
     buckets: Vec<Arc<Work>>,
-    /// That of the agreement.
+    /// The work of the agreement.
     end: Arc<Work>,
-    /// How many steps had ended.
+    /// The number of steps that had ended when the gather began.
     steps: u64,
 }
 
@@ -36,20 +36,20 @@ impl PendingGather {
         self.buckets.iter().chain(std::iter::once(&self.end)).map(Arc::clone).collect()
     }
 
-    /// This rank has all parameters.
+    /// Returns whether this rank has all parameters.
     fn is_complete(&self) -> bool {
         self.buckets.iter().all(|work| matches!(work.outcome(), Some(Ok(()))))
     }
 }
 
-/// How a call goes on.
+/// The progress of a call.
 enum GatherProgress {
     Completed,
     Pending(Arc<Work>),
 }
 
 impl Shard {
-    /// A work for [`Self::gather_with`].
+    /// Creates a work for [`Self::gather_with`].
     ///
     /// # Errors
     /// `InvalidHandle` if the group was released.
@@ -57,11 +57,11 @@ impl Shard {
         Ok(new_work(&*self.reducer.lock().group()?))
     }
 
-    /// Sends the elements that this rank has updated to all ranks, and gets theirs. In another
-    /// group than before, the states are redistributed too.
+    /// Sends the elements that this rank has updated to all ranks, and receives theirs. If the
+    /// group has changed, the states are redistributed too.
     ///
     /// # Errors
-    /// `InvalidArgument` while another gather runs; `NotFound` if states are lost; those of
+    /// `InvalidArgument` during another gather; `NotFound` if states are lost; the errors of
     /// collectives.
     pub fn gather(&self) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_shard_gather")?;
@@ -78,10 +78,11 @@ impl Shard {
         }
     }
 
-    /// The same, without waiting, except after a regroup: the work ends with the gather.
+    /// Gathers like [`Self::gather`] without waiting, except after a regroup. The work completes
+    /// with the gather.
     ///
     /// # Errors
-    /// As [`Self::gather`], but those of operations are the work's.
+    /// The errors of [`Self::gather`], except errors of operations, which the work reports.
     pub fn gather_with(&self, work: &Arc<Work>) -> Result<()> {
         if let GatherProgress::Completed = self.begin_gather(Some(work))? {
             work.end(Ok(None));
@@ -89,10 +90,10 @@ impl Shard {
         Ok(())
     }
 
-    /// Waits until all ranks' elements of a parameter are there.
+    /// Waits until all elements of a parameter have arrived from all ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` for a parameter that does not exist; those of the gather.
+    /// `InvalidArgument` for a parameter that does not exist; the errors of the gather.
     pub fn wait(&self, param: usize) -> Result<()> {
         self.reducer.trained(param)?;
         let gather = self.lock().gather.clone();
@@ -105,7 +106,8 @@ impl Shard {
         waited.context(|| format!("parameter \"{}\"", self.reducer.params[param].name))
     }
 
-    /// Another rank has told that the gather has ended. Whether this rank has all parameters.
+    /// Records that the gather has ended on another rank. Returns whether this rank has all
+    /// parameters.
     pub(in crate::api::reducer) fn adopt(&self) -> bool {
         let mut state = self.lock();
         let complete = state.gather.take_if(|gather| gather.is_complete());
@@ -113,7 +115,7 @@ impl Shard {
         complete.is_some()
     }
 
-    /// Repeats a gather that has failed, if there is another group.
+    /// Repeats a failed gather if the reducer has another group.
     pub(in crate::api::reducer) fn complete(&self) -> Result<()> {
         let failure = match &self.lock().gather {
             Some(gather) => gather.end.outcome().and_then(Result::err),
@@ -157,7 +159,7 @@ impl Shard {
         Ok(GatherProgress::Pending(end))
     }
 
-    /// Redistributes the states to the ranks of another group, and the parameters to all.
+    /// Redistributes the states to the ranks of another group, and the parameters to all ranks.
     fn redistribute(&self, group: &Arc<Group>) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_shard_gather")?;
         let gathers = self.reducer.lock().gathers;
@@ -201,11 +203,11 @@ impl Shard {
     }
 }
 
-/// The values of elements of one rank.
+/// The values of the elements that one rank sends.
 type RankValues = Vec<Dst<'static>>;
 
 impl super::Reducer {
-    /// The values of a bucket's parameters, by the rank that sends them.
+    /// Returns the values of a bucket's parameters, by sending rank.
     fn pieces_of(&self, memory: &GradMemory, split: &ShardSplit, bucket: usize) -> Vec<RankValues> {
         let values = |piece: &SplitPiece| piece.values(&self.params);
         (0..split.ranks)
@@ -217,14 +219,14 @@ impl super::Reducer {
 }
 
 impl SplitPiece {
-    /// The values of its elements.
+    /// Returns the values of the piece's elements.
     pub(super) fn values(&self, params: &[Param]) -> Dst<'static> {
         let size = params[self.param].dtype.size();
         params[self.param].data.slice(self.begin * size, self.count * size)
     }
 }
 
-/// Gathers the parameters of a bucket.
+/// The task that gathers the parameters of a bucket.
 #[derive(Debug)]
 struct BucketGather {
     params: Vec<RankValues>,
@@ -238,7 +240,7 @@ fn len(values: &RankValues) -> usize {
 }
 
 impl BucketGather {
-    /// If each rank has one piece at most, they are sent from where they are to where they go.
+    /// Gathers without intermediate copies, which is possible if each rank has at most one piece.
     fn run_in_place(&self, rank: usize, run: impl FnOnce(&Call<'_>) -> Result<()>) -> Result<()> {
         let piece = |values: &RankValues| values.first().copied().unwrap_or(Dst::empty());
         let recvs: Vec<Dst<'static>> = self.params.iter().map(piece).collect();
@@ -261,7 +263,8 @@ impl BucketGather {
     }
 }
 
-/// The parts of a buffer that have the values of pieces, one after the other.
+/// Calls `copy` with the values of each piece and its part of `room`, in which the pieces follow
+/// each other.
 fn each_part<'r>(values: &RankValues, room: Dst<'r>, mut copy: impl FnMut(Dst<'static>, Dst<'r>)) {
     let mut begin = 0;
     for &values in values {

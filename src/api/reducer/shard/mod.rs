@@ -1,17 +1,17 @@
-//! Shares the state of an optimizer over the ranks (ZeRO).
+//! Distribution of the state of an optimizer over the ranks (ZeRO).
 //!
-//! Each rank updates its own elements only, and keeps the optimizer's state for these. After the
-//! update every rank sends its elements to all ([`gather`]). With copies, several ranks update the
-//! same elements with the same gradients, so that the death of a rank loses no state: the ranks
-//! that are left redistribute it ([`reshard`]).
+//! Each rank updates only its own elements, and keeps the optimizer's state only for these. After
+//! the update, every rank sends its elements to all ranks ([`gather`]). With copies, several ranks
+//! update the same elements with the same gradients. The death of a rank then loses no state, and
+//! the remaining ranks redistribute it ([`reshard`]).
 //!
-//! # A gather that fails
-//! A gather ends with one agreement, to which a rank contributes after it has all parameters. So if
-//! one rank has seen the end, all have the parameters, and a rank that missed it learns of it when
-//! the reducer goes on in another group. If no rank has seen it, the call is repeated, and
-//! redistributes states and parameters from the ranks that have updated them.
+//! # Failure of a gather
+//! A gather ends with one agreement, to which a rank contributes after it has all parameters. If
+//! one rank has received the agreement, all ranks have the parameters. A rank without the agreement
+//! gets it when the reducer continues in another group. If no rank has it, the call is repeated,
+//! and redistributes states and parameters from the ranks that updated them.
 //!
-//! Does not depend on: how an optimizer uses the states.
+//! This module does not depend on how an optimizer uses the states.
 
 mod gather;
 mod own;
@@ -33,40 +33,40 @@ use gather::PendingGather;
 use split::{ShardSplit, SplitPiece};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The most states of a shard.
+/// The maximum number of states of a shard.
 const MOST_STATES: usize = 64;
 
-/// See `dist_shard_options_t`.
+/// Options of a shard; see `dist_shard_options_t`.
 #[derive(Clone, Debug)]
 pub struct ShardOptions {
     /// The names of the optimizer's states.
     pub states: Vec<String>,
-    /// How many ranks update each element.
+    /// The number of ranks that update each element.
     pub copies: usize,
     /// The deadline of each operation in milliseconds; 0 for the group's, `u64::MAX` for none.
     pub timeout_ms: u64,
 }
 
-/// Elements that this rank updates.
+/// A range of elements that this rank updates.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardRange {
     /// The parameter.
     pub param: usize,
-    /// The first element, in the parameter.
+    /// The index of the first element in the parameter.
     pub begin: usize,
     /// The number of elements.
     pub count: usize,
-    /// The bucket that has their gradients.
+    /// The bucket with the gradients of the elements.
     pub bucket: usize,
-    /// Where they begin in each state, in elements.
+    /// The index of the first element in each state.
     pub offset: usize,
-    /// Their values.
+    /// The values of the elements.
     pub data: Dst<'static>,
-    /// Their reduced gradients.
+    /// The reduced gradients of the elements.
     pub grad: Dst<'static>,
 }
 
-/// The part of an optimizer that is on this rank.
+/// This rank's part of an optimizer.
 #[derive(Debug)]
 pub struct Shard {
     reducer: Arc<Reducer>,
@@ -77,14 +77,14 @@ pub struct Shard {
 #[derive(Debug)]
 struct ShardState {
     local: Arc<LocalShard>,
-    /// The gather that was begun last, unless it has ended without error.
+    /// The last gather, unless it has ended without error.
     gather: Option<PendingGather>,
-    /// Another rank has told that the gather after so many steps has ended: if it is called again
-    /// before the next step, there is nothing to do.
+    /// The number of steps after which a gather ended, as another rank reported. If this rank's
+    /// gather is called again before the next step, it has nothing to do.
     adopted: Option<u64>,
 }
 
-/// What a rank has of the states, in a group.
+/// The states of a rank in a group.
 #[derive(Debug)]
 struct LocalShard {
     group: Weak<Group>,
@@ -93,27 +93,27 @@ struct LocalShard {
     pieces: Vec<ShardPiece>,
     /// The number of elements.
     count: usize,
-    /// One for each state.
+    /// The states, each with `count` elements.
     states: Vec<Array<f32>>,
 }
 
-/// Elements that a rank updates: its own, or copies of those of another rank.
+/// Elements that a rank updates: its own, or copies of another rank's elements.
 #[derive(Clone, Copy, Debug)]
 struct ShardPiece {
     piece: SplitPiece,
-    /// The rank whose own elements they are.
+    /// The rank that owns the elements.
     owner: usize,
-    /// Where they begin in each state.
+    /// The index of the first element in each state.
     offset: usize,
 }
 
-/// The ranks whose elements a rank updates: itself, and those before it.
+/// Returns the ranks whose elements a rank updates: the rank itself, and the ranks before it.
 fn updated_by(rank: usize, ranks: usize, copies: usize) -> impl Iterator<Item = usize> {
     (0..copies.min(ranks)).map(move |copy| (rank + ranks - copy) % ranks)
 }
 
 impl LocalShard {
-    /// That of a rank, with states of zeros.
+    /// Creates the part of this rank, with states of zeros.
     fn new(reducer: &Reducer, group: &Arc<Group>, options: &ShardOptions) -> Self {
         let memory = Arc::clone(&reducer.lock().memory);
         let (rank, ranks) = (group.rank(), group.size());
@@ -130,7 +130,7 @@ impl LocalShard {
         Self { group: Arc::downgrade(group), split, rank, pieces, count, states }
     }
 
-    /// The pieces that are this rank's own.
+    /// Returns the pieces that this rank owns.
     fn own(&self) -> impl Iterator<Item = &ShardPiece> {
         self.pieces.iter().filter(|held| held.owner == self.rank)
     }
@@ -141,12 +141,12 @@ impl LocalShard {
 }
 
 impl Shard {
-    /// Shares an optimizer over the ranks of a reducer, or joins ranks that redistribute theirs.
-    /// All ranks call this.
+    /// Distributes an optimizer over the ranks of a reducer, or joins ranks that redistribute
+    /// theirs. All ranks call this.
     ///
     /// # Errors
-    /// `InvalidArgument`, `Unsupported` with nothing done; `Mismatch` on all ranks if the options
-    /// differ; those of collectives.
+    /// `InvalidArgument` and `Unsupported` before any communication; `Mismatch` on all ranks if the
+    /// options differ; the errors of collectives.
     pub fn create(reducer: &Arc<Reducer>, options: ShardOptions) -> Result<Arc<Self>> {
         callbacks::reject_blocking_in_callback("dist_shard_create")?;
         check(reducer, &options)?;
@@ -180,7 +180,7 @@ impl Shard {
         Arc::clone(&self.lock().local)
     }
 
-    /// The elements that this rank updates.
+    /// Returns the elements that this rank updates.
     ///
     /// # Errors
     /// `InvalidArgument` if the gradients are split over another group than the states.
@@ -192,7 +192,8 @@ impl Shard {
         local.pieces.iter().map(range).collect()
     }
 
-    /// Scattered gradients are on other ranks once the reducer has gone on in another group.
+    /// Checks that scattered gradients are split over the group of the states. After the reducer
+    /// continues in another group, they are on other ranks.
     fn check_group(&self, local: &LocalShard) -> Result<()> {
         let group = self.reducer.lock().group()?;
         if !self.reducer.options.is_sharded || local.is_in(&group) {
@@ -202,8 +203,8 @@ impl Shard {
         Err(Error::invalid(message))
     }
 
-    /// A state of the elements that this rank updates: its address and its number of elements. It
-    /// stays where it is until states are redistributed.
+    /// Returns the address of a state of the elements that this rank updates, and its number of
+    /// elements. The address is valid until states are redistributed.
     ///
     /// # Errors
     /// `InvalidArgument` for a state that does not exist.
@@ -222,7 +223,7 @@ impl Shard {
         CallOptions { timeout_ms: self.options.timeout_ms, ..CallOptions::DEFAULT }
     }
 
-    /// Waits until no operation uses the parameters any more. Operations have deadlines.
+    /// Waits until no operation uses the parameters. Each operation has a deadline.
     pub fn retire(&self) {
         self.await_gather();
     }
@@ -252,15 +253,14 @@ impl Reducer {
         Ok(ShardRange { param, begin, count, bucket, offset, data, grad })
     }
 
-    /// Waits until no gather uses the parameters any more.
+    /// Waits until no gather uses the parameters.
     pub(super) fn await_gather(&self) {
         if let Some(shard) = self.shard() {
             shard.await_gather();
         }
     }
 
-    /// A gather that has failed is repeated before a step ends, if the reducer has gone on in
-    /// another group.
+    /// Repeats a failed gather before a step ends, if the reducer has continued in another group.
     pub(super) fn complete_gather(&self) -> Result<()> {
         match self.shard() {
             Some(shard) => shard.complete(),
@@ -274,7 +274,7 @@ impl Reducer {
 }
 
 impl ReducerState {
-    /// The scattered gradients of this rank, by parameter.
+    /// Returns the scattered gradients of this rank, by parameter.
     pub(super) fn own_grads(&self) -> Vec<(usize, Dst<'static>)> {
         let Some(own) = &self.own else { return Vec::new() };
         let layout = &self.memory.layout;
@@ -283,7 +283,7 @@ impl ReducerState {
     }
 }
 
-/// What can be checked alone.
+/// Checks the arguments locally.
 fn check(reducer: &Reducer, options: &ShardOptions) -> Result<()> {
     let ShardOptions { states, copies, .. } = options;
     if states.len() > MOST_STATES {

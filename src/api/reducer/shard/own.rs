@@ -8,7 +8,7 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::Result;
 use std::sync::Arc;
 
-/// Memory for the own part of each bucket.
+/// The memory for this rank's part of each bucket.
 #[derive(Debug)]
 pub(in crate::api::reducer) struct OwnGrads {
     split: ShardSplit,
@@ -27,7 +27,7 @@ impl OwnGrads {
         Ok(Arc::new(Self { split, rank, blocks }))
     }
 
-    /// What a bucket has for each rank.
+    /// Returns the part of a bucket for each rank.
     pub(in crate::api::reducer) fn sends(
         &self,
         layout: &BucketLayout,
@@ -41,17 +41,17 @@ impl OwnGrads {
         (0..self.split.ranks).map(block).collect()
     }
 
-    /// Where the own part of a bucket goes.
+    /// Returns the memory for this rank's part of a bucket.
     pub(in crate::api::reducer) fn recv(&self, bucket: usize) -> Dst<'static> {
         self.blocks[bucket].view()
     }
 
-    /// The own pieces.
+    /// Returns the pieces that this rank owns.
     pub(in crate::api::reducer) fn pieces(&self, layout: &BucketLayout) -> Vec<SplitPiece> {
         self.split.pieces(layout, self.rank)
     }
 
-    /// The reduced gradient of an own piece.
+    /// Returns the reduced gradient of a piece that this rank owns.
     pub(in crate::api::reducer) fn grad(
         &self,
         layout: &BucketLayout,
@@ -62,7 +62,7 @@ impl OwnGrads {
         self.blocks[piece.bucket].view().slice(piece.at - begin, piece.count * size)
     }
 
-    /// The bytes of all memory.
+    /// Returns the size of all memory in bytes.
     pub(in crate::api::reducer) fn bytes(&self) -> usize {
         self.blocks.iter().map(|block| block.view().len()).sum()
     }

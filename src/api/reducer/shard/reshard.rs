@@ -1,8 +1,8 @@
-//! Distributes states: zeros for a new shard, or the states of a former group's ranks.
+//! Distribution of states: zeros for a new shard, or the states of the ranks of a former group.
 //!
-//! Each rank sends a record of its part to all. Then one rank sends each part of the former group:
-//! the owner, or a rank with a copy. All ranks take the parameters from it, and the states of the
-//! elements that they update now.
+//! Each rank sends a record of its part to all ranks. For each part of the former group, one rank
+//! then sends its data: the owner, or a rank with a copy. All ranks take the parameters from this
+//! data, and the states of the elements that they now update.
 
 use super::super::memory::GradMemory;
 use super::split::SplitPiece;
@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a rank tells the others.
+/// The record that a rank sends to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ShardRecord {
-    /// Its rank in the former group, and the number of ranks there; `None` if it has no states.
+    /// The rank's number in the former group, and the size of that group; `None` if the rank has no
+    /// states.
     former: Option<(usize, usize)>,
     gathers: u64,
     /// The names of the states, and the number of copies.
@@ -50,12 +51,12 @@ impl ShardRecord {
     }
 }
 
-/// What this rank has, and how many gathers have ended; the same of all ranks together after it.
-/// `old` is what the rank had in a former group.
+/// Returns this rank's part of the states and the number of completed gathers, after the ranks have
+/// redistributed the states. `old` is the same data for the former group.
 ///
 /// # Errors
 /// `Mismatch` on all ranks if their options differ; `NotFound` if no rank has the states of a rank
-/// of the former group; those of collectives.
+/// of the former group; the errors of collectives.
 pub(super) fn redistribute(
     reducer: &Reducer,
     group: &Arc<Group>,
@@ -77,7 +78,7 @@ pub(super) fn redistribute(
     let memory = Arc::clone(&reducer.lock().memory);
     let redistribution =
         Redistribution { reducer, group, memory: &memory, call: &call, fresh: &fresh };
-    // Nothing is sent if something is lost.
+    // If states are lost, no rank sends anything.
     let holders: Vec<Rank> = (0..ranks)
         .map(|part| holder(&records, part, options.copies).ok_or_else(|| lost_part_error(part)))
         .collect::<Result<_>>()?;
@@ -115,7 +116,8 @@ fn exchange(group: &Group, own: &ShardRecord, call: &CallOptions) -> Result<Vec<
     Ok(records)
 }
 
-/// A rank that has the states of a rank of the former group: that one, or one with a copy.
+/// Returns a rank that has the states of a rank of the former group: that rank, or a rank with a
+/// copy.
 fn holder(records: &[ShardRecord], part: usize, copies: usize) -> Option<Rank> {
     let has = |record: &ShardRecord, copy: usize| {
         let Some((rank, ranks)) = record.former else { return false };
@@ -141,7 +143,7 @@ struct Redistribution<'d> {
 }
 
 impl Redistribution<'_> {
-    /// One rank sends a part, and all take from it.
+    /// Sends a part from one rank; all ranks take their elements from it.
     fn send_part(
         &self,
         part: usize,
@@ -164,7 +166,7 @@ impl Redistribution<'_> {
         self.take(&pieces, &bytes)
     }
 
-    /// The states and the values of pieces that this rank has.
+    /// Returns the states and the values of pieces that this rank has.
     fn encode(&self, part: usize, pieces: &[SplitPiece], old: &LocalShard) -> Vec<u8> {
         let mut bytes = Vec::new();
         let held = old.pieces.iter().filter(|held| held.owner == part);
@@ -206,7 +208,7 @@ impl Redistribution<'_> {
     }
 }
 
-/// The pieces that a rank has, by parameter.
+/// The pieces of a rank, by parameter.
 pub(super) type ByParam = HashMap<usize, Vec<usize>>;
 
 impl LocalShard {
@@ -218,7 +220,7 @@ impl LocalShard {
         map
     }
 
-    /// Takes a state of the elements that this rank has, from the bytes of a piece.
+    /// Copies a state of the elements that this rank has from the bytes of a piece.
     pub(super) fn take_state(
         &self,
         wanted: &ByParam,
@@ -255,12 +257,12 @@ mod tests {
             (0..4).map(|part| holder(&all, part, 2)).collect::<Vec<_>>(),
             [0, 1, 2, 3].map(Some)
         );
-        // Rank 2 has died: rank 3 has a copy, and comes third now.
+        // Rank 2 died. Rank 3 has a copy, and is now the third rank.
         let left = [all[0].clone(), all[1].clone(), all[3].clone(), record(None)];
         assert_eq!(holder(&left, 2, 2), Some(2));
         assert_eq!(holder(&left, 2, 1), None);
         assert_eq!(holder(&left, 3, 2), Some(2));
-        // Ranks 2 and 3 have died.
+        // Ranks 2 and 3 died.
         assert_eq!(holder(&all[..2], 2, 2), None);
         assert_eq!(holder(&all[..2], 3, 2), Some(0));
     }

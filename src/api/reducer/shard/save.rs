@@ -1,9 +1,13 @@
-//! The states of all ranks as one byte string, and back, for any number of ranks.
+//! Saves the states of all ranks as one byte string, and loads them on any number of ranks.
 //!
-//! The form: a magic number; the length of a header as a 64-bit number; the header, JSON with the
-//! names of the states and the names and sizes of the parameters; then, for each parameter and each
-//! of its states, the elements as f32. Numbers are little endian. Nothing is padded, and nothing
-//! depends on the number of ranks or on buckets.
+//! The format has these parts in order, with little-endian numbers:
+//!
+//! 1. A magic number.
+//! 2. The length of the header as a 64-bit number.
+//! 3. The header: JSON with the names of the states and the names and sizes of the parameters.
+//! 4. For each parameter and each of its states, the elements as f32.
+//!
+//! The format has no padding, and does not depend on the number of ranks or on buckets.
 
 use super::super::param::Param;
 use super::split::{ShardSplit, SplitPiece};
@@ -24,12 +28,12 @@ const MAGIC: &[u8; 8] = b"DISTSHD1";
 
 const SIZE: usize = size_of::<f32>();
 
-/// Where the states of each parameter are among the bytes, and the number of its elements.
+/// The offset of each parameter's states in the bytes, and its number of elements.
 struct ShardContents<'c> {
     params: HashMap<&'c str, (usize, usize)>,
 }
 
-/// The bytes of all states of a parameter.
+/// Returns the size of all states of a parameter in bytes.
 fn param_bytes(count: usize, states: usize) -> Option<usize> {
     count.checked_mul(states)?.checked_mul(SIZE)
 }
@@ -44,11 +48,11 @@ fn header(params: &[Param], states: &[String]) -> Vec<u8> {
 }
 
 impl Shard {
-    /// All states at the root; `None` on other ranks.
+    /// Gathers all states at the root; returns `None` on other ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` for a rank that does not exist; `OutOfMemory`; those of a gather of byte
-    /// strings.
+    /// `InvalidArgument` for a rank that does not exist; `OutOfMemory`; the errors of a gather of
+    /// byte strings.
     pub fn save(&self, root: Rank) -> Result<Option<Vec<u8>>> {
         callbacks::reject_blocking_in_callback("dist_shard_save")?;
         let group = self.usable_group()?;
@@ -63,7 +67,7 @@ impl Shard {
         self.assemble(&parts, &local.split).map(Some)
     }
 
-    /// The group of the reducer, which the states are split over.
+    /// Returns the group of the reducer, over which the states are split.
     fn usable_group(&self) -> Result<Arc<Group>> {
         let group = self.reducer.lock().group()?;
         if self.local_shard().is_in(&group) {
@@ -73,7 +77,7 @@ impl Shard {
         Err(Error::invalid(message))
     }
 
-    /// Puts the parts of all ranks together.
+    /// Combines the parts of all ranks.
     fn assemble(&self, parts: &[Vec<u8>], split: &ShardSplit) -> Result<Vec<u8>> {
         let (params, states) = (&self.reducer.params, &self.options.states);
         let header = header(params, states);
@@ -108,19 +112,19 @@ impl Shard {
         Ok(bytes)
     }
 
-    /// Takes the states that [`Self::save`] has given, on any number of ranks. `bytes` counts at
-    /// the root.
+    /// Loads the states that [`Self::save`] returned, on any number of ranks. Only the root's
+    /// `bytes` are used.
     ///
     /// # Errors
-    /// `InvalidArgument` on all ranks if the root's bytes are no states, or those of other
-    /// parameters or of another optimizer; those of a broadcast.
+    /// `InvalidArgument` on all ranks if the root's bytes are no states, or belong to other
+    /// parameters or another optimizer; the errors of a broadcast.
     pub fn load(&self, bytes: &[u8], root: Rank) -> Result<()> {
         callbacks::reject_blocking_in_callback("dist_shard_load")?;
         let group = self.usable_group()?;
         let options = self.call_options();
         let is_root = group.rank() == root;
         let read = if is_root { Some(self.read(bytes)) } else { None };
-        // All ranks learn whether the root can go on.
+        // The broadcast tells all ranks whether the root can continue.
         let verdict = match &read {
             Some(Err(error)) => error.message().as_bytes(),
             _ => &[],
@@ -151,7 +155,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Finds the parameters of this shard among saved bytes.
+    /// Finds the parameters of this shard in saved bytes.
     fn read<'b>(&'b self, bytes: &'b [u8]) -> Result<ShardContents<'b>> {
         let wrong = |what: &str| Error::invalid(format!("bytes (saved states): {what}"));
         let (magic, rest) =
@@ -212,7 +216,7 @@ fn too_large() -> Error {
     Error::new(ErrorKind::OutOfMemory, "there is no memory for the states of all ranks")
 }
 
-/// Sends states from the root to all, one parameter at a time.
+/// Sends states from the root to all ranks, one parameter at a time.
 struct ShardLoader<'l> {
     group: &'l Group,
     options: &'l CallOptions,

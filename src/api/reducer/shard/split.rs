@@ -1,18 +1,19 @@
-//! The assignment of elements to ranks: a pure function of a layout and the number of ranks.
+//! The assignment of elements to ranks, a pure function of a layout and the number of ranks.
 //!
-//! Every bucket is split evenly over the ranks. The ranks take the elements that are left over in
-//! turn, also from bucket to bucket. So over all buckets no rank has more than one element more
-//! than another rank. Elements are addressed by parameter and offset, without any padding.
+//! Every bucket is split evenly over the ranks. The remaining elements are assigned to the ranks in
+//! turn, and the turn continues in the next bucket. Over all buckets, the numbers of elements of
+//! two ranks therefore differ by at most one. Elements are addressed by parameter and offset,
+//! without padding.
 
 use super::super::layout::{BucketLayout, BucketSpec};
 use std::ops::Range;
 
-/// A layout, split over a number of ranks.
+/// A layout that is split over a number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::api::reducer) struct ShardSplit {
     pub(in crate::api::reducer) ranks: usize,
-    /// For each bucket, where the part of each rank begins, and the number of elements: counted
-    /// without the gaps between gradients.
+    /// For each bucket, the index of the first element of each rank's part, and the number of
+    /// elements. Gaps between gradients are not counted.
     bounds: Vec<Vec<usize>>,
 }
 
@@ -20,22 +21,22 @@ pub(in crate::api::reducer) struct ShardSplit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::api::reducer) struct SplitPiece {
     pub(in crate::api::reducer) param: usize,
-    /// The first element, in the parameter.
+    /// The index of the first element in the parameter.
     pub(in crate::api::reducer) begin: usize,
     pub(in crate::api::reducer) count: usize,
     pub(in crate::api::reducer) bucket: usize,
-    /// Where its gradient begins in the bucket, in bytes.
+    /// The offset of its gradient in the bucket, in bytes.
     pub(in crate::api::reducer) at: usize,
 }
 
 impl SplitPiece {
-    /// The elements, in the parameter.
+    /// Returns the range of elements in the parameter.
     pub(super) fn range(&self) -> Range<usize> {
         self.begin..self.begin + self.count
     }
 }
 
-/// How many of `elements` elements a rank gets if ranks take one element each in turn.
+/// Returns how many of `elements` elements a rank gets if the ranks take one element each in turn.
 fn round_robin_share(elements: usize, rank: usize, ranks: usize) -> usize {
     elements / ranks + usize::from(rank < elements % ranks)
 }
@@ -44,7 +45,8 @@ fn elements(spec: &BucketSpec) -> usize {
     spec.lengths.iter().sum::<usize>() / spec.dtype.size()
 }
 
-/// Where an element is in a bucket, in bytes; the end of the bucket for one behind the last.
+/// Returns the offset of an element in a bucket, in bytes. For the index after the last element,
+/// this is the end of the bucket.
 fn byte_of(spec: &BucketSpec, element: usize) -> usize {
     let mut first = 0;
     for (&offset, &len) in spec.offsets.iter().zip(&spec.lengths) {
@@ -74,7 +76,7 @@ impl ShardSplit {
         Self { ranks, bounds: bounds.collect() }
     }
 
-    /// The part of a bucket's memory that belongs to a rank, gaps included.
+    /// Returns the part of a bucket's memory that belongs to a rank, including gaps.
     pub(in crate::api::reducer) fn block(
         &self,
         layout: &BucketLayout,
@@ -85,7 +87,7 @@ impl ShardSplit {
         byte_of(spec, bounds[rank])..byte_of(spec, bounds[rank + 1])
     }
 
-    /// The pieces of a rank in a bucket, in the order of their gradients.
+    /// Returns the pieces of a rank in a bucket, in the order of their gradients.
     pub(in crate::api::reducer) fn bucket_pieces(
         &self,
         layout: &BucketLayout,
@@ -109,7 +111,7 @@ impl ShardSplit {
         pieces
     }
 
-    /// The pieces of a rank in all buckets.
+    /// Returns the pieces of a rank in all buckets.
     pub(in crate::api::reducer) fn pieces(
         &self,
         layout: &BucketLayout,
