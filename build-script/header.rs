@@ -1,5 +1,5 @@
-//! Puts the headers together: cbindgen writes the items of each section, and the frame around them
-//! is text.
+//! Composes the headers: cbindgen writes the items of each section, and the frame around them is
+//! text.
 
 use crate::items::InterfaceItem;
 use crate::sections::{self, HeaderSection};
@@ -7,7 +7,7 @@ use crate::{cargo_variable, initializer};
 use quote::ToTokens as _;
 use std::path::Path;
 
-/// `dist.h` and `dist_backend.h`.
+/// Returns the texts of `dist.h` and `dist_backend.h`.
 pub(crate) fn generate_headers(items: &[InterfaceItem], out: &Path) -> [String; 2] {
     let config = cbindgen::Config::from_file("cbindgen.toml").expect("cbindgen.toml");
     let frame = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -30,7 +30,7 @@ pub(crate) fn generate_headers(items: &[InterfaceItem], out: &Path) -> [String; 
     [dist, backend]
 }
 
-/// A whole header.
+/// Returns the text of one header.
 fn header_text(head: &str, guard: &str, includes: &str, body: &str) -> String {
     format!(
         "{}\n\n#ifndef {guard}\n#define {guard}\n\n{includes}\n\n\
@@ -40,7 +40,7 @@ fn header_text(head: &str, guard: &str, includes: &str, body: &str) -> String {
     )
 }
 
-/// All sections of a header.
+/// Returns the text of all sections of a header.
 fn sections_text(
     sections: &[HeaderSection],
     header: usize,
@@ -72,7 +72,7 @@ fn sections_text(
     text
 }
 
-/// What cbindgen makes of some items. Types of other sections are known by name only.
+/// Returns cbindgen's output for some items. Types of other sections are known only by name.
 fn section_text(items: &[&InterfaceItem], config: &cbindgen::Config, source: &Path) -> String {
     let plain = items.iter().map(|item| item.item.to_token_stream().to_string());
     std::fs::write(source, plain.collect::<Vec<_>>().join("\n")).expect("writing a section");
@@ -80,7 +80,7 @@ fn section_text(items: &[&InterfaceItem], config: &cbindgen::Config, source: &Pa
         |item: &&&InterfaceItem| matches!(item.item, syn::Item::Struct(_) | syn::Item::Type(_));
     let mut config = config.clone();
     (config.header, config.after_includes, config.trailer) = (None, None, None);
-    // Also types that no function of the section uses.
+    // Includes types that no function of the section uses.
     config.export.include = items.iter().filter(is_type).map(|item| item.name.clone()).collect();
     let bindings = cbindgen::Builder::new().with_config(config).with_src(source).generate();
     let mut text = Vec::new();

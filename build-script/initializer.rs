@@ -1,9 +1,9 @@
-//! The `DIST_..._INIT` macros, made from the structs that callers fill.
+//! Generates the `DIST_..._INIT` macros from the structs that callers fill.
 
 use quote::ToTokens as _;
 
-/// Structs that the library fills, or that a plug-in fills over zeros: callers never initialise
-/// them.
+/// Structs that callers never initialise: the library fills them, or a plug-in fills them after
+/// zeroing.
 const FILLED_BY_LIBRARY: &[&str] = &[
     "dist_backend_host_t",
     "dist_backend_setup_t",
@@ -13,11 +13,11 @@ const FILLED_BY_LIBRARY: &[&str] = &[
     "dist_backend_plugin_t",
 ];
 
-/// Fields whose INIT macro has -1 for "unknown", by struct.
+/// Fields by struct for which the INIT macro has -1, which means "unknown".
 const UNKNOWN_FIELDS: &[(&str, &[&str])] =
     &[("dist_backend_outcome_t", &["culprit", "peer", "tag", "len_bytes"])];
 
-/// The macro of a struct that begins with its size and that callers fill.
+/// Returns the macro of a struct that begins with its size and that callers fill.
 pub(crate) fn init_macro(item: &syn::Item) -> Option<String> {
     let syn::Item::Struct(item) = item else { return None };
     let name = item.ident.to_string();
@@ -40,13 +40,13 @@ pub(crate) fn init_macro(item: &syn::Item) -> Option<String> {
     Some(macro_text(&name, &values.collect::<Vec<_>>()))
 }
 
-/// The definition, in lines of at most 100 columns.
+/// Returns the macro definition, in lines of at most 100 columns.
 fn macro_text(name: &str, values: &[String]) -> String {
     let stem = name.trim_start_matches("dist_").trim_end_matches("_t").to_uppercase();
     let mut lines = vec![format!("#define DIST_{stem}_INIT {{ ")];
     for value in values.join(", ~").split('~').chain([" }"]) {
         let last = lines.last_mut().expect("there is a first line");
-        // Two columns stay for the backslash.
+        // Two columns are reserved for the backslash.
         if last.len() + value.len() < 98 {
             last.push_str(value);
         } else {
@@ -56,7 +56,7 @@ fn macro_text(name: &str, values: &[String]) -> String {
     lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join(" \\\n") + "\n"
 }
 
-/// Zero of a field's type, in a form that neither C nor C++ compilers warn of.
+/// Returns the zero value of a field's type, in a form without warnings from C and C++ compilers.
 fn zero_value(ty: &syn::Type) -> &'static str {
     match ty {
         syn::Type::Ptr(_) => "DIST_NULL",

@@ -6,7 +6,7 @@ use syn::parse::Parser as _;
 
 pub(crate) const FFI_FOLDER: &str = "src/ffi";
 
-/// The files of that folder that the headers are made of, in their order within a section.
+/// The source files of the headers in that folder, in their order within a section.
 const FFI_FILES: &[&str] = &[
     "constants",
     "types",
@@ -61,13 +61,13 @@ const IGNORABLE_STATUS_FUNCTIONS: &[&str] = &[
     "dist_mem_free",
 ];
 
-/// A constant, type or function.
+/// A constant, type or function of the C interface.
 pub(crate) struct InterfaceItem {
     pub(crate) name: String,
     pub(crate) item: syn::Item,
 }
 
-/// All items, in the order of the files.
+/// Reads all items, in the order of the files.
 pub(crate) fn read_items() -> Vec<InterfaceItem> {
     let mut items = Vec::new();
     for name in FFI_FILES {
@@ -86,14 +86,14 @@ pub(crate) fn read_items() -> Vec<InterfaceItem> {
     items
 }
 
-/// The names of the exported functions.
+/// Returns the names of the exported functions.
 pub(crate) fn exported_names(items: &[InterfaceItem]) -> Vec<&str> {
     let functions = items.iter().filter(|item| matches!(item.item, syn::Item::Fn(_)));
     functions.map(|item| item.name.as_str()).collect()
 }
 
-/// A constant or type; incomplete types lose their representation, so that cbindgen only declares
-/// them.
+/// Returns a constant or type. Incomplete types lose their representation, so that cbindgen only
+/// declares them.
 fn type_item(item: syn::Item) -> Option<InterfaceItem> {
     let (name, item) = match item {
         syn::Item::Struct(mut item) => {
@@ -113,7 +113,7 @@ fn type_item(item: syn::Item) -> Option<InterfaceItem> {
     Some(InterfaceItem { name, item })
 }
 
-/// The function inside a `dist_export!`, as cbindgen wants to see it.
+/// Returns the function inside a `dist_export!`, in the form that cbindgen reads.
 fn exported_function(item: syn::Item) -> Option<InterfaceItem> {
     let syn::Item::Macro(invocation) = item else { return None };
     if !invocation.mac.path.is_ident("dist_export") {

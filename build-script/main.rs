@@ -1,10 +1,10 @@
-//! Link arguments of the shared library, and the C headers.
+//! Build script: sets the link arguments of the shared library and generates the C headers.
 //!
-//! cbindgen does not look into macros, so the exported functions, each defined by one invocation of
-//! `dist_export!`, are unwrapped into plain functions first ([`items`]). [`header`] has cbindgen
-//! write each section of a header ([`sections`]) and puts the sections together. From the same pass
-//! comes the list of exports that a test compares with the built library. Everything goes to
-//! `OUT_DIR`; `cargo xtask header` copies the headers to `include/`.
+//! cbindgen does not expand macros, and each exported function is defined by one invocation of
+//! `dist_export!`. The script therefore unwraps them into plain functions first ([`items`]).
+//! [`header`] runs cbindgen for each section of a header ([`sections`]) and joins the sections. The
+//! same pass writes the list of exports, which a test compares with the built library. All output
+//! goes to `OUT_DIR`; `cargo xtask header` copies the headers to `include/`.
 #![allow(clippy::panic, clippy::expect_used, reason = "a build script fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a build script speaks to cargo on standard output")]
 
@@ -20,7 +20,7 @@ fn main() {
     println!("cargo::rerun-if-changed=cbindgen.toml");
     println!("cargo::rerun-if-changed=build-script");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libdist.so.0");
-    // Threads and thread-locals of the library must survive a dlclose.
+    // The library's threads and thread-locals must remain valid after a dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     let out = PathBuf::from(cargo_variable("OUT_DIR"));

@@ -1,18 +1,18 @@
 //! The order of the headers: the section of each constant, type and function.
 //!
-//! A name belongs to the section with the longest pattern that it begins with; a name that no
-//! pattern fits fails the build.
+//! A name belongs to the section with its longest matching prefix. The build fails if no prefix
+//! matches a name.
 
 /// A part of a header about one subject.
 pub(crate) struct HeaderSection {
     pub(crate) title: &'static str,
-    /// What the section is for, one sentence.
+    /// The purpose of the section in one sentence.
     pub(crate) about: &'static str,
-    /// Beginnings of names.
+    /// The prefixes of the section's names.
     pub(crate) prefixes: &'static [&'static str],
 }
 
-/// `include/dist.h`, in the order of use.
+/// The sections of `include/dist.h`, in the order of use.
 pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     HeaderSection {
         title: "Status and errors",
@@ -181,14 +181,14 @@ pub(crate) const DIST_SECTIONS: &[HeaderSection] = &[
     },
 ];
 
-/// `include/dist_backend.h`.
+/// The sections of `include/dist_backend.h`.
 pub(crate) const BACKEND_SECTIONS: &[HeaderSection] = &[HeaderSection {
     title: "The interface of back ends",
     about: "What a plug-in gets from the library, and what it gives.",
     prefixes: &["DIST_BACKEND_", "dist_backend_"],
 }];
 
-/// The header and the section that a name belongs to.
+/// Returns the indices of the header and the section of a name.
 pub(crate) fn section_of(name: &str) -> (usize, usize) {
     let all = [DIST_SECTIONS, BACKEND_SECTIONS];
     let matches = all.iter().enumerate().flat_map(|(header, sections)| {

@@ -1,9 +1,10 @@
-//! `cargo xtask chaos`: ranks that are killed, stopped, cut off and lied to, as often as is wanted;
-//! how soon the others know; and round after round of `kill -9`.
+//! `cargo xtask chaos`: kills, stops and disconnects ranks, or sends them false data, for a chosen
+//! number of times. It also measures the time until the other ranks notice a failure, and runs many
+//! rounds of `kill -9`.
 //!
-//! The tests of the program `chaos` do all of it on a small scale; here somebody says how much.
-//! Overflow checks and assertions stay on, but for the figures, which are those of an optimised
-//! build.
+//! The tests of the program `chaos` do the same on a small scale; this command takes the scale as
+//! options. Overflow checks and assertions are enabled, except for the measurements, which use an
+//! optimised build.
 
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult, run};
@@ -13,7 +14,7 @@ const DEFAULT_SEEDS: u64 = 2000;
 const DEFAULT_INJECTIONS: u64 = 200;
 const DEFAULT_ROUNDS: u64 = 1000;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// What one seed, injection or round may take on average, on a busy machine.
+/// The time limit for one seed, injection or round on average, on a busy machine.
 const LIMIT_PER_SEED: Duration = Duration::from_secs(10);
 
 /// Runs the command.
@@ -45,7 +46,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(run::run_visibly(&mut test, limit)?.success())
 }
 
-/// Which seeds, for how long, and how many at once; returns how many at most.
+/// Sets the seeds, the duration and the number of concurrent jobs. Returns the number of seeds.
 fn set_seed_range(
     arguments: &mut Arguments,
     test: &mut std::process::Command,

@@ -1,7 +1,7 @@
 //! `cargo xtask conformance`: the whole matrix of the conformance suite.
 //!
-//! `cargo xtask test` runs a covering part of it; here it is built with optimisation and run from
-//! end to end, or the part of it that is asked for.
+//! `cargo xtask test` runs a covering part of the matrix. This command builds the suite with
+//! optimisation and runs all of it, or the requested part.
 
 use crate::mpi::MpiLibrary;
 use crate::workspace::{cargo, json_string, scratch_folder};
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What the whole may take.
+/// The default time limit of the suite in minutes.
 const DEFAULT_MINUTES: u64 = 60;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// The suite stops by itself when its time is up, and then has to say what it found.
+/// The suite stops itself at its time limit, and then needs this time for its report.
 const REPORT_TIME: Duration = Duration::from_secs(180);
 
-/// What is passed on, by the name of the option.
+/// The names of the options that are passed to the suite.
 const NATIVE_OPTIONS: [&str; 4] = ["part", "transport", "kind", "only"];
 
-/// The same for another back end than the native one.
+/// The names of the options for a back end other than the native one.
 const BACKEND_OPTIONS: [&str; 5] = ["plugin", "options", "ranks", "calls", "kind"];
 
 /// Runs the command.
@@ -55,7 +55,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(run::run_visibly(&mut test, limit)?.success())
 }
 
-/// One rank in each process, started by the launcher of an MPI.
+/// Runs one rank per process with the launcher of an MPI implementation.
 fn run_under_launcher(
     name: &str,
     launcher: &str,
@@ -93,14 +93,14 @@ fn variable_suffix(option: &str) -> &'static str {
     }
 }
 
-/// Ranks that a launcher starts, and what is wanted of them.
+/// A run of the suite with ranks that a launcher starts, and its options.
 pub(crate) struct ConformanceJob {
     pub(crate) launcher: Command,
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
 impl ConformanceJob {
-    /// Runs the suite to its end, showing what it says.
+    /// Runs the suite to its end and shows its output.
     pub(crate) fn run(
         self,
         program: &Path,
@@ -118,7 +118,7 @@ impl ConformanceJob {
     }
 }
 
-/// Builds the suite, and says where its program is.
+/// Builds the suite and returns the path of its program.
 pub(crate) fn build_suite(optimised: bool) -> Result<PathBuf, String> {
     let mut build = cargo();
     build.args(["test", "--test", "conformance", "--no-run", "--message-format", "json"]);
@@ -129,7 +129,7 @@ pub(crate) fn build_suite(optimised: bool) -> Result<PathBuf, String> {
     program.map(PathBuf::from).ok_or_else(|| "cargo names no program of the suite".into())
 }
 
-/// One of so many parts: "2/6".
+/// Checks the notation of a part, for example "2/6".
 fn check_part(text: &str) -> Result<(), String> {
     let numbers = text
         .split_once('/')

@@ -58,7 +58,7 @@ const LABELLED: CallKind = CallKind {
     function: "dist_all_reduce",
 };
 
-/// The calls that every tree has.
+/// The kinds of calls that every tree supports.
 const KINDS: [CallKind; 3] = [ALL_REDUCE, SEND, RECV];
 
 /// Runs the command.
@@ -103,7 +103,7 @@ struct MeasuredTree {
 }
 
 impl MeasuredTree {
-    /// Builds this tree's library.
+    /// Builds the library of this tree.
     fn build_this() -> Result<Self, String> {
         let mut build = cargo();
         build.args(["build", "--release", "--package", "dist", "--lib"]);
@@ -117,7 +117,7 @@ impl MeasuredTree {
         )
     }
 
-    /// Another tree, which must be built already.
+    /// Opens another tree, which must be built already.
     fn open_other(path: &Path) -> Result<Self, String> {
         let path = fs::canonicalize(path)
             .map_err(|cause| format!("--against {}: {cause}", path.display()))?;
@@ -132,11 +132,11 @@ impl MeasuredTree {
         Self::compile("other tree", &path.join("include"), &library)
     }
 
-    /// Compiles the program against a header and a library.
+    /// Compiles the program with a header and a library.
     fn compile(title: &str, include: &Path, library: &Path) -> Result<Self, String> {
         let folder = scratch_folder("cost")?.join(title.replace(' ', "-"));
         tools::recreate_folder(&folder)?;
-        // The link has the soname, by which the program asks for the library.
+        // The link has the soname, under which the program loads the library.
         let link = folder.join("libdist.so.0");
         symlink(library, &link).map_err(|cause| format!("linking {}: {cause}", link.display()))?;
         let header = include.join("dist.h");
@@ -144,8 +144,7 @@ impl MeasuredTree {
             .map_err(|cause| format!("reading {}: {cause}", header.display()))?;
         let has_labels = text.contains("const char *label;");
         let mut compiler = run::command(tools::c_compiler()?);
-        // A function that ends in a jump to another one would not return where callgrind expects
-        // it.
+        // A function that ends in a tail call would not return where callgrind expects it.
         compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-fno-optimize-sibling-calls"]);
         if has_labels {
             compiler.arg("-DHAS_LABELS");
@@ -161,7 +160,7 @@ impl MeasuredTree {
         Ok(Self { title: title.to_owned(), folder, has_labels })
     }
 
-    /// The kinds of calls that this tree's program makes.
+    /// Returns the kinds of calls that this tree's program makes.
     fn kinds(&self) -> impl Iterator<Item = CallKind> {
         KINDS.into_iter().chain(self.has_labels.then_some(LABELLED))
     }
@@ -180,14 +179,14 @@ impl MeasuredTree {
         }
         counted.arg(&program).arg("0").arg(&run_folder).arg(CALLS.to_string());
         let mut peer = without_settings(&program);
-        // It spins for as long as the counted rank, which is fifty times slower, lets it wait.
+        // The peer spins while it waits for the counted rank, which is fifty times slower.
         peer.env("DIST_SPIN_US", "1000000");
         peer.arg("1").arg(&run_folder).arg(CALLS.to_string());
         run::run_all(vec![counted, peer], RUN_LIMIT)?;
         read_samples(&run_folder, samples)
     }
 
-    /// The figure of each kind of call.
+    /// Returns the figure of each kind of call.
     fn figures(&self, samples: &CallSamples) -> Result<InstructionCounts, String> {
         let figures = self.kinds().map(|kind| {
             let counts = samples.get(kind.step).map_or(&[][..], Vec::as_slice);
@@ -199,7 +198,7 @@ impl MeasuredTree {
     }
 }
 
-/// A command without settings of the library that a user may have made.
+/// Returns a command without the user's settings of the library in its environment.
 fn without_settings(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = run::command(program);
     for (name, _) in std::env::vars_os() {
@@ -222,7 +221,7 @@ fn read_samples(run_folder: &Path, samples: &mut CallSamples) -> Result<(), Stri
     for entry in fs::read_dir(run_folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let is_counts = path.file_stem().is_some_and(|stem| stem == "counts");
-        // The file without a number has the instructions after the last call.
+        // The file without a number contains the instructions after the last call.
         if is_counts && path.extension().is_some() {
             let text = fs::read(&path).map_err(failed)?;
             if let Some((step, count)) = parse_sample(&String::from_utf8_lossy(&text)) {
@@ -233,7 +232,7 @@ fn read_samples(run_folder: &Path, samples: &mut CallSamples) -> Result<(), Stri
     Ok(())
 }
 
-/// The function that ended a callgrind file, and the instructions in the file.
+/// Returns the function that ended a callgrind file, and the number of instructions in the file.
 fn parse_sample(text: &str) -> Option<(String, u64)> {
     let value = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
     let step = value("desc: Trigger: --dump-after=")?.trim().to_owned();
@@ -241,9 +240,9 @@ fn parse_sample(text: &str) -> Option<(String, u64)> {
     Some((step, count))
 }
 
-/// The smallest frequent count of the calls of a run. A call has several paths if its cost depends
-/// on whether the peer was faster; which of them is most frequent depends on the machine, and the
-/// shortest path does not. An error if fewer than half of the calls have a frequent count.
+/// Returns the smallest frequent count of the calls of a run. A call takes several paths, depending
+/// on whether the peer was faster. Which path is most frequent depends on the machine, but the
+/// shortest path does not. Returns an error if fewer than half of the calls have a frequent count.
 fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     let mut times: BTreeMap<u64, usize> = BTreeMap::new();
     for &count in counts.iter().filter(|&&count| count > 0) {
@@ -264,7 +263,7 @@ fn smallest_frequent(counts: &[u64]) -> Result<u64, String> {
     }
 }
 
-/// How much larger the second count is, relative to the first.
+/// Returns the relative growth of the second count over the first.
 #[allow(clippy::cast_precision_loss, reason = "a count of instructions of one call")]
 fn growth(before: u64, after: u64) -> f64 {
     after as f64 / before.max(1) as f64 - 1.0
@@ -303,11 +302,11 @@ impl CostReport {
         report
     }
 
-    /// Adds a row; a growth above what is allowed, if there is a limit, is an excess.
+    /// Adds a row. If there is a limit and the growth exceeds it, marks the row as exceeded.
     fn row(&mut self, title: &'static str, count: u64, before: u64, allowed: Option<f64>) {
         let grown = growth(before, count);
         let mut note = String::new();
-        // The tolerance is for the division: 1020 / 1000 - 1 is a little more than 0.02.
+        // The tolerance absorbs rounding: 1020 / 1000 - 1 is slightly more than 0.02.
         if let Some(allowed) = allowed.filter(|allowed| grown > allowed + 1e-9) {
             self.exceeded.push(title);
             note = format!("  more than {:.0} %", allowed * 100.0);
@@ -341,7 +340,7 @@ mod tests {
         assert_eq!(smallest_frequent(&[1000, 7, 7, 8, 7]), Ok(7));
         let long_path = [&[1284; 20][..], &[1384; 38], &[1200; 2]].concat();
         assert_eq!(smallest_frequent(&long_path), Ok(1284));
-        // A file without instructions is no call.
+        // A file without instructions contains no call.
         assert!(smallest_frequent(&[0, 0]).unwrap_err().contains("no call"));
         let scattered: Vec<u64> = (0..60).map(|i| if i < 20 { 5 } else { 100 + i }).collect();
         assert!(smallest_frequent(&scattered).unwrap_err().contains("only 33 %"));

@@ -1,5 +1,5 @@
-//! The C programs of `c-examples`: compiled with the system's compiler, run (most through a
-//! launcher), their results read.
+//! The C programs of `c-examples`: compiles them with the system's compiler, runs them (most
+//! through a launcher), and reads their results.
 
 use crate::workspace::{StagedBuild, repository_root, scratch_folder};
 use crate::{run, tools};
@@ -53,7 +53,7 @@ pub(crate) const SURVIVE: CExample = CExample {
 };
 
 impl CExample {
-    /// Compiles it against the staged library; a warning is an error.
+    /// Compiles the program against the staged library; a warning is an error.
     pub(crate) fn compile(self, stage: &StagedBuild) -> Result<PathBuf, String> {
         let folder = repository_root().join("c-examples");
         let sources: Vec<PathBuf> = self.sources.iter().map(|name| folder.join(name)).collect();
@@ -61,7 +61,7 @@ impl CExample {
     }
 }
 
-/// Where programs are compiled to.
+/// Returns the folder for compiled programs.
 pub(crate) fn program_folder() -> Result<PathBuf, String> {
     let folder = scratch_folder("examples")?;
     std::fs::create_dir_all(&folder)
@@ -77,7 +77,7 @@ pub(crate) fn compile(
 ) -> Result<PathBuf, String> {
     let program = program_folder()?.join(name);
     let data = repository_root().join("c-examples/digits_training/data/digits.csv");
-    // CC may carry arguments, as in make.
+    // CC may contain arguments, as in make.
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();
     let mut cc = run::command(words.next().unwrap_or("cc"));
@@ -97,14 +97,14 @@ pub(crate) fn compile(
     Ok(program)
 }
 
-/// `distrun` with that many ranks of a program.
+/// Returns a `distrun` command for this number of ranks of a program.
 pub(crate) fn distrun(stage: &StagedBuild, ranks: usize, program: &Path) -> Command {
     let mut command = run::command(&stage.distrun);
     command.args(["--nproc-per-node", &ranks.to_string()]).arg(program);
     command
 }
 
-/// A line without the `[rank] ` that distrun puts before it.
+/// Returns a line without the prefix `[rank] ` of distrun.
 pub(crate) fn without_rank(line: &str) -> &str {
     let Some((rank, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else {
         return line;
@@ -113,7 +113,7 @@ pub(crate) fn without_rank(line: &str) -> &str {
     if named { text } else { line }
 }
 
-/// What a run of `train_digits` said of itself.
+/// The results that a run of `train_digits` printed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TrainingResult {
     /// The loss of each epoch.
@@ -125,7 +125,7 @@ pub(crate) struct TrainingResult {
 const RESULT_PREFIX: &str = "held-out accuracy: ";
 
 impl TrainingResult {
-    /// Reads it from the output of all ranks.
+    /// Parses the output of all ranks.
     pub(crate) fn parse_output(text: &str) -> Result<Self, String> {
         let mut training = Self::default();
         for line in text.lines().map(without_rank) {
@@ -144,12 +144,13 @@ impl TrainingResult {
         Ok(training)
     }
 
-    /// The accuracy on the held-out digits, in percent.
+    /// Returns the accuracy on the held-out digits, in percent.
     pub(crate) fn accuracy(&self) -> Option<f64> {
         self.result.strip_prefix(RESULT_PREFIX)?.split(' ').next()?.parse().ok()
     }
 
-    /// The largest difference between the losses of two runs; infinite where one has more epochs.
+    /// Returns the largest difference between the losses of two runs; infinite if the numbers of
+    /// epochs differ.
     pub(crate) fn max_loss_difference(&self, other: &Self) -> f64 {
         if self.losses.len() != other.losses.len() {
             return f64::INFINITY;
@@ -159,7 +160,7 @@ impl TrainingResult {
     }
 }
 
-/// Whether this line is the result of a training.
+/// Returns whether this line is the result of a training.
 pub(crate) fn is_result(line: &str) -> bool {
     line.starts_with(RESULT_PREFIX)
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: the fuzz targets, built so that libFuzzer sees what an input reaches, and
-//! run.
+//! `cargo xtask fuzz`: builds the fuzz targets with coverage instrumentation for libFuzzer, and
+//! runs them.
 //!
-//! Works with a stable compiler: the instrumentation is LLVM's, asked for by flags, and libFuzzer
-//! comes with the crate `libfuzzer-sys`, which compiles it with a C++ compiler.
+//! The command works with a stable compiler. Compiler flags enable LLVM's instrumentation, and the
+//! crate `libfuzzer-sys` compiles libFuzzer with a C++ compiler.
 
 use crate::workspace::{cargo, repository_root, scratch_folder};
 use crate::{Arguments, CommandResult, run, tools};
@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 
 const DEFAULT_SECONDS: u64 = 60;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// What a run may take beyond the time it was given: to read the corpus, and to end.
+/// The extra time of a run beyond its limit, to read the corpus and to exit.
 const EXTRA_TIME: Duration = Duration::from_secs(300);
-/// How often progress is shown.
+/// The interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A counter for each place that a branch leads to, a table of these places, and a look at each
-/// comparison.
+/// Instruments each branch target with a counter, adds a table of these targets, and traces
+/// comparisons.
 const INSTRUMENTATION_FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// The longest input, how long and how much memory one may take (in seconds and MiB), and figures
-/// at the end.
+/// Limits the input length in bytes, the time per input in seconds and the memory in MiB, and
+/// prints statistics at the end.
 const LIBFUZZER_OPTIONS: [&str; 4] =
     ["-max_len=4096", "-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1"];
 
@@ -57,7 +57,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(clean)
 }
 
-/// The targets that were named, or all.
+/// Returns the named targets, or all targets.
 fn chosen_targets(names: &[String]) -> Result<Vec<String>, String> {
     let folder = repository_root().join("fuzz/targets");
     let files = fs::read_dir(&folder).map_err(|cause| format!("{}: {cause}", folder.display()))?;
@@ -80,7 +80,7 @@ fn build() -> Result<PathBuf, String> {
     }
     let host = tools::host_target()?;
     let mut build = cargo();
-    // With a target, the flags are not used for what runs while building.
+    // With an explicit target, cargo does not use the flags for build scripts.
     build.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
     build
         .args(["--target", &host])
@@ -97,11 +97,11 @@ fn build() -> Result<PathBuf, String> {
 struct FuzzTarget {
     name: String,
     program: PathBuf,
-    /// What is in the repository.
+    /// The corpus in the repository.
     corpus: PathBuf,
-    /// What runs on this machine have found so far.
+    /// The inputs that earlier runs on this machine found.
     found_corpus: PathBuf,
-    /// Inputs that are findings.
+    /// The inputs that caused a failure.
     artifacts: PathBuf,
 }
 
@@ -153,9 +153,9 @@ impl FuzzTarget {
         Ok(figures)
     }
 
-    /// Adds to the corpus of the repository, smallest first, what reaches a place that nothing in
-    /// it reaches. How often a place is reached does not count, so that the corpus stays small;
-    /// nothing is removed.
+    /// Adds inputs to the corpus of the repository, smallest first, if they reach a place that no
+    /// input in it reaches. Hit counts are ignored, so that the corpus stays small. No input is
+    /// removed.
     fn merge(&self) -> Result<(), String> {
         let mut command = self.command();
         command.args(["-merge=1", "-use_counters=0"]).args([&self.corpus, &self.found_corpus]);
@@ -163,19 +163,19 @@ impl FuzzTarget {
     }
 }
 
-/// What libFuzzer says of a run.
+/// The statistics that libFuzzer printed for a run.
 #[derive(Debug, PartialEq, Eq)]
 struct FuzzResult {
     executions: u64,
     seconds: u64,
     covered_places: u64,
     total_places: u64,
-    /// The input that is one, or another reason why the run failed.
+    /// The input that caused a failure, or another reason why the run failed.
     finding: Option<String>,
 }
 
 impl FuzzResult {
-    /// `None` where the program was not built to measure coverage.
+    /// Parses the output. Returns `None` if the program was not built for coverage.
     fn parse_output(text: &str, took: Duration) -> Option<Self> {
         let places = number_after(text, "inline 8-bit counters): ")?;
         let written = text.split("Test unit written to ").nth(1);
@@ -207,7 +207,7 @@ impl FuzzResult {
     }
 }
 
-/// The number that follows the first such words.
+/// Returns the number after the first occurrence of these words.
 fn number_after(text: &str, words: &str) -> Option<u64> {
     let rest = text[text.find(words)? + words.len()..].trim_start();
     rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok()

@@ -1,7 +1,7 @@
-//! `cargo xtask gpu`: what cannot be known without a GPU. A release build runs the programs of
-//! `ffi-tests/is_over_nccl` that the stubs run, over the CUDA driver and the NCCL of this machine,
-//! and `dist-bench` on the memory of its devices. No CUDA is needed to build: the programs take its
-//! declarations from `ffi-tests/stubs`.
+//! `cargo xtask gpu`: the checks that need a GPU. It makes a release build. With it, it runs the
+//! programs of `ffi-tests/nccl`, which otherwise run over stubs, with this machine's CUDA driver
+//! and NCCL. It also runs `dist-bench` on device memory. The build needs no CUDA: the programs take
+//! its declarations from `ffi-tests/stubs`.
 
 use crate::workspace::{StagedBuild, repository_root, scratch_folder, stage_release_build};
 use crate::{Arguments, CommandResult, run, tools};
@@ -12,38 +12,38 @@ use std::time::Duration;
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 const RUN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// From which version on NCCL takes several ranks on one GPU, and the variable that has it do so.
+/// The first NCCL version that allows several ranks on one GPU, and the variable that enables this.
 const MIN_NCCL_FOR_SHARED_GPU: u32 = 23_000;
 const SHARED_GPU_VARIABLE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 
-/// As many ranks as the programs know.
+/// The maximum number of ranks that the programs support.
 const MAX_RANKS: usize = 4;
 
-/// What the machine has.
+/// The GPU software and devices of the machine.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct GpuMachine {
     /// The driver's file.
     driver: Option<String>,
     devices: usize,
     nccl: Option<u32>,
-    /// Why something is missing.
+    /// The reasons why parts are missing.
     missing: Vec<String>,
 }
 
-/// Some runs with the same ranks.
+/// A set of runs with the same ranks.
 #[derive(Debug, PartialEq, Eq)]
 struct GpuRound {
     title: String,
     is_over_nccl: bool,
     ranks: usize,
-    /// They share a GPU over NCCL.
+    /// Whether the ranks share a GPU over NCCL.
     is_gpu_shared: bool,
 }
 
-/// What a program is run with.
+/// The arguments of a program.
 type ProgramArguments = &'static [&'static str];
 
-/// The programs and their arguments, over NCCL and by way of host memory.
+/// The programs and their arguments, over NCCL and through host memory.
 const NCCL_PROGRAMS: [(&str, ProgramArguments); 12] = [
     ("operations", &[]),
     ("behaviour", &[]),
@@ -61,14 +61,14 @@ const NCCL_PROGRAMS: [(&str, ProgramArguments); 12] = [
 const STAGED_PROGRAMS: [(&str, ProgramArguments); 3] =
     [("operations", &["staging"]), ("behaviour", &["staging"]), ("death", &["native"])];
 
-/// Those that need two ranks.
+/// Returns whether a program needs two ranks.
 fn needs_two_ranks(program: &str, words: &[&str]) -> bool {
     program == "death"
         || words.iter().any(|word| word.ends_with("behind") || word.contains("first"))
 }
 
 impl GpuMachine {
-    /// Reads what `machine.c` says.
+    /// Parses the output of `machine.c`.
     fn parse_probe(text: &str) -> Self {
         let mut machine = Self::default();
         for line in text.lines() {
@@ -87,7 +87,7 @@ impl GpuMachine {
         machine
     }
 
-    /// What can be run here, and why the rest cannot.
+    /// Returns the rounds that can run here, and the reasons why other rounds cannot.
     fn possible_rounds(&self) -> (Vec<GpuRound>, Vec<String>) {
         let (mut rounds, mut left_out) = (Vec::new(), Vec::new());
         let mut add = |title: String, nccl, ranks, shares| {
@@ -148,8 +148,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(failed == 0)
 }
 
-/// The same with the stubs in the place of CUDA and NCCL, for `cargo xtask test`: what is wrong
-/// with it, if anything is.
+/// Runs the same programs over stubs of CUDA and NCCL, for `cargo xtask test`. Returns an error if
+/// a run fails.
 pub(crate) fn run_over_stubs(stage: &StagedBuild) -> Result<(), String> {
     let folder = scratch_folder("gpu")?.join("stubs");
     let mut build = run::command("sh");
@@ -168,7 +168,7 @@ pub(crate) fn run_over_stubs(stage: &StagedBuild) -> Result<(), String> {
     }
 }
 
-/// What the machine has, and the words that say so.
+/// Probes the machine. Returns the result and the text that describes it.
 fn probe_machine(libraries: Option<&Path>) -> Result<(GpuMachine, String), String> {
     let program = compile("machine", &["machine.c"], &["-ldl"], None)?;
     let mut probe = run::command(&program);
@@ -179,7 +179,7 @@ fn probe_machine(libraries: Option<&Path>) -> Result<(GpuMachine, String), Strin
     Ok((GpuMachine::parse_probe(&probe_output), probe_output))
 }
 
-/// Compiles a program of `ffi-tests/is_over_nccl`.
+/// Compiles a program of `ffi-tests/nccl`.
 fn compile(
     name: &str,
     files: &[&str],
@@ -192,7 +192,7 @@ fn compile(
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();
     let mut cc = run::command(words.next().unwrap_or("cc"));
-    // A weak function's address is compared with NULL.
+    // The programs compare the address of a weak function with NULL. The compiler would warn about it.
     cc.args(words).args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-address"]);
     cc.args(files.iter().map(|file| tests.join(file))).arg("-o").arg(&program);
     if let Some(stage) = stage {
@@ -203,17 +203,17 @@ fn compile(
     Ok(program)
 }
 
-/// What all runs have in common.
+/// The common settings of all runs.
 struct GpuSuite<'a> {
     stage: &'a StagedBuild,
     driver: &'a Path,
     is_quick: bool,
-    /// Where to look for CUDA and NCCL first.
+    /// The folder that is searched first for CUDA and NCCL.
     stub_folder: Option<&'a Path>,
 }
 
 impl GpuSuite<'_> {
-    /// How many runs have failed.
+    /// Runs the rounds; returns the number of failed runs.
     fn run_rounds(&self, rounds: &[GpuRound]) -> Result<usize, String> {
         let mut failed = 0;
         for round in rounds {
@@ -223,7 +223,7 @@ impl GpuSuite<'_> {
         Ok(failed)
     }
 
-    /// How many runs of a round have failed.
+    /// Runs a round; returns the number of failed runs.
     fn run_round(&self, round: &GpuRound) -> Result<usize, String> {
         let programs: &[(&str, ProgramArguments)] =
             if round.is_over_nccl { &NCCL_PROGRAMS } else { &STAGED_PROGRAMS };
@@ -260,8 +260,8 @@ impl GpuSuite<'_> {
             let mut bench = run::command(self.stage.lib.join("dist-bench"));
             bench.args(["--device", if round.is_over_nccl { "nccl" } else { "native" }]);
             bench.args(["--ranks", &round.ranks.to_string(), "--ops", "all"]);
-            // Processes that share a GPU have it in turns of milliseconds: of an operation over
-            // NCCL each takes some.
+            // Processes that share a GPU alternate in time slices of milliseconds, and each
+            // operation over NCCL takes several slices.
             let is_quick = self.is_quick || round.is_gpu_shared;
             bench.args(if is_quick { ["--quick"].as_slice() } else { &[] });
             failed += self.run_and_report("dist-bench", round, &mut bench)?;
@@ -269,15 +269,15 @@ impl GpuSuite<'_> {
         Ok(failed)
     }
 
-    /// Compiles one against the driver, with our declarations of its functions.
+    /// Compiles a program against the driver, with our declarations of its functions.
     fn compile(&self, name: &str, files: &[&str]) -> Result<PathBuf, String> {
         let header = format!("-I{}", repository_root().join("ffi-tests/stubs/include").display());
         let driver = self.driver.display().to_string();
         compile(name, files, &[&header, &driver], Some(self.stage))
     }
 
-    /// Two processes; the program wants its rank and their number. That one of them ends without a
-    /// word is what it is about, and no reason to end the others.
+    /// Returns a command that starts two processes with their rank and number. One process exits
+    /// without a message as part of the test, which must not end the other process.
     fn two_process_command(&self, program: &Path, words: ProgramArguments) -> Command {
         let script = "port=$1; shift; pids=; for rank in 0 1; do RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
              MASTER_PORT=$port \"$1\" $rank 2 $2 & pids=\"$pids $!\"; done; worst=0; \
@@ -287,7 +287,7 @@ impl GpuSuite<'_> {
         shell
     }
 
-    /// Runs one, and says how it went: 1 where it has failed.
+    /// Runs a command and prints its outcome. Returns 1 if it failed, otherwise 0.
     fn run_and_report(
         &self,
         what: &str,
@@ -316,7 +316,7 @@ impl GpuSuite<'_> {
     }
 }
 
-/// A port that nobody has now.
+/// Returns a port that is currently free.
 fn free_port() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0");
     let port = listener.and_then(|listener| listener.local_addr()).map_or(0, |it| it.port());

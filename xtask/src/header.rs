@@ -1,8 +1,8 @@
-//! `cargo xtask header`: writes the headers of `include/` again.
+//! `cargo xtask header`: updates the headers in `include/`.
 //!
-//! The build script generates the headers into its own folder; this command is the only thing that
-//! copies them into the tree. A test compares the two, so that a change of the interface is a
-//! visible change of the file.
+//! The build script generates the headers in its own folder, and only this command copies them into
+//! the tree. A test compares the two versions, so a change of the interface always changes the
+//! file.
 
 use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
@@ -31,7 +31,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(true)
 }
 
-/// Builds, and asks cargo where the build script wrote.
+/// Builds the library, and returns the build script's output folder from cargo's messages.
 fn generated_headers() -> Result<PathBuf, String> {
     let mut build = workspace::cargo();
     build.args(["check", "--package", "dist", "--lib", "--message-format", "json"]);

@@ -1,13 +1,14 @@
-//! `cargo xtask loom`: the protocols between threads, run through all their interleavings.
+//! `cargo xtask loom`: runs the protocols between threads through all their interleavings.
 //!
-//! A build of its own, in which the atomics of `base::sync` are the model checker's.
+//! The command makes a separate build, in which the atomics of `base::sync` are those of the model
+//! checker.
 
 use crate::run::{self, FinishedProcess};
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult};
 use std::time::Duration;
 
-/// Most of it is building.
+/// The time limit; the build takes most of the time.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Runs the command.
@@ -19,7 +20,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
 /// Builds the models and runs them.
 pub(crate) fn run_models() -> Result<FinishedProcess, String> {
     let mut test = cargo();
-    // Without optimisation the models take minutes; each is one thread, whatever it models.
+    // Without optimisation, the models take minutes. Each model runs on one thread, regardless of
+    // the threads that it models.
     test.args(["test", "--lib", "--package", "dist", "--target-dir", "target/loom", "loom_"]);
     test.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
     run::run_visibly(&mut test, LIMIT)

@@ -1,8 +1,8 @@
-//! The project's own commands: what a developer, and the integration server, runs.
+//! The project's commands for developers and for the integration server.
 //!
-//! `cargo xtask help` lists them. Each command is a module; what they share is in [`workspace`]
-//! (paths, builds), [`run`] (child processes with deadlines), [`tools`] (what the machine offers),
-//! [`torch`] (where that is) and [`examples`] (the C programs).
+//! `cargo xtask help` lists the commands. Each command is a module. Shared code is in [`workspace`]
+//! (paths, builds), [`run`] (child processes with deadlines), [`tools`] (the machine's programs),
+//! [`torch`] (the path of torch) and [`examples`] (the C programs).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
 #![allow(
     clippy::disallowed_methods,
@@ -93,7 +93,7 @@ cargo xtask <command>
   help                this text
 ";
 
-/// What a command returns: whether all was well, or why it could not be done.
+/// The result of a command: whether all checks passed, or why the command could not run.
 type CommandResult = Result<bool, String>;
 
 /// Descriptors for the tests' processes. Many users start with a soft limit of 1,024.
@@ -145,7 +145,7 @@ fn dispatch(arguments: &[String]) -> CommandResult {
     }
 }
 
-/// Takes `--name value` pairs and flags from a command's arguments; what is left over is an error.
+/// Parses `--name value` pairs and flags of a command; remaining arguments are an error.
 #[derive(Debug)]
 struct Arguments {
     rest: Vec<String>,

@@ -1,22 +1,22 @@
-//! `cargo xtask miri`: the parts that touch memory by address and call nothing outside, under an
-//! interpreter that sees every access: the kernels and the views of memory; and one pattern of the
-//! algorithms.
+//! `cargo xtask miri`: runs code that accesses memory by address and makes no foreign calls in an
+//! interpreter that checks every access. The code consists of the kernels, the memory views, and
+//! one pattern of the algorithms.
 //!
-//! Miri comes with a nightly compiler only. It knows no vector instructions but those that every
-//! machine has, so that the kernels' choice at run time falls on the portable loops by itself;
-//! their tests try fewer values there (`cfg(miri)`).
+//! Miri requires a nightly compiler. It supports only the vector instructions that every machine
+//! has, so the kernels' run-time selection uses the portable loops. Under Miri, their tests try
+//! fewer values (`cfg(miri)`).
 
 use crate::workspace::repository_root;
 use crate::{Arguments, CommandResult, run};
 use std::process::Command;
 use std::time::Duration;
 
-/// Most of it is interpreting.
+/// The time limit; the interpretation takes most of the time.
 const LIMIT: Duration = Duration::from_secs(1800);
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is run: the beginnings of tests' names. The other patterns' tests go through so many sizes
-/// that it would take an hour.
+/// The prefixes of the tests that run. The tests of the other patterns use so many sizes that they
+/// would take an hour.
 const TEST_PREFIXES: [&str; 3] = ["base::buffer::", "kernel::", "algo::pattern::halving::"];
 
 /// Runs the command.
@@ -32,7 +32,8 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(run::run_visibly(test.args(TEST_PREFIXES), LIMIT)?.success())
 }
 
-/// `cargo miri` of the nightly toolchain, whichever one this program was started by.
+/// Returns `cargo miri` of the nightly toolchain, regardless of the toolchain that started this
+/// program.
 fn miri() -> Command {
     let mut miri = run::command("rustup");
     miri.args(["run", "nightly", "cargo", "miri"]).current_dir(repository_root());

@@ -1,5 +1,5 @@
-//! `cargo xtask mpi`: the plug-ins for MPI, one for each implementation that is installed, put
-//! beside libdist.so, or into the folder that `--into` names.
+//! `cargo xtask mpi`: builds the plug-ins for MPI, one for each installed implementation. The
+//! plug-ins are placed next to libdist.so, or in the folder given by `--into`.
 
 use crate::workspace::{repository_root, target_folder};
 use crate::{Arguments, CommandResult, run, tools};
@@ -20,7 +20,7 @@ pub(crate) enum MpiLibrary {
 impl MpiLibrary {
     pub(crate) const ALL: [Self; 2] = [Self::OpenMpi, Self::Mpich];
 
-    /// As in the name of the plug-in.
+    /// Returns the name of the implementation, as in the plug-in's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -35,7 +35,7 @@ impl MpiLibrary {
         }
     }
 
-    /// Debian's packages for it.
+    /// Returns Debian's packages of the implementation.
     fn packages(self) -> &'static str {
         match self {
             Self::OpenMpi => "libopenmpi-dev openmpi-bin",
@@ -43,7 +43,7 @@ impl MpiLibrary {
         }
     }
 
-    /// What its launcher is called, and how it tells itself from others.
+    /// Returns the names of the launcher, and the words that identify it in its version output.
     fn launcher_names(self) -> ([&'static str; 2], &'static [&'static str]) {
         match self {
             Self::OpenMpi => (["mpirun.openmpi", "mpirun"], &["Open MPI", "OpenRTE", "PRRTE"]),
@@ -51,10 +51,10 @@ impl MpiLibrary {
         }
     }
 
-    /// Its compiler.
+    /// Returns the compiler of the implementation.
     ///
     /// # Errors
-    /// What to install.
+    /// The packages to install.
     pub(crate) fn compiler(self) -> Result<PathBuf, String> {
         let by_name = tools::find_program(&format!("mpicc.{}", self.name()));
         by_name.or_else(|| tools::find_program("mpicc").filter(|mpicc| self.is_compiler_for(mpicc))).ok_or_else(|| {
@@ -66,16 +66,16 @@ impl MpiLibrary {
         })
     }
 
-    /// Whether a compiler that any MPI may have is this one's.
+    /// Returns whether a compiler with a generic MPI name belongs to this implementation.
     fn is_compiler_for(self, mpicc: &Path) -> bool {
         let shown = run::run_quietly(run::command(mpicc).arg("-show"), QUERY_TIMEOUT);
         shown.is_ok_and(|shown| shown.text.to_lowercase().contains(self.name()))
     }
 
-    /// Its launcher, with so many ranks to start.
+    /// Returns the launcher for this number of ranks.
     ///
     /// # Errors
-    /// What to install.
+    /// The packages to install.
     pub(crate) fn launcher(self, ranks: usize) -> Result<Command, String> {
         let (names, words) = self.launcher_names();
         let launcher_name = names.iter().find(|name| tools::version_mentions(name, words));
@@ -127,9 +127,9 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(built > 0)
 }
 
-/// Builds the plug-in for an MPI, and puts it into a folder.
+/// Builds the plug-in for an MPI implementation and copies it into a folder.
 pub(crate) fn build_plugin(mpi: MpiLibrary, folder: &Path) -> Result<PathBuf, String> {
-    // Each has a folder of its own: what is built for one is of no use for the other.
+    // Each implementation has its own folder, because the build results are not compatible.
     let out = target_folder()?.join("mpi").join(mpi.name());
     let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(repository_root().join("plugins/mpi"));

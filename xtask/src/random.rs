@@ -1,8 +1,8 @@
-//! `cargo xtask random`: random programs against their oracle, as many as are wanted.
+//! `cargo xtask random`: compares random programs with their oracle, for a chosen number of seeds.
 //!
 //! The test suite runs `random_programs` for a minute and `reducer_random` for 200 seeds. This
-//! command runs as many seeds as its caller wants, with optimisation: programs of collectives and
-//! messages, and trainings with a reducer.
+//! command runs any number of seeds with optimisation: programs of collectives and messages, and
+//! trainings with a reducer.
 
 use crate::workspace::cargo;
 use crate::{Arguments, CommandResult, run};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const DEFAULT_SEEDS: u64 = 1000;
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// What one program may take on average, on a busy machine.
+/// The time limit for one program on average, on a busy machine.
 const LIMIT_PER_PROGRAM: Duration = Duration::from_secs(10);
 
 /// Runs the command.

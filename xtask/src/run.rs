@@ -1,4 +1,4 @@
-//! Child processes: run one with a deadline, show its output as it comes, and keep it.
+//! Child processes: runs a process with a deadline, and shows and keeps its output.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -8,17 +8,17 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a child that says nothing is looked at.
+/// The interval for polling a child that prints nothing.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// What a child that is told to end may still take.
+/// The time between SIGTERM and SIGKILL for a child.
 const KILL_DELAY: Duration = Duration::from_secs(5);
 
-/// What a child process left behind.
+/// The exit status and output of a child process.
 #[derive(Debug)]
 pub(crate) struct FinishedProcess {
     status: Option<ExitStatus>,
     limit: Duration,
-    /// Standard output and standard error, as they came.
+    /// The lines of standard output and standard error, in the order of arrival.
     pub(crate) text: String,
 }
 
@@ -31,7 +31,7 @@ impl FinishedProcess {
         self.status.and_then(|status| status.code())
     }
 
-    /// How it ended, for a message.
+    /// Describes the exit for a message.
     pub(crate) fn exit_description(&self) -> String {
         match self.status {
             Some(status) => status.to_string(),
@@ -39,7 +39,7 @@ impl FinishedProcess {
         }
     }
 
-    /// The last lines of the output, indented, for a message.
+    /// Returns the last lines of the output, indented, for a message.
     pub(crate) fn output_tail(&self) -> String {
         let lines: Vec<&str> = self.text.lines().collect();
         let from = lines.len().saturating_sub(15);
@@ -47,8 +47,8 @@ impl FinishedProcess {
     }
 }
 
-/// A command without the library search path that `cargo run` adds: a program must find its
-/// libraries as its user's would.
+/// Creates a command without the library search path that `cargo run` adds. The program must find
+/// its libraries as it does for a user.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -62,12 +62,12 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Cargo marks its target folder; whatever lies below one came from cargo.
+/// Returns whether the path is inside a target folder of cargo, which contains a marker file.
 fn is_build_folder(path: &Path) -> bool {
     path.ancestors().any(|folder| folder.join("CACHEDIR.TAG").is_file())
 }
 
-/// Runs to the end, showing all output.
+/// Runs a command to its end and shows all output.
 pub(crate) fn run_visibly(
     command: &mut Command,
     limit: Duration,
@@ -75,7 +75,7 @@ pub(crate) fn run_visibly(
     run_with_lines(command, limit, |line| println!("{line}"))
 }
 
-/// Runs to the end with the caller's standard output and error, and calls `report` with the time
+/// Runs a command to its end with the caller's standard output and error, and calls `report` with the time
 /// since the start in each interval. Returns whether the command was successful.
 pub(crate) fn run_with_reports(
     command: &mut Command,
@@ -98,7 +98,7 @@ pub(crate) fn run_with_reports(
     }
 }
 
-/// Runs to the end, showing nothing.
+/// Runs a command to its end without output.
 pub(crate) fn run_quietly(
     command: &mut Command,
     limit: Duration,
@@ -106,7 +106,7 @@ pub(crate) fn run_quietly(
     run_with_lines(command, limit, |_| ())
 }
 
-/// Runs quietly, and makes an error of any end but success.
+/// Runs a command quietly; returns an error if it does not succeed.
 pub(crate) fn run_checked(
     command: &mut Command,
     limit: Duration,
@@ -119,8 +119,8 @@ pub(crate) fn run_checked(
     Err(format!("{name}: {}{}", finished.exit_description(), finished.output_tail()))
 }
 
-/// Runs several at once, quietly and each to its end, and gives what they said; an error names all
-/// that failed.
+/// Runs several commands concurrently and quietly to their ends. Returns their outputs, or an error
+/// that names all failed commands.
 pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<String>, String> {
     let outcomes: Vec<Result<FinishedProcess, String>> = thread::scope(|scope| {
         let run = |mut command| scope.spawn(move || run_checked(&mut command, limit));
@@ -139,8 +139,8 @@ pub(crate) fn run_all(commands: Vec<Command>, limit: Duration) -> Result<Vec<Str
     if problems.is_empty() { Ok(texts) } else { Err(problems.join("\n  and ")) }
 }
 
-/// A child process that runs beside others, and ends when its standard input does: when this is
-/// dropped.
+/// A child process in the background. It exits at the end of its standard input, which happens when
+/// this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BackgroundProcess {
     child: Child,
@@ -156,7 +156,7 @@ impl BackgroundProcess {
         Ok(Self { stdin: child.stdin.take(), child, lines, other_output: String::new() })
     }
 
-    /// Waits for a line that begins like this, and gives its rest.
+    /// Waits for a line that begins with `start`, and returns the rest of the line.
     pub(crate) fn await_line(&mut self, start: &str, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -177,7 +177,7 @@ impl BackgroundProcess {
         }
     }
 
-    /// What it has said so far, but for the lines that were waited for.
+    /// Returns the output so far, without the lines that were awaited.
     pub(crate) fn other_output(&mut self) -> &str {
         while let Ok(line) = self.lines.try_recv() {
             self.store_line(&line);
@@ -196,7 +196,7 @@ impl Drop for BackgroundProcess {
         drop(self.stdin.take());
         let deadline = Instant::now() + KILL_DELAY;
         while Instant::now() < deadline {
-            // Where it cannot be asked, there is nothing to end.
+            // If polling fails, there is no process to end.
             if poll(&mut self.child).map_or(true, |status| status.is_some()) {
                 return;
             }
@@ -216,7 +216,7 @@ fn spawn_piped(command: &mut Command) -> Result<Child, String> {
     spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
-/// The lines of both streams, as they come.
+/// Returns the lines of both streams, in the order of arrival.
 fn output_lines(child: &mut Child) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     if let Some(out) = child.stdout.take() {
@@ -228,7 +228,7 @@ fn output_lines(child: &mut Child) -> Receiver<String> {
     lines
 }
 
-/// Runs to the end or to the limit, and hands each line of output to `show` at once.
+/// Runs a command to its end or to the limit, and passes each line of output to `show` immediately.
 pub(crate) fn run_with_lines(
     command: &mut Command,
     limit: Duration,
@@ -246,8 +246,8 @@ pub(crate) fn run_with_lines(
                 text.push_str(&line);
                 text.push('\n');
             }
-            // The pipes are empty. Something that the child left behind may hold them; the child
-            // alone counts.
+            // The pipes are empty. A descendant of the child may hold them open, but only the
+            // child's exit counts.
             Err(_) if status.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => thread::sleep(POLL_INTERVAL / 10),
             Err(RecvTimeoutError::Timeout) => (),
@@ -283,7 +283,7 @@ fn poll(child: &mut Child) -> Result<Option<ExitStatus>, String> {
     child.try_wait().map_err(|cause| format!("waiting for a child process: {cause}"))
 }
 
-/// Asks first, so that a launcher can end its ranks; then insists.
+/// Sends SIGTERM, so that a launcher can end its ranks, and later SIGKILL.
 fn terminate(child: &mut Child) -> Result<(), String> {
     let term_command = format!("kill -TERM {}", child.id());
     let term_result = Command::new("sh").args(["-c", &term_command]).status();
@@ -339,7 +339,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("xtask-together-{}", std::process::id()));
         let (one, other) = (folder.join("one"), folder.join("other"));
         std::fs::create_dir_all(&folder).unwrap();
-        // Each end of a pipe waits for the other.
+        // Opening one end of a pipe waits for the other end.
         let pipes = format!("mkfifo {} {}", one.display(), other.display());
         assert!(shell(&pipes).status().unwrap().success());
         let ask = format!("echo ask > {}; cat {}", one.display(), other.display());

@@ -1,7 +1,8 @@
-//! `cargo xtask support-table`: writes the table of what back ends support into `docs/backends.md`.
+//! `cargo xtask support-table`: writes the table of supported features of the back ends into
+//! `docs/backends.md`.
 //!
-//! The table is made by a test, which asks the back ends; another test of the same file compares
-//! the page with it.
+//! A test generates the table from the back ends, and another test of the same file compares the
+//! page with it.
 
 use crate::{Arguments, CommandResult, run, workspace};
 use std::fs;
@@ -32,7 +33,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(true)
 }
 
-/// What stands between the marks.
+/// Returns the text between the markers.
 fn between_markers(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once(BEGIN)?;
     Some(rest.split_once(END)?.0)

@@ -1,5 +1,4 @@
-//! What the machine offers: programs on the search path, the C compiler, and apt where it may be
-//! used.
+//! The programs of the machine: the search path, the C compiler, and apt if it may be used.
 
 use crate::run;
 use std::path::{Path, PathBuf};
@@ -13,11 +12,11 @@ const DOWNLOAD: Duration = Duration::from_secs(900);
 pub(crate) struct Tool {
     pub(crate) program: &'static str,
     pub(crate) package: &'static str,
-    /// What cannot be done without it.
+    /// The purpose of the tool.
     pub(crate) purpose: &'static str,
 }
 
-/// Where a program lies on the search path.
+/// Returns the path of a program on the search path.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
@@ -27,7 +26,7 @@ pub(crate) fn has_program(program: &str) -> bool {
     if program == LIBCLANG { has_libclang() } else { find_program(program).is_some() }
 }
 
-/// What bindgen reads headers with; a library, and no program.
+/// The library that bindgen uses to read headers.
 pub(crate) const LIBCLANG: &str = "libclang.so";
 
 fn has_libclang() -> bool {
@@ -38,7 +37,7 @@ fn has_libclang() -> bool {
             .is_ok_and(|entries| entries.flatten().any(|entry| has_it(entry.path())))
 }
 
-/// What the Rust compiler calls this machine.
+/// Returns the Rust compiler's name of this machine's platform.
 pub(crate) fn host_target() -> Result<String, String> {
     let mut rustc = run::command("rustc");
     let text = run::run_checked(
@@ -50,7 +49,7 @@ pub(crate) fn host_target() -> Result<String, String> {
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
 }
 
-/// The C compiler: `CC` where it is set, else the first of the usual names.
+/// Returns the C compiler: `CC` if it is set, otherwise the first available of the usual names.
 pub(crate) fn c_compiler() -> Result<String, String> {
     if let Ok(chosen) = std::env::var("CC")
         && !chosen.trim().is_empty()
@@ -64,7 +63,7 @@ pub(crate) fn c_compiler() -> Result<String, String> {
     })
 }
 
-/// The C++ compiler: `CXX` where it is set, else the first of the usual names.
+/// Returns the C++ compiler: `CXX` if it is set, otherwise the first available of the usual names.
 pub(crate) fn cxx_compiler() -> Result<String, String> {
     if let Ok(chosen) = std::env::var("CXX")
         && !chosen.trim().is_empty()
@@ -77,8 +76,8 @@ pub(crate) fn cxx_compiler() -> Result<String, String> {
     })
 }
 
-/// Installs through apt those tools that are missing, where that is allowed without asking anybody;
-/// else says what to install. What is missing afterwards is for the checks themselves to report.
+/// Installs missing tools through apt if this is allowed without confirmation. Otherwise prints the
+/// packages to install. The checks themselves report tools that are still missing.
 pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
     let missing: Vec<Tool> =
         tools.iter().filter(|tool| !has_program(tool.program)).copied().collect();
@@ -102,7 +101,7 @@ pub(crate) fn install_missing(tools: &[Tool], may_install: bool) {
     }
 }
 
-/// Why apt may not be used here; `None` where it may.
+/// Returns why apt may not be used here; `None` if it may.
 fn apt_refusal() -> Option<String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let debian = release.lines().any(|line| {
@@ -138,7 +137,7 @@ fn apt_install(packages: &[&str]) -> Result<(), String> {
     if apt_get(&install).is_ok() {
         return Ok(());
     }
-    // A fresh machine has no package lists yet.
+    // A new machine has no package lists.
     apt_get(&["update"])?;
     apt_get(&install)
 }
@@ -152,15 +151,15 @@ fn apt_get(arguments: &[&str]) -> Result<(), String> {
     run::run_checked(&mut command, DOWNLOAD).map(|_| ())
 }
 
-/// Whether `build_suite --version` has one of the words: tells implementations of one command
-/// apart.
+/// Returns whether the output of `program --version` contains one of the words. This distinguishes
+/// implementations of one command.
 pub(crate) fn version_mentions(program: &str, words: &[&str]) -> bool {
     has_program(program)
         && run::run_quietly(run::command(program).arg("--version"), QUERY_TIMEOUT)
             .is_ok_and(|done| words.iter().any(|word| done.text.contains(word)))
 }
 
-/// Removes a folder that a run before left, and makes it anew.
+/// Removes a folder of an earlier run and creates it again.
 pub(crate) fn recreate_folder(path: &Path) -> Result<(), String> {
     if path.exists() {
         std::fs::remove_dir_all(path)

@@ -1,4 +1,4 @@
-//! torch: the user's own environment, or a private one that is downloaded once.
+//! torch: the user's environment, or a private one that is downloaded once.
 
 use crate::{run, workspace};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,13 @@ use std::time::Duration;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Says where torch is and which one, without the seconds that importing it takes.
+/// A Python script that prints the path and version of torch without importing it, which takes
+/// seconds.
 const FIND_TORCH_SCRIPT: &str = "import importlib.metadata, importlib.util
 print(importlib.util.find_spec('torch').submodule_search_locations[0])
 print(importlib.metadata.version('torch'))";
 
-/// A Python environment with torch in it.
+/// A Python environment that contains torch.
 #[derive(Clone, Debug)]
 pub(crate) struct TorchEnvironment {
     /// The environment's folder.
@@ -25,10 +26,11 @@ pub(crate) struct TorchEnvironment {
 }
 
 impl TorchEnvironment {
-    /// The environment in `program_folder`; without one, our own, which is made if it is not there.
+    /// Returns the environment in `folder`. Without a folder, returns our own environment, and
+    /// creates it if necessary.
     pub(crate) fn find_torch(folder: Option<&Path>) -> Result<Self, String> {
         let environment = match folder {
-            // Programs are run in other folders than this one.
+            // Programs run in other folders, so the path must be absolute.
             Some(folder) => std::path::absolute(folder)
                 .map_err(|cause| format!("{}: {cause}", folder.display()))?,
             None => private_environment()?,
@@ -44,14 +46,14 @@ impl TorchEnvironment {
         Ok(Self { environment, package: PathBuf::from(package), version: version.to_string() })
     }
 
-    /// A Python script of this repository.
+    /// Returns a command for a Python script of this repository.
     pub(crate) fn script(&self, script: &str) -> Command {
         let mut command = run::command(self.environment.join("bin/python"));
         command.arg(workspace::repository_root().join(script));
         command
     }
 
-    /// torchrun, for programs that are not Python's.
+    /// Returns a torchrun command for programs that are not written in Python.
     pub(crate) fn torchrun(&self, ranks: usize, options: &[&str]) -> Command {
         let mut command = run::command(self.environment.join("bin/torchrun"));
         command.args(["--nproc-per-node", &ranks.to_string()]).args(options).arg("--no-python");
@@ -59,7 +61,7 @@ impl TorchEnvironment {
     }
 }
 
-/// Makes a virtual environment with torch, unless it is there already.
+/// Creates a virtual environment with torch, unless it exists already.
 fn private_environment() -> Result<PathBuf, String> {
     let folder = workspace::repository_root().join(".interop");
     if folder.join("bin/torchrun").is_file() {
@@ -68,7 +70,7 @@ fn private_environment() -> Result<PathBuf, String> {
     println!("downloading torch into {} (large)", folder.display());
     run::run_checked(run::command("python3").args(["-m", "venv"]).arg(&folder), DOWNLOAD_LIMIT)?;
     let mut pip = run::command(folder.join("bin/pip"));
-    // Without NumPy torch cannot gather objects.
+    // Without NumPy, torch cannot gather objects.
     run::run_checked(pip.args(["install", "--quiet", "torch==2.15.*", "numpy"]), DOWNLOAD_LIMIT)?;
     Ok(folder)
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask tsan`: the random programs under ThreadSanitizer.
 //!
-//! The sanitizer must see every lock, those of the standard library too, so that this is built with
-//! it. A stable compiler can do that where the library's sources are installed, if it is told to
-//! behave like a nightly one.
+//! The sanitizer must see every lock, including the locks of the standard library, so the command
+//! builds the standard library with it. A stable compiler can do this if the standard library's
+//! sources are installed and `RUSTC_BOOTSTRAP` enables nightly options.
 
 use crate::workspace::{cargo, repository_root, target_folder};
 use crate::{Arguments, CommandResult, run, tools};

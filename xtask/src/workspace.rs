@@ -1,4 +1,4 @@
-//! The repository's paths, and what cargo builds in it.
+//! The repository's paths, and the builds that cargo makes in it.
 
 use crate::run;
 use std::fs;
@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A cargo command that takes longer hangs. The Rust tests with their build take 20 to 30 minutes
-/// on two busy cores.
+/// The time limit for a cargo command, after which it counts as hanging. The Rust tests with their
+/// build take 20 to 30 minutes on two busy cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(2700);
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub(crate) fn repository_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The cargo that runs this command, to be called in the repository's root.
+/// Returns a command for the cargo that runs this program, in the repository's root.
 pub(crate) fn cargo() -> Command {
     let mut cargo = run::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(repository_root());
     cargo
 }
 
-/// Cargo's target folder, wherever the user has put it.
+/// Returns cargo's target folder, which the user may have moved.
 pub(crate) fn target_folder() -> Result<PathBuf, String> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
@@ -34,14 +34,14 @@ pub(crate) fn target_folder() -> Result<PathBuf, String> {
     Ok(PathBuf::from(path))
 }
 
-/// The text of the first `"key":"…"` in a line of JSON that cargo wrote; paths with quotes or
-/// backslashes are not expected.
+/// Returns the text of the first `"key":"…"` in a line of JSON from cargo. Paths must not contain
+/// quotes or backslashes.
 pub(crate) fn json_string<'a>(json: &'a str, key: &str) -> Option<&'a str> {
     let start = json.find(&format!("\"{key}\":\""))? + key.len() + 4;
     json[start..].split('"').next()
 }
 
-/// A folder for what the named command leaves.
+/// Returns a folder for the files of the named command.
 pub(crate) fn scratch_folder(name: &str) -> Result<PathBuf, String> {
     Ok(target_folder()?.join("xtask").join(name))
 }
@@ -88,11 +88,12 @@ pub(crate) fn stage_programs(programs: &[&str]) -> Result<StagedBuild, String> {
     })
 }
 
-/// Beside the library goes a link under its soname, by which programs ask for it at run time.
+/// Copies the files. A link under the library's soname is placed next to it, because programs
+/// request this name at run time.
 fn stage_files(built: &Path, stage: &Path, programs: &[&str]) -> std::io::Result<()> {
     fs::create_dir_all(stage)?;
     for name in ["libdist.so", "libdist.a"].iter().chain(programs) {
-        // A running program's file cannot be written, but it can be replaced.
+        // The file of a running program cannot be written, but it can be replaced.
         let temporary_path = stage.join(format!("{name}.new"));
         fs::copy(built.join(name), &temporary_path)?;
         fs::rename(&temporary_path, stage.join(name))?;
@@ -104,7 +105,7 @@ fn stage_files(built: &Path, stage: &Path, programs: &[&str]) -> std::io::Result
     Ok(())
 }
 
-/// A cargo command that a check runs, with its limit.
+/// Runs a cargo command of a check, with a time limit.
 pub(crate) fn run_cargo_checked(cargo: &mut Command) -> Result<run::FinishedProcess, String> {
     run::run_visibly(cargo, BUILD_LIMIT)
 }

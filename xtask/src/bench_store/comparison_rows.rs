@@ -1,31 +1,32 @@
-//! The rows of the comparison: what each is, what is required of it, and what was measured.
+//! The rows of the comparison: the operation of each row, the required ratio, and the measured
+//! values.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// What a value counts.
+/// The unit of a measured value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ValueUnit {
-    /// More is better.
+    /// Larger values are better.
     PerSecond,
-    /// Less is better.
+    /// Smaller values are better.
     Milliseconds,
     Microseconds,
 }
 
-/// One row.
+/// One row of the comparison.
 #[derive(Clone, Debug)]
 pub(super) struct ComparisonRow {
-    /// Mode and name, as the programs print it.
+    /// The mode and name, as the programs print them.
     id: String,
     title: String,
     unit: ValueUnit,
-    /// How many times as good as torch we must be.
+    /// The required ratio of our performance to torch's.
     pub(super) required_ratio: Option<f64>,
 }
 
 impl ComparisonRow {
-    /// All rows, in the order of the table.
+    /// Returns all rows, in the order of the table.
     pub(super) fn all() -> Vec<Self> {
         let mut rows = Vec::new();
         for (mode, cores) in [("same", "one core"), ("apart", "two cores")] {
@@ -70,7 +71,7 @@ impl ComparisonRow {
         rows
     }
 
-    /// How many times as good as torch's value ours is.
+    /// Returns how many times better our value is than torch's.
     fn ratio(&self, ours: f64, torch: f64) -> f64 {
         match self.unit {
             ValueUnit::PerSecond => ours / torch,
@@ -87,8 +88,8 @@ impl ComparisonRow {
     }
 }
 
-/// What is measured per number of clients: the name, its meaning, the unit, the ratio required, the
-/// sizes of values.
+/// An operation that is measured for each number of clients: the name, its meaning, the unit, the
+/// required ratio, and the sizes of values.
 type MeasuredOperation = (&'static str, &'static str, ValueUnit, f64, &'static [u32]);
 const OPERATIONS: &[MeasuredOperation] = &[
     ("set", "1000 sets, then a round trip", ValueUnit::Milliseconds, 1.0, &[16, 4096]),
@@ -98,14 +99,14 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("check", "check", ValueUnit::PerSecond, 1.3, &[16, 4096]),
 ];
 
-/// The values of ours and torch's, pair by pair.
+/// The pairs of our and torch's values, by row.
 #[derive(Debug, Default)]
 pub(super) struct PairedSamples {
     pairs: HashMap<String, Vec<(f64, f64)>>,
 }
 
 impl PairedSamples {
-    /// Takes what the two programs of a pair have printed.
+    /// Adds the output of both programs of a pair.
     pub(super) fn add(&mut self, mode: &str, ours: &str, torch: &str) -> Result<(), String> {
         let torch: HashMap<String, f64> = parse_rows(torch).collect();
         for (name, value) in parse_rows(ours) {
@@ -116,7 +117,7 @@ impl PairedSamples {
         Ok(())
     }
 
-    /// What they come to.
+    /// Computes the result of a row.
     pub(super) fn result(&self, row: &ComparisonRow) -> Result<RowResult, String> {
         let pairs = self.pairs.get(&row.id).filter(|pairs| !pairs.is_empty());
         let pairs = pairs.ok_or_else(|| format!("no row {} was measured", row.id))?;
@@ -138,7 +139,7 @@ impl PairedSamples {
 pub(super) struct RowResult {
     ours: f64,
     torch: f64,
-    /// Of the medians; 2 means twice as good as torch.
+    /// The ratio of the medians; 2 means twice as good as torch.
     ratio: f64,
     /// The smallest and the largest ratio of a pair.
     min_ratio: f64,
@@ -151,7 +152,7 @@ impl RowResult {
     }
 }
 
-/// The rows that a program printed.
+/// Parses the rows that a program printed.
 fn parse_rows(text: &str) -> impl Iterator<Item = (String, f64)> + '_ {
     text.lines().filter_map(|line| {
         let (name, value) = line.strip_prefix("row ")?.split_once(' ')?;
@@ -167,7 +168,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 const TITLES: [&str; 6] = ["", "libdist", "torch", "times as good", "in pairs", "required"];
 
-/// A table in Markdown, whose columns are aligned for those who read it as it is.
+/// Formats a Markdown table with aligned columns, which is readable as plain text.
 pub(super) fn markdown_table(rows: &[ComparisonRow], results: &[RowResult]) -> String {
     let mut cells = vec![TITLES.map(String::from)];
     for (row, result) in rows.iter().zip(results) {
@@ -195,7 +196,7 @@ pub(super) fn markdown_table(rows: &[ComparisonRow], results: &[RowResult]) -> S
                 0 => write!(text, " {cell:<width$} |"),
                 _ => write!(text, " {cell:>width$} |"),
             };
-            // Writing into a text cannot fail.
+            // Writing to a string cannot fail.
             written.unwrap_or(());
         }
         text.push('\n');

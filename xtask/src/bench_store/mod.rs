@@ -1,8 +1,8 @@
-//! `cargo xtask bench-store`: our store against torch's own, server and client.
+//! `cargo xtask bench-store`: compares the server and client of our store with torch's.
 //!
-//! Both programs (`ffi-tests/perf/store_bench*`) measure in the same way and run in turns: a pair
-//! is one run of each, and every other pair begins with the other one, so that what else the
-//! machine does meets both alike.
+//! Both programs (`ffi-tests/perf/store_bench*`) use the same measurement and run alternately. A
+//! pair is one run of each program, and the order alternates from pair to pair. Other load on the
+//! machine thus affects both programs equally.
 
 mod comparison_rows;
 
@@ -19,19 +19,19 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(600);
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 const PAIRS: usize = 10;
 const QUICK_PAIRS: usize = 2;
-/// How server and clients are pinned: see `store_bench.h`.
+/// How server and clients are pinned; see `store_bench.h`.
 const PINNING_MODES: [&str; 3] = ["same", "apart", "free"];
 const REPORT_FILE: &str = "BENCHMARKS.md";
 const REPORT_MARKERS: (&str, &str) = ("<!-- store:begin -->\n", "<!-- store:end -->");
 
-/// The two programs, and how they are run.
+/// The two programs and their run options.
 struct StorePrograms {
     ours: PathBuf,
     torch: PathBuf,
-    /// What names come from.
+    /// The source of host names.
     name_resolution: NameResolution,
     is_quick: bool,
-    /// Our clients do not use the Unix socket that servers have for clients of their own host.
+    /// Whether our clients avoid the Unix socket that servers offer to clients on the same host.
     is_tcp_only: bool,
 }
 
@@ -101,12 +101,12 @@ fn compile_against_torch(stage: &StagedBuild, torch: &TorchEnvironment) -> Resul
     Ok(program)
 }
 
-/// Whether host names come from files only. torch looks up the name of every peer, and where a name
-/// server does not answer would spend its time with that.
+/// Whether host names come only from files. torch looks up the name of every peer, which takes long
+/// if a name server does not answer.
 enum NameResolution {
-    /// In a mount name space of its own, begun with these words.
+    /// Names come from files, in a mount namespace that these words create.
     FilesOnly(Vec<String>),
-    /// This machine does not permit that.
+    /// This machine does not permit a mount namespace.
     SystemDefault,
 }
 
@@ -119,7 +119,7 @@ impl NameResolution {
             .map_err(|cause| format!("writing {}: {cause}", file.display()))?;
         let script = "mount --bind \"$0\" /etc/nsswitch.conf && exec \"$@\"";
         let mut reason = String::new();
-        // As root; or as whoever may be root in a name space.
+        // Tries as root, then in a user namespace with a mapped root.
         for unshare in [&["unshare", "-m"][..], &["unshare", "-r", "-m"][..]] {
             let mut words: Vec<String> = unshare.iter().map(ToString::to_string).collect();
             words.extend(["sh", "-c", script].map(String::from));
@@ -135,7 +135,7 @@ impl NameResolution {
         Ok(Self::SystemDefault)
     }
 
-    /// A program that gets its names so.
+    /// Returns a command that runs a program with this name resolution.
     fn command(&self, program: &Path) -> Command {
         match self {
             Self::FilesOnly(words) => {
@@ -154,7 +154,7 @@ fn command(words: &[String]) -> Command {
     command
 }
 
-/// Runs the pairs, and says how far it is.
+/// Runs the pairs and prints the progress.
 fn measure(programs: &StorePrograms, pairs: usize) -> Result<PairedSamples, String> {
     let mut samples = PairedSamples::default();
     for pair in 0..pairs {
@@ -209,7 +209,7 @@ fn report_text(
     Ok(text)
 }
 
-/// Puts the report between its marks.
+/// Writes the report between its markers.
 fn write_report(report: &str) -> Result<(), String> {
     let path = repository_root().join(REPORT_FILE);
     let text =

@@ -1,5 +1,5 @@
-//! Our programs under other projects' launchers: each sets its own environment, torchrun hosts the
-//! store itself, and the outcome must be the very one that it is under distrun.
+//! Our programs under the launchers of other projects. Each launcher sets its own environment,
+//! torchrun hosts the store itself, and the results must be identical to those under distrun.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT, RANKS};
 use crate::examples::{TrainingResult, distrun};
@@ -62,19 +62,19 @@ pub(super) fn cases() -> Vec<InteropCase> {
     ]
 }
 
-/// torchrun's options for a job whose place is known beforehand.
+/// Returns torchrun's options for a job with a fixed endpoint.
 fn fixed_endpoint_options(port: &str) -> [&str; 5] {
     ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port", port]
 }
 
-/// A port that is free now.
+/// Returns a port that is currently free.
 fn free_port() -> CaseResult<u16> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
     Ok(bound.map_err(|cause| format!("binding a port: {cause}"))?.port())
 }
 
-/// Adds a program that is run only if a variable of its environment has the value that tells the
-/// launcher's mode: a case must not pass because torchrun did something else than was asked.
+/// Adds a program that runs only if an environment variable has the value that identifies the
+/// launcher's mode. A case thus cannot pass in a mode of torchrun that was not requested.
 fn require_variable(command: &mut Command, (variable, value): (&str, &str), program: &PathBuf) {
     let script = format!(
         "[ \"${variable}\" = '{value}' ] || {{ echo \"{variable} is ${variable}, not {value}\"; exit 9; }}; exec \"$0\""
@@ -101,7 +101,7 @@ fn all_reduce(
     Ok(format!("{RANKS} ranks have the sums; {} was {}", mode.0, mode.1))
 }
 
-/// The first attempt fails on one rank; the second must succeed on all.
+/// Tests a restart: the first attempt fails on one rank, and the second must succeed on all ranks.
 fn restart(context: &InteropContext, options: &[&str], mode: (&str, &str)) -> CaseResult {
     let again = ["--max-restarts=1", "--monitor-interval=0.1"];
     let mut command = context.torch()?.torchrun(RANKS, &[options, &again].concat());
@@ -117,7 +117,7 @@ fn restart(context: &InteropContext, options: &[&str], mode: (&str, &str)) -> Ca
     Ok(format!("attempt 0 failed on a rank, {anew} on the same store"))
 }
 
-/// The result under distrun, and the same one under another launcher.
+/// Compares the result under another launcher with the result under distrun.
 fn train(context: &InteropContext, mut command: Command) -> CaseResult {
     let expected = training(&mut distrun(&context.stage, RANKS, &context.train_digits))?;
     let training = training(&mut command)?;
@@ -135,7 +135,7 @@ fn training(command: &mut Command) -> CaseResult<TrainingResult> {
     Ok(TrainingResult::parse_output(&run::run_checked(command, PROCESS_TIMEOUT)?.text)?)
 }
 
-/// The first of the names whose version says that it is the implementation meant.
+/// Finds the first launcher whose version names the expected implementation.
 fn find_mpi_launcher(names: &[&str], words: &[&str], package: &str) -> CaseResult<PathBuf> {
     let launcher_name = names.iter().find(|name| tools::version_mentions(name, words));
     launcher_name.and_then(|name| tools::find_program(name)).ok_or_else(|| {

@@ -1,6 +1,6 @@
-//! `c-examples/libtorch`: a `torch::nn::Module` trained with the libtorch of torch's wheel. The
-//! test program checks `ddp.hpp`. Two ranks of the example must get the weights of one, and reduce
-//! gradients during the backward pass.
+//! `c-examples/libtorch`: trains a `torch::nn::Module` with the libtorch of torch's wheel. The test
+//! program checks `ddp.hpp`. Two ranks of the example must get the same weights as one rank, and
+//! reduce gradients during the backward pass.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT};
 use crate::examples::{self, distrun};
@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<InteropCase> {
     ]
 }
 
-/// Compares the weights of two ranks with those of one, and reads the traces of the two ranks.
+/// Compares the weights of two ranks with those of one rank, and reads the traces of the two ranks.
 fn train(context: &InteropContext) -> CaseResult {
     let program = compile_example(context)?;
     let folder = examples::program_folder()?;
@@ -64,9 +64,9 @@ fn train(context: &InteropContext) -> CaseResult {
     Ok(format!("weights differ by {difference}; {}", overlaps.join(", ")))
 }
 
-/// Compiles `train_convnet`. Its data set is read by a source file in C.
+/// Compiles `train_convnet`, whose data set is read by a source file in C.
 fn compile_example(context: &InteropContext) -> CaseResult<PathBuf> {
-    // Without torch the case is skipped before anything is compiled.
+    // If torch is missing, the case is skipped before any compilation.
     context.torch()?;
     let digits = repository_root().join("c-examples/digits_training");
     let object = examples::program_folder()?.join("libtorch_digits_data.o");
@@ -98,7 +98,8 @@ fn compile(context: &InteropContext, name: &str, sources: &[PathBuf]) -> CaseRes
         .args(sources)
         .arg("-o")
         .arg(&program);
-    // A wheel for CUDA has libraries that the program does not need, and that need further wheels.
+    // A wheel for CUDA has libraries that the program does not need and that depend on further
+    // wheels.
     cxx.args(["-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]);
     for lib in [&context.stage.lib, &torch.package.join("lib")] {
         cxx.arg("-L").arg(lib).arg(format!("-Wl,-rpath,{}", lib.display()));
@@ -107,7 +108,7 @@ fn compile(context: &InteropContext, name: &str, sources: &[PathBuf]) -> CaseRes
     Ok(program)
 }
 
-/// A compiler whose variable may have options after its name, as in make.
+/// Returns a compiler command whose variable may contain options, as in make.
 fn compiler_command(compiler: &str) -> Command {
     let mut words = compiler.split_whitespace();
     let mut command = run::command(words.next().unwrap_or("cc"));
@@ -115,14 +116,14 @@ fn compiler_command(compiler: &str) -> Command {
     command
 }
 
-/// The definition of the path of the data set.
+/// Returns the macro definition of the data set's path.
 fn data_path() -> String {
     let data = repository_root().join("c-examples/digits_training/data/digits.csv");
     format!("-DDIGITS_CSV=\"{}\"", data.display())
 }
 
-/// The option for the ABI of the standard library with which torch was built, from its CMake
-/// configuration. Recent versions have the compiler's default, and no such option.
+/// Returns the option for the C++ ABI with which torch was built, from its CMake configuration.
+/// Recent versions use the compiler's default and have no such option.
 fn torch_abi(package: &Path) -> Option<String> {
     const MACRO: &str = "_GLIBCXX_USE_CXX11_ABI=";
     let config = package.join("share/cmake/Torch/TorchConfig.cmake");
@@ -156,7 +157,7 @@ fn has_begin_inside(pass: &TraceSpan, operations: &[TraceSpan]) -> bool {
     operations.iter().any(|operation| pass.begin < operation.begin && operation.begin < pass.end)
 }
 
-/// The spans of all events whose line has this text. A trace has one event per line.
+/// Returns the spans of all events whose line contains this text. A trace has one event per line.
 fn spans(trace: &str, text: &str) -> Vec<TraceSpan> {
     let events = trace.lines().filter(|line| line.contains(text));
     events
@@ -167,7 +168,7 @@ fn spans(trace: &str, text: &str) -> Vec<TraceSpan> {
         .collect()
 }
 
-/// The first number with this key in a line of JSON.
+/// Returns the first number with this key in a line of JSON.
 fn number(line: &str, key: &str) -> Option<f64> {
     let rest = line.split(&format!("\"{key}\":")).nth(1)?;
     rest.split([',', '}']).next()?.trim().parse().ok()

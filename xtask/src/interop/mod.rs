@@ -1,13 +1,14 @@
-//! `cargo xtask interop`: libdist beside other projects, both ways.
+//! `cargo xtask interop`: tests libdist together with other projects, in both directions.
 //!
-//! | file | what it shows |
+//! | file | subject |
 //! |---|---|
-//! | `stores` | torch's store clients on our server, ours on torch's, both on one |
-//! | `launchers` | our programs under torchrun, also restarted, Open MPI and MPICH |
+//! | `stores` | torch's store clients on our server, ours on torch's, both on one server |
+//! | `launchers` | our programs under torchrun (also restarted), Open MPI and MPICH |
 //! | `libtorch` | modules of libtorch trained over `dist::reducer` |
-//! | `nccl` | a real libnccl has all that the library uses of it |
+//! | `nccl` | a real libnccl has all functions that the library uses |
 //!
-//! Every case is one line, and has a limit. What needs torch is skipped where torch cannot be had.
+//! Every case is one line and has a time limit. Cases that need torch are skipped if torch is not
+//! available.
 
 mod launchers;
 mod libtorch;
@@ -22,10 +23,10 @@ use crate::{Arguments, CommandResult};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What one process of a case may take. Their own waits are shorter, so that they can say what they
-/// waited for.
+/// The time limit of one process of a case. The processes' own waits are shorter, so that they can
+/// report their state.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(180);
-/// How many ranks our programs have.
+/// The number of ranks of our programs.
 const RANKS: usize = 4;
 
 const NEEDED_TOOLS: &[Tool] = &[
@@ -34,11 +35,11 @@ const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: "mpiexec.mpich", package: "mpich", purpose: "MPICH's launcher" },
 ];
 
-/// Why a case has not succeeded.
+/// The reason why a case did not succeed.
 enum CaseProblem {
-    /// It cannot be run here.
+    /// The case cannot run here.
     Skipped(String),
-    /// It did not do what it should.
+    /// The case failed.
     Failed(String),
 }
 
@@ -48,10 +49,10 @@ impl From<String> for CaseProblem {
     }
 }
 
-/// What a case has to say for itself.
+/// The outcome of a case or of one of its steps.
 type CaseResult<T = String> = Result<T, CaseProblem>;
 
-/// A case: its name, and what it does.
+/// A case with its name and function.
 struct InteropCase {
     name: String,
     run: Box<dyn Fn(&InteropContext) -> CaseResult>,
@@ -63,10 +64,10 @@ impl InteropCase {
     }
 }
 
-/// What the cases have in common.
+/// The common settings of the cases.
 struct InteropContext {
     torch: Result<TorchEnvironment, String>,
-    /// The file of NCCL that was named.
+    /// The NCCL file that the user named.
     nccl: Option<PathBuf>,
     stage: StagedBuild,
     all_reduce: PathBuf,
@@ -100,7 +101,7 @@ impl InteropContext {
     }
 }
 
-/// Runs the command. Its last line is the count.
+/// Runs the command. The last line of its output is the count.
 pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let venv = arguments.value("--venv")?.map(PathBuf::from);
@@ -125,7 +126,7 @@ pub(crate) fn main(rest: &[String]) -> CommandResult {
     Ok(run_cases(&context, &chosen))
 }
 
-/// Runs the cases in order. Returns whether none failed.
+/// Runs the cases in order. Returns true if none failed.
 fn run_cases(context: &InteropContext, cases: &[&InteropCase]) -> bool {
     let widest = cases.iter().map(|case| case.name.chars().count()).max().unwrap_or(0);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);

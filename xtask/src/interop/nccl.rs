@@ -1,14 +1,14 @@
-//! A real libnccl, loaded by its path and never called but for its version: all functions that the
-//! library uses are there. No GPU is needed, and no driver.
+//! Loads a real libnccl by its path and checks that it has all functions that the library uses. The
+//! test calls only its version function, so it needs neither GPU nor driver.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT};
 use crate::{run, workspace};
 use std::path::PathBuf;
 
-/// Says where the wheel of NCCL is.
+/// A Python script that prints the path of NCCL's wheel.
 const FIND_WHEEL_SCRIPT: &str = "import nvidia.nccl as wheel; print(next(iter(wheel.__path__)))";
 
-/// The test that looks, in a process that was told where NCCL is.
+/// The test that checks the functions, in a process that gets NCCL's path.
 const SYMBOL_TEST: &str = "a_real_library_has_all_that_is_used";
 
 /// The cases, in the order in which they run.
@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<InteropCase> {
     })]
 }
 
-/// The file that was named, else that of the wheel in Python's path.
+/// Returns the file that the user named, otherwise the file of the wheel in Python's path.
 fn find_nccl(context: &InteropContext) -> CaseResult<PathBuf> {
     if let Some(file) = &context.nccl {
         return Ok(std::path::absolute(file).map_err(|cause| cause.to_string())?);

@@ -1,15 +1,15 @@
-//! One store, two implementations: torch's clients on our server, our client and whole jobs on
-//! torch's, and processes of both on one.
+//! Store interoperability: torch's clients on our server, our client and whole jobs on torch's
+//! server, and processes of both projects on one server.
 
 use super::{CaseProblem, CaseResult, InteropCase, InteropContext, PROCESS_TIMEOUT, RANKS};
 use crate::run::{self, BackgroundProcess};
 use std::process::Command;
 use std::time::Duration;
 
-/// What a server may take until it says its port; torch is slow to import on a busy machine.
+/// The time limit until a server prints its port. The import of torch is slow on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// What torch's clients are asked for, each on a fresh server.
+/// The test sections of torch's clients, each on a new server.
 const TORCH_SECTIONS: &[(&str, &str)] = &[
     ("basics", "values, counters, compare_set, clone"),
     ("waits", "wait, time-outs, wake-ups"),
@@ -18,7 +18,7 @@ const TORCH_SECTIONS: &[(&str, &str)] = &[
     ("prefixes", "PrefixStore, also nested"),
 ];
 
-/// What our client is asked for, all on one server.
+/// The test sections of our client, all on one server.
 const OUR_SECTIONS: &[(&str, &str)] = &[
     ("basics", "values, compare_set, clone"),
     ("counters", "counters, NOT_A_NUMBER"),
@@ -29,18 +29,18 @@ const OUR_SECTIONS: &[(&str, &str)] = &[
     ("prefixes", "prefix stores, also nested"),
 ];
 
-/// Whose server, and of which kind.
+/// The implementation of a server.
 #[derive(Clone, Copy, PartialEq)]
 enum ServerKind {
     Ours,
-    /// torch's default.
+    /// torch's default server.
     Libuv,
-    /// torch's older one, which has no queues.
+    /// torch's older server, which has no queues.
     Legacy,
 }
 
 impl ServerKind {
-    /// What torch's and our programs call it.
+    /// Returns the name of this kind in the arguments of torch's and our programs.
     fn argument(self) -> &'static str {
         match self {
             Self::Ours | Self::Libuv => "libuv",
@@ -57,7 +57,7 @@ impl ServerKind {
     }
 }
 
-/// A server that runs as long as this lives.
+/// A server process that runs until this value is dropped.
 struct StoreServer {
     process: BackgroundProcess,
     port: String,
@@ -78,8 +78,8 @@ impl StoreServer {
         Ok(Self { process, port })
     }
 
-    /// Runs programs at once, to their ends. Where one fails, what the server has said is part of
-    /// the message.
+    /// Runs programs concurrently to their ends. If one fails, the error contains the server's
+    /// output.
     fn run_clients(&mut self, commands: Vec<Command>) -> CaseResult<Vec<String>> {
         run::run_all(commands, PROCESS_TIMEOUT).map_err(|problem| {
             let server_output = self.process.other_output();
@@ -191,7 +191,7 @@ fn dist_init(context: &InteropContext, kind: ServerKind) -> CaseResult {
     }
 }
 
-/// What a launcher that hosts the store tells a rank.
+/// Sets the variables that a launcher with its own store sets for a rank.
 fn set_rank_environment(command: &mut Command, rank: usize, size: usize, port: &str) {
     command
         .env("RANK", rank.to_string())
@@ -201,7 +201,7 @@ fn set_rank_environment(command: &mut Command, rank: usize, size: usize, port: &
         .env("TORCHELASTIC_USE_AGENT_STORE", "True");
 }
 
-/// Every script came to its end; what it had to leave out is told.
+/// Checks that every script ran to its end, and reports the parts that it skipped.
 fn check_scripts(outputs: &[String]) -> CaseResult {
     for text in outputs {
         if text.lines().last() != Some("all as expected") {

@@ -1,8 +1,8 @@
-//! How many tests ran, read from what the test runners print.
+//! Numbers of tests, read from the output of the test runners.
 
 use std::fmt;
 
-/// Numbers of tests.
+/// Numbers of passed, failed and skipped tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TestCounts {
     pub(super) passed: usize,
@@ -21,14 +21,14 @@ impl TestCounts {
         self.passed + self.failed + self.skipped
     }
 
-    /// nextest: `Summary [1.2s] 12 run_tests run: 11 passed (1 slow), 1 timed out, 2 skipped`.
+    /// Parses nextest: `Summary [1.2s] 12 tests run: 11 passed (1 slow), 1 timed out, 2 skipped`.
     pub(super) fn of_nextest(text: &str) -> Option<Self> {
         let line = text.lines().rfind(|line| line.contains("Summary ["))?;
         let (_, pieces) = line.split_once(" run: ")?;
         let mut counts = Self::default();
         for piece in pieces.split(", ") {
             let (number, state) = piece.trim().split_once(' ')?;
-            // Within the parentheses of another piece, such as "(1 slow, 2 flaky)".
+            // This piece is inside the parentheses of another piece, such as "(1 slow, 2 flaky)".
             let Ok(number) = number.parse::<usize>() else { continue };
             match state.split(' ').next()? {
                 "passed" => counts.passed += number,
@@ -40,7 +40,8 @@ impl TestCounts {
         Some(counts)
     }
 
-    /// cargo test: one `test result: ok. 3 passed; 0 failed; 1 ignored; …` for each test program.
+    /// Parses cargo test: `test result: ok. 3 passed; 0 failed; 1 ignored; …` for each test
+    /// program.
     pub(super) fn of_cargo_test(text: &str) -> Option<Self> {
         let mut counts = None;
         for line in text.lines().filter(|line| line.contains("test result: ")) {
@@ -52,8 +53,8 @@ impl TestCounts {
         counts
     }
 
-    /// ctest: `90% run_tests passed, 1 run_tests failed out of 10`, and `***Skipped` behind a
-    /// test's name.
+    /// Parses ctest: `90% tests passed, 1 tests failed out of 10`, and `***Skipped` after a test's
+    /// name.
     pub(super) fn of_ctest(text: &str) -> Option<Self> {
         let line = text.lines().rfind(|line| line.contains("tests failed out of "))?;
         let failed = number_before(line, " tests failed")?;

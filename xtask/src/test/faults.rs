@@ -1,5 +1,4 @@
-//! A rank is killed in the middle of training: under distrun, and with nobody to look after the
-//! ranks.
+//! Kills a rank during a training, both under distrun and without a launcher.
 
 use super::report::{CheckReport, CheckResult, PASSED};
 use crate::examples::{TRAIN_DIGITS, distrun};
@@ -12,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const JOB_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a job may take to end after the death of a rank.
+/// The maximum time in which a job must end after the death of a rank.
 const MAX_FAILURE_TIME: Duration = Duration::from_secs(2);
 const RANKS: usize = 3;
 const VICTIM: usize = 1;
@@ -46,7 +45,7 @@ fn check_under_distrun(stage: &StagedBuild) -> CheckResult {
     check_no_processes_left(&program)
 }
 
-/// The ranks get nothing but the four variables, and rank 0 hosts the store.
+/// Starts the ranks with only the four variables; rank 0 hosts the store.
 fn check_started_by_hand(stage: &StagedBuild) -> CheckResult {
     let program = TRAIN_DIGITS.compile(stage)?;
     let port = free_port()?;
@@ -104,7 +103,7 @@ fn free_port() -> Result<String, String> {
     listener.map(|address| address.port().to_string()).map_err(|cause| format!("no port: {cause}"))
 }
 
-/// Kills the victim; returns its process id, and when.
+/// Kills the victim; returns its process id and the time.
 fn kill_victim(program: &Path) -> Result<(String, Instant), String> {
     let variable = format!("RANK={VICTIM}");
     let is_victim = |pid: &String| {
@@ -130,7 +129,7 @@ fn check_no_processes_left(program: &Path) -> CheckResult {
     }
 }
 
-/// The ids of all processes that run this program.
+/// Returns the ids of all processes that run this program.
 fn processes_of(program: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

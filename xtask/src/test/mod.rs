@@ -1,8 +1,8 @@
-//! `cargo xtask test`: every check that this machine allows, and a count.
+//! `cargo xtask test`: runs every check that this machine allows, and prints a count.
 //!
-//! A check that cannot run here (a tool is missing and may not be installed) is skipped with its
-//! reason; a skipped check is not a failure, since the command must work for an ordinary user who
-//! has Rust and a C compiler only.
+//! If a check cannot run here, it is skipped with its reason, for example because a tool is missing
+//! and may not be installed. A skipped check is not a failure, since the command must work with
+//! only Rust and a C compiler.
 
 mod counts;
 mod faults;
@@ -44,7 +44,7 @@ const NEEDED_TOOLS: &[Tool] = &[
     Tool { program: tools::LIBCLANG, package: "libclang-dev", purpose: "the plug-ins for MPI" },
 ];
 
-/// Runs the command. Its last line is the count.
+/// Runs the command. The last line of its output is the count.
 pub(crate) fn main(rest: &[String]) -> CommandResult {
     let mut arguments = Arguments::new(rest);
     let may_install = !arguments.flag("--no-install");

@@ -1,6 +1,6 @@
-//! The plug-in for MPI, with each implementation that is installed: a short part of the conformance
-//! suite with one rank in each process, what is beyond one count of MPI's, the memory of devices
-//! over stubs, and a training under its launcher.
+//! Checks of the MPI plug-in with each installed implementation. They run a short part of the
+//! conformance suite with one rank per process, counts above MPI's `int`, device memory over stubs,
+//! and a training under the launcher.
 
 use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
 use crate::conformance::{self, ConformanceJob};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Calls of the covering part, on each number of ranks.
+/// The number of calls of the covering part, for each number of ranks.
 const COVERING_CALLS: &str = "150";
 
 pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
@@ -48,8 +48,8 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
 
 fn run_conformance(mpi: MpiLibrary, plugin: &Path) -> CheckResult {
     let program = conformance::build_suite(false)?;
-    // Counts of more than 1000 elements are in pieces, as those are that no int can say.
-    // The suite is in place on all ranks or on none.
+    // With `largest_count`, counts above 1000 elements are split, like counts that exceed an `int`.
+    // With `in_place=agreed`, calls are in place on all ranks or on none.
     let agreed = "in_place=agreed";
     for (ranks, options) in
         [(1, ""), (2, ""), (3, ""), (2, "largest_count=1000"), (2, agreed), (3, agreed)]
@@ -74,8 +74,8 @@ fn run_conformance(mpi: MpiLibrary, plugin: &Path) -> CheckResult {
     Ok(PASSED)
 }
 
-/// Whether there is all that is needed to build the plug-in for an MPI and to run with it; else
-/// what is not.
+/// Returns the missing requirement for building and running the plug-in for an MPI implementation;
+/// `None` if nothing is missing.
 pub(super) fn missing_requirement(mpi: MpiLibrary) -> Option<String> {
     if let Err(reason) = mpi.compiler().and(mpi.launcher(1)) {
         return Some(reason);
@@ -85,13 +85,13 @@ pub(super) fn missing_requirement(mpi: MpiLibrary) -> Option<String> {
     })
 }
 
-/// A program in C that is linked with libdist and MPI, which it initialises or not.
+/// Tests a C program that links with libdist and MPI, with and without initialising MPI itself.
 fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     let program = compile_behaviour(mpi, stage)?;
     for level in ["own", "multiple", "serialized", "funneled"] {
         run::run_checked(mpi.launcher(2)?.arg(&program).arg(level), LIMIT)?;
     }
-    // Its launcher may end the other ranks as soon as one has gone.
+    // The launcher may end the other ranks when one rank has exited.
     let late = run::run_quietly(mpi.launcher(2)?.arg(&program).arg("late"), LIMIT)?;
     if late.text.contains("does not hold") || !late.text.contains("checks, 0 failed") {
         return Err(format!("a rank that does not come: {}", late.output_tail()));
@@ -99,7 +99,7 @@ fn run_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     check_wrong_launcher_refused(mpi, &program)
 }
 
-/// The same with a library that was installed, which finds the plug-in beside itself.
+/// Runs the same test with an installed library, which finds the plug-in in its own folder.
 pub(super) fn run_behaviour_installed(mpi: MpiLibrary, include: &Path, lib: &Path) -> CheckResult {
     let stage = StagedBuild {
         include: include.into(),
@@ -124,7 +124,7 @@ fn compile_behaviour(mpi: MpiLibrary, stage: &StagedBuild) -> Result<PathBuf, St
     Ok(program)
 }
 
-/// Under the launcher of the other family the plug-in says so.
+/// Checks that the plug-in reports a launcher of another MPI implementation.
 fn check_wrong_launcher_refused(mpi: MpiLibrary, program: &Path) -> CheckResult {
     let other = MpiLibrary::ALL.into_iter().find(|&other| other != mpi);
     let Some(Ok(mut launcher)) = other.map(|other| other.launcher(2)) else { return Ok(PASSED) };
@@ -139,8 +139,8 @@ fn check_wrong_launcher_refused(mpi: MpiLibrary, program: &Path) -> CheckResult 
     Ok(PASSED)
 }
 
-/// Over the stub of libcuda: by way of host memory, and given to an MPI that takes it, which is a
-/// stub as well.
+/// Runs programs over the stub of libcuda: through host memory, and with a stub of a CUDA-aware
+/// MPI.
 fn run_device_programs(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     let stubs = scratch_folder("stubs_mpi")?;
     let sources = repository_root().join("ffi-tests");
@@ -188,7 +188,7 @@ fn run_device_programs(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     Ok(PASSED)
 }
 
-/// A program of ranks on the devices of the stub.
+/// Compiles a program whose ranks use the devices of the stub.
 fn compile_with_stubs(
     stage: &StagedBuild,
     stubs: &Path,
@@ -210,8 +210,8 @@ fn compile_with_stubs(
     Ok(program)
 }
 
-/// The same result as with the native back end, under the same launcher; the plug-in is found
-/// beside the library.
+/// Compares the result of a training with that of the native back end, under the same launcher. The
+/// plug-in is found next to the library.
 fn compare_training(mpi: MpiLibrary, stage: &StagedBuild) -> CheckResult {
     let program = TRAIN_DIGITS.compile(stage)?;
     let training = |backend: &str| {

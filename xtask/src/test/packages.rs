@@ -1,7 +1,7 @@
 //! Projects that use libdist: the installed package through CMake, pkg-config and dlopen, the C
 //! tests, and projects that build libdist as a part of themselves.
 //!
-//! The tree is moved after installation, so that nothing in it may name the place where it was
+//! The test moves the tree after installation, so no file in it may contain the path where it was
 //! built or installed.
 
 use super::counts::TestCounts;
@@ -64,14 +64,14 @@ pub(super) fn run(report: &mut CheckReport, stage: &StagedBuild) {
         .run_check("C tests", || installed(&|prefix| find_package_cxx("ffi-tests", prefix, stage)));
 }
 
-/// Why a check cannot run without these programs.
+/// Returns why a check cannot run without these programs.
 fn missing_programs(programs: &[&str]) -> Option<String> {
     let absent: Vec<&str> =
         programs.iter().copied().filter(|name| !tools::has_program(name)).collect();
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
 }
 
-/// Configures, builds and installs as docs/install.md says, and moves the result.
+/// Configures, builds and installs as in docs/install.md, and moves the result.
 fn install() -> Result<PathBuf, String> {
     let (build, first, moved) = (
         scratch_folder("cmake")?,
@@ -83,7 +83,7 @@ fn install() -> Result<PathBuf, String> {
     tools::recreate_folder(&scratch_folder("moved")?)?;
     let mut configure = run::command("cmake");
     configure.arg("-S").arg(repository_root()).arg("-B").arg(&build);
-    // Cargo's usual target folder, so that the release build is not made twice.
+    // The build uses cargo's target folder, so that the release build is made only once.
     configure.arg(format!("-DDIST_CARGO_TARGET_DIR={}", target_folder()?.display()));
     if MpiLibrary::ALL.into_iter().any(|mpi| mpi::missing_requirement(mpi).is_none()) {
         configure.arg("-DDIST_MPI=ON");
@@ -102,7 +102,7 @@ fn find_package(source: &str, prefix: &Path, stage: &StagedBuild) -> CheckResult
     cmake_project(source, &build, &format!("CMAKE_PREFIX_PATH={}", prefix.display()), stage)
 }
 
-/// The same for a project that needs a C++ compiler.
+/// Tests a project that needs a C++ compiler and uses the installed package.
 fn find_package_cxx(source: &str, prefix: &Path, stage: &StagedBuild) -> CheckResult {
     match missing_programs(&["c++"]) {
         Some(reason) => Ok(CheckVerdict::Skipped(reason)),
@@ -110,14 +110,13 @@ fn find_package_cxx(source: &str, prefix: &Path, stage: &StagedBuild) -> CheckRe
     }
 }
 
-/// Tests a project that builds libdist as a part of itself, and that thus installs nothing of
-/// libdist.
+/// Tests a project that builds libdist as a part of itself, and thus installs no files of libdist.
 fn build_tree(source: &str, stage: &StagedBuild) -> CheckResult {
     if let Some(reason) = missing_programs(&["cmake", "make", "c++"]) {
         return Ok(CheckVerdict::Skipped(reason));
     }
     let build = project_folder(source)?;
-    // Cargo finds the release build of the other checks there.
+    // Cargo finds the release build of the other checks in this folder.
     let setting = format!("DIST_CARGO_TARGET_DIR={}", target_folder()?.display());
     let verdict = cmake_project(source, &build, &setting, stage)?;
     let prefix = build.join("installed");
@@ -129,7 +128,7 @@ fn build_tree(source: &str, stage: &StagedBuild) -> CheckResult {
     Ok(verdict)
 }
 
-/// The empty folder in which a project is built.
+/// Returns the empty folder in which a project is built.
 fn project_folder(source: &str) -> Result<PathBuf, String> {
     let build = scratch_folder("projects")?.join(source.replace('/', "-"));
     tools::recreate_folder(&build)?;
@@ -153,8 +152,8 @@ fn cmake_project(source: &str, build: &Path, setting: &str, stage: &StagedBuild)
     counted_result(&run::run_visibly(&mut ctest, LIMIT)?, TestCounts::of_ctest)
 }
 
-/// A program that asks for the back end over MPI, under its launcher, with nothing but the
-/// installed tree.
+/// Runs a program that requests the MPI back end under the MPI launcher, with only the installed
+/// tree.
 fn run_installed_plugin(mpi: MpiLibrary, prefix: &Path) -> CheckResult {
     if let Some(reason) = mpi::missing_requirement(mpi) {
         return Ok(CheckVerdict::Skipped(reason));
@@ -206,7 +205,7 @@ fn run_dlopen_consumer(prefix: &Path, stage: &StagedBuild) -> CheckResult {
     Ok(PASSED)
 }
 
-/// Runs a program and its arguments on two ranks, which must end well.
+/// Runs a program with its arguments on two ranks, which must both succeed.
 fn run_on_two_ranks(stage: &StagedBuild, program: Command) -> Result<(), String> {
     let mut launcher = run::command(&stage.distrun);
     launcher.args(["--nproc-per-node", "2"]).arg(program.get_program()).args(program.get_args());

@@ -1,5 +1,5 @@
-//! The C programs against the staged release build: the examples on several numbers of ranks,
-//! README's program.
+//! The C programs with the staged release build: the examples on several numbers of ranks, and the
+//! program of README.
 
 use super::report::{CheckReport, CheckResult, PASSED};
 use crate::examples::{
@@ -12,17 +12,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(180);
-/// Accuracy that a trained network must reach, in percent.
+/// The accuracy that a trained network must reach, in percent.
 const MIN_ACCURACY: f64 = 93.0;
-/// By how much the losses may differ between numbers of ranks.
+/// The maximum difference between the losses for different numbers of ranks.
 const MAX_LOSS_DIFFERENCE: f64 = 1e-4;
 
-/// The time that distrun gives ranks between a failure and SIGKILL, and a little more.
+/// The time from a failure to distrun's SIGKILL, with a margin.
 const LAUNCHER_KILL_DELAY: Duration = Duration::from_millis(1500);
-/// A training of so many epochs takes longer than that.
+/// A number of epochs that takes longer than [`LAUNCHER_KILL_DELAY`].
 const LONG_TRAINING_EPOCHS: &str = "400";
 
-/// Returns the staged build, unless there is none to test.
+/// Returns the staged build, or `None` if there is none to test.
 pub(super) fn run(report: &mut CheckReport) -> Option<StagedBuild> {
     let mut stage = None;
     report.run_check("release build", || {
@@ -83,7 +83,7 @@ fn hello_and_all_reduce(report: &mut CheckReport, stage: &StagedBuild) {
     }
 }
 
-/// The second time in the directory that the first has left.
+/// Runs the example twice; the second run uses the directory of the first run.
 fn store_directory(stage: &StagedBuild) -> CheckResult {
     let program = STORE_DIRECTORY.compile(stage)?;
     let folder = workspace::scratch_folder("directory_store")?;
@@ -122,7 +122,7 @@ fn train_digits(report: &mut CheckReport, stage: &StagedBuild) {
     });
 }
 
-/// Three of eight ranks are killed, then two of the rest.
+/// Kills three of eight ranks, then two of the remaining ranks.
 fn survive(report: &mut CheckReport, stage: &StagedBuild) {
     report.run_check("example survive, 8 ranks, then 5, then 3", || {
         let mut command = run::command(SURVIVE.compile(stage)?);
@@ -138,7 +138,7 @@ fn survive(report: &mut CheckReport, stage: &StagedBuild) {
     });
 }
 
-/// A rank dies under the launcher, and the others go on for longer than the launcher gives ranks
+/// Kills a rank under the launcher. The other ranks continue for longer than the launcher's delay
 /// after a failure.
 fn survive_under_distrun(report: &mut CheckReport, stage: &StagedBuild) {
     report.run_check("example survive under distrun, 4 ranks, then 3", || {
@@ -184,7 +184,7 @@ fn check_training(
     Ok(PASSED)
 }
 
-/// The first C program of README, compiled and run as it stands there.
+/// Compiles and runs the first C program of README unchanged.
 fn readme_program(stage: &StagedBuild) -> CheckResult {
     let readme = std::fs::read_to_string(workspace::repository_root().join("README.md"))
         .map_err(|cause| format!("README.md: {cause}"))?;
@@ -200,7 +200,7 @@ fn readme_program(stage: &StagedBuild) -> CheckResult {
     Ok(PASSED)
 }
 
-/// The output of a program on that many ranks that must end well.
+/// Returns the output of a program on this number of ranks, which must succeed.
 fn output(
     stage: &StagedBuild,
     ranks: usize,

@@ -1,27 +1,27 @@
-//! What the checks found: kept as they run, printed at the end.
+//! The results of the checks, which are collected during the run and printed at the end.
 
 use super::counts::TestCounts;
 use std::time::Instant;
 
-/// How a check ended, if nothing was wrong.
+/// The outcome of a check that did not fail.
 pub(super) enum CheckVerdict {
-    /// It ran. One check may consist of several tests.
+    /// The check ran. It may consist of several tests.
     Ran {
         counts: TestCounts,
         /// The names of the failed tests, as far as the output has them.
         failed: Vec<String>,
     },
-    /// It could not run here, and why.
+    /// The check could not run here, for this reason.
     Skipped(String),
 }
 
-/// A check that is a single test.
+/// The verdict of a check with a single test.
 pub(super) const PASSED: CheckVerdict = CheckVerdict::Ran {
     counts: TestCounts { passed: 1, failed: 0, skipped: 0 },
     failed: Vec::new(),
 };
 
-/// The verdict of a check, or what was wrong.
+/// The verdict of a check, or the reason of its failure.
 pub(super) type CheckResult = Result<CheckVerdict, String>;
 
 struct ReportLine {
@@ -30,14 +30,14 @@ struct ReportLine {
     seconds: f64,
 }
 
-/// All checks so far.
+/// The results of all checks so far.
 #[derive(Default)]
 pub(super) struct CheckReport {
     lines: Vec<ReportLine>,
 }
 
 impl CheckReport {
-    /// Runs a check and keeps its result. Returns whether nothing was wrong.
+    /// Runs a check and keeps its result. Returns true if it did not fail.
     pub(super) fn run_check(&mut self, name: &str, check: impl FnOnce() -> CheckResult) -> bool {
         println!("\n== {name}");
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The checks of the Rust side: format, lints, tests, documentation, the second platform.
+//! The checks of the Rust code: format, lints, tests, documentation, and the second platform.
 
 use super::counts::{self, TestCounts};
 use super::report::{CheckReport, CheckResult, CheckVerdict, PASSED};
@@ -25,8 +25,8 @@ pub(super) fn run(report: &mut CheckReport) {
         });
     }
     report.run_check("documentation", || {
-        // It is for those who work on the library (its users read dist.h), so it may show what is
-        // private.
+        // This documentation is for developers of the library (its users read dist.h), so it
+        // includes private items.
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
         run_as_one_test(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     });
@@ -42,13 +42,13 @@ fn cargo(arguments: &[&str]) -> Command {
     cargo
 }
 
-/// A cargo command that is one test.
+/// Runs a cargo command that counts as one test.
 fn run_as_one_test(command: &mut Command) -> CheckResult {
     let finished = workspace::run_cargo_checked(command)?;
     if finished.success() { Ok(PASSED) } else { Err(finished.exit_description()) }
 }
 
-/// A check by a part of the toolchain that may be absent.
+/// Runs a check with a component of the toolchain, which may be absent.
 fn run_component(name: &str, arguments: &[&str]) -> CheckResult {
     if !has_subcommand(name) {
         let remedy = match name {
@@ -96,7 +96,7 @@ fn run_doc_tests() -> CheckResult {
     counted_result(&finished, TestCounts::of_cargo_test)
 }
 
-/// The count that a test runner printed; its exit status has the last word.
+/// Returns the count that a test runner printed; the exit status decides about success.
 pub(super) fn counted_result(
     finished: &run::FinishedProcess,
     read: fn(&str) -> Option<TestCounts>,
