@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: kills, stops and disconnects ranks, or sends them false data, for a chosen
+//! `cargo xtask chaos`: kills, stops and disconnects ranks, or sends them false messages, for a chosen
 //! number of times. It also measures the time until the other ranks notice a failure, and runs many
 //! rounds of `kill -9`.
 //!

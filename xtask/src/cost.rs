@@ -8,7 +8,7 @@
 //! is done, so that the call never waits.
 //!
 //! The figure of a tree is the smallest count that at least a twentieth of its calls have
-//! ([`FREQUENT_SHARE`]), over [`RUNS`] runs, which take turns with those of the other tree. Calls
+//! ([`FREQUENT_SHARE`]), over [`RUNS`] runs, which alternate with the runs of the other tree. Calls
 //! that grow a table, meet a full ring or wait have other counts and do not change it.
 
 use crate::workspace::{cargo, repository_root, scratch_folder, target_folder};

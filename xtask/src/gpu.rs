@@ -192,7 +192,8 @@ fn compile(
     let compiler = tools::c_compiler()?;
     let mut words = compiler.split_whitespace();
     let mut cc = run::command(words.next().unwrap_or("cc"));
-    // The programs compare the address of a weak function with NULL. The compiler would warn about it.
+    // The programs compare the address of a weak function with NULL, and the compiler would warn
+    // about this.
     cc.args(words).args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-address"]);
     cc.args(files.iter().map(|file| tests.join(file))).arg("-o").arg(&program);
     if let Some(stage) = stage {

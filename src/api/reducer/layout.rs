@@ -8,7 +8,6 @@
 //! closed when it reaches its limit, as in PyTorch's `compute_bucket_assignment_by_size`. Buckets
 //! are ordered by the position at which they are full, which is the order in which they can be
 //! sent.
-//! be sent.
 
 use super::param::Param;
 use crate::base::dtype::DataType;

@@ -6,11 +6,11 @@
 //!
 //! | part of a message | bytes |
 //! |---|---|
-//! | 1 if the rank has data, else 0 | 8 |
-//! | the weight of its step | 8 |
-//! | the number of its rows | 8 |
-//! | the indices of the rows | 8 each |
-//! | the rows | as many bytes as a row has, each |
+//! | 1 if the rank has data, otherwise 0 | 8 |
+//! | the weight of the rank's step | 8 |
+//! | the number of rows | 8 |
+//! | the indices of the rows | 8 per row |
+//! | the values of the rows | the size of a row, per row |
 
 #![allow(unsafe_code, reason = "a view of a message that its job holds")]
 

@@ -9,8 +9,8 @@
 //!    periodic wait notices ([`pending_followers`]), since it becomes the coordinator if its
 //!    candidate stops responding.
 //! 3. A rank with no expected rank below it coordinates ([`coordinator`]). It waits until all ranks
-//!    not known to be dead have joined, or until the window ends. It then proposes the joined ranks
-//!    as members.
+//!    that are not known to be dead or absent have joined, or until the window ends. It then
+//!    proposes the joined ranks as members.
 //! 4. All members must accept, and they must be a quorum of the ranks that are not proven dead
 //!    ([`membership`]). The coordinator then commits.
 //! 5. The members run the back end's bootstrap exchange over their links to the coordinator

@@ -6,7 +6,6 @@
 //! 2. The length of the header as a 64-bit number.
 //! 3. The header: JSON with the number of steps and the names and sizes of the parameters.
 //! 4. For each parameter, the global values and the state as f32.
-//! values and the state as f32. Numbers are little endian.
 
 use super::Outer;
 use crate::api::bytes::BytesCall;
