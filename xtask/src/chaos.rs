@@ -1,6 +1,6 @@
-//! `cargo xtask chaos`: kills, stops and disconnects ranks, or sends them false messages, for a chosen
-//! number of times. It also measures the time until the other ranks notice a failure, and runs many
-//! rounds of `kill -9`.
+//! `cargo xtask chaos`: kills, stops and disconnects ranks, or sends them false messages, for a
+//! chosen number of times. It also measures the time until the other ranks notice a failure, and
+//! runs many rounds of `kill -9`.
 //!
 //! The tests of the program `chaos` do the same on a small scale; this command takes the scale as
 //! options. Overflow checks and assertions are enabled, except for the measurements, which use an

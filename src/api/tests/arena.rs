@@ -210,8 +210,8 @@ fn one_ordinary_vector_disables_zero_copy_for_all() {
     {
         ranks::run(&place, 3, |group| {
             let before = zero_copy_operations(group);
-            // In each round, one buffer is ordinary memory: one rank's vector, one rank's result,
-            // or the results of all ranks except one.
+            // Ordinary memory holds one rank's vector and result in rounds 0 to 2, one rank's
+            // result in rounds 3 to 5, and the results of all ranks except one in rounds 6 to 8.
             for round in 0..9 {
                 let is_selected = group.rank() == round % 3;
                 let mut send = TestBuffer::new(group, COUNT, !(is_selected && round < 3));

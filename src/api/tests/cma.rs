@@ -11,7 +11,8 @@ const TRANSPORTS: [&str; 2] = ["transport=inproc", "transport=shm"];
 const COUNT: usize = 64;
 const BLOCK: usize = 16;
 
-/// Returns memory that this process can read and its peers cannot: the kernel's `[vvar]` pages.
+/// Returns memory that this process can read and its peers cannot: the kernel's time data in
+/// `[vvar]`.
 #[allow(unsafe_code, reason = "memory that is found in the list of maps")]
 fn memory_unreadable_by_peers() -> Src<'static> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
