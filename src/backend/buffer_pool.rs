@@ -1,25 +1,26 @@
-//! Memory for messages that the library itself sends: lent to the engine until it says otherwise,
-//! and then used again.
+//! Recycles buffers for the messages that the library itself sends.
 //!
-//! It is never given back to the system, so that lending it needs no promise; there is as much as
-//! was ever lent at once.
+//! A buffer is lent to the matching engine until the engine reports completion; then it returns to
+//! the free list. The pool never returns memory to the system, so every buffer has the lifetime
+//! `'static` and can be lent without an unsafe contract. The pool is as large as the maximum of
+//! bytes that were in use at one time.
 
 use crate::base::buffer::{Dst, Src};
 use crate::kernel;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The smallest piece.
+/// The size in bytes of the smallest buffer.
 const MIN_BUFFER_BYTES: usize = 64;
 
-/// Pieces that nobody uses, by their size.
+/// The unused buffers, by their size in bytes.
 static FREE_BUFFERS: Mutex<BTreeMap<usize, Vec<Dst<'static>>>> = Mutex::new(BTreeMap::new());
 
 fn free_buffers() -> MutexGuard<'static, BTreeMap<usize, Vec<Dst<'static>>>> {
     FREE_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Some bytes, for as long as somebody holds this.
+/// A buffer from the pool. Dropping it returns the memory to the pool.
 #[derive(Debug)]
 pub(crate) struct PooledBuffer {
     memory: Dst<'static>,
@@ -27,7 +28,7 @@ pub(crate) struct PooledBuffer {
 }
 
 impl PooledBuffer {
-    /// Bytes with any contents.
+    /// Returns a buffer of `len` bytes with unspecified contents.
     pub(crate) fn new(len: usize) -> Self {
         let size = len.next_power_of_two().max(MIN_BUFFER_BYTES);
         let recycled = free_buffers().get_mut(&size).and_then(Vec::pop);
@@ -41,7 +42,7 @@ impl PooledBuffer {
         buffer
     }
 
-    /// To write them.
+    /// Returns the used bytes as a destination for writes.
     pub(crate) fn as_dst(&self) -> Dst<'static> {
         self.memory.slice(0, self.used_bytes)
     }

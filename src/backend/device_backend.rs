@@ -1,4 +1,5 @@
-//! The part of a group that serves the memory of its device, beside the one for host memory
+//! The interface of a device back end: the back end of a group for the memory of the group's
+//! device. A group with a device map has one in addition to its host back end
 //! ([`super::device_map`]).
 
 use super::nccl::NcclEnqueuer;
@@ -16,48 +17,49 @@ use serde_json::Value;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A message, on a device.
+/// The arguments of a point-to-point message in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMessage<'a> {
-    /// The other rank.
+    /// The peer: the receiver of a send, the sender of a receive.
     pub peer: Rank,
-    /// The type of its elements.
+    /// The element type.
     pub dtype: DataType,
-    /// Which way it goes.
+    /// The direction of the transfer, with the buffer.
     pub transfer: DeviceTransfer<'a>,
 }
 
-/// The memory of a message.
+/// The direction of a message in device memory, with its buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum DeviceTransfer<'a> {
-    /// To the other rank.
+    /// Sends this buffer to the peer.
     Send(Src<'a>),
-    /// From it: as long as what it sends.
+    /// Receives from the peer into this buffer, whose length equals the length that the peer sends.
     Recv(Dst<'a>),
 }
 
-/// What one group enqueues on its device, as a part of what several do
+/// The operations that one group enqueues on its device, as an element of a batch of several groups
 /// ([`super::enqueue_batches`]).
 #[derive(Debug)]
 pub struct DeviceBatch<'a> {
-    /// What takes them: [`super::Backend::enqueuer`].
+    /// The enqueuer of the group: [`super::Backend::enqueuer`].
     pub enqueuer: NcclEnqueuer<'a>,
-    /// Its collectives, in the order that all ranks have.
+    /// The collectives of the group, in the same order on all ranks.
     pub operations: &'a [Operation<'a>],
-    /// Its messages, whose order does not count, and where they go.
+    /// The point-to-point messages of the group, in any order, each with its device and stream.
     pub messages: &'a [(DeviceMessage<'a>, EnqueueRequest<'a>)],
-    /// When all that must have ended.
+    /// The deadline of the whole batch.
     pub deadline: &'a Deadline,
 }
 
-/// Messages on a device that are matched by sender and tag and carried by the host, each at its own
-/// time. They do not meet those in host memory.
+/// Point-to-point messages in device memory that the receiver matches by sender and tag. The host
+/// transfers them one by one, each when its match is found. They never match messages in host
+/// memory.
 pub trait DevicePointToPoint: Send + Sync + Debug {
-    /// As [`crate::transport::PointToPoint::send`]. `stream` is the caller's, whose work so far
-    /// comes before it.
+    /// Sends a message, as [`crate::transport::PointToPoint::send`] does. `stream` is the caller's
+    /// stream: the message waits for the work that is in this stream at the call.
     ///
     /// # Errors
-    /// As there; `Backend`.
+    /// The errors of [`crate::transport::PointToPoint::send`]; `Backend`.
     fn send(
         &self,
         message: SendRequest,
@@ -65,10 +67,10 @@ pub trait DevicePointToPoint: Send + Sync + Debug {
         done: Arc<dyn Completion>,
     ) -> Result<()>;
 
-    /// As [`crate::transport::PointToPoint::receive`].
+    /// Receives a message, as [`crate::transport::PointToPoint::receive`] does.
     ///
     /// # Errors
-    /// As [`DevicePointToPoint::send`].
+    /// The errors of [`DevicePointToPoint::send`].
     fn receive(
         &self,
         message: ReceiveRequest,
@@ -77,50 +79,55 @@ pub trait DevicePointToPoint: Send + Sync + Debug {
     ) -> Result<()>;
 }
 
-/// What serves a device. The obligations of [`super::Backend`] hold for it too.
+/// The back end of a group for the memory of one device. It has the obligations of
+/// [`super::Backend`].
 pub(super) trait DeviceBackend: Send + Sync + Debug {
-    /// Its device.
+    /// Returns the number of the device.
     fn device(&self) -> usize;
 
-    /// As [`super::Backend::supports`].
+    /// Checks whether the back end supports a kind of call; see [`super::Backend::supports`].
     fn supports(&self, query: &SupportQuery) -> Result<()>;
 
-    /// Whether an operation ends once it is enqueued; else it has taken place when it ends.
+    /// Returns true if an operation ends when it is enqueued. Otherwise its data is complete when
+    /// it ends.
     fn is_stream_ordered(&self) -> bool;
 
-    /// As [`super::Backend::run`], in the device's memory.
+    /// Runs an operation in the memory of the device; see [`super::Backend::run`].
     fn run(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()>;
 
-    /// As [`super::Backend::enqueuer`].
+    /// See [`super::Backend::enqueuer`].
     fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
         None
     }
 
-    /// As [`super::Backend::device_point_to_point`].
+    /// See [`super::Backend::device_point_to_point`].
     fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
         None
     }
 
-    /// As [`super::Backend::check_stream`].
+    /// See [`super::Backend::check_stream`].
     fn check_stream(&self, stream: usize) -> Result<()>;
 
-    /// As [`super::Backend::record_stream_event`].
+    /// See [`super::Backend::record_stream_event`].
     fn record_stream_event(&self, gpu: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>>;
 
-    /// As [`super::Backend::allocate_on`].
+    /// See [`super::Backend::allocate_on`].
     fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>>;
 
-    /// The group has failed, which its fate does not tell everybody.
+    /// Reacts to a failure of the group that [`super::GroupFailureState`] may not have reported to
+    /// every rank.
     fn on_group_failure(&self) {}
 
-    /// For `dist_group_describe`.
+    /// Returns the details for `dist_group_describe`.
     fn describe(&self) -> Value;
 }
 
-/// The context of the device that was named for this rank, or that is current on its thread.
+/// Returns the context of the device that the options name for this rank, or else of the device
+/// that is current on the calling thread.
 ///
 /// # Errors
-/// `InvalidArgument` where there is none; what keeps the driver or the device from being used.
+/// `InvalidArgument` if there is no such device; the error of the driver or of the device if one
+/// cannot be used.
 pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<device::CudaContext>> {
     let driver = driver::get_or_load()?;
     let Some(device) = context.device.or_else(|| driver.current_device()) else {
@@ -131,12 +138,12 @@ pub(super) fn device_context(context: &GroupContext<'_>) -> Result<Arc<device::C
     device::CudaContext::primary(device)
 }
 
-/// Whether it is a call that needs no memory of a device.
+/// Returns true for a call that has no buffers, so that it needs no memory of a device.
 pub(super) fn needs_no_device_memory(query: &SupportQuery) -> bool {
     query.kind == Some(OpKind::Barrier)
 }
 
-/// A stream of the caller's that no call can go to.
+/// Returns the error for a stream that is capturing a graph.
 pub(super) fn graph_capture_error(name: &str) -> Error {
     let message =
         format!("the stream records a graph, which the back end {name} does not support yet");

@@ -1,15 +1,21 @@
-//! Groups for host memory and the memory of a GPU: one back end for each, chosen by where the
-//! buffers of a call lie.
+//! Device maps: a group that serves host memory and the memory of a GPU with one back end for each.
+//! The memory of a call's buffers selects the back end.
 //!
-//! The part for host memory is a back end as any other. It has what the whole group has in common:
-//! who is where, messages, barriers, byte strings, and the group's failure, which the other part's
-//! failures become. So a rank that dies ends also what the others wait for on their devices.
+//! The host back end is an ordinary [`Backend`]. It owns what the whole group shares: the rank
+//! locations, the point-to-point messages in host memory, the barriers, the calls on byte strings,
+//! and the failure state. The device back end publishes its failures in this failure state. So the
+//! death of a rank also ends the waits of other ranks on their devices.
 //!
-//! Names: `cpu:NAME,cuda_backend:nccl`; `nccl` alone is the same with the native back end, but
-//! refuses collectives on host memory, which are a mistake there; `cpu:NAME,cuda_backend:NAME` has
-//! the part for host memory carry a device's memory too, by way of pinned memory or as it is
-//! ([`super::staging`]), and NAME alone is that where a device is named; `default` is
-//! `cpu:native,cuda_backend:nccl` where a device is named and all ranks have NCCL, else `native`.
+//! The names of device maps:
+//!
+//! | name | host memory | device memory |
+//! |---|---|---|
+//! | `cpu:NAME,cuda:nccl` | NAME | NCCL |
+//! | `nccl`, `cuda:nccl` | native; refuses collectives, a mistake there | NCCL |
+//! | `cpu:NAME,cuda:NAME` | NAME | NAME, through pinned memory or directly ([`super::staging`]) |
+//! | NAME, if the rank has a device | NAME | as `cpu:NAME,cuda:NAME` |
+//! | `default`, with a device | native | NCCL if all ranks have it, else native |
+//! | `default`, without a device | native | none |
 
 use super::device_backend::{DeviceBackend, DevicePointToPoint, device_context};
 use super::nccl::{self, NcclBackend, NcclEnqueuer, check_host_support, library};
@@ -30,29 +36,29 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What stands for no name.
+/// The name of the default map. The C API uses it for a NULL name.
 pub const DEFAULT_NAME: &str = "default";
 
 const NCCL_NAME: &str = "nccl";
 const NATIVE_NAME: &str = "native";
 
-/// A name that means several back ends.
+/// A parsed name of a device map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceMap {
     cpu: String,
     cuda_backend: CudaBackend,
 }
 
-/// What serves GPUs.
+/// The back end for GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CudaBackend {
-    /// NCCL, where there is one, else the host.
+    /// Use NCCL if all ranks have it, else the host back end.
     NcclIfAvailable,
-    /// The part for host memory.
+    /// Use the host back end, with staging.
     ThroughHost,
-    /// NCCL.
+    /// Use NCCL; the host back end serves host memory.
     NcclAndHost,
-    /// NCCL, and host memory is only for what the group does by itself.
+    /// Use NCCL; the host back end only serves calls that the group needs itself.
     NcclOnly,
 }
 
@@ -67,10 +73,10 @@ impl fmt::Display for DeviceMap {
     }
 }
 
-/// What a name means, where it is that of no single back end.
+/// Parses the name of a device map. Returns `None` for the name of a single back end.
 ///
 /// # Errors
-/// `InvalidArgument` for a map that is none.
+/// `InvalidArgument` for a malformed map.
 pub fn parse(name: &str) -> Result<Option<DeviceMap>> {
     let native = || NATIVE_NAME.to_owned();
     if name.eq_ignore_ascii_case(DEFAULT_NAME) {
@@ -123,25 +129,27 @@ fn is_native(name: &str) -> bool {
     registry::canonical_name(name) == Some(NATIVE_NAME)
 }
 
-/// Whether two names are one back end's.
+/// Returns true if both names mean the same back end.
 fn is_same_backend(one: &str, other: &str) -> bool {
     let known = |name| registry::canonical_name(name);
     one.eq_ignore_ascii_case(other) || known(one).is_some_and(|one| known(other) == Some(one))
 }
 
-/// What a name means where a device is named: the back end carries its memory too.
+/// Returns the map that a back end's name means for a rank with a device: this back end serves
+/// device memory too.
 pub(super) fn map_for_device(name: &str) -> Option<DeviceMap> {
     registry::canonical_name(name)
         .map(|cpu| DeviceMap { cpu: cpu.to_owned(), cuda_backend: CudaBackend::ThroughHost })
 }
 
 impl DeviceMap {
-    /// The back end for host memory.
+    /// Returns the name of the back end for host memory.
     pub(super) fn host_backend(&self) -> &str {
         registry::canonical_name(&self.cpu).unwrap_or(&self.cpu)
     }
 
-    /// Whether there is all that it needs, as far as this process knows.
+    /// Checks that this process has the back ends, the driver and the NCCL library that the map
+    /// needs.
     pub(super) fn check(&self) -> Result<()> {
         check_single_name(&self.cpu)?;
         match self.cuda_backend {
@@ -152,7 +160,7 @@ impl DeviceMap {
     }
 }
 
-/// Makes a group's back ends, together with the other ranks.
+/// Creates the back ends of a group. All ranks call it together.
 pub(super) fn create(
     devices: &DeviceMap,
     context: &GroupContext<'_>,
@@ -163,7 +171,7 @@ pub(super) fn create(
     }
     let (nccl_options, rest) = nccl::split_options(context.options)?;
     let (staging_options, rest) = staging::split_options(&rest)?;
-    // Of a device that NCCL serves it need not know.
+    // If NCCL serves the device, the host back end gets no device.
     let device = match devices.cuda_backend {
         CudaBackend::ThroughHost => device_context(context).ok().map(|context| context.device()),
         _ => None,
@@ -190,7 +198,7 @@ pub(super) fn create(
     })?;
     let (device, device_backend_name) = match &device_backend {
         Ok(part) => (part.device(), if part.is_stream_ordered() { NCCL_NAME } else { cpu.name() }),
-        // Where none was named there is one.
+        // Only the default map can lack a device back end, and its caller named a device.
         Err(_) => (context.device.unwrap_or(0), ""),
     };
     let name = match devices.cuda_backend {
@@ -208,7 +216,7 @@ pub(super) fn create(
     }))
 }
 
-/// The ranks of a group, on their way to a part for their devices.
+/// The arguments for the creation of the device back end of a group.
 struct DeviceBackendSetup<'a> {
     context: &'a GroupContext<'a>,
     exchange: &'a dyn BootstrapExchange,
@@ -217,7 +225,7 @@ struct DeviceBackendSetup<'a> {
     map: &'a str,
 }
 
-/// The part for the device; or why there is none, where the group does without.
+/// The device back end, or the reason why the group works without one.
 type DeviceBackendOrReason = std::result::Result<Box<dyn DeviceBackend>, String>;
 
 impl DeviceBackendSetup<'_> {
@@ -234,7 +242,7 @@ impl DeviceBackendSetup<'_> {
             let request = nccl::NcclRequest { map, is_optional, options: nccl_options };
             match NcclBackend::create(context, exchange, (fate, cpu.rank_locations()), &request)? {
                 Ok(nccl) => return Ok(Ok(Box::new(nccl))),
-                // All ranks know the same.
+                // All ranks reach the same result, so all of them continue with staging.
                 Err(reason) => nccl_missing = Some(reason),
             }
         }
@@ -266,7 +274,8 @@ impl DeviceBackendSetup<'_> {
     }
 }
 
-/// A name that stays: there are as many as maps of registered back ends.
+/// Returns an interned copy of a name. It leaks one string per distinct map of registered back
+/// ends.
 fn intern_name(name: &str) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,21 +287,23 @@ fn intern_name(name: &str) -> &'static str {
     name
 }
 
-/// The back ends of one group.
+/// The host back end and the device back end of one group.
 #[derive(Debug)]
 struct DeviceMapBackend {
-    /// First: it ends before the part that has the group's failure. Or why there is none.
+    /// The device back end, or the reason why there is none. It is the first field because it must
+    /// be dropped before `cpu`, which owns the failure state.
     device_backend: DeviceBackendOrReason,
     name: &'static str,
     device: usize,
     cuda_backend: CudaBackend,
-    /// Who serves the device.
+    /// The name of the back end for device memory; empty if there is none.
     device_backend_name: &'static str,
     cpu: Arc<dyn Backend>,
 }
 
 impl DeviceMapBackend {
-    /// The part that serves a device.
+    /// Returns the device back end if it serves `device`, otherwise an `Unsupported` error about
+    /// the call `what`.
     fn backend_for_device(
         &self,
         device: usize,

@@ -1,12 +1,15 @@
-//! What carries out operations: one trait, and a registry by name.
+//! Back ends: the [`Backend`] trait that runs a group's operations, and the creation of a back end
+//! by name.
 //!
-//! `native` is shared memory inside a host and TCP between hosts, and `solo` stands for it in
-//! groups of one rank. `plugin` is what others have written (MPI among it), which registers beside
-//! them. `device_map` is a group for host memory and the memory of a GPU, of which `nccl` serves
-//! the latter, or `staging`, which has the part for the former carry it.
+//! - [`native`] uses shared memory within a host and TCP between hosts.
+//! - [`solo`] replaces it in groups of one rank.
+//! - [`plugin`] adapts back ends of other libraries (MPI among them) that register at run time.
+//! - [`device_map`] combines a back end for host memory with one for GPU memory. The latter is
+//!   [`nccl`], or
+//! `staging`, which sends device memory through the host back end.
 //!
-//! Must not know: stores (ranks exchange what they need through [`BootstrapExchange`], and plug-ins
-//! keep what they need in [`GroupKeyStore`]), the C ABI.
+//! This module does not depend on stores or on the C ABI. Ranks exchange bootstrap data through
+//! [`BootstrapExchange`], and plug-ins store keys in [`GroupKeyStore`].
 
 pub(crate) mod buffer_pool;
 mod device_backend;
@@ -47,15 +50,15 @@ use serde_json::Value;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Weak};
 
-/// How the ranks of a group tell each other what they need to meet.
+/// The exchange of bootstrap data between the ranks of a group that is being created.
 pub trait BootstrapExchange {
-    /// Every rank contributes some bytes under the name of a phase and gets those of all ranks, in
-    /// rank order. All ranks call it with the same phases in the same order. `check_cancelled` is
-    /// asked now and then whether there is a reason not to wait any longer.
+    /// Gathers the contributions of all ranks in rank order. All ranks call it with the same phases
+    /// in the same order. `check_cancelled` is polled periodically; returning an error cancels the
+    /// wait.
     ///
     /// # Errors
-    /// That reason, or the one for which another rank gave up; `Timeout` naming the ranks that did
-    /// not come, `Connection`.
+    /// The error of `check_cancelled`; the failure that another rank published; `Timeout` with the
+    /// missing ranks; `Connection`.
     fn all_gather(
         &self,
         phase: &str,
@@ -63,102 +66,104 @@ pub trait BootstrapExchange {
         check_cancelled: &dyn Fn() -> Option<Error>,
     ) -> Result<Vec<Vec<u8>>>;
 
-    /// Tells the other ranks that this one will not come, and why; the first reason stays. A rank
-    /// that may be serving the store waits a moment until the others have read what they need.
+    /// Publishes that this rank fails to join, and why. The first published reason stays. If this
+    /// rank may be serving the store, it waits briefly until the other ranks have read their data.
     fn publish_failure(&self, reason: &Error);
 
-    /// Why another rank gave up, if one did.
+    /// Returns the failure that another rank published, if any.
     fn peer_failure(&self) -> Option<Error>;
 }
 
-/// Keys and values that the ranks of one group share for as long as it lasts, apart from everybody
-/// else's. Any thread may use them; one that waits does not hold up the others.
+/// Keys and values that the ranks of one group share while the group exists. No other group sees
+/// them. Any thread may use them; a waiting thread does not block the other threads.
 pub trait GroupKeyStore: Send + Sync + Debug {
-    /// Stores a value, whatever was there before.
+    /// Stores a value and replaces the previous value of the key.
     ///
     /// # Errors
     /// `Timeout`, `Connection`.
     fn set(&self, key: &str, value: &[u8], deadline: &Deadline) -> Result<()>;
 
-    /// The value of a key; waits until there is one.
+    /// Returns the value of a key; waits until the key exists.
     ///
     /// # Errors
     /// `Timeout` naming the key, `Connection`.
     fn get(&self, key: &str, deadline: &Deadline) -> Result<Vec<u8>>;
 
-    /// Adds to a counter, which is 0 where there is none, and returns the sum.
+    /// Adds to a counter and returns the sum. A missing counter starts at 0.
     ///
     /// # Errors
     /// `NotANumber`, `Timeout`, `Connection`.
     fn add(&self, key: &str, amount: i64, deadline: &Deadline) -> Result<i64>;
 
-    /// Whether there is such a key.
+    /// Returns true if the key exists.
     ///
     /// # Errors
     /// `Timeout`, `Connection`.
     fn contains_key(&self, key: &str, deadline: &Deadline) -> Result<bool>;
 
-    /// Removes a key; true where it existed.
+    /// Removes a key; returns true if it existed.
     ///
     /// # Errors
     /// `Timeout`, `Connection`.
     fn delete(&self, key: &str, deadline: &Deadline) -> Result<bool>;
 }
 
-/// What a group takes over from the one that it is made from, which all its ranks know already.
+/// The properties of a parent group that its child group inherits. All ranks of the child know
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct ParentGroup<'a> {
-    /// Who asked for which algorithm.
+    /// The algorithm overrides of the parent.
     pub algorithm_overrides: &'a [AlgorithmRule],
-    /// The group has no options of its own.
+    /// True if the child has no options of its own and inherits those of the parent.
     pub inherits_options: bool,
 }
 
-/// What a back end is told about the group that it is to serve.
+/// The description of a group for the back end that is created for it.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupContext<'a> {
-    /// This incarnation of the group.
+    /// The identifier of this incarnation of the group.
     pub group: GroupId,
-    /// Its name.
+    /// The name of the group.
     pub name: &'a str,
-    /// The deadline of operations that name none, in milliseconds.
+    /// The timeout in milliseconds of operations that name none.
     pub timeout_ms: u64,
-    /// How often a group of ranks that have failed was replaced by one of what was left, to come to
-    /// this one.
+    /// The number of times that the group was shrunk to its surviving ranks.
     pub epoch: u32,
-    /// This process's rank.
+    /// The rank of this process.
     pub rank: Rank,
     /// The number of ranks.
     pub size: WorldSize,
-    /// The host and port of the store that the ranks meet in, where it has any: a hint which
-    /// network joins them.
+    /// The host and port of the store where the ranks bootstrap, if there is one. Back ends use it
+    /// as a hint to select the network interface.
     pub store_address: Option<(&'a str, u16)>,
-    /// What its ranks may keep in that store, while somebody has it.
+    /// The keys of the group in this store, if there is one. They work while a rank serves the
+    /// store.
     pub group_keys: Option<&'a Arc<dyn GroupKeyStore>>,
-    /// What the caller asked of the back end: "key=value;key=value".
+    /// The options of the caller for the back end: "key=value;key=value".
     pub options: &'a str,
-    /// The GPU of this rank, where one was named.
+    /// The GPU of this rank, if the options name one.
     pub device: Option<usize>,
-    /// The group that it is made from, if any.
+    /// The parent group, if any.
     pub parent: Option<ParentGroup<'a>>,
-    /// Says what this process does beside the collectives of a group, for those that wait for it.
+    /// Describes the activity of this process outside the group's collectives, for error messages
+    /// of ranks that wait for it.
     pub activity: Option<ActivityFn>,
-    /// When the group must be ready.
+    /// The deadline for the creation of the group.
     pub deadline: &'a Deadline,
 }
 
-/// What a back end can be asked whether it does.
+/// A kind of call, for the query whether a back end supports it.
 #[derive(Clone, Copy, Debug)]
 pub struct SupportQuery {
     /// The name of the operation.
     pub name: &'static str,
-    /// Which collective; `None` for messages between two ranks.
+    /// The kind of collective; `None` for point-to-point messages.
     pub kind: Option<OpKind>,
-    /// The element type, where there are elements.
+    /// The element type, if the call has elements.
     pub dtype: Option<DataType>,
     /// The operator, for reductions.
     pub op: Option<ReduceOp>,
-    /// The GPU that has the buffers; `None` for host memory.
+    /// The GPU whose memory contains the buffers; `None` for host memory.
     pub gpu: Option<usize>,
 }
 
@@ -179,7 +184,7 @@ impl SupportQuery {
 }
 
 impl fmt::Display for SupportQuery {
-    /// For instance `all_reduce (f32, SUM)`.
+    /// Formats the query, for example `all_reduce (f32, SUM)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         match (self.dtype, self.op) {
@@ -190,32 +195,35 @@ impl fmt::Display for SupportQuery {
     }
 }
 
-/// Where a rank is.
+/// The location of a rank: its process, its host, and its position on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankLocation {
-    /// Who it is.
+    /// The rank, the process id and the host name.
     pub name: PeerName,
-    /// Which of the group's hosts it is on, from 0, in order of their lowest ranks.
+    /// The index of the host among the group's hosts, from 0, in order of their lowest ranks.
     pub host_index: usize,
-    /// Its position among the ranks of its host.
+    /// The position of the rank among the ranks of its host.
     pub local_rank: usize,
 }
 
-/// A group's back end.
+/// The back end of a group: runs its operations.
 ///
-/// Obligations: `run` is called by one thread at a time and in the same order on all ranks; it
-/// returns at the operation's deadline at the latest; after the first error other than a refused
-/// argument every later `run` fails with the same cause. `abort` and `failure` may be called from
-/// any thread.
+/// Obligations:
+///
+/// - One thread at a time calls `run`, in the same order on all ranks.
+/// - `run` returns at the latest at the deadline of the operation.
+/// - After the first error other than a refused argument, every later `run` fails with the same
+///   cause.
+/// - Any thread may call `abort` and `failure` at any time.
 pub trait Backend: Send + Sync + Debug {
-    /// Its name in the registry.
+    /// Returns the name of the back end in the registry.
     fn name(&self) -> &'static str;
 
-    /// Whether there is an algorithm that does what is wanted. Asked before the call takes its
-    /// place in the order, so that a refusal leaves the group as it was.
+    /// Checks that an algorithm satisfies the request. The caller checks before the call takes its
+    /// ticket, so a refusal does not change the group.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing those there are.
+    /// `InvalidArgument` with the list of the available algorithms.
     fn check_algorithm_request(
         &self,
         kind: OpKind,
@@ -223,7 +231,7 @@ pub trait Backend: Send + Sync + Debug {
         request: AlgorithmRequest<'_>,
     ) -> Result<()>;
 
-    /// Whether it does a kind of call at all.
+    /// Checks whether the back end supports a kind of call.
     ///
     /// # Errors
     /// `Unsupported`, naming the call and the back end.
@@ -241,33 +249,34 @@ pub trait Backend: Send + Sync + Debug {
         }
     }
 
-    /// Carries out one operation.
+    /// Runs one operation.
     ///
     /// # Errors
-    /// Any; the message says who is to blame.
+    /// Any error; its message names the culprit.
     fn run(&self, operation: &Operation<'_>) -> Result<()>;
 
-    /// Whether small operations may have a shorter way ([`Backend::run_fast_path`]): not where it
-    /// serves a device, or all ranks come together before each collective.
+    /// Returns true if small operations may use the fast path ([`Backend::run_fast_path`]). The
+    /// fast path is not available if the back end serves a device, or if the group has an arrival
+    /// check before each collective.
     fn has_fast_path(&self) -> bool {
         false
     }
 
-    /// Prepares for calls like this one, of at most [`PROMPT_BYTES`], to take the shorter way from
-    /// now on; false where they cannot. In the turn of such a call.
+    /// Prepares the fast path for calls of this shape of at most [`PROMPT_BYTES`]; returns false if
+    /// they cannot use it. The caller invokes it in the turn of such a call.
     fn prepare_fast_path(&self, fast_call: &CallArguments<'_>, key: FastCallKey) -> bool {
         let _ = (fast_call, key);
         false
     }
 
-    /// Does what can be done at once of a call that was rehearsed, with this sequence number and
-    /// until that deadline; the rest is for [`Backend::run`] ([`Operation::is_published`]), or for
-    /// [`Backend::wake_pending_waiters`]. `on_begin` is told the words of the descriptor, once the
-    /// others have what they wait for of this rank, or as soon as that is left to somebody else. In
-    /// its turn.
+    /// Runs the fast path of a prepared call, with this sequence number and until this deadline, as
+    /// far as it completes without waiting. [`Backend::run`] (with [`Operation::is_published`]) or
+    /// [`Backend::wake_pending_waiters`] does the rest. `on_begin` gets the encoded descriptor. It
+    /// runs as soon as the peers have the data that they wait for, or as soon as the slow path must
+    /// do that step. The caller holds the turn of the call.
     ///
     /// # Errors
-    /// As [`Backend::run`].
+    /// The errors of [`Backend::run`].
     fn run_fast_path(
         &self,
         fast_call: (&CallArguments<'_>, FastCallKey),
@@ -278,23 +287,25 @@ pub trait Backend: Send + Sync + Debug {
         Ok(FastPathOutcome::NotStarted)
     }
 
-    /// Wakes whoever waits for what was [`FastPathOutcome::Unheard`], after a fence.
+    /// Wakes the waiters that a call left asleep with [`FastPathOutcome::WakeupPending`]. It runs a
+    /// fence first.
     fn wake_pending_waiters(&self) {}
 
-    /// Sends and receives between two ranks, which never wait behind `run`; `None` where the back
-    /// end has none.
+    /// Returns the interface for point-to-point messages, which never wait for `run`; `None` if the
+    /// back end has none.
     fn point_to_point(&self) -> Option<&dyn PointToPoint> {
         None
     }
 
-    /// The device whose memory it serves beside the host's, or would if it could: then it is asked
-    /// where buffers lie.
+    /// Returns the device of the group: the back end serves its memory in addition to host memory,
+    /// or reports why it cannot. If there is a device, callers ask [`Backend::device_of`] for the
+    /// location of each buffer.
     fn device(&self) -> Option<usize> {
         None
     }
 
-    /// The device that has an address; `None` for host memory. Asked where there is a
-    /// [`Backend::device`].
+    /// Returns the device that owns an address; `None` for host memory. Callers ask only if
+    /// [`Backend::device`] returns a device.
     ///
     /// # Errors
     /// `Backend`.
@@ -303,23 +314,24 @@ pub trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Whether a call can be put into a stream of the caller's.
+    /// Checks whether a call can be enqueued in the caller's stream.
     ///
     /// # Errors
-    /// `Unsupported`; `Backend`, also for what is no stream.
+    /// `Unsupported`; `Backend`, also if the handle is not a stream.
     fn check_stream(&self, gpu: GpuTarget) -> Result<()> {
         let _ = gpu;
         Ok(())
     }
 
-    /// Whether operations on its device end once they are enqueued, and take place later; else they
-    /// have taken place when they end. Asked where there is a [`Backend::device`].
+    /// Returns true if operations on the device end when they are enqueued, before their data is
+    /// complete. Otherwise their data is complete when they end. Callers ask only if there is a
+    /// [`Backend::device`].
     fn is_stream_ordered(&self) -> bool {
         false
     }
 
-    /// Notes what is in a stream as a call is issued, for back ends that have to wait for it by
-    /// themselves.
+    /// Records an event for the work that is in a stream when a call is issued. Only back ends that
+    /// wait for this work themselves return one.
     ///
     /// # Errors
     /// `Backend`.
@@ -328,19 +340,19 @@ pub trait Backend: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Messages in a device's memory, where they are carried one by one; `None` where they are
-    /// enqueued together.
+    /// Returns the interface for messages in device memory if the host transfers them one by one;
+    /// `None` if the back end enqueues them together.
     fn device_point_to_point(&self) -> Option<&dyn DevicePointToPoint> {
         None
     }
 
-    /// Where operations of several groups can be enqueued on their devices as one
-    /// ([`enqueue_batches`]): what takes this group's. Else `None`.
+    /// Returns the enqueuer of this group if operations of several groups can be enqueued on their
+    /// devices as one batch ([`enqueue_batches`]); otherwise `None`.
     fn enqueuer(&self) -> Option<NcclEnqueuer<'_>> {
         None
     }
 
-    /// Memory for buffers on a device.
+    /// Allocates memory for buffers on a device.
     ///
     /// # Errors
     /// `Unsupported`, `OutOfMemory`, `Backend`.
@@ -352,11 +364,11 @@ pub trait Backend: Send + Sync + Debug {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Memory of this process for buffers, of the kind that other ranks can be given direct access
-    /// to where there is such a kind. `as_src` is not 0.
+    /// Allocates host memory for buffers. If the back end has memory that peers can access
+    /// directly, it allocates this kind. The address is not 0.
     ///
     /// # Errors
-    /// `Unsupported` where the back end has none; `OutOfMemory`, `System`.
+    /// `Unsupported` if the back end has no memory; `OutOfMemory`, `System`.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn BackendMemory>> {
         let message = format!("back end {} has no memory for {bytes} bytes", self.name());
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -365,77 +377,77 @@ pub trait Backend: Send + Sync + Debug {
     /// Fails the group on all its ranks; the first reason stays.
     fn abort(&self, reason: &Error);
 
-    /// Why the group has failed, if it has.
+    /// Returns the reason why the group failed, if it failed.
     fn failure(&self) -> Option<Error>;
 
-    /// The group's failure, for groups that share its fate; `None` where none can.
+    /// Returns the failure state of the group, for groups that share it; `None` if it cannot be
+    /// shared.
     fn failure_state(&self) -> Option<Arc<dyn GroupFailureState>> {
         None
     }
 
-    /// Where the other ranks find this one once the group has failed; `None` where there is no such
-    /// place.
+    /// Returns the endpoint at which other ranks reach this rank after the group failed; `None` if
+    /// there is none.
     fn survivor_endpoint(&self) -> Option<&Arc<SurvivorEndpoint>> {
         None
     }
 
-    /// Whether a rank is known to have left the group in order.
+    /// Returns true if a rank is known to have left the group in order.
     fn has_left(&self, _rank: Rank) -> bool {
         false
     }
 
-    /// Where every rank is.
+    /// Returns the locations of all ranks, in rank order.
     fn rank_locations(&self) -> &[RankLocation];
 
-    /// What a rank was last seen doing, for messages; `None` where nobody knows.
+    /// Returns the last known activity of a rank, for error messages; `None` if it is unknown.
     fn last_activity(&self, rank: Rank) -> Option<String> {
         let _ = rank;
         None
     }
 
-    /// Whether the ranks have agreed that all come together before each collective.
+    /// Returns true if the ranks agreed on an arrival check before each collective.
     fn has_arrival_check(&self) -> bool {
         false
     }
 
-    /// Overrides of the choice among algorithms that the ranks have agreed on, for groups made from
-    /// this one.
+    /// Returns the algorithm overrides that the ranks agreed on, for child groups of this group.
     fn algorithm_overrides(&self) -> &[AlgorithmRule] {
         &[]
     }
 
-    /// Whether it may refuse calls that others do, so that it is asked ([`Backend::supports`])
-    /// before a call takes its place in the order.
+    /// Returns true if the back end may refuse calls that other back ends support. Then the caller
+    /// asks [`Backend::supports`] before a call takes its ticket.
     fn can_refuse_calls(&self) -> bool {
         false
     }
 
-    /// What would run, as JSON, for `dist_group_describe`.
+    /// Returns the details for `dist_group_describe` as JSON.
     fn describe(&self) -> Value;
 }
 
-/// The failure of a group, apart from the group: holding it does not keep the group.
+/// The failure state of a group. Holding it does not keep the group alive.
 pub trait GroupFailureState: Send + Sync + Debug {
-    /// As [`Backend::failure`].
+    /// See [`Backend::failure`].
     fn failure(&self) -> Option<Error>;
 
-    /// As [`Backend::abort`].
+    /// See [`Backend::abort`].
     fn fail(&self, reason: &Error);
 
-    /// Adds somebody to call when another rank may have failed the group, and also otherwise; it is
-    /// forgotten when it is gone.
+    /// Registers a listener that is called when another rank may have failed the group. Spurious
+    /// calls are possible. A dropped listener is removed.
     fn add_listener(&self, listener: Weak<dyn DoorbellListener>);
 }
 
-/// Memory that a back end has allocated. Dropping it frees it.
+/// Memory that a back end allocated. Dropping it frees it.
 pub trait BackendMemory: Send + Debug {
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     fn as_mut_ptr(&self) -> *mut u8;
 
-    /// How many bytes were asked for.
+    /// Returns the requested number of bytes.
     fn len(&self) -> usize;
 
-    /// True where that was none.
+    /// Returns true if the caller requested 0 bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -451,17 +463,16 @@ impl BackendMemory for arena::ArenaBlock {
     }
 }
 
-/// Host memory of the library's own, for back ends that have none.
+/// Allocates host memory of the library, for back ends without an allocator.
 fn allocate_host_memory(bytes: usize) -> Result<Box<dyn BackendMemory>> {
     Ok(Box::new(arena::allocate(bytes)?))
 }
 
-/// Makes the back end called `name`, which may be a map of devices ([`device_map`]); NULL in the C
-/// API is [`device_map::DEFAULT_NAME`], and another name of "native" is "gloo".
+/// Creates the back end called `name`, which may be the name of a device map ([`device_map`]). The
+/// C API replaces NULL by [`device_map::DEFAULT_NAME`]; "gloo" is an alias of "native".
 ///
 /// # Errors
-/// `NotFound` for an unknown name (the message lists those there are), and whatever keeps the ranks
-/// from meeting.
+/// `NotFound` for an unknown name (the message lists the known names); the errors of the bootstrap.
 pub fn create(
     name: &str,
     context: &GroupContext<'_>,
@@ -478,7 +489,7 @@ pub fn create(
     }
 }
 
-/// Makes one that is no map.
+/// Creates a back end whose name is not a device map.
 fn create_single_backend(
     name: &str,
     context: &GroupContext<'_>,
@@ -488,25 +499,26 @@ fn create_single_backend(
         return factory.create(context, exchange);
     }
     if context.size == 1 {
-        // What would be wrong with more ranks is so with one.
+        // Options that are invalid for several ranks are also invalid for one rank.
         native::peer_info::check_options(context)?;
         return Ok(Arc::new(solo::SingleRankBackend::new()));
     }
     Ok(Arc::new(native::bootstrap::create(context, exchange)?))
 }
 
-/// Enqueues what several groups have, each on its device, as one operation: none waits for another
-/// one of them. Says for each how that went; an error has failed the group. In the order of the
-/// bundles, which is to be the same on all ranks and in all threads.
+/// Enqueues the operations of several groups, each on its device, as one operation, so that no
+/// group waits for another. Returns one result per batch; an error has failed the group of this
+/// batch. The batches must have the same order on all ranks and in all threads.
 pub fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
     nccl::enqueue_batches(batches)
 }
 
-/// Whether [`create`] knows a name, for callers that must not wait for other ranks to find out.
+/// Checks whether [`create`] knows a name, for callers that must not wait for other ranks to find
+/// out.
 ///
 /// # Errors
-/// `NotFound`; the message lists the names there are. What keeps NCCL from being loaded, for a name
-/// that needs it.
+/// `NotFound` with the list of the known names. If the name needs NCCL, the error that prevents
+/// loading it.
 pub fn check_name(name: &str) -> Result<()> {
     match device_map::parse(name)? {
         Some(devices) => devices.check(),
@@ -525,7 +537,8 @@ fn check_single_name(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
-/// What a name that [`create`] knows stands for: two of them may mean the same.
+/// Returns the canonical form of a name that [`create`] knows. Names with the same meaning have the
+/// same form.
 pub fn canonical_name(name: &str) -> String {
     match device_map::parse(name) {
         Ok(Some(devices)) => devices.to_string(),
@@ -533,8 +546,8 @@ pub fn canonical_name(name: &str) -> String {
     }
 }
 
-/// The back end for host memory that a name stands for: its own, or one of a map, whether it is
-/// known or not.
+/// Returns the name of the back end for host memory that `name` selects: `name` itself, or the one
+/// in the map. It does not check that this back end exists.
 pub fn host_backend_name(name: &str) -> String {
     match device_map::parse(name) {
         Ok(Some(devices)) => devices.host_backend().to_owned(),
@@ -542,7 +555,7 @@ pub fn host_backend_name(name: &str) -> String {
     }
 }
 
-/// True for a name that [`create`] knows, in any case.
+/// Returns true if [`create`] knows the name, in upper or lower case.
 pub fn is_available(name: &str) -> bool {
     check_name(name).is_ok()
 }

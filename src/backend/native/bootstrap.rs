@@ -1,6 +1,11 @@
-//! How the ranks of a native group come together: they exchange cards, each computes the same plan
-//! from them, those of a node meet in shared memory, the nodes connect, and each rank reports
-//! whether it did.
+//! The bootstrap of a native group, in six steps:
+//!
+//! 1. Each rank listens on a node socket and all-gathers its [`NativePeerInfo`].
+//! 2. Each rank computes the same [`NativeGroupPlan`] from all peer infos.
+//! 3. The ranks of a node join a shared region through their sockets.
+//! 4. If there are several nodes, the ranks all-gather their addresses and connect the nodes.
+//! 5. Each rank reports that it joined, and with it its [`CmaCapability`].
+//! 6. Each rank creates its survivor endpoint on the node socket.
 
 use super::cores::are_oversubscribed;
 use super::peer_info::{NativePeerInfo, check_transport};
@@ -26,19 +31,20 @@ use crate::wait::{WaitPolicy, wait_until};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The largest element in bytes: a slot must hold one for each rank of the group.
+/// The largest element in bytes. A data slot must hold one element for each rank of the group.
 const LARGEST_ELEMENT: usize = 16;
 
-/// What joins the nodes, and where ranks of other nodes find this one later.
+/// The mesh that connects the nodes, and the endpoint at which ranks of other nodes reconnect
+/// later.
 type MeshAndEndpoint = (Arc<dyn Endpoint>, Option<tcp::ReconnectEndpoint>);
 
-/// What all ranks compute alike from the cards.
+/// The plan of a group, which all ranks compute identically from the peer infos.
 #[derive(Debug)]
 struct NativeGroupPlan {
     nodes: NodeMap,
     rank_locations: Vec<RankLocation>,
     names: Arc<[PeerName]>,
-    /// The nodes are joined by queues in memory, since all ranks are threads of one process.
+    /// True if all ranks are threads of one process; then queues in memory connect the nodes.
     in_process: bool,
     slot_bytes: usize,
     shape: GroupShape,
@@ -47,11 +53,11 @@ struct NativeGroupPlan {
     heartbeat_ms: u64,
 }
 
-/// Makes the native back end of a group of two ranks or more.
+/// Creates the native back end of a group of at least two ranks.
 ///
 /// # Errors
-/// `Timeout` naming the ranks that did not come; whatever kept a rank from meeting the others, with
-/// that rank's name.
+/// `Timeout` with the missing ranks; the error that prevented a rank from joining, with the name of
+/// this rank.
 pub(in crate::backend) fn create(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
@@ -61,11 +67,12 @@ pub(in crate::backend) fn create(
         .inspect_err(|error| exchange.publish_failure(error))
 }
 
-/// How long a rank looks for a better reason than a connection that broke.
+/// The maximum time that a rank waits for a published failure after a connection broke.
 const PEER_FAILURE_WAIT: Duration = Duration::from_millis(200);
 const PEER_FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whoever gives up closes its connections: what it says is worth more than that.
+/// Replaces a connection error by the failure that a peer published. A failing rank closes its
+/// connections, and its published reason explains more than the broken connection.
 fn prefer_peer_failure(error: Error, exchange: &dyn BootstrapExchange) -> Error {
     if error.kind() != ErrorKind::Connection {
         return error;
@@ -100,14 +107,16 @@ fn bootstrap_group(
     let (mesh, reconnect_endpoint) =
         plan.connect_nodes(context, &infos, &domain, exchange)?.unzip();
     let reconnect_endpoint: Option<tcp::ReconnectEndpoint> = reconnect_endpoint.flatten();
-    // Where each wait costs a context switch, what only one of two has to do is cheaper.
+    // On an oversubscribed host each wait costs a context switch. There a copy by one side alone
+    // (get) is cheaper.
     let can_be_read = own_info.cookie_address.is_some()
         && (plan.wait_policy.is_oversubscribed || cma::is_cma_read_cheap());
     let matching_engine = match &mesh {
         Some(_) => MatchingEngine::new(Arc::clone(&domain), mesh.clone(), can_be_read)?,
         None => MatchingEngine::new_lazy(Arc::clone(&domain), can_be_read),
     };
-    // Only when all have met is there a group. Who dies meanwhile is noticed by its lifeline.
+    // The group exists only after all ranks joined. The lifeline of a rank detects its death until
+    // then.
     let cma = CmaCapability::detect(plan.can_read_node(context.rank, &infos));
     let cma_names = exchange.all_gather("met", cma.name(), &|| domain.failure())?;
     let plan = plan.with_cma(&cma_names);
@@ -156,8 +165,8 @@ fn bootstrap_group(
     })
 }
 
-/// What a rank says when it has met the others: what it can do to the memory of those of its node,
-/// and at what price.
+/// The cross-memory attach (CMA) capability of a rank towards the other ranks of its node. The rank
+/// publishes it after it joined its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CmaCapability {
     can_read: bool,
@@ -240,7 +249,7 @@ impl NativeGroupPlan {
         })
     }
 
-    /// Whether a rank can read the memory of the others of its node.
+    /// Returns true if the rank can read the memory of all other ranks of its node.
     fn can_read_node(&self, rank: Rank, infos: &[NativePeerInfo]) -> bool {
         let others = self.nodes.members(self.nodes.node_of(rank)).iter().filter(|&&it| it != rank);
         others.map(|&other| &infos[other]).all(|card| {
@@ -249,9 +258,9 @@ impl NativeGroupPlan {
         })
     }
 
-    /// The ranks of each node can read each other's memory, and write it, if all have said so. It
-    /// pays if half of them say so: one that was disturbed finds the price too high, and never too
-    /// low.
+    /// Enables CMA reads and CMA writes if all ranks reported the capability. CMA reads are cheap
+    /// if at least half of the ranks report it: noise in a rank's measurement can only overstate
+    /// the cost, never understate it.
     fn with_cma(mut self, cma_names: &[Vec<u8>]) -> Self {
         let capabilities: Vec<_> =
             cma_names.iter().map(|name| CmaCapability::from_name(name)).collect();
@@ -262,7 +271,7 @@ impl NativeGroupPlan {
         self
     }
 
-    /// What joins the ranks, for people; `inside` joins those of a node.
+    /// Returns the name of the transport for logs; `inside` is the transport within a node.
     fn transport_name(&self, inside: &'static str) -> String {
         let between = if self.in_process { "inproc" } else { "tcp" };
         match (self.nodes.node_count(), self.nodes.max_ranks_per_node()) {
@@ -272,7 +281,7 @@ impl NativeGroupPlan {
         }
     }
 
-    /// What the ranks tell of themselves.
+    /// Returns the heartbeat configuration of this rank.
     fn heartbeat_config(&self, context: &GroupContext<'_>) -> HeartbeatConfig {
         HeartbeatConfig {
             timing: HeartbeatTiming::from_limit_ms(self.heartbeat_ms),
@@ -280,7 +289,7 @@ impl NativeGroupPlan {
         }
     }
 
-    /// Shares memory with the other ranks of the node.
+    /// Joins the shared region of the node with the other ranks of the node.
     fn join_node(
         &self,
         context: &GroupContext<'_>,
@@ -325,8 +334,8 @@ impl NativeGroupPlan {
         Ok((Arc::new(domain), "shm"))
     }
 
-    /// Joins the node to the others, where there are any. Only then does a rank listen to the
-    /// network.
+    /// Connects this rank to the other nodes, if there are any. Only then does the rank listen on
+    /// the network.
     fn connect_nodes(
         &self,
         context: &GroupContext<'_>,
@@ -375,7 +384,8 @@ impl NativeGroupPlan {
         Ok(Some((Arc::new(mesh), Some(reconnect_endpoint))))
     }
 
-    /// Where the others find this rank later: those of its node at the socket where they have met.
+    /// Creates the endpoint at which survivors reach this rank later. Ranks of its node use the
+    /// socket of the bootstrap.
     fn create_survivor_endpoint(
         &self,
         context: &GroupContext<'_>,
@@ -407,13 +417,13 @@ impl NativeGroupPlan {
     }
 }
 
-/// Whether the ranks of a host cannot all run at once.
+/// Returns true if the ranks of a host cannot all run at the same time.
 fn is_oversubscribed(infos: &[NativePeerInfo], members: &[Rank]) -> bool {
     are_oversubscribed(&members.iter().map(|&rank| &infos[rank].cores).collect::<Vec<_>>())
 }
 
 fn rank_locations(infos: &[NativePeerInfo], hosts: &NodeMap) -> Vec<RankLocation> {
-    // Ranks of a host share its name.
+    // Ranks of one host share one copy of its name.
     let first = |host: usize| &infos[hosts.members(host)[0]].host_name;
     let shared: Vec<Arc<str>> =
         (0..hosts.node_count()).map(|host| first(host).as_str().into()).collect();

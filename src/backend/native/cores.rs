@@ -1,35 +1,36 @@
-//! Whether the ranks of a host have a core each, so that those that wait may look again and again
-//! without keeping the awaited ones from running.
+//! Detects whether the ranks of a host are oversubscribed. If each rank has a core of its own,
+//! waiting ranks may spin without delaying the ranks that they wait for.
 //!
-//! What a rank may use is what its thread may run on when it joins, and what its control group
-//! grants. Ranks that a launcher has bound to one core each are as free as those that share all
-//! cores; ranks bound to the same core are not, however many cores there are beside.
+//! The cores of a rank are the affinity mask of its thread at the bootstrap, limited by the CPU
+//! quota of its control group. If a launcher binds each rank to a different core, the ranks are not
+//! oversubscribed; the same holds if all ranks share enough cores. Ranks that are bound to the same
+//! core are oversubscribed, even if the host has idle cores.
 
 use crate::base::error::Result;
 use crate::sys::{host, thread};
 use std::fmt;
 
-/// Beyond this there is no core.
+/// The exclusive maximum of core numbers that `parse` accepts.
 const MAX_CORES: usize = 8192;
 
-/// What one rank may run on.
+/// The cores on which one rank may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AllowedCores {
-    /// The numbers, ascending.
+    /// The core numbers, in ascending order.
     allowed: Vec<usize>,
-    /// How many of them at once.
+    /// The number of cores that the rank may use at the same time.
     granted: usize,
 }
 
 impl AllowedCores {
-    /// Those of the calling thread.
+    /// Returns the cores of the calling thread.
     pub(super) fn of_this_thread() -> Result<Self> {
         let allowed = thread::allowed_cores()?;
         let at_once = host::cores().min(allowed.len());
         Ok(Self { allowed, granted: at_once })
     }
 
-    /// The inverse of its text.
+    /// Parses the text that `Display` writes.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (at_once, list) = text.split_once(" of ")?;
         let mut allowed = Vec::new();
@@ -50,7 +51,7 @@ impl AllowedCores {
 }
 
 impl fmt::Display for AllowedCores {
-    /// How many at once, and the numbers as the kernel lists them: `2 of 0-3,8`.
+    /// Writes the granted number and the core list in the format of the kernel: `2 of 0-3,8`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of ", self.granted)?;
         let runs = self.allowed.chunk_by(|one, next| one + 1 == *next);
@@ -66,7 +67,7 @@ impl fmt::Display for AllowedCores {
     }
 }
 
-/// Whether the ranks of one host, which may run on these cores, cannot all run at once.
+/// Returns true if the ranks of one host cannot all run at the same time on their allowed cores.
 pub(super) fn are_oversubscribed(ranks: &[&AllowedCores]) -> bool {
     let is_granted = |rank: &&AllowedCores| {
         let is_limited = rank.granted < rank.allowed.len();
@@ -75,8 +76,8 @@ pub(super) fn are_oversubscribed(ranks: &[&AllowedCores]) -> bool {
     !ranks.iter().all(is_granted) || !has_core_for_each_rank(ranks)
 }
 
-/// Whether each rank can have a core of its own: a matching that leaves no rank out, found by
-/// augmenting paths.
+/// Returns true if each rank can have a core of its own: a matching of all ranks to cores, computed
+/// with augmenting paths.
 fn has_core_for_each_rank(ranks: &[&AllowedCores]) -> bool {
     let mut all: Vec<usize> = ranks.iter().flat_map(|rank| rank.allowed.iter().copied()).collect();
     all.sort_unstable();
@@ -91,14 +92,14 @@ fn has_core_for_each_rank(ranks: &[&AllowedCores]) -> bool {
     })
 }
 
-/// Finds a core for a rank; whoever has it must find another.
+/// Assigns a core to a rank. If another rank owns the core, that rank moves to another core.
 fn assign_core(
     rank: usize,
     ranks: &[&AllowedCores],
     owners: &mut [Option<usize>],
     visited: &mut [bool],
 ) -> bool {
-    // A free one first: where all may use all, nobody is asked to move.
+    // Free cores first: if all ranks may use all cores, no rank has to move.
     let free = ranks[rank].allowed.iter().find(|&&core| owners[core].is_none());
     if let Some(&core) = free {
         owners[core] = Some(rank);
@@ -145,7 +146,7 @@ mod tests {
     fn ranks_on_different_cores_are_not_oversubscribed() {
         assert!(!oversubscribed(&["1 of 0", "1 of 1"]));
         assert!(!oversubscribed(&["2 of 0-1", "2 of 0-1"]));
-        // The first finds room only if it leaves core 0 to the second.
+        // Rank 0 must use core 1 so that rank 1 can have core 0.
         assert!(!oversubscribed(&["2 of 0-1", "1 of 0", "3 of 0-2"]));
         assert!(!oversubscribed(&["2 of 0-1", "2 of 1-2", "2 of 2-3", "1 of 0"]));
     }
@@ -155,7 +156,7 @@ mod tests {
         assert!(oversubscribed(&["1 of 0", "1 of 0"]));
         assert!(oversubscribed(&["1 of 0", "8 of 0-7", "1 of 0"]));
         assert!(oversubscribed(&["2 of 0-1", "2 of 0-1", "2 of 0-1", "8 of 0-7"]));
-        // A control group grants two cores' time on eight.
+        // The control group grants the CPU time of two cores on eight cores.
         assert!(oversubscribed(&["2 of 0-7", "2 of 0-7", "2 of 0-7"]));
         assert!(!oversubscribed(&["2 of 0-7", "2 of 0-7"]));
     }

@@ -1,6 +1,6 @@
-//! The short way of small operations and the long one go into each other: what one begins the other
-//! ends, on one rank as among several. Two ranks of a domain, on one thread, so that it is certain
-//! who comes first.
+//! Tests the interplay of the fast path and the slow path: a call that one path begins can be
+//! finished by the other, on one rank and across ranks. Two ranks of one domain run on one thread,
+//! so that their order is deterministic.
 
 use crate::algo::shared::sequencer::fast_path::{FastPathOutcome, FastPathPlan};
 use crate::algo::shared::{ShmCursor, ShmSequencer, all_reduce, broadcast, one_step, reduce};
@@ -19,12 +19,12 @@ use crate::transport::{CountSpec, Descriptor, OpKind, PeerName, RegionGeometry, 
 use crate::wait::WaitPolicy;
 use std::time::Duration;
 
-/// How many lines a rank has, and how many slots.
+/// The numbers of control slots and data slots of a rank.
 const CTRL_SLOTS: usize = 64;
 const DATA_SLOTS: usize = 4;
 const _: () = assert!(CTRL_SLOTS as u64 == CTRL_SLOT_COUNT && DATA_SLOTS as u64 == DATA_SLOT_COUNT);
 
-/// One of two ranks.
+/// The state of one of the two ranks.
 struct FastPathRank {
     domain: InprocDomain,
     cursor: ShmCursor,
@@ -65,8 +65,8 @@ fn broadcast_descriptor(root: Rank) -> Descriptor {
 }
 
 impl FastPathRank {
-    /// Begins the next operation the short way; how far it came, and how often it was told that it
-    /// begins.
+    /// Begins the next operation on the fast path. Returns the outcome and the number of `on_begin`
+    /// calls. A pending wakeup counts as done.
     fn run_fast_path(
         &mut self,
         row: &Algorithm,
@@ -80,7 +80,7 @@ impl FastPathRank {
         }
     }
 
-    /// The same with what is left to ring for.
+    /// As `run_fast_path`, but keeps [`FastPathOutcome::WakeupPending`] apart from `Done`.
     fn begin_fast_path(
         &mut self,
         row: &Algorithm,
@@ -105,7 +105,8 @@ impl FastPathRank {
         })
     }
 
-    /// Ends what it has begun, or not, the long way.
+    /// Runs the current operation on the slow path. If `is_published`, it finishes the call that
+    /// the fast path began.
     fn finish_slow_path(
         &mut self,
         row: &Algorithm,
@@ -162,7 +163,8 @@ fn slow_path_finishes_a_published_fast_call() {
     let rows = [&all_reduce::inline::ROW, &all_reduce::eager::ROW];
     for (row, crowded) in rows.map(|row| [(row, false), (row, true)]).concat() {
         let [mut zero, mut one] = rank_pair(crowded);
-        // Longer than there are lines, with either of them first, by either way.
+        // The loop runs longer than the ring of control slots, with either rank first and with both
+        // paths.
         for turn in 0..3 * CTRL_SLOTS {
             let (first, second) = match turn % 2 {
                 0 => (&mut zero, &mut one),
@@ -212,7 +214,7 @@ fn root_runs_ahead_by_its_control_and_data_slots() {
             );
             assert_eq!(got, value);
         }
-        // The same operation, which nothing has happened of.
+        // Repeats the operation that did not start, with the same sequence number.
         root.sequence -= 1;
         assert_eq!(
             root.run_fast_path(row, broadcast_descriptor(0), 99, &mut nothing),

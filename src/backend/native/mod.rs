@@ -1,5 +1,5 @@
-//! The native back end: shared memory between the ranks of a node, streams between nodes. It picks
-//! an algorithm and runs it.
+//! The native back end: shared memory between the ranks of a node, TCP streams between nodes. It
+//! selects an algorithm for each operation and runs it.
 
 pub mod bootstrap;
 mod cores;
@@ -42,36 +42,37 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A group of two ranks or more.
+/// The native back end of a group of at least two ranks.
 #[derive(Debug)]
 pub struct NativeBackend {
-    /// First, so that it leaves before what it builds on.
+    /// The first field, because it must be dropped before the mesh and the domain that it uses.
     matching_engine: MatchingEngine,
-    /// The ranks of all nodes, where there are several.
+    /// The connection between the ranks of all nodes, if there are several nodes.
     mesh: Option<Arc<dyn Endpoint>>,
-    /// Those of this node; left last.
+    /// The shared region of the ranks of this node. It is dropped after the mesh.
     domain: DomainMembership,
     transport: String,
-    /// For how long a rank may give no sign of life; 0 for ever.
+    /// The time in ms after which a silent rank counts as dead; 0 means no limit.
     heartbeat_ms: u64,
     shape: GroupShape,
-    /// Rank 0's, as far as they are for this group.
+    /// The rules of rank 0 that apply to the shape of this group.
     rules: AlgorithmRules,
-    /// All of rank 0's.
+    /// All rules of rank 0, for child groups.
     algorithm_overrides: Vec<AlgorithmRule>,
     nodes: NodeMap,
     rank_locations: Vec<RankLocation>,
-    /// All ranks come together before each collective.
+    /// True if an arrival check precedes each collective.
     has_arrival_check: bool,
-    /// Also held by a group that is made of what is left of this one.
+    /// The endpoint for survivors. A group that the survivors create holds it too.
     survivor_endpoint: Arc<SurvivorEndpoint>,
-    /// How many operations have gone directly between arenas.
+    /// The number of operations that copied directly between arenas.
     zero_copy_calls: Arc<AtomicU64>,
-    /// Held by the one operation that runs.
+    /// The state of the operations. The running operation holds the lock.
     scratch: Mutex<NativeScratch>,
 }
 
-/// The domain of a rank that leaves it when the back end goes, whoever else still holds it.
+/// The membership of a rank in its domain. Dropping it leaves the domain, even if other owners
+/// still hold the domain.
 #[derive(Debug)]
 struct DomainMembership(Arc<dyn SharedDomain>);
 
@@ -89,7 +90,7 @@ impl Drop for DomainMembership {
     }
 }
 
-/// The failure of the group is that of its domain.
+/// The failure state of a native group, which is the failure of its domain.
 #[derive(Debug)]
 struct NodeFailureState(Arc<dyn SharedDomain>);
 
@@ -107,7 +108,7 @@ impl GroupFailureState for NodeFailureState {
     }
 }
 
-/// The algorithm for calls of one kind and size.
+/// The selected algorithm for calls of one kind and size.
 #[derive(Clone, Copy, Debug)]
 struct SelectedAlgorithm {
     kind: OpKind,
@@ -116,23 +117,23 @@ struct SelectedAlgorithm {
     number: u8,
 }
 
-/// What a rank remembers between operations.
+/// The state that a rank keeps between operations.
 #[derive(Debug)]
 struct NativeScratch {
-    /// For the last call of each kind that there was which left the choice to the library.
+    /// For each kind, the selection of the latest call that did not request an algorithm.
     last_selected: Vec<SelectedAlgorithm>,
-    /// Of calls that were rehearsed; empty until there is one.
+    /// The plans of the prepared fast calls, by slot of their key; empty until the first one.
     fast_path_routines: Vec<Option<FastPathPlan>>,
     shm_cursor: shared::ShmCursor,
-    /// Where there are several nodes.
+    /// The history of messages with each peer, if the group has several nodes.
     peer_history: Option<message::PeerHistory>,
-    /// All ranks of the group, likewise.
+    /// All ranks of the group, if it has several nodes.
     all_ranks: Vec<Rank>,
 }
 
 impl NativeScratch {
     fn new(group: GroupId, nodes: &NodeMap, rank: Rank) -> Self {
-        // A group on one node has no use for the rest.
+        // A group on one node needs neither the history nor the list of ranks.
         let spans_nodes = nodes.node_count() > 1;
         Self {
             last_selected: Vec::new(),
@@ -170,8 +171,8 @@ impl Backend for NativeBackend {
         }
         match &self.mesh {
             None => self.run_within_node((chosen, number), operation, &mut scratch),
-            // Whatever ends an operation early, memory that ran out included: the streams are in
-            // the middle of something, so nobody can go on.
+            // After any early error, including exhausted memory, the streams may contain a partial
+            // message. So no rank can continue.
             Some(mesh) => self
                 .run_across_nodes((chosen, number), operation, &mut scratch, mesh.as_ref())
                 .inspect_err(|error| mesh.fail(error)),
@@ -205,7 +206,7 @@ impl Backend for NativeBackend {
         let scratch = &mut *self.lock_scratch();
         let routine = scratch.fast_path_routines.get(key.slot()).and_then(Option::as_ref);
         match routine.filter(|routine| routine.key() == key) {
-            // In a group that has failed the long way says why.
+            // If the group has failed, the slow path reports the reason.
             Some(routine) if !self.domain.region().abort_record().is_set() => {
                 routine.run(&*self.domain, &mut scratch.shm_cursor, (plain, sequence), begins)
             }
@@ -288,7 +289,8 @@ impl NativeBackend {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The algorithm for a call, which is most often the one for the call of its kind before.
+    /// Returns the algorithm for a call. Most calls have the size of the previous call of their
+    /// kind.
     fn select_algorithm(
         &self,
         operation: &Operation<'_>,
@@ -382,12 +384,12 @@ impl NativeBackend {
     }
 }
 
-/// An algorithm was chosen that cannot run here.
+/// Returns the error for a selected algorithm that cannot run in this group.
 fn misplaced_algorithm(chosen: &Algorithm) -> Error {
     Error::internal(format!("{} does not fit the nodes of the group", chosen.name))
 }
 
-/// A mismatch of what the ranks published about themselves.
+/// Returns the error for a peer info that cannot be decoded.
 fn malformed_peer_info(rank: usize) -> Error {
     Error::internal(format!("rank {rank} published a card that cannot be read"))
 }

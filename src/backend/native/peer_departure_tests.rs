@@ -1,4 +1,4 @@
-//! A rank that waits for one that has left because of what happened on another node.
+//! Tests a rank that waits for a peer that left because of a failure on another node.
 
 use super::write_revocation_tests::{descriptor, domains};
 use crate::algo::shared::{ShmCursor, ShmSequencer};
@@ -10,8 +10,8 @@ use crate::base::ids::Nonce;
 use crate::transport::SharedDomain;
 use std::time::Duration;
 
-/// What rank 0 says, whose peer has left; of a group of several nodes, or of one. The reason comes
-/// a little later, if at all.
+/// Returns the error of rank 0 after its peer left, in a group of several nodes or of one node. The
+/// reason, if any, arrives 50 ms later.
 fn wait_error(spans_nodes: bool, reason: Option<&Error>) -> Error {
     let [domain, other] = domains();
     drop(other);

@@ -1,4 +1,4 @@
-//! What a rank publishes about itself before the ranks meet.
+//! The data about itself that each rank publishes at the bootstrap of a native group.
 
 use super::cores::AllowedCores;
 use super::tuning;
@@ -14,53 +14,56 @@ use crate::sys::host;
 use crate::transport::ReusePolicy;
 use serde_json::{Value, json};
 
-/// The smallest and the largest slot that can be configured.
+/// The minimum and maximum of the configured data slot size in bytes.
 const SLOT_LIMITS: (u64, u64) = (4096, 64 << 20);
 
-/// The shortest and the longest silence that can be allowed, in milliseconds; 0 allows any.
+/// The minimum and maximum of the configured heartbeat limit in milliseconds; 0 means no limit.
 const HEARTBEAT_LIMITS_MS: (u64, u64) = (100, 3_600_000);
 const DEFAULT_HEARTBEAT_MS: u64 = 5000;
 
-/// One rank's card.
+/// The peer info of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NativePeerInfo {
-    /// What ranks must have in common to be on one host.
+    /// The identity of the host. Ranks with the same identity are on one host.
     pub(super) host_id: String,
-    /// The host's name, for messages.
+    /// The name of the host, for messages.
     pub(super) host_name: String,
     /// The process id.
     pub(super) pid: u32,
-    /// The same for all ranks of one process.
+    /// The process cookie, which is equal for all ranks of one process.
     pub(super) process_cookie: Nonce,
-    /// Where that lies in the process's memory; `None` where nobody shall look there.
+    /// The address of the cookie in the process's memory; `None` if CMA is disabled for this
+    /// process.
     pub(super) cookie_address: Option<u64>,
-    /// This rank's own.
+    /// The random number of this rank.
     pub(super) rank_nonce: Nonce,
-    /// The name of its Unix socket.
+    /// The name of the rank's Unix socket.
     pub(super) socket: String,
-    /// The cores that it may use.
+    /// The cores that the rank may use.
     pub(super) cores: AllowedCores,
-    /// `auto`, `shm`, `inproc` or `tcp`; that of rank 0 counts.
+    /// `auto`, `shm`, `inproc` or `tcp`; the group uses the value of rank 0.
     pub(super) transport: String,
-    /// The slot size it was told; that of rank 0 counts.
+    /// The configured data slot size, if any; the group uses the value of rank 0.
     pub(super) slot_bytes: Option<usize>,
-    /// How soon its machine's ranks use shared memory again; that of a node's first rank counts
-    /// there, and that of rank 0 for the size of slots.
+    /// The reuse policy for shared memory on the rank's CPU. A node uses the policy of its first
+    /// rank; the default slot size follows from the policy of rank 0.
     reuse_policy: ReusePolicy,
-    /// For how long a rank may give no sign of life, 0 for ever; that of rank 0 counts.
+    /// The time in ms after which a silent rank counts as dead; 0 means no limit. The value of rank
+    /// 0 applies.
     pub(super) heartbeat_ms: u64,
-    /// Overrides of the choice among algorithms; only rank 0 has any.
+    /// The algorithm overrides; only rank 0 has any.
     pub(super) rules: Vec<AlgorithmRule>,
-    /// Its debug level is DETAIL; that of rank 0 counts for what all ranks must do alike.
+    /// True if the debug level is DETAIL. The value of rank 0 applies to steps that all ranks must
+    /// do.
     pub(super) has_detail_level: bool,
 }
 
 impl NativePeerInfo {
-    /// This rank's card, with the name of its socket, and what its options or the environment ask
-    /// for.
+    /// Returns the peer info of this rank, with the name of its socket and its settings from the
+    /// options or the environment.
     pub(super) fn of_this_rank(socket: &str, context: &GroupContext<'_>) -> Result<Self> {
         let options = NativeOptions::parse(context.options)?;
-        // The others check what they were told, and take what rank 0 was.
+        // The other ranks check their options and then use the rules of rank 0.
         let rules = match context.rank {
             0 => options.algorithm_overrides(context.parent)?,
             _ => Vec::new(),
@@ -85,8 +88,8 @@ impl NativePeerInfo {
         })
     }
 
-    /// The same for ranks that may be threads of one process, whose heap their groups should not
-    /// fill.
+    /// Returns the reuse policy for a set of ranks. Ranks that are threads of one process reuse
+    /// memory early, so that their groups do not fill its heap.
     pub(super) fn reuse_policy_for(&self, are_threads: bool) -> ReusePolicy {
         if are_threads { ReusePolicy::WhileCached } else { self.reuse_policy }
     }
@@ -137,20 +140,20 @@ impl NativePeerInfo {
     }
 }
 
-/// Checks what a rank that meets nobody was told.
+/// Checks the options of a group of one rank, which needs no bootstrap.
 ///
 /// # Errors
-/// `InvalidArgument`, as with more ranks.
+/// `InvalidArgument`, as in a group of several ranks.
 pub(in crate::backend) fn check_options(context: &GroupContext<'_>) -> Result<()> {
     let options = NativeOptions::parse(context.options)?;
     check_transport(&options.transport)?;
     options.algorithm_overrides(context.parent).map(drop)
 }
 
-/// Whether a transport has this name.
+/// Checks that a transport has this name.
 ///
 /// # Errors
-/// `InvalidArgument`, with the names there are.
+/// `InvalidArgument` with the available names.
 pub(super) fn check_transport(name: &str) -> Result<()> {
     match name {
         "auto" | "shm" | "inproc" | "tcp" => Ok(()),
@@ -161,7 +164,7 @@ pub(super) fn check_transport(name: &str) -> Result<()> {
     }
 }
 
-/// The limit that this number asks for, as all time-outs are written; 0 for no limit.
+/// Converts a configured heartbeat limit, in the notation of all timeouts, to ms; 0 means no limit.
 fn parse_heartbeat(number: i64, source: &str) -> Result<u64> {
     match Timeout::from_number(number) {
         Some(Timeout::Default) => Ok(DEFAULT_HEARTBEAT_MS),
@@ -177,7 +180,7 @@ fn parse_heartbeat(number: i64, source: &str) -> Result<u64> {
     }
 }
 
-/// The limit that a rank's card tells.
+/// Checks the heartbeat limit in a peer info.
 fn check_heartbeat_ms(ms: u64, source: &str) -> Result<u64> {
     let (low, high) = HEARTBEAT_LIMITS_MS;
     if ms == 0 || (low..=high).contains(&ms) {
@@ -188,24 +191,25 @@ fn check_heartbeat_ms(ms: u64, source: &str) -> Result<u64> {
     )))
 }
 
-/// What can be asked of the native back end.
+/// The options of the native back end.
 #[derive(Debug)]
 struct NativeOptions {
     transport: String,
     slot_bytes: Option<usize>,
     heartbeat_ms: u64,
     host_id: Option<String>,
-    /// Other ranks of the host may read and write this process's memory (cross-memory attach).
+    /// True if other ranks of the host may read and write this process's memory by CMA.
     cma: bool,
     rules: Vec<AlgorithmRule>,
-    /// In the options; nothing where they ask for none.
+    /// The tuning file in the options; empty if the options disable it.
     option_tuning_file: Option<String>,
-    /// In the environment.
+    /// The tuning file in the environment.
     env_tuning_file: Option<String>,
 }
 
 impl NativeOptions {
-    /// The options, "transport=...;slot_bytes=...;...", over the environment, over the defaults.
+    /// Parses the options, "transport=...;slot_bytes=...;...". They override the environment, which
+    /// overrides the defaults.
     fn parse(options: &str) -> Result<Self> {
         let (low, high) = SLOT_LIMITS;
         let mut transport = config::read_text(config::TRANSPORT)?;
@@ -273,8 +277,9 @@ impl NativeOptions {
         })
     }
 
-    /// What rank 0 was told about algorithms. What its parent's rank 0 was told holds in a group
-    /// made from another, whoever is rank 0 there and wherever: its own options alone replace that.
+    /// Returns the algorithm overrides if this is rank 0. A child group inherits the overrides of
+    /// its parent's rank 0, independent of its own rank 0 and its host. Only the child's own
+    /// options replace them.
     fn algorithm_overrides(&self, parent: Option<ParentGroup<'_>>) -> Result<Vec<AlgorithmRule>> {
         let option_file = self.option_tuning_file.as_ref();
         let (mut rules, file) = match parent {
@@ -334,7 +339,7 @@ mod tests {
         }
     }
 
-    /// A rank alone, of which nothing is asked.
+    /// Returns the context of a group of one rank without options.
     fn context_without_options(deadline: &Deadline) -> GroupContext<'_> {
         let (group, options, name) = (Nonce::default(), "", "");
         let (rank, size, epoch, timeout_ms) = (0, 1, 0, 0);
@@ -389,7 +394,7 @@ mod tests {
             Ok::<_, Error>(rules.iter().map(|rule| rule.source).collect::<Vec<_>>())
         };
         let [options, environment, file] = overrides.each_ref().map(|rule| rule.source);
-        // The file that the parent's rank 0 has read need not be here.
+        // The tuning file of the parent's rank 0 does not have to exist on this host.
         let all = vec![options, environment, file];
         assert_eq!(inherited_sources("tuning_file=/nonexistent", true), Ok(all));
         assert_eq!(inherited_sources("slot_bytes=8192", false), Ok(vec![environment, file]));

@@ -1,5 +1,5 @@
-//! What would run, for `dist_group_describe`: for each operation, which algorithm from which size
-//! on, and who chose it.
+//! The algorithm part of `dist_group_describe`: for each operation, the selected algorithm by size,
+//! and the source of the selection.
 
 use crate::algo::rules::{AlgorithmRules, RuleSource};
 use crate::algo::{AlgorithmRequest, GroupShape, algorithms, select};
@@ -7,7 +7,7 @@ use crate::transport::OpKind;
 use crate::transport::ctrl_slot::INLINE_BYTES;
 use serde_json::{Map, Value, json};
 
-/// For each operation, what is chosen and what there is.
+/// Returns, for each operation, the selected algorithms and the available algorithms.
 pub(super) fn describe(shape: &GroupShape, rules: &AlgorithmRules) -> Value {
     let mut all = Map::new();
     for kind in OpKind::ALL {
@@ -37,8 +37,9 @@ fn selected_ranges(kind: OpKind, shape: &GroupShape, rules: &AlgorithmRules) -> 
         .collect()
 }
 
-/// The first size and each from which on something else is chosen, as far as neighbours among
-/// `sample_sizes` tell; the exact ones, wherever they are in between.
+/// Returns the first size, and each size at which the selection changes, with the selection. It
+/// compares neighbours in `sizes` and finds the exact size of each change between them by
+/// bisection.
 fn selection_changes<T: Copy + PartialEq>(
     sizes: &[usize],
     choose: impl Fn(usize) -> T,
@@ -48,7 +49,7 @@ fn selection_changes<T: Copy + PartialEq>(
     for pair in sizes.windows(2) {
         let (mut low, next) = (pair[0], pair[1]);
         let mut last = choose(low);
-        // There may be several changes between two samples.
+        // Several changes may be between two samples.
         while choose(next) != last {
             let mut high = next;
             while high - low > 1 {
@@ -62,8 +63,8 @@ fn selection_changes<T: Copy + PartialEq>(
     found
 }
 
-/// Samples, between two of which at most one limit of each row is: where a rule begins or ends,
-/// next to every power of two, and past an inline payload.
+/// Returns sample sizes such that at most one limit of each row is between two neighbours: the
+/// limits of all rules, each power of two and its successor, and the limit of inline payloads.
 fn sample_sizes(kind: OpKind, rules: &AlgorithmRules) -> Vec<usize> {
     let ends = rules.rules_for(kind).iter().flat_map(|rule| {
         [Some(*rule.bytes.start()), rule.bytes.end().checked_add(1)].into_iter().flatten()

@@ -1,8 +1,7 @@
-//! Overrides of the choice among algorithms: the tuning file, and how rank 0's rules reach the
-//! other ranks.
+//! Overrides of the algorithm selection: parses the tuning file, and encodes the rules of rank 0
+//! for the other ranks.
 //!
-//! The format is in `docs/tuning.md`. Whatever is wrong in a file is an error that names file and
-//! row.
+//! `docs/tuning.md` describes the format. Each error about a file names the file and the row.
 
 use crate::algo::rules::{AlgorithmRule, RuleSource, find_algorithm, find_operation};
 use crate::base::error::{Error, ErrorContext as _, Result};
@@ -11,14 +10,14 @@ use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// The largest file, and how many rows it may have.
+/// The maximum size of a tuning file in bytes, and its maximum number of rows.
 const MAX_FILE_BYTES: usize = 64 << 10;
 const MAX_ROWS: usize = 500;
 
 const ROW_KEYS: [&str; 7] =
     ["operation", "algorithm", "min_bytes", "max_bytes", "ranks", "nodes", "comment"];
 
-/// The rules in a tuning file.
+/// Reads the rules in a tuning file.
 pub(super) fn read(path: &str) -> Result<Vec<AlgorithmRule>> {
     read_text(path).and_then(|text| parse_file(&text)).context(|| format!("tuning file \"{path}\""))
 }
@@ -55,7 +54,7 @@ fn parse_file(text: &str) -> Result<Vec<AlgorithmRule>> {
         .collect()
 }
 
-/// What one row says.
+/// Parses one row of a tuning file.
 fn parse_row(row: &Value, source: RuleSource) -> Result<AlgorithmRule> {
     let row = row.as_object().ok_or_else(|| Error::invalid("it is not an object"))?;
     if let Some(key) = row.keys().find(|key| !ROW_KEYS.contains(&key.as_str())) {
@@ -121,7 +120,7 @@ fn range_of(row: &Map<String, Value>, key: &str) -> Result<RangeInclusive<usize>
     })
 }
 
-/// Rules as they travel in a card.
+/// Encodes the rules for a peer info.
 pub(super) fn encode(rules: &[AlgorithmRule]) -> Value {
     let encode_rule = |rule: &AlgorithmRule| {
         let ends = |range: &RangeInclusive<usize>| [*range.start(), *range.end()];
@@ -143,7 +142,7 @@ pub(super) fn encode(rules: &[AlgorithmRule]) -> Value {
     rules.iter().map(encode_rule).collect()
 }
 
-/// The inverse of [`encode`].
+/// Decodes the output of [`encode`].
 pub(super) fn decode(rules: &Value) -> Option<Vec<AlgorithmRule>> {
     let decode_rule = |row: &Value| {
         let mut row = row.clone();

@@ -1,4 +1,4 @@
-//! A rank that gives up while others may write to its memory.
+//! Tests a rank whose operation fails while peers may write to its memory.
 
 use crate::algo::shared::{ShmCursor, ShmSequencer, all_reduce};
 use crate::algo::{Algorithm, AlgorithmBody, Operation};
@@ -32,7 +32,7 @@ pub(super) fn domains() -> [InprocDomain; 2] {
     })
 }
 
-/// Of an all_reduce of so many bytes.
+/// Returns the descriptor of an all_reduce of `BYTES` bytes.
 pub(super) fn descriptor() -> Descriptor {
     Descriptor {
         kind: OpKind::AllReduce,
@@ -47,13 +47,15 @@ pub(super) fn descriptor() -> Descriptor {
     }
 }
 
-/// What rank 0 says whom nobody meets, and how long it took.
+/// Runs rank 0 without a peer, in an arena block. Returns the kind of its error and the elapsed
+/// time.
 fn run_alone_in_arena(domain: &InprocDomain, block: &ArenaBlock) -> (ErrorKind, Duration) {
     let (error, took) = run_alone(domain, &all_reduce::two_shot::ROW, block_bytes(block));
     (error.kind(), took)
 }
 
-/// The same of any memory and algorithm.
+/// Runs rank 0 without a peer, with any algorithm and buffer. Returns its error and the elapsed
+/// time.
 fn run_alone(domain: &InprocDomain, row: &Algorithm, buffer: Dst<'_>) -> (Error, Duration) {
     let deadline = LazyDeadline::from(Deadline::after(Duration::from_millis(20)));
     let operation = Operation::of(descriptor(), buffer.as_src(), buffer, &deadline);
@@ -67,7 +69,8 @@ fn run_alone(domain: &InprocDomain, row: &Algorithm, buffer: Dst<'_>) -> (Error,
 
 #[allow(unsafe_code, reason = "memory of an arena")]
 fn block_bytes(block: &ArenaBlock) -> Dst<'_> {
-    // SAFETY: as long as the block lives, and nobody makes references to it.
+    // SAFETY: the borrow of the block keeps its memory alive, and no thread makes references into
+    // it.
     unsafe { Dst::new(block.as_mut_ptr(), block.len()) }
 }
 
@@ -92,7 +95,7 @@ fn block_is_clean_after_the_writer_stops_in_time() {
             while other.failure().is_none() {
                 std::thread::yield_now();
             }
-            // Longer than from one look to the next.
+            // Longer than the poll interval of the waiting rank.
             std::thread::sleep(Duration::from_millis(2));
             drop(writes);
         });
@@ -100,7 +103,7 @@ fn block_is_clean_after_the_writer_stops_in_time() {
         assert!(!other.region().progress(1).is_writing_remotely(RemoteWritePurpose::Collective));
     });
     assert!(!block.is_quarantined());
-    // Nobody ever wrote here.
+    // In this group no peer ever wrote.
     let [domain, _other] = domains();
     run_alone_in_arena(&domain, &block);
     assert!(!block.is_quarantined());
@@ -112,7 +115,7 @@ fn timeout_waits_for_writers_or_reports_them() {
     let run_cma_write = |domain: &InprocDomain, room: &mut [u8]| {
         run_alone(domain, &all_reduce::cma_write::ROW, Dst::from(room))
     };
-    // Nobody writes.
+    // No peer writes.
     let [domain, _other] = domains();
     let (error, took) = run_cma_write(&domain, &mut room);
     assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -120,7 +123,7 @@ fn timeout_waits_for_writers_or_reports_them() {
         took < Duration::from_secs(1) && !error.message().contains("write"),
         "{took:?}: {error}"
     );
-    // Somebody ends later.
+    // The peer ends its write after 300 ms.
     let [domain, other] = domains();
     std::thread::scope(|scope| {
         let writes = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
@@ -132,7 +135,7 @@ fn timeout_waits_for_writers_or_reports_them() {
         assert!(!error.message().contains("write"), "{error}");
         assert!(took >= Duration::from_millis(300), "{took:?}");
     });
-    // Somebody does not.
+    // The peer does not end its write.
     let [domain, other] = domains();
     let _stopped = other.region().progress(1).begin_remote_write(RemoteWritePurpose::Collective);
     let (error, took) = run_cma_write(&domain, &mut room);

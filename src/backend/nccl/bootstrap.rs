@@ -1,6 +1,11 @@
-//! How the ranks of a group make its communicator: each says which NCCL and which device it has,
-//! all see whether that goes together, one makes the id, and only when all have a communicator is
-//! there a part.
+//! The bootstrap of a group's NCCL communicator:
+//!
+//! 1. Each rank publishes its [`NcclPeerInfo`]: its NCCL library and its device.
+//! 2. Each rank checks the versions and devices of all ranks.
+//! 3. Rank 0 creates the unique id and publishes it.
+//! 4. Each rank initializes its communicator and confirms that it is ready.
+//!
+//! The device back end exists only after all ranks confirmed.
 
 use super::comm::{CommInitParams, NcclComm, create_unique_id};
 use super::functions::NcclUniqueId;
@@ -17,15 +22,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// From which version on several ranks may have one GPU.
+/// The first NCCL version in which several ranks can use one GPU.
 const MULTI_RANK_GPU_VERSION: i32 = 23_000;
 
-/// What one rank says.
+/// The peer info of one rank for NCCL.
 #[derive(Debug)]
 struct NcclPeerInfo {
-    /// The back ends that were asked for.
+    /// The name of the requested device map.
     map: String,
-    /// Why there is no NCCL for it.
+    /// The reason why the rank cannot use NCCL, if it cannot.
     missing_reason: Option<String>,
     version: i64,
     file: String,
@@ -36,18 +41,18 @@ struct NcclPeerInfo {
     may_block: bool,
 }
 
-/// What this rank has.
+/// The NCCL library and the device of this rank.
 struct LocalNccl {
     library: &'static NcclLibrary,
     context: Arc<device::CudaContext>,
 }
 
-/// What is asked for.
+/// The request for an NCCL back end.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::backend) struct NcclRequest<'a> {
-    /// The map of devices, which must be the same on all ranks.
+    /// The device map, which must be the same on all ranks.
     pub(in crate::backend) map: &'a str,
-    /// Where NCCL is missing on a rank, the group does without.
+    /// True if the group continues without NCCL when a rank lacks it.
     pub(in crate::backend) is_optional: bool,
     pub(in crate::backend) options: NcclOptions,
 }
@@ -110,10 +115,10 @@ impl NcclPeerInfo {
     }
 }
 
-/// This rank's part; or why there is none, where some rank has no NCCL and none is needed.
+/// The NCCL back end of this rank; or, if NCCL is optional, the reason why a rank lacks it.
 pub(in crate::backend) type NcclOrReason<T> = std::result::Result<T, String>;
 
-/// Makes this rank's part together with the other ranks.
+/// Creates the NCCL communicator of this rank. All ranks call it together.
 pub(super) fn create(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
@@ -135,7 +140,7 @@ pub(super) fn create(
         if request.is_optional {
             return Ok(Err(reason));
         }
-        // This rank's own reason has its own kind.
+        // The error of this rank keeps its own kind.
         let kind = match &local_nccl {
             Err(error) => error.kind(),
             Ok(_) => ErrorKind::Unsupported,
@@ -168,7 +173,7 @@ pub(super) fn create(
     .map(Ok)
 }
 
-/// The first rank that has no NCCL, and why.
+/// Returns the first rank without NCCL and its reason.
 fn first_missing(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Option<(usize, String)> {
     let (rank, reason) = infos
         .iter()
@@ -194,7 +199,7 @@ fn check_versions(infos: &[NcclPeerInfo]) -> Result<()> {
     Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank))
 }
 
-/// No two ranks have one GPU, unless NCCL can do that and was told to.
+/// Checks that no two ranks use the same GPU, unless this NCCL supports it and the user enabled it.
 fn check_devices(infos: &[NcclPeerInfo], places: &[RankLocation]) -> Result<()> {
     let may_share = infos
         .iter()

@@ -1,9 +1,9 @@
-//! One operation of ours as calls of NCCL's, all made between ncclGroupStart and ncclGroupEnd
-//! ([`super::launch`]), so that none of them waits.
+//! Maps one libdist operation to NCCL calls. All of them run between ncclGroupStart and
+//! ncclGroupEnd ([`super::launch`]), so no call waits.
 //!
-//! What NCCL has not is made of what it has: gather, scatter and all_to_all of messages,
-//! all_gather_v of a broadcast from each rank, reduce_scatter_v of a reduction to each. Blocks
-//! without elements are left out, on both sides.
+//! Operations that NCCL lacks are composed: gather, scatter and all_to_all of sends and receives,
+//! all_gather_v of one broadcast per rank, reduce_scatter_v of one reduction per rank. Both sides
+//! skip blocks without elements.
 
 use super::comm::CommGuard;
 use super::functions::{NcclResult, SCALAR_HOST_IMMEDIATE};
@@ -19,7 +19,7 @@ use crate::base::op::ReduceOp;
 use crate::device::driver::CudaHandle;
 use std::ffi::c_int;
 
-/// Somebody who makes calls, inside a communicator.
+/// The state for issuing NCCL calls; the thread holds the communicator.
 pub(super) struct NcclCaller<'a> {
     pub(super) comm: &'a CommGuard<'a>,
     pub(super) stream: CudaHandle,
@@ -28,7 +28,7 @@ pub(super) struct NcclCaller<'a> {
     pub(super) size: usize,
 }
 
-/// The operator of one call.
+/// The NCCL operator of one call, with its element type.
 pub(super) struct NcclReduceOp {
     elements: NcclElements,
     op: c_int,
@@ -36,8 +36,7 @@ pub(super) struct NcclReduceOp {
 }
 
 impl NcclCaller<'_> {
-    /// Makes the calls of a collective, with what [`NcclCaller::create_reduce_op`] has found for
-    /// it.
+    /// Issues the calls of a collective, with the operator from [`NcclCaller::create_reduce_op`].
     pub(super) fn issue_collective(
         &self,
         operation: &Operation<'_>,
@@ -54,8 +53,7 @@ impl NcclCaller<'_> {
                 let count = self.copy_type(operation.dtype(), operation.send.len());
                 let (send, recv) = (operation.send, operation.recv);
                 let function = self.comm.library().functions.all_gather;
-                // SAFETY: buffers of these lengths on the device, lent until the stream has come
-                // past.
+                // SAFETY: device buffers of these lengths, lent until the stream has run the call.
                 let code = unsafe {
                     function(
                         send.as_ptr().cast(),
@@ -116,7 +114,7 @@ impl NcclCaller<'_> {
         })
     }
 
-    /// Makes the call of a message.
+    /// Issues the call of a point-to-point message.
     pub(super) fn issue_message(
         &self,
         dtype: DataType,
@@ -129,8 +127,7 @@ impl NcclCaller<'_> {
             DeviceTransfer::Send(bytes) => {
                 let (number, count) = self.copy_type(dtype, bytes.len());
                 let from = bytes.as_ptr().cast();
-                // SAFETY: a buffer of this length on the device, lent until the stream has come
-                // past.
+                // SAFETY: a device buffer of this length, lent until the stream has run the call.
                 let code =
                     unsafe { (functions.send)(from, count, number, peer, comm, self.stream) };
                 self.comm.check_added("ncclSend", code)
@@ -138,7 +135,7 @@ impl NcclCaller<'_> {
             DeviceTransfer::Recv(bytes) => {
                 let (number, count) = self.copy_type(dtype, bytes.len());
                 let into = bytes.as_mut_ptr().cast();
-                // SAFETY: as above.
+                // SAFETY: a device buffer of this length, lent until the stream has run the call.
                 let code =
                     unsafe { (functions.recv)(into, count, number, peer, comm, self.stream) };
                 self.comm.check_added("ncclRecv", code)
@@ -148,7 +145,7 @@ impl NcclCaller<'_> {
 
     fn issue_broadcast(&self, operation: &Operation<'_>) -> Result<()> {
         let root = operation.root()?;
-        // The root's buffer is both.
+        // The root uses one buffer for both arguments.
         let into = if root == self.rank {
             operation.send.as_ptr().cast_mut()
         } else {
@@ -171,8 +168,8 @@ impl NcclCaller<'_> {
         let (root, comm) = (to_c_int(root)?, self.comm.handle());
         let function = self.comm.library().functions.broadcast;
         let (from, into) = (from.cast(), into.cast());
-        // SAFETY: buffers of this length on the device, lent until the stream has come past; `from`
-        // counts on the root.
+        // SAFETY: device buffers of this length, lent until the stream has run the call. NCCL reads
+        // `from` only on the root.
         Ok(unsafe { function(from, into, count, number_of_type, root, comm, self.stream) })
     }
 
@@ -190,8 +187,8 @@ impl NcclCaller<'_> {
         Ok(())
     }
 
-    /// Which operator, for what has one; made for the call where it is this rank's own. Not between
-    /// start and end.
+    /// Returns the operator of a reduction. If the operator has a factor of this rank, it creates
+    /// one for the call, which is not allowed between ncclGroupStart and ncclGroupEnd.
     pub(super) fn create_reduce_op(
         &self,
         operation: &Operation<'_>,
@@ -208,8 +205,8 @@ impl NcclCaller<'_> {
             let mut factor = types::encode_factor(dtype, operation.factor);
             let (mut made, comm) = (0, self.comm.handle());
             let scalar = factor.as_mut_ptr().cast();
-            // SAFETY: the scalar is an element of the type, read during the call; there is room for
-            // a number.
+            // SAFETY: the scalar is an element of the type that NCCL reads during the call; `made`
+            // has space for the operator's number.
             let code = unsafe {
                 create(&raw mut made, scalar, elements.dtype, SCALAR_HOST_IMMEDIATE, comm)
             };
@@ -219,13 +216,14 @@ impl NcclCaller<'_> {
         Ok(Some(NcclReduceOp { elements, op, is_custom: false }))
     }
 
-    /// Takes an operator back that was made, once what uses it has been launched.
+    /// Destroys an operator that was created for a call, after the launch of the calls that use it.
     pub(super) fn destroy_reduce_op(&self, reduce_op: &NcclReduceOp) {
         let library = self.comm.library();
         let Some(destroy) = library.functions.destroy_op.filter(|_| reduce_op.is_custom) else {
             return;
         };
-        // SAFETY: made for this communicator, and what uses it has been enqueued, or never will be.
+        // SAFETY: the operator was made for this communicator. The calls that use it are enqueued,
+        // or never will be.
         let code = unsafe { destroy(reduce_op.op, self.comm.handle()) };
         if let Err(error) = library.check("ncclRedOpDestroy", code, 0) {
             crate::log!(crate::base::log::LogLevel::Warn, "{error}");
@@ -242,8 +240,7 @@ impl NcclCaller<'_> {
         match operation.descriptor.kind {
             OpKind::AllReduce => {
                 let function = functions.all_reduce;
-                // SAFETY: buffers of these lengths on the device, lent until the stream has come
-                // past.
+                // SAFETY: device buffers of these lengths, lent until the stream has run the call.
                 let code =
                     unsafe { function(from, into, count(send.len()), dtype, op, comm, stream) };
                 self.comm.check_added("ncclAllReduce", code)
@@ -259,7 +256,7 @@ impl NcclCaller<'_> {
             }
             OpKind::ReduceScatter => {
                 let function = functions.reduce_scatter;
-                // SAFETY: as above.
+                // SAFETY: device buffers of these lengths, lent until the stream has run the call.
                 let code =
                     unsafe { function(from, into, count(recv.len()), dtype, op, comm, stream) };
                 self.comm.check_added("ncclReduceScatter", code)
@@ -289,14 +286,14 @@ impl NcclCaller<'_> {
     ) -> Result<NcclResult> {
         let function = self.comm.library().functions.reduce;
         let NcclReduceOp { elements: NcclElements { dtype, .. }, op, .. } = *reduce_op;
-        // Only the root's is used.
+        // NCCL writes only to the buffer of the root.
         let into = if recv.is_empty() { std::ptr::null_mut() } else { recv.as_mut_ptr().cast() };
         let (root, comm, from) = (to_c_int(root)?, self.comm.handle(), send.as_ptr().cast());
-        // SAFETY: buffers of these lengths on the device, lent until the stream has come past.
+        // SAFETY: device buffers of these lengths, lent until the stream has run the call.
         Ok(unsafe { function(from, into, count, dtype, op, root, comm, self.stream) })
     }
 
-    /// NCCL's number of a type that is moved, and how many elements that many bytes are.
+    /// Returns NCCL's number of a type for copies, and the number of its elements in `bytes` bytes.
     fn copy_type(&self, dtype: DataType, bytes: usize) -> (c_int, usize) {
         let elements = types::copy_elements(dtype, self.comm.library().version());
         (elements.dtype, bytes / dtype.size() * elements.per_element)
@@ -307,7 +304,7 @@ fn to_c_int(rank: Rank) -> Result<c_int> {
     c_int::try_from(rank).map_err(|_| Error::internal(format!("rank {rank} is no int")))
 }
 
-/// The library is too old for an operator.
+/// Returns the error of an NCCL version that lacks an operator.
 pub(super) fn missing_premul_sum(which: String, op: ReduceOp) -> Error {
     let message =
         format!("{op}: this NCCL has no ncclRedOpCreatePreMulSum, which came with 2.11 ({which})");
