@@ -1,13 +1,13 @@
-//! What the ranks of a group say of themselves when they come together: one object each, which the
-//! others read without trusting it.
+//! Exchanges peer infos at the bootstrap of a group: one JSON object per rank, which the other
+//! ranks validate when they read it.
 //!
-//! Must not know: what is done with it.
+//! This module does not depend on the use of the fields.
 
 use super::BootstrapExchange;
 use crate::base::error::{Error, ErrorKind, Result};
 use serde_json::Value;
 
-/// What one rank says.
+/// The fields that one rank published, not validated.
 #[derive(Debug)]
 pub(super) struct PeerInfoFields(Value);
 
@@ -25,10 +25,10 @@ impl PeerInfoFields {
     }
 }
 
-/// Tells all ranks what this one says, and reads what each of them does, in their order.
+/// Publishes the peer info of this rank, and reads those of all ranks in rank order.
 ///
 /// # Errors
-/// `Mismatch` naming a rank of which `read` makes nothing; those of
+/// `Mismatch` with the first rank whose fields `read` rejects; the errors of
 /// [`BootstrapExchange::all_gather`].
 pub(super) fn exchange_peer_info<T>(
     exchange: &dyn BootstrapExchange,
@@ -50,10 +50,10 @@ pub(super) fn exchange_peer_info<T>(
     infos.iter().enumerate().map(decode_info).collect()
 }
 
-/// Checks that all ranks ask for the same back ends.
+/// Checks that all ranks request the same back ends.
 ///
 /// # Errors
-/// `Mismatch` naming the first one that asks for others than rank 0.
+/// `Mismatch` with the first rank whose request differs from that of rank 0.
 pub(super) fn check_device_maps<'c>(maps: impl IntoIterator<Item = &'c str>) -> Result<()> {
     let mut maps = maps.into_iter().enumerate();
     let Some((_, first)) = maps.next() else { return Ok(()) };
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What is heard of the ranks, whatever this one says.
+    /// An exchange that returns fixed contributions, independent of the contribution of this rank.
     struct CannedExchange(Vec<Vec<u8>>);
 
     impl BootstrapExchange for CannedExchange {

@@ -1,4 +1,4 @@
-//! An operation that was enqueued, until the device is done with it.
+//! Tracks an enqueued operation until the device has completed it.
 
 use crate::backend::GroupFailureState;
 use crate::base::deadline::Deadline;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest pause between two looks at the device.
+/// The maximum pause between two polls of the device.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// As many events are kept.
+/// The maximum number of unused events in a pool.
 const MAX_POOLED_EVENTS: usize = 256;
 
-/// What it is, for messages: what one group has enqueued at once.
+/// A summary for messages of the calls that one group enqueued at once.
 #[derive(Clone, Debug)]
 pub(super) struct EnqueuedSummary {
-    /// The first collective, if there is one: its name and its number.
+    /// The name and sequence number of the first collective, if there is one.
     pub(super) first: Option<(&'static str, u64)>,
-    /// How many collectives and messages it is.
+    /// The number of collectives and messages.
     pub(super) calls: usize,
 }
 
@@ -40,14 +40,14 @@ impl fmt::Display for EnqueuedSummary {
     }
 }
 
-/// Events that nobody uses now. To make one and to destroy it takes the driver longer than to
-/// record it.
+/// A pool of unused events. The driver needs longer to create and destroy an event than to record
+/// one.
 #[derive(Debug, Default)]
 pub(super) struct EventPool {
     events: Mutex<Vec<CudaEvent>>,
 }
 
-/// An event that was recorded, and goes back to the spares.
+/// A recorded event, which returns to its pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct PooledEvent {
     event: Option<CudaEvent>,
@@ -55,7 +55,7 @@ pub(super) struct PooledEvent {
 }
 
 impl EventPool {
-    /// Marks what is in a stream by now.
+    /// Records an event after the work that is in a stream.
     pub(super) fn record_event(
         self: &Arc<Self>,
         context: &Arc<CudaContext>,
@@ -85,23 +85,24 @@ impl Drop for PooledEvent {
     fn drop(&mut self) {
         let mut all = self.pool.lock_events();
         if all.len() < MAX_POOLED_EVENTS {
-            // Else it is destroyed with this, outside of the lock.
+            // If the pool is full, dropping `self` destroys the event outside of the lock.
             all.extend(self.event.take());
         }
     }
 }
 
-/// One operation.
+/// An operation that NCCL enqueued on a stream.
 #[derive(Debug)]
 pub(super) struct NcclEnqueuedOperation {
     pub(super) summary: EnqueuedSummary,
     pub(super) deadline: Deadline,
-    /// Behind it in its stream.
+    /// The event behind the operation in its stream.
     end_event: PooledEvent,
-    /// The device was seen to be done with it before its group failed.
+    /// True if the device was seen to complete the operation before the group failed.
     is_done: AtomicBool,
     failure_state: Arc<dyn GroupFailureState>,
-    /// Nobody fails the group at the deadline: whoever waits is told, and the group goes on.
+    /// True if no watchdog fails the group at the deadline: only the waiter gets the error, and the
+    /// group continues.
     fails_waiter_only: bool,
 }
 
@@ -122,16 +123,16 @@ impl NcclEnqueuedOperation {
         }
     }
 
-    /// Whether the device is done with it.
+    /// Returns true if the device has completed the operation.
     ///
     /// # Errors
-    /// The group's failure, after which the device may be done with it for another reason;
-    /// `Backend`.
+    /// The failure of the group, because after it an abort may have ended the operation; `Backend`.
     pub(super) fn poll(&self) -> Result<bool> {
         if self.is_done.load(Ordering::Acquire) {
             return Ok(true);
         }
-        // In this order: an abort comes after the failure, and ends what is in the stream.
+        // The order matters: an abort comes after the failure, and ends the operations in the
+        // stream.
         let is_over = self.end_event.is_over();
         match self.failure_state.failure() {
             Some(failure) => Err(failure),

@@ -1,27 +1,27 @@
-//! NCCL's functions and types, as its binary interface has them. Facts of a public interface,
-//! written by hand and held against the stub library's declarations by running.
+//! The functions and types of NCCL's binary interface. They are facts of a public interface,
+//! written by hand; tests compare them at run time with the declarations of the stub library.
 
 use crate::device::driver::CudaHandle;
 use crate::sys::library::function_table;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// What its functions return.
+/// The return type of NCCL's functions.
 pub(super) type NcclResult = c_int;
 pub(super) const SUCCESS: NcclResult = 0;
 pub(super) const SYSTEM_ERROR: NcclResult = 2;
 pub(super) const REMOTE_ERROR: NcclResult = 6;
 pub(super) const IN_PROGRESS: NcclResult = 7;
 
-/// A communicator, as NCCL calls it: a pointer of its own, which is never followed. 0 is none.
+/// NCCL's pointer to a communicator, which libdist never dereferences. 0 means no communicator.
 pub(super) type CommHandle = usize;
 
-/// The scalar of an operator lies in host memory and is read at once.
+/// The scalar of an operator is in host memory, and NCCL reads it during the call.
 pub(super) const SCALAR_HOST_IMMEDIATE: c_int = 1;
 
-/// All ranks register a window together, and use it in the same way.
+/// All ranks register a window together, and use it symmetrically.
 pub(super) const WINDOW_COLL_SYMMETRIC: c_int = 1;
 
-/// What the ranks of a communicator find each other by.
+/// The unique id by which the ranks of a communicator find each other.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct NcclUniqueId(pub(super) [u8; Self::BYTES]);
@@ -30,7 +30,7 @@ impl NcclUniqueId {
     pub(super) const BYTES: usize = 128;
 }
 
-/// How a communicator is made. Fields beyond `size` are not there for the library.
+/// The configuration of a new communicator. The library does not read fields beyond `size`.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct NcclConfig {
@@ -57,8 +57,8 @@ const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const CONFIG_UNDEF_INT: c_int = c_int::MIN;
 
 impl NcclConfig {
-    /// For a communicator whose calls may block, or else return at once, in the form that a library
-    /// of this version knows.
+    /// Returns the configuration for a communicator whose calls may block or return at once, in the
+    /// layout of this library version.
     pub(super) fn new(library_version: i32, may_block: bool) -> Self {
         let (size, version) = match library_version {
             22_700.. => (72, 22_700),

@@ -1,20 +1,21 @@
-//! Operations of one or several groups, enqueued as one.
+//! Enqueues the operations of one or several groups as one batch.
 //!
-//! A thread that drives several devices enqueues on one after the other, and NCCL may wait for the
-//! other ranks while it launches the first operations of a communicator: alone, each would wait for
-//! what the same thread has still to call. So all that is enqueued together stands between one
-//! ncclGroupStart and one ncclGroupEnd, whatever its communicators, streams and kinds. NCCL keeps
-//! the order of the communicators' first calls, which the caller makes the same on all ranks.
+//! A thread that drives several devices enqueues on one after the other. NCCL may wait for the
+//! other ranks while it launches the first operations of a communicator. If each communicator were
+//! launched alone, each launch would wait for calls that the same thread has still to make. So all
+//! calls of a batch run between one ncclGroupStart and one ncclGroupEnd, independent of their
+//! communicators, streams and kinds. NCCL launches the communicators in the order of their first
+//! calls, which the caller makes the same on all ranks.
 //!
-//! 1. All communicators are entered, in the order of the bundles, so that two threads cannot wait
-//!    for each other.
-//! 2. What a call needs of its own (an operator with this rank's factor) is made.
-//! 3. The calls are made between start and end, each with its own device current.
-//! 4. All communicators are waited for until they have launched, and only then a mark is put behind
-//!    the operations in each of the streams.
+//! 1. The thread acquires all communicators in the order of the batches, so that two threads cannot
+//! deadlock.
+//! 2. It creates the operators that have a factor of this rank.
+//! 3. It makes the calls between start and end, each with its own device current.
+//! 4. It waits until all communicators have launched, and only then records an event behind the
+//! operations in each stream.
 //!
-//! An error in 3 concerns all groups: NCCL drops everything between start and end, and other ranks
-//! may not have.
+//! An error in step 3 fails all groups: NCCL drops all calls between start and end, and the other
+//! ranks may not have dropped theirs.
 
 use super::NcclBackend;
 use super::calls::{NcclCaller, NcclReduceOp};
@@ -30,18 +31,18 @@ use crate::base::gpu::{EnqueueRequest, EnqueuedOperation, GpuTarget};
 use crate::device::driver::CudaHandle;
 use std::sync::Arc;
 
-/// A group's part on a device that takes operations together with those of other groups.
+/// The NCCL back end of a group, which enqueues operations together with those of other groups.
 #[derive(Clone, Copy, Debug)]
 pub struct NcclEnqueuer<'a>(pub(super) &'a NcclBackend);
 
-/// One call.
+/// One call of a batch.
 #[derive(Clone, Copy)]
 enum EnqueuedCall<'a> {
     Collective(&'a Operation<'a>),
     Message(&'a DeviceMessage<'a>),
 }
 
-/// One call, where it goes, and the operator that was made for it.
+/// One call with its stream and its operator.
 struct PlannedCall<'a> {
     kind: EnqueuedCall<'a>,
     launch: EnqueueRequest<'a>,
@@ -49,18 +50,18 @@ struct PlannedCall<'a> {
     reduce_op: Option<NcclReduceOp>,
 }
 
-/// A group on its way through the steps; it is inside its communicator.
+/// The launch of one group; the thread holds its communicator.
 struct GroupLaunch<'a> {
     nccl: &'a NcclBackend,
     deadline: &'a Deadline,
     comm: CommGuard<'a>,
     calls: Vec<PlannedCall<'a>>,
-    /// Until what it has enqueued is known to be under way.
+    /// Held until the enqueued operations count as in flight.
     _enqueue_guard: EnqueueGuard,
 }
 
-/// Enqueues what the bundles have, as one, and says for each how that went. Where one says
-/// "blocking wait", also waits until the device is done with it.
+/// Enqueues all batches as one, and returns one result per batch. If a group has the option
+/// `blocking_wait`, it also waits until the device has completed the group's operations.
 pub(in crate::backend) fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Result<()>> {
     let mut outcomes: Vec<Result<Vec<Arc<NcclEnqueuedOperation>>>> =
         Vec::with_capacity(batches.len());
@@ -81,7 +82,7 @@ pub(in crate::backend) fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Re
     }
     let ended = outcomes.into_iter().zip(batches).map(|(outcome, bundle)| {
         let NcclEnqueuer(nccl) = bundle.enqueuer;
-        // Whatever keeps it from being enqueued: other ranks may have done it.
+        // Any error fails the group, because other ranks may have enqueued the operation.
         outcome
             .and_then(|flights| nccl.wait_if_blocking(&flights))
             .map_err(|error| nccl.fail_group(error))
@@ -89,7 +90,7 @@ pub(in crate::backend) fn enqueue_batches(batches: &[DeviceBatch<'_>]) -> Vec<Re
     ended.collect()
 }
 
-/// Makes all calls between one start and one end.
+/// Makes all calls between one ncclGroupStart and one ncclGroupEnd.
 fn issue_all(launches: &[GroupLaunch<'_>]) -> Result<NcclResult> {
     let Some(first) = launches.first() else { return Ok(0) };
     first.comm.run_grouped(|| {
@@ -131,7 +132,7 @@ impl<'a> GroupLaunch<'a> {
                 }
                 EnqueuedCall::Message(_) => Ok(None),
             };
-            // What was made is taken back below.
+            // On an error, `destroy_reduce_ops` destroys the operators that were created.
             let folding = folding.inspect_err(|_| member.destroy_reduce_ops())?;
             member.calls.push(PlannedCall { kind: what, launch, stream, reduce_op: folding });
         }
@@ -160,7 +161,8 @@ impl<'a> GroupLaunch<'a> {
         reduce_ops.for_each(|folding| self.caller(0).destroy_reduce_op(folding));
     }
 
-    /// Waits until its communicator has launched, and puts a mark into each of its streams.
+    /// Waits until the communicator has launched, and records an event in each of the group's
+    /// streams.
     fn finish_launch(self, code: NcclResult) -> Result<Vec<Arc<NcclEnqueuedOperation>>> {
         let launched = self.comm.await_completion("ncclGroupEnd", code, self.deadline);
         if launched.is_ok() {
@@ -186,7 +188,7 @@ impl<'a> GroupLaunch<'a> {
         ));
         watchdog.track(Arc::clone(&enqueued));
         for item in self.calls.iter().filter(|item| item.stream == stream) {
-            // A slot is for one operation.
+            // A slot takes one operation, so a second `set` has no effect.
             drop(
                 item.launch.operation_slot.set(Arc::clone(&enqueued) as Arc<dyn EnqueuedOperation>),
             );
@@ -194,7 +196,8 @@ impl<'a> GroupLaunch<'a> {
         Ok(enqueued)
     }
 
-    /// NCCL makes one operation of all that a communicator has in a group, whatever the streams.
+    /// Summarizes the calls. NCCL launches all calls of a communicator in a group as one operation,
+    /// on any streams.
     fn summary(&self) -> EnqueuedSummary {
         let collectives = self.calls.iter().filter_map(|item| match item.kind {
             EnqueuedCall::Collective(operation) => Some(operation.descriptor),
@@ -210,8 +213,8 @@ fn stream_of(gpu: GpuTarget, own: CudaHandle) -> CudaHandle {
 }
 
 impl NcclBackend {
-    /// The library's own stream, for callers that name none. What was put on the default stream
-    /// before goes before it.
+    /// Returns the library's own stream, for callers that name none. The stream waits for the work
+    /// on the default stream.
     fn own_stream(&self) -> Result<CudaHandle> {
         let stream = &self.watchdog.stream;
         self.default_stream_event.record(crate::device::stream::DEFAULT_STREAM)?;
@@ -219,7 +222,7 @@ impl NcclBackend {
         Ok(stream.handle())
     }
 
-    /// Waits for the device where calls end only then.
+    /// Waits for the device if the group has the option `blocking_wait`.
     fn wait_if_blocking(&self, enqueued: &[Arc<NcclEnqueuedOperation>]) -> Result<()> {
         if !self.watchdog.options.blocking_wait {
             return Ok(());

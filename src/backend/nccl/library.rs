@@ -1,4 +1,4 @@
-//! Which libnccl is in use: the one that a variable names, else the one that the loader finds.
+//! Loads libnccl: the file that an environment variable names, else the file that the loader finds.
 
 use super::functions::{CommHandle, NcclFunctions, NcclResult, REMOTE_ERROR, SYSTEM_ERROR};
 use crate::base::config;
@@ -9,13 +9,13 @@ use crate::sys::library::{Library as Object, file_of_address};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-/// What is looked for where no variable says which.
+/// The names that the loader searches if no variable is set.
 const DEFAULT_FILES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The variables that may name it, in turn: ours, and the one that users of vLLM know.
+/// The variables that may name the file, in order: the variable of libdist, and the one of vLLM.
 const VARIABLES: [config::EnvVariable; 2] = [config::NCCL_LIB, config::VLLM_NCCL_SO_PATH];
 
-/// NCCL, as it was found.
+/// The loaded NCCL library.
 #[derive(Debug)]
 pub struct NcclLibrary {
     pub(super) functions: NcclFunctions,
@@ -25,16 +25,16 @@ pub struct NcclLibrary {
 
 static LIBRARY: OnceLock<Result<NcclLibrary>> = OnceLock::new();
 
-/// The library of this process, loaded by the first who asks, after the CUDA driver.
+/// Returns the library of this process. The first call loads it, after the CUDA driver.
 ///
 /// # Errors
-/// `NotFound` with what was looked for and where, `Unsupported` for one that is too old, `Backend`;
-/// those of the driver.
+/// `NotFound` with the names and places of the search, `Unsupported` for a version that is too old,
+/// `Backend`; the errors of the driver.
 pub fn get() -> Result<&'static NcclLibrary> {
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// The first variable that is set, with its path.
+/// Returns the first variable that is set, with its path.
 fn configured_path() -> Result<Option<(&'static str, String)>> {
     for variable in VARIABLES {
         if let Some(path) = config::read_text(variable)? {
@@ -46,7 +46,7 @@ fn configured_path() -> Result<Option<(&'static str, String)>> {
 
 fn load() -> Result<NcclLibrary> {
     let library = open()?;
-    // First: NCCL takes what is there.
+    // Load the driver now: NCCL uses the driver that is loaded.
     let driver =
         driver::get_or_load().map_err(|error| error.context("NCCL needs the CUDA driver"))?;
     crate::log!(
@@ -60,13 +60,13 @@ fn load() -> Result<NcclLibrary> {
     Ok(library)
 }
 
-/// Finds the library and its functions, without a driver; for checks.
+/// Finds the library and its functions; works without a driver, for checks.
 ///
 /// # Errors
-/// As [`get_or_load`].
+/// The errors of [`get`], except those of the driver.
 pub fn open() -> Result<NcclLibrary> {
-    // What it needs itself is found among what is loaded; without a driver the caller is told
-    // later.
+    // NCCL's dependencies resolve to loaded libraries, so load the driver first. `load` reports a
+    // missing driver.
     drop(driver::get_or_load());
     let object = match configured_path()? {
         Some((variable, path)) => Object::open(&path).map_err(|error| {
@@ -104,29 +104,30 @@ impl NcclLibrary {
             Error::new(ErrorKind::Unsupported, message)
         })?;
         let mut library = Self { functions, version: 0, file };
-        // SAFETY: there is room for a number.
+        // SAFETY: `library.version` has space for a number.
         let code = unsafe { (functions.get_version)(&raw mut library.version) };
         library.check("ncclGetVersion", code, 0)?;
         Ok(library)
     }
 
-    /// Its number, for instance 22703 for 2.27.3.
+    /// Returns the version number, for example 22703 for 2.27.3.
     pub fn version(&self) -> i32 {
         self.version
     }
 
-    /// Its version as people say it.
+    /// Returns the version as text, for example 2.27.3.
     pub fn version_text(&self) -> String {
         let v = self.version;
         format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100)
     }
 
-    /// The file that it was loaded from.
+    /// Returns the file from which the library was loaded.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The functions that this version lacks, and without which something cannot be done.
+    /// Returns the optional functions that this version lacks. Without them some features are not
+    /// available.
     pub fn missing_functions(&self) -> Vec<&'static str> {
         let f = &self.functions;
         let has = [
@@ -144,20 +145,20 @@ impl NcclLibrary {
         names.zip(has).filter(|(_, has)| !has).map(|(name, _)| name).collect()
     }
 
-    /// Which NCCL an error is of.
+    /// Returns the version and the file, for error messages.
     pub(super) fn version_and_file(&self) -> String {
         format!("NCCL {}, {}", self.version_text(), self.file)
     }
 
-    /// An error of NCCL's, in its words.
+    /// Converts a result code to an error with NCCL's text.
     pub(super) fn check(&self, function: &str, code: NcclResult, comm: CommHandle) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: takes a number, and returns a text that stays.
+        // SAFETY: takes a number, and returns a static text.
         let words = single_line_text(unsafe { (self.functions.get_error_string)(code) });
         let more = self.functions.get_last_error.map(|function| {
-            // SAFETY: takes a communicator that lives, or none; the text is copied at once.
+            // SAFETY: takes a communicator that is alive, or none; the text is copied at once.
             single_line_text(unsafe { function(comm) })
         });
         let more = more.filter(|more| !more.is_empty() && *more != words);
@@ -172,12 +173,12 @@ impl NcclLibrary {
     }
 }
 
-/// A text of NCCL's, on one line.
+/// Returns a text of NCCL on one line.
 fn single_line_text(words: *const c_char) -> String {
     if words.is_null() {
         return String::new();
     }
-    // SAFETY: not NULL, so a terminated text.
+    // SAFETY: the pointer is not NULL, so it is a terminated text.
     let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,6 +1,6 @@
-//! Memory of NCCL's own kind on the group's device, registered with the group's communicator where
-//! the library can do that. With `nccl.windows=1` all ranks allocate together, and the memory
-//! becomes a window of theirs.
+//! Device memory from NCCL's allocator, registered with the group's communicator if the library
+//! supports it. With `nccl.windows=1` all ranks allocate together, and the memory becomes a window
+//! of all ranks.
 
 use super::comm::{CommGuard, CommRegistration};
 use super::library::NcclLibrary;
@@ -14,17 +14,18 @@ use crate::device::memory::DeviceMemory;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long one waits for the communicator to register memory, which is no more than faster.
+/// The maximum wait for the communicator in order to register memory. Without registration the
+/// memory is only slower.
 const REGISTER_WAIT: Duration = Duration::from_secs(1);
 
-/// Memory that NCCL has allocated.
+/// Memory that NCCL allocated.
 #[derive(Debug)]
 struct NcclMemory {
     library: &'static NcclLibrary,
     context: Arc<CudaContext>,
     start: usize,
     len: usize,
-    /// What it is registered as, while the group is there.
+    /// The registration, while the group exists.
     registration: Option<(Weak<NcclWatchdog>, CommRegistration)>,
 }
 
@@ -49,7 +50,7 @@ impl Drop for NcclMemory {
         let free = || {
             let _current = self.context.make_current()?;
             let Some(function) = self.library.functions.mem_free else { return Ok(()) };
-            // SAFETY: what `allocate` was given, freed once.
+            // SAFETY: the address that `allocate` got, freed once.
             let code = unsafe { function(std::ptr::with_exposed_provenance_mut(self.start)) };
             self.library.check("ncclMemFree", code, 0)
         };
@@ -59,17 +60,17 @@ impl Drop for NcclMemory {
     }
 }
 
-/// So many bytes on the group's device.
+/// Allocates `len` bytes on the group's device.
 pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<dyn BackendMemory>> {
     let (library, context) = (watchdog.comm.library(), watchdog.comm.context());
     let (Some(function), Some(_)) = (library.functions.mem_alloc, library.functions.mem_free)
     else {
-        // Older than 2.19: the driver's own, which NCCL cannot register.
+        // NCCL before 2.19 has no allocator: use the driver's memory, which NCCL cannot register.
         return Ok(Box::new(DeviceMemory::new(context, len)?));
     };
     let current = context.make_current()?;
     let mut start = std::ptr::null_mut();
-    // SAFETY: there is room for an address; the context is current.
+    // SAFETY: `start` has space for an address; the context is current.
     let code = unsafe { function(&raw mut start, len) };
     library.check("ncclMemAlloc", code, 0)?;
     drop(current);
@@ -78,8 +79,8 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
     let mut memory = NcclMemory { library, context, start, len, registration: None };
     if watchdog.options.windows {
         let window = register_window(watchdog, &memory);
-        // Other ranks may have it, or wait for it. The first reason counts, of which this may be a
-        // consequence.
+        // Other ranks may have the window, or wait for it, so the group fails. Return the first
+        // failure, because this error may be its consequence.
         memory.registration = window.map_err(|error| {
             watchdog.fail(&error);
             watchdog.failure_state.failure().unwrap_or(error)
@@ -92,13 +93,13 @@ pub(super) fn allocate(watchdog: &Arc<NcclWatchdog>, len: usize) -> Result<Box<d
         .and_then(|comm| register_buffer(watchdog, &comm, &memory));
     match registered {
         Ok(registration) => memory.registration = registration,
-        // It is memory all the same.
+        // The memory is usable without registration.
         Err(error) => crate::log!(LogLevel::Warn, "memory for NCCL is not registered: {error}"),
     }
     Ok(Box::new(memory))
 }
 
-/// A registration, while the group is there.
+/// A registration, which is valid while the group exists.
 type NcclMemoryRegistration = Option<(Weak<NcclWatchdog>, CommRegistration)>;
 
 fn register_buffer(
@@ -110,8 +111,8 @@ fn register_buffer(
     Ok(registration.map(|registration| (Arc::downgrade(watchdog), registration)))
 }
 
-/// Makes it a window together with the other ranks; where there is no such thing, only this rank's
-/// registration.
+/// Registers the memory as a window together with the other ranks. If windows are not supported, it
+/// registers a buffer of this rank.
 fn register_window(
     watchdog: &Arc<NcclWatchdog>,
     memory: &NcclMemory,

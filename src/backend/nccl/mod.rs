@@ -1,17 +1,20 @@
-//! Groups over NCCL: operations on the memory of one GPU for each rank.
+//! The NCCL back end: operations on the memory of one GPU per rank.
 //!
-//! This is the part of a group that serves its device; the other one serves host memory, finds out
-//! who lives, and has the group's failure ([`super::map`]). libnccl is found at run time
-//! ([`library`], [`functions`]). The ranks' communicator is made in [`bootstrap`] and kept in
-//! [`comm`], a call becomes NCCL's in [`calls`] and [`types`], those of several groups are enqueued
-//! as one in [`enqueue_request`], and what was enqueued ([`enqueued`]) is looked after by a thread
-//! ([`watchdog`]).
+//! This is the device back end of a group. The host back end serves host memory, detects dead
+//! ranks, and owns the failure state ([`super::device_map`]). The modules, in the order of a
+//! group's life:
 //!
-//! Nothing here reads or writes a buffer. Operations are enqueued on the thread that issues them
-//! where nothing of their group is before them, so that those of several groups on one stream are
-//! there in the program's order.
+//! - [`library`] and [`functions`] find libnccl at run time.
+//! - [`bootstrap`] creates the communicator of the ranks, and [`comm`] owns it.
+//! - [`calls`] and [`types`] translate an operation to NCCL calls.
+//! - [`launch`] enqueues the operations of several groups as one batch.
+//! - [`watchdog`] is the thread that monitors the [`enqueued`] operations.
 //!
-//! Must not know: other back ends, who calls.
+//! The back end never reads or writes a buffer. If no operation of the group is queued before an
+//! operation, the issuing thread enqueues it. So the operations of several groups on one stream
+//! have the order of the program.
+//!
+//! This module does not depend on other back ends or on its callers.
 #![allow(unsafe_code, reason = "this is where NCCL is called")]
 
 mod bootstrap;
@@ -48,13 +51,13 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use watchdog::NcclWatchdog;
 
-/// The functions that are used, which an NCCL must have, and which it may have.
+/// Returns the names of the NCCL functions that libdist requires, and of the optional ones.
 pub fn function_names() -> [&'static [&'static std::ffi::CStr]; 2] {
     [functions::NcclFunctions::REQUIRED, functions::NcclFunctions::OPTIONAL]
 }
 
-/// Whether an NCCL of this version (22703 for 2.27.3) with all its functions can do a kind of call
-/// among so many ranks, on the memory of a GPU.
+/// Checks whether an NCCL of this version (22703 for 2.27.3) with all optional functions supports a
+/// kind of call among `size` ranks, on GPU memory.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -67,7 +70,8 @@ pub fn check_support(query: &SupportQuery, version: i32, size: WorldSize) -> Res
     types::reduce_elements(dtype, op, (version, size)).map(drop)
 }
 
-/// Whether a group over NCCL alone does a kind of call on host memory: only what it needs itself.
+/// Checks whether a group over NCCL alone supports a kind of call on host memory: only the calls
+/// that the group needs itself.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -81,18 +85,18 @@ pub fn check_host_support(query: &SupportQuery) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// A group's part on the device.
+/// The NCCL back end of a group.
 #[derive(Debug)]
 pub(super) struct NcclBackend {
     rank: Rank,
     size: WorldSize,
-    /// What is on the default stream when an operation is put into that one.
+    /// Recorded on the default stream before an operation goes to the library's own stream.
     default_stream_event: CudaEvent,
     watchdog: Arc<NcclWatchdog>,
 }
 
 impl NcclBackend {
-    /// Makes this rank's part together with the other ranks.
+    /// Creates the NCCL back end of this rank. All ranks call it together.
     pub(super) fn create(
         context: &GroupContext<'_>,
         exchange: &dyn BootstrapExchange,
@@ -116,7 +120,7 @@ impl NcclBackend {
 
     fn fail_group(&self, error: Error) -> Error {
         self.watchdog.fail(&error);
-        // The first reason, of which this may be a consequence.
+        // Return the first failure, because this error may be its consequence.
         self.watchdog.failure_state.failure().unwrap_or(error)
     }
 }
@@ -146,7 +150,7 @@ impl DeviceBackend for NcclBackend {
         true
     }
 
-    /// Its place in the stream is all that there is to it.
+    /// Returns `None`: the order of the stream is sufficient.
     fn record_stream_event(&self, _: GpuTarget) -> Result<Option<Arc<dyn StreamMarker>>> {
         Ok(None)
     }

@@ -1,29 +1,29 @@
-//! What the caller and the environment ask of NCCL's part: `nccl.KEY=VALUE` among a group's
-//! back-end options, and the variables that c10d's users know.
+//! The options of the NCCL back end: `nccl.KEY=VALUE` in the back-end options of a group, and the
+//! environment variables of c10d.
 
 use crate::base::config::{self, EnvVariable};
 use crate::base::error::{Error, Result};
 use crate::base::renamed::{self, NameKind};
 
-/// How a group's part behaves.
+/// The options of a group's NCCL back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend) struct NcclOptions {
-    /// The library's stream is one that the device prefers.
+    /// True if the library's stream has a high priority on the device.
     pub(super) high_priority: bool,
-    /// A call has ended only when the device is done with it.
+    /// True if a call ends only when the device has completed it.
     pub(super) blocking_wait: bool,
-    /// All ranks allocate memory together, which becomes a window.
+    /// True if all ranks allocate memory together, as a window.
     pub(super) windows: bool,
-    /// Calls may block inside NCCL until the other ranks have come, and cost less.
+    /// True if NCCL calls may block until the other ranks have made them. Such calls cost less.
     pub(super) may_block: bool,
-    /// The watchdog fails the group on errors and at deadlines.
+    /// True if the watchdog fails the group on errors and at deadlines.
     pub(super) handles_errors: bool,
 }
 
-/// What begins those of the options that are NCCL's.
+/// The prefix of the NCCL options.
 const PREFIX: &str = "nccl.";
 
-/// Parts a group's options into those of NCCL's part, and the rest.
+/// Separates the NCCL options of a group from its other options.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option or the variable.
@@ -61,7 +61,7 @@ pub(in crate::backend) fn split_options(options: &str) -> Result<(NcclOptions, S
     Ok((parsed, rest.join(";")))
 }
 
-/// Whether NCCL was told that several ranks may have one GPU.
+/// Returns true if the environment allows several ranks per GPU.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -84,7 +84,7 @@ fn from_environment() -> Result<NcclOptions> {
     Ok(NcclOptions { high_priority, blocking_wait, windows: false, may_block, handles_errors })
 }
 
-/// The first of some variables that is set.
+/// Returns the first of several variables that is set.
 fn first_set<const N: usize>(
     variables: [EnvVariable; N],
 ) -> Result<Option<(&'static str, String)>> {

@@ -1,12 +1,14 @@
-//! The communicators of this process, and moments in which none of them has anything under way.
+//! The live communicators of this process, and the quiescence that the destruction of one needs.
 //!
-//! To destroy a communicator frees memory, for which the driver waits for all that the device was
-//! given, and keeps everybody else out of its context meanwhile. Where one process has several
-//! ranks, what it waits for may be an operation of another group that waits in turn for another
-//! rank of this process: which cannot come, since it cannot get past the driver. So a communicator
-//! is destroyed in a *quiet* moment, in which no communicator of this process has anything under
-//! way and nobody enqueues; who wants to do so waits until it is over. Nobody who is on his way to
-//! enqueue waits for a quiet moment.
+//! The destruction of a communicator frees memory. For that the driver waits for all work of the
+//! device, and blocks all other threads that use the context. If one process has several ranks, the
+//! driver may wait for an operation of another group, which in turn waits for another rank of this
+//! process. This rank is blocked in the driver: a deadlock. So a thread destroys a communicator
+//! only in *quiescence*: no communicator of this process has operations in flight, and no thread
+//! enqueues.
+//!
+//! The thread holds a [`DestroyGuard`] during the destruction, and threads that want to enqueue
+//! wait until it is dropped. A thread with an [`EnqueueGuard`] never waits for the destruction.
 
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -17,24 +19,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long one waits before one tries again whether all is quiet. Watchdogs see some milliseconds
-/// late what has ended.
+/// The interval between two checks for quiescence. Watchdogs notice the end of an operation some
+/// milliseconds late.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// After how many tries something is under way indeed.
+/// The number of consecutive checks after which a group counts as in use.
 const IN_USE_TRIES: u32 = 20;
 
-/// One communicator, as the others see it.
+/// The usage of one communicator, visible to all threads of the process.
 #[derive(Debug, Default)]
 pub(super) struct CommUsage {
     doorbell: Doorbell,
-    /// How many of its operations are under way.
+    /// The number of its operations in flight.
     operations_in_flight: AtomicUsize,
-    /// It has ended, and the thread that has ended it has let go of everything.
+    /// True after the communicator ended and the thread that ended it released all resources.
     has_ended: AtomicBool,
 }
 
-/// A communicator that has not ended, of which group, and whether its rank has left that.
+/// A communicator that has not ended, its group, and whether its rank has left the group.
 struct LiveComm {
     group: GroupId,
     usage: Arc<CommUsage>,
@@ -45,7 +47,7 @@ static LIVE_COMMS: Mutex<Vec<LiveComm>> = Mutex::new(Vec::new());
 
 static ENQUEUE_STATE: LazyLock<EnqueueState> = LazyLock::new(EnqueueState::default);
 
-/// Who enqueues, and whether that must wait.
+/// The number of threads that enqueue, and whether threads that want to enqueue must wait.
 #[derive(Default)]
 struct EnqueueState {
     enqueuer_count: AtomicUsize,
@@ -57,7 +59,7 @@ struct EnqueueState {
 #[derive(Debug)]
 pub(super) struct EnqueueGuard;
 
-/// A quiet moment, until this is dropped.
+/// The right to destroy a communicator. Threads that want to enqueue wait until it is dropped.
 #[derive(Debug)]
 pub(super) struct DestroyGuard;
 
@@ -66,27 +68,28 @@ fn live_comms() -> MutexGuard<'static, Vec<LiveComm>> {
 }
 
 impl CommUsage {
-    /// That of a group's new communicator.
+    /// Registers the new communicator of a group.
     pub(super) fn register(group: GroupId) -> Arc<Self> {
         let usage = Arc::<Self>::default();
         live_comms().push(LiveComm { group, usage: Arc::clone(&usage), has_left: false });
         usage
     }
 
-    /// Notes how many operations are under way.
+    /// Records the number of operations in flight.
     pub(super) fn set_operations_in_flight(&self, count: usize) {
         self.operations_in_flight.store(count, Ordering::SeqCst);
     }
 
-    /// It has ended.
+    /// Records that the communicator has ended.
     pub(super) fn mark_ended(self: &Arc<Self>) {
         live_comms().retain(|it| !Arc::ptr_eq(&it.usage, self));
         self.has_ended.store(true, Ordering::Release);
         self.doorbell.notify();
     }
 
-    /// Notes that its rank has left. Those that end now without anybody else's doing: where it is
-    /// the last one of its group in this process, all whose ranks have left.
+    /// Records that the rank of this communicator has left its group. If it was the last rank of
+    /// its group in this process, it returns the communicators of all groups that all their ranks
+    /// in this process have left. They end without further calls of other threads.
     pub(super) fn leave_group(self: &Arc<Self>) -> Vec<Arc<Self>> {
         let mut alive = live_comms();
         let mut own = None;
@@ -101,13 +104,14 @@ impl CommUsage {
         left.map(|it| Arc::clone(&it.usage)).collect()
     }
 
-    /// Waits until it has ended; false where the limit came first.
+    /// Waits until the communicator has ended; returns false if the limit passed first.
     pub(super) fn wait_ended(&self, limit: &Deadline) -> bool {
         let ended = || self.has_ended.load(Ordering::Acquire).then_some(());
         wait_until(&self.doorbell, WaitPolicy::SLEEP_SOON, limit, || None, ended).is_ok()
     }
 
-    /// The same, as long as no group is used that its rank has not left: it waits for that itself.
+    /// Waits as `wait_ended`, but also returns true if groups that their ranks have not left stay
+    /// in use for [`IN_USE_TRIES`] checks: the end of the communicator waits for them.
     pub(super) fn wait_ended_unless_in_use(&self, limit: &Deadline) -> bool {
         let mut in_use = 0;
         while in_use < IN_USE_TRIES && !limit.has_passed() {
@@ -120,15 +124,16 @@ impl CommUsage {
     }
 }
 
-/// Whether some communicators have anything under way, or anybody is about to enqueue.
+/// Returns true if a counted communicator has operations in flight, or a thread is about to
+/// enqueue.
 fn is_in_use(is_counted: impl Fn(&LiveComm) -> bool) -> bool {
     let is_busy = |it: &LiveComm| it.usage.operations_in_flight.load(Ordering::SeqCst) > 0;
     ENQUEUE_STATE.enqueuer_count.load(Ordering::SeqCst) > 0
         || live_comms().iter().any(|it| is_counted(it) && is_busy(it))
 }
 
-/// The right to enqueue, until it is dropped: what is enqueued must be known to be under way before
-/// that.
+/// Acquires the right to enqueue. Before the guard is dropped, the enqueued operations must count
+/// as in flight.
 ///
 /// # Errors
 /// `Timeout`.
@@ -166,12 +171,12 @@ impl Drop for EnqueueGuard {
     }
 }
 
-/// Waits for a quiet moment, or until `is_over`, and then there is none.
+/// Waits for quiescence and returns the guard; returns `None` if `is_over` returns true first.
 pub(super) fn acquire_destroy(is_over: impl Fn() -> bool) -> Option<DestroyGuard> {
     loop {
         let is_mine = !ENQUEUE_STATE.is_destroying.swap(true, Ordering::SeqCst);
-        // Whoever has begun to enqueue before is seen here, and whoever begins after that sees the
-        // moment.
+        // A thread that began to enqueue before is counted here; a thread that begins later sees
+        // `is_destroying`.
         if let Some(guard) = is_mine.then_some(DestroyGuard)
             && !is_in_use(|_| true)
         {

@@ -1,8 +1,7 @@
-//! Which element types and operators NCCL has, and what stands for those that it has not.
+//! The mapping of element types and operators to those of NCCL, with replacements for missing ones.
 //!
-//! Whatever is only moved goes as bytes where NCCL does not know its type. A bool is folded as a
-//! byte: OR is the largest, AND the smallest. Complex numbers are added and averaged by their two
-//! parts.
+//! If NCCL lacks a type, copies transfer it as bytes. Reductions of bool use bytes: OR is the
+//! maximum, AND the minimum. Complex numbers are summed and averaged as pairs of real numbers.
 
 use super::functions::NcclResult;
 use crate::backend::OpKind;
@@ -22,23 +21,24 @@ const MAX: c_int = 2;
 const MIN: c_int = 3;
 const AVG: c_int = 4;
 
-/// How a vector is told to NCCL: its type, and how many elements there of one of ours.
+/// The form of a vector for NCCL: its NCCL type, and the number of NCCL elements per libdist
+/// element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NcclElements {
     pub(super) dtype: c_int,
     pub(super) per_element: usize,
 }
 
-/// Which operator.
+/// The NCCL operator of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NcclOperator {
-    /// One of NCCL's own.
+    /// A built-in operator of NCCL.
     Builtin(c_int),
-    /// One that is made for the call, with this rank's factor.
+    /// An operator that is created for the call, with the factor of this rank.
     PreMultiplied,
 }
 
-/// NCCL's number of a type, and since which version it has it.
+/// Returns NCCL's number of a type, and the first NCCL version with this type.
 fn type_number(dtype: DataType) -> Option<(c_int, i32)> {
     Some(match dtype {
         DataType::I8 => (0, 0),
@@ -63,7 +63,7 @@ fn supported_type(dtype: DataType, version: i32) -> Option<c_int> {
     type_number(dtype).filter(|&(_, since)| version >= since).map(|(number, _)| number)
 }
 
-/// For what is only moved.
+/// Returns the form of a vector that is copied without arithmetic.
 pub(super) fn copy_elements(dtype: DataType, version: i32) -> NcclElements {
     match supported_type(dtype, version) {
         Some(dtype) => NcclElements { dtype, per_element: 1 },
@@ -71,7 +71,7 @@ pub(super) fn copy_elements(dtype: DataType, version: i32) -> NcclElements {
     }
 }
 
-/// For what is folded among so many ranks.
+/// Returns the form and the operator of a reduction among `size` ranks.
 ///
 /// # Errors
 /// `Unsupported`, naming type and operator.
@@ -97,8 +97,8 @@ pub(super) fn reduce_elements(
         (ReduceOp::Product, _) => NcclOperator::Builtin(PRODUCT),
         (ReduceOp::Max, _) => NcclOperator::Builtin(MAX),
         (ReduceOp::Min, _) => NcclOperator::Builtin(MIN),
-        // One rank alone has a kernel of its own, which knows no f8 and says "invalid argument";
-        // nor is it needed.
+        // For a group of one rank, NCCL uses a separate kernel that returns "invalid argument" for
+        // f8. The average of one vector is the vector, so SUM replaces AVG.
         (ReduceOp::Avg, _) if size == 1 => NcclOperator::Builtin(SUM),
         (ReduceOp::Avg, _) => NcclOperator::Builtin(AVG),
         (ReduceOp::PremulSum, _) if size == 1 && is_f8 => {
@@ -129,14 +129,14 @@ fn unsupported_reduction(dtype: DataType, op: ReduceOp, reason: &str) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// Why a prefix reduction is refused.
+/// Returns the error for a prefix reduction.
 pub(super) fn unsupported_prefix(kind: OpKind) -> Error {
     let message =
         format!("{} (back end nccl): NCCL has no prefix reductions; use host memory", kind.name());
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// A rank's factor as an element of the type, in which NCCL reads it.
+/// Encodes the factor of a rank as an element of the type that NCCL reads.
 pub(super) fn encode_factor(dtype: DataType, factor: f64) -> [u8; 8] {
     let real = match dtype {
         DataType::C64 => DataType::F32,
@@ -157,7 +157,7 @@ pub(super) fn encode_factor(dtype: DataType, factor: f64) -> [u8; 8] {
     bytes
 }
 
-/// Whether a code is none of failure.
+/// Returns true unless the code is an error.
 pub(super) fn is_success(code: NcclResult) -> bool {
     matches!(code, super::functions::SUCCESS | super::functions::IN_PROGRESS)
 }

@@ -1,8 +1,9 @@
-//! The thread that looks after one group's operations on the device: notices errors and deadlines,
+//! The thread that monitors one group's operations on the device: it detects errors and deadlines,
 //! and ends the communicator.
 //!
-//! It alone ends it, whoever has failed the group and wherever: it is told by the group's fate, and
-//! looks by itself. While nothing is under way it looks ten times a second.
+//! Only this thread ends the communicator, regardless of which rank or thread failed the group. The
+//! failure state notifies it of a failure. It also polls: every 5 ms while operations are in
+//! flight, otherwise every 100 ms.
 
 use super::comm::NcclComm;
 use super::enqueued::{EventPool, NcclEnqueuedOperation};
@@ -21,20 +22,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often it looks while something is under way, and while nothing is.
+/// The poll intervals: while operations are in flight, and while none are.
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a group that is left waits for what is under way, and then for the other ranks.
+/// The time that a closing group waits for its operations in flight, and then again for the other
+/// ranks.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
-/// What the group's threads and the watchdog share.
+/// The state that the group's threads and the watchdog share.
 #[derive(Debug)]
 pub(super) struct NcclWatchdog {
     pub(super) comm: NcclComm,
-    /// How long the group's operations have that name no time.
+    /// The timeout of operations of the group that name none.
     pub(super) timeout: Duration,
-    /// The library's own stream, for callers that name none. Goes after the communicator has ended.
+    /// The library's own stream, for callers that name none. Destroyed after the communicator has
+    /// ended.
     pub(super) stream: CudaStream,
     pub(super) failure_state: Arc<dyn GroupFailureState>,
     pub(super) options: NcclOptions,
@@ -43,7 +46,7 @@ pub(super) struct NcclWatchdog {
     doorbell: Doorbell,
     is_closing: AtomicBool,
     usage: Arc<CommUsage>,
-    /// An error has been told in the log, where nothing else is done about it.
+    /// True if an error was logged. It is set only if the options disable error handling.
     has_logged_error: AtomicBool,
 }
 
@@ -54,7 +57,7 @@ impl DoorbellListener for NcclWatchdog {
 }
 
 impl NcclWatchdog {
-    /// Starts to watch.
+    /// Registers the communicator and starts the watchdog thread.
     pub(super) fn start_thread(
         comm: NcclComm,
         (group, timeout): (GroupId, Duration),
@@ -81,7 +84,8 @@ impl NcclWatchdog {
         });
         let watcher = Arc::clone(&watchdog);
         thread::start("dist-nccl", move || {
-            // Goes last: who waits for it finds that the thread has let go of everything.
+            // Dropped last: a waiter that sees the end knows that the thread released all
+            // resources.
             let _end_guard = end_guard;
             watcher.run();
             drop(watcher);
@@ -91,7 +95,8 @@ impl NcclWatchdog {
         Ok(watchdog)
     }
 
-    /// An operation has been enqueued. While others are under way, the watchdog looks often enough.
+    /// Adds an enqueued operation. If other operations are in flight, the watchdog already polls at
+    /// the short interval.
     pub(super) fn track(&self, operation: Arc<NcclEnqueuedOperation>) {
         let was_idle = self.update_enqueued(|flights| {
             flights.push_back(operation);
@@ -102,10 +107,13 @@ impl NcclWatchdog {
         }
     }
 
-    /// The group is left. Its ranks end their communicators together, and one thread may have
-    /// several of them; so whoever leaves last in this process waits, for all, unless other groups
-    /// are used meanwhile, which goes before. Where the group has failed each waits for its own,
-    /// which needs nobody else, and until then may use the caller's streams.
+    /// Closes the group when its rank leaves.
+    ///
+    /// The ranks of a group end their communicators together, and one thread may own several ranks.
+    /// So the last rank of the group in this process waits for the communicators of all ranks that
+    /// have left. It stops waiting if other groups stay in use, because their operations have
+    /// priority. If the group failed, each rank waits for its own communicator, which ends without
+    /// other ranks and may use the caller's streams until then.
     pub(super) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.doorbell.notify();
@@ -121,7 +129,7 @@ impl NcclWatchdog {
         }
     }
 
-    /// Fails the group, on all its ranks.
+    /// Fails the group on all its ranks.
     pub(super) fn fail(&self, error: &Error) {
         self.failure_state.fail(error);
         self.doorbell.notify();
@@ -160,7 +168,8 @@ impl NcclWatchdog {
         self.update_enqueued(std::mem::take);
     }
 
-    /// Changes what is under way; what `update_enqueued` gives.
+    /// Changes the list of operations in flight and publishes its length. Returns the result of
+    /// `change`.
     fn update_enqueued<T>(
         &self,
         change: impl FnOnce(&mut VecDeque<Arc<NcclEnqueuedOperation>>) -> T,
@@ -171,7 +180,8 @@ impl NcclWatchdog {
         changed
     }
 
-    /// What has gone wrong, if anything has.
+    /// Removes completed operations. Returns the first error of NCCL, of the device or of a
+    /// deadline.
     fn check_operations(&self) -> Result<()> {
         if let Some(error) = self.comm.async_error(self.comm.async_state_if_free()?) {
             let first = self.lock_enqueued().front().cloned();
@@ -189,7 +199,7 @@ impl NcclWatchdog {
         }
         let is_late = |flight: &&Arc<NcclEnqueuedOperation>| flight.deadline.has_passed();
         let late = self.lock_enqueued().iter().find(is_late).cloned();
-        // Streams differ: one behind the first may be done.
+        // The operations are on several streams, so a later one may be complete before the first.
         match late {
             Some(flight) if !flight.poll()? => Err(self.timeout_error(&flight)),
             Some(done) => {
@@ -202,7 +212,7 @@ impl NcclWatchdog {
         }
     }
 
-    /// The device is not done with an operation in time.
+    /// Returns the error for an operation that the device did not complete before its deadline.
     pub(super) fn timeout_error(&self, operation: &NcclEnqueuedOperation) -> Error {
         let message = format!(
             "{} was enqueued on device {} and has not ended within {} ms: another rank has not called it, or its device \
@@ -226,7 +236,8 @@ impl NcclWatchdog {
         }
     }
 
-    /// Leaves in order.
+    /// Waits for the operations in flight, then ends the communicator with the other ranks; aborts
+    /// it if that fails.
     fn close_in_order(&self) {
         let limit = Deadline::after(CLOSE_WAIT);
         let mut is_idle = false;
@@ -251,7 +262,7 @@ impl NcclWatchdog {
     }
 }
 
-/// Whatever ends the thread, it has ended.
+/// Marks the communicator as ended when the thread ends for any reason.
 struct UsageEndGuard(Arc<CommUsage>);
 
 impl Drop for UsageEndGuard {

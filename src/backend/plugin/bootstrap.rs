@@ -1,5 +1,5 @@
-//! How the ranks of a plug-in's group come together: each says who and where it is, the plug-in
-//! makes its part, and only when all have it is there a group.
+//! The bootstrap of a plug-in's group: the ranks exchange peer infos, the plug-in creates its
+//! communicator, and the ranks confirm that all of them have one.
 
 use super::super::peer_info::{self, PeerInfoFields};
 use super::super::{BootstrapExchange, GroupContext, PeerName, RankLocation};
@@ -12,7 +12,7 @@ use crate::sys::host;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// One rank's card.
+/// The peer info of one rank for a plug-in.
 struct PluginPeerInfo {
     backend: String,
     host_id: String,
@@ -40,7 +40,7 @@ impl PluginPeerInfo {
     }
 }
 
-/// Makes a group over a plug-in, together with its other ranks.
+/// Creates a group over a plug-in. All ranks call it together.
 pub(super) fn create(
     name: &'static str,
     plugin: &dyn Plugin,
@@ -71,7 +71,7 @@ fn bootstrap_group(
         return Err(Error::new(ErrorKind::Mismatch, message).with_culprit(rank));
     }
     let state = Arc::new(PluginFailureState::default());
-    // Whoever needs the device says what is wrong with it.
+    // Ignore an unusable device here: a plug-in or call that needs the device reports the error.
     let device = context.device.and_then(|device| device::CudaContext::primary(device).ok());
     let created = {
         let _current = device.as_ref().map(|device| device.make_current()).transpose()?;

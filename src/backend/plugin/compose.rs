@@ -1,9 +1,10 @@
-//! Operations that a plug-in lacks, made of those that it has, where that gives the same result:
-//! one table of ways, and what each does.
+//! Composes operations that a plug-in lacks from operations that it has, if the result is the same.
+//! [`CompositionTable`] selects the method of each operation.
 //!
-//! The parts go to the plug-in one after another under the number of the whole, each with its own
-//! part number, except messages, which go at once and under a tag that no caller can use. What is
-//! needed in between is memory of this rank's own, for the length of the call.
+//! The plug-in gets the sub-operations one after another. They have the sequence number of the
+//! original operation, and each has its own part number. The messages of
+//! [`CompositionMethod::Messages`] are submitted together instead, with a tag that no caller can
+//! use. Scratch memory of this rank exists for the length of the call.
 
 use super::super::{LARGEST_TAG, OpKind, SupportQuery};
 use super::messages::message_suboperation;
@@ -17,34 +18,34 @@ use crate::base::ids::Rank;
 use crate::base::op::ReduceOp;
 use crate::kernel;
 
-/// The tag of the messages that operations are made of.
+/// The tag of the messages that compose an operation.
 const COMPOSED_TAG: u32 = LARGEST_TAG + 4;
 
-/// What an operation is carried out by.
+/// The method that runs an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompositionMethod {
-    /// The plug-in's own.
+    /// The plug-in's own operation.
     Direct,
-    /// One all_reduce, of which each takes what it is to have.
+    /// One all_reduce; each rank copies its part of the result.
     AllReduce,
-    /// One reduce to rank 0, and one broadcast from there.
+    /// One reduce to rank 0, and one broadcast from rank 0.
     ReduceAndBroadcast,
-    /// One broadcast from each rank that has something.
+    /// One broadcast from each rank that has data.
     Broadcasts,
-    /// One all_gather, of which each takes what it is to have.
+    /// One all_gather; each rank uses its part of the result.
     AllGather,
-    /// Messages between every two ranks that have something for each other.
+    /// Messages between each pair of ranks that have data for each other.
     Messages,
-    /// There is none.
+    /// No method exists.
     Unavailable,
 }
 
-/// The way of each operation.
+/// The method of each operation.
 #[derive(Debug)]
 pub(super) struct CompositionTable([CompositionMethod; OpKind::ALL.len()]);
 
 impl CompositionTable {
-    /// The best there are with what a plug-in has.
+    /// Selects the first possible method of each operation, given the operations of the plug-in.
     pub(super) fn for_kinds(kinds: OperationKinds) -> Self {
         Self(OpKind::ALL.map(|kind| {
             let possible = candidates(kind).iter().copied();
@@ -60,7 +61,7 @@ impl CompositionTable {
     }
 }
 
-/// In the order of preference.
+/// Returns the methods that can compose an operation, in the order of preference.
 fn candidates(kind: OpKind) -> &'static [CompositionMethod] {
     match kind {
         OpKind::AllReduce => &[CompositionMethod::Direct, CompositionMethod::ReduceAndBroadcast],
@@ -88,21 +89,21 @@ fn candidates(kind: OpKind) -> &'static [CompositionMethod] {
     }
 }
 
-/// What makes up the parts: the plug-in, with the group's failure and deadlines.
+/// Runs sub-operations: the plug-in, with the group's failure state and deadlines.
 pub(super) trait SuboperationRunner {
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> Rank;
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     fn size(&self) -> usize;
 
-    /// Begins one.
+    /// Submits a sub-operation to the plug-in.
     fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome>;
 
-    /// Waits for its end.
+    /// Waits until a sub-operation is complete.
     fn finish(&self, request: PluginRequest, task: &PluginTask<'_>) -> Result<PluginMessageStatus>;
 
-    /// Takes it back.
+    /// Cancels a sub-operation.
     fn cancel(&self, request: PluginRequest);
 }
 
@@ -119,7 +120,7 @@ impl CompositionMethod {
         }
     }
 
-    /// For `dist_group_describe`.
+    /// Returns the text for `dist_group_describe`.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Self::Direct => "own",
@@ -132,7 +133,8 @@ impl CompositionMethod {
         }
     }
 
-    /// What the plug-in must do for it, of a call that it makes up.
+    /// Returns the queries that the plug-in must support so that this method can run the original
+    /// operation.
     pub(super) fn queries(self, whole: &SupportQuery) -> Vec<SupportQuery> {
         let bytes = Some(DataType::U8);
         let of = |kind: OpKind, dtype, op| SupportQuery {
@@ -160,7 +162,7 @@ impl CompositionMethod {
         }
     }
 
-    /// Carries out an operation in this way.
+    /// Runs an operation with this method.
     pub(super) fn run(self, runner: &dyn SuboperationRunner, whole: &PluginTask<'_>) -> Result<()> {
         let TaskKind::Collective(kind) = whole.kind else {
             return Err(Error::internal("a message is made of nothing else"));
@@ -185,7 +187,7 @@ impl CompositionMethod {
     }
 }
 
-/// Memory for what is needed in between.
+/// Allocates scratch memory.
 fn allocate_scratch(bytes: usize) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     if buffer.try_reserve_exact(bytes).is_err() {
@@ -209,7 +211,7 @@ fn element_bytes(whole: &PluginTask<'_>) -> usize {
     whole.dtype.map_or(1, DataType::size)
 }
 
-/// The same call as another operation, without its blocks and its root.
+/// Returns the original operation as another kind, without its blocks and its root.
 fn as_kind<'a>(whole: &PluginTask<'a>, kind: OpKind) -> PluginTask<'a> {
     PluginTask { kind: TaskKind::Collective(kind), root: None, sends: None, recvs: None, ..*whole }
 }
@@ -233,7 +235,7 @@ fn compose_from_all_reduce(
         let mut unwanted = allocate_scratch(whole.send.len())?;
         return run_one(runner, &PluginTask { recv: Dst::from(&mut unwanted[..]), ..base });
     }
-    // A block for each rank: all of them together are one vector.
+    // With one block per rank, the blocks together are one vector.
     let mut joined = Vec::new();
     let (send, own) = match whole.sends {
         None => (whole.send, rank * whole.recv.len()),
@@ -271,7 +273,7 @@ fn compose_from_reduce_and_broadcast(
     run_one(runner, &PluginTask { root, send, recv, op: None, part: whole.part + 1, ..base })
 }
 
-/// What each rank has goes to all, one rank after another.
+/// Broadcasts the data of each rank to all ranks, one rank after another.
 fn compose_from_broadcasts(runner: &dyn SuboperationRunner, whole: &PluginTask<'_>) -> Result<()> {
     let block = whole.count * element_bytes(whole);
     for root in 0..runner.size() {
@@ -286,7 +288,7 @@ fn compose_from_broadcasts(runner: &dyn SuboperationRunner, whole: &PluginTask<'
         let count = block_dst.len() / element_bytes(whole);
         let part = whole.part + root as u64;
         let base = as_kind(whole, OpKind::Broadcast);
-        // All know that there is nothing.
+        // All ranks know the count, so all of them skip an empty block.
         if count > 0 {
             run_one(runner, &PluginTask { root: Some(root), count, send, recv, part, ..base })?;
         }
@@ -297,7 +299,7 @@ fn compose_from_broadcasts(runner: &dyn SuboperationRunner, whole: &PluginTask<'
     Ok(())
 }
 
-/// What the root has for all goes to all, and each keeps its part.
+/// Broadcasts the root's data for all ranks; each rank keeps its block.
 fn compose_from_one_broadcast(
     runner: &dyn SuboperationRunner,
     whole: &PluginTask<'_>,
@@ -338,12 +340,12 @@ fn compose_from_all_gather(
     run_one(runner, &PluginTask { recv: Dst::from(&mut unwanted[..]), ..base })
 }
 
-/// The most that a rank keeps of all vectors together in [`compose_from_gathered_vectors`], unless
-/// one element of each is more.
+/// The maximum of bytes that a rank gathers at a time in [`compose_from_gathered_vectors`]. One
+/// element per rank may exceed it.
 const MAX_GATHERED_BYTES: usize = 4 << 20;
 
-/// Every rank gets all vectors, a chunk at a time, and folds the vectors that its result covers, in
-/// rank order.
+/// Gathers the vectors of all ranks, one chunk at a time. Each rank reduces, in rank order, the
+/// vectors that its result covers.
 fn compose_from_gathered_vectors(
     runner: &dyn SuboperationRunner,
     whole: &PluginTask<'_>,
@@ -358,7 +360,7 @@ fn compose_from_gathered_vectors(
     let mut all = allocate_scratch(chunk_elements * element * size)?;
     let mut scaled =
         allocate_scratch(if op == ReduceOp::PremulSum { chunk_elements * element } else { 0 })?;
-    // An empty vector has one empty chunk: ranks that differ find out.
+    // An empty vector has one empty chunk, so that ranks with different counts detect the mismatch.
     for (index, start) in (0..whole.count.max(1)).step_by(chunk_elements.max(1)).enumerate() {
         let count = chunk_elements.min(whole.count - start);
         let (from, len) = (start * element, count * element);
@@ -381,8 +383,8 @@ fn compose_from_gathered_vectors(
     Ok(())
 }
 
-/// What this rank sends to another, and where what that sends goes; `Unavailable` where an
-/// operation has nothing of the kind.
+/// Returns the block that rank `me` sends to rank `other`, and the block that it receives from
+/// `other`; `None` if the operation has no such block.
 fn blocks_for_peer<'a>(
     whole: &PluginTask<'a>,
     kind: OpKind,
@@ -405,8 +407,8 @@ fn blocks_for_peer<'a>(
     }
 }
 
-/// Everything at once. Messages of no bytes are sent too, so that ranks which differ about lengths
-/// find out, and nothing is left for the next operation.
+/// Submits all messages together. It also sends empty messages: ranks with different lengths detect
+/// the mismatch, and no message remains for the next operation.
 fn compose_from_messages(
     runner: &dyn SuboperationRunner,
     whole: &PluginTask<'_>,
@@ -428,7 +430,7 @@ fn compose_from_messages(
             ..base(TaskKind::Send)
         }));
     }
-    // Receives first, so that nobody's memory is missing.
+    // Receives first, so that each message finds a posted receive.
     tasks.sort_by_key(|task| task.kind == TaskKind::Send);
     let mut pending = Vec::with_capacity(tasks.len());
     let outcome = tasks.iter().try_for_each(|task| match runner.submit(task)? {
@@ -453,7 +455,7 @@ fn compose_from_messages(
     Ok(())
 }
 
-/// Whether a message was as long as this rank takes it to be.
+/// Checks that a received message has the length that this rank expects.
 fn check_message_length(task: &PluginTask<'_>, received: PluginMessageStatus) -> Result<()> {
     let (Some(bytes), TaskKind::Receive, Some(peer)) = (received.bytes, task.kind, task.peer)
     else {
@@ -512,7 +514,8 @@ mod tests {
         let pair = table_for(&[OpKind::Reduce, OpKind::Broadcast], false);
         assert_eq!(pair.method_for(OpKind::AllReduce), CompositionMethod::ReduceAndBroadcast);
         assert_eq!(pair.method_for(OpKind::Scatter), CompositionMethod::Broadcasts);
-        // Parts are the plug-in's own: nothing is made of what is made.
+        // Sub-operations must be the plug-in's own: no operation is composed of composed
+        // operations.
         assert_eq!(pair.method_for(OpKind::Reduce), CompositionMethod::Direct);
         assert_eq!(pair.method_for(OpKind::ReduceScatter), CompositionMethod::Unavailable);
     }

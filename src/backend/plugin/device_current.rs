@@ -1,5 +1,5 @@
-//! A plug-in that takes the memory of a device: the device's context is current on the thread in
-//! every call, as libraries which work with device memory expect.
+//! A wrapper for plug-ins that accept device memory. It makes the device's context current on the
+//! thread in each call, because libraries that use device memory expect that.
 
 use super::{
     Communicator, CreatedCommunicator, PluginMessageStatus, PluginRequest, PluginTask,
@@ -12,15 +12,15 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A plug-in's functions, and the device whose context they want.
+/// A plug-in's communicator with the device whose context it needs.
 #[derive(Debug)]
 struct DeviceCurrentCommunicator {
-    /// First: it ends with the context in place.
+    /// The first field: it is dropped before the device.
     communicator: Arc<dyn Communicator>,
     device: Arc<device::CudaContext>,
 }
 
-/// The same part, whose calls have the device's context.
+/// Wraps a communicator so that its calls have the device's context.
 pub(super) fn with_current_device(
     created: CreatedCommunicator,
     device: Arc<device::CudaContext>,

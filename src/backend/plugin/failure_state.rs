@@ -1,7 +1,7 @@
-//! How a plug-in's group fails: the first reason stays, and the plug-in is told once.
+//! The failure state of a plug-in's group: the first reason stays, and the plug-in gets one abort
+//! call.
 //!
-//! Whoever shares the group's fate holds this, which keeps neither the group nor the plug-in's part
-//! in it.
+//! Owners of this state keep neither the group nor the plug-in's communicator alive.
 
 use super::super::{DoorbellListener, DoorbellListeners, GroupFailureState};
 use super::Communicator;
@@ -9,30 +9,30 @@ use crate::base::error::Error;
 use crate::wait::doorbell::Doorbell;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The failure of one group.
+/// The failure state of one group.
 #[derive(Debug, Default)]
 pub struct PluginFailureState {
     failure: OnceLock<Error>,
     communicator: OnceLock<Weak<dyn Communicator>>,
     listeners: DoorbellListeners,
-    /// Rung when the group fails and when a message may have ended.
+    /// Rung when the group fails and when a message may be complete.
     doorbell: Doorbell,
 }
 
 impl PluginFailureState {
-    /// The plug-in has made its part.
+    /// Sets the communicator that the plug-in created.
     pub(super) fn attach_communicator(&self, communicator: &Arc<dyn Communicator>) {
-        // Called once, by whoever makes the group.
+        // The bootstrap calls this once.
         drop(self.communicator.set(Arc::downgrade(communicator)));
     }
 
-    /// Why the group has failed, as far as the library knows.
+    /// Returns the failure of the group that the library knows.
     pub fn known_failure(&self) -> Option<&Error> {
         self.failure.get()
     }
 
-    /// Why it has failed, also as far as the plug-in has found out by itself. Runs a function of
-    /// the plug-in, which may take some time: for those who wait anyway, and hold no lock.
+    /// Returns the failure of the group. If none is known, it asks the plug-in. The plug-in's
+    /// function may take some time, so only threads that wait anyway and hold no lock call this.
     pub(super) fn query_failure(&self) -> Option<Error> {
         if self.failure.get().is_none() {
             let found = self.communicator().and_then(|communicator| communicator.failure());
@@ -41,7 +41,7 @@ impl PluginFailureState {
         self.failure.get().cloned()
     }
 
-    /// What whoever waits in the group may sleep on.
+    /// Returns the doorbell on which waiters of the group sleep.
     pub fn doorbell(&self) -> &Doorbell {
         &self.doorbell
     }

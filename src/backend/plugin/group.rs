@@ -1,5 +1,5 @@
-//! A group over a plug-in: one operation after another, each with its deadline, until the first
-//! failure.
+//! The back end of a plug-in's group. It runs one operation after another, each with its deadline,
+//! until the first failure.
 
 use super::super::{
     AlgorithmRequest, Backend, BackendMemory, CallArguments, FastCallKey, FastPathOutcome,
@@ -21,38 +21,39 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For how long the plug-in may wait in one call, so that a failure which it does not notice is
-/// noticed all the same.
+/// The maximum duration of one wait in the plug-in. Between waits the library checks for failures
+/// that the plug-in does not notice.
 const MAX_WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// For how long it may where the call has not gone the whole way yet.
+/// The maximum duration of a wait in the plug-in on the fast path.
 const FAST_PATH_WAIT: Duration = Duration::from_millis(1);
 
-/// How much later than it should a plug-in's wait may return before that is said.
+/// The delay of a plug-in's wait above which an error message mentions it.
 const LATE_TOLERANCE: Duration = Duration::from_millis(500);
 
-/// The numbers of types and operators, and one for none.
+/// The numbers of types and operators, each plus one for calls without.
 const DTYPE_SLOTS: usize = DataType::ALL.len() + 1;
 const OP_SLOTS: usize = ReduceOp::ALL.len() + 1;
 const SUPPORT_CELLS: usize = OpKind::ALL.len() * DTYPE_SLOTS * OP_SLOTS;
 
 const SUPPORTED: u8 = 1;
 
-/// The back end of one group.
+/// The back end of one plug-in group.
 #[derive(Debug)]
 pub(super) struct PluginGroup {
     name: &'static str,
     rank: Rank,
     rank_locations: Vec<RankLocation>,
-    /// Before the plug-in's part: it ends first.
+    /// The messages. Declared before the communicator, because they must be dropped first.
     messages: Option<PluginMessages>,
     communicator: Arc<dyn Communicator>,
     compositions: CompositionTable,
     failure_state: Arc<PluginFailureState>,
-    /// What the plug-in has said that it does: it is asked once for each type and operator.
+    /// The kinds of calls that the plug-in supports. The library asks once for each type and
+    /// operator.
     support_cells: Box<[AtomicU8]>,
-    /// What the operation that has its turn has begun as on the short way, until it goes on on the
-    /// long one.
+    /// The request that the fast path began and that the slow path must complete. It belongs to the
+    /// operation that has its turn.
     pending_fast_call: Mutex<Option<PluginRequest>>,
 }
 
@@ -84,7 +85,7 @@ impl PluginGroup {
         }
     }
 
-    /// Whether the plug-in does this kind of call by itself.
+    /// Checks whether the plug-in supports this kind of call itself.
     fn check_direct_support(&self, query: &SupportQuery) -> Result<()> {
         let cell = self.support_cell(query);
         if cell.is_some_and(|known| known.load(Ordering::Relaxed) == SUPPORTED) {
@@ -97,7 +98,7 @@ impl PluginGroup {
         Ok(())
     }
 
-    /// Where it is noted that the plug-in does this kind of call, defined as it is.
+    /// Returns the cell that caches the plug-in's support of this kind of call.
     #[inline]
     fn support_cell(&self, query: &SupportQuery) -> Option<&AtomicU8> {
         let kind = query.kind.filter(|_| query.gpu.is_none())? as usize;
@@ -106,14 +107,14 @@ impl PluginGroup {
         self.support_cells.get((kind * DTYPE_SLOTS + dtype) * OP_SLOTS + op)
     }
 
-    /// An operation that has begun has failed, and the group with it.
+    /// Fails the group after an operation that began has failed.
     fn fail_group(&self, error: Error) -> Error {
         self.failure_state.fail(&error);
-        // The first reason, of which this may be a consequence.
+        // Return the first failure, because this error may be its consequence.
         self.failure_state.known_failure().cloned().unwrap_or(error)
     }
 
-    /// Has the plug-in carry out an operation of its own.
+    /// Runs an operation of the plug-in.
     fn run_direct(&self, task: &PluginTask<'_>, operation: &Operation<'_>) -> Result<()> {
         let time_left = task.time_left();
         let submitted = match self.communicator.run(task, time_left.min(MAX_WAIT_SLICE)) {
@@ -132,24 +133,24 @@ impl PluginGroup {
         match submitted {
             Ok(SubmitOutcome::Done(_)) => Ok(()),
             Ok(SubmitOutcome::Pending(request)) => {
-                // Some of its time has gone.
+                // The wait in `run` used a part of the time.
                 let task = &PluginTask { has_full_time: false, ..*task };
                 self.wait(request, task).map(drop).map_err(|error| self.fail_group(error))
             }
-            // A refusal is the same on all ranks and leaves the group as it is.
+            // A refusal is the same on all ranks and does not change the group.
             Err(error) if is_refusal(&error) => Err(error),
             Err(error) => Err(self.fail_group(error)),
         }
     }
 
-    /// What is kept between the short way and the long one.
+    /// Locks the request that the fast path passes to the slow path.
     fn lock_pending_fast_call(&self) -> MutexGuard<'_, Option<PluginRequest>> {
         self.pending_fast_call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait(&self, request: PluginRequest, task: &PluginTask<'_>) -> Result<PluginMessageStatus> {
         loop {
-            // The clock is looked at once: that takes a tenth of what a short operation does.
+            // Read the clock once per turn: it costs a tenth of a short operation.
             let time_left = task.deadline.remaining();
             let outcome = self.communicator.wait(request, time_left.min(MAX_WAIT_SLICE));
             if let Ok(Some(received)) = outcome {
@@ -168,7 +169,7 @@ impl PluginGroup {
         }
     }
 
-    /// Ends a request that will not end by itself.
+    /// Releases a request that will not complete by itself.
     fn release_request(&self, request: PluginRequest, error: Error) -> Error {
         match self.communicator.release(request) {
             Ok(awaited) => awaited.annotate(error),
@@ -184,7 +185,7 @@ impl PluginGroup {
         }
     }
 
-    /// Adds to an error what the plug-in did wrong about its time.
+    /// Adds the plug-in's timing violation to an error.
     fn annotate_timing(
         &self,
         error: Error,
@@ -208,13 +209,13 @@ impl PluginGroup {
     }
 }
 
-/// Whether an operation was not begun, on any rank.
+/// Returns true if the error means that no rank began the operation.
 fn is_refusal(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported)
 }
 
-/// How much longer than it may a plug-in has just waited, if that is worth telling. `time_left` was
-/// left until the deadline before.
+/// Returns how long a plug-in's wait exceeded its limit, if by more than [`LATE_TOLERANCE`].
+/// `time_left` is the time until the deadline before the wait.
 fn wait_overrun(task: &PluginTask<'_>, time_left: Duration) -> Option<Duration> {
     let before = task.deadline.timeout().saturating_sub(time_left);
     let waited = task.deadline.elapsed().saturating_sub(before);
@@ -275,8 +276,7 @@ impl Backend for PluginGroup {
     }
 
     fn supports(&self, query: &SupportQuery) -> Result<()> {
-        // What a call asks, nearly always: nothing is noted that is not defined, or that the
-        // plug-in lacks.
+        // The usual case. A cell is set only if the call is defined and the plug-in supports it.
         if self.support_cell(query).is_some_and(|known| known.load(Ordering::Relaxed) == SUPPORTED)
             && query
                 .kind
@@ -336,7 +336,7 @@ impl Backend for PluginGroup {
         if method == CompositionMethod::Direct {
             return self.run_direct(&task, operation);
         }
-        // Its parts begin later.
+        // The sub-operations begin later, so the full time is not available.
         let task = PluginTask { has_full_time: false, ..task };
         method.run(self, &task).map_err(|error| self.fail_group(error))
     }
@@ -355,7 +355,7 @@ impl Backend for PluginGroup {
         (sequence, deadline): (u64, &LazyDeadline),
         begins: &mut dyn FnMut(&[u64; 3]),
     ) -> Result<FastPathOutcome> {
-        // In a group that has failed the long way says why.
+        // If the group has failed, the slow path reports the reason.
         if self.failure_state.known_failure().is_some() {
             return Ok(FastPathOutcome::NotStarted);
         }
@@ -413,7 +413,7 @@ impl Backend for PluginGroup {
 }
 
 impl PluginGroup {
-    /// Neither the plug-in nor what it has can do a call.
+    /// Returns the error for a call that the plug-in does not support and that cannot be composed.
     fn unsupported_error(&self, query: &SupportQuery) -> Error {
         let message = format!(
             "{query}: the back end {} does not have it, nor operations to make it of",

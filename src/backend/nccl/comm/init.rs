@@ -1,5 +1,5 @@
-//! How a communicator comes to be: the ranks meet without blocking, and, where its calls may block,
-//! split it off.
+//! The initialization of a communicator. The ranks initialize a non-blocking communicator. If its
+//! calls may block, they then split a blocking communicator off it.
 
 use super::{MAX_POLL_INTERVAL, NcclComm};
 use crate::backend::GroupFailureState;
@@ -18,23 +18,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often, while the ranks meet, one looks whether another has given up, which costs a question
-/// to the store.
+/// The interval at which a rank checks during the initialization whether another rank failed. Each
+/// check is a request to the store.
 const FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a communicator that is not needed any more waits for a quiet moment.
+/// The maximum wait for quiescence before the parent communicator is destroyed.
 const DESTROY_WAIT: Duration = Duration::from_secs(1);
 
-/// What ranks agree on to make one.
+/// The parameters for the initialization of a communicator, which all ranks agree on.
 #[derive(Clone, Copy)]
 pub(in crate::backend::nccl) struct CommInitParams<'a> {
     pub(in crate::backend::nccl) id: NcclUniqueId,
     pub(in crate::backend::nccl) rank: Rank,
     pub(in crate::backend::nccl) size: WorldSize,
     pub(in crate::backend::nccl) deadline: &'a Deadline,
-    /// All ranks want that calls may block.
+    /// True if all ranks allow blocking calls.
     pub(in crate::backend::nccl) may_block: bool,
-    /// Why not to go on, as far as others say.
+    /// The cancellation check: returns the failure of another rank.
     pub(in crate::backend::nccl) check_cancelled: &'a dyn Fn() -> Option<Error>,
 }
 
@@ -42,21 +42,21 @@ fn to_c_int(value: usize) -> Result<c_int> {
     c_int::try_from(value).map_err(|_| Error::invalid(format!("{value} is too many for NCCL")))
 }
 
-/// What all ranks of a communicator find each other by; one of them makes it.
+/// Creates the unique id by which the ranks of a communicator find each other. One rank calls it.
 pub(in crate::backend::nccl) fn create_unique_id(
     library: &NcclLibrary,
     context: &CudaContext,
 ) -> Result<NcclUniqueId> {
     let _current = context.make_current()?;
     let mut id = NcclUniqueId([0; NcclUniqueId::BYTES]);
-    // SAFETY: there is room for an id.
+    // SAFETY: `id` has space for an id.
     let code = unsafe { (library.functions.get_unique_id)(&raw mut id) };
     library.check("ncclGetUniqueId", code, 0)?;
     Ok(id)
 }
 
 impl NcclComm {
-    /// Makes this rank's, together with the other ranks.
+    /// Initializes the communicator of this rank. All ranks call it together.
     pub(in crate::backend::nccl) fn init_rank(
         library: &'static NcclLibrary,
         context: &Arc<CudaContext>,
@@ -68,8 +68,8 @@ impl NcclComm {
         let mut handle: CommHandle = 0;
         let (size, rank) = (to_c_int(params.size)?, to_c_int(params.rank)?);
         let init = library.functions.comm_init;
-        // SAFETY: there is room for a handle; the configuration is initialised, and outlives the
-        // call.
+        // SAFETY: `handle` has space for a handle; the configuration is initialised and outlives
+        // the call.
         let code = unsafe { init(&raw mut handle, size, params.id, rank, &raw mut config) };
         if !is_success(code) || handle == 0 {
             library.check("ncclCommInitRankConfig", code, 0)?;
@@ -87,12 +87,12 @@ impl NcclComm {
             registrations: Mutex::default(),
         };
         drop(current);
-        // What is dropped on failure is aborted.
+        // If this fails, dropping `comm` aborts the communicator.
         comm.await_ranks("ncclCommInitRankConfig", params)?;
         if params.may_block { comm.split_blocking(params) } else { Ok(comm) }
     }
 
-    /// Another one with the same ranks, whose calls may block, in the place of this one.
+    /// Replaces this communicator by one with the same ranks whose calls may block.
     fn split_blocking(mut self, params: &CommInitParams<'_>) -> Result<Self> {
         let Some(split) = self.library.functions.comm_split else {
             let which = self.library.version_and_file();
@@ -103,18 +103,18 @@ impl NcclComm {
         };
         let current = self.context.make_current()?;
         let mut config = NcclConfig::new(self.library.version(), true);
-        // NCCL writes it once all have come, which may be after this call has given up: then it
-        // stays.
+        // NCCL writes the handle when all ranks have called it, which may be after this function
+        // returned an error. Then the box is leaked.
         let child: *mut CommHandle = Box::into_raw(Box::default());
         let rank = to_c_int(params.rank)?;
-        // SAFETY: the communicator lives; the configuration is initialised, and read during the
-        // call; the place for the handle stays.
+        // SAFETY: the communicator is alive; the configuration is initialised, and NCCL reads it
+        // during the call; the box for the handle stays allocated.
         let code = unsafe { split(self.handle(), 0, rank, child, &raw mut config) };
         if !is_success(code) {
             self.library.check("ncclCommSplit", code, self.handle())?;
         }
         self.await_ranks("ncclCommSplit", params)?;
-        // SAFETY: NCCL has written it, and writes no more; it is from a box, above.
+        // SAFETY: NCCL wrote the handle and writes no more; the pointer is from the box above.
         let child = *unsafe { Box::from_raw(child) };
         if child == 0 {
             return Err(Error::internal("ncclCommSplit gave no communicator"));
@@ -127,7 +127,7 @@ impl NcclComm {
         let _quiet = quiescence::acquire_destroy(|| limit.has_passed());
         let functions = &self.library.functions;
         let end = if finalized.is_ok() { functions.comm_destroy } else { functions.comm_abort };
-        // SAFETY: the handle was taken away; nobody else has ever had it.
+        // SAFETY: the handle was taken out of `self`; no other thread ever had it.
         let code = unsafe { end(parent) };
         finalized.and_then(|()| self.library.check("ncclCommDestroy", code, 0))?;
         Ok(self)

@@ -1,21 +1,24 @@
-//! A communicator of NCCL's: made without blocking, used by one thread at a time, and ended once.
+//! A communicator of NCCL: initialized without blocking, used by one thread at a time, and ended
+//! once.
 //!
-//! # One at a time
-//! Calls on a communicator must not meet, and the next may be made only once the one before is
-//! done. So whoever uses it *enters* ([`NcclComm::acquire`]), and leaves when NCCL has done what it
-//! was asked. Nothing in between blocks: calls return at once, and their end is asked for again and
-//! again, until the deadline or the group's failure. Then the thread leaves, and the communicator
-//! is used no more: its state is unknown.
+//! # Exclusive use
+//! NCCL does not allow concurrent calls on a communicator, and the next call must wait until the
+//! previous one is complete. So a thread *acquires* the communicator ([`NcclComm::acquire`]) and
+//! releases it when NCCL has completed the thread's calls. Non-blocking calls return at once. The
+//! thread then polls NCCL until the call is complete, the deadline passed, or the group failed. In
+//! the latter two cases the thread releases the communicator, which is not used again because its
+//! state is unknown.
 //!
-//! Where that was asked for ([`CommInitParams::may_block`]), the ranks meet without blocking, and
-//! split off a communicator whose calls may block, which cost less: NCCL starts a thread for each
-//! launch of one whose calls do not. Then who is inside leaves when NCCL lets him, or because of
-//! the abort at his deadline, which the watchdog keeps ([`NcclComm::overdue_call_error`]).
+//! If the caller allows it ([`CommInitParams::may_block`]), the ranks split off a communicator
+//! whose calls may block. Blocking calls cost less: for a non-blocking communicator NCCL starts a
+//! thread per launch. The thread that holds a blocking communicator releases it when the NCCL call
+//! returns. If the call exceeds its deadline, the watchdog ([`NcclComm::overdue_call_error`])
+//! aborts the communicator, and the call returns.
 //!
 //! # The end
-//! The handle is taken away once, by the watchdog, which enters for that. A group that has failed
-//! ends its communicator by `ncclCommAbort`, which ends what is on the device; one that is left in
-//! order by `ncclCommFinalize` and `ncclCommDestroy`.
+//! The watchdog acquires the communicator and takes the handle away, which happens once. If the
+//! group failed, `ncclCommAbort` ends the communicator and its operations on the device. If the
+//! ranks leave in order, `ncclCommFinalize` and `ncclCommDestroy` end it.
 
 mod init;
 
@@ -36,52 +39,53 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest pause between two questions.
+/// The maximum pause between two polls.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long the watchdog waits for a thread inside before it ends a communicator all the same.
+/// The time that the watchdog waits for the holder of a communicator before it ends the
+/// communicator anyway.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
-/// How long it waits where calls may block: what makes the thread leave is the abort.
+/// The same time for a communicator with blocking calls: only the abort makes its holder return.
 const BLOCKING_RELEASE_WAIT: Duration = Duration::from_millis(10);
 
-/// A communicator.
+/// A communicator of NCCL.
 #[derive(Debug)]
 pub(super) struct NcclComm {
     library: &'static NcclLibrary,
     context: Arc<CudaContext>,
-    /// 0 once it has ended.
+    /// The handle; 0 after the end.
     handle: AtomicUsize,
-    /// Calls may block.
+    /// True if calls may block.
     is_blocking: bool,
-    /// A thread is inside.
+    /// True while a thread holds the communicator.
     is_busy: AtomicBool,
-    /// For which function, and until when, where calls may block.
+    /// The function that the holder calls and its deadline, if calls may block.
     blocking_call: Mutex<Option<(&'static str, Deadline)>>,
     doorbell: Doorbell,
     failure_state: Arc<dyn GroupFailureState>,
-    /// What was registered and not taken back, which must be before the end.
+    /// The registrations, which must be removed before the end.
     registrations: Mutex<Vec<CommRegistration>>,
 }
 
-/// What memory is known as to the communicator.
+/// A registration of memory with the communicator, by NCCL's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommRegistration {
-    /// Of this rank alone.
+    /// A buffer of this rank alone.
     Buffer(usize),
-    /// Of all ranks.
+    /// A window of all ranks.
     Window(usize),
 }
 
-/// The right to use the communicator. Several may be held at once, of communicators that were
-/// entered in the same order as everywhere.
+/// The right to use the communicator. A thread may hold several communicators if all threads and
+/// ranks acquire them in the same order.
 #[derive(Debug)]
 pub(super) struct CommGuard<'a> {
     comm: &'a NcclComm,
     _busy_guard: BusyGuard<'a>,
 }
 
-/// A thread is inside; it leaves when this is dropped.
+/// Marks the communicator as held; dropping it releases the communicator.
 #[derive(Debug)]
 struct BusyGuard<'a>(&'a NcclComm);
 
@@ -102,7 +106,8 @@ impl NcclComm {
         self.handle.load(Ordering::Acquire)
     }
 
-    /// What NCCL says while nobody is inside; who is inside asks by himself.
+    /// Polls NCCL if no thread holds the communicator. The holder polls by itself, so this returns
+    /// `IN_PROGRESS`.
     pub(super) fn async_state_if_free(&self) -> Result<NcclResult> {
         if self.try_acquire().is_none() {
             return Ok(IN_PROGRESS);
@@ -111,19 +116,19 @@ impl NcclComm {
         self.async_state()
     }
 
-    /// What NCCL says of the communicator: success, in progress, or what has gone wrong on a thread
-    /// of its own. Only by who is inside: NCCL puts away what it has launched as it is asked, and
-    /// two threads at once would do so twice.
+    /// Returns NCCL's state of the communicator: success, in progress, or an asynchronous error of
+    /// an NCCL thread. Only the holder may call it: the query frees what NCCL has launched, and two
+    /// concurrent queries would free it twice.
     fn async_state(&self) -> Result<NcclResult> {
         let mut state = SUCCESS;
-        // SAFETY: the communicator lives, and there is room for a number.
+        // SAFETY: the communicator is alive, and `state` has space for a number.
         let code =
             unsafe { (self.library.functions.comm_async_error)(self.handle(), &raw mut state) };
         self.library.check("ncclCommGetAsyncError", code, 0)?;
         Ok(state)
     }
 
-    /// An asynchronous error in words.
+    /// Converts an asynchronous error of NCCL to an error.
     pub(super) fn async_error(&self, state: NcclResult) -> Option<Error> {
         if is_success(state) {
             return None;
@@ -131,11 +136,11 @@ impl NcclComm {
         self.library.check("an operation on the device", state, self.handle()).err()
     }
 
-    /// Waits until nobody else is inside. Who wants to call a function that may wait for other
-    /// ranks, until that deadline too, says so.
+    /// Acquires the communicator; waits until its holder releases it. A caller that will call a
+    /// function that may wait for other ranks until `deadline` names this function.
     ///
     /// # Errors
-    /// The group's failure, `Timeout`.
+    /// The failure of the group, `Timeout`.
     pub(super) fn acquire(
         &self,
         function: Option<&'static str>,
@@ -184,14 +189,14 @@ impl NcclComm {
         self.blocking_call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread is inside a call that blocks beyond its deadline.
+    /// Returns an error if a thread is in a blocking call whose deadline has passed.
     pub(super) fn overdue_call_error(&self) -> Option<Error> {
         let inside_for = *self.blocking_call();
         let (function, deadline) = inside_for.filter(|(_, deadline)| deadline.has_passed())?;
         Some(self.launch_timeout(function, &deadline))
     }
 
-    /// What other ranks have to do with has not happened in time.
+    /// Returns the error for a call that needs other ranks and did not complete in time.
     fn launch_timeout(&self, function: &str, deadline: &Deadline) -> Error {
         let message = format!(
             "{function} was not launched within {} ms: another rank may not have called it ({})",
@@ -209,28 +214,29 @@ impl NcclComm {
         self.doorbell.notify();
     }
 
-    /// Ends it, and what it does on the device, without the other ranks.
+    /// Aborts the communicator and its operations on the device, without the other ranks.
     pub(super) fn abort(&self) {
         self.acquire_within(if self.is_blocking { BLOCKING_RELEASE_WAIT } else { RELEASE_WAIT });
         self.force_abort();
         self.release();
     }
 
-    /// By who is inside.
+    /// Aborts the communicator. Only the holder calls it.
     fn force_abort(&self) {
-        // An abort ends windows by itself; to take one back may wait for the device, which may
-        // hang.
+        // An abort ends windows by itself. To deregister a window may wait for the device, which
+        // may hang.
         self.registrations().retain(|it| matches!(it, CommRegistration::Buffer(_)));
         if let Some(handle) = self.take_handle() {
-            // SAFETY: the handle was taken away, so that nobody begins to use it; who is inside has
-            // had time to leave.
+            // SAFETY: the handle was taken away, so no thread begins to use it; the holder had time
+            // to release it.
             let code = unsafe { (self.library.functions.comm_abort)(handle) };
             log_error(self.library.check("ncclCommAbort", code, 0));
         }
     }
 
-    /// Ends it together with the other ranks, which must do so within the limit; else alone. What
-    /// only frees what it had waits for `acquire_destroy_guard`.
+    /// Ends the communicator together with the other ranks. If they do not finalize within the
+    /// limit, it ends the communicator alone by an abort. The step that frees resources waits for
+    /// `acquire_destroy_guard`.
     pub(super) fn finalize_and_destroy<Guard>(
         &self,
         limit: &Deadline,
@@ -243,7 +249,7 @@ impl NcclComm {
             crate::log!(LogLevel::Warn, "NCCL's part of a group ends by force: {error}");
             self.force_abort();
         } else if let Some(handle) = self.take_handle() {
-            // SAFETY: as in `abort`; all ranks have finalized it.
+            // SAFETY: the handle was taken away, as in `force_abort`; all ranks have finalized it.
             let code = unsafe { (self.library.functions.comm_destroy)(handle) };
             log_error(self.library.check("ncclCommDestroy", code, 0));
         }
@@ -253,12 +259,12 @@ impl NcclComm {
     fn finalize(&self, limit: &Deadline) -> Result<()> {
         let _current = self.context.make_current()?;
         self.deregister_all();
-        // SAFETY: the communicator lives, and nobody is inside.
+        // SAFETY: the communicator is alive, and no other thread holds it.
         let code = unsafe { (self.library.functions.comm_finalize)(self.handle()) };
         self.await_completion("ncclCommFinalize", code, limit)
     }
 
-    /// Waits until nobody is inside, for a while.
+    /// Waits for at most `max_wait` until no thread holds the communicator, and acquires it.
     fn acquire_within(&self, max_wait: Duration) {
         let limit = Deadline::after(max_wait);
         if wait_until(
@@ -280,7 +286,7 @@ impl NcclComm {
         Some(self.handle.swap(0, Ordering::AcqRel)).filter(|&handle| handle != 0)
     }
 
-    /// Waits until NCCL has done what it was asked.
+    /// Waits until NCCL has completed a call.
     fn await_completion(
         &self,
         function: &str,
@@ -322,7 +328,7 @@ impl NcclComm {
         };
         let (Some(function), handle) = (function, self.handle()) else { return };
         if handle != 0 {
-            // SAFETY: a registration of this communicator, which lives, taken back once.
+            // SAFETY: a registration of this communicator, which is alive; removed once.
             let code = unsafe { function(handle, what) };
             log_error(self.library.check(name, code, 0));
         }
@@ -350,7 +356,7 @@ fn log_error(outcome: Result<()>) {
 }
 
 impl CommGuard<'_> {
-    /// The communicator, for a call.
+    /// Returns the handle of the communicator, for a call.
     pub(super) fn handle(&self) -> CommHandle {
         self.comm.handle()
     }
@@ -359,7 +365,7 @@ impl CommGuard<'_> {
         self.comm.library
     }
 
-    /// What a call has returned; done when NCCL has done it.
+    /// Waits until NCCL has completed a call that returned `code`.
     pub(super) fn await_completion(
         &self,
         function: &str,
@@ -369,20 +375,20 @@ impl CommGuard<'_> {
         self.comm.await_completion(function, code, deadline)
     }
 
-    /// Makes its device current on the calling thread.
+    /// Makes the communicator's device current on the calling thread.
     pub(super) fn make_current(&self) -> Result<CurrentContext<'_>> {
         self.comm.context.make_current()
     }
 
-    /// Makes calls between a start and an end, on whichever communicators, and gives what NCCL says
-    /// at the end. `calls` says with which function something went wrong.
+    /// Runs `calls` between ncclGroupStart and ncclGroupEnd, on any communicators, and returns the
+    /// code of ncclGroupEnd. The error of `calls` names the function that failed.
     pub(super) fn run_grouped(&self, calls: impl FnOnce() -> Result<()>) -> Result<NcclResult> {
         let functions = &self.library().functions;
-        // SAFETY: takes nothing; ended below.
+        // SAFETY: takes no arguments; ended below.
         let code = unsafe { (functions.group_start)() };
         self.library().check("ncclGroupStart", code, 0)?;
         let outcome = calls();
-        // SAFETY: ends what was begun above, on the same thread.
+        // SAFETY: ends the group that was started above, on the same thread.
         let code = unsafe { (functions.group_end)() };
         outcome?;
         self.check_added("ncclGroupEnd", code)?;
@@ -394,7 +400,7 @@ impl CommGuard<'_> {
         if is_success(code) { Ok(()) } else { self.library().check(function, code, self.handle()) }
     }
 
-    /// Registers memory for this rank, where the library can do that.
+    /// Registers memory for this rank; `None` if the library cannot.
     pub(super) fn register(&self, start: usize, bytes: usize) -> Result<Option<CommRegistration>> {
         let functions = &self.library().functions;
         let (Some(function), Some(_)) = (functions.comm_register, functions.comm_deregister) else {
@@ -403,14 +409,15 @@ impl CommGuard<'_> {
         let _current = self.make_current()?;
         let mut registration = 0;
         let start = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: memory of NCCL's own, of this length; there is room for the registration.
+        // SAFETY: memory that NCCL allocated, of this length; `registration` has space for the
+        // handle.
         let code = unsafe { function(self.handle(), start, bytes, &raw mut registration) };
         self.library().check("ncclCommRegister", code, self.handle())?;
         Ok(Some(self.add_registration(CommRegistration::Buffer(registration))))
     }
 
-    /// Makes memory of the same length on all ranks a window of theirs, which all call. `None`
-    /// where the library or the devices cannot do that, which is so on all ranks.
+    /// Registers memory of the same length on all ranks as a window. All ranks call it. Returns
+    /// `None` on all ranks if the library or the devices do not support windows.
     pub(super) fn make_window(
         &self,
         start: usize,
@@ -423,17 +430,18 @@ impl CommGuard<'_> {
             return Ok(None);
         };
         let _current = self.make_current()?;
-        // NCCL writes it once all have come, which may be after this call has given up: then it
-        // stays.
+        // NCCL writes the handle when all ranks have called it, which may be after this function
+        // returned an error. Then the box is leaked.
         let window: *mut usize = Box::into_raw(Box::default());
         let start = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: memory of NCCL's own, of this length; the place for the window stays.
+        // SAFETY: memory that NCCL allocated, of this length; the box for the window stays
+        // allocated.
         let code = unsafe { function(self.handle(), start, bytes, window, WINDOW_COLL_SYMMETRIC) };
-        // It says `SUCCESS` while it goes on behind the caller's back (seen with 2.30.7): the
-        // communicator knows.
+        // NCCL 2.30.7 returns `SUCCESS` while the registration still runs; the state of the
+        // communicator is correct.
         let state = if code == SUCCESS { self.comm.async_state()? } else { code };
         self.await_completion("ncclCommWindowRegister", state, deadline)?;
-        // SAFETY: NCCL has written it, and writes no more; it is from a box, above.
+        // SAFETY: NCCL wrote the handle and writes no more; the pointer is from the box above.
         let handle = *unsafe { Box::from_raw(window) };
         Ok((handle != 0).then(|| self.add_registration(CommRegistration::Window(handle))))
     }
@@ -443,7 +451,7 @@ impl CommGuard<'_> {
         registration
     }
 
-    /// Takes a registration back, unless the communicator's end has done so.
+    /// Removes a registration, unless the end of the communicator removed it.
     pub(super) fn deregister(&self, registration: CommRegistration) {
         let mut all = self.comm.registrations();
         let known = all.iter().position(|&known| known == registration);
