@@ -1,32 +1,31 @@
-//! The back ends by name: the native one, and those that are registered beside it.
+//! The registry of back ends by name: the native back end and registered plug-ins.
 //!
-//! Names do not differ by case, and none can be taken twice or given back: a group may outlive
-//! whoever registered its back end. What is registered here is all the state of the process that
-//! there is about back ends.
+//! Names ignore case. No name can be registered twice or removed, because a group may outlive the
+//! code that registered its back end. The registry is the only process-wide state about back ends.
 
 use super::{Backend, BootstrapExchange, GroupContext};
 use crate::base::error::{Error, ErrorKind, Result};
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The name of the native back end, and its other one.
+/// The name of the native back end, and its alias.
 const BUILTIN_NAMES: [&str; 2] = ["native", "gloo"];
 
-/// Names that no plug-in may have: they mean something in a map of devices.
+/// Names that are not allowed for plug-ins, because device maps use them.
 const RESERVED: [&str; 4] = ["nccl", "cpu", "cuda", "default"];
 
-/// The longest name.
+/// The maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// How many back ends can be registered, since none ever goes.
+/// The maximum number of registered back ends. The limit exists because none is ever removed.
 const MAX_BACKENDS: usize = 256;
 
-/// Makes the back end of one group.
+/// A factory for the back ends of groups.
 pub trait BackendFactory: Send + Sync + Debug {
-    /// Makes this rank's part, together with the other ranks.
+    /// Creates the back end of this rank. All ranks call it together.
     ///
     /// # Errors
-    /// Whatever keeps it from being made.
+    /// Any error that prevents the creation.
     fn create(
         &self,
         context: &GroupContext<'_>,
@@ -42,10 +41,11 @@ struct RegisteredBackend {
 
 static REGISTERED: RwLock<Vec<RegisteredBackend>> = RwLock::new(Vec::new());
 
-/// Adds a back end; `make` gets its name as it will be told. Returns that name.
+/// Registers a back end and returns its normalized name; `make` gets this name.
 ///
 /// # Errors
-/// `InvalidArgument` for a name that no back end can have, or that one has already.
+/// `InvalidArgument` for an invalid, reserved or registered name; `OutOfMemory` if the registry is
+/// full.
 pub fn register(
     name: &str,
     make: impl FnOnce(&'static str) -> Arc<dyn BackendFactory>,
@@ -63,13 +63,13 @@ pub fn register(
             format!("{MAX_BACKENDS} back ends are registered, which is the most there may be");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
     }
-    // It stays for as long as the process, as the entry does.
+    // The name lives as long as the process, like its entry.
     let name: &'static str = name.leak();
     registered.push(RegisteredBackend { name, factory: make(name) });
     Ok(name)
 }
 
-/// A name in the form that it is kept in.
+/// Validates a name and converts it to lower case.
 fn normalized_name(name: &str) -> Result<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(fits) {
@@ -87,7 +87,7 @@ fn normalized_name(name: &str) -> Result<String> {
     Ok(name)
 }
 
-/// What a name stands for among those that were registered.
+/// Returns the factory of a registered back end.
 pub(super) fn find_factory(name: &str) -> Option<Arc<dyn BackendFactory>> {
     find_entry(name).map(|backend| backend.factory)
 }
@@ -97,7 +97,7 @@ fn find_entry(name: &str) -> Option<RegisteredBackend> {
     registered.iter().find(|backend| backend.name.eq_ignore_ascii_case(name)).cloned()
 }
 
-/// The one name of the back end that a name stands for; `None` for an unknown one.
+/// Returns the canonical name of the back end that a name means; `None` for an unknown name.
 pub fn canonical_name(name: &str) -> Option<&'static str> {
     if BUILTIN_NAMES.iter().any(|own| own.eq_ignore_ascii_case(name)) {
         return Some(BUILTIN_NAMES[0]);
@@ -105,7 +105,7 @@ pub fn canonical_name(name: &str) -> Option<&'static str> {
     find_entry(name).map(|backend| backend.name)
 }
 
-/// All names, for messages.
+/// Returns all names, for messages.
 pub fn names() -> Vec<&'static str> {
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
     BUILTIN_NAMES.into_iter().chain(registered.iter().map(|backend| backend.name)).collect()

@@ -1,4 +1,4 @@
-//! A group of one rank: every operation is a copy.
+//! The back end of groups of one rank: every operation is a copy.
 
 use super::{Backend, BackendMemory, GroupFailureState, RankLocation};
 use crate::algo::rules::AlgorithmRules;
@@ -27,11 +27,11 @@ pub struct SingleRankBackend {
     state: Arc<SingleRankState>,
 }
 
-/// What is shared with groups that were made from this one.
+/// The state that the group shares with its child groups.
 #[derive(Debug, Default)]
 struct SingleRankState {
     failure: OnceLock<Error>,
-    /// Made when it is first asked for; `None` where that failed.
+    /// Created at the first use; `None` if the creation failed.
     messages: OnceLock<Option<LoopbackMessages>>,
 }
 
@@ -56,7 +56,7 @@ impl LoopbackMessages {
 }
 
 impl SingleRankBackend {
-    /// A new one.
+    /// Creates the back end of a new group.
     pub fn new() -> Self {
         let name = PeerName { rank: 0, pid: host::pid(), host: host::name().into() };
         let rank_locations = [RankLocation { name, host_index: 0, local_rank: 0 }];
@@ -76,7 +76,7 @@ impl GroupFailureState for SingleRankState {
         messages.into_iter().for_each(|messages| messages.domain.fail(reason));
     }
 
-    /// There is no other rank.
+    /// Does nothing: there is no other rank that could fail the group.
     fn add_listener(&self, _: Weak<dyn DoorbellListener>) {}
 }
 
@@ -86,8 +86,8 @@ impl Default for SingleRankBackend {
     }
 }
 
-/// The result of one rank is its own contribution, taken through the operator all the same, so that
-/// a bool comes out as 0 or 1 and a NaN as it would with more ranks.
+/// Reduces the rank's own contribution. The operator still runs, so that the result of a bool is 0
+/// or 1 and a NaN is the same as with several ranks.
 fn reduce_own_input(operation: &Operation<'_>, op: ReduceOp, dst: Dst<'_>, src: Src<'_>) {
     if op == ReduceOp::PremulSum {
         kernel::scale_copy(operation.dtype(), operation.factor, dst, src);
@@ -101,7 +101,7 @@ impl Backend for SingleRankBackend {
         "native"
     }
 
-    /// A name that is right or wrong with more ranks is so with one.
+    /// A name is valid here if it is valid in a group of one rank or of three ranks on two nodes.
     fn check_algorithm_request(
         &self,
         kind: OpKind,
@@ -135,7 +135,7 @@ impl Backend for SingleRankBackend {
             made.inspect_err(|error| crate::log!(LogLevel::Error, "no messages: {error}")).ok()
         };
         let messages = self.state.messages.get_or_init(make).as_ref()?;
-        // It may have been aborted before there were any.
+        // The group may have been aborted before the messages were created.
         self.state.failure.get().into_iter().for_each(|reason| messages.domain.fail(reason));
         Some(&messages.engine)
     }
@@ -213,7 +213,7 @@ mod tests {
         solo.abort(&Error::new(ErrorKind::Aborted, "enough"));
         let late = Arc::new(RecordedCompletion::default());
         let posted = solo.point_to_point().unwrap().receive(receive, late.clone());
-        // Refused, or ended as soon as somebody looks.
+        // The receive is refused, or completes with an error at the next poll.
         if posted.is_ok() {
             engine.progress_until(&|| late.0.lock().unwrap().is_some(), &deadline);
             assert!(late.0.lock().unwrap().as_ref().unwrap().is_err());

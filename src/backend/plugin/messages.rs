@@ -1,11 +1,10 @@
-//! Messages between two ranks over a plug-in, which only says whether one has ended when it is
-//! asked.
+//! Point-to-point messages over a plug-in, which reports completion only when the library polls.
 //!
-//! Whoever waits for a message asks for all of them, one thread at a time; while nobody waits, a
-//! thread of the group's own does, which is there as long as messages are outstanding. A deadline
-//! that passes takes the request back.
+//! A thread that waits for a message polls all outstanding messages; only one thread polls at a
+//! time. If no thread waits, the group's worker thread polls. It exists while messages are
+//! outstanding. If the deadline of a message passes, its request is released.
 //!
-//! Must not know: how messages are matched.
+//! This module does not depend on how messages are matched.
 
 use super::super::{
     Completion, Delivery, LARGEST_TAG, PointToPoint, ProbeRequest, ProbedMessage, ReceiveBuffer,
@@ -30,21 +29,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{ThreadId, current};
 use std::time::Duration;
 
-/// How many messages may be outstanding.
+/// The maximum number of outstanding messages.
 const MAX_OUTSTANDING: usize = 65_536;
 
-/// For how long whoever waits asks again and again, before it sleeps between two looks.
+/// The time that a waiter polls without a pause, before it sleeps between two polls.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long those sleeps are, at first and at most.
+/// The first and the maximum duration of these sleeps.
 const MIN_SLEEP: Duration = Duration::from_micros(50);
 const MAX_SLEEP: Duration = Duration::from_millis(2);
 
-/// How many looks there are for each question whether the plug-in has failed, which may cost it
-/// more.
+/// The number of polls per query whether the plug-in has failed. The query may cost the plug-in
+/// more than a poll.
 const POLLS_PER_FAILURE_CHECK: u32 = 16;
 
-/// How long the end of a group waits for its thread, which is inside the plug-in then.
+/// The time that the end of a group waits for its worker thread to return from the plug-in.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// The messages of one group.
@@ -64,14 +63,14 @@ struct PluginMessagesShared {
 #[derive(Debug, Default)]
 struct OutstandingList {
     outstanding: Vec<OutstandingMessage>,
-    /// Somebody has taken those there were out, and asks for each.
+    /// True while a thread has taken the outstanding messages out of the list and polls them.
     is_polled: bool,
     has_worker: bool,
     worker: Option<ThreadId>,
     is_closed: bool,
 }
 
-/// A message under way.
+/// A message that is not complete.
 #[derive(Debug)]
 struct OutstandingMessage {
     request: PluginRequest,
@@ -112,12 +111,13 @@ impl Drop for PluginMessages {
         };
         self.0.failure_state.doorbell().notify();
         if is_worker {
-            // The end of a message has ended the group: this thread goes on with the rest, and then
-            // ends.
+            // The completion of a message dropped the group on the worker thread: the worker
+            // completes the other messages, and then ends.
             return;
         }
         let limit = Deadline::after(CLOSE_WAIT);
-        // Also the thread's hold, so that the plug-in's part ends here and not at some later time.
+        // Wait also until the worker drops its reference, so that the plug-in's communicator is
+        // dropped here and not later.
         while Arc::strong_count(&self.0) > 1 || !self.0.lock_list().outstanding.is_empty() {
             self.0.poll();
             self.0.failure_state.doorbell().sleep_unless_ready(MIN_SLEEP, || true, || None::<()>);
@@ -231,13 +231,13 @@ impl PointToPoint for PluginMessages {
         }
     }
 
-    /// A plug-in does not say who has left.
+    /// Returns `None`: a plug-in does not report that a rank has left.
     fn departure_error(&self, _: Rank) -> Option<Error> {
         None
     }
 }
 
-/// A message without anything in it.
+/// Returns a message task without buffer, peer and tag.
 fn empty_message_task(what: TaskKind, deadline: &Deadline) -> PluginTask<'_> {
     PluginTask {
         kind: what,
@@ -261,8 +261,8 @@ fn empty_message_task(what: TaskKind, deadline: &Deadline) -> PluginTask<'_> {
     }
 }
 
-/// The memory of one message for somebody who needs it to the end: what makes several operations of
-/// one.
+/// Returns the task of a message between two ranks that is a sub-operation of `whole`. The caller
+/// sets its buffer.
 pub(super) fn message_suboperation<'a>(
     what: TaskKind,
     whole: &PluginTask<'a>,
@@ -324,7 +324,7 @@ impl PluginMessagesShared {
             }
             SubmitOutcome::Pending(_) => {
                 self.lock_list().outstanding.push(outstanding);
-                // Again: it may have found nothing to do, and ended, just before.
+                // Check again: the worker may have found no message and ended in between.
                 if let Err(error) = self.ensure_worker() {
                     crate::log!(
                         LogLevel::Error,
@@ -337,7 +337,7 @@ impl PluginMessagesShared {
         Ok(())
     }
 
-    /// Sees to it that there is a thread which looks.
+    /// Starts the worker thread if it does not run.
     fn ensure_worker(self: &Arc<Self>) -> Result<()> {
         let mut list = self.lock_list();
         if !list.has_worker {
@@ -348,7 +348,7 @@ impl PluginMessagesShared {
         Ok(())
     }
 
-    /// The life of that thread.
+    /// The main function of the worker thread.
     fn run_worker(&self) {
         let (doorbell, mut sleep_time) = (self.failure_state.doorbell(), MIN_SLEEP);
         self.lock_list().worker = Some(current().id());
@@ -369,7 +369,7 @@ impl PluginMessagesShared {
         doorbell.notify();
     }
 
-    /// Asks for each message once, unless somebody else does; true where one has ended.
+    /// Polls each message once, unless another thread polls. Returns true if a message is complete.
     fn poll(&self) -> bool {
         let messages = {
             let mut list = self.lock_list();
@@ -397,13 +397,13 @@ impl PluginMessagesShared {
             }
         }
         let mut list = self.lock_list();
-        // In the order of their posting.
+        // Keep the order of posting.
         remaining.append(&mut list.outstanding);
         list.outstanding = remaining;
         list.is_polled = false;
         drop(list);
         let has_progressed = !ended.is_empty();
-        // Only now: the end of a message may be the end of the group.
+        // Last, because the completion of a message may drop the group.
         ended.into_iter().for_each(|(outstanding, outcome)| outstanding.complete(outcome));
         if has_progressed {
             self.failure_state.doorbell().notify();
@@ -415,7 +415,7 @@ impl PluginMessagesShared {
         Error::new(ErrorKind::Aborted, format!("this rank has left the group ({})", self.name))
     }
 
-    /// What has become of a message; `Unavailable` where it goes on.
+    /// Polls a message and returns its outcome; `None` if it is not complete.
     fn poll_message(
         &self,
         outstanding: &OutstandingMessage,
@@ -438,8 +438,8 @@ impl PluginMessagesShared {
         }
     }
 
-    /// Ends a request that will not end by itself. Where the plug-in may still use its memory,
-    /// nobody goes on.
+    /// Releases a request that will not complete by itself. If the plug-in may still use its
+    /// buffer, the group fails.
     fn release_request(&self, outstanding: &OutstandingMessage, error: Error) -> Error {
         match self.communicator.release(outstanding.request) {
             Ok(awaited) => awaited.annotate(error),
@@ -457,7 +457,7 @@ impl PluginMessagesShared {
         }
     }
 
-    /// What the plug-in says of a message, checked.
+    /// Validates the plug-in's status of a message.
     fn to_delivery(
         &self,
         outstanding: &OutstandingMessage,

@@ -1,17 +1,20 @@
-//! Back ends that others have written, behind a few functions: submit an operation, look at it,
-//! wait for it, take it back.
+//! Back ends of other libraries (plug-ins), which implement a few functions: submit an operation,
+//! test it, wait for it, release it.
 //!
-//! [`Plugin`] and [`Communicator`] are those functions as Rust sees them; whoever speaks the C
-//! interface implements them. Here is what the library adds, the same for every plug-in: who is
-//! where ([`bootstrap`]), one operation after another with its deadline, the group's failure
-//! ([`group`], [`failure_state`]), messages that are looked after while nobody waits
-//! ([`messages`]), the device that is current in calls ([`device_current`]), and operations that a
-//! plug-in lacks made of those that it has ([`compose`]).
+//! [`Plugin`] and [`Communicator`] are these functions in Rust. The adapter of the C interface
+//! implements them. This module adds the parts that are the same for every plug-in:
 //!
-//! Nothing is taken for granted of a plug-in: what it returns is checked, and what it does not
-//! return from in time is told.
+//! - the bootstrap and the rank locations ([`bootstrap`]);
+//! - one operation after another with its deadline, and the failure of the group ([`group`],
+//!   [`failure_state`]);
+//! - point-to-point messages that progress without a waiting thread ([`messages`]);
+//! - the current device in calls ([`device_current`]);
+//! - operations composed of those that a plug-in has ([`compose`]).
 //!
-//! Must not know: C types, how a plug-in came into the process, other back ends.
+//! The library does not trust a plug-in. It validates returned values, and it reports calls that do
+//! not return in time.
+//!
+//! This module does not depend on C types, on the loading of plug-ins, or on other back ends.
 
 mod bootstrap;
 mod compose;
@@ -36,13 +39,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A back end that others have written.
+/// A back end of another library.
 pub trait Plugin: Send + Sync + Debug {
-    /// Makes this rank's part of a group, which all its ranks do at once. `failure_state` is where
-    /// the group's failure will be.
+    /// Creates the communicator of this rank. All ranks of the group call it at the same time.
+    /// `state` will have the failure of the group.
     ///
     /// # Errors
-    /// Whatever keeps it from being made.
+    /// Any error that prevents the creation.
     fn create(
         &self,
         context: &GroupContext<'_>,
@@ -51,29 +54,30 @@ pub trait Plugin: Send + Sync + Debug {
     ) -> Result<CreatedCommunicator>;
 }
 
-/// What a plug-in has made for a group.
+/// A communicator that a plug-in created for a group.
 #[derive(Debug)]
 pub struct CreatedCommunicator {
-    /// Its functions for this group.
+    /// The functions of the plug-in for this group.
     pub communicator: Arc<dyn Communicator>,
-    /// Which operations it has.
+    /// The operations that the plug-in has.
     pub kinds: OperationKinds,
-    /// It takes the memory of the group's device too, in the calls that it says.
+    /// True if the plug-in accepts memory of the group's device in the calls that it reports as
+    /// supported.
     pub serves_device: bool,
 }
 
-/// Which operations a plug-in has by itself.
+/// The set of operations that a plug-in has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationKinds(u64);
 
 impl OperationKinds {
-    /// The bit of messages between two ranks; the others are those of collectives, by their number.
+    /// The bit of point-to-point messages. The bits of collectives are their numbers.
     const MESSAGES: u32 = 32;
 
-    /// Those whose bits are set; all of them for 0.
+    /// Returns the set of operations whose bits are set; all operations for 0.
     ///
     /// # Errors
-    /// `InvalidArgument` for a bit that means nothing.
+    /// `InvalidArgument` for a bit without an operation.
     pub fn from_bits(bits: u64) -> Result<Self> {
         let all = OpKind::ALL.iter().fold(1 << Self::MESSAGES, |all, &kind| all | 1 << kind as u32);
         match bits {
@@ -99,83 +103,86 @@ impl OperationKinds {
     }
 }
 
-/// A plug-in's part in one group.
+/// The communicator of a plug-in for one group.
 ///
-/// Obligations of the library: collectives are submitted by one thread at a time, in the order that
-/// all ranks have; at the same time other threads may submit, test and release messages, and abort.
-/// A request is used by one thread at a time, and not any more once it has ended (by a result or an
-/// error of `test` or `wait`) or been released.
+/// Obligations of the library:
+///
+/// - One thread at a time submits collectives, in the same order on all ranks. At the same time
+///   other threads may
+/// submit, test and release messages, and abort.
+/// - One thread at a time uses a request. The library does not use a request after it was released,
+///   or after `test` or
+/// `wait` returned its result or error.
 pub trait Communicator: Send + Sync + Debug {
-    /// Begins an operation, and does not wait for other ranks.
+    /// Begins an operation; it does not wait for other ranks.
     ///
     /// # Errors
-    /// Any. `InvalidArgument` and `Unsupported` mean that nothing has happened, as on every other
-    /// rank.
+    /// Any. `InvalidArgument` and `Unsupported` mean that the operation did not begin, on any rank.
     fn submit(&self, task: &PluginTask<'_>) -> Result<SubmitOutcome>;
 
-    /// Whether the plug-in has [`Communicator::run`], and a call of it needs nothing that takes
-    /// time before.
+    /// Returns true if the plug-in has [`Communicator::run`] and a call of it needs no slow
+    /// preparation.
     fn has_fast_path(&self) -> bool;
 
-    /// Carries out a collective in one step, where the plug-in has that: begins it and waits for
-    /// its end, but not for longer than the limit.
+    /// Runs a collective in one call, if the plug-in supports that: begins it and waits for its
+    /// end, at most for `limit`. Returns `None` if the plug-in does not support it.
     ///
     /// # Errors
-    /// Any. `InvalidArgument` and `Unsupported` as for `submit`.
+    /// Any. `InvalidArgument` and `Unsupported` have the same meaning as for `submit`.
     fn run(&self, task: &PluginTask<'_>, limit: Duration) -> Option<Result<RunOutcome>>;
 
-    /// Whether an operation has ended, without waiting.
+    /// Checks without waiting whether an operation is complete.
     ///
     /// # Errors
-    /// What it has ended with.
+    /// The error of the operation.
     fn test(&self, request: PluginRequest) -> Result<Option<PluginMessageStatus>>;
 
-    /// Waits until an operation has ended, but not for long: `Unavailable` once the limit has
-    /// passed or the group has failed.
+    /// Waits until an operation is complete; returns `None` once the limit passed or the group
+    /// failed.
     ///
     /// # Errors
-    /// What it has ended with.
+    /// The error of the operation.
     fn wait(&self, request: PluginRequest, limit: Duration) -> Result<Option<PluginMessageStatus>>;
 
-    /// Takes back an operation that has not ended. Its memory is the caller's again.
+    /// Releases an operation that is not complete. Afterwards the plug-in does not use its buffers.
     ///
     /// # Errors
-    /// The plug-in cannot promise that.
+    /// The plug-in may still use the buffers.
     fn release(&self, request: PluginRequest) -> Result<ReleaseReport>;
 
-    /// The group has failed: every wait is to end, also on other ranks where that is possible.
+    /// Aborts the group after its failure: every wait must end, if possible also on other ranks.
     fn abort(&self, reason: &Error);
 
-    /// Why the plug-in cannot go on, if so.
+    /// Returns the reason why the plug-in cannot continue, if it cannot.
     fn failure(&self) -> Option<Error>;
 
-    /// Whether it does this kind of call, of which it has the operation.
+    /// Checks whether the plug-in supports this kind of call of an operation that it has.
     ///
     /// # Errors
     /// `Unsupported`.
     fn supports(&self, query: &SupportQuery) -> Result<()>;
 
-    /// Memory for buffers; `Unavailable` where it has none of its own.
+    /// Allocates memory for buffers; `None` if the plug-in has no allocator.
     ///
     /// # Errors
-    /// `OutOfMemory`, or whatever it says.
+    /// `OutOfMemory`, or an error of the plug-in.
     fn allocate(&self, bytes: usize) -> Result<Option<Box<dyn super::BackendMemory>>>;
 
-    /// What it has to say of itself.
+    /// Returns the plug-in's details for `dist_group_describe`.
     fn describe(&self) -> Value;
 }
 
-/// What an operation that was taken back had waited for, as far as the plug-in knows.
+/// The cause, as far as the plug-in knows, for which a released operation did not complete.
 #[derive(Clone, Debug, Default)]
 pub struct ReleaseReport {
-    /// In words; may be empty.
+    /// The description; may be empty.
     pub text: String,
     /// The rank that is late.
     pub culprit: Option<Rank>,
 }
 
 impl ReleaseReport {
-    /// Adds that to an error that has ended the operation.
+    /// Adds the report to the error that ended the operation.
     fn annotate(self, error: Error) -> Error {
         let annotated = match self.text.as_str() {
             "" => error.clone(),
@@ -204,10 +211,10 @@ impl BackendFactory for RegisteredPlugin {
     }
 }
 
-/// Adds a plug-in to the back ends that there are; `allocate` gets its name as it will be told.
+/// Registers a plug-in as a back end; `make` gets the normalized name.
 ///
 /// # Errors
-/// As [`registry::register`].
+/// The errors of [`registry::register`].
 pub fn register(
     name: &str,
     make: impl FnOnce(&'static str) -> Arc<dyn Plugin>,

@@ -1,4 +1,4 @@
-//! One operation, as a plug-in gets it, and what becomes of it.
+//! The arguments and the outcome of one operation of a plug-in.
 
 use super::super::{CallArguments, OpKind, Operation};
 use crate::base::buffer::{Dst, Src};
@@ -10,19 +10,19 @@ use crate::base::op::ReduceOp;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Which operation.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskKind {
-    /// One that all ranks call.
+    /// A collective operation.
     Collective(OpKind),
-    /// A message to another rank.
+    /// A message to a peer.
     Send,
-    /// A message from another rank.
+    /// A message from a peer.
     Receive,
 }
 
 impl TaskKind {
-    /// As in the C function.
+    /// Returns the name of the C function.
     pub fn name(self) -> &'static str {
         match self {
             Self::Collective(kind) => kind.name(),
@@ -35,54 +35,54 @@ impl TaskKind {
 /// The arguments of one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginTask<'a> {
-    /// Which.
+    /// The kind of the operation.
     pub kind: TaskKind,
-    /// The type of its elements, where there are any.
+    /// The element type, if there are elements.
     pub dtype: Option<DataType>,
     /// The operator, for reductions.
     pub op: Option<ReduceOp>,
-    /// The root, where there is one.
+    /// The root, if the operation has one.
     pub root: Option<Rank>,
-    /// The other rank of a message; `Unavailable` for any.
+    /// The peer of a message; `None` for any rank.
     pub peer: Option<Rank>,
-    /// The tag of a message; `Unavailable` for any of callers.
+    /// The tag of a message; `None` for any tag of callers.
     pub tag: Option<u32>,
-    /// The count argument: of a vector, or of a block where there is one for each rank; 0 in the
-    /// `_v` forms.
+    /// The count argument: the elements of the vector, or of one block if there is one block per
+    /// rank; 0 in the `_v` forms.
     pub count: usize,
-    /// What this rank contributes, in one piece.
+    /// The contribution of this rank, contiguous.
     pub send: Src<'a>,
-    /// Where its result goes, in one piece.
+    /// The buffer for the result, contiguous.
     pub recv: Dst<'a>,
-    /// In the `_v` forms, what this rank has for each.
+    /// In the `_v` forms, the block that this rank sends to each rank.
     pub sends: Option<&'a [Src<'a>]>,
-    /// In the `_v` forms, where what each rank has goes.
+    /// In the `_v` forms, the buffer for the block of each rank.
     pub recvs: Option<&'a [Dst<'a>]>,
-    /// Where the memory for a message of unknown length comes from, in place of `recv`.
+    /// The memory for a message of unknown length, instead of `recv`.
     pub growable_buffer: Option<&'a GrowableBuffer>,
-    /// This rank's factor, for `PREMUL_SUM`.
+    /// The factor of this rank, for `PREMUL_SUM`.
     pub factor: f64,
-    /// When it must have ended.
+    /// The deadline of the operation.
     pub deadline: &'a Deadline,
-    /// Its deadline has just begun.
+    /// True if the deadline has just begun.
     pub has_full_time: bool,
-    /// The number of the collective in its group; 0 for messages.
+    /// The sequence number of the collective in its group; 0 for messages.
     pub sequence: u64,
-    /// Which part of it, where it is made of several.
+    /// The number of the sub-operation, if the operation is composed of several.
     pub part: u64,
-    /// Where its buffers lie, if in the memory of a GPU: what was in the stream before it has been
-    /// done.
+    /// The GPU with the buffers, if they are in device memory. The earlier work of its stream is
+    /// complete.
     pub gpu: Option<GpuTarget>,
 }
 
 impl<'a> PluginTask<'a> {
-    /// A collective as it was called.
+    /// Returns the task of a collective.
     pub(super) fn from_operation(operation: &Operation<'a>) -> Self {
         let descriptor = &operation.descriptor;
         let has_blocks = descriptor.kind.has_per_rank_counts();
         Self {
             kind: TaskKind::Collective(descriptor.kind),
-            // Also what the library calls for itself has elements.
+            // Internal calls of the library have an element type too.
             dtype: (descriptor.kind != OpKind::Barrier).then(|| operation.dtype()),
             op: descriptor.op,
             root: descriptor.root,
@@ -103,7 +103,7 @@ impl<'a> PluginTask<'a> {
         }
     }
 
-    /// A collective that is nothing but its arguments, and has just begun.
+    /// Returns the task of a fast call that has just begun.
     pub(super) fn from_fast_call(
         fast_call: &CallArguments<'a>,
         sequence: u64,
@@ -131,19 +131,19 @@ impl<'a> PluginTask<'a> {
         }
     }
 
-    /// What is left until its deadline. A look at the clock takes a tenth of what a short operation
-    /// does.
+    /// Returns the time until the deadline. If the deadline has just begun, it does not read the
+    /// clock, which costs a tenth of a short operation.
     pub fn time_left(&self) -> Duration {
         if self.has_full_time { self.deadline.timeout() } else { self.deadline.remaining() }
     }
 
-    /// Whether it is one of those with a block of its own length for each rank.
+    /// Returns true for a `_v` form, which has a block of its own length for each rank.
     pub fn has_blocks(&self) -> bool {
         matches!(self.kind, TaskKind::Collective(kind) if kind.has_per_rank_counts())
     }
 
-    /// Whether input and output are the same memory, as far as an operation of this kind can have
-    /// that.
+    /// Returns true if the input and the output are the same memory, for the kinds of operations
+    /// that allow this.
     pub fn is_in_place(&self, rank: Rank) -> bool {
         let block = self.count * self.dtype.map_or(1, DataType::size);
         let TaskKind::Collective(kind) = self.kind else { return false };
@@ -167,47 +167,47 @@ impl<'a> PluginTask<'a> {
     }
 }
 
-/// An operation under way: whatever the plug-in calls it.
+/// The identification of an operation that is not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PluginRequest {
-    /// The plug-in's own word for it.
+    /// The plug-in's identification.
     pub handle: usize,
-    /// The library's.
+    /// The library's identification.
     pub ticket: u64,
 }
 
-/// What submitting an operation has led to.
+/// The outcome of a submission.
 #[derive(Clone, Copy, Debug)]
 pub enum SubmitOutcome {
-    /// It has ended.
+    /// The operation is complete.
     Done(PluginMessageStatus),
-    /// It goes on.
+    /// The operation continues.
     Pending(PluginRequest),
 }
 
-/// What carrying out an operation in one step has led to.
+/// The outcome of running an operation in one call.
 #[derive(Clone, Copy, Debug)]
 pub enum RunOutcome {
-    /// It has ended, after a moment.
+    /// The operation completed without a long wait.
     DoneQuickly,
-    /// It has ended.
+    /// The operation completed.
     Done,
-    /// It goes on.
+    /// The operation continues.
     Pending(PluginRequest),
 }
 
-/// What a plug-in says of an operation that has ended; it counts for messages.
+/// The plug-in's status of a complete operation; the library reads it only for messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PluginMessageStatus {
-    /// Who sent it; `Unavailable` where that is not said.
+    /// The sender; `None` if the plug-in does not report it.
     pub peer: Option<Rank>,
-    /// Under which tag.
+    /// The tag; `None` if the plug-in does not report it.
     pub tag: Option<u32>,
-    /// How long it is; `Unavailable` where that is not said.
+    /// The length in bytes; `None` if the plug-in does not report it.
     pub bytes: Option<u64>,
 }
 
-/// Memory for one message, made once its length is known.
+/// A receive buffer that is allocated when the length of the message is known.
 #[derive(Debug)]
 pub struct GrowableBuffer {
     max_bytes: usize,
@@ -215,18 +215,18 @@ pub struct GrowableBuffer {
 }
 
 impl GrowableBuffer {
-    /// For a message of up to `max_bytes` bytes.
+    /// Returns an unallocated buffer for a message of at most `max_bytes` bytes.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, bytes: Mutex::new(None) }
     }
 
-    /// The longest message.
+    /// Returns the maximum length of the message in bytes.
     pub fn max_bytes(&self) -> usize {
         self.max_bytes
     }
 
-    /// Makes the memory, once; `Unavailable` where the message is too long for the receiver or for
-    /// the memory that there is.
+    /// Allocates the memory, once. Returns `None` if the message is longer than the receiver allows
+    /// or if there is not enough memory.
     pub fn allocate(&self, bytes: usize) -> Option<*mut u8> {
         let mut buffer = self.lock();
         if bytes > self.max_bytes || buffer.is_some() {
@@ -235,11 +235,11 @@ impl GrowableBuffer {
         let mut memory = Vec::new();
         memory.try_reserve_exact(bytes).ok()?;
         memory.resize(bytes, 0);
-        // The memory of a vector stays where it is while nobody changes the vector.
+        // The memory of a vector does not move while the vector does not change.
         Some(buffer.insert(memory).as_mut_ptr())
     }
 
-    /// The message, after the plug-in's last write.
+    /// Returns the message, after the plug-in's last write.
     pub(super) fn take(&self) -> Vec<u8> {
         self.lock().take().unwrap_or_default()
     }

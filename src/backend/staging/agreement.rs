@@ -1,5 +1,5 @@
-//! How the ranks of a group agree to stage: each says whether it has a device, and how much it
-//! would copy at once.
+//! The agreement of a group's ranks on staging: each rank publishes whether it has a device, and
+//! its chunk size.
 
 use super::options::StagingOptions;
 use crate::backend::device_backend::device_context;
@@ -10,34 +10,33 @@ use crate::device;
 use serde_json::json;
 use std::sync::Arc;
 
-/// A rank has that much of a chunk at least, however many there are: an element of any type, on
-/// cache lines of its own.
+/// The minimum part of a chunk in bytes per rank: an element of any type, on its own cache line.
 pub(super) const CHUNK_ALIGN_BYTES: usize = 64;
 
-/// What is asked for.
+/// The request for a staging back end.
 #[derive(Clone, Debug)]
 pub(in crate::backend) struct StagingRequest<'a> {
-    /// The map of devices, which must be the same on all ranks.
+    /// The device map, which must be the same on all ranks.
     pub(in crate::backend) map: &'a str,
-    /// Where a rank has no device, the group does without.
+    /// True if the group continues without staging when a rank has no device.
     pub(in crate::backend) is_optional: bool,
     pub(in crate::backend) options: StagingOptions,
-    /// Why it is not NCCL, where that was asked for first.
+    /// The reason why NCCL is not used, if it was requested first.
     pub(in crate::backend) nccl_missing: Option<String>,
 }
 
-/// What the ranks have agreed on.
+/// The result of the agreement.
 pub(super) struct StagingAgreement {
     pub(super) context: Arc<device::CudaContext>,
-    /// The bytes that are carried at once, on all ranks.
+    /// The bytes that one round copies, on all ranks.
     pub(super) chunk: usize,
 }
 
-/// What one rank says.
+/// The peer info of one rank for staging.
 #[derive(Debug)]
 struct StagingPeerInfo {
     map: String,
-    /// Why there is no device for it.
+    /// The reason why the rank cannot use a device, if it cannot.
     missing_reason: Option<String>,
     chunk: usize,
 }
@@ -49,8 +48,8 @@ impl StagingPeerInfo {
     }
 }
 
-/// What the ranks agree on; or why there is nothing, where some rank has no device and none is
-/// needed.
+/// Agrees on staging with all ranks. If staging is optional and a rank has no device, it returns
+/// the reason instead.
 pub(super) fn agree_on_staging(
     context: &GroupContext<'_>,
     exchange: &dyn BootstrapExchange,
@@ -78,7 +77,7 @@ pub(super) fn agree_on_staging(
         if request.is_optional {
             return Ok(Err(reason));
         }
-        // This rank's own reason has its own kind.
+        // The error of this rank keeps its own kind.
         let kind = own_device.as_ref().err().map_or(ErrorKind::Unsupported, Error::kind);
         return Err(Error::new(kind, reason).with_culprit(rank));
     }

@@ -1,9 +1,9 @@
-//! The staging memory of a group, and what the device copies to it and from it.
+//! The staging buffers of a group, and the copies between them and the device.
 //!
-//! There is as much for what comes in as for what goes out, each with a stream of its own and in
-//! two halves, so that the device copies both ways while the host works on a third piece. A half
-//! that the device may still use is *busy*: it is neither used again nor given back until its event
-//! was seen to be over. Where the device hangs, that is never, and the memory is left to it.
+//! There is one double buffer per direction, each with its own stream and two halves. So the device
+//! copies in both directions while the host works on a third piece. A half that the device may
+//! still use is *busy*. It is neither reused nor freed until its event is complete. If the device
+//! hangs, this never happens, and the memory is leaked.
 #![allow(
     unsafe_code,
     reason = "copies are left to the device, of which the compiler knows nothing"
@@ -19,50 +19,51 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest pause between two looks at the device.
+/// The maximum pause between two polls of the device.
 const MAX_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How long a device has for copies that it has begun, once an operation has failed.
+/// The time that the device gets to complete its copies after an operation failed.
 const DRAIN_WAIT: Duration = Duration::from_secs(5);
 
-/// What ends a wait for the device early.
+/// The conditions that end a wait for the device early.
 #[derive(Clone, Copy)]
 pub(super) struct StagingWaitLimits<'a> {
     pub(super) deadline: &'a Deadline,
     pub(super) check_failure: &'a dyn Fn() -> Option<Error>,
 }
 
-/// One direction.
+/// The double buffer of one direction.
 #[derive(Debug)]
 pub(super) struct StagingDoubleBuffer {
     context: Arc<CudaContext>,
     stream: CudaStream,
     events: [CudaEvent; 2],
     is_busy: [bool; 2],
-    /// Which half was begun last.
+    /// The half whose copies began last.
     newest_half: usize,
-    /// Something was left to the device that no event is behind: it is never known to be over.
+    /// True if the device may use the memory and no event tracks this use. Then the use never
+    /// counts as complete.
     is_untracked: bool,
-    /// The bytes of a half.
+    /// The size of a half in bytes.
     half_bytes: usize,
-    /// Both halves, from the first use on.
+    /// The memory of both halves, allocated at the first use.
     memory: Option<PinnedMemory>,
 }
 
-/// Both directions.
+/// The double buffers of both directions.
 #[derive(Debug)]
 pub(super) struct StagingBuffers {
-    /// From the device.
+    /// The buffer for copies from the device.
     pub(super) from_device: StagingDoubleBuffer,
-    /// To the device.
+    /// The buffer for copies to the device.
     pub(super) to_device: StagingDoubleBuffer,
 }
 
 impl StagingWaitLimits<'_> {
-    /// Looks at the device until it is done with something.
+    /// Polls the device until `is_over` returns true.
     ///
     /// # Errors
-    /// What `is_over` says, why the wait was halted, or `Timeout`.
+    /// The error of `is_over`, the failure from `check_failure`, or `Timeout`.
     pub(super) fn wait(
         &self,
         what: &dyn Display,
@@ -101,7 +102,7 @@ impl StagingDoubleBuffer {
         })
     }
 
-    /// The memory of a half.
+    /// Returns the memory of a half; allocates it at the first use.
     pub(super) fn half_memory(&mut self, half: usize) -> Result<Dst<'static>> {
         let pinned = match self.memory.take() {
             Some(memory) => memory,
@@ -112,27 +113,28 @@ impl StagingDoubleBuffer {
         Ok(view)
     }
 
-    /// Has the device copy from its memory into a half, which must not be busy.
+    /// Begins copies from device memory into a half, which must not be busy.
     pub(super) fn copy_from_device(
         &mut self,
         half: usize,
         copies: &[(Src<'_>, Dst<'_>)],
     ) -> Result<()> {
         self.begin_copies(half, copies, |stream, from, into| {
-            // SAFETY: the staging memory stays while it is busy; the caller's is lent until the
-            // operation ends, which waits for the event, or says that it could not.
+            // SAFETY: the staging memory stays allocated while it is busy. The caller's memory is
+            // lent until the operation ends, which waits for the event or reports that it could
+            // not.
             unsafe { stream.copy_to_host(from, into) }
         })
     }
 
-    /// Has the device copy from a half, which must not be busy, into its memory.
+    /// Begins copies from a half, which must not be busy, into device memory.
     pub(super) fn copy_to_device(
         &mut self,
         half: usize,
         copies: &[(Src<'_>, Dst<'_>)],
     ) -> Result<()> {
         self.begin_copies(half, copies, |stream, from, into| {
-            // SAFETY: as above.
+            // SAFETY: as in `copy_from_device`.
             unsafe { stream.copy_to_device(from, into) }
         })
     }
@@ -150,20 +152,20 @@ impl StagingDoubleBuffer {
         if self.is_busy[half] {
             return Err(Error::internal("staging memory is used while the device copies"));
         }
-        // Before the first: one of several may fail.
+        // Before the first copy: a later copy may fail.
         self.is_busy[half] = true;
         self.newest_half = half;
         let submitted = copies.try_for_each(|(from, into)| copy(&self.stream, *from, *into));
-        // Behind what was begun, also where that is not all.
+        // Record the event behind the copies that began, even if one failed.
         let marked = self.events[half].record(self.stream.handle());
         self.is_untracked |= marked.is_err();
         submitted.and(marked)
     }
 
-    /// Waits until the device is done with a half.
+    /// Waits until the device has completed the copies of a half.
     ///
     /// # Errors
-    /// As [`StagingWaitLimits::wait`].
+    /// The errors of [`StagingWaitLimits::wait`].
     pub(super) fn wait_half(&mut self, half: usize, limits: StagingWaitLimits<'_>) -> Result<()> {
         if self.is_busy[half] {
             limits.wait(&"a copy", || self.events[half].is_over())?;
@@ -172,7 +174,7 @@ impl StagingDoubleBuffer {
         Ok(())
     }
 
-    /// Whether the device is done with a half.
+    /// Returns true if the device has completed the copies of a half.
     ///
     /// # Errors
     /// `Backend`.
@@ -183,18 +185,18 @@ impl StagingDoubleBuffer {
         Ok(!self.is_busy[half])
     }
 
-    /// The halves in the order in which copies were begun.
+    /// Returns the halves in the order in which their copies began.
     pub(super) fn oldest_first(&self) -> [usize; 2] {
         [1 - self.newest_half, self.newest_half]
     }
 
-    /// Somebody else may use the memory for ever.
+    /// Marks the memory as used forever, so that it is never freed.
     pub(super) fn leak_memory(&mut self) {
         self.is_untracked = true;
     }
 
-    /// After an error: waits until the device is done with all that it was given, for as long as
-    /// that may take; false where it is not.
+    /// Waits after an error until the device has completed all copies. Returns false if that is not
+    /// certain at the limit.
     fn drain(&mut self, limit: &Deadline) -> bool {
         let limits = StagingWaitLimits { deadline: limit, check_failure: &|| None };
         let halves_done = [0, 1].map(|half| self.wait_half(half, limits).is_ok());
@@ -213,8 +215,8 @@ impl Drop for StagingDoubleBuffer {
             );
             return;
         }
-        // SAFETY: the device is done with it, and views of it end with the operation that they were
-        // made for.
+        // SAFETY: the device has completed its copies, and views of the memory end with the
+        // operation that they were made for.
         unsafe { memory.free() }
     }
 }
@@ -227,7 +229,8 @@ impl StagingBuffers {
         })
     }
 
-    /// After an error: nothing of the caller's is read or written any more, or the error says so.
+    /// Waits after an error until no copy uses the caller's buffers; otherwise it adds to the error
+    /// that they are in use.
     pub(super) fn drain(&mut self, error: Error) -> Error {
         let limit = Deadline::after(DRAIN_WAIT);
         let is_drained = self.from_device.drain(&limit) & self.to_device.drain(&limit);

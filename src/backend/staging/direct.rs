@@ -1,8 +1,9 @@
-//! What the part for host memory takes in a device's memory as it is: nothing is copied, it is only
-//! waited until the device has come to where the caller's stream was.
+//! Passes device memory unchanged to the host back end, for the calls that it supports. Nothing is
+//! copied; the library only waits until the device has completed the earlier work of the caller's
+//! stream.
 //!
-//! Which calls these are is the part's word (a plug-in's), the same on all ranks, and asked for
-//! each.
+//! The host back end (a plug-in) reports the supported calls, identically on all ranks. The library
+//! asks for each call.
 
 use super::buffers::StagingWaitLimits;
 use crate::backend::{
@@ -18,16 +19,16 @@ use crate::device::stream::DEFAULT_STREAM;
 use crate::device::{CudaContext, CudaEvent};
 use std::sync::Arc;
 
-/// What two ranks need to exchange a message.
+/// The names of the calls that a message needs.
 const MESSAGE_NAMES: [&str; 2] = ["send", "recv"];
 
-/// The part for host memory, for calls on the device.
+/// The host back end for calls on device memory.
 #[derive(Debug)]
 pub(super) struct DirectDevicePath {
     context: Arc<CudaContext>,
     cpu: Arc<dyn Backend>,
     failure_state: Arc<dyn GroupFailureState>,
-    /// Which operations it takes, of some type.
+    /// The operations that the host back end supports for at least f32 and SUM.
     kinds: Vec<OpKind>,
     has_messages: bool,
 }
@@ -52,7 +53,7 @@ impl DirectDevicePath {
         }
     }
 
-    /// Whether a call is one of those.
+    /// Returns true if the host back end supports the call on device memory.
     pub(super) fn can_run(&self, query: &SupportQuery) -> bool {
         let is_among = query.kind.map_or(self.has_messages, |kind| self.kinds.contains(&kind));
         is_among
@@ -62,7 +63,7 @@ impl DirectDevicePath {
                 .is_ok()
     }
 
-    /// The same of an operation.
+    /// Returns true if the host back end supports the operation on device memory.
     pub(super) fn can_run_operation(&self, operation: &Operation<'_>) -> bool {
         let descriptor = &operation.descriptor;
         let (kind, dtype) = (descriptor.kind, Some(operation.dtype()));
@@ -80,7 +81,7 @@ impl DirectDevicePath {
         self.has_messages
     }
 
-    /// The names of what it takes, for `dist_group_describe`.
+    /// Returns the names of the supported calls, for `dist_group_describe`.
     pub(super) fn supported_names(&self) -> Vec<&'static str> {
         let messages = MESSAGE_NAMES.into_iter().filter(|_| self.has_messages);
         self.kinds.iter().map(|kind| kind.name()).chain(messages).collect()
@@ -90,7 +91,8 @@ impl DirectDevicePath {
         self.cpu.point_to_point().ok_or_else(|| Error::internal("the host part has no messages"))
     }
 
-    /// Waits until a message's memory is ready.
+    /// Waits until the earlier work of the stream is complete, so that the buffer of a message is
+    /// ready.
     fn await_stream(
         &self,
         stream: Option<usize>,

@@ -1,25 +1,25 @@
-//! What two ranks say to each other of a message on their devices, beside its bytes.
+//! The control messages of a staged message between two ranks; its bytes travel separately.
 
 use crate::backend::LARGEST_TAG;
 use crate::base::dtype::DataType;
 
-/// The tag of letters, which no caller's receive takes.
+/// The tag of control messages, which no caller's receive matches.
 pub(super) const CONTROL_TAG: u32 = LARGEST_TAG + 5;
 
-/// The bytes of a letter.
+/// The length of a control message in bytes.
 pub(super) const CONTROL_BYTES: usize = 40;
 
-/// The tags of the pieces of messages: this, and the lowest bits of the message's number.
+/// The base of the tags for pieces of messages. The lowest bits of the message's number are added.
 const PIECE_TAG_BASE: u32 = 0xc000_0000;
 
-/// One letter. Numbers are the sender's of the message.
+/// A control message. `number` is the sender's number of the staged message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StagingControlMessage {
-    /// There is a message.
+    /// Request to send: the sender has a message.
     Rts { number: u64, tag: u32, dtype: DataType, len: u64 },
-    /// There is room for one more piece of it.
+    /// Clear to send: the receiver has buffer space for one more piece (one credit).
     Cts { number: u64 },
-    /// It is not there any more.
+    /// The message was cancelled.
     Cancel { number: u64 },
 }
 
@@ -37,7 +37,7 @@ impl StagingControlMessage {
         bytes
     }
 
-    /// `None` for bytes that no letter has.
+    /// Returns `None` for bytes that are not a control message.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; CONTROL_BYTES] = bytes.try_into().ok()?;
         let word = |i: usize| {
@@ -60,7 +60,7 @@ impl StagingControlMessage {
     }
 }
 
-/// The tag of the pieces of a message.
+/// Returns the tag for the pieces of a message.
 pub(super) fn piece_tag(number: u64) -> u32 {
     let low = u32::try_from(number & u64::from(!PIECE_TAG_BASE)).unwrap_or(0);
     PIECE_TAG_BASE | low

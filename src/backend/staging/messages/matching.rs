@@ -1,27 +1,27 @@
-//! Brings messages that other ranks offer and places that the caller has posted together, as the
-//! engine does for host memory: in the order of sending and of posting, and a message that does not
-//! fit fails the receive and stays for the next.
+//! Matches the RTS of senders with the receives that the caller posted, as the matching engine does
+//! for host memory: in the order of sending and of posting. If a message does not fit its receive,
+//! the receive fails and the message stays for the next receive.
 
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::Rank;
 use std::collections::VecDeque;
 
-/// A message of another rank, or of this one.
+/// The RTS of a message from another rank, or from this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StagingRts {
     pub(super) from: Rank,
-    /// Its sender's number of it.
+    /// The sender's number of the message.
     pub(super) number: u64,
     pub(super) tag: u32,
     pub(super) dtype: DataType,
     pub(super) len: usize,
 }
 
-/// A place for a message.
+/// The criteria of a posted receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceiveCriteria {
-    /// In the order of posting.
+    /// The position in the order of posting.
     pub(super) id: u64,
     pub(super) from: Option<Rank>,
     pub(super) tag: Option<u32>,
@@ -29,16 +29,16 @@ pub(super) struct ReceiveCriteria {
     pub(super) max_bytes: usize,
 }
 
-/// What has become of a place.
+/// The outcome of a match.
 #[derive(Debug)]
 pub(super) enum MatchOutcome {
-    /// This message is for it.
+    /// The receive gets this message.
     Matched(ReceiveCriteria, StagingRts),
-    /// The message that it matched does not fit.
+    /// The matched message does not fit the receive.
     DoesNotFit(ReceiveCriteria, Error),
 }
 
-/// What waits.
+/// The posted receives and the unexpected messages of a group.
 #[derive(Debug, Default)]
 pub(super) struct StagingMatcher {
     posted: VecDeque<ReceiveCriteria>,
@@ -64,7 +64,8 @@ fn check_fit(criteria: ReceiveCriteria, rts: StagingRts) -> MatchOutcome {
 }
 
 impl StagingMatcher {
-    /// A place is posted, or comes back because nothing came for it.
+    /// Adds a new receive, or again one whose matched message was cancelled. Returns its match, if
+    /// there is one.
     pub(super) fn post(&mut self, criteria: ReceiveCriteria) -> Option<MatchOutcome> {
         let found = self.unexpected.iter().position(|offer| is_match(&criteria, offer));
         let Some(offer) = found.and_then(|at| self.unexpected.get(at).copied()) else {
@@ -79,7 +80,8 @@ impl StagingMatcher {
         Some(met)
     }
 
-    /// A message is offered, or again.
+    /// Adds the RTS of a message, or adds it again. Returns the outcomes of the receives that it
+    /// matched.
     pub(super) fn add_rts(&mut self, rts: StagingRts) -> Vec<MatchOutcome> {
         let mut outcomes = Vec::new();
         while let Some(at) = self.posted.iter().position(|place| is_match(place, &rts)) {
@@ -95,12 +97,12 @@ impl StagingMatcher {
         outcomes
     }
 
-    /// A message is not offered any more.
+    /// Removes the RTS of a cancelled message.
     pub(super) fn remove_rts(&mut self, from: Rank, number: u64) {
         self.unexpected.retain(|offer| (offer.from, offer.number) != (from, number));
     }
 
-    /// A place is not there any more.
+    /// Removes a cancelled receive.
     pub(super) fn cancel_receive(&mut self, id: u64) {
         self.posted.retain(|place| place.id != id);
     }
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(matched_ids(matching.post(criteria_of(2, Some(1), None))), (2, 1));
         assert!(matching.post(criteria_of(4, None, None)).is_some());
         assert!(matching.post(criteria_of(6, None, None)).is_none());
-        // One that comes back goes where it was.
+        // A receive that is posted again returns to its position.
         assert!(matching.post(criteria_of(5, Some(1), None)).is_none());
         assert_eq!(matched_ids(matching.add_rts(rts_of(1, 9, 0, 0)).pop()), (5, 9));
         matching.cancel_receive(6);
