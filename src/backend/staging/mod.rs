@@ -1,22 +1,21 @@
-//! Groups on GPUs without NCCL: what lies in a device's memory is copied to pinned host memory,
-//! carried by the part for host memory, and copied back; or that part takes it as it is, where it
-//! says that it can ([`direct`]).
+//! The staging back end: groups on GPUs without NCCL. It copies device memory to pinned host
+//! memory, runs the operation in the host back end, and copies the result back. If the host back
+//! end supports a call on device memory, it gets the device memory directly ([`direct`]).
 //!
-//! This is the part of a group that serves its device; the other one, which is any back end, serves
-//! host memory, and has the group's failure ([`super::map`]). A collective is cut into pieces that
-//! fit the staging memory ([`plan`]), whose copies and operations overlap ([`round_count`],
-//! [`buffers`]); messages are carried piece by piece by a thread ([`messages`]). The ranks agree on
-//! the length of a piece when they meet ([`agreement`]).
+//! This is the device back end of a group. The host back end can be any back end; it serves host
+//! memory and owns the failure state ([`super::device_map`]). A collective is split into pieces
+//! that fit the staging buffers ([`plan`]). The copies of one piece overlap with the operation on
+//! another ([`rounds`], [`buffers`]). A worker thread transfers messages piece by piece
+//! ([`messages`]). The ranks agree on the chunk size at the bootstrap ([`agreement`]).
 //!
-//! * **The host waits, not the device.** Nothing is enqueued but copies: an operation begins once
-//!   the device has come to where its stream was when it was issued, and ends once the device has
-//!   all of the result. So whatever is given to any stream afterwards sees it, and a buffer is
-//!   never touched after its operation, whatever became of that.
-//! * **Parts of one operation** have its number and one of their own ([`Descriptor::part`]), so
-//!   that ranks that do not call the same are told apart, also where one has its buffers in host
-//!   memory.
+//! * **The host waits, not the device.** Only copies are enqueued. An operation begins when the
+//! device has completed the work that was in the stream at the call. It ends when the device has
+//! all of the result. So later work in any stream sees the result, and no copy uses a buffer after
+//! the end of its operation, even if the operation failed. * **Sub-operations** have the sequence
+//! number of their operation and their own part number ([`Descriptor::part`]). So ranks detect
+//! different calls, even if one rank has its buffers in host memory.
 //!
-//! Must not know: NCCL, which back end the other part is, who calls.
+//! This module does not depend on NCCL, on a specific host back end, or on its callers.
 
 mod agreement;
 mod buffers;
@@ -53,7 +52,8 @@ use rounds::StagedCollective;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How ranks find the longest block of all, where each knows only its own.
+/// The query for the all_reduce that computes the maximum block length, if each rank knows only its
+/// own blocks.
 const LONGEST_BLOCK_QUERY: SupportQuery = SupportQuery {
     name: OpKind::AllReduce.name(),
     kind: Some(OpKind::AllReduce),
@@ -62,26 +62,26 @@ const LONGEST_BLOCK_QUERY: SupportQuery = SupportQuery {
     gpu: None,
 };
 
-/// A group's part on the device.
+/// The staging back end of a group.
 #[derive(Debug)]
 pub(super) struct StagingBackend {
     rank: Rank,
     size: WorldSize,
-    /// The bytes of staging memory in a half of one direction.
+    /// The size in bytes of one half of a staging buffer.
     chunk: usize,
     context: Arc<device::CudaContext>,
     cpu: Arc<dyn Backend>,
     failure_state: Arc<dyn GroupFailureState>,
-    /// Why it is not NCCL, where that was asked for first.
+    /// The reason why NCCL is not used, if it was requested first.
     nccl_missing: Option<String>,
-    /// From the first collective on. Held by the one that runs.
+    /// The staging buffers, created by the first collective. The running collective holds the lock.
     buffers: Mutex<Option<StagingBuffers>>,
     messages: StagingMessages,
     direct: DirectDevicePath,
 }
 
 impl StagingBackend {
-    /// Makes this rank's part together with the other ranks.
+    /// Creates the staging back end of this rank. All ranks call it together.
     pub(super) fn create(
         context: &GroupContext<'_>,
         exchange: &dyn BootstrapExchange,
@@ -109,7 +109,7 @@ impl StagingBackend {
         }))
     }
 
-    /// The longest block of any rank.
+    /// Returns the maximum block length of all ranks in bytes.
     fn longest_block(&self, operation: &Operation<'_>, own_longest: usize) -> Result<usize> {
         if !operation.descriptor.kind.is_pairwise() {
             return Ok(operation.bytes());
@@ -121,7 +121,7 @@ impl StagingBackend {
             dtype: Some(DataType::U64),
             op: Some(ReduceOp::Max),
             root: None,
-            // What no call has.
+            // No other all_reduce has this value.
             count_spec: CountSpec::Pairwise,
             part: 1,
             ..operation.descriptor
@@ -137,7 +137,7 @@ impl StagingBackend {
             .map_err(|_| Error::internal(format!("a rank has a block of {longest} bytes")))
     }
 
-    /// Waits until the device has come to where the operation was put.
+    /// Waits until the device has completed the work that was in the stream at the call.
     fn await_stream(
         &self,
         limits: StagingWaitLimits<'_>,
@@ -148,7 +148,8 @@ impl StagingBackend {
         wait.map_err(|error| self.with_own_culprit(error))
     }
 
-    /// Has the other part carry it as it is, whose errors and whose refusals are its own.
+    /// Runs the operation in the host back end on device memory. Its errors and refusals stay
+    /// unchanged.
     fn run_direct(&self, operation: &Operation<'_>, launch: &EnqueueRequest<'_>) -> Result<()> {
         let check_failure = || self.failure_state.failure();
         let limits =
@@ -187,7 +188,7 @@ impl StagingBackend {
         collective.run_rounds(buffers, limits).map_err(|error| buffers.drain(error))
     }
 
-    /// That nothing comes of this rank's stream is nobody else's fault.
+    /// Names this rank as the culprit of a timeout, because its own stream is late.
     fn with_own_culprit(&self, error: Error) -> Error {
         match error.kind() {
             ErrorKind::Timeout => error.with_culprit(self.rank),
@@ -197,7 +198,7 @@ impl StagingBackend {
 
     fn fail_group(&self, error: Error) -> Error {
         self.failure_state.fail(&error);
-        // The first reason, of which this may be a consequence.
+        // Return the first failure, because this error may be its consequence.
         self.failure_state.failure().unwrap_or(error)
     }
 }
@@ -233,7 +234,7 @@ impl DeviceBackend for StagingBackend {
         let outcome = self.run_staged(operation, launch);
         let outcome =
             outcome.context(|| format!("by way of host memory, device {}", self.device()));
-        // Whatever ends an operation early: other ranks may be in the middle of it.
+        // Any early end fails the group, because other ranks may be within the operation.
         outcome.map_err(|error| self.fail_group(error))
     }
 

@@ -1,26 +1,26 @@
-//! What the caller asks of staging: `staging.KEY=VALUE` among a group's back-end options.
+//! The options of the staging back end: `staging.KEY=VALUE` in the back-end options of a group.
 
 use crate::base::error::{Error, Result};
 
-/// What begins those of the options that are for staging.
+/// The prefix of the staging options.
 const PREFIX: &str = "staging.";
 
-/// From here on the native back end carries bytes about as fast as it ever does, and a copy takes
-/// far longer than to begin it.
+/// At this size the native back end reaches nearly its maximum bandwidth, and a copy takes much
+/// longer than its launch.
 const DEFAULT_CHUNK_BYTES: usize = 4 << 20;
 
-/// What a chunk may be.
+/// The limits of the chunk size in bytes.
 const MIN_CHUNK_BYTES: usize = 4096;
 const MAX_CHUNK_BYTES: usize = 1 << 30;
 
-/// How a group's part behaves.
+/// The options of a group's staging back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend) struct StagingOptions {
-    /// The bytes that are copied and carried at once.
+    /// The bytes that one round copies and sends.
     pub(super) chunk_bytes: usize,
 }
 
-/// Parts a group's options into those for staging, and the rest.
+/// Separates the staging options of a group from its other options.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the option.

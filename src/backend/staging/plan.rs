@@ -1,8 +1,8 @@
-//! How an operation is cut: every block of it into pieces of one length, and one operation of the
-//! same kind on the first pieces of all blocks, one on the second ones, and so on. So the results
-//! are where they belong, whatever is done in place.
+//! The plan of a staged operation. Each block is split into pieces of one length. One operation of
+//! the same kind runs on the first pieces of all blocks, one on the second pieces, and so on. So
+//! each result arrives at its final position, also in place.
 //!
-//! Arithmetic only: nothing here touches memory.
+//! This module only computes; it does not access buffers.
 
 use super::agreement::CHUNK_ALIGN_BYTES;
 use crate::backend::{OpKind, Operation};
@@ -10,14 +10,14 @@ use crate::base::buffer::{Dst, Src};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Rank, WorldSize};
 
-/// The memory of one operation on this rank: a block for each rank, or one.
+/// The buffers of one operation on this rank: one block per rank, or one block.
 #[derive(Debug)]
 pub(super) struct StagingBlocks<'a> {
     pub(super) inputs: Vec<Src<'a>>,
     pub(super) outputs: Vec<Dst<'a>>,
 }
 
-/// The most blocks that a rank has in an operation, on either side.
+/// Returns the maximum number of blocks of a rank in an operation, for the input or the output.
 fn max_block_count(kind: OpKind, size: WorldSize) -> usize {
     match kind {
         OpKind::AllReduce
@@ -39,7 +39,7 @@ impl<'a> StagingBlocks<'a> {
         let all_out = || (0..size).map(|rank| operation.recv_block(rank)).collect();
         let (inputs, outputs) = match operation.descriptor.kind {
             OpKind::AllReduce | OpKind::Scan => (one_in(), one_out()),
-            // Rank 0 gets nothing.
+            // Rank 0 gets no result.
             OpKind::Exscan if rank == 0 => (one_in(), vec![]),
             OpKind::Exscan => (one_in(), one_out()),
             OpKind::Reduce if is_root => (one_in(), one_out()),
@@ -57,49 +57,49 @@ impl<'a> StagingBlocks<'a> {
         Self { inputs, outputs }
     }
 
-    /// The longest.
+    /// Returns the length of the longest block.
     pub(super) fn longest_block(&self) -> usize {
         let inputs = self.inputs.iter().map(|block| block.len());
         inputs.chain(self.outputs.iter().map(|block| block.len())).max().unwrap_or(0)
     }
 }
 
-/// The pieces of an operation, the same on all ranks.
+/// The split of an operation into pieces, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StagingPlan {
-    /// The longest block of any rank.
+    /// The maximum block length of all ranks in bytes.
     longest_block: usize,
-    /// The length of a piece, but for the last of a block.
+    /// The length of each piece except the last one of a block.
     piece_bytes: usize,
 }
 
 impl StagingPlan {
-    /// For blocks of at most `longest_block` bytes, with `chunk` bytes of staging memory on each
-    /// side.
+    /// Creates the plan for blocks of at most `longest` bytes, with `chunk` bytes of staging memory
+    /// in each direction.
     pub(super) fn new(kind: OpKind, size: WorldSize, chunk: usize, longest: usize) -> Self {
-        // Any type's elements are whole in it.
+        // A piece contains whole elements of any type.
         let piece = chunk / max_block_count(kind, size) / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
         Self { longest_block: longest, piece_bytes: piece.max(CHUNK_ALIGN_BYTES) }
     }
 
-    /// How many pieces the longest block has. Without any elements there is one operation all the
-    /// same: it may find that ranks differ.
+    /// Returns the number of pieces of the longest block. An empty operation has one round, in
+    /// which ranks can detect a mismatch.
     pub(super) fn round_count(&self) -> usize {
         self.longest_block.div_ceil(self.piece_bytes).max(1)
     }
 
-    /// The bytes of the longest block in a round, from 0.
+    /// Returns the bytes of the longest block in a round; rounds count from 0.
     pub(super) fn round_bytes(&self, round: usize) -> usize {
         self.longest_block.saturating_sub(round * self.piece_bytes).min(self.piece_bytes)
     }
 
-    /// Where a block of this length has its piece of a round, and how long that is.
+    /// Returns the offset and the length of a block's piece in a round.
     pub(super) fn piece_range(&self, len: usize, round: usize) -> (usize, usize) {
         let start = (round * self.piece_bytes).min(len);
         (start, (len - start).min(self.piece_bytes))
     }
 
-    /// Whether a piece can be numbered.
+    /// Checks that all pieces have part numbers.
     pub(super) fn check_part_numbers(&self, first_part: u16) -> Result<()> {
         if self.round_count() <= usize::from(u16::MAX - first_part) {
             return Ok(());

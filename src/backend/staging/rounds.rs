@@ -1,5 +1,5 @@
-//! One collective in rounds. While the host carries one piece, the device brings the next one and
-//! takes the one before.
+//! Runs a staged collective in rounds. While the host back end processes one piece, the device
+//! copies the next piece in and the previous result out.
 
 use super::buffers::{StagingBuffers, StagingWaitLimits};
 use super::plan::{StagingBlocks, StagingPlan};
@@ -11,17 +11,17 @@ use crate::base::label::LabelledName;
 use crate::base::progress_observer::ProgressObserver;
 use std::time::{Duration, Instant};
 
-/// A collective that is carried in parts.
+/// A collective that runs in rounds.
 pub(super) struct StagedCollective<'a> {
     pub(super) cpu: &'a dyn Backend,
     pub(super) whole: &'a Operation<'a>,
     pub(super) blocks: StagingBlocks<'a>,
     pub(super) plan: StagingPlan,
-    /// The number of the part before the first.
+    /// The number before the part number of the first round.
     pub(super) part_before_first: u16,
 }
 
-/// Hears of the parts what the whole is to tell.
+/// Forwards the observations of the rounds to the observer of the original operation.
 #[derive(Debug)]
 struct PartProbe<'a>(&'a dyn ProgressObserver);
 
@@ -34,8 +34,8 @@ impl ProgressObserver for PartProbe<'_> {
         self.0.record_start(algorithm);
     }
 
-    // A short part says nothing of the whole, which has waited for the device: `was_short` is not
-    // passed on.
+    // `record_short_wait` is not forwarded: a short round does not mean that the whole operation
+    // was short, because it also waited for the device.
 
     fn record_wait(&self, rank: Rank, began: Instant, ended: Instant) {
         self.0.record_wait(rank, began, ended);
@@ -50,7 +50,7 @@ impl ProgressObserver for PartProbe<'_> {
     }
 }
 
-/// The bytes of a staging area that the pieces of a round lie in, one after another.
+/// Returns the offsets and lengths of the pieces of a round in a half.
 fn piece_offsets(
     lens: impl Iterator<Item = usize>,
     width: usize,
@@ -59,7 +59,7 @@ fn piece_offsets(
 }
 
 impl StagedCollective<'_> {
-    /// Carries it.
+    /// Runs all rounds.
     pub(super) fn run_rounds(
         &self,
         buffers: &mut StagingBuffers,
@@ -69,7 +69,7 @@ impl StagedCollective<'_> {
         self.load_round(buffers, 0)?;
         for round in 0..rounds {
             if round + 1 < rounds {
-                // The host was done with that half a round ago.
+                // The host finished with this half in the previous round.
                 self.load_round(buffers, round + 1)?;
             }
             buffers.from_device.wait_half(round % 2, limits)?;
@@ -77,13 +77,14 @@ impl StagedCollective<'_> {
             self.run_round(buffers, round)?;
             self.unload_round(buffers, round)?;
         }
-        // The operation has taken place: another rank's failure changes nothing any more.
+        // The operation is complete, so the failure of another rank has no effect on it.
         let last = StagingWaitLimits { check_failure: &|| None, ..limits };
         buffers.to_device.wait_half(0, last)?;
         buffers.to_device.wait_half(1, last)
     }
 
-    /// The lengths of the pieces that come in, and go out, in a round.
+    /// Returns the lengths of the input pieces of a round. `lens_out` returns those of the output
+    /// pieces.
     fn lens_in(&self, round: usize) -> impl Iterator<Item = usize> {
         self.blocks.inputs.iter().map(move |block| self.plan.piece_range(block.len(), round).1)
     }
@@ -100,7 +101,7 @@ impl StagedCollective<'_> {
             (buffers.from_device.half_memory(round % 2)?, self.plan.round_bytes(round));
         let whole = self.whole.send;
         if self.plan.round_count() == 1 && self.whole.sends.is_none() {
-            // One copy instead of one for each rank.
+            // Copy the contiguous buffer at once instead of one block per rank.
             return buffers
                 .from_device
                 .copy_from_device(round % 2, &[(whole, area.slice(0, whole.len()))]);
@@ -131,7 +132,7 @@ impl StagedCollective<'_> {
         buffers.to_device.copy_to_device(round % 2, &pieces.collect::<Vec<_>>())
     }
 
-    /// The part of a round, on staging memory.
+    /// Runs the operation of a round on staging memory.
     fn run_round(&self, buffers: &mut StagingBuffers, round: usize) -> Result<()> {
         let (whole, width) = (self.whole, self.plan.round_bytes(round));
         let from = match self.blocks.inputs.is_empty() {
@@ -148,8 +149,8 @@ impl StagedCollective<'_> {
         let recvs: Vec<Dst<'_>> = piece_offsets(self.lens_out(round), width)
             .map(|(at, len)| into.slice(at, len))
             .collect();
-        // Blocks of one length lie one after another; one block alone may be shorter than another
-        // rank's.
+        // Blocks of equal length are contiguous; a single block may be shorter than the block of
+        // another rank.
         let send_len: usize = self.lens_in(round).sum();
         let recv_len: usize = self.lens_out(round).sum();
         let probe = PartProbe(whole.observer);

@@ -1,19 +1,20 @@
-//! Messages in the memory of devices, which a thread of the group carries piece by piece through
-//! staging memory of their own.
+//! Point-to-point messages in device memory. A worker thread of the group transfers them piece by
+//! piece through its own staging buffers.
 //!
-//! 1. The sender offers a message by a letter ([`control`]); who has a place for it ([`matcher`])
-//!    and a half of staging memory answers that there is room for a piece.
-//! 2. For each such answer the sender has the device copy a piece to a half of its own, and sends
-//!    it as a message of host memory, under a tag that belongs to this one.
-//! 3. What has come is copied to the device. A message has ended for its sender when its last piece
-//!    has gone, for its receiver when the device has all of it.
+//! 1. The sender sends an RTS ([`control`]). If the receiver has a matching receive ([`matching`])
+//!    and a
+//! free half of its staging buffer, it posts a receive for one piece and sends a CTS.
+//! 2. For each CTS the sender lets the device copy one piece to a half of its own buffer, and sends
+//! the piece as a message in host memory, under a tag of this staged message.
+//! 3. The receiver copies the arrived piece to the device. A message is complete for the sender
+//!    when its last piece
+//! was sent, and for the receiver when the device has all pieces.
 //!
-//! A sender's half is taken only for a piece that somebody waits for with memory in hand, so halves
-//! become free again whatever order ranks call in. Before the first answer a message is on nobody's
-//! way: its time may pass, and nobody else is concerned. Afterwards whatever goes wrong fails the
-//! group.
+//! A sender uses a half only for a piece whose receive is posted. So halves become free again in
+//! any order of the ranks' calls. Before its first CTS, a message may time out without an effect on
+//! other messages or ranks. After the first CTS, any error fails the group.
 //!
-//! They do not meet messages in host memory, whose tags are others.
+//! Staged messages never match messages in host memory, because their tags differ.
 
 mod control;
 mod matching;
@@ -43,27 +44,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use worker::StagingWorker;
 
-/// How long a group that is left waits for its thread.
+/// The time that a closing group waits for its worker thread.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
-/// What the thread is told.
+/// An event for the worker thread.
 #[derive(Debug)]
 enum WorkerEvent {
     Send(SendRequest, PostedCompletion),
     Receive(ReceiveRequest, Dst<'static>, PostedCompletion),
-    /// A letter has come, or none can any more.
+    /// A control message arrived, or no further one can arrive.
     Control(Result<(Rank, Vec<u8>)>),
-    /// The piece in a half has gone, or has come.
+    /// The piece in a half was sent or received.
     PieceSent(usize, Result<Delivery>),
     PieceReceived(usize, Result<Delivery>),
 }
 
-/// What every message has.
+/// The completion of a posted message.
 #[derive(Debug)]
 struct PostedCompletion {
-    /// The device is there when its memory is ready.
+    /// The event in the caller's stream after which the buffer is ready.
     ready_event: CudaEvent,
-    /// Until it has been told.
+    /// The completion to call; `None` after the call.
     completion: Option<Arc<dyn Completion>>,
 }
 
@@ -74,7 +75,7 @@ impl PostedCompletion {
 }
 
 impl Drop for PostedCompletion {
-    /// Whatever happens, somebody waits for it.
+    /// Completes a lost message with an error, because a caller waits for it.
     fn drop(&mut self) {
         if let Some(done) = self.completion.take() {
             done.complete(Err(Error::internal("a message on a device was lost")));
@@ -82,7 +83,8 @@ impl Drop for PostedCompletion {
     }
 }
 
-/// Where the thread hears of everything. It knows nothing of the engine, which keeps it.
+/// The inbox of the worker thread. It has no reference to the matching engine, which holds
+/// references to it.
 #[derive(Debug, Default)]
 struct WorkerInbox {
     events: Mutex<Vec<WorkerEvent>>,
@@ -91,7 +93,7 @@ struct WorkerInbox {
     has_ended: AtomicBool,
 }
 
-/// The messages of a group on its device.
+/// The staged messages of a group on its device.
 #[derive(Debug)]
 pub(super) struct StagingMessages {
     context: Arc<CudaContext>,
@@ -100,7 +102,7 @@ pub(super) struct StagingMessages {
     cpu: Arc<dyn Backend>,
     failure_state: Arc<dyn GroupFailureState>,
     inbox: Arc<WorkerInbox>,
-    /// The thread has been started.
+    /// True if the worker thread was started.
     is_started: Mutex<bool>,
 }
 
@@ -139,7 +141,8 @@ impl StagingMessages {
         }
     }
 
-    /// What every message needs: a thread that carries it, and the moment when its memory is ready.
+    /// Prepares a message: checks the peer, records the event after which the buffer is ready, and
+    /// starts the worker thread.
     fn prepare_post(
         &self,
         peer: Option<Rank>,
@@ -159,7 +162,7 @@ impl StagingMessages {
         Ok(PostedCompletion { ready_event: ready, completion: Some(done) })
     }
 
-    /// Starts the thread, the first time.
+    /// Starts the worker thread at the first call.
     fn start_worker(&self) -> Result<()> {
         let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
         if *is_started {
@@ -180,7 +183,8 @@ impl StagingMessages {
         Ok(())
     }
 
-    /// The group has failed, which its fate does not tell everybody.
+    /// Wakes the worker thread after a failure of the group that the failure state may not have
+    /// reported.
     pub(super) fn on_group_failure(&self) {
         self.inbox.doorbell.notify();
     }
@@ -230,7 +234,7 @@ impl Drop for StagingMessages {
     }
 }
 
-/// Whatever ends the thread, it has ended.
+/// Marks the worker thread as ended when it ends for any reason.
 struct WorkerEndGuard(Arc<WorkerInbox>, Arc<dyn GroupFailureState>);
 
 impl Drop for WorkerEndGuard {
@@ -244,7 +248,7 @@ impl Drop for WorkerEndGuard {
     }
 }
 
-/// Hears of a letter.
+/// The completion of a control receive.
 #[derive(Debug)]
 struct ControlReceiveCompletion(Arc<WorkerInbox>);
 
@@ -259,7 +263,7 @@ impl Completion for ControlReceiveCompletion {
     }
 }
 
-/// Keeps a letter until it has gone.
+/// The completion of a control send. It owns the buffer until the control message is sent.
 #[derive(Debug)]
 struct ControlSendCompletion {
     _buffer: PooledBuffer,
@@ -267,14 +271,14 @@ struct ControlSendCompletion {
 
 impl Completion for ControlSendCompletion {
     fn complete(&self, outcome: Result<Delivery>) {
-        // Whom it does not reach is known to be gone by other ways.
+        // If the receiver is gone, the departure check or the failure of the group reports it.
         if let Err(error) = outcome {
             crate::log!(LogLevel::Debug, "a letter of a message on a device: {error}");
         }
     }
 }
 
-/// Hears of the piece in a half.
+/// The completion of the piece in a half.
 #[derive(Debug)]
 struct PieceCompletion {
     inbox: Arc<WorkerInbox>,
@@ -291,7 +295,7 @@ impl Completion for PieceCompletion {
     }
 }
 
-/// A message that waits for another rank has waited for too long.
+/// Returns the error for a message that no rank matched before its deadline.
 fn match_timeout(deadline: &Deadline) -> Error {
     let waited = deadline.elapsed().as_millis();
     Error::new(ErrorKind::Timeout, format!("not matched within {waited} ms"))

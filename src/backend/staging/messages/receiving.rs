@@ -1,4 +1,4 @@
-//! Places for messages of others.
+//! The receiving side of staged messages.
 
 use super::PostedCompletion;
 use super::control::{StagingControlMessage, piece_tag};
@@ -11,7 +11,7 @@ use crate::base::dtype::DataType;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::mem::replace;
 
-/// A place for one.
+/// A posted receive.
 #[derive(Debug)]
 pub(super) struct StagingReceive {
     pub(super) criteria: ReceiveCriteria,
@@ -20,16 +20,16 @@ pub(super) struct StagingReceive {
     pub(super) posted: PostedCompletion,
     pub(super) is_ready: bool,
     pub(super) rts: Option<StagingRts>,
-    /// That message was taken back, and not all that it was granted has been answered.
+    /// True if the matched message was cancelled and not all of its CTS have been answered.
     pub(super) is_cancelled: bool,
-    /// How many pieces there was room for, have come, and are on the device.
+    /// The number of pieces with a CTS, of arrived pieces, and of pieces that are on the device.
     pub(super) granted: usize,
     pub(super) arrived: usize,
     pub(super) written: usize,
 }
 
 impl StagingReceive {
-    /// How long the message is that it gets; 0 where that is not known.
+    /// Returns the length of the matched message in bytes; 0 before the match.
     pub(super) fn len(&self) -> usize {
         self.rts.map_or(0, |offer| offer.len)
     }
@@ -90,7 +90,8 @@ impl StagingWorker {
         }
     }
 
-    /// Gives halves to messages that are to come, in the order in which their places were posted.
+    /// Assigns free halves to the pieces of matched receives, in the order of posting, and sends a
+    /// CTS for each.
     pub(super) fn grant_pieces(&mut self) -> Result<()> {
         let chunk = self.chunk;
         while let Some(half) = self.to_device.iter().position(|half| *half == HalfState::Free) {
@@ -117,7 +118,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Ends messages that are on the device.
+    /// Completes receives whose pieces are all on the device.
     pub(super) fn finish_copies_to_device(&mut self) -> Result<()> {
         for half in [0, 1] {
             let HalfState::Copying(id) = self.to_device[half] else { continue };
@@ -137,7 +138,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// A piece has come.
+    /// Handles a received piece: begins its copy to the device.
     pub(super) fn handle_piece_received(
         &mut self,
         half: usize,
@@ -169,8 +170,8 @@ impl StagingWorker {
         self.buffers.to_device.copy_to_device(half, &[(from, into)])
     }
 
-    /// The message was taken back before any of it came: the place waits for another, once nothing
-    /// of this one is on its way.
+    /// Handles an empty piece: the sender cancelled the message before it sent any piece. When all
+    /// CTS have been answered, the receive is posted again.
     fn handle_cancelled_send(&mut self, id: u64) -> Result<()> {
         let Some(it) = self.receives.get_mut(&id) else { return Ok(()) };
         it.granted = it.granted.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Messages of this rank's, on their way to others.
+//! The sending side of staged messages.
 
 use super::control::{StagingControlMessage, piece_tag};
 use super::worker::{HalfState, StagingWorker, piece_count, piece_len};
@@ -12,14 +12,14 @@ use crate::base::ids::Rank;
 use std::mem::replace;
 use std::sync::Arc;
 
-/// A message of this rank's.
+/// A send that is not complete.
 #[derive(Debug)]
 pub(super) struct StagingSend {
     pub(super) message: SendRequest,
     pub(super) posted: PostedCompletion,
     pub(super) is_ready: bool,
-    /// How many pieces the receiver has room for, were left to the device, given to the engine, and
-    /// have gone.
+    /// The number of pieces with a CTS, of pieces that the device copies or copied, of pieces
+    /// submitted to the matching engine, and of sent pieces.
     pub(super) granted: usize,
     pub(super) loaded: usize,
     pub(super) submitted: usize,
@@ -45,7 +45,7 @@ impl StagingWorker {
         let rts = StagingControlMessage::Rts { number, tag, dtype, len: bytes.len() as u64 };
         match self.post_control_receive().and_then(|()| self.send_control(to, rts)) {
             Err(error) => self.end_send(number, Err(error)),
-            // There is nothing to wait for.
+            // An empty message has no pieces to wait for.
             Ok(()) if bytes.is_empty() => self.end_send(number, Ok(())),
             Ok(()) => {}
         }
@@ -60,7 +60,7 @@ impl StagingWorker {
         self.point_to_point()?.send(piece, Arc::new(ControlSendCompletion { _buffer: buffer }))
     }
 
-    /// Gives halves to pieces that somebody waits for, and leaves them to the device.
+    /// Assigns free halves to pieces with a CTS, and lets the device copy them.
     pub(super) fn load_pieces(&mut self) -> Result<()> {
         let chunk = self.chunk;
         while let Some(half) = self.from_device.iter().position(|half| *half == HalfState::Free) {
@@ -78,10 +78,10 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// Sends what the device has brought, in order.
+    /// Sends the pieces that the device has copied, in order.
     pub(super) fn send_loaded_pieces(&mut self) -> Result<()> {
-        // Of one message the older piece first: the stream has one order, and of two halves at most
-        // one is older.
+        // The older half first: the stream copies in order, and at most one of the two halves is
+        // older.
         for half in self.older_first() {
             let HalfState::Copying(number) = self.from_device[half] else { continue };
             if !self.buffers.from_device.is_half_free(half)? {
@@ -110,7 +110,7 @@ impl StagingWorker {
         self.buffers.from_device.oldest_first()
     }
 
-    /// A piece has gone.
+    /// Handles the completion of a sent piece.
     pub(super) fn handle_piece_sent(
         &mut self,
         half: usize,
@@ -123,7 +123,7 @@ impl StagingWorker {
         let Some(it) = self.sends.get_mut(&number) else { return Ok(()) };
         it.sent += 1;
         let is_whole = it.sent == piece_count(it.message.bytes.len(), self.chunk);
-        // In the middle of a message nobody can go on.
+        // An error within a message fails the group.
         outcome?;
         if is_whole {
             self.end_send(number, Ok(()));

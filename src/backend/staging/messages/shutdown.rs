@@ -1,5 +1,5 @@
-//! How messages end that do not arrive: time, ranks that leave, the failure of the group, leaving
-//! it.
+//! The end of messages that are not transferred: timeouts, ranks that left, the failure of the
+//! group, and its close.
 
 use super::control::StagingControlMessage;
 use super::match_timeout;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl StagingWorker {
-    /// Ends what has met no other rank's.
+    /// Ends all messages without a match.
     pub(super) fn end_unmatched(&mut self, error: &Error) {
         let sends = self.sends.iter().filter(|(_, it)| it.granted == 0);
         let sends: Vec<u64> = sends.map(|(&number, _)| number).collect();
@@ -27,8 +27,8 @@ impl StagingWorker {
         }
     }
 
-    /// Ends messages whose time has passed, or whose other rank has left. In the middle of one
-    /// nobody can go on.
+    /// Ends messages whose deadline has passed or whose peer has left. If a message has a CTS, this
+    /// fails the group.
     pub(super) fn expire(&mut self) {
         if self.shutdown.is_some() {
             return;
@@ -37,7 +37,7 @@ impl StagingWorker {
             true => self.departed_peers(),
             false => BTreeMap::new(),
         };
-        // Of one that has begun the engine knows more.
+        // After the match, the matching engine reports the departure of the peer itself.
         let end_reason = |peer: Option<Rank>, deadline: &Deadline| {
             let left = peer.and_then(|peer| departed.get(&peer).cloned());
             left.or_else(|| deadline.has_passed().then(|| match_timeout(deadline)))
@@ -56,7 +56,7 @@ impl StagingWorker {
         receives.into_iter().for_each(|(id, error)| self.cancel_receive(id, error));
     }
 
-    /// The ranks that messages wait for and that have left.
+    /// Returns the departed ranks that messages wait for.
     fn departed_peers(&mut self) -> BTreeMap<Rank, Error> {
         self.last_departure_check = Instant::now();
         let of_sends = self.sends.values().map(|it| it.message.to);
@@ -66,7 +66,7 @@ impl StagingWorker {
         let found =
             peers.into_iter().filter_map(|peer| Some((peer, engine.departure_error(peer)?)));
         let found: BTreeMap<Rank, Error> = found.collect();
-        // What they said before is read first.
+        // Control messages that the ranks sent before they left are handled first.
         match self.has_control_receive && self.inbox.lock_events().is_empty() {
             true => found,
             false => BTreeMap::new(),
@@ -78,7 +78,7 @@ impl StagingWorker {
         if it.granted > 0 {
             return self.fail(&error.context("a message on a device that has begun to go"));
         }
-        // Where it does not come, the receiver learns it when it takes the message.
+        // If this control message is lost, the receiver gets an empty piece when it sends a CTS.
         drop(self.send_control(it.message.to, StagingControlMessage::Cancel { number }));
         self.end_send(number, Err(error));
     }
@@ -91,15 +91,15 @@ impl StagingWorker {
         let rts = it.rts;
         self.matcher.cancel_receive(id);
         self.end_receive(id, Err(error));
-        // It stays for the next.
+        // The message stays for the next receive.
         if let Some(rts) = rts {
             let met = self.matcher.add_rts(rts);
             self.handle_matches(met);
         }
     }
 
-    /// Ends everything once the group has failed or is left, as soon as nobody uses its memory any
-    /// more.
+    /// Ends all messages after the group failed or closed. Each message ends when the device does
+    /// not use its buffer any more.
     pub(super) fn check_shutdown(&mut self) {
         if self.shutdown.is_none() {
             let failure = self.failure_state.failure().or_else(|| {
@@ -121,7 +121,7 @@ impl StagingWorker {
         let is_used = |halves: &[HalfState; 2], id: u64| {
             halves.iter().any(|half| match *half {
                 HalfState::Copying(user) => user == id,
-                // That is staging memory, and the engine gives it back.
+                // The engine uses only staging memory, and returns it.
                 HalfState::InMessage(..) | HalfState::Free => false,
             })
         };

@@ -1,10 +1,11 @@
-//! The thread that carries the messages of a group: what has been posted, how far each message is,
-//! and who has which half of the staging memory. [`super::sending`] and [`super::receiving`] are
-//! the two ways, [`super::shutdown`] what does not arrive.
+//! The worker thread for the staged messages of a group. It owns all their state: the posted
+//! messages, their progress, and the users of the halves. [`super::sending`] and
+//! [`super::receiving`] implement the two directions, [`super::shutdown`] the messages that are not
+//! transferred.
 //!
-//! Only this thread touches any of it. It never waits for another rank: it does what can be done,
-//! and sleeps until it is told something, or until it is time to look at the device or at a
-//! deadline.
+//! No other thread accesses this state. The worker never waits for another rank. It makes all
+//! possible progress, and then sleeps until an event arrives, or until it must poll the device or
+//! check a deadline.
 
 use super::control::{self, StagingControlMessage};
 use super::matching::{StagingMatcher, StagingRts};
@@ -29,24 +30,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long it sleeps while the device copies, while it has to come to where memory is ready, while
-/// somebody waits for a message, and while nobody does.
+/// The sleep intervals: while the device copies, while a buffer is not ready, while messages are
+/// outstanding, and while none are.
 const COPY_POLL_INTERVAL: Duration = Duration::from_micros(20);
 const READY_POLL_INTERVAL: Duration = Duration::from_micros(200);
 pub(super) const MESSAGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a device has for copies that it has begun, once the group has failed.
+/// The time that the device gets to complete its copies after the group failed.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(5);
 
-/// Who has a half, by the number of the message.
+/// The state of a half, with the number of the message that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HalfState {
     Free,
-    /// The device copies.
+    /// The device copies a piece of this message.
     Copying(u64),
-    /// The engine sends or receives this piece of it. What it tells of two halves may come in any
-    /// order.
+    /// The matching engine sends or receives this piece of the message. The completions of two
+    /// halves may arrive in any order.
     InMessage(u64, usize),
 }
 
@@ -57,18 +58,18 @@ pub(super) struct StagingWorker {
     pub(super) cpu: Arc<dyn Backend>,
     pub(super) failure_state: Arc<dyn GroupFailureState>,
     pub(super) inbox: Arc<WorkerInbox>,
-    /// A receive for letters is posted.
+    /// True if a receive for control messages is posted.
     pub(super) has_control_receive: bool,
-    /// The number of the next message or place.
+    /// The number of the next message or receive.
     pub(super) next_id: u64,
     pub(super) matcher: StagingMatcher,
     pub(super) sends: BTreeMap<u64, StagingSend>,
     pub(super) receives: BTreeMap<u64, StagingReceive>,
     pub(super) from_device: [HalfState; 2],
     pub(super) to_device: [HalfState; 2],
-    /// Why nothing goes on any more, and until when the device is waited for.
+    /// The reason for the shutdown, and the limit of the wait for the device.
     pub(super) shutdown: Option<(Error, Deadline)>,
-    /// When it looked last who has left.
+    /// The time of the last departure check.
     pub(super) last_departure_check: Instant,
 }
 
@@ -97,7 +98,7 @@ impl StagingWorker {
         }
     }
 
-    /// Carries messages until the group is left.
+    /// Runs until the group closes.
     pub(super) fn run(mut self) {
         loop {
             let events = std::mem::take(&mut *self.inbox.lock_events());
@@ -124,7 +125,7 @@ impl StagingWorker {
         }
     }
 
-    /// Whether nothing is left to be done, after the end.
+    /// Returns true if nothing is left to do after the shutdown began.
     fn is_drained(&self) -> bool {
         let Some((_, limit)) = &self.shutdown else { return false };
         let is_empty = self.sends.is_empty() && self.receives.is_empty();
@@ -137,14 +138,14 @@ impl StagingWorker {
         self.cpu.point_to_point().ok_or_else(|| Error::internal("the host part has no messages"))
     }
 
-    /// How long nothing may have to be done.
+    /// Returns how long the worker may sleep without an event.
     fn sleep_time(&self) -> Duration {
         let copies = |half: &HalfState| matches!(half, HalfState::Copying(_));
         let awaits_device = self.sends.values().any(|it| it.granted > it.loaded && !it.is_ready)
             || self.receives.values().any(|it| it.rts.is_some() && !it.is_ready);
         match self.sends.is_empty() && self.receives.is_empty() {
             _ if self.from_device.iter().chain(&self.to_device).any(copies) => COPY_POLL_INTERVAL,
-            // Once all is over it is the engine that is waited for.
+            // After the shutdown the worker waits for the matching engine.
             true if self.shutdown.is_some() && !self.is_drained() => READY_POLL_INTERVAL,
             _ if awaits_device => READY_POLL_INTERVAL,
             true => IDLE_POLL_INTERVAL,
@@ -152,7 +153,7 @@ impl StagingWorker {
         }
     }
 
-    /// Fails the group, on all its ranks.
+    /// Fails the group on all its ranks.
     pub(super) fn fail(&self, error: &Error) {
         self.failure_state.fail(error);
     }
@@ -172,7 +173,7 @@ impl StagingWorker {
                 Ok(())
             }
             WorkerEvent::Control(Err(error)) => {
-                // Nobody is left who could send one, or the group has failed.
+                // No rank is left that could send a control message, or the group has failed.
                 self.has_control_receive = false;
                 self.end_unmatched(&error);
                 Ok(())
@@ -182,7 +183,7 @@ impl StagingWorker {
         }
     }
 
-    /// Has the next letter of any rank received.
+    /// Posts a receive for the next control message of any rank.
     pub(super) fn post_control_receive(&mut self) -> Result<()> {
         if replace(&mut self.has_control_receive, true) {
             return Ok(());
@@ -217,17 +218,16 @@ impl StagingWorker {
             StagingControlMessage::Cts { number } => match self.sends.get_mut(&number) {
                 Some(sending) if sending.message.to == from => sending.granted += 1,
                 Some(_) => return Err(unreadable()),
-                // Its time had passed: nothing comes, and whoever waits for it learns that by a
-                // piece without bytes.
+                // The send timed out: an empty piece answers the CTS and tells the receiver.
                 None => self.send_empty_piece(from, number)?,
             },
         }
         Ok(())
     }
 
-    /// Does what can be done.
+    /// Makes all progress that is possible now.
     fn make_progress(&mut self) -> Result<()> {
-        // First what makes halves free.
+        // First the steps that free halves.
         let (sent, finished) = (self.send_loaded_pieces(), self.finish_copies_to_device());
         sent.and(finished)?;
         if self.shutdown.is_none() {
@@ -238,7 +238,7 @@ impl StagingWorker {
         Ok(())
     }
 
-    /// The device may have come to where memory is ready.
+    /// Polls the events after which buffers are ready.
     fn poll_ready(&mut self) -> Result<()> {
         for sending in self.sends.values_mut().filter(|it| it.granted > 0 && !it.is_ready) {
             sending.is_ready = sending.posted.ready_event.is_over()?;
@@ -255,23 +255,23 @@ impl StagingWorker {
 
     pub(super) fn complete(&self, posted: PostedCompletion, outcome: Result<Delivery>) {
         posted.complete(outcome);
-        // Those who wait for a message do so in the engine.
+        // Callers wait for a message in the matching engine.
         self.cpu.point_to_point().into_iter().for_each(PointToPoint::wake_waiters);
     }
 }
 
-/// How many pieces a message has.
+/// Returns the number of pieces of a message.
 pub(super) fn piece_count(len: usize, chunk: usize) -> usize {
     len.div_ceil(chunk)
 }
 
-/// How long a piece of it is.
+/// Returns the length of a piece in bytes.
 pub(super) fn piece_len(len: usize, chunk: usize, piece: usize) -> usize {
     len.saturating_sub(piece * chunk).min(chunk)
 }
 
 impl Drop for StagingWorker {
-    /// What the engine still has of the staging memory stays.
+    /// Leaks the staging memory that the matching engine still uses.
     fn drop(&mut self) {
         let is_in_message = |half: &HalfState| matches!(half, HalfState::InMessage(..));
         let leak_if_in_message = |halves: &[HalfState; 2], side: &mut StagingDoubleBuffer| {
@@ -286,7 +286,7 @@ impl Drop for StagingWorker {
 }
 
 impl StagingWorker {
-    /// Messages that came after the end.
+    /// Completes messages that were posted after the end.
     fn complete_unread_events(&mut self) {
         let unread = std::mem::take(&mut *self.inbox.lock_events());
         let error = Error::new(ErrorKind::Aborted, "this rank has left the group");
