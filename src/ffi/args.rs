@@ -1,4 +1,4 @@
-//! Turning what a C caller hands in into what Rust can use, with an error that names the argument.
+//! Conversion of the arguments of C callers to Rust types; each error names the argument.
 
 use super::types::{DIST_FIELD_DEVICE, DIST_NO_WAIT, DIST_WAIT_FOREVER};
 use crate::api::call::buffer_bytes;
@@ -10,10 +10,10 @@ use crate::base::ids::MAX_WORLD_SIZE;
 use crate::base::label::{InvalidLabel, LABEL_BYTES, Label};
 use std::ffi::{CStr, c_char, c_void};
 
-/// The longest C string that is accepted; also bounds how far a missing terminator is read.
+/// The maximum length of a C string in bytes. It also bounds the search for a missing terminator.
 const MAX_STRING_BYTES: usize = 1 << 20;
 
-/// In place of the length of a key: the key is a C string. In the header it is a cast, which C89
+/// Passed as the length of a key: the key is a C string. In the header it is a cast, which C89
 /// understands.
 pub const DIST_TERMINATED: usize = usize::MAX;
 
@@ -22,7 +22,7 @@ pub(super) fn null_argument(name: &str) -> Error {
     Error::invalid(format!("argument {name} is NULL"))
 }
 
-/// Where a result goes.
+/// The address of an output argument.
 #[derive(Debug)]
 pub(super) struct OutPtr<T>(*mut T);
 
@@ -32,7 +32,7 @@ impl<T> OutPtr<T> {
         if ptr.is_null() { Err(null_argument(name)) } else { Ok(Self(ptr)) }
     }
 
-    /// An output that the caller may not want.
+    /// Returns an optional output; `None` for NULL.
     pub(super) fn optional(ptr: *mut T) -> Option<Self> {
         if ptr.is_null() { None } else { Some(Self(ptr)) }
     }
@@ -45,14 +45,14 @@ impl<T> OutPtr<T> {
 }
 
 impl<T> OutPtr<*mut T> {
-    /// An output for a handle that the caller may not want, NULL until it is written.
+    /// Returns an optional output for a handle, and sets it to NULL until it is written.
     pub(super) fn optional_handle(ptr: *mut *mut T) -> Option<Self> {
         let out = Self::optional(ptr)?;
         out.write(std::ptr::null_mut());
         Some(out)
     }
 
-    /// A required output for a handle, NULL until it is written.
+    /// Returns a required output for a handle, and sets it to NULL until it is written.
     pub(super) fn handle(ptr: *mut *mut T, name: &str) -> Result<Self> {
         let out = Self::required(ptr, name)?;
         out.write(std::ptr::null_mut());
@@ -60,18 +60,18 @@ impl<T> OutPtr<*mut T> {
     }
 }
 
-/// A C string, or `None` for NULL.
+/// Reads a C string; `None` for NULL.
 pub(super) fn optional_str<'a>(ptr: *const c_char, name: &str) -> Result<Option<&'a str>> {
     if ptr.is_null() { Ok(None) } else { required_str(ptr, name).map(Some) }
 }
 
-/// A C string in UTF-8.
+/// Reads a C string in UTF-8.
 pub(super) fn required_str<'a>(ptr: *const c_char, name: &str) -> Result<&'a str> {
     let bytes = required_key(ptr, name)?;
     std::str::from_utf8(bytes).map_err(|_| Error::invalid(format!("argument {name} is not UTF-8")))
 }
 
-/// A C string, whatever its bytes.
+/// Reads a C string with any bytes.
 pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8]> {
     if ptr.is_null() {
         return Err(null_argument(name));
@@ -84,7 +84,7 @@ pub(super) fn required_key<'a>(ptr: *const c_char, name: &str) -> Result<&'a [u8
     Ok(bytes)
 }
 
-/// The label of a call.
+/// Reads the label of a call.
 #[inline]
 pub(super) fn call_label(ptr: *const c_char) -> Result<Label> {
     if ptr.is_null() {
@@ -105,7 +105,7 @@ fn unfit_label(reason: InvalidLabel) -> Error {
     })
 }
 
-/// A key of a store: `len_bytes` bytes, whatever they are, or a C string.
+/// Reads the key of a store: `len_bytes` bytes of any value, or a C string.
 pub(super) fn key<'a>(ptr: *const c_char, len_bytes: usize, name: &str) -> Result<&'a [u8]> {
     match len_bytes {
         DIST_TERMINATED => required_key(ptr, name),
@@ -119,12 +119,12 @@ fn too_long(name: &str) -> Error {
     Error::invalid(format!("argument {name} is longer than {MAX_STRING_BYTES} bytes"))
 }
 
-/// `len` bytes, copied out of the caller's hands by whoever uses them during the call.
+/// Reads `len` bytes, which the callee copies during the call.
 pub(super) fn bytes<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     slice(ptr.cast::<u8>(), len, name)
 }
 
-/// An array of `len` elements; NULL is fine where there are none.
+/// Reads an array of `len` elements; NULL is allowed if it is empty.
 pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -145,7 +145,7 @@ pub(super) fn slice<'a, T>(ptr: *const T, len: usize, name: &str) -> Result<&'a 
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }
 
-/// The `n` keys of a call that takes several; without lengths they are C strings.
+/// Reads the `n` keys of a call; without lengths they are C strings.
 pub(super) fn keys<'a>(
     ptr: *const *const c_char,
     lens_bytes: *const usize,
@@ -159,7 +159,7 @@ pub(super) fn keys<'a>(
     keys.iter().zip(lens).map(|(&key, &len)| self::key(key, len, "keys")).collect()
 }
 
-/// Refuses no memory where some is needed, and such as would go on past the last address.
+/// Refuses NULL for memory that is not empty, and memory that exceeds the address space.
 #[inline]
 fn check_memory(address: usize, len: usize, name: &str) -> Result<()> {
     let is_possible = address != 0 && address.checked_add(len).is_some();
@@ -174,7 +174,7 @@ fn invalid_memory(address: usize, len: usize, name: &str) -> Error {
     }
 }
 
-/// A buffer to read; NULL is fine where it is empty.
+/// Returns a buffer to read; NULL is allowed if it is empty.
 #[inline]
 pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<'a>> {
     if len == 0 {
@@ -185,7 +185,7 @@ pub(super) fn src<'a>(ptr: *const c_void, len: usize, name: &str) -> Result<Src<
     Ok(unsafe { Src::new(ptr.cast(), len) })
 }
 
-/// A buffer to write; NULL is fine where it is empty.
+/// Returns a buffer to write; NULL is allowed if it is empty.
 #[inline]
 pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a>> {
     if len == 0 {
@@ -196,8 +196,8 @@ pub(super) fn dst<'a>(ptr: *mut c_void, len: usize, name: &str) -> Result<Dst<'a
     Ok(unsafe { Dst::new(ptr.cast(), len) })
 }
 
-/// The blocks of a `_v` form to read: an array of pointers and one of counts, `size` long, of these
-/// names.
+/// Returns the blocks of a `_v` form to read: an array of `size` pointers and an array of `size`
+/// counts; `names` are their argument names.
 pub(super) fn src_blocks<'a>(
     ptrs: *const *const c_void,
     counts: *const usize,
@@ -208,7 +208,7 @@ pub(super) fn src_blocks<'a>(
     src_blocks_by(ptrs, counts, size, |count| buffer_bytes(count, dtype, 1), names)
 }
 
-/// The same, where `bytes` says how long so many elements are.
+/// As `src_blocks`; `bytes` converts a count to bytes.
 pub(super) fn src_blocks_by<'a>(
     ptrs: *const *const c_void,
     counts: *const usize,
@@ -224,7 +224,7 @@ pub(super) fn src_blocks_by<'a>(
     ptrs.iter().zip(counts).enumerate().map(block).collect()
 }
 
-/// The blocks of a `_v` form to write, likewise.
+/// Returns the blocks of a `_v` form to write; see `src_blocks`.
 pub(super) fn dst_blocks<'a>(
     ptrs: *const *mut c_void,
     counts: *const usize,
@@ -240,7 +240,7 @@ pub(super) fn dst_blocks<'a>(
     ptrs.iter().zip(counts).enumerate().map(block).collect()
 }
 
-/// The blocks of one buffer to write, each so many elements behind its beginning.
+/// Returns the blocks to write in one buffer, at the given displacements in elements.
 pub(super) fn dst_blocks_at<'a>(
     recv: *mut c_void,
     counts: &[usize],
@@ -248,7 +248,7 @@ pub(super) fn dst_blocks_at<'a>(
     dtype: DataType,
 ) -> Result<Vec<Dst<'a>>> {
     let block = |count, displ| {
-        // The place of an empty block does not matter.
+        // The displacement of an empty block is not used.
         let displ = if count == 0 { 0 } else { displ };
         block_at(recv, buffer_bytes(displ, dtype, 1)?, buffer_bytes(count, dtype, 1)?)
     };
@@ -258,7 +258,7 @@ pub(super) fn dst_blocks_at<'a>(
     counts.iter().zip(displs).enumerate().map(block).collect()
 }
 
-/// The blocks of one buffer to write, one after the other.
+/// Returns the blocks to write in one buffer, one after the other.
 pub(super) fn dst_blocks_packed<'a>(
     recv: *mut c_void,
     counts: &[usize],
@@ -268,7 +268,7 @@ pub(super) fn dst_blocks_packed<'a>(
     let block = |(i, &count): (usize, &usize)| {
         let bytes = buffer_bytes(count, dtype, 1).context(|| format!("rank {i}"))?;
         let offset = next;
-        // Saturated, it is refused by `block_at` if there is anything behind it.
+        // If the sum saturates, `block_at` refuses the next block that is not empty.
         next = next.saturating_add(bytes);
         block_at(recv, offset, bytes).context(|| format!("rank {i}"))
     };
@@ -286,19 +286,19 @@ fn block_at<'a>(recv: *mut c_void, offset: usize, bytes: usize) -> Result<Dst<'a
     dst(recv.wrapping_byte_add(offset), bytes, "recv")
 }
 
-/// A rank or size, which must not be negative.
+/// Converts a rank or size, which must not be negative.
 #[inline]
 pub(super) fn index(value: i32, name: &str) -> Result<usize> {
     usize::try_from(value).map_err(|_| negative_argument(value, name))
 }
 
-/// Why a negative number is refused.
+/// Returns the error for a negative number.
 #[cold]
 pub(super) fn negative_argument(value: i32, name: &str) -> Error {
     Error::invalid(format!("{name} is {value}, which is negative"))
 }
 
-/// A list of ranks; `None` for an empty one.
+/// Reads a list of ranks; `None` for an empty one.
 pub(super) fn optional_ranks(ptr: *const i32, n: usize, name: &str) -> Result<Option<Vec<usize>>> {
     if n > MAX_WORLD_SIZE {
         return Err(Error::invalid(format!(
@@ -310,24 +310,24 @@ pub(super) fn optional_ranks(ptr: *const i32, n: usize, name: &str) -> Result<Op
     Ok(Some(ranks).filter(|ranks| !ranks.is_empty()))
 }
 
-/// The device of an option struct, which counts with a bit of `fields`.
+/// Returns the device of an option struct if its bit is set in `fields`.
 pub(super) fn optional_device(fields: u64, value: i32) -> Result<Option<usize>> {
     if fields & DIST_FIELD_DEVICE == 0 { Ok(None) } else { index(value, "device").map(Some) }
 }
 
-/// A field that this version does not know yet.
+/// Refuses a value in a reserved field.
 pub(super) fn check_reserved(value: i32) -> Result<()> {
     if value == 0 { Ok(()) } else { Err(Error::invalid(format!("reserved is {value}, and not 0"))) }
 }
 
-/// A rank or size for C.
+/// Converts a rank or size for C.
 pub(super) fn to_i32(value: usize) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::internal(format!("{value} does not fit an int32_t")))
 }
 
 const _: () = assert!(DIST_WAIT_FOREVER == Timeout::FOREVER && DIST_NO_WAIT == Timeout::NO_WAIT);
 
-/// A time-out. The head of dist.h documents the rule, which has no exceptions.
+/// Converts a timeout. The head of dist.h documents the rule, which has no exceptions.
 pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
     Timeout::from_number(value).ok_or_else(|| {
         Error::invalid(format!(
@@ -337,13 +337,13 @@ pub(super) fn timeout(value: i64, name: &str) -> Result<Timeout> {
     })
 }
 
-/// A time-out of something that cannot do without time, in milliseconds: 0 for the default,
-/// `u64::MAX` for ever.
+/// Converts the timeout of a call that needs time to milliseconds: 0 for the default, `u64::MAX`
+/// for no limit.
 pub(super) fn milliseconds(value: i64, name: &str) -> Result<u64> {
     waiting_milliseconds(value, name, "pass milliseconds, 0 for the default, or DIST_WAIT_FOREVER")
 }
 
-/// The same; `remedy` is what the caller of such a function should do in place of DIST_NO_WAIT.
+/// As `milliseconds`; `remedy` tells the caller what to pass instead of DIST_NO_WAIT.
 pub(super) fn waiting_milliseconds(value: i64, name: &str, remedy: &str) -> Result<u64> {
     match timeout(value, name)? {
         Timeout::NoWait => {
@@ -354,8 +354,8 @@ pub(super) fn waiting_milliseconds(value: i64, name: &str, remedy: &str) -> Resu
     }
 }
 
-/// How long a wait for a work lasts; the default is the operation's own deadline, at which the wait
-/// ends.
+/// Returns the deadline of a wait for a work. The default has no limit, because the wait ends at
+/// the operation's own deadline.
 pub(super) fn wait_limit(value: i64, name: &str) -> Result<Deadline> {
     Ok(match timeout(value, name)? {
         Timeout::Default => Deadline::never(),
@@ -363,7 +363,8 @@ pub(super) fn wait_limit(value: i64, name: &str) -> Result<Deadline> {
     })
 }
 
-/// Copies text, cut to fit, with its terminator; returns the bytes that the whole would need.
+/// Copies text with its terminator, truncated to the buffer. Returns the bytes that the whole text
+/// needs.
 pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usize> {
     let needed = text.len() + 1;
     if cap == 0 {
@@ -376,7 +377,7 @@ pub(super) fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> Result<usiz
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    // SAFETY: the caller promises `cap` writable bytes, of which `end` + 1 are used.
+    // SAFETY: the caller promises `cap` writable bytes; this writes at most `end` + 1 of them.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), end) };
     // SAFETY: as above.
     unsafe { buf.wrapping_add(end).write(0) };
@@ -456,7 +457,7 @@ mod tests {
     fn buffers_end_before_the_last_address() {
         let (last, names) = (usize::MAX - 3, ["send", "recv"]);
         for (len, fits) in [(3, true), (4, false), (isize::MAX.unsigned_abs(), false)] {
-            // Nobody reads or writes there.
+            // The buffers are never read or written.
             let from = src(ptr::without_provenance(last), len, names[0]);
             let to = dst(ptr::without_provenance_mut(last), len, names[1]);
             assert_eq!((from.is_ok(), to.is_ok()), (fits, fits), "{len}");

@@ -1,5 +1,4 @@
-//! Back ends that others write: made known to the process, by their functions or by the file that
-//! has them.
+//! Registration of back ends of other libraries, from a table of functions or from a shared object.
 
 use super::args::{optional_str, required_str};
 use super::backend_call::{PluginCallSite, call_plugin_to_end};
@@ -95,7 +94,7 @@ fn register_plugin(
     plugin::register(name, |name| Arc::new(CPluginFunctions { name, table, user }))
 }
 
-/// The function that a plug-in exports.
+/// The type of the function that a plug-in exports.
 type PluginEntryFn = unsafe extern "C" fn(
     *const dist_backend_host_t,
     *mut dist_backend_plugin_t,
@@ -104,7 +103,7 @@ type PluginEntryFn = unsafe extern "C" fn(
 
 const ENTRY_SYMBOL: &CStr = c"dist_backend_plugin_v2";
 
-/// What plug-ins of other versions would export.
+/// The functions that plug-ins of other versions export.
 const OTHER_ENTRY_SYMBOLS: [(&CStr, u32); 4] = [
     (c"dist_backend_plugin_v1", 1),
     (c"dist_backend_plugin_v3", 3),
@@ -112,7 +111,7 @@ const OTHER_ENTRY_SYMBOLS: [(&CStr, u32); 4] = [
     (c"dist_backend_plugin_v5", 5),
 ];
 
-/// Loads a plug-in, and says which back end it is.
+/// Loads a plug-in and returns the name of its back end.
 pub(super) fn load_plugin(path: &str) -> Result<&'static str> {
     let library = Library::open(path)?;
     let Some(entry) = library.symbol(ENTRY_SYMBOL) else {
@@ -121,7 +120,7 @@ pub(super) fn load_plugin(path: &str) -> Result<&'static str> {
             other.map_or_else(|| no_plugin(path), |(_, version)| other_version(path, *version))
         );
     };
-    // SAFETY: what is exported under this name is such a function, as the interface says.
+    // SAFETY: the interface defines that the symbol with this name is a function of this type.
     let entry = unsafe { std::mem::transmute::<*mut c_void, PluginEntryFn>(entry.as_ptr()) };
     let mut plugin_info = dist_backend_plugin_t {
         struct_size: size_of::<dist_backend_plugin_t>(),
@@ -143,7 +142,7 @@ pub(super) fn load_plugin(path: &str) -> Result<&'static str> {
     register_plugin(name, plugin_info.functions, plugin_info.user).context(|| path)
 }
 
-/// What a plug-in may use while it is loaded, and later outside of any group.
+/// Returns the services for plug-ins while they load, and later outside of any group.
 fn loading_services() -> &'static Arc<HostServices> {
     static SERVICES: OnceLock<Arc<HostServices>> = OnceLock::new();
     SERVICES.get_or_init(|| HostServices::new(("(being loaded)", 0), None, Arc::default()))
@@ -164,17 +163,17 @@ fn other_version(path: &str, version: u32) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// A back end that a caller asks for; one that is not known may be among those that the environment
-/// lists.
+/// Reads the back end that a caller requests. If the name is unknown, it loads the plug-ins that
+/// the environment lists.
 pub(super) fn optional_backend_name(name: *const c_char) -> Result<Option<String>> {
     let name = optional_str(name, "backend")?;
     name.map(|name| load_if_unknown(name).map(|()| name.to_owned())).transpose()
 }
 
-/// Sees to it that a name is known, if the environment says where it comes from.
+/// Loads the configured plug-ins if a back end's name is unknown.
 ///
 /// # Errors
-/// What kept the plug-ins there from being loaded.
+/// The error that prevented the load of a plug-in.
 pub(super) fn load_if_unknown(name: &str) -> Result<()> {
     static CONFIGURED: OnceLock<Result<()>> = OnceLock::new();
     if backend::is_available(name) {
@@ -184,7 +183,7 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
     if backend::is_available(name) {
         return Ok(());
     }
-    // Also as a part of a map.
+    // The name may also be a part of a device map.
     if !backend::host_backend_name(name).eq_ignore_ascii_case(backend_mpi::BACKEND_NAME) {
         return configured;
     }
@@ -197,7 +196,7 @@ pub(super) fn load_if_unknown(name: &str) -> Result<()> {
 fn load_configured_plugins() -> Result<()> {
     let Some(list) = config::read_text(config::BACKEND_PLUGINS)? else { return Ok(()) };
     let paths = list.split(':').filter(|path| !path.is_empty());
-    // All are tried; the first failure is told.
+    // Try all of them, and report the first failure.
     let outcomes: Vec<Result<&str>> = paths.map(load_plugin).collect();
     let outcome = outcomes.into_iter().find(Result::is_err).unwrap_or(Ok("")).map(drop);
     outcome.context(|| config::BACKEND_PLUGINS.name)

@@ -1,5 +1,5 @@
-//! One call of a plug-in's function: what goes in, and what comes back, of which nothing is
-//! believed unseen.
+//! Calls of a plug-in's functions: conversion of the arguments, and validation of all returned
+//! values.
 
 use super::args::timeout;
 use super::backend_types::*;
@@ -17,15 +17,15 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::time::Duration;
 
-/// Room for what a plug-in says.
+/// The size of the buffer for a plug-in's message.
 const MESSAGE_BYTES: usize = 512;
 
-/// Which function is called, for messages.
+/// The function that is called, for messages.
 #[derive(Clone, Copy)]
 pub(super) struct PluginCallSite<'a> {
     pub(super) plugin: &'a str,
     pub(super) function: &'a str,
-    /// Of the group, where there is one: nobody beyond is to blame.
+    /// The size of the group, if there is one. Larger culprits are ignored.
     pub(super) size: usize,
 }
 
@@ -35,7 +35,7 @@ impl PluginCallSite<'_> {
     }
 }
 
-/// Calls a function of a plug-in; `None` where it says that something goes on.
+/// Calls a function of a plug-in; `None` if it returns DIST_IN_PROGRESS.
 pub(super) fn call_plugin(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
@@ -43,13 +43,13 @@ pub(super) fn call_plugin(
     call_plugin_for(site, call, message_status)
 }
 
-/// The same, where something else is read of what it says.
+/// As `call_plugin`; `read` extracts the result from the outcome.
 pub(super) fn call_plugin_for<T>(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
     read: impl FnOnce(&dist_backend_outcome_t) -> T,
 ) -> Result<Option<T>> {
-    // One more than the plug-in is told of, so that it always ends.
+    // One byte more than the plug-in may use, so that the text is always terminated.
     let mut text = [0; MESSAGE_BYTES + 1];
     let mut outcome = dist_backend_outcome_t {
         struct_size: size_of::<dist_backend_outcome_t>(),
@@ -68,7 +68,7 @@ pub(super) fn call_plugin_for<T>(
     }
 }
 
-/// The same for a function that ends what it begins.
+/// As `call_plugin`, for a function that must not return DIST_IN_PROGRESS.
 pub(super) fn call_plugin_to_end(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
@@ -79,21 +79,22 @@ pub(super) fn call_plugin_to_end(
     }
 }
 
-/// The same for a function that may have something to say also where all is well.
+/// As `call_plugin_to_end`, for release, which may return a text and a culprit with DIST_OK.
 pub(super) fn call_plugin_release(
     site: PluginCallSite<'_>,
     call: impl FnOnce(*mut dist_backend_outcome_t) -> dist_status_t,
 ) -> Result<ReleaseReport> {
     let mut report = ReleaseReport::default();
     call_plugin_to_end(site, |outcome| {
-        // SAFETY: the struct that was made for this call.
+        // SAFETY: the struct was made for this call.
         let text = unsafe { outcome.read() }.text;
         let status = call(outcome);
-        // SAFETY: as above; the plug-in may have changed what is in it.
+        // SAFETY: the struct was made for this call; the plug-in may have changed its contents.
         report.culprit = site.culprit(unsafe { outcome.read() }.culprit);
         if status == DIST_OK {
-            // SAFETY: the room that was made for this call, behind which a zero stays, wherever the
-            // struct points now.
+            // SAFETY: the buffer was made for this call and ends with a zero byte that the plug-in
+            // does not know. `text` was read before the call, so a changed pointer in the struct
+            // has no effect.
             report.text = unsafe { copy_c_text(text) };
         }
         status
@@ -101,7 +102,7 @@ pub(super) fn call_plugin_release(
     Ok(report)
 }
 
-/// What there is to say of a message.
+/// Reads the message status of an outcome.
 pub(super) fn message_status(outcome: &dist_backend_outcome_t) -> PluginMessageStatus {
     PluginMessageStatus {
         peer: usize::try_from(outcome.peer).ok(),
@@ -110,7 +111,7 @@ pub(super) fn message_status(outcome: &dist_backend_outcome_t) -> PluginMessageS
     }
 }
 
-/// The error that a plug-in has returned, with its own words.
+/// Returns the error of a plug-in with the plug-in's text.
 #[cold]
 pub(super) fn call_error(
     site: PluginCallSite<'_>,
@@ -130,7 +131,7 @@ pub(super) fn call_error(
     }
 }
 
-/// A status, and what was said with it.
+/// Converts a status and its text to an error.
 pub(super) fn status_error(site: PluginCallSite<'_>, status: dist_status_t, text: &str) -> Error {
     let PluginCallSite { plugin, function, .. } = site;
     let meaning = status::status_text(status);
@@ -155,29 +156,29 @@ fn unexpected_status(site: PluginCallSite<'_>, status: dist_status_t) -> Error {
     Error::new(ErrorKind::Backend, message)
 }
 
-/// What is left until a deadline, for C.
+/// Returns the time until a deadline as a C timeout.
 pub(super) fn remaining_ms(deadline: &Deadline) -> i64 {
     to_timeout_ms(deadline.remaining())
 }
 
-/// More than anybody waits for.
+/// Times above this threshold count as no limit.
 const FOREVER_THRESHOLD: Duration = Duration::from_secs(50 * 365 * 24 * 3600);
 
-/// A time as a time-out for C, rounded up, so that nothing times out before its time; none is
-/// DIST_NO_WAIT.
+/// Converts a duration to a C timeout. It rounds up, so that no wait ends before its time. Zero
+/// becomes DIST_NO_WAIT.
 pub(super) fn to_timeout_ms(time: Duration) -> i64 {
     if time >= FOREVER_THRESHOLD {
         return DIST_WAIT_FOREVER;
     }
-    // Not by way of nanoseconds: numbers that large are divided slowly.
+    // Do not convert through nanoseconds: the division of such large numbers is slow.
     match time.as_secs() * 1000 + u64::from(time.subsec_nanos().div_ceil(1_000_000)) {
         0 => DIST_NO_WAIT,
         ms => i64::try_from(ms).unwrap_or(DIST_WAIT_FOREVER),
     }
 }
 
-/// The deadline of a plug-in's call on the group's store that waits for no other rank. It needs
-/// time for a round trip, also with DIST_NO_WAIT.
+/// Returns the deadline of a plug-in's call on the group's store that waits for no other rank. Even
+/// with DIST_NO_WAIT it has time for a round trip.
 pub(super) fn call_deadline(timeout_ms: i64) -> Result<Deadline> {
     Ok(match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => Deadline::after_ms(DEFAULT_TIMEOUT_MS),
@@ -185,12 +186,12 @@ pub(super) fn call_deadline(timeout_ms: i64) -> Result<Deadline> {
     })
 }
 
-/// The deadline of a plug-in's wait for a key, which looks once with DIST_NO_WAIT.
+/// Returns the deadline of a plug-in's wait for a key; DIST_NO_WAIT checks once.
 pub(super) fn wait_deadline(timeout_ms: i64) -> Result<Deadline> {
     Ok(Deadline::after_ms(timeout(timeout_ms, "timeout_ms")?.ms_or(DEFAULT_TIMEOUT_MS)))
 }
 
-/// Counts and places of the blocks of a call, kept for the next one.
+/// The counts and displacements of the blocks of a call. They are reused by the next call.
 #[derive(Debug, Default)]
 pub(super) struct BlockLists {
     send: BlockLayout,
@@ -204,8 +205,8 @@ struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// Fills in the blocks, as addresses and lengths in bytes; returns the lowest address, 0 where
-    /// all are empty.
+    /// Fills in the blocks from addresses and lengths in bytes. Returns the lowest address; 0 if
+    /// all blocks are empty.
     fn set_from(
         &mut self,
         blocks: impl Iterator<Item = (usize, usize)> + Clone,
@@ -235,7 +236,7 @@ fn dst_ptr(bytes: Dst<'_>) -> *mut c_void {
     if bytes.is_empty() { ptr::null_mut() } else { bytes.as_mut_ptr().cast() }
 }
 
-/// The number of an operation in C.
+/// Returns the C number of an operation.
 pub(super) fn kind_number(kind: TaskKind) -> i32 {
     match kind {
         TaskKind::Collective(kind) => kind as i32,
@@ -244,7 +245,7 @@ pub(super) fn kind_number(kind: TaskKind) -> i32 {
     }
 }
 
-/// An operation for C, for rank `rank`, but for what [`add_blocks`] adds.
+/// Converts an operation to C for rank `rank`. [`add_blocks`] adds its blocks.
 #[inline]
 pub(super) fn c_operation(
     task: &PluginTask<'_>,
@@ -290,7 +291,7 @@ pub(super) fn c_operation(
     operation
 }
 
-/// Adds the blocks of a call that has them. The lists must stay as they are while it is used.
+/// Adds the blocks of a `_v` form. The lists must not change while the operation is used.
 #[cold]
 pub(super) fn add_blocks(
     operation: &mut dist_backend_operation_t,
@@ -319,20 +320,20 @@ pub(super) fn add_blocks(
     }
 }
 
-/// The memory for a message whose length has become known.
+/// Allocates the buffer for a message when its length is known.
 unsafe extern "C" fn grow(grow_arg: *mut c_void, len_bytes: usize) -> *mut c_void {
     if grow_arg.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: the plug-in passes on what it was given with the operation, which has not ended.
+    // SAFETY: the plug-in passes the argument from the operation, which has not ended.
     let buffer = unsafe { &*grow_arg.cast::<GrowableBuffer>() };
     buffer.allocate(len_bytes).map_or(ptr::null_mut(), <*mut u8>::cast)
 }
 
-/// A text of a plug-in, for messages.
+/// Copies a text of a plug-in, for messages.
 ///
 /// # Safety
-/// A terminated string, or NULL.
+/// `text` is a terminated string, or NULL.
 pub(super) unsafe fn copy_c_text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();

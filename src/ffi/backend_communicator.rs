@@ -1,4 +1,4 @@
-//! A plug-in's functions as a `Plugin`, and its part in a group as a `Communicator`.
+//! Adapters: a plug-in's C functions as a `Plugin`, and its part of a group as a `Communicator`.
 
 use super::backend_call::{
     BlockLists, PluginCallSite, add_blocks, c_operation, call_plugin, call_plugin_for,
@@ -23,15 +23,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// For how long a plug-in that cannot wait is asked again and again, before the asking thread
-/// sleeps in between.
+/// The time that a waiting thread polls a plug-in without `wait`, before it sleeps between polls.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long those sleeps are, at first and at most.
+/// The first and the maximum duration of these sleeps.
 const MIN_SLEEP: Duration = Duration::from_micros(20);
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// What was registered.
+/// A registered plug-in: its functions and its pointer.
 pub(super) struct CPluginFunctions {
     pub(super) name: &'static str,
     pub(super) table: dist_backend_vtable_t,
@@ -49,7 +48,7 @@ impl std::fmt::Debug for CPluginFunctions {
     }
 }
 
-/// A part of a group; the last who has it destroys it.
+/// A plug-in's part of a group. Dropping the last reference destroys it.
 struct CPluginInstance {
     functions: Arc<CPluginFunctions>,
     c_part: *mut c_void,
@@ -75,7 +74,8 @@ impl std::fmt::Debug for CPluginInstance {
 impl Drop for CPluginInstance {
     fn drop(&mut self) {
         if let Some(destroy) = self.functions.table.destroy {
-            // SAFETY: the plug-in's function with what it made, called once and last.
+            // SAFETY: the plug-in's function with the result of its create; called once, as the
+            // last call.
             unsafe { destroy(self.c_part) };
         }
     }
@@ -95,7 +95,7 @@ impl Plugin for CPluginFunctions {
         );
         let created = self.create_c_part(context, exchange, &services)?;
         let functions = Self { name: self.name, table: self.table, user: self.user };
-        // From here on it is destroyed, whatever is wrong with it.
+        // From here on, dropping `part` destroys it, also if a check below fails.
         let part = CPluginInstance {
             functions: Arc::new(functions),
             c_part: created.part,
@@ -117,7 +117,7 @@ impl Plugin for CPluginFunctions {
     }
 }
 
-/// A text for C; whatever follows a zero byte is cut off.
+/// Converts a text to a C string; cuts it at the first zero byte.
 fn to_c_string(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }
@@ -171,7 +171,7 @@ pub(super) fn missing_function(function: &str) -> Error {
     Error::invalid(format!("a back end needs the function {function}"))
 }
 
-/// The part as the library holds it, and as memory of it does.
+/// The communicator of the library. Memory of the plug-in holds the same instance.
 #[derive(Debug)]
 struct CPluginCommunicator(Arc<CPluginInstance>);
 
@@ -184,7 +184,7 @@ impl CPluginInstance {
         PluginCallSite { plugin: self.name(), function, size: self.size }
     }
 
-    /// Operations end by the host's `complete`.
+    /// Returns true if operations end by the host's `complete` function.
     fn has_completion_callback(&self) -> bool {
         let table = &self.functions.table;
         table.test.is_none() && table.wait.is_none()
@@ -198,12 +198,12 @@ impl CPluginInstance {
         let wait = self.functions.table.wait.ok_or_else(|| missing_function("wait"))?;
         let handle = ptr::with_exposed_provenance_mut(request.handle);
         call_plugin(self.call_site("wait"), |outcome| {
-            // SAFETY: the plug-in's function, with its own words for part and request.
+            // SAFETY: the plug-in's function with the plug-in's part and request.
             unsafe { wait(self.c_part, handle, timeout_ms, outcome) }
         })
     }
 
-    /// Asks again and again, less often after a while.
+    /// Polls a request until it is complete or the limit passed, with increasing sleeps.
     fn poll_until(
         &self,
         request: PluginRequest,
@@ -247,12 +247,12 @@ impl CPluginInstance {
         };
         let handle = ptr::with_exposed_provenance_mut(request.handle);
         call_plugin(self.call_site("test"), |outcome| {
-            // SAFETY: the plug-in's function, with its own words for part and request.
+            // SAFETY: the plug-in's function with the plug-in's part and request.
             unsafe { test(self.c_part, handle, outcome) }
         })
     }
 
-    /// Hands out an operation as C sees it.
+    /// Passes the C form of an operation to `call`.
     #[inline]
     fn with_operation<T>(
         &self,
@@ -264,7 +264,7 @@ impl CPluginInstance {
         if !task.has_blocks() {
             return call(&operation);
         }
-        // Out of the way of any other.
+        // Take the lists, so that a concurrent call uses other ones.
         let lock_lists = || self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lists = std::mem::take(&mut *lock_lists());
         add_blocks(&mut operation, task, &mut lists);
@@ -291,7 +291,7 @@ impl CPluginInstance {
         }
     }
 
-    /// What a function has begun that says that it goes on.
+    /// Returns the request of a function that returned DIST_IN_PROGRESS.
     fn pending_request(
         &self,
         (function, task): (&str, &PluginTask<'_>),
@@ -376,7 +376,7 @@ impl Communicator for CPluginCommunicator {
         };
         let handle = ptr::with_exposed_provenance_mut(request.handle);
         call_plugin_release(part.call_site("release"), |outcome| {
-            // SAFETY: the plug-in's function, with its own words for part and request.
+            // SAFETY: the plug-in's function with the plug-in's part and request.
             unsafe { release(part.c_part, handle, outcome) }
         })
     }
@@ -392,7 +392,7 @@ impl Communicator for CPluginCommunicator {
     fn failure(&self) -> Option<Error> {
         let failure = self.0.functions.table.failure?;
         let asked = call_plugin_to_end(self.0.call_site("failure"), |outcome| {
-            // SAFETY: the plug-in's function with what it made.
+            // SAFETY: the plug-in's function with the result of its create.
             unsafe { failure(self.0.c_part, outcome) }
         });
         asked.err()
@@ -432,7 +432,7 @@ impl Communicator for CPluginCommunicator {
         };
         let mut memory: *mut c_void = ptr::null_mut();
         call_plugin_to_end(self.0.call_site("allocate"), |outcome| {
-            // SAFETY: the plug-in's function, with room for its result.
+            // SAFETY: the plug-in's function, with space for its result.
             unsafe { allocate(self.0.c_part, bytes, DIST_DEVICE_HOST, &raw mut memory, outcome) }
         })?;
         if memory.is_null() {
@@ -455,7 +455,7 @@ impl Communicator for CPluginCommunicator {
     }
 }
 
-/// Memory that a plug-in has allocated.
+/// Memory that a plug-in allocated.
 #[derive(Debug)]
 struct PluginMemory {
     part: Arc<CPluginInstance>,
@@ -464,7 +464,7 @@ struct PluginMemory {
     free: unsafe extern "C" fn(part: *mut c_void, memory: *mut c_void, bytes: usize),
 }
 
-// SAFETY: an address, which is freed once, from any thread.
+// SAFETY: the memory is an address that any thread may free, once.
 unsafe impl Send for PluginMemory {}
 
 impl BackendMemory for PluginMemory {
@@ -479,7 +479,7 @@ impl BackendMemory for PluginMemory {
 
 impl Drop for PluginMemory {
     fn drop(&mut self) {
-        // SAFETY: the plug-in's function, with what its allocate gave, called once.
+        // SAFETY: the plug-in's function with the memory from its allocate, called once.
         unsafe { (self.free)(self.part.c_part, self.memory, self.bytes) };
     }
 }

@@ -1,5 +1,5 @@
-//! What the library does for a plug-in: the group's keys, the log, the group's failure, and the
-//! ends of operations.
+//! The host services for a plug-in: the keys of the group, the log, the failure state, and the
+//! completion of operations.
 
 use super::args::{self, OutPtr};
 use super::backend_call::{
@@ -21,13 +21,13 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How soon a wait for a key notices that the group has failed.
+/// The interval at which a wait for a key checks whether the group has failed.
 const FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What becomes of operations that the plug-in ends by itself.
+/// The outcomes of operations that the plug-in completes with `complete`, by ticket.
 type CompletionTable = HashMap<u64, Option<Result<PluginMessageStatus>>>;
 
-/// The services for one part of a group, or for a plug-in as it is loaded.
+/// The services for one part of a group, or for a plug-in during its load.
 #[derive(Debug)]
 pub(super) struct HostServices {
     plugin: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct HostServices {
     group_keys: Option<Arc<dyn GroupKeyStore>>,
     failure_state: Arc<PluginFailureState>,
     completions: Mutex<CompletionTable>,
-    /// What the plug-in sees; made once these have their place.
+    /// The table for the plug-in; created when the services have their final address.
     table: OnceLock<HostFunctionTable>,
 }
 
@@ -69,7 +69,7 @@ impl HostServices {
         })
     }
 
-    /// What the plug-in gets; valid for as long as these services are.
+    /// Returns the table for the plug-in; valid while these services exist.
     pub(super) fn table(self: &Arc<Self>) -> *const dist_backend_host_t {
         let table = self.table.get_or_init(|| {
             HostFunctionTable(dist_backend_host_t {
@@ -109,31 +109,30 @@ impl HostServices {
         self.completions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation may end from now on.
+    /// Adds a ticket, so that `complete` accepts it.
     pub(super) fn expect_completion(&self, ticket: u64) {
         self.lock_completions().insert(ticket, None);
     }
 
-    /// What has become of it, once; `None` where it goes on.
+    /// Takes the outcome of a ticket, once; `None` if the operation is not complete.
     pub(super) fn take_completion(&self, ticket: u64) -> Option<Result<PluginMessageStatus>> {
         let mut landings = self.lock_completions();
         landings.get(&ticket)?.as_ref()?;
         landings.remove(&ticket).flatten()
     }
 
-    /// It will not be waited for.
+    /// Removes the ticket of an operation that is not waited for.
     pub(super) fn forget_completion(&self, ticket: u64) {
         self.lock_completions().remove(&ticket);
     }
 }
 
-/// The services behind a context.
+/// Returns the services of a context.
 fn services_from<'a>(context: *mut c_void) -> Result<&'a HostServices> {
     if context.is_null() {
         return Err(Error::invalid("argument context is NULL"));
     }
-    // SAFETY: the plug-in passes on what it was given, and does so only until its part is
-    // destroyed.
+    // SAFETY: the plug-in passes the context of its table, and only until its part is destroyed.
     Ok(unsafe { &*context.cast::<HostServices>() })
 }
 
@@ -169,7 +168,7 @@ unsafe extern "C" fn store_get(
 }
 
 impl HostServices {
-    /// A value, unless the group fails before.
+    /// Waits for the value of a key, unless the group fails.
     fn await_key(&self, key: &str, limit: &Deadline) -> Result<Vec<u8>> {
         let keys = self.group_keys()?;
         loop {
@@ -284,13 +283,13 @@ unsafe extern "C" fn complete(
     })
 }
 
-/// What the ranks exchange while a group is made.
+/// The bootstrap exchange during the creation of a group.
 pub(super) struct ExchangeContext<'a> {
     pub(super) exchange: &'a dyn BootstrapExchange,
     pub(super) failure_state: &'a PluginFailureState,
 }
 
-/// The function that a plug-in gets with a [`ExchangeContext`].
+/// The exchange function that a plug-in gets with an [`ExchangeContext`].
 pub(super) unsafe extern "C" fn exchange(
     exchange_arg: *mut c_void,
     phase: *const c_char,
@@ -303,8 +302,8 @@ pub(super) unsafe extern "C" fn exchange(
         if exchange_arg.is_null() {
             return Err(Error::invalid("argument exchange_arg is NULL"));
         }
-        // SAFETY: the plug-in passes on what it was given, inside create, which the meeting
-        // outlives.
+        // SAFETY: the plug-in passes the argument from the setup, during create, and the exchange
+        // outlives create.
         let context = unsafe { &*exchange_arg.cast::<ExchangeContext<'_>>() };
         let sink = sink.ok_or_else(|| Error::invalid("argument sink is NULL"))?;
         let phase = format!("plugin-{}", args::required_str(phase, "phase")?);
@@ -321,7 +320,7 @@ pub(super) unsafe extern "C" fn exchange(
     })
 }
 
-/// Collects what a plug-in hands over.
+/// A sink that appends the plug-in's bytes to a vector.
 pub(super) unsafe extern "C" fn append_bytes(
     arg: *mut c_void,
     bytes: *const c_void,
@@ -330,14 +329,13 @@ pub(super) unsafe extern "C" fn append_bytes(
     if arg.is_null() || bytes.is_null() || len_bytes == 0 {
         return;
     }
-    // SAFETY: the argument is the one that was passed with this function, a vector that outlives
-    // the call.
+    // SAFETY: the argument was passed with this function: a vector that outlives the call.
     let all = unsafe { &mut *arg.cast::<Vec<u8>>() };
-    // SAFETY: the plug-in hands over that many readable bytes for the length of this call.
+    // SAFETY: the plug-in passes that many readable bytes for the length of this call.
     all.extend_from_slice(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) });
 }
 
-/// The argument of [`append_bytes`].
+/// Returns the argument of [`append_bytes`].
 pub(super) fn as_sink_arg(into: &mut Vec<u8>) -> *mut c_void {
     ptr::from_mut(into).cast()
 }

@@ -1,9 +1,13 @@
-//! Where the back end "mpi" comes from: a plug-in for each MPI, of which the right one is found
-//! when it is asked for.
+//! The search for the plug-in of the back end "mpi". There is one plug-in per MPI family, and the
+//! first request for "mpi" selects one of them.
 //!
-//! An MPI that the program has brought along decides, since two of them do not go together in one
-//! process; else the variable with a path; else the launcher, which is the one of some MPI; else
-//! whichever is there. What is named by the variable is taken or nothing.
+//! The first source that exists decides:
+//!
+//! 1. an MPI library that the program has loaded, because two MPI libraries conflict in one
+//!    process;
+//! 2. the path in the environment variable; there is no fallback if it cannot be used;
+//! 3. the launcher that started the process, because each launcher belongs to an MPI family;
+//! 4. any plug-in that can be loaded.
 
 use super::backend::load_plugin;
 use crate::backend;
@@ -13,10 +17,10 @@ use crate::process::library::{self, Library};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The name that the plug-ins give themselves.
+/// The name that the plug-ins report.
 pub(super) const BACKEND_NAME: &str = "mpi";
 
-/// The MPIs between which there is a choice; what is made of one of them is of its family.
+/// The families of MPI libraries. A derived MPI belongs to the family of its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MpiFamily {
     OpenMpi,
@@ -38,7 +42,7 @@ impl MpiFamily {
         }
     }
 
-    /// As a list.
+    /// Returns a list of this family alone.
     fn as_slice(self) -> &'static [Self] {
         match self {
             Self::OpenMpi => &[Self::OpenMpi],
@@ -46,7 +50,7 @@ impl MpiFamily {
         }
     }
 
-    /// That of an MPI's library.
+    /// Returns the family of an MPI library.
     fn from_library(library: &Library) -> Self {
         match library.symbol(c"ompi_mpi_comm_world") {
             Some(_) => Self::OpenMpi,
@@ -55,7 +59,7 @@ impl MpiFamily {
     }
 }
 
-/// The MPI among the files that are loaded, if there is one.
+/// Returns the MPI library among the loaded files, if there is one.
 fn find_mpi_library(files: Vec<PathBuf>) -> Option<PathBuf> {
     files.into_iter().find(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -63,12 +67,12 @@ fn find_mpi_library(files: Vec<PathBuf>) -> Option<PathBuf> {
     })
 }
 
-/// What a process can know of its MPI before it has one.
+/// The information about MPI that a process has before the plug-in is loaded.
 #[derive(Clone, Copy, Debug, Default)]
 struct MpiEnvironment {
-    /// The program has brought it along.
+    /// The family of the MPI library that the program has loaded.
     loaded_family: Option<MpiFamily>,
-    /// What the launchers' variables say.
+    /// The launchers whose environment variables are set.
     has_open_mpi_launcher: bool,
     has_pmi_launcher: bool,
     has_slurm_launcher: bool,
@@ -87,7 +91,7 @@ impl MpiEnvironment {
         })
     }
 
-    /// The plug-ins that will do, the likeliest first, and why these.
+    /// Returns the possible plug-ins, the most likely first, and the reason.
     fn candidates(self) -> (&'static [MpiFamily], String) {
         let launched =
             |family: MpiFamily| format!("the launcher of {} has started it", family.name());
@@ -98,7 +102,7 @@ impl MpiEnvironment {
             Self { has_open_mpi_launcher: true, .. } => {
                 (&[MpiFamily::OpenMpi], launched(MpiFamily::OpenMpi))
             }
-            // Slurm speaks MPICH's protocol for whichever was built for that.
+            // Slurm uses MPICH's protocol for any MPI that was built for it.
             Self { has_pmi_launcher: true, has_slurm_launcher: true, .. } => (
                 &[MpiFamily::Mpich, MpiFamily::OpenMpi],
                 "Slurm has started it, for any MPI".into(),
@@ -114,11 +118,11 @@ impl MpiEnvironment {
     }
 }
 
-/// Loads the plug-in, unless that has been done.
+/// Loads the plug-in, unless it is loaded.
 ///
 /// # Errors
-/// `NotFound`, with everything that was looked for and why; or what is wrong with the one that was
-/// found.
+/// `NotFound` with all searched names and the reason; the error of a plug-in that was found and
+/// cannot be used.
 pub(super) fn find_plugin() -> Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _search_guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,8 +137,8 @@ pub(super) fn find_plugin() -> Result<()> {
     search(candidates, &reason, library::own_directory().as_deref(), &load)
 }
 
-/// Looks beside the library, then where the loader looks. One that is there and cannot be used is
-/// told, if no other will do.
+/// Searches the directory of the library, then the loader's path. If a plug-in exists but cannot be
+/// used and no other works, its error is reported.
 fn search(
     candidates: &[MpiFamily],
     reason: &str,
@@ -170,10 +174,10 @@ fn search(
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
-/// Whether there simply is no such file; what is there and cannot be used is another matter.
+/// Returns true if the file does not exist. A file that exists but cannot be used gives false.
 fn is_file_absent(error: &Error, file: &str) -> bool {
     let by_loader = !file.contains('/') && error.kind() == ErrorKind::System;
-    // What the plug-in itself needs may be missing too: then the loader names that.
+    // If a dependency of the plug-in is missing, the loader names the dependency instead.
     let is_named = error.message().matches(file).count() > 1;
     error.kind() == ErrorKind::NotFound || (by_loader && is_named)
 }
@@ -197,8 +201,8 @@ mod tests {
         let mpich = MpiEnvironment { has_pmi_launcher: true, ..none };
         assert_eq!(families(open_mpi), [MpiFamily::OpenMpi]);
         assert_eq!(families(mpich), [MpiFamily::Mpich]);
-        // Open MPI's launcher inside of a job of another: the innermost counts, which MPICH's never
-        // is there.
+        // A job of Open MPI inside another job: the innermost launcher decides. MPICH is never the
+        // innermost one here.
         assert_eq!(
             families(MpiEnvironment { has_pmi_launcher: true, ..open_mpi }),
             [MpiFamily::OpenMpi]
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(MpiFamily::from_library(&library), MpiFamily::Mpich);
     }
 
-    /// What a loader says of places: all that are not named are absent.
+    /// Searches with a fake loader: all paths that are not in the list are absent.
     fn search_with(
         candidates: &[MpiFamily],
         beside: Option<&str>,
@@ -264,7 +268,7 @@ mod tests {
             match load_results.iter().find(|(known, _)| *known == place) {
                 Some((_, Ok(()))) => Ok(()),
                 Some((_, Err(kind))) => Err(Error::new(*kind, format!("{place} is spoilt"))),
-                // As the loader puts it.
+                // The text of the real loader.
                 None if place.contains('/') => Err(Error::new(ErrorKind::NotFound, place)),
                 None => Err(Error::new(
                     ErrorKind::System,
@@ -292,7 +296,7 @@ mod tests {
             search_with(&[MpiFamily::OpenMpi], Some("/lib"), &[(OPEN_MPI, Ok(()))]);
         assert!(outcome.is_ok());
         assert_eq!(tried, ["/lib/libdist_mpi_openmpi.so", OPEN_MPI]);
-        // Where nobody knows where the library is.
+        // The directory of the library is unknown.
         assert_eq!(search_with(&[MpiFamily::OpenMpi], None, &[]).1, [OPEN_MPI]);
     }
 
@@ -302,7 +306,7 @@ mod tests {
         let (outcome, tried) = search_with(&BOTH, Some("/lib"), &[spoilt, (MPICH, Ok(()))]);
         assert!(outcome.is_ok(), "{outcome:?}");
         assert_eq!(tried, [spoilt.0, "/lib/libdist_mpi_mpich.so", MPICH]);
-        // If none works, what is there is told, and not what is not.
+        // If no plug-in works, the error reports the existing one and not the absent ones.
         let (outcome, _) = search_with(&BOTH, Some("/lib"), &[spoilt]);
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::System);

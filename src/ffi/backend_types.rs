@@ -18,10 +18,10 @@ pub const DIST_BACKEND_VERSION: u32 = 2;
 /// The bit of a collective is 1 << its number, for example 1 << DIST_KIND_BROADCAST.
 pub const DIST_BACKEND_MESSAGES: u64 = 4294967296;
 
-/// In `check_flags` of dist_backend_operation_t: input and output are the same memory.
+/// In `flags` of dist_backend_operation_t: input and output are the same memory.
 pub const DIST_BACKEND_IN_PLACE: u64 = 1;
 
-/// In `check_flags` of dist_backend_outcome_t, set by run: the operation was short.
+/// In `flags` of dist_backend_outcome_t, set by run: the operation was short.
 ///
 /// The operation took about 10 microseconds at most. The library then does not read the clock to
 /// record the end of the operation.
@@ -173,7 +173,7 @@ pub struct dist_backend_host_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Waits until the key exists and passes its value to `dst_ptr(sink_arg, ...)`; DIST_NO_WAIT
+    /// Waits until the key exists and passes its value to `sink(sink_arg, ...)`; DIST_NO_WAIT
     /// looks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
     /// returns DIST_ERR_ABORTED within about 100 ms.
     pub store_get: Option<
@@ -217,7 +217,7 @@ pub struct dist_backend_host_t {
     /// Returns 1 once the group has failed on this rank, else 0. All waits should then end. The
     /// call is cheap.
     pub is_aborted: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
-    /// Ends the operation with this ticket, for plug-ins without test and wait. `check_status` has
+    /// Ends the operation with this ticket, for plug-ins without test and wait. `outcome` has
     /// its struct_size set, or is NULL. Any thread may call the function, also inside submit.
     /// Returns DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
     pub complete: Option<
@@ -257,7 +257,7 @@ pub struct dist_backend_setup_t {
     /// The services of the library; valid until destroy has returned.
     pub host: *const dist_backend_host_t,
     /// Contributes bytes of this rank under the name of a phase and waits for the bytes of all
-    /// ranks. Then passes the bytes of each rank to `dst_ptr(sink_arg, ...)` in the order of ranks.
+    /// ranks. Then passes the bytes of each rank to `sink(sink_arg, ...)` in the order of ranks.
     /// All ranks call the function with the same phases in the same order, on the thread of create.
     /// If a rank gives up, the function fails on all ranks.
     pub exchange: Option<
@@ -297,8 +297,8 @@ pub struct dist_backend_created_t {
 /// The functions of a back end (dist_backend_register).
 ///
 /// No function may throw or end the process. Each function with a status returns DIST_OK or another
-/// status of this header, with details in `check_status`. The caller gets DIST_ERR_BACKEND for any
-/// other number. `c_part` is the result of create.
+/// status of this header, with details in `outcome`. The caller gets DIST_ERR_BACKEND for any
+/// other number. `part` is the result of create.
 ///
 /// Threads: create and destroy are called once for each part, and no other function runs at that
 /// time. One thread at a time submits collectives, in the same order on all ranks; the thread may
@@ -407,7 +407,7 @@ pub struct dist_backend_vtable_t {
         ) -> dist_status_t,
     >,
     /// Optional, together with free_memory. Allocates host memory for buffers, aligned to at least
-    /// 64 bytes (dist_mem_alloc). `optional_device` is DIST_DEVICE_HOST.
+    /// 64 bytes (dist_mem_alloc). `device` is DIST_DEVICE_HOST.
     pub allocate: Option<
         unsafe extern "C" fn(
             part: *mut c_void,
@@ -477,7 +477,7 @@ pub type dist_backend_plugin_fn = Option<
     ) -> dist_status_t,
 >;
 
-/// With the size that a first version has at least: of the functions, those that are required.
+/// Implements `SizedStruct` for the types; the first size includes the required functions.
 macro_rules! sized {
     ($($name:ident: $first:literal),+ $(,)?) => {
         $(

@@ -1,4 +1,4 @@
-//! Lists of byte strings that the library hands out.
+//! Lists of byte strings that the library passes to the caller.
 
 use super::args::OutPtr;
 use super::handle::{HandleKind, HandleTable};
@@ -7,13 +7,13 @@ use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The bytes, each followed by a terminator that its length does not count.
+/// The strings, each followed by a terminator that its length does not count.
 #[derive(Debug)]
 pub(super) struct Blob(Vec<Vec<u8>>);
 
 pub(super) static BLOBS: HandleTable<Blob> = HandleTable::new(HandleKind::Blob);
 
-/// Hands out a list. Strings that have room for their terminator stay where they are.
+/// Passes a list to the caller. A string with spare capacity for its terminator is not moved.
 pub(super) fn write_blob(out: &OutPtr<*mut dist_blob_t>, items: Vec<Vec<u8>>) -> Result<()> {
     let terminated = |mut item: Vec<u8>| {
         item.try_reserve_exact(1).map_err(|_| {
@@ -56,7 +56,7 @@ dist_export! {
     /// @agree nothing.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
-    ///   is NULL or `optional_index` is out of range.
+    ///   is NULL or `index` is out of range.
     /// @threads any.
     /// @since 0.1
     pub fn dist_blob_data(
@@ -73,7 +73,7 @@ dist_export! {
             let count = blob.0.len();
             Error::invalid(format!("index {index} is out of range: the blob has {count} items"))
         })?;
-        // The blob lives in the table until it is released.
+        // The table owns the blob until its release.
         data.write(item.as_ptr().cast());
         len_out.write(item.len() - 1);
         Ok(())

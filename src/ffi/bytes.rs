@@ -1,5 +1,5 @@
-//! Byte strings of any length, another one on every rank, and messages whose receiver does not know
-//! their length.
+//! Collectives on byte strings of any length per rank, and messages whose length the receiver does
+//! not know.
 
 use super::args::{OutPtr, index, null_argument, slice, src};
 use super::blob;
@@ -16,20 +16,19 @@ use crate::base::error::{ErrorContext as _, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Where a blob goes, from whichever thread has it.
+/// The output for a blob, written by any thread.
 struct BlobOut(OutPtr<*mut dist_blob_t>);
 
-// SAFETY: the caller lends the place to the operation until its work is done, whichever thread that
-// happens on.
+// SAFETY: the caller lends the variable to the operation until its work is done, on any thread.
 unsafe impl Send for BlobOut {}
 
 impl BlobOut {
-    /// NULL in the caller's variable until there is a blob.
+    /// Sets the caller's variable to NULL until there is a blob.
     fn required(out: *mut *mut dist_blob_t) -> Result<Self> {
         OutPtr::handle(out, "out").map(Self)
     }
 
-    /// The same, where it may turn out that this rank gets none.
+    /// As `required`, for a rank that may get no blob.
     fn optional(out: *mut *mut dist_blob_t) -> Option<Self> {
         OutPtr::optional_handle(out).map(Self)
     }
@@ -230,7 +229,7 @@ dist_export! {
     }
 }
 
-/// One string for each rank.
+/// Reads one string per rank.
 fn read_byte_strings(
     data: *const *const c_void,
     lens: *const usize,

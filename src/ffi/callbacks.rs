@@ -1,4 +1,4 @@
-//! Completion callbacks: given to works, withdrawn, and stopped as a whole.
+//! Completion callbacks: registration for works, withdrawal, and the stop of all callbacks.
 
 use super::args::milliseconds;
 use super::status::status_of;
@@ -9,10 +9,10 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::ffi::{CString, c_char, c_void};
 
-/// How long dist_callbacks_stop waits if it is not told.
+/// The default timeout of dist_callbacks_stop in ms.
 const DEFAULT_STOP_MS: u64 = 5000;
 
-/// A caller's function, and what it is called with.
+/// A caller's function with its argument.
 struct CWorkCallback {
     function:
         unsafe extern "C" fn(status: dist_status_t, message: *const c_char, user: *mut c_void),

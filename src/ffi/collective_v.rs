@@ -1,4 +1,4 @@
-//! Collective operations with a block of its own length and place for each rank.
+//! Collectives with a block of its own length and displacement for each rank.
 
 use super::args::{
     self, OutPtr, dst, dst_blocks, dst_blocks_at, dst_blocks_packed, index, slice, src, src_blocks,
@@ -133,7 +133,7 @@ dist_export! {
         let group = self::group(group)?;
         let bytes = buffer_bytes(1, DataType::U64, group.size())?;
         let recv = dst(counts.cast(), bytes, "counts")?;
-        // In place, so that the count outlives an asynchronous call.
+        // Use the caller's array as input, because it outlives an asynchronous call.
         let own = counts.wrapping_add(group.rank());
         if !own.is_aligned() {
             return Err(Error::invalid("argument counts is not aligned"));

@@ -1,7 +1,7 @@
-//! The numbers of the C interface: statuses, types of elements, operators, and what stands for
-//! nothing or anything.
+//! The constants of the C interface: statuses, element types, operators, and values that mean
+//! "none" or "any".
 //!
-//! None is ever used again for something else.
+//! No number is ever reused for another meaning.
 #![allow(non_camel_case_types, reason = "C names")]
 
 use crate::api::capabilities;
@@ -194,7 +194,7 @@ pub const DIST_CALL_CHECK_NAN: u64 = 2;
 /// Each rank sets the flag independently.
 pub const DIST_CALL_CHECK_INF: u64 = 4;
 
-/// In the flags of a call: the field `optional_device` says where the buffers are.
+/// In the flags of a call: the field `device` says where the buffers are.
 pub const DIST_CALL_DEVICE: u64 = 8;
 
 /// In the flags of a send: the send is done once a receive has matched the message.
@@ -258,7 +258,7 @@ pub const DIST_FIELD_RANK: u64 = 1;
 pub const DIST_FIELD_LISTEN_FD: u64 = 2;
 /// In `fields`: the field `wait_for_workers` is set.
 pub const DIST_FIELD_WAIT_FOR_WORKERS: u64 = 4;
-/// In `fields`: the field `optional_device` is set.
+/// In `fields`: the field `device` is set.
 pub const DIST_FIELD_DEVICE: u64 = 8;
 
 const _: () = assert!(

@@ -1,4 +1,4 @@
-//! The rank that an error names, as fields.
+//! The rank that an error names, as a C struct.
 
 use super::args::{null_argument, to_i32};
 use super::group::group;
@@ -16,8 +16,8 @@ const NO_CULPRIT: dist_culprit_t = dist_culprit_t {
     host: [0; 256],
 };
 
-/// The fault as C callers know it. No wildcard, so that a new one does not compile until it has a
-/// number.
+/// Converts a fault to its C constant. There is no wildcard, so that a new fault does not compile
+/// without a number.
 fn culprit_kind(fault: RankFault) -> i32 {
     match fault {
         RankFault::Other => DIST_CULPRIT_FAILED,
@@ -31,7 +31,7 @@ fn culprit_kind(fault: RankFault) -> i32 {
     }
 }
 
-/// Fills a caller's struct; a host name that is too long is cut between characters.
+/// Fills a caller's struct; truncates a long host name between two characters.
 fn write_culprit(out: *mut dist_culprit_t, culprit: Option<Culprit>) -> Result<()> {
     if out.is_null() {
         return Err(null_argument("out"));

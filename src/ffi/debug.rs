@@ -1,4 +1,4 @@
-//! The debug level, and where an error comes from.
+//! The debug level, and the back-traces of errors.
 
 use super::last_error;
 use crate::base::debug::{self, DebugLevel};

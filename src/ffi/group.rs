@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub(super) static GROUPS: HandleTable<Group> = HandleTable::new(HandleKind::Group);
 
-/// The world group's handle while there is one.
+/// The handle of the world group; NULL if there is none.
 static WORLD: AtomicPtr<dist_group_t> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the group that a handle names.
@@ -25,7 +25,7 @@ pub(super) fn group(handle: *const dist_group_t) -> Result<HandleRef<Group>> {
     if handle.is_null() { Err(null_group_error()) } else { GROUPS.get(handle) }
 }
 
-/// NULL names no group: it is what a rank outside a new group gets for it.
+/// Returns the error for NULL, which a rank outside a new group gets as its handle.
 #[cold]
 fn null_group_error() -> Error {
     if !runtime::is_initialized() {
@@ -39,14 +39,14 @@ fn null_group_error() -> Error {
     Error::new(ErrorKind::InvalidHandle, message)
 }
 
-/// Gives the world a handle.
+/// Creates the handle of the world group.
 pub(super) fn set_world(world: Arc<Group>) -> Result<()> {
     let handle = GROUPS.insert(world)?;
     WORLD.store(handle, Ordering::Release);
     Ok(())
 }
 
-/// Ends the world's handle.
+/// Removes the handle of the world group.
 pub(super) fn clear_world() {
     let handle = WORLD.swap(std::ptr::null_mut(), Ordering::AcqRel);
     if !handle.is_null() {
@@ -82,7 +82,7 @@ dist_export! {
     /// @agree the store, `world_size`, `name`, the back end and `global_ranks`.
     /// @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
     /// @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
-    ///   `sized_struct.store` is NULL or no store.
+    ///   `options.store` is NULL or no store.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_create(

@@ -1,4 +1,4 @@
-//! Groups made from groups, and which rank is which in them.
+//! Child groups of a group, and the mapping of their ranks.
 
 use super::args::{OutPtr, index, milliseconds, optional_ranks, optional_str, to_i32};
 use super::group::{GROUPS, group};
@@ -8,7 +8,7 @@ use crate::api::{Group, SubgroupOptions};
 use crate::base::error::{Error, Result};
 use std::sync::Arc;
 
-/// What the options say.
+/// Reads the options of a new group.
 fn read_subgroup_options(options: *const dist_group_new_options_t) -> Result<SubgroupOptions> {
     let options = sized_struct::read(options)?;
     let text = |ptr, name| optional_str(ptr, name).map(|text| text.map(str::to_owned));
@@ -22,7 +22,7 @@ fn read_subgroup_options(options: *const dist_group_new_options_t) -> Result<Sub
     })
 }
 
-/// Gives a new group a handle, where this rank is in it.
+/// Creates the handle of a new group if this rank is a member.
 fn write_group(out: &OutPtr<*mut dist_group_t>, new_group: Option<Group>) -> Result<()> {
     if let Some(new_group) = new_group {
         out.write(GROUPS.insert(Arc::new(new_group))?);
@@ -36,7 +36,7 @@ dist_export! {
     /// All ranks of `parent` call it, members of the new group or not. The call has its place in
     /// the order of the parent's collectives.
     ///
-    /// With `sized_struct.use_local_synchronization` only the members need to call it, in no order
+    /// With `options.use_local_synchronization` only the members need to call it, in no order
     /// with other calls. The members find each other by the name. While a rank has a group of this
     /// kind and name from `parent`, it cannot make a second one. An unnamed group is named after
     /// its ranks and the number of groups made of these ranks before.

@@ -1,4 +1,4 @@
-//! Groups of what is left of a group that has failed.
+//! Groups of the surviving ranks of a failed group.
 
 use super::args::{OutPtr, milliseconds};
 use super::group::{GROUPS, group};
@@ -15,7 +15,7 @@ dist_export! {
     /// The ranks find each other without the store and without the connections of the old group. A
     /// failed attempt may be repeated.
     ///
-    /// Dead ranks are left out at once. A rank that does not call within `sized_struct.timeout_ms`
+    /// Dead ranks are left out at once. A rank that does not call within `options.timeout_ms`
     /// is excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
     /// The remaining ranks must be more than half of the ranks that are not proven dead, or exactly
     /// half with the lowest of these. A closed socket proves that a process is dead. So at most one

@@ -1,11 +1,11 @@
 //! `dist_export!`: the only way to define an exported function.
 //!
-//! A body is ordinary Rust that returns a `Result`. Around it the macro puts: the attributes of an
-//! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error
-//! into a status (and the thread's last message) or, for functions that return a value, into the
-//! one after `on_error`; a body under `in_progress` may also end with that. Functions that only
-//! read constants or the thread's own message say `anywhere` instead: they work in a forked child
-//! too, which could not learn otherwise why it is refused.
+//! A body is ordinary Rust that returns a `Result`. The macro adds four parts: the attributes of an
+//! export, a refusal to run in a forked child, a panic boundary, and the conversion of an error. An
+//! error becomes a status and the thread's last message. For functions that return a value, it
+//! becomes the value after `on_error`. A body under `in_progress` may also return DIST_IN_PROGRESS.
+//! Functions that only read constants or the thread's own message use `anywhere`: they also work in
+//! a forked child, so that the child can read why it is refused.
 
 use super::last_error;
 use super::status::status_of;
@@ -69,7 +69,7 @@ macro_rules! dist_export {
     };
 }
 
-/// Runs a body whose outcome is a status.
+/// Runs a body and returns its status.
 pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_status_t {
     match run(name, body) {
         Ok(()) => DIST_OK,
@@ -80,7 +80,7 @@ pub(super) fn status(name: &str, body: impl FnOnce() -> Result<()>) -> dist_stat
     }
 }
 
-/// Runs a body that may find that something goes on.
+/// Runs a body that may report that an operation is in progress.
 pub(super) fn progress(name: &str, body: impl FnOnce() -> Result<WorkProgress>) -> dist_status_t {
     let mut found = WorkProgress::Done;
     let status = status(name, || body().map(|progress| found = progress));
@@ -90,12 +90,12 @@ pub(super) fn progress(name: &str, body: impl FnOnce() -> Result<WorkProgress>) 
     }
 }
 
-/// Runs a body whose outcome is a value, with one that stands for failure.
+/// Runs a body that returns a value; returns `fallback` on failure.
 pub(super) fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     run(name, body).unwrap_or_else(|error| failed(&error, fallback))
 }
 
-/// The same, also in a forked child.
+/// As `value`, also in a forked child.
 pub(super) fn value_anywhere<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     catch_panics(name, body).unwrap_or_else(|error| failed(&error, fallback))
 }
@@ -116,7 +116,7 @@ fn run<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_panics(name, body)
 }
 
-/// The panic boundary.
+/// Converts a panic to an error.
 fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     silence_panics();
     let outcome = THREAD_FLAGS.with(|marks| {
@@ -138,8 +138,8 @@ fn catch_panics<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Keeps panics inside the library from being printed: they come back as `DIST_ERR_INTERNAL`.
-/// Others (where the library is linked into a Rust program) are reported as before.
+/// Suppresses the output of panics inside the library, which become `DIST_ERR_INTERNAL`. If the
+/// library is linked into a Rust program, other panics are reported as before.
 fn silence_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -368,7 +368,7 @@ mod tests {
         let (first, second) = (TABLE.get(handle).unwrap(), TABLE.get(handle).unwrap());
         drop(TABLE.remove(handle).unwrap());
         assert!(TABLE.get(handle).is_err());
-        // The slot is in use: the next object has another one.
+        // The slot is in use, so the next object gets another slot.
         let next: *mut u8 = TABLE.insert(Arc::new("y".to_owned())).unwrap();
         assert_ne!(next.addr() & 0xffff_ffff, handle.addr() & 0xffff_ffff);
         drop(first);

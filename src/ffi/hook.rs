@@ -1,4 +1,4 @@
-//! Callers' functions as hooks of reducers.
+//! Callers' functions as gradient hooks of reducers.
 
 use super::group::GROUPS;
 use super::reducer_step::with_bucket;
@@ -22,7 +22,7 @@ type CHookFunction = unsafe extern "C" fn(
 struct CHook {
     function: CHookFunction,
     user: *mut c_void,
-    /// The handle of the group in which it communicates.
+    /// The handle of the group in which the function communicates.
     group: Mutex<Option<HookGroupHandle>>,
 }
 
@@ -31,7 +31,7 @@ unsafe impl Send for CHook {}
 // SAFETY: as above, and the library's calls come one after the other.
 unsafe impl Sync for CHook {}
 
-/// A group with a handle for as long as this is there.
+/// A handle of a group that exists while this guard exists.
 struct HookGroupHandle {
     group: Arc<Group>,
     handle: *mut dist_group_t,
@@ -47,7 +47,7 @@ impl HookGroupHandle {
 
 impl Drop for HookGroupHandle {
     fn drop(&mut self) {
-        // The caller may have released it, which is of no consequence.
+        // The caller may have released the handle already; this is allowed.
         drop(GROUPS.remove(self.handle));
     }
 }
@@ -82,7 +82,7 @@ impl CHook {
     }
 }
 
-/// A caller's function as a hook.
+/// Returns a caller's function as a hook.
 pub(super) fn hook_function(
     name: &str,
     settings: &str,

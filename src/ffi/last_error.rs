@@ -1,7 +1,7 @@
-//! The calling thread's last message, kept as a C string, and where in the program it comes from.
+//! The last error of each thread: its message as a C string, and its back-traces.
 //!
-//! Two errors are kept, in buffers used alternately, so that a pointer to a message outlives the
-//! next failing call: that of a clean-up, or of the function that prints the message.
+//! The library keeps two errors in alternating buffers. So a pointer to a message outlives the next
+//! failing call, for example of a clean-up or of the function that prints the message.
 
 use crate::base::backtrace;
 use crate::process::child_result;
@@ -10,15 +10,15 @@ use std::cell::{OnceCell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 
-/// What is kept of an error.
+/// The data of an error.
 #[derive(Default)]
 struct LastError {
     message: CString,
-    /// Where the failing call was made.
+    /// The back-trace of the failing call.
     raised_at: Option<Backtrace>,
-    /// Where the operation was issued that it was about, if that was another call.
+    /// The back-trace of the call that issued the operation, if that was another call.
     issued_at: Option<Arc<Backtrace>>,
-    /// Both in words, once somebody has asked.
+    /// Both back-traces as text, once requested.
     rendered_backtraces: OnceCell<CString>,
 }
 
@@ -26,7 +26,7 @@ struct LastError {
 #[derive(Default)]
 struct ErrorHistory {
     recent: [LastError; 2],
-    /// Which of them is the last one.
+    /// The index of the newer error.
     newest: usize,
 }
 
@@ -43,13 +43,13 @@ impl ErrorHistory {
 
 thread_local! {
     static ERRORS: RefCell<ErrorHistory> = RefCell::default();
-    /// Of the error that comes next.
+    /// The issue back-trace for the next error of this thread.
     static ISSUE_BACKTRACE: RefCell<Option<Arc<Backtrace>>> = const { RefCell::new(None) };
 }
 
 const EMPTY: &CStr = c"";
 
-/// Replaces the message.
+/// Stores a new error.
 pub(super) fn set(message: &str) {
     child_result::record_message(message);
     let message = to_c_string(message);
@@ -60,21 +60,21 @@ pub(super) fn set(message: &str) {
         issued_at: issued,
         rendered_backtraces: OnceCell::new(),
     };
-    // A thread that is being torn down has no message any more.
+    // During thread shutdown there is no storage for the message.
     ERRORS.try_with(|errors| errors.borrow_mut().push(last)).unwrap_or_default();
 }
 
-/// Says where the operation was issued whose error this call is about to return.
+/// Sets the back-trace of the issuing call for the error that this call is about to return.
 pub(super) fn set_issue_backtrace(backtrace: Option<Arc<Backtrace>>) {
     drop(ISSUE_BACKTRACE.try_with(|issued| issued.replace(backtrace)));
 }
 
-/// The message as a C string: valid until the second next [`set`] on this thread.
+/// Returns the message as a C string, valid until the second next [`set`] on this thread.
 pub(super) fn as_ptr() -> *const c_char {
     ERRORS.try_with(|errors| errors.borrow().last().message.as_ptr()).unwrap_or(EMPTY.as_ptr())
 }
 
-/// The message.
+/// Returns the message.
 pub(super) fn get() -> String {
     let text = |errors: &RefCell<ErrorHistory>| {
         errors.borrow().last().message.to_string_lossy().into_owned()
@@ -82,8 +82,8 @@ pub(super) fn get() -> String {
     ERRORS.try_with(text).unwrap_or_default()
 }
 
-/// Where the error comes from, in words; "" where nobody wanted to know. Valid as long as the
-/// message.
+/// Returns the back-traces of the error as text; "" if none was recorded. The text is valid as long
+/// as the message.
 pub(super) fn backtrace_as_ptr() -> *const c_char {
     ERRORS
         .try_with(|errors| errors.borrow().last().render_backtraces().as_ptr())

@@ -1,4 +1,4 @@
-//! Setting the log level, and where lines go.
+//! The log level, and the sink of log lines.
 
 use super::types::dist_log_fn;
 use crate::base::error::Error;

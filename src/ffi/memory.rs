@@ -39,7 +39,7 @@ dist_export! {
     /// @blocks no; for GPU memory in a group with nccl.windows=1 until all ranks have called.
     /// @return DIST_OK; DIST_ERR_OUT_OF_MEMORY (the message has the requested and the available
     ///   size); DIST_ERR_UNSUPPORTED if the back end has no memory of this kind;
-    ///   DIST_ERR_INVALID_ARGUMENT if `optional_device` is less than DIST_DEVICE_HOST or `ptr` is
+    ///   DIST_ERR_INVALID_ARGUMENT if `device` is less than DIST_DEVICE_HOST or `ptr` is
     ///   NULL; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND
     ///   if the GPU or NCCL failed.
     /// @threads any.
@@ -125,7 +125,7 @@ dist_export! {
     }
 }
 
-/// The address in a pointer that must be one.
+/// Returns the address in a pointer, which must not be NULL.
 fn address(ptr: *mut c_void) -> crate::base::error::Result<usize> {
     if ptr.is_null() { Err(Error::invalid("argument ptr is NULL")) } else { Ok(ptr.addr()) }
 }

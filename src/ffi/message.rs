@@ -1,4 +1,4 @@
-//! Probes, the messages that they take, and a send and a receive at the same time.
+//! Probes, matched messages, and a combined send and receive.
 
 use super::args::{OutPtr, dst, index, src};
 use super::group::group;

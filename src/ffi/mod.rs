@@ -1,10 +1,12 @@
-//! The C ABI: parse, call, convert. The only place with raw C types, and the only `no_mangle`.
+//! The C ABI: parses arguments, calls the API, converts results. Only this module has raw C types
+//! and `no_mangle`.
 //!
-//! Every exported function is defined by [`dist_export!`](guard), which adds what all of them need:
-//! the panic boundary, the check for use after fork, and the capture of the error. `include/dist.h`
-//! is generated from what stands here; the text of a function's comment is the text of the header.
+//! [`dist_export!`](guard) defines every exported function. It adds the panic boundary, the check
+//! for use after fork, and the capture of the error. `include/dist.h` is generated from this
+//! module; the doc comment of a function is its text in the header.
 //!
-//! Must not know: algorithms, transports, kernels, system calls, store implementations.
+//! This module does not depend on algorithms, transports, kernels, system calls or store
+//! implementations.
 #![allow(unsafe_code, reason = "callers hand in raw pointers")]
 #![allow(unreachable_pub, reason = "exported functions are public in private modules")]
 #![allow(

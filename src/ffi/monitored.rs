@@ -1,4 +1,4 @@
-//! The barrier that names who does not come.
+//! The barrier that reports the missing ranks.
 
 use super::args::{OutPtr, timeout, to_i32};
 use super::group::group;
@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Rank;
 use std::time::Duration;
 
-/// The caller's list of missing ranks: the array, its capacity, and where their number goes.
+/// The caller's list of missing ranks: the array, its capacity, and the output for their number.
 #[derive(Debug)]
 struct MissingRanksOut {
     list: *mut i32,
@@ -58,7 +58,7 @@ dist_export! {
     ///   this rank. Else the call waits for all ranks until the time-out and names all missing
     ///   ranks.
     /// @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
-    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing_function`
+    /// @param n_missing in, out, optional: in, the number of ranks that fit into `missing`
     /// (the
     ///   group's size always suffices). Out, the number of missing ranks.
     /// @agree the number of calls, `timeout_ms` and `wait_all_ranks`.

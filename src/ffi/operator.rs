@@ -18,15 +18,15 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 /// The lowest number of a caller's operator.
 const FIRST_OPERATOR: dist_op_t = 0x100_0000;
 
-/// Of a number, the bits of the slot and, above them, of the generation.
+/// The number of bits for the slot in an operator's number. The generation is above them.
 const SLOT_BITS: u32 = 12;
 const GENERATION_BITS: u32 = 18;
 
-/// With these a reduction's call is made before its operator is put in.
+/// The element type of a reduction's call until its custom operator is set.
 pub(super) const PLACEHOLDER_DTYPE: DataType = DataType::U8;
 pub(super) const PLACEHOLDER_OP: ReduceOp = ReduceOp::Sum;
 
-/// A C function that folds.
+/// A caller's reduction function.
 struct COperatorFunction {
     function: unsafe extern "C" fn(*const c_void, *mut c_void, usize, usize, *mut c_void),
     user: *mut c_void,
@@ -48,8 +48,9 @@ impl std::fmt::Debug for COperatorFunction {
 impl Combine for COperatorFunction {
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize) {
         let (lower, inout) = (lower.as_ptr().cast(), inout.as_mut_ptr().cast());
-        // SAFETY: both have `count` elements, are apart, and belong to this thread for the length
-        // of the call; the caller promises that the function stays within them and returns.
+        // SAFETY: both vectors have `count` elements, do not overlap, and belong to this thread for
+        // the length of the call. The caller promises that the function stays within them and
+        // returns.
         unsafe { (self.function)(lower, inout, count, self.elem_bytes, self.user) };
     }
 }
@@ -60,7 +61,7 @@ struct OperatorSlot {
     operator: Option<Arc<Operator>>,
 }
 
-/// The operators that are live.
+/// The live operators.
 static OPERATORS: RwLock<Vec<OperatorSlot>> = RwLock::new(Vec::new());
 
 fn write_slots() -> RwLockWriteGuard<'static, Vec<OperatorSlot>> {
@@ -74,7 +75,7 @@ fn encode_operator(slot: usize, generation: u32) -> Result<dist_op_t> {
     offset.ok_or_else(|| Error::internal("an operator without a number"))
 }
 
-/// The slot and generation of a number.
+/// Returns the slot and the generation of a number.
 fn decode_operator(number: dist_op_t) -> Option<(usize, u32)> {
     let offset = u32::try_from(number.checked_sub(FIRST_OPERATOR)?).ok()?;
     Some(((offset & ((1 << SLOT_BITS) - 1)) as usize, offset >> SLOT_BITS))
@@ -132,20 +133,20 @@ fn stale_operator(number: dist_op_t) -> Error {
     ))
 }
 
-/// Whether a reduction is one with a caller's operator, or seems to be.
+/// Returns true if the number or the type is of a custom operator.
 #[inline]
 pub(super) fn is_custom(dtype: dist_dtype_t, op: dist_op_t) -> bool {
     op >= FIRST_OPERATOR || dtype == DIST_OPAQUE
 }
 
-/// The operator and the element type of such a reduction.
+/// The custom operator and the element type of a reduction.
 pub(super) struct CustomOperator {
     operator: Arc<Operator>,
     dtype: Option<DataType>,
 }
 
 impl CustomOperator {
-    /// Finds them by their numbers.
+    /// Finds the operator and the type by their numbers.
     #[cold]
     pub(super) fn find(dtype: dist_dtype_t, op: dist_op_t) -> Result<Self> {
         if op < FIRST_OPERATOR {
@@ -161,12 +162,12 @@ impl CustomOperator {
         Ok(Self { operator: find_operator(op)?, dtype })
     }
 
-    /// The bytes of `blocks` times `count` elements.
+    /// Returns the bytes of `blocks` times `count` elements.
     pub(super) fn bytes(&self, count: usize, blocks: usize) -> Result<usize> {
         self.operator.buffer_bytes(count, blocks)
     }
 
-    /// The blocks of a `_v` form to read.
+    /// Returns the blocks of a `_v` form to read.
     pub(super) fn blocks<'a>(
         &self,
         ptrs: *const *const c_void,
@@ -204,7 +205,7 @@ dist_export! {
     /// memory, over every back end that carries host memory. The library folds vectors in rank
     /// order, whether the operator is commutative or not, and every rank gets the same bits.
     ///
-    /// The ranks of a call compare the operator's name, `elem_bytes` and `check_flags`. If they
+    /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they
     /// differ, the call ends with DIST_ERR_MISMATCH, and the error names both operators. An
     /// operator belongs to the process, not to a group.
     ///
@@ -218,10 +219,10 @@ dist_export! {
     ///   library may call `function`.
     /// @param out out: the operator, owned by the caller, released with dist_op_release. Not
     ///   written on failure.
-    /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `check_flags`.
+    /// @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
-    ///   DIST_ERR_UNSUPPORTED if `check_flags` has a bit that this version does not know;
+    ///   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
     ///   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
     /// @threads any.
     /// @since 0.1

@@ -16,7 +16,7 @@ pub struct dist_outer_t {
 /// Updates the global values of a parameter, `count` elements of each array.
 ///
 /// `pseudo_grad` is the mean over the ranks of the global values less those of the rank.
-/// `failure_state` is memory of the function's own, zeros at first. The function computes the same
+/// `state` is memory of the function's own, zeros at first. The function computes the same
 /// bits on all ranks. It must not throw and must not call libdist. `user` is that of the options.
 pub type dist_outer_fn = Option<
     unsafe extern "C" fn(

@@ -17,19 +17,19 @@ use crate::base::error::Result;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// A tag that is no wild card.
+/// Converts a tag; refuses wildcards.
 #[inline]
 pub(super) fn tag_number(tag: i32) -> Result<u32> {
     u32::try_from(tag).map_err(|_| negative_argument(tag, "tag"))
 }
 
-/// Whom a receive is from; `None` for any.
+/// Converts the source of a receive; `None` for any rank.
 #[inline]
 pub(super) fn optional_source(peer: i32, name: &str) -> Result<Option<usize>> {
     if peer == DIST_ANY_SOURCE { Ok(None) } else { index(peer, name).map(Some) }
 }
 
-/// Under which tag a receive is; `None` for any.
+/// Converts the tag of a receive; `None` for any tag.
 #[inline]
 pub(super) fn optional_tag(tag: i32) -> Result<Option<u32>> {
     if tag == DIST_ANY_TAG { Ok(None) } else { tag_number(tag).map(Some) }

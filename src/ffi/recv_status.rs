@@ -7,12 +7,12 @@ use crate::api::probe::{Delivery, MessageEnvelope};
 use crate::base::dtype::DataType;
 use crate::base::error::{Error, Result};
 
-/// Where the status of a message goes, if the caller wants it.
+/// The output for the status of a message, if the caller passes one.
 #[derive(Debug)]
 pub(super) struct RecvStatusOut(*mut dist_recv_status_t);
 
 impl RecvStatusOut {
-    /// Checks the size that the caller says.
+    /// Checks the size in the caller's struct.
     #[inline]
     pub(super) fn new(status: *mut dist_recv_status_t) -> Result<Self> {
         if !status.is_null() {
@@ -21,7 +21,7 @@ impl RecvStatusOut {
         Ok(Self(status))
     }
 
-    /// Refuses it, in a call that does not block.
+    /// Refuses the output in a call that does not block.
     pub(super) fn refuse_without_blocking(&self) -> Result<()> {
         if self.0.is_null() {
             return Ok(());
@@ -42,7 +42,7 @@ impl RecvStatusOut {
         }
     }
 
-    /// Writes the status of a message that a probe has found.
+    /// Writes the status of a message that a probe found.
     #[cold]
     pub(super) fn write_envelope(&self, envelope: &MessageEnvelope) -> Result<()> {
         if self.0.is_null() {
@@ -58,7 +58,7 @@ impl RecvStatusOut {
             dtype: dtype.number(),
             reserved: 0,
         };
-        // Again: the struct is the caller's.
+        // Read the size again, because the caller's struct may have changed.
         sized_struct::write(self.0, sized_struct::output_size(self.0.cast_const())?, status);
         Ok(())
     }

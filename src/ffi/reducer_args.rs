@@ -1,4 +1,4 @@
-//! What the functions of reducers are given: parameters, options, choices of values.
+//! The arguments of reducer functions: parameters, options, selections of values.
 
 use super::args::{
     check_reserved, dst, index, milliseconds, null_argument, optional_str, required_str, slice,
@@ -37,7 +37,7 @@ pub(super) fn check_flags(flags: u64, known: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// The parameters of a caller's array. Its elements are as long as the first one says.
+/// Reads the parameters in a caller's array. The size in the first element applies to all elements.
 pub(super) fn read_params(array: *const dist_param_t, n: usize) -> Result<Vec<Param>> {
     if n == 0 {
         return Ok(Vec::new());
@@ -157,13 +157,13 @@ pub(super) fn reducer_options(given: &dist_reducer_options_t) -> Result<ReducerO
         shares_grads: has(DIST_REDUCER_SHARE_GRADS),
         layout,
         hook: hook_choice(given)?,
-        // Never followed: the driver's name of the stream.
+        // The library never dereferences the stream; it is the driver's handle.
         stream: Some(given.stream.addr()).filter(|&stream| stream != 0),
         name: name.unwrap_or_default().to_owned(),
     })
 }
 
-/// How buckets are reduced.
+/// Reads how buckets are reduced.
 fn hook_choice(given: &dist_reducer_options_t) -> Result<HookChoice> {
     let name = optional_str(given.hook, "hook")?.unwrap_or_default();
     let settings = optional_str(given.hook_settings, "hook_settings")?.unwrap_or_default();
@@ -179,7 +179,7 @@ fn hook_choice(given: &dist_reducer_options_t) -> Result<HookChoice> {
     }
 }
 
-/// Which values a caller means.
+/// Converts the caller's selection of values.
 pub(super) fn value_selection(selected: u64) -> Result<ParamSelection> {
     check_flags(selected, DIST_REDUCER_PARAMS | DIST_REDUCER_BUFFERS | DIST_REDUCER_GRADS)?;
     if selected == 0 {

@@ -237,7 +237,7 @@ dist_export! {
     }
 }
 
-/// A caller's function, and what it is called with.
+/// A caller's function with its argument.
 struct CBucketCallback {
     function: unsafe extern "C" fn(bucket: *const dist_bucket_t, user: *mut c_void),
     user: *mut c_void,

@@ -1,4 +1,4 @@
-//! Version, errors, and the life of the process in the library.
+//! Version, errors, and the initialisation and end of the library in the process.
 
 use super::args::{
     check_reserved, copy_text, index, milliseconds, optional_device, optional_str, to_i32,
@@ -17,7 +17,7 @@ use crate::base::dtype::DataType;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// "0.1.0" as 100, from the package's own version.
+/// The version as a number: "0.1.0" is 100.
 pub(super) const VERSION: u32 = {
     const fn number(text: &str) -> u32 {
         let bytes = text.as_bytes();
@@ -179,7 +179,7 @@ dist_export! {
     /// @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
     ///   if an option or environment variable is wrong (the message names it), if two processes
     ///   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
-    ///   `sized_struct.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
+    ///   `options.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
     ///   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
     ///   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
     ///   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
@@ -305,7 +305,7 @@ dist_export! {
     /// @param group in: the group.
     /// @param kind in: a DIST_KIND_ constant.
     /// @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
-    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `culprit_kind`
+    /// @param op in: the operator, built-in or from dist_op_create; ignored unless `kind`
     /// reduces.
     /// @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
     /// @agree nothing.

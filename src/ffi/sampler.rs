@@ -15,7 +15,7 @@ static SAMPLERS: HandleTable<Sampler> = HandleTable::new(HandleKind::Sampler);
 /// The flags that this version knows.
 const KNOWN_FLAGS: u64 = DIST_SAMPLER_IN_ORDER | DIST_SAMPLER_DROP_LAST;
 
-/// A number of ranks, or a rank, from the options.
+/// Converts a number of ranks, or a rank, from the options.
 fn to_unsigned(number: i32, name: &str) -> Result<u64> {
     u64::try_from(number)
         .map_err(|_| Error::invalid(format!("{name} is {number}: it is not negative")))
@@ -62,7 +62,7 @@ dist_export! {
     /// @param options in, optional: NULL for all defaults; borrowed for the call.
     /// @param out out: the sampler, owned by the caller, released with dist_sampler_release; NULL
     ///   on failure.
-    /// @agree dataset_len, and in the options `num_replicas`, `seed` and `check_flags`; this is not
+    /// @agree dataset_len, and in the options `num_replicas`, `seed` and `flags`; this is not
     ///   checked.
     /// @blocks no.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the rank is not less than the number of ranks,
@@ -130,7 +130,7 @@ dist_export! {
         }
         let mut cell = indices;
         let taken = SAMPLERS.get(sampler)?.next(cap, |index| {
-            // SAFETY: the caller has room for `cap` indices, and gets no more.
+            // SAFETY: the caller has space for `cap` indices, and this writes at most `cap`.
             unsafe { cell.write_unaligned(index) };
             cell = cell.wrapping_add(1);
         });

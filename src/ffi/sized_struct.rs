@@ -1,9 +1,10 @@
-//! Sized option structs: how a caller compiled against another version of the header is understood.
+//! Sized structs: conversion of structs from callers that were compiled with another header
+//! version.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 
-/// An option struct: its first field is `struct_size`, and zero bytes everywhere else are its
+/// An option struct. Its first field is `struct_size`, and zero bytes in all other fields are the
 /// defaults.
 ///
 /// # Safety
@@ -15,9 +16,9 @@ pub(super) unsafe trait SizedStruct: Copy {
     const FIRST_SIZE: usize;
 }
 
-/// Reads the options at `ptr`; NULL means all defaults. A shorter struct is an older one, and what
-/// it lacks is zero. A longer one is a newer one, and understood if what this version does not know
-/// is zero.
+/// Reads the options at `ptr`; NULL means all defaults. A shorter struct is from an older version:
+/// its missing fields are zero. A longer struct is from a newer version. It is accepted if the
+/// bytes that this version does not know are zero.
 pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
     let mut options = MaybeUninit::<T>::zeroed();
     if !ptr.is_null() {
@@ -29,7 +30,7 @@ pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
         }
         check_size::<T>(size)?;
         let known = size.min(size_of::<T>());
-        // SAFETY: the caller's struct has `size` readable bytes, and `sized_struct` has room for
+        // SAFETY: the caller's struct has `size` readable bytes, and `options` has space for
         // `known`.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -44,7 +45,7 @@ pub(super) fn read<T: SizedStruct>(ptr: *const T) -> Result<T> {
     Ok(unsafe { options.assume_init() })
 }
 
-/// How many bytes of the output struct at `ptr` the caller has room for.
+/// Returns the number of bytes that the caller has for the output struct at `ptr`.
 pub(super) fn output_size<T: SizedStruct>(ptr: *const T) -> Result<usize> {
     // SAFETY: the caller promises that at least the first field is readable.
     let size = unsafe { ptr.cast::<usize>().read_unaligned() };
@@ -52,8 +53,8 @@ pub(super) fn output_size<T: SizedStruct>(ptr: *const T) -> Result<usize> {
     Ok(size)
 }
 
-/// Writes an output struct for a caller with room for `size` bytes, as [`output_size`] gave them:
-/// cut where the caller's struct is an older one, and with zeros behind it where it is a newer one.
+/// Writes an output struct of `size` bytes, the result of [`output_size`]. The struct of an older
+/// version is truncated. In the struct of a newer version, the unknown fields become zero.
 pub(super) fn write<T: SizedStruct>(ptr: *mut T, size: usize, mut value: T) {
     let known = size.min(size_of::<T>());
     // SAFETY: the first field of every T is a usize, and `value` is this function's own.
@@ -66,11 +67,11 @@ pub(super) fn write<T: SizedStruct>(ptr: *mut T, size: usize, mut value: T) {
             known,
         );
     }
-    // SAFETY: the rest of these `size` bytes.
+    // SAFETY: these are the remaining bytes of `size`.
     unsafe { std::ptr::write_bytes(ptr.cast::<u8>().wrapping_add(known), 0, size - known) };
 }
 
-/// A struct far larger than any version will be means that the field was never set.
+/// The maximum of `struct_size`. A larger value means that the caller did not set the field.
 const MAX_STRUCT_BYTES: usize = 4096;
 
 fn check_size<T: SizedStruct>(size: usize) -> Result<()> {
@@ -87,7 +88,7 @@ fn check_size<T: SizedStruct>(size: usize) -> Result<()> {
 
 fn check_tail<T: SizedStruct>(ptr: *const T, size: usize) -> Result<()> {
     for offset in size_of::<T>()..size {
-        // SAFETY: inside the `size` bytes that the caller says there are.
+        // SAFETY: the offset is within the `size` bytes of the caller's struct.
         let byte = unsafe { ptr.cast::<u8>().wrapping_add(offset).read() };
         if byte != 0 {
             let message = format!(

@@ -1,4 +1,4 @@
-//! Ranks that are forks of the caller.
+//! Ranks that are forked child processes of the caller.
 
 use super::args::{index, milliseconds, timeout, to_i32};
 use super::sized_struct;
@@ -23,7 +23,7 @@ dist_export! {
     ///
     /// A child fails with a result or exit status other than 0, or by a signal. Then the other
     /// children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
-    /// `sized_struct.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
+    /// `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
     /// child starts are the child's own concern.
     ///
     /// The parent must have one thread and must not ignore SIGCHLD. It must never have called

@@ -1,10 +1,11 @@
-//! Status numbers: the one place where error kinds become numbers, and numbers text.
+//! Status numbers: the only mapping of error kinds to numbers, and of numbers to text.
 
 use super::types::*;
 use crate::base::error::ErrorKind;
 use std::ffi::CStr;
 
-/// The status of an error. No wildcard: a new kind does not compile until it has a number.
+/// Returns the status of an error. There is no wildcard, so that a new kind does not compile
+/// without a number.
 pub(super) fn status_of(kind: ErrorKind) -> dist_status_t {
     match kind {
         ErrorKind::InvalidArgument => DIST_ERR_INVALID_ARGUMENT,
@@ -28,13 +29,13 @@ pub(super) fn status_of(kind: ErrorKind) -> dist_status_t {
     }
 }
 
-/// What a caller's own function (a custom store) means by a status.
+/// Returns the error kind of a status from a caller's function (a custom store).
 pub(super) fn kind_of(status: dist_status_t) -> ErrorKind {
     let is = |kind: &&ErrorKind| status_of(**kind) == status;
     ErrorKind::ALL.iter().find(is).copied().unwrap_or(ErrorKind::Backend)
 }
 
-/// The text of a status.
+/// Returns the text of a status.
 pub(super) fn status_text(status: dist_status_t) -> &'static CStr {
     match status {
         DIST_OK => c"success",

@@ -1,4 +1,4 @@
-//! Stores: their keys and values, and their handles.
+//! Stores: keys, values and handles.
 
 use super::args::{self, OutPtr, bytes, copy_text, key as key_of, timeout};
 use super::blob;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 pub(super) static STORES: HandleTable<StoreHandle> = HandleTable::new(HandleKind::Store);
 
-/// The store of a call that may wait for others.
+/// Returns the store for a call that may wait for other ranks.
 pub(super) fn blocking_store(store: *const dist_store_t) -> Result<HandleRef<StoreHandle>> {
     reject_blocking_in_callback("a call of a store")?;
     STORES.get(store)
 }
 
-/// Hands out a store.
+/// Creates the handle of a store.
 pub(super) fn write_store(
     out: &OutPtr<*mut dist_store_t>,
     store: Arc<dyn Store>,

@@ -1,4 +1,4 @@
-//! Making stores.
+//! Creation of stores.
 
 use super::args::{OutPtr, bytes, index, key, optional_str, required_key, required_str, timeout};
 use super::sized_struct;
@@ -34,7 +34,7 @@ dist_export! {
     /// @blocks until connected, and until all clients have connected if wait_for_workers applies;
     ///   until timeout_ms at the latest.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a
     ///   forked child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the
     ///   attempts; DIST_ERR_AUTH if the secrets differ or only one side has a secret;
     ///   DIST_ERR_SYSTEM, for example if the port is in use.
@@ -88,7 +88,7 @@ dist_export! {
     }
 }
 
-/// The time-out of making a store, which is also that of the new handle.
+/// Converts the timeout of a store's creation, which also applies to the new handle.
 fn creation_timeout(timeout_ms: i64) -> Result<Timeout> {
     match timeout(timeout_ms, "timeout_ms")? {
         Timeout::NoWait => {
@@ -104,7 +104,7 @@ fn creation_deadline(timeout: Timeout) -> Deadline {
     Deadline::after_ms(timeout.ms_or(DEFAULT_TIMEOUT_MS))
 }
 
-/// The caller's secret, if there is one.
+/// Reads the caller's secret, if there is one.
 fn optional_secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>> {
     let dist_store_tcp_options_t { secret, secret_len_bytes, .. } = *options;
     if secret.is_null() && secret_len_bytes == 0 {
@@ -113,13 +113,13 @@ fn optional_secret(options: &dist_store_tcp_options_t) -> Result<Option<Secret>>
     Secret::from_bytes(bytes(secret, secret_len_bytes, "secret")?).map(Some)
 }
 
-/// The caller's socket, which is the store's from here on.
+/// Takes ownership of the caller's socket.
 fn listening_socket(options: &dist_store_tcp_options_t) -> Result<Option<OwnedFd>> {
     if options.fields & DIST_FIELD_LISTEN_FD == 0 {
         return Ok(None);
     }
     index(options.listen_fd, "listen_fd")?;
-    // SAFETY: the caller hands over a descriptor of its own.
+    // SAFETY: the caller passes ownership of its descriptor.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(options.listen_fd) }))
 }
 
@@ -145,7 +145,7 @@ dist_export! {
     /// @agree world_size and the job_id of the options.
     /// @blocks while other processes lock the file, until timeout_ms at the latest.
     /// @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
-    ///   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+    ///   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a
     ///   forked child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in
     ///   the message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
     /// @threads any.

@@ -86,14 +86,14 @@ fn check_functions(functions: &dist_store_vtable_t) -> Result<()> {
     }
 }
 
-/// How long a question may take whose deadline has passed.
+/// The time for the final check of a call whose deadline has passed.
 const CHECK_TIME: Duration = Duration::from_secs(1);
 
 fn missing_function(name: &str) -> Error {
     Error::invalid(format!("a custom store needs the function {name}"))
 }
 
-/// A key for C.
+/// Converts a key for C.
 fn c_key(key: &[u8]) -> Result<CString> {
     CString::new(key).map_err(|_| {
         Error::invalid(format!(
@@ -104,7 +104,7 @@ fn c_key(key: &[u8]) -> Result<CString> {
 }
 
 fn remaining_ms(deadline: &Deadline) -> i64 {
-    // At least 1: 0 would mean a default.
+    // At least 1, because 0 means the default.
     match super::backend_call::to_timeout_ms(deadline.remaining()) {
         DIST_WAIT_FOREVER => DIST_WAIT_FOREVER,
         ms => ms.max(1),
@@ -120,7 +120,7 @@ fn check_status(function_name: &str, status: dist_status_t) -> Result<()> {
     Err(Error::new(kind_of(status), message))
 }
 
-/// Keys as C wants them; the strings must outlive the pointers.
+/// Converts keys for C; the strings must outlive the pointers.
 fn c_keys(keys: &[&[u8]]) -> Result<Vec<CString>> {
     keys.iter().map(|key| c_key(key)).collect()
 }
@@ -129,20 +129,19 @@ fn pointers(keys: &[CString]) -> Vec<*const c_char> {
     keys.iter().map(|key| key.as_ptr()).collect()
 }
 
-/// Takes the one value that a function of the caller hands over.
+/// A sink for the one value of a caller's function.
 unsafe extern "C" fn store_value(sink_arg: *mut c_void, value: *const c_void, len_bytes: usize) {
-    // SAFETY: the argument is the one that `call_for_value` passed, and the caller only passes it
-    // on.
+    // SAFETY: the argument is from `call_for_value`, and the caller only forwards it.
     let slot = unsafe { &mut *sink_arg.cast::<Option<Vec<u8>>>() };
-    // SAFETY: the caller hands over that many readable bytes for the length of this call.
+    // SAFETY: the caller passes that many readable bytes for the length of this call.
     *slot = Some(unsafe { copy_bytes(value, len_bytes) });
 }
 
-/// Takes one of the keys that a function of the caller hands over.
+/// A sink for one of the keys of a caller's function.
 unsafe extern "C" fn store_key(sink_arg: *mut c_void, key: *const c_void, len_bytes: usize) {
-    // SAFETY: the argument is the one that `list_keys` passed, and the caller only passes it on.
+    // SAFETY: the argument is from `list_keys`, and the caller only forwards it.
     let keys = unsafe { &mut *sink_arg.cast::<Vec<Vec<u8>>>() };
-    // SAFETY: the caller hands over that many readable bytes for the length of this call.
+    // SAFETY: the caller passes that many readable bytes for the length of this call.
     keys.push(unsafe { copy_bytes(key, len_bytes) });
 }
 
@@ -156,7 +155,7 @@ unsafe fn copy_bytes(bytes: *const c_void, len_bytes: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) }.to_vec()
 }
 
-/// Runs a function of the caller that hands one value to a sink; `None` where it did not.
+/// Runs a caller's function that passes one value to a sink; `None` if it passed none.
 fn call_for_value(
     function_name: &str,
     call: impl FnOnce(*mut c_void) -> dist_status_t,
@@ -166,7 +165,7 @@ fn call_for_value(
     Ok(value)
 }
 
-/// The same, where handing it over is part of success.
+/// As `call_for_value`, for a function that must pass a value on success.
 fn call_for_required_value(
     function_name: &str,
     call: impl FnOnce(*mut c_void) -> dist_status_t,
@@ -230,7 +229,7 @@ impl Store for CallerStore {
         let function = self.functions.add.ok_or_else(|| missing_function("add"))?;
         let key = c_key(key)?;
         let mut sum = 0;
-        // SAFETY: the caller's function, with a terminated key and room for the result.
+        // SAFETY: the caller's function, with a terminated key and space for the result.
         let status = unsafe {
             function(self.user, key.as_ptr(), amount, &raw mut sum, remaining_ms(deadline))
         };
@@ -273,7 +272,7 @@ impl Store for CallerStore {
         }
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
-        // SAFETY: the caller's function, with as many terminated keys as it is told.
+        // SAFETY: the caller's function, with `list.len()` terminated keys.
         let status =
             unsafe { function(self.user, list.as_ptr(), list.len(), remaining_ms(deadline)) };
         check_status("wait", status).map_err(|error| self.name_missing_keys(error, keys, deadline))
@@ -284,8 +283,8 @@ impl Store for CallerStore {
         let strings = c_keys(keys)?;
         let list = pointers(&strings);
         let mut present = 0;
-        // SAFETY: the caller's function, with as many terminated keys as it is told, and room for
-        // the result.
+        // SAFETY: the caller's function, with `list.len()` terminated keys and space for the
+        // result.
         let status = unsafe {
             function(self.user, list.as_ptr(), list.len(), &raw mut present, remaining_ms(deadline))
         };
@@ -295,7 +294,7 @@ impl Store for CallerStore {
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
         let function = self.functions.num_keys.ok_or_else(|| unsupported_function("num_keys"))?;
         let mut count = 0;
-        // SAFETY: the caller's function, with room for the result.
+        // SAFETY: the caller's function, with space for the result.
         let status = unsafe { function(self.user, &raw mut count, remaining_ms(deadline)) };
         check_status("num_keys", status).map(|()| count)
     }
@@ -304,7 +303,7 @@ impl Store for CallerStore {
         let function = self.functions.delete_key.ok_or_else(|| missing_function("delete_key"))?;
         let key = c_key(key)?;
         let mut deleted = 0;
-        // SAFETY: the caller's function, with a terminated key and room for the result.
+        // SAFETY: the caller's function, with a terminated key and space for the result.
         let status =
             unsafe { function(self.user, key.as_ptr(), &raw mut deleted, remaining_ms(deadline)) };
         check_status("delete_key", status).map(|()| deleted != 0)
@@ -377,7 +376,7 @@ impl Store for CallerStore {
         };
         let queue = c_key(queue)?;
         let mut length = 0;
-        // SAFETY: the caller's function, with a terminated name and room for the result.
+        // SAFETY: the caller's function, with a terminated name and space for the result.
         let status =
             unsafe { function(self.user, queue.as_ptr(), &raw mut length, remaining_ms(deadline)) };
         check_status("queue_len", status).map(|()| length)
@@ -385,7 +384,7 @@ impl Store for CallerStore {
 }
 
 impl CallerStore {
-    /// If there is no time to wait: looks whether all keys are there, and gives the time for a
+    /// If the deadline has passed, checks whether all keys exist and returns a deadline for one
     /// round trip.
     fn check_at_deadline(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Option<Deadline>> {
         if !deadline.has_passed() {
@@ -402,7 +401,7 @@ impl CallerStore {
         ))
     }
 
-    /// A time-out with the keys that are missing; any other error as it is.
+    /// Adds the missing keys to a timeout; returns any other error unchanged.
     fn name_missing_keys(&self, error: Error, keys: &[&[u8]], deadline: &Deadline) -> Error {
         if error.kind() != ErrorKind::Timeout {
             return error;

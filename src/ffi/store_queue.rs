@@ -85,7 +85,7 @@ dist_export! {
     }
 }
 
-/// Why a look at a queue gives no item: the caller did not want to wait, or has no time to.
+/// Returns the error of a queue without items: the caller refused to wait, or has no time left.
 fn empty_queue_error(store: &StoreHandle, queue: &[u8], block: i32) -> Error {
     let what = store.store().describe();
     if block != 0 {

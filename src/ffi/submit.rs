@@ -1,5 +1,5 @@
-//! What the functions of operations have in common: their options, and whether they block, give a
-//! work, or wait in a batch.
+//! The common parts of operations: their options, and whether a call blocks, returns a work, or
+//! joins a batch.
 
 use super::args::{OutPtr, call_label, check_reserved, index, optional_str, waiting_milliseconds};
 use super::sized_struct;
@@ -12,34 +12,34 @@ use crate::base::debug::NanCheck;
 use crate::base::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
-/// The parameter `work`: where the handle goes, if one is wanted.
+/// The parameter `work`: the output for the handle, if the caller passes one.
 #[derive(Debug)]
 pub(super) struct WorkOut(Option<OutPtr<*mut dist_work_t>>);
 
 impl WorkOut {
-    /// NULL in the caller's variable until there is a work.
+    /// Sets the caller's variable to NULL until there is a work.
     pub(super) fn new(work: *mut *mut dist_work_t) -> Self {
         Self(OutPtr::optional_handle(work))
     }
 
-    /// Where the handle goes, if one is wanted, for calls that are no part of batches.
+    /// Returns the output for the handle, for calls that are not allowed in batches.
     pub(super) fn into_handle(self) -> Option<OutPtr<*mut dist_work_t>> {
         self.0
     }
 
-    /// Whether the call blocks: nobody takes a work, and there is no batch to collect it.
+    /// Returns true if the call blocks: the caller takes no work, and no batch is open.
     pub(super) fn blocks(&self) -> bool {
         self.0.is_none() && !batch::is_open()
     }
 }
 
-/// Room for the options of a call on the stack of the exported function. A call without options
-/// makes and moves nothing: its first nanoseconds would wait for that.
+/// Storage for the options of a call on the stack of the exported function. A call without options
+/// does not initialise it, which saves the first nanoseconds of the call.
 pub(super) type OptionsSlot = Option<CallOptions>;
 
 static DEFAULT_OPTIONS: CallOptions = CallOptions::DEFAULT;
 
-/// The options of a call that is no send.
+/// Reads the options of a call that is not a send.
 #[inline]
 pub(super) fn call_options(
     options: *const dist_call_options_t,
@@ -48,7 +48,7 @@ pub(super) fn call_options(
     if options.is_null() { Ok(&DEFAULT_OPTIONS) } else { receive_options(options, slot) }
 }
 
-/// What to do in place of a call without any time.
+/// The hint for a call without any time.
 const ASYNC_HINT: &str = "pass milliseconds, 0 for the group's time-out, or DIST_WAIT_FOREVER; to issue the call \
                              without waiting for it, pass `work`";
 
@@ -64,7 +64,7 @@ fn receive_options(
     Ok(given)
 }
 
-/// The options of a call that sends a message.
+/// Reads the options of a call that sends a message.
 #[inline]
 pub(super) fn send_options(
     options: *const dist_call_options_t,
@@ -76,7 +76,7 @@ pub(super) fn send_options(
     Ok(slot.insert(parse_options(&sized_struct::read(options)?)?))
 }
 
-/// The options of a probe, and whether it waits.
+/// Reads the options of a probe, and whether it waits.
 pub(super) fn probe_options(options: *const dist_call_options_t) -> Result<(CallOptions, bool)> {
     let mut read = sized_struct::read(options)?;
     let waits = read.timeout_ms != DIST_NO_WAIT;
@@ -100,7 +100,7 @@ fn parse_options(options: &dist_call_options_t) -> Result<CallOptions> {
             DIST_DEVICE_HOST => BufferLocation::Host,
             device => BufferLocation::Device(index(device, "device")?),
         },
-        // Never followed: what the driver calls it.
+        // The library never dereferences the stream; it is the driver's handle.
         stream: Some(options.stream.addr()).filter(|&stream| stream != 0),
         timeout_ms: waiting_milliseconds(options.timeout_ms, "timeout_ms", ASYNC_HINT)?,
         premul_scale: options.premul_scale,
@@ -118,7 +118,7 @@ fn parse_options(options: &dist_call_options_t) -> Result<CallOptions> {
     })
 }
 
-/// The flags of a call, all of which must be known.
+/// Refuses unknown flags of a call.
 fn check_flags(flags: u64) -> Result<u64> {
     let unknown = flags
         & !(DIST_CALL_CANONICAL
@@ -133,8 +133,8 @@ fn check_flags(flags: u64) -> Result<u64> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// Runs a collective, issues it, or adds it to the thread's batch. Inlined, so that the call is not
-/// copied on its way.
+/// Runs a collective, issues it, or adds it to the thread's batch. It is inlined, so that the call
+/// is not copied.
 #[inline]
 pub(super) fn submit(
     group: &Arc<Group>,
@@ -148,10 +148,10 @@ pub(super) fn submit(
     issue_with_handle(group.prepare(call, options.clone())?, work)
 }
 
-/// Issues what was checked, or adds it to the thread's batch, and gives its work a handle.
+/// Issues a checked call, or adds it to the thread's batch, and creates the handle of its work.
 pub(super) fn issue_with_handle(call: PreparedCall, work: WorkOut) -> Result<()> {
     let Some(out) = work.0 else { return batch::collect_or_issue(call) };
-    // First what can fail without having done anything.
+    // First the step that can fail without an effect.
     let handle = work::create_handle(call.work())?;
     if let Err(error) = batch::collect_or_issue(call) {
         drop(work::remove_handle(handle));

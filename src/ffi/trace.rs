@@ -1,4 +1,4 @@
-//! Writing a trace.
+//! The output of a trace.
 
 use super::args::required_str;
 use crate::api::trace;

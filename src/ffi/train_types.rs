@@ -6,10 +6,10 @@ use super::sized_struct::SizedStruct;
 use super::types::{dist_dtype_t, dist_group_t, dist_status_t};
 use std::ffi::{c_char, c_void};
 
-/// In `check_flags`: the sampler gives the indices in ascending order, the same in each epoch.
+/// In `flags`: the sampler gives the indices in ascending order, the same in each epoch.
 pub const DIST_SAMPLER_IN_ORDER: u64 = 1;
 
-/// In `check_flags`: the sampler drops the last samples if the ranks cannot share them evenly.
+/// In `flags`: the sampler drops the last samples if the ranks cannot share them evenly.
 ///
 /// Without it, samples from the beginning of the list are used twice.
 pub const DIST_SAMPLER_DROP_LAST: u64 = 2;
@@ -49,15 +49,15 @@ unsafe impl SizedStruct for dist_sampler_options_t {
 
 const _: () = assert!(size_of::<dist_sampler_options_t>() == 40);
 
-/// In `check_flags`: the parameter has no gradient.
+/// In `flags`: the parameter has no gradient.
 pub const DIST_PARAM_FROZEN: u64 = 1;
 
-/// In `check_flags`: the parameter is no weight but state of a layer, such as a running mean.
+/// In `flags`: the parameter is no weight but state of a layer, such as a running mean.
 ///
 /// It has no gradient.
 pub const DIST_PARAM_BUFFER: u64 = 2;
 
-/// In `check_flags`: the gradient consists of some rows of the parameter, as that of an embedding.
+/// In `flags`: the gradient consists of some rows of the parameter, as that of an embedding.
 ///
 /// The first extent of `shape` is the number of rows. `grad` is NULL, and the rows are passed to
 /// dist_reducer_ready_rows.
@@ -120,56 +120,56 @@ pub const DIST_DIVIDE_INITIAL: i32 = 2;
 /// sum is divided by the weights of all ranks together.
 pub const DIST_DIVIDE_WEIGHTED: i32 = 3;
 
-/// In `missing_function`: if a rank does not mark a parameter, the step fails on all ranks.
+/// In `missing`: if a rank does not mark a parameter, the step fails on all ranks.
 pub const DIST_MISSING_ERROR: i32 = 0;
 
-/// In `missing_function`: a rank that does not mark a parameter contributes zeros and gets the
+/// In `missing`: a rank that does not mark a parameter contributes zeros and gets the
 /// result.
 pub const DIST_MISSING_ZERO: i32 = 1;
 
-/// In `missing_function`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its
+/// In `missing`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its
 /// gradient.
 pub const DIST_MISSING_SKIP: i32 = 2;
 
-/// In `check_flags`: results do not overwrite gradients, so that a step can be repeated after a
+/// In `flags`: results do not overwrite gradients, so that a step can be repeated after a
 /// failure (dist_reducer_regroup). It takes as much memory again as the gradients.
 pub const DIST_REDUCER_RETRYABLE: u64 = 1;
 
-/// In `check_flags`: gradients are added in the order of ranks, so that the result does not depend
+/// In `flags`: gradients are added in the order of ranks, so that the result does not depend
 /// on which ranks share a host.
 pub const DIST_REDUCER_CANONICAL: u64 = 2;
 
-/// In `check_flags`: the buckets stay as they are in the first step.
+/// In `flags`: the buckets stay as they are in the first step.
 pub const DIST_REDUCER_FIXED_LAYOUT: u64 = 4;
 
-/// In `check_flags`: gradients in memory of the reducer may move once, when the first step ends.
+/// In `flags`: gradients in memory of the reducer may move once, when the first step ends.
 ///
 /// Without this flag, the buckets of a reducer with such gradients stay as they are.
 pub const DIST_REDUCER_MOVE_GRADS: u64 = 8;
 
-/// In `check_flags`: all steps use the same parameters and mark each of them equally often.
+/// In `flags`: all steps use the same parameters and mark each of them equally often.
 ///
 /// A gradient counts as complete with its last mark, and parameters that the first step did not use
 /// are not waited for. The buckets of the first step are sent at its end. The first step is the
 /// first one that no rank votes against.
 pub const DIST_REDUCER_STATIC_GRAPH: u64 = 16;
 
-/// In `check_flags`: buffers are broadcast at the beginning of each step that communicates.
+/// In `flags`: buffers are broadcast at the beginning of each step that communicates.
 pub const DIST_REDUCER_BROADCAST_BUFFERS: u64 = 32;
 
-/// In `check_flags`: ranks may run out of data at different steps (dist_reducer_join).
+/// In `flags`: ranks may run out of data at different steps (dist_reducer_join).
 pub const DIST_REDUCER_UNEVEN: u64 = 64;
 
-/// In `check_flags`: dist_reducer_create does not broadcast parameters and buffers.
+/// In `flags`: dist_reducer_create does not broadcast parameters and buffers.
 pub const DIST_REDUCER_NO_BROADCAST: u64 = 128;
 
-/// In `check_flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of
+/// In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of
 /// its own elements only (dist_shard_ranges). The buckets stay as they are.
 ///
 /// Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
 pub const DIST_REDUCER_SHARDED: u64 = 256;
 
-/// In `check_flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place
+/// In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place
 /// only while they are computed (ZeRO-2), so that a few buckets have memory at a time.
 ///
 /// Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It
@@ -177,7 +177,7 @@ pub const DIST_REDUCER_SHARDED: u64 = 256;
 /// other buckets are reduced.
 pub const DIST_REDUCER_SHARE_GRADS: u64 = 512;
 
-/// For `check_flags` of dist_reducer_begin: the step does not communicate.
+/// For `flags` of dist_reducer_begin: the step does not communicate.
 ///
 /// The gradients stay on this rank, and the caller adds those of the next step to them.
 pub const DIST_STEP_NO_SYNC: u64 = 1;

@@ -60,9 +60,9 @@ pub struct dist_init_options_t {
     /// The set fields with a meaningful zero: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
     /// The back end; case does not count. "native" (or "gloo"), "mpi" and registered names serve
-    /// host memory. If `optional_device` is set, they also serve the memory of that GPU. "nccl"
+    /// host memory. If `device` is set, they also serve the memory of that GPU. "nccl"
     /// serves GPU memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL
-    /// or "default" selects native, and also nccl if `optional_device` is set and all ranks have
+    /// or "default" selects native, and also nccl if `device` is set and all ranks have
     /// NCCL.
     pub backend: *const c_char,
     /// How the ranks meet: "env://", "tcp://host:port?rank=R&world_size=N" or
@@ -210,7 +210,7 @@ pub struct dist_store_tcp_options_t {
     /// first proves that it knows the secret. NULL for none, as with torch's stores. Only dist_init
     /// reads DIST_STORE_SECRET_FILE.
     pub secret: *const c_void,
-    /// The length of `optional_secret`.
+    /// The length of `secret`.
     pub secret_len_bytes: usize,
 }
 
@@ -250,7 +250,7 @@ pub struct dist_call_options_t {
     /// the GPU's memory, the call starts after the work in the stream, and only work that is put
     /// there after the end of the call sees the result.
     pub stream: *mut c_void,
-    /// The place of the buffers, with DIST_CALL_DEVICE in `check_flags`: the index of the group's
+    /// The place of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's
     /// GPU on this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
     pub device: i32,
     /// Must be 0.
@@ -339,7 +339,7 @@ pub struct dist_store_vtable_t {
             timeout_ms: i64,
         ) -> dist_status_t,
     >,
-    /// Required. Waits until the key exists, then passes its value to `dst_ptr(sink_arg, ...)` once
+    /// Required. Waits until the key exists, then passes its value to `sink(sink_arg, ...)` once
     /// before returning.
     pub get: Option<
         unsafe extern "C" fn(
@@ -506,7 +506,7 @@ pub type dist_op_fn = Option<
 pub type dist_log_fn =
     Option<unsafe extern "C" fn(level: i32, line: *const c_char, user: *mut c_void)>;
 
-/// Each with the size of its first version.
+/// Implements `SizedStruct` for the types, each with the size of its first version.
 macro_rules! options {
     ($($name:ident: $first:literal),+ $(,)?) => {
         $(

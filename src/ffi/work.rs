@@ -1,4 +1,4 @@
-//! Works: operations that were issued, waited for or asked about.
+//! Works: issued operations, waits for them, and queries.
 
 use super::args::{OutPtr, copy_text, to_i32, wait_limit};
 use super::handle::{HandleKind, HandleTable};
@@ -227,16 +227,16 @@ dist_export! {
     }
 }
 
-/// Gives a work a handle, before it is issued.
+/// Creates the handle of a work before the work is issued.
 pub(super) fn create_handle(work: &Arc<Work>) -> Result<*mut dist_work_t> {
     let handle: *mut dist_work_t = WORKS.insert(Arc::clone(work))?;
     work.set_handle(handle.addr());
     Ok(handle)
 }
 
-/// Ends the handle of a work.
+/// Removes the handle of a work.
 pub(super) fn remove_handle(handle: *mut dist_work_t) -> Result<()> {
-    // In this order: see `api::events`.
+    // The order matters: see `api::events`.
     WORKS.remove(handle.cast_const())?.clear_handle();
     Ok(())
 }

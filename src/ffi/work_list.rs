@@ -9,7 +9,7 @@ use crate::api::{Work, WorkProgress};
 use crate::base::error::{ErrorContext as _, Result};
 use std::sync::Arc;
 
-/// The works of a caller's list; `None` for NULL.
+/// Reads the works in a caller's list; `None` for NULL.
 fn read_works(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc<Work>>>> {
     let work = |(index, handle): (usize, &*mut dist_work_t)| match handle.is_null() {
         true => Ok(None),
@@ -20,14 +20,14 @@ fn read_works(works: *const *mut dist_work_t, n: usize) -> Result<Vec<Option<Arc
     slice(works, n, "works")?.iter().enumerate().map(work).collect()
 }
 
-/// Notes where in the program the failed work was issued.
+/// Records the back-trace of the call that issued the failed work.
 fn record_issue_backtrace(works: &WorkList, index: usize) {
     if let Some(Some(work)) = works.get(index) {
         last_error::set_issue_backtrace(work.issue_backtrace());
     }
 }
 
-/// Tells what was found, with the outcome of the work that is done.
+/// Writes the index of a found work, and returns the work's outcome.
 fn write_found_index(
     found: AnyWorkDone,
     works: &WorkList,
@@ -95,10 +95,10 @@ dist_export! {
     /// @param index out: the place of the work that is done; `n` if there is none.
     /// @agree nothing.
     /// @blocks until a work is done, until the time-out at the latest.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
+    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
     ///   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
-    ///   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `optional_index`;
-    ///   DIST_ERR_INVALID_ARGUMENT also if `optional_index` is NULL.
+    ///   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
+    ///   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
     /// @threads any; several threads may wait for the same works.
     /// @since 0.1
     pub fn dist_work_wait_any(
@@ -124,9 +124,9 @@ dist_export! {
     /// @param index out: as dist_work_wait_any.
     /// @agree nothing.
     /// @blocks no.
-    /// @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
+    /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
     ///   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
-    ///   for a wrong argument, also if `optional_index` is NULL.
+    ///   for a wrong argument, also if `index` is NULL.
     /// @threads any.
     /// @since 0.1
     pub fn dist_work_test_any(
