@@ -1,5 +1,4 @@
-//! Makes Rust of the interface in dist_backend.h, and compiles what mpi-sys leaves out with MPI's
-//! own compiler.
+//! Generates Rust bindings of dist_backend.h, and compiles constants.c with MPI's own compiler.
 
 use std::path::Path;
 use std::{env, error::Error};
@@ -18,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .layout_tests(false)
         .generate()?
         .write_to_file(Path::new(&out).join("dist.rs"))?;
-    // As mpi-sys finds it.
+    // The same rule by which mpi-sys finds the compiler.
     let mpicc = env::var("MPICC").unwrap_or_else(|_| "mpicc".to_owned());
     cc::Build::new()
         .compiler(mpicc)

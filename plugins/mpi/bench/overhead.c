@@ -1,13 +1,14 @@
 /*
- * What libdist adds to MPI: dist_all_reduce over the back end "mpi", and by turns with it the same function of MPI with the
- * same kind of wait loop, and MPI's blocking function.
+ * Measures the overhead of libdist over MPI. Compares dist_all_reduce over the back end "mpi" with
+ * MPI_Iallreduce in the same kind of wait loop, and with MPI's blocking function.
  *
- *     mpicc -O2 -std=gnu99 -I include plugins/mpi/bench/overhead.c -o overhead -L DIR -Wl,-rpath,DIR -ldist
+ *     mpicc -O2 -std=gnu99 -I include plugins/mpi/bench/overhead.c -o overhead -L DIR
+ *         -Wl,-rpath,DIR -ldist
  *     mpirun -n 2 ./overhead [elements...]
  *
- * DIR has libdist.so and the plug-in (cargo xtask mpi). All three are measured in one process, a few calls of each at a time,
- * in an order that changes from round to round; what is printed are medians over the rounds, of rank 0, and the median
- * of the differences within a round.
+ * DIR has libdist.so and the plug-in (cargo xtask mpi). One process measures all three in turn, a
+ * few calls of each at a time, in an order that changes in each round. Rank 0 prints the medians
+ * over the rounds, and the median of the differences within a round.
  */
 #include <dist.h>
 #include <mpi.h>

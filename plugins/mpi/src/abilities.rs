@@ -1,25 +1,26 @@
-//! What the plug-in does, as far as that is known without any MPI: which operations it has, and who
-//! folds elements.
+//! The abilities of the plug-in that are known without an MPI: its operations, and how each
+//! reduction is computed.
 //!
-//! The library's tests read this file for the table of docs/backends.md. So it must not know MPI.
+//! The library's tests read this file for the table in docs/backends.md. So it does not depend on
+//! MPI.
 
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
 
-/// The operations, as `create` tells them: all.
+/// The operations that `create` reports; 0 means all.
 pub(crate) const KINDS: u64 = 0;
 
-/// Who folds elements of a type with an operator.
+/// The implementation that reduces elements of a type with an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Folds {
-    /// An operator of MPI's.
+    /// A built-in operator of MPI.
     Mpi,
-    /// One that is made of the library's kernels.
+    /// An operator made of libdist's kernels.
     Kernels,
 }
 
-/// Hands the types and operators to a macro that are folded by kernels: what MPI does not have, or
-/// has otherwise.
+/// Passes the types and operators that kernels reduce to a macro: those that MPI lacks, or whose
+/// result in MPI differs.
 macro_rules! folded_by_kernels {
     ($each:ident) => {
         $each! {
@@ -42,8 +43,8 @@ macro_rules! folded_by_kernels {
 #[allow(unused_imports, reason = "not by the library's tests")]
 pub(crate) use folded_by_kernels;
 
-/// The operator that folds for another: AVG and PREMUL_SUM are sums, of which something is divided
-/// or scaled.
+/// Returns the operator that reduces for another: AVG and PREMUL_SUM are sums with a division or a
+/// scaling.
 pub(crate) fn folding(op: ReduceOp) -> ReduceOp {
     match op {
         ReduceOp::Avg | ReduceOp::PremulSum => ReduceOp::Sum,
@@ -51,7 +52,7 @@ pub(crate) fn folding(op: ReduceOp) -> ReduceOp {
     }
 }
 
-/// Who does it; `None` where it is not done.
+/// Returns the implementation; `None` if the reduction is not defined.
 pub(crate) fn folds(dtype: DataType, op: ReduceOp) -> Option<Folds> {
     macro_rules! are_named {
         ($($dtype:ident: $($op:ident)+;)+) => {

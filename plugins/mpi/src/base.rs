@@ -1,4 +1,4 @@
-//! The library's own vocabulary, of which its kernels need this.
+//! The modules of the library that its kernels need.
 #![allow(dead_code, reason = "used in part only")]
 
 #[path = "../../../src/base/buffer.rs"]

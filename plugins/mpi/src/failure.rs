@@ -1,8 +1,8 @@
-//! What went wrong, until it is written into an outcome of the interface.
+//! Errors of the plug-in, and their conversion to an outcome of the interface.
 
 use crate::interface::{DIST_ERR_INTERNAL, dist_backend_outcome_t, dist_status_t};
 
-/// An error: a status of dist.h, the rank to blame, and what happened.
+/// An error: a status of dist.h, the culprit, and the description.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: dist_status_t,
@@ -25,10 +25,10 @@ impl Failure {
         Self { culprit, ..self }
     }
 
-    /// Writes it where the library looks for it.
+    /// Writes the error into the library's outcome, and returns the status.
     #[cold]
     pub(crate) fn tell(&self, outcome: *mut dist_backend_outcome_t) -> dist_status_t {
-        // SAFETY: the library's, for the time of the call.
+        // SAFETY: the library's struct, valid during the call.
         if let Some(outcome) = unsafe { outcome.as_mut() } {
             outcome.culprit = self.culprit;
             write(outcome, &self.text);
@@ -37,7 +37,7 @@ impl Failure {
     }
 }
 
-/// Writes a text into an outcome, as much of it as there is room for.
+/// Writes a text into an outcome, truncated to its buffer.
 fn write(outcome: &mut dist_backend_outcome_t, text: &str) {
     if outcome.text.is_null() || outcome.text_cap == 0 {
         return;
@@ -46,8 +46,8 @@ fn write(outcome: &mut dist_backend_outcome_t, text: &str) {
     while !text.is_char_boundary(len) {
         len -= 1;
     }
-    // SAFETY: the room is text_cap bytes, which is more than is written.
+    // SAFETY: the buffer has text_cap bytes, and this writes fewer.
     unsafe { outcome.text.copy_from_nonoverlapping(text.as_ptr().cast(), len) };
-    // SAFETY: as above.
+    // SAFETY: the buffer has text_cap bytes, and `len` is less.
     unsafe { outcome.text.wrapping_add(len).write(0) };
 }

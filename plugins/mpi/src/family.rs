@@ -1,11 +1,12 @@
-//! Which MPI this was built for, which one is in the process, and whose launcher started it.
+//! The MPI family for which this plug-in was built, the one in the process, and the one whose
+//! launcher started the process.
 //!
-//! The families do not know each other: a program that the launcher of the other one has started
-//! finds itself alone in its MPI_COMM_WORLD.
+//! The families do not know each other. If the launcher of one family starts a program of the
+//! other, each process is alone in its MPI_COMM_WORLD.
 //!
-//! The library's tests read this file. So it must not know MPI.
+//! The library's tests read this file. So it does not depend on MPI.
 
-/// An MPI, and those that are made of it.
+/// A family of MPI implementations: one of them and its derivatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     OpenMpi,
@@ -20,7 +21,7 @@ impl Family {
         }
     }
 
-    /// How its jobs are started, in the words of Debian where both are installed.
+    /// Returns the launcher of the family, with Debian's name for the case that both are installed.
     pub(crate) fn launcher(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI's mpirun (mpirun.openmpi)",
@@ -28,7 +29,7 @@ impl Family {
         }
     }
 
-    /// What the plug-in for it is called.
+    /// Returns the file name of the plug-in for the family.
     pub(crate) fn object(self) -> &'static str {
         match self {
             Self::OpenMpi => "libdist_mpi_openmpi.so",
@@ -36,7 +37,7 @@ impl Family {
         }
     }
 
-    /// What its launcher tells each process about the size of the job.
+    /// Returns the environment variable in which the launcher passes the size of the job.
     fn size_variable(self) -> &'static str {
         match self {
             Self::OpenMpi => "OMPI_COMM_WORLD_SIZE",
@@ -51,7 +52,7 @@ impl Family {
         }
     }
 
-    /// The one that a library's text on its version tells of.
+    /// Returns the family that MPI's version text names.
     pub(crate) fn of_version(text: &str) -> Option<Self> {
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         if has(&["Open MPI"]) {
@@ -64,7 +65,7 @@ impl Family {
     }
 }
 
-/// Why a plug-in cannot be used with the MPI in the process, whose text on its version this is.
+/// Returns why this plug-in cannot be used with the MPI in the process, given MPI's version text.
 pub(crate) fn mismatch(own: Family, version: &str) -> Option<String> {
     let found = Family::of_version(version);
     if found == Some(own) {
@@ -77,7 +78,7 @@ pub(crate) fn mismatch(own: Family, version: &str) -> Option<String> {
     ))
 }
 
-/// What is said where a rank of a larger group finds itself alone in MPI.
+/// Returns the error text for a rank of a larger group that is alone in MPI_COMM_WORLD.
 pub(crate) fn alone(own: Family, size: usize, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let other = own.other();
     let told = told(other, variable).filter(|&told| told > 1);
@@ -91,15 +92,15 @@ pub(crate) fn alone(own: Family, size: usize, variable: &dyn Fn(&str) -> Option<
     )
 }
 
-/// The size of the job that the launcher of a family has started, as it told this process.
+/// Returns the size of the job that the launcher of a family passed to this process.
 pub(crate) fn told(family: Family, variable: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
     variable(family.size_variable()).and_then(|text| text.trim().parse().ok())
 }
 
-/// Why this plug-in cannot be used, where the launcher was surely the other family's: before MPI is
-/// initialised, which can be done once only.
+/// Returns why this plug-in cannot be used if the other family's launcher started the process. This
+/// is checked before MPI is initialised, because that is possible only once.
 pub(crate) fn refusal(own: Family, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
-    // What Slurm tells serves either.
+    // Slurm's variables work for both families.
     if told(own, variable).is_some() || variable("SLURM_PROCID").is_some() {
         return None;
     }

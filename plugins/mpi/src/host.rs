@@ -1,33 +1,34 @@
-//! What the library does for this part of a group, behind safe functions.
+//! The library's host services for this part of a group, as safe functions.
 
 use crate::failure::{Failure, Result};
 use crate::interface::{DIST_ERR_BACKEND, DIST_OK, dist_backend_host_t, dist_backend_setup_t};
 use std::ffi::{CStr, CString, c_char, c_void};
 
-/// How long the store may take for what is a courtesy.
+/// The timeout in ms of optional requests to the store.
 const SOON_MS: i64 = 1000;
 
-/// Valid for as long as the part is.
+/// The host services; valid as long as the part exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host(*const dist_backend_host_t);
 
-// SAFETY: its functions may be called from any thread, until destroy has returned.
+// SAFETY: any thread may call its functions until destroy has returned.
 unsafe impl Send for Host {}
 // SAFETY: as above.
 unsafe impl Sync for Host {}
 
-/// Collects what a sink is given.
+/// A sink that appends the passed bytes as one value.
 unsafe extern "C" fn collect(sink_arg: *mut c_void, bytes: *const c_void, len_bytes: usize) {
     let mut value = Vec::new();
     if len_bytes > 0 {
-        // SAFETY: the bytes of a sink, valid during the call.
+        // SAFETY: the bytes of a sink are valid during the call.
         value.extend_from_slice(unsafe { std::slice::from_raw_parts(bytes.cast(), len_bytes) });
     }
-    // SAFETY: what `exchange` and `get` have given with it, which nobody else uses meanwhile.
+    // SAFETY: the vector that `exchange` or `left` passed, which no other thread uses during the
+    // call.
     unsafe { (*sink_arg.cast::<Vec<Vec<u8>>>()).push(value) };
 }
 
-/// Tells all ranks some bytes, and gives those of all in the order of ranks.
+/// Gathers bytes of all ranks, in rank order.
 pub(crate) fn exchange(
     setup: &dist_backend_setup_t,
     phase: &CStr,
@@ -37,7 +38,7 @@ pub(crate) fn exchange(
         return Err(Failure::internal("the library gives no exchange"));
     };
     let mut all: Vec<Vec<u8>> = Vec::new();
-    // SAFETY: the library's function, inside create, with what outlives the call.
+    // SAFETY: the library's function, during create, with arguments that outlive the call.
     let status = unsafe {
         exchange(
             setup.exchange_arg,
@@ -55,10 +56,10 @@ pub(crate) fn exchange(
     Ok(all)
 }
 
-/// A text of the interface.
+/// Copies a text of the interface.
 ///
 /// # Safety
-/// A terminated string that stays for the time of the call, or NULL.
+/// `text` is a terminated string that is valid during the call, or NULL.
 pub(crate) unsafe fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
@@ -76,31 +77,32 @@ impl Host {
     }
 
     fn table(&self) -> &dist_backend_host_t {
-        // SAFETY: not NULL, and valid for as long as the part is.
+        // SAFETY: not NULL, and valid as long as the part exists.
         unsafe { &*self.0 }
     }
 
-    /// Whether the group has failed on this rank.
+    /// Returns true if the group has failed on this rank.
     pub(crate) fn is_aborted(&self) -> bool {
         let table = self.table();
         // SAFETY: the library's function with its own context.
         table.is_aborted.is_some_and(|is_aborted| unsafe { is_aborted(table.context) } != 0)
     }
 
-    /// Leaves a value in the group's store; that it cannot is no error, since nobody waits for it.
+    /// Stores a value in the group's store. A failure is ignored, because no rank waits for the
+    /// value.
     pub(crate) fn leave(&self, key: &CStr, value: &[u8]) {
         let table = self.table();
         let Some(set) = table.store_set else { return };
-        // SAFETY: the library's function, which copies what it is given.
+        // SAFETY: the library's function, which copies its arguments.
         unsafe { set(table.context, key.as_ptr(), value.as_ptr().cast(), value.len(), SOON_MS) };
     }
 
-    /// The value that another rank has left, if there is one.
+    /// Returns the value that another rank has stored, if there is one.
     pub(crate) fn left(&self, key: &CStr) -> Option<Vec<u8>> {
         let table = self.table();
         let (check, get) = (table.store_check?, table.store_get?);
         let mut present = 0;
-        // SAFETY: the library's function, with room for its result.
+        // SAFETY: the library's function, with space for its result.
         let status = unsafe { check(table.context, key.as_ptr(), &raw mut present, SOON_MS) };
         if status != DIST_OK || present == 0 {
             return None;
@@ -117,12 +119,12 @@ impl Host {
     pub(crate) fn log(&self, level: i32, text: &str) {
         let table = self.table();
         let (Some(log), Ok(text)) = (table.log, CString::new(text)) else { return };
-        // SAFETY: the library's function, which copies what it is given.
+        // SAFETY: the library's function, which copies its arguments.
         unsafe { log(table.context, level, text.as_ptr()) };
     }
 }
 
-/// For values that only this crate writes.
+/// Reads a number that only this plug-in writes.
 pub(crate) fn number(bytes: &[u8], place: usize) -> Result<i32> {
     let word = bytes.get(place..place + 4).and_then(|word| word.try_into().ok());
     word.map(i32::from_le_bytes).ok_or_else(|| {

@@ -1,13 +1,13 @@
-//! Messages between two ranks.
+//! Point-to-point messages.
 //!
-//! Nothing is received before it is known who wants it: what arrives is taken in the order in which
-//! MPI offers it (MPI_Improbe), and brought together with receives here, in the order of their
-//! posting. So any sender and any tag of callers can be asked for, a message that is too long stays
-//! for the next receive, memory can be made to measure, and a receive that nobody has matched is
-//! taken back by forgetting it.
+//! The plug-in takes messages from MPI in the order in which MPI offers them (MPI_Improbe). It
+//! matches them here with receives, in the order of their posting, and receives a message only
+//! after its match. This has four advantages: a receive can accept any sender and any tag of
+//! callers. A message that is too long stays for the next receive. A buffer can be allocated with
+//! the exact length. An unmatched receive is cancelled without MPI.
 //!
-//! Tags that MPI has no room for travel at the head of a message under its largest tag; such a
-//! message is copied on both sides.
+//! If a tag exceeds MPI's maximum, it travels as a header of the message under MPI's largest tag.
+//! Both sides copy such a message.
 
 use crate::failure::{Failure, Result};
 use crate::interface::*;
@@ -21,41 +21,42 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The first of the library's own tags; callers have those below.
+/// The first tag of the library's own messages; callers use smaller tags.
 pub(crate) const FIRST_OWN_TAG: i64 = 1 << 31;
 
-/// How many messages are taken from MPI in one look.
+/// The maximum number of messages that one poll takes from MPI.
 const AT_ONCE: usize = 64;
 
-/// The tag at the head of a message.
+/// The bytes of the tag header.
 const HEAD: usize = 8;
 
-/// The messages of one kind in a group.
+/// The messages of a group: those of callers, or those of the library.
 #[derive(Debug)]
 pub(crate) struct Channel {
     comm: Handle<sys::MPI_Comm>,
-    /// The tag that MPI knows as 0.
+    /// The tag that is 0 in MPI.
     base: i64,
-    /// MPI's largest tag: those from here on stand at the head of a message.
+    /// MPI's largest tag: this tag and larger ones travel in a header.
     limit: c_int,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of their arrival; no receive that is waiting takes one of these.
+    /// Unexpected messages in the order of arrival; no waiting receive matches one of them.
     held: VecDeque<Message>,
-    /// In the order of their posting.
+    /// Posted receives without a match, in the order of posting.
     waiting: VecDeque<(u64, Want)>,
-    /// What receives have got, by their numbers.
+    /// Matched messages, by the number of their receive.
     matched: HashMap<u64, Message>,
-    /// A message whose tag is at its head; nothing behind it is taken meanwhile.
+    /// A message with a tag header that is arriving. Later messages are not taken before it is
+    /// complete.
     arriving: Option<Arriving>,
     next_receive: u64,
     next_message: u64,
 }
 
-/// What a receive takes: who sent it, and under which tag; `None` for any.
+/// The criteria of a receive: the sender and the tag; `None` for any.
 #[derive(Clone, Copy, Debug)]
 struct Want {
     source: Option<i32>,
@@ -74,9 +75,9 @@ struct Message {
 
 #[derive(Debug)]
 enum Body {
-    /// MPI has it.
+    /// MPI has the message.
     Offered(Handle<sys::MPI_Message>),
-    /// Behind a head.
+    /// The complete body of a message with a header.
     Whole(Vec<u8>),
 }
 
@@ -99,15 +100,15 @@ pub(crate) struct Sending {
 #[derive(Debug)]
 pub(crate) struct Receive {
     number: u64,
-    /// What its tags are counted from, which says in which channel it is.
+    /// The tag base, which identifies the channel.
     base: i64,
     place: Handle<*mut c_void>,
     room: usize,
     grow: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
     grow_arg: Handle<*mut c_void>,
-    /// Only MPI can write there.
+    /// True if the buffer is in device memory, so that only MPI can write to it.
     is_on_device: bool,
-    /// Of the message that is on its way into the memory.
+    /// The message that is being received into the buffer.
     taken: Option<Took>,
 }
 
@@ -127,7 +128,7 @@ impl Want {
 }
 
 impl State {
-    /// Gives a message to the first receive that takes it, or holds it in its place.
+    /// Gives a message to the first matching receive, or stores it at its position.
     fn arrive(&mut self, message: Message) {
         let taker = self.waiting.iter().position(|(_, want)| want.takes(&message));
         if let Some((receive, _)) = taker.and_then(|at| self.waiting.remove(at)) {
@@ -138,7 +139,7 @@ impl State {
         self.held.insert(at, message);
     }
 
-    /// Gives a receive the first message that it takes, or lets it wait.
+    /// Gives a receive the first matching message, or queues the receive.
     fn post(&mut self, want: Want) -> u64 {
         let number = self.next_receive;
         self.next_receive += 1;
@@ -166,7 +167,7 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether MPI has nothing of it.
+    /// Returns true if MPI has no message of this channel.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state();
         state.held.is_empty() && state.matched.is_empty() && state.arriving.is_none()
@@ -193,7 +194,7 @@ impl Channel {
         if head {
             copy.extend_from_slice(&tag.to_le_bytes());
             if bytes > 0 {
-                // SAFETY: lent during submit, and so long.
+                // SAFETY: lent during submit, with this length.
                 copy.extend_from_slice(unsafe {
                     std::slice::from_raw_parts(what.send.cast::<u8>(), bytes)
                 });
@@ -225,7 +226,7 @@ impl Channel {
         })
     }
 
-    /// Takes from MPI what has come.
+    /// Takes the available messages from MPI.
     fn drain(&self, state: &mut State, largest: c_int) -> Result<()> {
         for _ in 0..AT_ONCE {
             if let Some(arriving) = &mut state.arriving {
@@ -263,7 +264,7 @@ impl Channel {
     }
 }
 
-/// Begins to receive a message with a head.
+/// Begins to receive a message with a header.
 fn fetch(
     message: &mut sys::MPI_Message,
     bytes: usize,
@@ -304,7 +305,7 @@ impl Arriving {
 }
 
 impl Sending {
-    /// Whether its memory is free.
+    /// Polls; returns true if MPI no longer uses the buffer.
     pub(crate) fn look(&mut self) -> Result<bool> {
         let mut flag = 0;
         let none = constant!(RSMPI_STATUS_IGNORE);
@@ -321,7 +322,7 @@ impl Sending {
 }
 
 impl Receive {
-    /// Whether the message is here; then the outcome says what it is.
+    /// Polls; returns true if the message is complete, and fills in the outcome.
     pub(crate) fn look(
         &mut self,
         part: &Part,
@@ -338,7 +339,7 @@ impl Receive {
         if flag == 0 {
             return Ok(false);
         }
-        // SAFETY: the library's, for the time of the call.
+        // SAFETY: the library's struct, valid during the call.
         if let Some(outcome) = unsafe { outcome.as_mut() } {
             outcome.peer = taken.source;
             outcome.tag = taken.tag;
@@ -347,7 +348,7 @@ impl Receive {
         Ok(true)
     }
 
-    /// Begins to receive the message that it is to have, if there is one.
+    /// Begins to receive the matched message, if there is one.
     fn take(&mut self, part: &Part) -> Result<bool> {
         let channel = part.channel(self.base);
         let mut state = channel.state();
@@ -378,7 +379,7 @@ impl Receive {
         Ok(true)
     }
 
-    /// Where a message goes.
+    /// Returns the buffer for a message.
     fn place_for(&self, message: &Message) -> Result<*mut c_void> {
         let bytes = message.bytes;
         if self.is_on_device && matches!(message.body, Body::Whole(_)) {
@@ -415,7 +416,7 @@ impl Receive {
                 Ok(()) if flag == 0 => {
                     Taken::Kept("MPI cannot take back a message that is arriving")
                 }
-                // It has arrived, or never will: nothing more is written.
+                // The message is complete or failed: MPI writes no more bytes.
                 _ => Taken::Back,
             };
         }

@@ -1,10 +1,16 @@
-//! Operators: MPI's own where they do what libdist's do, else operators made of libdist's kernels.
+//! The MPI operators of reductions: MPI's built-in ones if they have libdist's semantics, else
+//! operators made of libdist's kernels.
 //!
-//! MPI's own are SUM and PRODUCT of wide numbers, and almost everything of integers; but sums of 8
-//! and 16 bits saturate in Open MPI where it uses AVX (4.1), and must wrap, and MPICH (4.0) takes
-//! unsigned numbers for signed ones in MIN and MAX. They leave open which NaN a sum is. MIN and MAX
-//! of floating point are undefined in MPI where there is a NaN, and of f16, bf16, f8 and bools MPI
-//! knows nothing. AVG and PREMUL_SUM are sums, of which the caller has divided or scaled something.
+//! The built-in ones are used for SUM and PRODUCT of wide numbers, and for most operators on
+//! integers. The exceptions:
+//!
+//! - Open MPI 4.1 with AVX saturates sums of 8 and 16 bits, which must wrap.
+//! - MPICH 4.0 treats unsigned numbers as signed in MIN and MAX.
+//! - MIN and MAX of floating point are undefined in MPI if there is a NaN.
+//! - MPI has no f16, bf16, f8 and bool arithmetic.
+//!
+//! MPI does not define which NaN a sum is. AVG and PREMUL_SUM are sums whose division or scaling
+//! the caller does.
 
 use crate::abilities::{Folds, folded_by_kernels, folding, folds};
 use crate::base::buffer::{Dst, Src};
@@ -19,10 +25,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// An operator has panicked, which nobody could be told at once.
+/// True if an operator has panicked. MPI's operator function cannot return an error.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Fails once an operator has not done what it should.
+/// Returns an error if an operator has panicked.
 pub(crate) fn check() -> Result<()> {
     match BROKEN.load(Ordering::Relaxed) {
         true => Err(Failure::internal("a kernel of the MPI plug-in has panicked")),
@@ -30,7 +36,7 @@ pub(crate) fn check() -> Result<()> {
     }
 }
 
-/// The operator for elements of this type.
+/// Returns the operator for elements of this type.
 pub(crate) fn operator(dtype: DataType, op: ReduceOp) -> Result<sys::MPI_Op> {
     let folding = folding(op);
     let found = match folds(dtype, op) {
@@ -58,7 +64,7 @@ fn builtin(op: ReduceOp) -> Option<sys::MPI_Op> {
 
 type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut sys::MPI_Datatype);
 
-/// The function for a type and an operator that MPI does not have, or has otherwise.
+/// Returns the function for a type and an operator that MPI lacks or defines differently.
 fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
     use ReduceOp::{BitAnd, BitOr, BitXor, Max, Min, Product, Sum};
     macro_rules! of {
@@ -74,7 +80,7 @@ fn own(dtype: DataType, op: ReduceOp) -> Option<Function> {
     folded_by_kernels!(of)
 }
 
-/// What MPI calls: `inout` becomes `input` op `inout`.
+/// The operator function for MPI: `inout` becomes `input` op `inout`.
 unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
     input: *mut c_void,
     inout: *mut c_void,
@@ -86,9 +92,9 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
         // SAFETY: MPI's pointer to the number of elements.
         let count = usize::try_from(unsafe { *len }).unwrap_or(0);
         let bytes = count * dtype.size();
-        // SAFETY: a vector of MPI's, of so many elements.
+        // SAFETY: a vector of MPI with this number of elements.
         let input = unsafe { Src::new(input.cast(), bytes) };
-        // SAFETY: as above.
+        // SAFETY: a vector of MPI with this number of elements.
         let inout = unsafe { Dst::new(inout.cast(), bytes) };
         kernel::fold(dtype, ReduceOp::ALL[usize::from(OP)], inout, &[input, inout.as_src()]);
     }));
@@ -97,7 +103,7 @@ unsafe extern "C" fn fold<const DTYPE: u8, const OP: u8>(
     }
 }
 
-/// The operator made of a function: once for the process, and there until it ends.
+/// Returns the operator made of a function. It is created once per process and never freed.
 fn made(dtype: DataType, op: ReduceOp, function: Function) -> Result<sys::MPI_Op> {
     const OPERATORS: usize = ReduceOp::ALL.len();
     static MADE: [OnceLock<Handle<sys::MPI_Op>>; DataType::ALL.len() * OPERATORS] =

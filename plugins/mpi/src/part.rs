@@ -1,11 +1,11 @@
-//! This rank's part in one group: three communicators of its own, made of the ranks of the group.
+//! This rank's part of one group. It has three communicators, created from the ranks of the group.
 //!
-//! MPI_Comm_create_group needs nobody else, so that groups of some ranks are made by these alone.
-//! Collectives and the messages that they are made of have the first communicator; callers'
-//! messages and the library's own have one each, so that no tag of one can be taken for one of the
-//! other.
+//! MPI_Comm_create_group involves only the members, so the ranks of a subgroup create it alone.
+//! Collectives and the messages that compose them use the first communicator. The messages of
+//! callers and those of the library use one communicator each, so that their tags cannot be
+//! confused.
 //!
-//! Ranks learn of an abort through the group's store: MPI has no word for it.
+//! Ranks publish an abort in the group's store, because MPI has no such notification.
 
 use crate::collective::{self, Collective};
 use crate::failure::{Failure, Result};
@@ -23,42 +23,42 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the reason of an abort lies.
+/// The key of the abort reason in the store.
 const ABORTED: &CStr = c"aborted";
 
-/// How often the store is asked for it at most.
+/// The minimum interval between two queries of this key.
 const QUESTION: Duration = Duration::from_millis(100);
 
-/// See above.
+/// This rank's part of one group.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) host: Host,
     comm: Handle<sys::MPI_Comm>,
-    /// Callers' messages, and the library's own.
+    /// The channel of callers' messages, and that of the library's messages.
     channels: [Channel; 2],
-    /// There are more ranks on this host than processors for them.
+    /// True if the ranks on this host outnumber their processors.
     pub(crate) is_crowded: bool,
     pub(crate) options: Options,
-    /// Messages, and what is made of them, may be in the memory of devices, on all ranks.
+    /// True if messages and composed operations may use device memory, on all ranks.
     pub(crate) takes_device: bool,
-    /// How many requests MPI could not take back.
+    /// The number of requests that MPI could not cancel.
     lingering: AtomicUsize,
     has_failed: AtomicBool,
     asked: Mutex<Option<Instant>>,
     _counted: Counted,
 }
 
-/// What a caller asks of the back end.
+/// The caller's options of the back end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// The largest count that MPI is given: less than an int can say only in tests.
+    /// The maximum count for MPI. Only tests set it below the maximum of an int.
     pub(crate) largest: c_int,
-    /// All ranks promise to be in place in the same calls, so that MPI_IN_PLACE may be used where
-    /// MPI wants it of all.
+    /// True if the caller guarantees that all ranks are in place in the same calls. Then
+    /// MPI_IN_PLACE is allowed where MPI requires it on all ranks.
     pub(crate) in_place_agreed: bool,
-    /// MPI gets the memory of devices, if it takes that.
+    /// True if MPI gets device memory, if it supports that.
     device_memory: bool,
 }
 
@@ -91,17 +91,17 @@ fn bad(item: &str) -> Failure {
     Failure::new(DIST_ERR_INVALID_ARGUMENT, text)
 }
 
-/// What a rank tells the others.
+/// The peer info that a rank exchanges at create.
 #[derive(Clone, Copy, Debug)]
 struct Card {
     world_rank: i32,
     world_size: i32,
-    /// Stands for the host.
+    /// A hash of the host's name.
     host: [i32; 2],
     options: i32,
-    /// Whether this rank's MPI may get the memory of its device: 1 or 0.
+    /// 1 if this rank's MPI may get the memory of its device, else 0.
     takes_device: i32,
-    /// Which processors it may use: launchers bind each rank to its own.
+    /// The processors that the rank may use: launchers bind each rank to its own.
     processors: Processors,
 }
 
@@ -145,9 +145,9 @@ impl Card {
 
 impl Part {
     pub(crate) fn create(setup: &dist_backend_setup_t) -> Result<Self> {
-        // SAFETY: the library's text, for the time of the call.
+        // SAFETY: the library's text, valid during the call.
         let id = unsafe { host::text(setup.group_id) };
-        // SAFETY: as above.
+        // SAFETY: the library's text, valid during the call.
         let asked = unsafe { host::text(setup.options) };
         let options = Options::parse(&asked)?;
         let process = process::ready()?;
@@ -188,12 +188,12 @@ impl Part {
         self.comm.0
     }
 
-    /// The one for this tag, and for tags of callers where there is none.
+    /// Returns the channel of this tag. DIST_ANY_TAG selects the channel of callers.
     pub(crate) fn channel(&self, tag: i64) -> &Channel {
         &self.channels[usize::from(tag >= FIRST_OWN_TAG)]
     }
 
-    /// Begins an operation; `None` where it is over.
+    /// Begins an operation; `None` if it is complete.
     pub(crate) fn submit(
         &self,
         operation: &dist_backend_operation_t,
@@ -203,7 +203,7 @@ impl Part {
             DIST_KIND_SEND => {
                 let _entered = process::enter()?;
                 let mut sending = self.channel(operation.tag).send(self, operation)?;
-                // Most have left already.
+                // Most sends are complete at once.
                 Ok(if sending.look()? { None } else { Some(Request::Send(sending)) })
             }
             DIST_KIND_RECV => {
@@ -222,8 +222,7 @@ impl Part {
         }
     }
 
-    /// Carries out a collective, as far as that takes no longer than the limit: what goes on comes
-    /// back as a request.
+    /// Runs a collective for at most the limit. If it is not complete, it returns the request.
     pub(crate) fn run(
         &self,
         operation: &dist_backend_operation_t,
@@ -242,20 +241,20 @@ impl Part {
             Ok(DIST_OK) => Ok(None),
             Ok(_) => Ok(Some(begun)),
             Err(failure) => {
-                // What it has lent to MPI goes on.
+                // MPI may still use the request's memory, so release it.
                 begun.release(self).ok();
                 Err(failure)
             }
         }
     }
 
-    /// Remembers that MPI still uses something of a request.
+    /// Records that MPI still uses memory of a request.
     pub(crate) fn lingers(&self) {
         self.lingering.fetch_add(1, Ordering::Relaxed);
         process::has_failed();
     }
 
-    /// Tells the other ranks, in whose store it stays.
+    /// Publishes the failure in the group's store, where the other ranks find it.
     pub(crate) fn abort(&self, status: dist_status_t, reason: &str, culprit: i32) {
         self.has_failed.store(true, Ordering::Relaxed);
         process::has_failed();
@@ -263,7 +262,8 @@ impl Part {
         self.host.leave(ABORTED, &[&head, reason.as_bytes()].concat());
     }
 
-    /// Why another rank has ended the group, if one has.
+    /// Returns the reason for which another rank has aborted the group, if one has. It queries the
+    /// store at most once per interval.
     pub(crate) fn failure(&self) -> Option<Failure> {
         {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +303,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// Frees the communicators where nothing of them is in use: else MPI keeps them until it is
+    /// Frees the communicators if no operation uses them. Otherwise MPI keeps them until it is
     /// finalised.
     fn drop(&mut self) {
         let is_used = self.has_failed.load(Ordering::Relaxed)
@@ -325,7 +325,7 @@ fn index(number: i32) -> Result<usize> {
     usize::try_from(number).map_err(|_| Failure::internal("a negative rank or size"))
 }
 
-/// Whether the ranks of the group are different ranks of one MPI_COMM_WORLD, and ask for the same.
+/// Checks that the members are different ranks of one MPI_COMM_WORLD, with equal options.
 fn check(cards: &[Card], size: usize) -> Result<()> {
     if cards.len() != size {
         return Err(Failure::internal("not all ranks have told who they are"));
@@ -349,7 +349,7 @@ fn check(cards: &[Card], size: usize) -> Result<()> {
     Ok(())
 }
 
-/// A communicator of these ranks, in the order of the group.
+/// Creates a communicator of these ranks, in the order of the group.
 fn communicator(cards: &[Card], id: &str, process: &Process) -> Result<sys::MPI_Comm> {
     let ranks: Vec<c_int> = cards.iter().map(|card| card.world_rank).collect();
     let count = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
@@ -357,7 +357,7 @@ fn communicator(cards: &[Card], id: &str, process: &Process) -> Result<sys::MPI_
     let (mut all, mut group) = (constant!(RSMPI_GROUP_NULL), constant!(RSMPI_GROUP_NULL));
     mpi!(MPI_Comm_group(world, &raw mut all))?;
     mpi!(MPI_Group_incl(all, count, ranks.as_ptr(), &raw mut group))?;
-    // Groups that are made at the same time by other threads have another tag, as good as surely.
+    // Groups that other threads create at the same time have another tag, with high probability.
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     let span = u64::from(process.tag_limit.unsigned_abs().min(32_767)) + 1;

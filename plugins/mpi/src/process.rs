@@ -1,12 +1,12 @@
-//! The one MPI of this process: who initialises and finalises it, and which threads may call it.
+//! The MPI of this process: its initialisation and finalisation, and the threads that may call it.
 //!
-//! Where the program has not initialised MPI, the first group does, and asks for all threads. MPI
-//! can be initialised once in a process, so it is finalised when the process exits (`atexit`), and
-//! only after a good end: MPI_Finalize waits for the other ranks, and must not where a group of
-//! this process is left over or has failed. The launcher then ends the job, because a rank has gone
-//! without it. A program that initialises MPI itself finalises it itself.
+//! If the program has not initialised MPI, the first group does, with MPI_THREAD_MULTIPLE. MPI can
+//! be initialised only once in a process. So it is finalised when the process exits (`atexit`), and
+//! only after a regular end: MPI_Finalize waits for the other ranks. It must not run if a group of
+//! this process still exists or has failed. Then the launcher ends the job, because a rank exited
+//! without MPI_Finalize. A program that initialises MPI itself also finalises it.
 //!
-//! Below MPI_THREAD_MULTIPLE one lock is held while MPI is called, and never while somebody waits.
+//! Below MPI_THREAD_MULTIPLE one lock is held during each call of MPI, and never during a wait.
 //! Below SERIALIZED only the thread that initialised MPI may call it.
 
 use crate::failure::{Failure, Result};
@@ -17,33 +17,33 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What is known of it once it is initialised.
+/// The properties of MPI, known after its initialisation.
 #[derive(Debug)]
 pub(crate) struct Process {
     level: c_int,
     pub(crate) version: String,
-    /// Tags go up to this.
+    /// The maximum tag.
     pub(crate) tag_limit: c_int,
-    /// Initialised by this crate.
+    /// True if the plug-in initialised MPI.
     pub(crate) is_own: bool,
     pub(crate) world_rank: c_int,
     pub(crate) world_size: c_int,
 }
 
-/// Groups that are there, and whether one of them ended badly.
+/// The number of live groups, and whether one of them failed.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 static LOCK: Mutex<()> = Mutex::new(());
 static PROCESS: OnceLock<std::result::Result<Process, Failure>> = OnceLock::new();
 
-/// The right to call MPI, for as long as it lives.
+/// The right to call MPI; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
     _lock: Option<MutexGuard<'static, ()>>,
 }
 
-/// A group of this process, for whoever asks whether MPI can be finalised.
+/// Counts a live group, for the decision whether to finalise MPI.
 #[derive(Debug)]
 pub(crate) struct Counted(());
 
@@ -60,12 +60,12 @@ impl Drop for Counted {
     }
 }
 
-/// Remembers that a group has failed: the other ranks may not be there to finalise MPI with.
+/// Records that a group has failed: the other ranks may be unable to finalise MPI.
 pub(crate) fn has_failed() {
     FAILED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the MPI in this process is of the family that this was built for.
+/// Checks that the MPI in this process is of the family for which the plug-in was built.
 pub(crate) fn check_family() -> Result<()> {
     match family::mismatch(mpi::own_family(), &mpi::library_version()?) {
         None => Ok(()),
@@ -73,12 +73,12 @@ pub(crate) fn check_family() -> Result<()> {
     }
 }
 
-/// This process's MPI, initialised if it was not.
+/// Returns the MPI of this process; the first call initialises MPI if necessary.
 pub(crate) fn ready() -> Result<&'static Process> {
     PROCESS.get_or_init(begin).as_ref().map_err(Failure::clone)
 }
 
-/// The same, where it is known to be initialised.
+/// Returns the MPI of this process if `ready` has succeeded before.
 #[inline]
 pub(crate) fn known() -> Option<&'static Process> {
     PROCESS.get()?.as_ref().ok()
@@ -121,7 +121,7 @@ fn initialise() -> Result<()> {
         constant!(RSMPI_THREAD_MULTIPLE),
         &raw mut provided
     ))?;
-    // Nobody else uses MPI here, and an error is to be told, not to end the job.
+    // No other code uses MPI here, and errors must be returned instead of ending the job.
     for comm in [constant!(RSMPI_COMM_WORLD), constant!(RSMPI_COMM_SELF)] {
         mpi!(MPI_Comm_set_errhandler(comm, constant!(RSMPI_ERRORS_RETURN)))?;
     }
@@ -135,7 +135,7 @@ fn initialise() -> Result<()> {
     }
 }
 
-/// Runs when the process exits.
+/// Finalises MPI when the process exits.
 extern "C" fn finalise() {
     let is_good = GROUPS.load(Ordering::Relaxed) == 0 && !FAILED.load(Ordering::Relaxed);
     if is_good && is_finalised().is_ok_and(|over| !over) && enter().is_ok() {
@@ -171,12 +171,12 @@ fn tag_limit() -> Result<c_int> {
     if found == 0 || place.is_null() {
         return Err(Failure::new(DIST_ERR_BACKEND, "MPI does not say how large a tag may be"));
     }
-    // SAFETY: the attribute's value, which stays where it is.
+    // SAFETY: the value of the attribute, which stays at its address.
     Ok(unsafe { *place })
 }
 
 impl Process {
-    /// The thread level, in MPI's words.
+    /// Returns MPI's name of the thread level.
     pub(crate) fn level_name(&self) -> &'static str {
         if self.level >= constant!(RSMPI_THREAD_MULTIPLE) {
             "MPI_THREAD_MULTIPLE"
@@ -189,7 +189,7 @@ impl Process {
         }
     }
 
-    /// Whether this thread may call MPI at all.
+    /// Returns true if this thread may call MPI.
     pub(crate) fn admits_thread(&self) -> bool {
         if self.level >= constant!(RSMPI_THREAD_SERIALIZED) {
             return true;
@@ -198,7 +198,7 @@ impl Process {
         mpi!(MPI_Is_thread_main(&raw mut is_main)).is_ok() && is_main != 0
     }
 
-    /// What a thread is told that may not.
+    /// Returns the error for a thread that may not call MPI.
     fn refused(&self) -> Failure {
         Failure::new(
             DIST_ERR_UNSUPPORTED,
@@ -211,13 +211,13 @@ impl Process {
     }
 }
 
-/// Whether any thread may call MPI at any time, so that there is nothing to enter.
+/// Returns true if any thread may call MPI at any time, so that no lock is necessary.
 #[inline]
 pub(crate) fn is_free() -> bool {
     known().is_some_and(|process| process.level >= constant!(RSMPI_THREAD_MULTIPLE))
 }
 
-/// Enters MPI: with the lock where it needs one.
+/// Acquires the right to call MPI; takes the lock if the thread level requires it.
 #[inline]
 pub(crate) fn enter() -> Result<Entered> {
     if is_free() { Ok(Entered { _lock: None }) } else { enter_locked() }

@@ -1,26 +1,26 @@
-//! Which processors ranks may use, and whether there is one for each: else whoever waits lets
-//! others run.
+//! The processors that ranks may use. If a host has fewer processors than ranks, waiting ranks
+//! yield to other ranks.
 
 use std::ffi::c_int;
 
-/// Their numbers as bits.
+/// A set of processors, as bits.
 pub(crate) type Processors = [u64; WORDS];
 
-/// As many as the C library has room for in its own sets.
+/// The size of the C library's processor sets.
 const WORDS: usize = 16;
 
-/// Those that this process may use; none where that cannot be known.
+/// Returns the processors of this process; an empty set if they are unknown.
 pub(crate) fn own() -> Processors {
     unsafe extern "C" {
         fn sched_getaffinity(process: c_int, bytes: usize, mask: *mut u64) -> c_int;
     }
     let mut mask = [0; WORDS];
-    // SAFETY: room for so many bytes, about the calling thread.
+    // SAFETY: the buffer has this number of bytes; the query is about the calling thread.
     let status = unsafe { sched_getaffinity(0, size_of::<Processors>(), mask.as_mut_ptr()) };
     if status < 0 { [0; WORDS] } else { mask }
 }
 
-/// What another rank has told.
+/// Decodes the set of another rank.
 pub(crate) fn read(bytes: &[u8]) -> Processors {
     let mut all = [0; WORDS];
     for (word, bytes) in all.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -29,7 +29,7 @@ pub(crate) fn read(bytes: &[u8]) -> Processors {
     all
 }
 
-/// Whether ranks of one host have fewer processors than they are.
+/// Returns true if the ranks of one host outnumber their processors.
 pub(crate) fn are_too_few(ranks: &[Processors]) -> bool {
     let together = (0..WORDS).map(|at| ranks.iter().fold(0, |all, rank| all | rank[at]));
     let count: usize = together.map(|word: u64| word.count_ones() as usize).sum();

@@ -1,4 +1,4 @@
-//! Operations under way: how they are looked at, waited for, and taken back.
+//! Pending operations: polling, waiting and cancelling.
 
 use crate::collective::Collective;
 use crate::failure::{Failure, Result};
@@ -12,7 +12,7 @@ use crate::process;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-/// What `submit` hands out.
+/// The request that `submit` returns.
 #[derive(Debug)]
 pub(crate) enum Request {
     Collective(Collective),
@@ -20,33 +20,33 @@ pub(crate) enum Request {
     Receive(Receive),
 }
 
-/// What becomes of memory that MPI may still use.
+/// The outcome of a cancellation: whether MPI may still use the memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Back,
-    /// Not yet: why.
+    /// MPI may still use the memory, for this reason.
     Kept(&'static str),
 }
 
-/// How many looks there are before whoever waits looks at anything else. A look is nothing but a
-/// call of MPI: a large vector goes on in these calls only, thousands of them.
+/// The number of polls before a waiter checks any other condition. A poll is only a call of MPI: a
+/// large vector makes progress only in these calls, and needs thousands of them.
 const LOOKS: u32 = 64;
 const LOOKS_WHEN_CROWDED: u32 = 8;
 
-/// Of so many elements, an operation that the first looks have found ended has taken some ten
-/// microseconds at most. None are those with blocks of all lengths.
+/// The element counts of short operations: if the first polls find such an operation complete, it
+/// took about 10 microseconds at most. `_v` forms have count 0 and are not included.
 const SHORT: RangeInclusive<usize> = 1..=1024;
 
-/// For how long it does nothing but look; from then on it sleeps in between.
+/// The time that a waiter polls without sleeping.
 const EAGER: Duration = Duration::from_millis(5);
 const FIRST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
 
-/// How often somebody who sleeps asks whether another rank has ended the group.
+/// The interval at which a sleeping waiter queries whether another rank has aborted the group.
 const QUESTION: Duration = Duration::from_millis(100);
 
 impl Request {
-    /// Whether it has ended.
+    /// Polls; returns true if the operation is complete.
     #[inline]
     pub(crate) fn look(
         &mut self,
@@ -57,14 +57,14 @@ impl Request {
             return self.look_inside(part, outcome);
         }
         if process::known().is_some_and(|process| !process.admits_thread()) {
-            // The thread that may look is the one that waits.
+            // The thread that may call MPI polls when it waits.
             return Ok(false);
         }
         let _entered = process::enter()?;
         self.look_inside(part, outcome)
     }
 
-    /// The same, where MPI may be called.
+    /// As `look`; the caller has the right to call MPI.
     #[inline]
     fn look_inside(&mut self, part: &Part, outcome: *mut dist_backend_outcome_t) -> Result<bool> {
         match self {
@@ -74,7 +74,7 @@ impl Request {
         }
     }
 
-    /// Waits, as long as it may.
+    /// Waits for at most the limit.
     pub(crate) fn wait(
         &mut self,
         part: &Part,
@@ -87,7 +87,7 @@ impl Request {
         self.wait_longer(part, limit, outcome)
     }
 
-    /// The same for a collective that has just begun; says where it took a moment only.
+    /// As `wait`, for a collective that has just begun. Reports a short operation in the outcome.
     pub(crate) fn run(
         &mut self,
         part: &Part,
@@ -99,7 +99,8 @@ impl Request {
             return self.wait_longer(part, limit, outcome);
         }
         if SHORT.contains(&operation.count) && !part.is_crowded {
-            // SAFETY: the library's, for the time of the call; one that has run has room for this.
+            // SAFETY: the library's struct, valid during the call; the version with `run` has this
+            // field.
             if let Some(outcome) = unsafe { outcome.as_mut() } {
                 outcome.flags = u64::from(DIST_BACKEND_SHORT.cast_unsigned());
             }
@@ -107,7 +108,7 @@ impl Request {
         Ok(DIST_OK)
     }
 
-    /// Looks, until it has ended or it is time to look at something else.
+    /// Polls for a fixed number of times; returns true if the operation is complete.
     fn look_often(&mut self, part: &Part, outcome: *mut dist_backend_outcome_t) -> Result<bool> {
         let looks = if part.is_crowded { LOOKS_WHEN_CROWDED } else { LOOKS };
         for _ in 0..looks {
@@ -151,7 +152,7 @@ impl Request {
         }
     }
 
-    /// Takes it back.
+    /// Cancels the operation.
     pub(crate) fn release(mut self, part: &Part) -> Result<()> {
         let entered = process::enter();
         let taken = match (&mut self, &entered) {
@@ -163,7 +164,7 @@ impl Request {
         match taken {
             Taken::Back => Ok(()),
             Taken::Kept(reason) => {
-                // Whatever of this crate's MPI may still use is never freed.
+                // Memory of this plug-in that MPI may still use is never freed.
                 part.lingers();
                 std::mem::forget(self);
                 Err(Failure::new(DIST_ERR_BACKEND, reason))
@@ -172,8 +173,8 @@ impl Request {
     }
 }
 
-/// Between two looks: a look at MPI takes long enough by itself, where nobody else needs the
-/// processor.
+/// Runs between two polls. It yields only if other ranks need the processor: a poll of MPI takes
+/// long enough by itself.
 fn pause(part: &Part) {
     if part.is_crowded {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Element types of libdist as MPI's.
+//! The mapping of libdist's element types to MPI's.
 
 use crate::base::dtype::DataType;
 use crate::base::op::ReduceOp;
@@ -6,8 +6,8 @@ use crate::failure::{Failure, Result};
 use crate::interface::DIST_ERR_UNSUPPORTED;
 use crate::mpi::{constant, sys};
 
-/// The type whose elements lie in memory as these do. What MPI has no arithmetic for is a word of
-/// the same size, which operators of this crate's own know how to read.
+/// Returns an MPI type with the same memory layout. If MPI has no arithmetic for the type, it is an
+/// integer of the same size, which the operators of this plug-in interpret.
 pub(crate) fn datatype(dtype: DataType) -> sys::MPI_Datatype {
     match dtype {
         DataType::I8 => constant!(RSMPI_INT8_T),
@@ -27,14 +27,14 @@ pub(crate) fn datatype(dtype: DataType) -> sys::MPI_Datatype {
     }
 }
 
-/// The type with this number.
+/// Returns the type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DataType> {
     DataType::from_number(number).map_err(|_| {
         Failure::new(DIST_ERR_UNSUPPORTED, format!("elements of the unknown type {number}"))
     })
 }
 
-/// The operator with this number.
+/// Returns the operator with this number.
 pub(crate) fn op(number: i32) -> Result<ReduceOp> {
     ReduceOp::from_number(number)
         .map_err(|_| Failure::new(DIST_ERR_UNSUPPORTED, format!("the unknown operator {number}")))

@@ -1,5 +1,5 @@
-//! The functions that libdist calls: each turns C into Rust, and what comes of it into a status. A
-//! panic ends here.
+//! The functions that libdist calls. Each converts its C arguments to Rust and the result to a
+//! status, and catches panics.
 
 use crate::abilities::KINDS;
 use crate::collective::takes_from_device;
@@ -30,7 +30,7 @@ static FUNCTIONS: dist_backend_vtable_t = dist_backend_vtable_t {
     run: Some(run),
 };
 
-/// Runs a body, and tells the library what came of it.
+/// Runs a body, and reports its failure to the library.
 fn guarded(
     outcome: *mut dist_backend_outcome_t,
     body: impl FnOnce() -> Result<dist_status_t>,
@@ -42,10 +42,10 @@ fn guarded(
     }
 }
 
-/// What libdist looks for in this object.
+/// The entry point that libdist looks up in this shared object.
 ///
 /// # Safety
-/// As dist.h says.
+/// The caller follows the contract in dist.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dist_backend_plugin_v2(
     host: *const dist_backend_host_t,
@@ -53,9 +53,9 @@ pub unsafe extern "C" fn dist_backend_plugin_v2(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's, for the time of the call.
+        // SAFETY: the library's struct, valid during the call.
         let host = unsafe { host.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: the library's struct, valid during the call.
         let plugin = unsafe { plugin.as_mut() };
         let (Some(host), Some(plugin)) = (host, plugin) else {
             return Err(Failure::internal("the library gives nothing to fill in"));
@@ -80,9 +80,9 @@ unsafe extern "C" fn create(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's, for the time of the call.
+        // SAFETY: the library's struct, valid during the call.
         let setup = unsafe { setup.as_ref() };
-        // SAFETY: as above.
+        // SAFETY: the library's struct, valid during the call.
         let created = unsafe { created.as_mut() };
         let (Some(setup), Some(created)) = (setup, created) else {
             return Err(Failure::internal("create without a setup"));
@@ -97,16 +97,16 @@ unsafe extern "C" fn create(
 
 unsafe extern "C" fn destroy(part: *mut c_void) {
     catch_unwind(|| {
-        // SAFETY: what create has made, given back once and last.
+        // SAFETY: the part from create, passed here once, as the last call.
         drop(unsafe { Box::from_raw(part.cast::<Part>()) });
     })
     .ok();
 }
 
-/// What create has made.
+/// Returns the part that create made.
 ///
 /// # Safety
-/// That, before destroy.
+/// `part` is from create, and destroy was not called.
 unsafe fn own<'a>(part: *mut c_void) -> &'a Part {
     // SAFETY: as the caller promises.
     unsafe { &*part.cast::<Part>() }
@@ -119,20 +119,20 @@ unsafe extern "C" fn submit(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's words for them, for the time of the call.
+        // SAFETY: the library's arguments, valid during the call.
         let part = unsafe { own(part) };
-        // SAFETY: as above.
+        // SAFETY: the library's arguments, valid during the call.
         let operation = unsafe { &*operation };
         let begun = part.submit(operation, outcome)?;
-        // SAFETY: the library's room for it.
+        // SAFETY: the library's variable for the request.
         Ok(unsafe { hand_out(begun, request) })
     })
 }
 
-/// Gives a request out.
+/// Passes a request to the library.
 ///
 /// # Safety
-/// `place` is room for the word for one.
+/// `place` is a variable for a request.
 unsafe fn hand_out(begun: Option<Request>, place: *mut *mut c_void) -> dist_status_t {
     let Some(begun) = begun else { return DIST_OK };
     // SAFETY: as the caller promises.
@@ -153,7 +153,7 @@ unsafe extern "C" fn run(
         // SAFETY: as in submit.
         let operation = unsafe { &*operation };
         let left = part.run(operation, limit(timeout_ms), outcome)?;
-        // SAFETY: the library's room for it.
+        // SAFETY: the library's variable for the request.
         Ok(unsafe { hand_out(left, request) })
     })
 }
@@ -162,12 +162,13 @@ fn limit(timeout_ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0))
 }
 
-/// Frees a request that has ended, well or not; what it lent to MPI goes on in the latter case.
+/// Frees a request that has ended. After an error it releases the request, because MPI may still
+/// use its memory.
 fn end(part: &Part, request: *mut c_void, ended: Result<dist_status_t>) -> Result<dist_status_t> {
     if matches!(ended, Ok(DIST_IN_PROGRESS)) {
         return ended;
     }
-    // SAFETY: what submit has given, which has ended and is not used again.
+    // SAFETY: the request from submit, which has ended and is not used again.
     let request = unsafe { Box::from_raw(request.cast::<Request>()) };
     if ended.is_err() {
         request.release(part).ok();
@@ -181,9 +182,9 @@ unsafe extern "C" fn test(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's word for it.
+        // SAFETY: the part that the library passes.
         let part = unsafe { own(part) };
-        // SAFETY: what submit has given; a request is used by one thread at a time.
+        // SAFETY: the request from submit; one thread at a time uses a request.
         let begun = unsafe { &mut *request.cast::<Request>() };
         let looked = begun.look(part, outcome);
         end(part, request, looked.map(|over| if over { DIST_OK } else { DIST_IN_PROGRESS }))
@@ -212,9 +213,9 @@ unsafe extern "C" fn release(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: what submit has given, which is not used again.
+        // SAFETY: the request from submit, which is not used again.
         let request = unsafe { Box::from_raw(request.cast::<Request>()) };
-        // SAFETY: the library's word for it.
+        // SAFETY: the part that the library passes.
         request.release(unsafe { own(part) }).map(|()| DIST_OK)
     })
 }
@@ -226,7 +227,7 @@ unsafe extern "C" fn abort(
     culprit: i32,
 ) {
     catch_unwind(|| {
-        // SAFETY: the library's word for it.
+        // SAFETY: the part that the library passes.
         let part = unsafe { own(part) };
         // SAFETY: a terminated text.
         let reason = unsafe { host::text(reason) };
@@ -240,7 +241,7 @@ unsafe extern "C" fn failure(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's word for it.
+        // SAFETY: the part that the library passes.
         unsafe { own(part) }.failure().map_or(Ok(DIST_OK), Err)
     })
 }
@@ -251,11 +252,11 @@ unsafe extern "C" fn supports(
     outcome: *mut dist_backend_outcome_t,
 ) -> dist_status_t {
     guarded(outcome, || {
-        // SAFETY: the library's words for them, for the time of the call.
+        // SAFETY: the library's arguments, valid during the call.
         let part = unsafe { own(part) };
-        // SAFETY: as above.
+        // SAFETY: the library's arguments, valid during the call.
         let query = unsafe { &*query };
-        // In host memory all types and operators, everywhere.
+        // In host memory the plug-in supports all types and operators.
         match query.device {
             DIST_DEVICE_HOST => Ok(DIST_OK),
             _ if part.takes_device && takes_from_device(query.kind) => Ok(DIST_OK),
@@ -272,7 +273,7 @@ unsafe extern "C" fn describe(
     sink_arg: *mut c_void,
 ) -> dist_status_t {
     guarded(std::ptr::null_mut(), || {
-        // SAFETY: the library's word for it.
+        // SAFETY: the part that the library passes.
         let text = unsafe { own(part) }.describe();
         if let Some(sink) = sink {
             // SAFETY: the library's function, with bytes that outlive the call.

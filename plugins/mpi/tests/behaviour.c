@@ -1,11 +1,12 @@
 /*
- * The back end "mpi" beyond collectives: messages, groups of some ranks, works, ranks that are not in place alike, deadlines,
- * and every thread level that a program may have initialised MPI with.
+ * Tests of the back end "mpi" beyond collectives: messages, subgroups, works, ranks of which only
+ * some are in place, deadlines, and each thread level with which a program may initialise MPI.
  *
  *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
  *
- * "own" (as without a word): libdist initialises MPI. "late": so too, and rank 0 does not come to a collective; the launcher
- * then says that the job has not ended well. Else this program initialises MPI, with that thread level.
+ * "own" (the default): libdist initialises MPI. "late": as "own", and rank 0 does not call a
+ * collective; the launcher then reports a failed job. The other words: this program initialises MPI
+ * with that thread level.
  */
 #include "check.h"
 
@@ -26,7 +27,7 @@ static void messages_by_tag_and_sender(void)
         sent[i] = 1000 * rank + i;
         CHECK_STATUS(dist_send(dist_world(), &sent[i], 1, DIST_I64, right, tags[i], NULL, &works[i]), DIST_OK);
     }
-    /* Against the order of sending, and the last two by any tag in it. */
+    /* Receives in reverse order of sending; the last two match any tag, in order. */
     for (i = 3; i >= 0; i--) {
         dist_recv_status_t status = DIST_RECV_STATUS_INIT;
         CHECK_STATUS(dist_recv(dist_world(), &got, 1, DIST_I64, DIST_ANY_SOURCE, tags[i], &status, NULL, NULL), DIST_OK);
@@ -171,7 +172,7 @@ static void everybody_comes_to_a_monitored_barrier(void)
     CHECK_STATUS(dist_monitored_barrier(dist_world(), DIST_WAIT_FOREVER, 1, NULL, NULL), DIST_OK);
 }
 
-/* The thread that has not initialised MPI is refused, with what to do. */
+/* A thread that did not initialise MPI is refused; the error names the remedy. */
 static void *call_elsewhere(void *refused)
 {
     int32_t value = 1;
@@ -189,7 +190,10 @@ static void another_thread_is_refused(void)
     CHECK(refused);
 }
 
-/* MPI cannot take a collective back: the error says that its memory may still be used, and so it is left alone. */
+/*
+ * MPI cannot cancel a collective. The error reports that the buffers may still be used, so the test
+ * does not reuse them.
+ */
 static void a_rank_that_does_not_come(void)
 {
     static int64_t value = 1, sum;
@@ -201,7 +205,7 @@ static void a_rank_that_does_not_come(void)
         CHECK_MESSAGE("MPI cannot take back a collective");
     } else {
         int32_t in;
-        /* The others' failure ends a wait of this rank. */
+        /* The failure of the other ranks ends a wait of this rank. */
         CHECK_STATUS(dist_recv(dist_world(), &in, 1, DIST_I32, 1, 1, NULL, NULL, NULL), DIST_ERR_ABORTED);
     }
 }

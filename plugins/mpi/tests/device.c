@@ -1,11 +1,13 @@
 /*
- * The back end "mpi" on the memory of devices, over the stub libcuda: messages, streams, operations in place and on parts of buffers,
- * and which of these MPI gets as they are. ffi-tests/nccl/operations.c has every operation, type and operator.
+ * Tests of the back end "mpi" on device memory, over the stub libcuda: messages, streams, in-place
+ * operations, parts of buffers, and the calls for which MPI gets device memory unchanged.
+ * ffi-tests/nccl/operations.c has every operation, type and operator.
  *
  *     mpirun -n N env [LD_PRELOAD=stub] ./device direct | staged | asked_not_to
  *
- * "direct": the stub of an MPI that takes device memory is preloaded (ffi-tests/stubs/mpi_cuda.c). "staged": it is not.
- * "asked_not_to": it is, but the program does not want that.
+ * "direct": ffi-tests/stubs/mpi_cuda.c is preloaded, the stub of an MPI that accepts device memory.
+ * "staged": the stub is not preloaded. "asked_not_to": the stub is preloaded, but the options
+ * request staging.
  */
 #include "../../../ffi-tests/nccl/ranks.h"
 #include "../../../ffi-tests/nccl/staged.h"
@@ -65,7 +67,7 @@ static void what_it_says(struct rank *self)
     CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_SEND, DIST_F16, 0, self->device));
 }
 
-/* Around the ring: more than one piece, with a work and without, by name and from anybody. */
+/* Messages around the ring: several pieces, with and without a work, from one and any sender. */
 static void messages(struct rank *self)
 {
     int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size;
@@ -88,7 +90,7 @@ static void messages(struct rank *self)
     free_device(in);
 }
 
-/* What is in the caller's stream comes first. */
+/* A call waits for the earlier work in the caller's stream. */
 static void streams(struct rank *self)
 {
     int32_t right = (self->rank + 1) % self->size, left = (self->rank + self->size - 1) % self->size;
@@ -113,7 +115,7 @@ static void streams(struct rank *self)
     free_device(all);
 }
 
-/* A stream that does not come: a message fails alone, and the group goes on. */
+/* If the caller's stream is not ready in time, the message fails alone, and the group continues. */
 static void a_stream_that_does_not_come(struct rank *self)
 {
     int32_t *out = numbers(0, 10), right = (self->rank + 1) % self->size;
@@ -128,7 +130,7 @@ static void a_stream_that_does_not_come(struct rank *self)
     free_device(out);
 }
 
-/* Blocks of this rank stay where they are; a receive that nobody matches is taken back. */
+/* In-place blocks of this rank keep their values; an unmatched receive is cancelled. */
 static void in_place(struct rank *self)
 {
     int32_t *all = numbers(0, COUNT), own = self->rank * 100;
@@ -155,7 +157,7 @@ static void in_place(struct rank *self)
     free_device(all);
 }
 
-/* The same group serves host memory, and a group made from it the same device. */
+/* The group also serves host memory, and a child group serves the same device. */
 static void beside(struct rank *self)
 {
     int64_t value = self->rank + 1, sum = 0;

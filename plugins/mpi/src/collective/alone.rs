@@ -1,5 +1,5 @@
-//! Collectives of a group of one rank: what it has is what it gets. MPI is not asked, since it
-//! would copy.
+//! Collectives of a group of one rank: the result is a copy of the input. MPI is not called,
+//! because it would add a copy.
 
 use super::{copy, sink, source};
 use crate::base::op::ReduceOp;
@@ -10,13 +10,13 @@ use crate::interface::{
 use crate::kernel;
 use crate::types;
 
-/// The only entry of a list; `None` where there is no list.
+/// Returns the only entry of a list; `None` for a null list.
 fn first(list: *const usize) -> Option<usize> {
-    // SAFETY: one for each rank, which is one, during submit.
+    // SAFETY: the list has one entry per rank, and the group has one rank; valid during submit.
     (!list.is_null()).then(|| unsafe { *list })
 }
 
-/// Carries out a call.
+/// Runs a call.
 pub(crate) fn run(what: &dist_backend_operation_t) -> Result<()> {
     if matches!(what.kind, DIST_KIND_BARRIER | DIST_KIND_BROADCAST | DIST_KIND_EXSCAN) {
         return Ok(());
@@ -28,7 +28,7 @@ pub(crate) fn run(what: &dist_backend_operation_t) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
-    // The lowest address of one block is where it begins.
+    // The lowest address of a single block is its start.
     let (send, recv) = (what.send.cast::<u8>(), what.recv.cast::<u8>());
     if what.op < 0 {
         copy(send, recv, bytes);

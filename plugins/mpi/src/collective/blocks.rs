@@ -1,9 +1,10 @@
-//! Collectives whose blocks have lengths and places of their own.
+//! Collectives whose blocks have individual lengths and displacements.
 //!
-//! Only all_gather_v has lengths that all ranks know, and can be MPI's. The others are messages
-//! between two ranks on the communicator of collectives: each pair of ranks has one at most in a
-//! call, and calls have one order, so that one tag will do. A length on which two ranks do not
-//! agree is found, blocks may lie anywhere, and receives can be taken back.
+//! Only all_gather_v has lengths that all ranks know, so MPI's own operation can run it. The others
+//! use messages between two ranks on the communicator of collectives. Each pair of ranks has at
+//! most one message per call and direction, and calls have one order, so one tag is sufficient.
+//! This way the receiver detects a length mismatch, blocks may have any displacements, and receives
+//! can be cancelled.
 
 use super::{Address, Call, Collective, copy};
 use crate::failure::Result;
@@ -11,20 +12,20 @@ use crate::interface::dist_backend_operation_t;
 use crate::mpi::mpi;
 use std::ffi::c_int;
 
-/// Of all messages of collectives.
+/// The tag of all messages of collectives.
 const TAG: c_int = 0;
 
 fn small(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
 
-/// One block, by its address and elements.
+/// A block: its address and its number of elements.
 pub(super) type Block = (*mut u8, usize);
 
 impl Collective {
-    /// Lists that MPI reads until the request has ended.
+    /// Stores a list that MPI reads until the request has ended.
     pub(super) fn keep(&mut self, list: Vec<c_int>) {
-        // A vector's memory stays where it is.
+        // Moving the vector into the list does not move its memory.
         self.lists.push(list);
     }
 
@@ -62,8 +63,8 @@ impl Collective {
         })
     }
 
-    /// Sends and receives blocks of this rank: one for, and one from, each rank, in lists that may
-    /// be empty.
+    /// Sends and receives blocks: one for each rank and one from each rank. Either list may be
+    /// empty.
     pub(super) fn trade(
         &mut self,
         call: &Call<'_>,
@@ -71,7 +72,7 @@ impl Collective {
         recvs: &[Block],
     ) -> Result<()> {
         let (own, size) = (call.part.rank, call.part.size);
-        // Each rank begins with its neighbour, so that not all send to one.
+        // Each rank starts with its next neighbour, so that not all ranks send to the same rank.
         let others = || (1..size).map(|distance| (own + distance) % size);
         for from in others().filter(|&from| from < recvs.len()) {
             self.block_from(call, from, recvs[from])?;
@@ -85,14 +86,14 @@ impl Collective {
         }
     }
 
-    /// What this rank has for itself.
+    /// Copies the block that this rank sends to itself.
     fn keep_own(&mut self, call: &Call<'_>, send: Block, recv: Block) -> Result<()> {
         let ((from, count), (to, room), own) = (send, recv, call.part.rank);
         super::check_length(small(own), room * call.width, count * call.width)?;
         if !call.is_on_device() {
             copy(from, to, count * call.width);
         } else if from != to && count > 0 {
-            // Only MPI can copy there.
+            // Only MPI can copy in device memory.
             self.block_from(call, own, recv)?;
             self.block_to(call, own, send)?;
         }
@@ -124,7 +125,7 @@ impl Collective {
         self.root_trade(call, &call.sends(), &recvs, false)
     }
 
-    /// The root's side: it only receives from others, or only sends to them.
+    /// The root's side: it only receives from the other ranks, or only sends to them.
     pub(super) fn root_trade(
         &mut self,
         call: &Call<'_>,

@@ -1,16 +1,16 @@
-//! Collectives on the memory of devices, by MPIs that take it.
+//! Collectives on device memory, for an MPI that accepts it.
 //!
-//! They are messages between two ranks, since that is what every such MPI takes: Open MPI's
-//! nonblocking collectives do not, and its reductions copy to host memory themselves. What is not
-//! here the library carries by way of host memory. Nothing here may touch what is in a block; also
-//! what a rank has for itself goes through MPI.
+//! They consist of messages between two ranks, because every such MPI supports those. Open MPI's
+//! nonblocking collectives do not support device memory, and its reductions copy to host memory
+//! themselves. The library stages all other operations through host memory. This module must not
+//! access the contents of a block. So the block that a rank sends to itself also goes through MPI.
 
 use super::blocks::Block;
 use super::{Call, Collective};
 use crate::failure::{Failure, Result};
 use crate::interface::*;
 
-/// Whether MPI is given the memory of devices for operations of this kind.
+/// Returns true if MPI gets device memory for operations of this kind.
 pub(crate) fn takes_from_device(kind: i32) -> bool {
     matches!(
         kind,
@@ -28,7 +28,7 @@ pub(crate) fn takes_from_device(kind: i32) -> bool {
 }
 
 impl Collective {
-    /// Begins one of them.
+    /// Begins a collective on device memory.
     pub(super) fn post_on_device(&mut self, call: &Call<'_>) -> Result<()> {
         let block = call.what.count;
         match call.what.kind {
@@ -67,7 +67,7 @@ impl Collective {
 }
 
 impl Call<'_> {
-    /// A block of one length for each rank.
+    /// Returns one block of equal length per rank.
     fn equal_sends(&self) -> Vec<Block> {
         self.equal(self.send().cast_mut())
     }
@@ -81,7 +81,7 @@ impl Call<'_> {
         (0..self.part.size).map(|rank| (base.wrapping_add(rank * bytes), count)).collect()
     }
 
-    /// A block for this rank, and nothing for others.
+    /// Returns a block for this rank, and empty blocks for the other ranks.
     fn only_own(&self, own: Block) -> Vec<Block> {
         let mut blocks = vec![(std::ptr::null_mut(), 0); self.part.size];
         blocks[self.part.rank] = own;

@@ -1,9 +1,9 @@
-//! Collectives: each is one nonblocking operation of MPI or several, and what is done once they
-//! have ended.
+//! Collectives: each consists of one or more nonblocking operations of MPI, and of final work on
+//! this rank when they have ended.
 //!
-//! How a call is carried out depends only on what all ranks know of it, since all must call MPI
-//! alike. What differs from rank to rank (where blocks lie, whether a rank is in place) is evened
-//! out by memory of this crate's own.
+//! The choice of MPI operations depends only on arguments that all ranks know, because all ranks
+//! must call MPI identically. Scratch memory of this plug-in hides the differences between ranks
+//! (the displacements of blocks, in-place buffers).
 
 pub(crate) mod alone;
 mod blocks;
@@ -26,27 +26,27 @@ use std::ffi::{c_int, c_void};
 
 pub(crate) use device::takes_from_device;
 
-/// One collective under way.
+/// A collective that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Collective {
     steps: Steps,
     finish: Finish,
-    /// Memory that MPI uses.
+    /// Scratch memory that MPI uses.
     scratch: Vec<Scratch>,
     /// Lists that MPI reads.
     lists: Vec<Vec<c_int>>,
 }
 
-/// One operation of MPI's.
+/// One operation of MPI.
 #[derive(Debug)]
 struct Step {
     request: Handle<sys::MPI_Request>,
-    /// Of a block that is received: from whom, and how long it must be.
+    /// For a received block: the sender and the required length in bytes.
     expected: Option<(i32, usize)>,
 }
 
-/// Those that have not ended, the last one first. Most calls have one: that needs no memory of its
-/// own.
+/// The operations that have not ended, the last one first. Most calls have one, which needs no
+/// allocation.
 #[derive(Debug, Default)]
 struct Steps {
     last: Option<Step>,
@@ -65,27 +65,27 @@ impl Steps {
     }
 }
 
-/// What is left to do when all steps have ended.
+/// The work that follows when all steps have ended.
 #[derive(Debug, Default)]
 struct Finish {
-    /// From, to, bytes.
+    /// Copies: source, destination, bytes.
     copies: Vec<(Address, Address, usize)>,
-    /// A sum to be divided by the number of ranks.
+    /// A sum to divide by the number of ranks.
     average: Option<(DataType, Address, usize)>,
-    /// The result of a prefix reduction that is one rank's vector, which no operator has touched.
+    /// The result of a prefix reduction that is the vector of one rank, on which no operator ran.
     single: Option<(DataType, ReduceOp, Address, usize)>,
-    /// An operator of this crate's own was used.
+    /// True if an operator of this plug-in was used.
     is_folded_here: bool,
 }
 
-/// An address of memory that is lent, or the request's own.
+/// An address in lent memory, or in the request's scratch memory.
 #[derive(Clone, Copy, Debug)]
 struct Address(*mut u8);
 
-// SAFETY: memory that is lent to the request, wherever it is used.
+// SAFETY: the memory is lent to the request, on any thread.
 unsafe impl Send for Address {}
 
-/// Memory of the request's own, aligned for every type.
+/// Scratch memory of the request, aligned for every type.
 #[derive(Debug)]
 struct Scratch(Vec<u128>);
 
@@ -98,7 +98,7 @@ impl Scratch {
                 format!("no memory for {bytes} bytes of a collective"),
             )
         })?;
-        // Never read before it is written, but there is no vector of what is not initialised.
+        // It is written before it is read, but a vector must be initialised.
         words.resize(bytes.div_ceil(size_of::<u128>()), 0);
         Ok(Self(words))
     }
@@ -108,32 +108,33 @@ impl Scratch {
     }
 }
 
-/// Copies bytes that may lie over each other.
+/// Copies bytes between buffers that may overlap.
 fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: both are lent to the operation, or its own, and so long.
+        // SAFETY: both buffers are lent to the operation, or its scratch memory, and have this
+        // length.
         unsafe { to.copy_from(from, bytes) };
     }
 }
 
-/// A view of lent memory.
+/// Returns a view of lent memory.
 fn source<'a>(from: *const u8, bytes: usize) -> Src<'a> {
-    // SAFETY: lent to the operation, or its own, and so long.
+    // SAFETY: lent to the operation, or its scratch memory, with this length.
     unsafe { Src::new(from, bytes) }
 }
 
 fn sink<'a>(to: *mut u8, bytes: usize) -> Dst<'a> {
-    // SAFETY: as above.
+    // SAFETY: lent to the operation, or its scratch memory, with this length.
     unsafe { Dst::new(to, bytes) }
 }
 
-/// A call, with what is derived from it.
+/// A call with values derived from its arguments.
 struct Call<'a> {
     what: &'a dist_backend_operation_t,
     part: &'a Part,
     dtype: DataType,
     datatype: sys::MPI_Datatype,
-    /// Bytes of an element.
+    /// The bytes of an element.
     width: usize,
 }
 
@@ -150,7 +151,7 @@ impl Call<'_> {
         self.what.flags & u64::from(DIST_BACKEND_IN_PLACE.cast_unsigned()) != 0
     }
 
-    /// Whether its buffers are in the memory of a device, which nobody but MPI can use.
+    /// Returns true if the buffers are in device memory, which only MPI can access.
     fn is_on_device(&self) -> bool {
         self.what.device != DIST_DEVICE_HOST
     }
@@ -159,18 +160,19 @@ impl Call<'_> {
         usize::try_from(self.what.root) == Ok(self.part.rank)
     }
 
-    /// A list of counts or places, one for each rank; empty where there is none.
+    /// Returns a list of counts or displacements, one per rank; empty for a null list.
     fn list<'b>(&self, list: *const usize) -> &'b [usize] {
         if list.is_null() {
             return &[];
         }
-        // SAFETY: one for each rank, during submit.
+        // SAFETY: the list has one entry per rank; valid during submit.
         unsafe { std::slice::from_raw_parts(list, self.part.size) }
     }
 }
 
 impl Collective {
-    /// Begins a call. It is where it will be: copying it costs as much as the rest of this.
+    /// Begins a call. The collective is already at its final address: moving it costs as much as
+    /// the rest of this function.
     pub(crate) fn begin(&mut self, part: &Part, what: &dist_backend_operation_t) -> Result<()> {
         let dtype =
             if what.kind == DIST_KIND_BARRIER { DataType::U8 } else { types::dtype(what.dtype)? };
@@ -178,7 +180,7 @@ impl Collective {
             Call { what, part, dtype, datatype: types::datatype(dtype), width: dtype.size() };
         self.post(&call).inspect_err(|_| {
             if self.steps.last.is_some() {
-                // MPI goes on with these, and with what they use.
+                // MPI continues these operations and uses their memory.
                 part.lingers();
                 std::mem::forget(std::mem::take(self));
             }
@@ -212,7 +214,7 @@ impl Collective {
         }
     }
 
-    /// Makes a step of what MPI has begun; `begin` gets the place for its request.
+    /// Adds a step for an operation of MPI; `begin` gets the address for its request.
     fn step(
         &mut self,
         expected: Option<(i32, usize)>,
@@ -224,23 +226,23 @@ impl Collective {
         Ok(())
     }
 
-    /// Memory of its own.
+    /// Allocates scratch memory.
     fn scratch(&mut self, bytes: usize) -> Result<*mut u8> {
         let mut scratch = Scratch::new(bytes)?;
         let address = scratch.address();
-        // It stays where it is when the vector of vectors grows.
+        // The memory does not move when the outer vector grows.
         self.scratch.push(scratch);
         Ok(address)
     }
 
-    /// A copy of lent memory.
+    /// Returns a copy of lent memory.
     fn copied(&mut self, from: *const u8, bytes: usize) -> Result<*mut u8> {
         let to = self.scratch(bytes)?;
         copy(from, to, bytes);
         Ok(to)
     }
 
-    /// Whether it has ended.
+    /// Polls; returns true if the collective has ended.
     #[inline]
     pub(crate) fn look(&mut self, part: &Part) -> Result<bool> {
         while let Some(step) = &mut self.steps.last {
@@ -277,7 +279,8 @@ impl Collective {
             copy(from.0, to.0, bytes);
         }
         if let Some((dtype, op, place, bytes)) = self.finish.single.take() {
-            // As a fold of one vector: bools become 0 or 1, and NaN the usual one.
+            // Like a reduction of one vector: bools become 0 or 1, and a NaN becomes the canonical
+            // one.
             let vector = sink(place.0, bytes);
             kernel::fold(dtype, op, vector, &[vector.as_src()]);
         }
@@ -287,8 +290,8 @@ impl Collective {
         Ok(())
     }
 
-    /// Takes back what is left of it, where it is made of messages that have not begun to arrive:
-    /// MPI takes nothing else back.
+    /// Cancels the remaining steps. MPI can only cancel receives of messages that have not begun to
+    /// arrive.
     pub(crate) fn cancel(&mut self) -> Result<Taken> {
         while let Some(step) = &mut self.steps.last {
             let mut flag = 0;
@@ -305,7 +308,7 @@ impl Collective {
             }
             if flag == 0 {
                 mpi!(MPI_Cancel(&raw mut step.request.0))?;
-                // A receive that is cancelled ends at once, cancelled or not.
+                // A cancelled receive ends at once, whether or not the cancellation succeeded.
                 mpi!(MPI_Wait(&raw mut step.request.0, none))?;
             }
             self.steps.pop();
@@ -322,12 +325,12 @@ fn check_length(from: i32, expected: usize, got: usize) -> Result<()> {
     Err(Failure::new(DIST_ERR_MISMATCH, text).by(from))
 }
 
-/// For functions of MPI.
+/// Casts an address for functions of MPI.
 fn untyped(address: *const u8) -> *const c_void {
     address.cast()
 }
 
-/// Copies bytes to lent memory that is as long.
+/// Copies bytes to lent memory of the same length.
 pub(crate) fn copy_bytes(from: &[u8], to: *mut c_void) {
     copy(from.as_ptr(), to.cast(), from.len());
 }

@@ -1,4 +1,4 @@
-//! Collectives that move blocks of one length.
+//! Collectives that move blocks of equal length without arithmetic.
 
 use super::{Address, Call, Collective, untyped};
 use crate::failure::Result;
@@ -7,12 +7,12 @@ use crate::mpi::{in_place, mpi};
 use std::ffi::c_void;
 
 impl Call<'_> {
-    /// So many elements, for MPI.
+    /// Returns the MPI count and datatype for `count` elements.
     pub(super) fn lot(&self, count: usize) -> Result<Lot> {
         Lot::new(self.datatype, self.width, count, self.part.options.largest)
     }
 
-    /// `count` elements of the call.
+    /// Returns the bytes of `count` elements of the call.
     fn block(&self) -> usize {
         self.what.count * self.width
     }
@@ -25,7 +25,7 @@ impl Collective {
 
     pub(super) fn broadcast(&mut self, call: &Call<'_>) -> Result<()> {
         let lot = call.lot(call.what.count)?;
-        // MPI only reads it on the root.
+        // On the root MPI only reads the buffer.
         let place: *mut c_void =
             if call.is_root() { call.what.send.cast_mut() } else { call.what.recv };
         let (root, comm) = (call.what.root, call.part.comm());
@@ -36,7 +36,8 @@ impl Collective {
 
     pub(super) fn all_gather(&mut self, call: &Call<'_>) -> Result<()> {
         let lot = call.lot(call.what.count)?;
-        // MPI_IN_PLACE is for all ranks or none, and whether others are in place is not known.
+        // MPI requires MPI_IN_PLACE on all ranks or on none, and this rank does not know the other
+        // ranks' buffers.
         let send = match call.is_in_place() {
             true if call.part.options.in_place_agreed => in_place().cast_const(),
             true => untyped(self.copied(call.send(), call.block())?),
@@ -80,7 +81,7 @@ impl Collective {
         })
     }
 
-    /// Receives into memory of its own what is copied to its place in the end.
+    /// Returns scratch memory for a result, which is copied to `to` at the end.
     pub(super) fn aside(&mut self, to: *mut u8, bytes: usize) -> Result<*mut u8> {
         let from = self.scratch(bytes)?;
         self.finish.copies.push((Address(from), Address(to), bytes));

@@ -1,7 +1,7 @@
-//! Reductions: the operator, the factor and the average, in pieces that a count can say.
+//! Reductions: the operator, the factor and the average, in pieces that fit an MPI count.
 //!
-//! f16, bf16 and f8 are divided before they are added, as the library does between hosts, so that
-//! an average fits where the sum would not; everything else is divided once in the end.
+//! f16, bf16 and f8 are divided before the addition, as the library does between hosts, so that the
+//! average is representable even if the sum is not. All other types are divided once at the end.
 
 use super::{Address, Call, Collective, copy, sink, source, untyped};
 use crate::base::op::ReduceOp;
@@ -12,7 +12,7 @@ use crate::operators::operator;
 use crate::types;
 use std::ffi::{c_int, c_void};
 
-/// How a call reduces.
+/// The operator of a call.
 struct Reduction {
     op: ReduceOp,
     operator: sys::MPI_Op,
@@ -24,7 +24,7 @@ impl Reduction {
         Ok(Self { op, operator: operator(call.dtype, op)? })
     }
 
-    /// Whether this rank's elements are changed before they are added.
+    /// Returns true if this rank's elements change before the addition.
     fn prepares(&self, call: &Call<'_>) -> bool {
         match self.op {
             ReduceOp::PremulSum => true,
@@ -46,13 +46,13 @@ fn divides_first(call: &Call<'_>) -> bool {
     call.dtype.is_float() && call.width <= 2
 }
 
-/// A count for MPI of what is no more than it allows.
+/// Converts a count that does not exceed MPI's maximum.
 fn small(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
 
-/// The pieces of a vector: where each begins and how long it is, in elements. One, where the vector
-/// is empty.
+/// Returns the pieces of a vector: the start and the length of each, in elements. An empty vector
+/// has one piece.
 fn pieces(call: &Call<'_>, count: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
     let most = usize::try_from(call.part.options.largest).unwrap_or(1);
     let starts = (0..count.max(1)).step_by(most);
@@ -60,8 +60,8 @@ fn pieces(call: &Call<'_>, count: usize) -> impl Iterator<Item = (usize, usize)>
 }
 
 impl Collective {
-    /// What this rank contributes, of `bytes` bytes: where it lies, or a copy that is scaled or
-    /// divided.
+    /// Returns the contribution of this rank, of `bytes` bytes: the caller's buffer, or a copy that
+    /// is scaled or divided.
     fn contribution(
         &mut self,
         call: &Call<'_>,
@@ -79,7 +79,7 @@ impl Collective {
         Ok(to)
     }
 
-    /// What is left to do with a result.
+    /// Records the final work on a result.
     fn divide_later(
         &mut self,
         call: &Call<'_>,
@@ -97,7 +97,8 @@ impl Collective {
         let reduction = Reduction::of(call)?;
         let (count, recv, comm) = (call.what.count, call.recv(), call.part.comm());
         let bytes = count * call.width;
-        // MPI_IN_PLACE is for all ranks or none, and whether others are in place is not known.
+        // MPI requires MPI_IN_PLACE on all ranks or on none, and this rank does not know the other
+        // ranks' buffers.
         let agreed = call.part.options.in_place_agreed && call.is_in_place();
         let stays = agreed && !reduction.prepares(call);
         let send = self.contribution(call, &reduction, bytes, call.is_in_place() && !stays)?;
@@ -128,7 +129,7 @@ impl Collective {
         Ok(())
     }
 
-    /// Reduces a vector to one rank, where it lies at `to`; without `send` it lies there already.
+    /// Reduces a vector to rank `root`, at `to`. Without `send`, the root's input is at `to`.
     fn reduce_to(
         &mut self,
         call: &Call<'_>,
@@ -153,7 +154,7 @@ impl Collective {
         Ok(())
     }
 
-    /// A prefix reduction; an exclusive one leaves this rank's own vector out.
+    /// Runs a prefix reduction; an exclusive one omits this rank's own vector.
     pub(super) fn scan(&mut self, call: &Call<'_>, is_exclusive: bool) -> Result<()> {
         let reduction = Reduction::of(call)?;
         let (count, comm) = (call.what.count, call.part.comm());
@@ -164,7 +165,7 @@ impl Collective {
             let op = if reduction.op == ReduceOp::PremulSum { ReduceOp::Sum } else { reduction.op };
             self.finish.single = Some((call.dtype, op, Address(call.recv()), bytes));
         }
-        // Rank 0 gets nothing, but some MPIs look at the address.
+        // Rank 0 gets no result, but some MPIs check the address.
         let recv = if is_first { self.scratch(count * call.width)? } else { call.recv() };
         for (start, count) in pieces(call, count) {
             let offset = start * call.width;
@@ -204,7 +205,8 @@ impl Collective {
         Ok(())
     }
 
-    /// Where the result goes at first: aside, where its place is inside of what MPI reads.
+    /// Returns the first destination of the result: scratch memory if the final destination is part
+    /// of MPI's input.
     fn result(
         &mut self,
         call: &Call<'_>,
@@ -216,7 +218,7 @@ impl Collective {
         if is_read { self.aside(call.recv(), bytes) } else { Ok(call.recv()) }
     }
 
-    /// Each rank's block by a reduction of its own, for counts that one call of MPI cannot say.
+    /// Reduces each rank's block with its own reduction, for counts that exceed one MPI call.
     fn reduce_each(
         &mut self,
         call: &Call<'_>,
@@ -258,7 +260,7 @@ impl Collective {
         Ok(())
     }
 
-    /// The blocks of this rank beside each other, as MPI wants them.
+    /// Returns the blocks of this rank contiguously, as MPI requires.
     fn joined(
         &mut self,
         call: &Call<'_>,

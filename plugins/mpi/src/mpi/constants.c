@@ -1,12 +1,12 @@
 /*
- * What mpi.h has as macros only, which no other language sees. The rest is mpi-sys's.
+ * The macros of mpi.h, which are not visible outside of C. mpi-sys has the rest.
  */
 #include <mpi.h>
 #include <stddef.h>
 
 void *const dist_mpi_in_place = MPI_IN_PLACE;
 
-/* Whose header this was compiled with: what else calls itself MPI has other types. */
+/* The family of the header: other libraries that call themselves MPI have other types. */
 #if defined(OPEN_MPI)
 const int dist_mpi_family = 1;
 #elif defined(MPICH_VERSION) || defined(MPICH) || defined(I_MPI_VERSION) || defined(MVAPICH2_VERSION)
@@ -16,8 +16,8 @@ const int dist_mpi_family = 2;
 #endif
 
 /*
- * Whether this MPI takes the memory of CUDA devices, as it says itself, here and now. These functions are extensions, which an MPI may
- * lack: they are looked for when this object is loaded.
+ * Returns true if this MPI reports now that it accepts CUDA device memory. These functions are
+ * extensions that an MPI may lack, so the loader resolves them as weak symbols.
  */
 extern int MPIX_Query_cuda_support(void) __attribute__((weak));
 #if defined(MPIX_GPU_SUPPORT_CUDA)

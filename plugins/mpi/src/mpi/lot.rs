@@ -1,11 +1,11 @@
-//! So many elements of a type, for functions of MPI whose counts are ints.
+//! An MPI count and datatype for any number of elements; MPI's counts are ints.
 
 use super::{constant, mpi, sys};
 use crate::failure::Result;
 use std::ffi::c_int;
 
-/// What stands for some elements: a count and a type, which spans all of them where there are more
-/// than a count can say.
+/// The arguments for a number of elements: a count and a datatype. If the number exceeds the
+/// maximum count, the datatype spans all elements.
 #[derive(Debug)]
 pub(crate) struct Lot {
     pub(crate) count: c_int,
@@ -14,7 +14,8 @@ pub(crate) struct Lot {
 }
 
 impl Lot {
-    /// `count` elements of `size` bytes each. `largest` is the largest count that MPI is given.
+    /// Returns the arguments for `count` elements of `size` bytes each. `largest` is the maximum
+    /// count for MPI.
     pub(crate) fn new(
         datatype: sys::MPI_Datatype,
         size: usize,
@@ -31,7 +32,7 @@ impl Lot {
         }
     }
 
-    /// So many bytes.
+    /// Returns the arguments for this number of bytes.
     pub(crate) fn bytes(bytes: usize, largest: c_int) -> Result<Self> {
         Self::new(constant!(RSMPI_UINT8_T), 1, bytes, largest)
     }
@@ -40,13 +41,13 @@ impl Lot {
 impl Drop for Lot {
     fn drop(&mut self) {
         if self.made {
-            // Operations that use it go on.
+            // MPI keeps the type while pending operations use it.
             mpi!(MPI_Type_free(&raw mut self.datatype)).ok();
         }
     }
 }
 
-/// A type of many elements: of blocks that are as long as a count can say, and a rest.
+/// Creates a datatype of many elements: blocks of the maximum count, and a remainder.
 fn spanning(
     element: sys::MPI_Datatype,
     size: usize,

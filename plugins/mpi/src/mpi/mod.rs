@@ -1,5 +1,5 @@
-//! MPI as this crate sees it: a call and what became of it, handles that may travel between
-//! threads, and what mpi-sys has no name for.
+//! The plug-in's interface to MPI: calls with error conversion, handles that may move between
+//! threads, and constants that mpi-sys lacks.
 
 pub(crate) mod lot;
 
@@ -9,14 +9,17 @@ use crate::interface::{DIST_ERR_BACKEND, DIST_ERR_MISMATCH};
 pub(crate) use mpi_sys as sys;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Calls a function of MPI, and makes an error of what it returns: `mpi!(MPI_Test(request, flag,
+/// Calls a function of MPI and converts its return code to a result: `mpi!(MPI_Test(request, flag,
 /// status))`.
 ///
-/// All calls of MPI are made here, and what makes them sound is the same for all of them: MPI is
-/// initialised and not yet finalised, and may be called by this thread (whoever calls holds a
-/// [`crate::process::Entered`]); handles were given by MPI and have not been freed; addresses of
-/// handles, flags and statuses are those of variables that outlive the call; buffers are as long as
-/// count and type say, and are lent until the request has ended.
+/// The plug-in makes all calls of MPI with this macro, except error queries, and they are sound for
+/// the same reasons:
+///
+/// - MPI is initialised and not finalised, and this thread may call it (the caller holds a
+/// [`crate::process::Entered`]).
+/// - Handles are from MPI and have not been freed.
+/// - Addresses of handles, flags and statuses are those of variables that outlive the call.
+/// - Buffers have the length of count and type, and are lent until the request has ended.
 macro_rules! mpi {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: see the macro.
@@ -26,11 +29,11 @@ macro_rules! mpi {
 }
 pub(crate) use mpi;
 
-/// A value that mpi-sys or constants.c exports.
+/// Reads a value that mpi-sys or constants.c exports.
 macro_rules! constant {
     ($name:ident) => {{
         #[allow(unused_unsafe, reason = "among the arguments of `mpi!`, whose block is around it")]
-        // SAFETY: written by the loader only.
+        // SAFETY: only the loader writes it.
         unsafe {
             $crate::mpi::sys::$name
         }
@@ -38,12 +41,12 @@ macro_rules! constant {
 }
 pub(crate) use constant;
 
-/// For handles of MPI, which are numbers or addresses that this crate hands back to MPI only.
+/// A handle of MPI: a number or an address that the plug-in only passes back to MPI.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle<T>(pub(crate) T);
 
-// SAFETY: what a handle stands for is MPI's, which is called by one thread at a time, or allows
-// several.
+// SAFETY: the object behind a handle belongs to MPI. Either one thread at a time calls MPI, or MPI
+// allows several.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
@@ -55,7 +58,7 @@ mod constants {
     #[repr(transparent)]
     pub(super) struct Address(pub(super) *mut c_void);
 
-    // SAFETY: an address that is no memory's.
+    // SAFETY: the address is a marker and does not point to memory.
     unsafe impl Sync for Address {}
 
     unsafe extern "C" {
@@ -67,20 +70,20 @@ mod constants {
 
 /// MPI_IN_PLACE.
 pub(crate) fn in_place() -> *mut c_void {
-    // SAFETY: written by the loader only.
+    // SAFETY: only the loader writes it.
     unsafe { constants::dist_mpi_in_place.0 }
 }
 
-/// The MPI that this was built for, by the number in constants.c.
+/// Returns the family for which the plug-in was built, by the number in constants.c.
 pub(crate) fn own_family() -> Family {
-    // SAFETY: written by the loader only.
+    // SAFETY: only the loader writes it.
     let number = unsafe { constants::dist_mpi_family };
     if number == 1 { Family::OpenMpi } else { Family::Mpich }
 }
 
-/// Whether it says that it takes the memory of CUDA devices; it is initialised.
+/// Returns true if MPI reports support for CUDA device memory; MPI must be initialised.
 pub(crate) fn takes_cuda() -> bool {
-    // SAFETY: asks MPI, which is there.
+    // SAFETY: calls a query of MPI, which is initialised.
     unsafe { constants::dist_mpi_takes_cuda() != 0 }
 }
 
@@ -89,13 +92,13 @@ pub(crate) fn no_request() -> sys::MPI_Request {
     constant!(RSMPI_REQUEST_NULL)
 }
 
-/// A status that MPI fills in.
+/// Returns a zeroed status for MPI to fill in.
 pub(crate) fn status() -> sys::MPI_Status {
-    // SAFETY: a struct of numbers and addresses, for which zero will do.
+    // SAFETY: a struct of numbers and addresses, for which zero is a valid value.
     unsafe { std::mem::zeroed() }
 }
 
-/// How many bytes a status tells of.
+/// Returns the number of bytes in a status.
 pub(crate) fn bytes_of(status: &sys::MPI_Status) -> Result<usize> {
     let mut bytes: sys::MPI_Count = -1;
     mpi!(MPI_Get_elements_x(status, constant!(RSMPI_UINT8_T), &raw mut bytes))?;
@@ -103,7 +106,7 @@ pub(crate) fn bytes_of(status: &sys::MPI_Status) -> Result<usize> {
         .map_err(|_| Failure::new(DIST_ERR_BACKEND, "MPI does not say how long a message is"))
 }
 
-/// What a function of MPI has returned.
+/// Converts the return code of an MPI function.
 #[inline]
 pub(crate) fn check(code: c_int, function: &str) -> Result<()> {
     if code == sys::MPI_SUCCESS.cast_signed() { Ok(()) } else { Err(failed(code, function)) }
@@ -112,7 +115,7 @@ pub(crate) fn check(code: c_int, function: &str) -> Result<()> {
 #[cold]
 fn failed(code: c_int, function: &str) -> Failure {
     let mut class = 0;
-    // SAFETY: an error code that MPI has given, and a number that outlives the call.
+    // SAFETY: an error code from MPI, and a number that outlives the call.
     unsafe { sys::MPI_Error_class(code, &raw mut class) };
     let status = match class.cast_unsigned() {
         sys::MPI_ERR_TRUNCATE => DIST_ERR_MISMATCH,
@@ -121,22 +124,22 @@ fn failed(code: c_int, function: &str) -> Failure {
     let mut text: [c_char; sys::MPI_MAX_ERROR_STRING as usize + 1] =
         [0; sys::MPI_MAX_ERROR_STRING as usize + 1];
     let mut len = 0;
-    // SAFETY: the longest text there is fits.
+    // SAFETY: the buffer has space for the longest text.
     unsafe { sys::MPI_Error_string(code, (&raw mut text).cast(), &raw mut len) };
     Failure::new(status, format!("{function}: {}", words(&text)))
 }
 
-/// A text that ends with a zero, or with the room for it.
+/// Converts a text that ends at a zero byte or at the end of its buffer.
 pub(crate) fn words(text: &[c_char]) -> String {
     let bytes: Vec<u8> =
         text.iter().take_while(|&&byte| byte != 0).map(|byte| byte.cast_unsigned()).collect();
     String::from_utf8_lossy(&bytes).trim_end().replace('\n', " ")
 }
 
-/// What the MPI in this process says that it is, also before it has been initialised.
+/// Returns the version text of the MPI in this process, also before its initialisation.
 pub(crate) fn library_version() -> Result<String> {
     const ROOM: usize = sys::MPI_MAX_LIBRARY_VERSION_STRING as usize + 1;
-    // Another MPI than the one that this was built for may have more to say.
+    // An MPI other than the one of the build may have a longer text.
     let mut text: [c_char; ROOM + 8192] = [0; ROOM + 8192];
     let mut len = 0;
     mpi!(MPI_Get_library_version((&raw mut text).cast(), &raw mut len))?;
