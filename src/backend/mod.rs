@@ -5,8 +5,7 @@
 //! - [`solo`] replaces it in groups of one rank.
 //! - [`plugin`] adapts back ends of other libraries (MPI among them) that register at run time.
 //! - [`device_map`] combines a back end for host memory with one for GPU memory. The latter is
-//!   [`nccl`], or
-//! `staging`, which sends device memory through the host back end.
+//!   [`nccl`], or `staging`, which sends device memory through the host back end.
 //!
 //! This module does not depend on stores or on the C ABI. Ranks exchange bootstrap data through
 //! [`BootstrapExchange`], and plug-ins store keys in [`GroupKeyStore`].

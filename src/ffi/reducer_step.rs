@@ -175,9 +175,10 @@ dist_export! {
     /// @agree the order of calls on the group.
     /// @blocks until the gradients are reduced and the functions of dist_reducer_on_bucket have
     ///   returned, until the deadlines of the operations at the latest; not with a work.
-    /// @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open, inside a completion callback,
-    ///   and on all ranks if a rank voted DIST_VOTE_COMMIT and did not mark a parameter, with
-    ///   DIST_MISSING_ERROR: the step has ended, and its gradients are not to be used.
+    /// @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open or inside a completion callback.
+    ///   With DIST_MISSING_ERROR also DIST_ERR_INVALID_ARGUMENT on all ranks if a rank voted
+    ///   DIST_VOTE_COMMIT and did not mark a parameter: the step has ended, and its gradients must
+    ///   not be used.
     ///   DIST_ERR_INVALID_HANDLE, also if the group was released. The errors of dist_all_reduce:
     ///   then the step has failed (dist_reducer_regroup). With a work these are the work's.
     /// @threads one at a time.

@@ -253,9 +253,9 @@ pub struct dist_reducer_options_t {
     /// Settings of the hook, as name=value;name=value; optional, borrowed for the call.
     ///
     /// int8: block, the number of elements that share a scale (256). powersgd: rank (1); start, the
-    /// first step with compression (10); min_ratio, how much smaller a gradient becomes at least
-    /// (2); warm and feedback, 0 to begin without the last factors or to forget what was left out.
-    /// Those of `hook_function` are its own: the ranks compare them.
+    /// first step with compression (10); min_ratio, the minimum compression of a gradient (2). Also
+    /// of powersgd: warm, 0 to begin without the last factors; feedback, 0 to discard the error of
+    /// the compression. The settings of `hook_function` are its own: the ranks compare them.
     pub hook_settings: *const c_char,
     /// A function that reduces buckets; optional.
     pub hook_function: dist_hook_fn,

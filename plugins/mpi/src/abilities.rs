@@ -19,8 +19,8 @@ pub(crate) enum Folds {
     Kernels,
 }
 
-/// Passes the types and operators that kernels reduce to a macro: those that MPI lacks, or whose
-/// result in MPI differs.
+/// Passes the types and operators that kernels reduce to a macro. MPI lacks these reductions, or
+/// defines a different result.
 macro_rules! folded_by_kernels {
     ($each:ident) => {
         $each! {

@@ -1,5 +1,4 @@
-//! The MPI family for which this plug-in was built, the one in the process, and the one whose
-//! launcher started the process.
+//! The MPI families: of this plug-in's build, of the MPI in the process, and of the launcher.
 //!
 //! The families do not know each other. If the launcher of one family starts a program of the
 //! other, each process is alone in its MPI_COMM_WORLD.

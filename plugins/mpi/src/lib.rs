@@ -9,12 +9,10 @@
 //! Guarantees:
 //! - No panic unwinds into C, the plug-in prints nothing, and it never ends the process.
 //! - The plug-in uses only its own communicators, with MPI_ERRORS_RETURN; it does not change those
-//!   of the host
-//! program.
+//!   of the host program.
 //! - It calls MPI only as the thread level allows ([`process`]), and refuses other calls.
 //! - It uses a caller's memory from submit to the end of the request. If MPI cannot cancel an
-//!   operation, `release` reports
-//! it. Memory of this plug-in that MPI may still use is never freed.
+//!   operation, `release` reports it. Memory of this plug-in that MPI may still use is never freed.
 //!
 //! The kernels, and the modules that they need, are the library's own source files: so a sum of f16
 //! has the same result. The plug-in does not link libdist.

@@ -1,6 +1,6 @@
 /*
- * Tests of the back end "mpi" beyond collectives: messages, subgroups, works, ranks of which only
- * some are in place, deadlines, and each thread level with which a program may initialise MPI.
+ * Tests of the back end "mpi" beyond collectives: messages, subgroups, works, deadlines, calls that
+ * are in place on some ranks only, and each thread level of a program that initialises MPI.
  *
  *     mpirun -n N ./behaviour [own | multiple | serialized | funneled | late]
  *

@@ -1,6 +1,6 @@
 /*
  * Tests of the back end "mpi" on device memory, over the stub libcuda: messages, streams, in-place
- * operations, parts of buffers, and the calls for which MPI gets device memory unchanged.
+ * operations and parts of buffers. They also check for which calls MPI gets the device memory.
  * ffi-tests/nccl/operations.c has every operation, type and operator.
  *
  *     mpirun -n N env [LD_PRELOAD=stub] ./device direct | staged | asked_not_to

@@ -63,8 +63,9 @@ fn selection_changes<T: Copy + PartialEq>(
     found
 }
 
-/// Returns sample sizes such that at most one limit of each row is between two neighbours: the
-/// limits of all rules, each power of two and its successor, and the limit of inline payloads.
+/// Returns sample sizes such that at most one limit of each row is between two neighbours. The
+/// samples are the limits of all rules, each power of two and its successor, and the limit of
+/// inline payloads.
 fn sample_sizes(kind: OpKind, rules: &AlgorithmRules) -> Vec<usize> {
     let ends = rules.rules_for(kind).iter().flat_map(|rule| {
         [Some(*rule.bytes.start()), rule.bytes.end().checked_add(1)].into_iter().flatten()

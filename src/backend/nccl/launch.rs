@@ -8,11 +8,11 @@
 //! calls, which the caller makes the same on all ranks.
 //!
 //! 1. The thread acquires all communicators in the order of the batches, so that two threads cannot
-//! deadlock.
+//!    deadlock.
 //! 2. It creates the operators that have a factor of this rank.
 //! 3. It makes the calls between start and end, each with its own device current.
 //! 4. It waits until all communicators have launched, and only then records an event behind the
-//! operations in each stream.
+//!    operations in each stream.
 //!
 //! An error in step 3 fails all groups: NCCL drops all calls between start and end, and the other
 //! ranks may not have dropped theirs.

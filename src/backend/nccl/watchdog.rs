@@ -1,7 +1,7 @@
 //! The thread that monitors one group's operations on the device: it detects errors and deadlines,
 //! and ends the communicator.
 //!
-//! Only this thread ends the communicator, regardless of which rank or thread failed the group. The
+//! Only this thread ends the communicator, also if another thread or rank failed the group. The
 //! failure state notifies it of a failure. It also polls: every 5 ms while operations are in
 //! flight, otherwise every 100 ms.
 

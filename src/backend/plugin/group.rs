@@ -53,7 +53,7 @@ pub(super) struct PluginGroup {
     /// operator.
     support_cells: Box<[AtomicU8]>,
     /// The request that the fast path began and that the slow path must complete. It belongs to the
-    /// operation that has its turn.
+    /// operation that holds the group's queue.
     pending_fast_call: Mutex<Option<PluginRequest>>,
 }
 

@@ -9,7 +9,7 @@
 //!   [`failure_state`]);
 //! - point-to-point messages that progress without a waiting thread ([`messages`]);
 //! - the current device in calls ([`device_current`]);
-//! - operations composed of those that a plug-in has ([`compose`]).
+//! - the composition of missing operations from available ones ([`compose`]).
 //!
 //! The library does not trust a plug-in. It validates returned values, and it reports calls that do
 //! not return in time.
@@ -108,11 +108,9 @@ impl OperationKinds {
 /// Obligations of the library:
 ///
 /// - One thread at a time submits collectives, in the same order on all ranks. At the same time
-///   other threads may
-/// submit, test and release messages, and abort.
+///   other threads may submit, test and release messages, and abort.
 /// - One thread at a time uses a request. The library does not use a request after it was released,
-///   or after `test` or
-/// `wait` returned its result or error.
+///   or after `test` or `wait` returned its result or error.
 pub trait Communicator: Send + Sync + Debug {
     /// Begins an operation; it does not wait for other ranks.
     ///

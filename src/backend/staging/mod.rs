@@ -9,11 +9,12 @@
 //! ([`messages`]). The ranks agree on the chunk size at the bootstrap ([`agreement`]).
 //!
 //! * **The host waits, not the device.** Only copies are enqueued. An operation begins when the
-//! device has completed the work that was in the stream at the call. It ends when the device has
-//! all of the result. So later work in any stream sees the result, and no copy uses a buffer after
-//! the end of its operation, even if the operation failed. * **Sub-operations** have the sequence
-//! number of their operation and their own part number ([`Descriptor::part`]). So ranks detect
-//! different calls, even if one rank has its buffers in host memory.
+//!   device has completed the work that was in the stream at the call. It ends when the device has
+//!   all of the result. So later work in any stream sees the result, and no copy uses a buffer
+//!   after the end of its operation, even if the operation failed.
+//! * **Sub-operations** have the sequence number of their operation and their own part number
+//!   ([`Descriptor::part`]). So ranks detect different calls, even if one rank has its buffers in
+//!   host memory.
 //!
 //! This module does not depend on NCCL, on a specific host back end, or on its callers.
 

@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// the same reasons:
 ///
 /// - MPI is initialised and not finalised, and this thread may call it (the caller holds a
-/// [`crate::process::Entered`]).
+///   [`crate::process::Entered`]).
 /// - Handles are from MPI and have not been freed.
 /// - Addresses of handles, flags and statuses are those of variables that outlive the call.
 /// - Buffers have the length of count and type, and are lent until the request has ended.

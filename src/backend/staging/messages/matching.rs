@@ -64,8 +64,8 @@ fn check_fit(criteria: ReceiveCriteria, rts: StagingRts) -> MatchOutcome {
 }
 
 impl StagingMatcher {
-    /// Adds a new receive, or again one whose matched message was cancelled. Returns its match, if
-    /// there is one.
+    /// Adds a new receive. Also called again for a receive after its matched message was cancelled.
+    /// Returns its match, if there is one.
     pub(super) fn post(&mut self, criteria: ReceiveCriteria) -> Option<MatchOutcome> {
         let found = self.unexpected.iter().position(|offer| is_match(&criteria, offer));
         let Some(offer) = found.and_then(|at| self.unexpected.get(at).copied()) else {

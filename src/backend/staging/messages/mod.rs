@@ -2,13 +2,11 @@
 //! piece through its own staging buffers.
 //!
 //! 1. The sender sends an RTS ([`control`]). If the receiver has a matching receive ([`matching`])
-//!    and a
-//! free half of its staging buffer, it posts a receive for one piece and sends a CTS.
-//! 2. For each CTS the sender lets the device copy one piece to a half of its own buffer, and sends
-//! the piece as a message in host memory, under a tag of this staged message.
+//!    and a free half of its staging buffer, it posts a receive for one piece and sends a CTS.
+//! 2. For each CTS the sender lets the device copy one piece to a half of its own buffer. Then it
+//!    sends the piece as a message in host memory, under a tag of this staged message.
 //! 3. The receiver copies the arrived piece to the device. A message is complete for the sender
-//!    when its last piece
-//! was sent, and for the receiver when the device has all pieces.
+//!    when its last piece was sent, and for the receiver when the device has all pieces.
 //!
 //! A sender uses a half only for a piece whose receive is posted. So halves become free again in
 //! any order of the ranks' calls. Before its first CTS, a message may time out without an effect on
