@@ -11,11 +11,13 @@
 //! | name | host memory | device memory |
 //! |---|---|---|
 //! | `cpu:NAME,cuda:nccl` | NAME | NCCL |
-//! | `nccl`, `cuda:nccl` | native; refuses collectives, a mistake there | NCCL |
+//! | `nccl`, `cuda:nccl` | native, but only barriers and messages | NCCL |
 //! | `cpu:NAME,cuda:NAME` | NAME | NAME, through pinned memory or directly ([`super::staging`]) |
 //! | NAME, if the rank has a device | NAME | as `cpu:NAME,cuda:NAME` |
 //! | `default`, with a device | native | NCCL if all ranks have it, else native |
 //! | `default`, without a device | native | none |
+//!
+//! With `nccl` alone, a collective on host memory is probably a mistake, so the group refuses it.
 
 use super::device_backend::{DeviceBackend, DevicePointToPoint, device_context};
 use super::nccl::{self, NcclBackend, NcclEnqueuer, check_host_support, library};

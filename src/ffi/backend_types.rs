@@ -42,9 +42,9 @@ pub struct dist_backend_outcome_t {
     pub peer: i32,
     /// For a received message: the tag.
     pub tag: i64,
-    /// For a received message: its length, which may exceed the room for it.
+    /// For a received message: its length, which may exceed the receive buffer.
     pub len_bytes: i64,
-    /// For an error: room of text_cap bytes for terminated UTF-8 that names the fault and the
+    /// For an error: a buffer of text_cap bytes for terminated UTF-8 that names the fault and the
     /// remedy.
     pub text: *mut c_char,
     /// The size of `text` in bytes, at least 256.
@@ -73,7 +73,7 @@ pub struct dist_backend_operation_t {
     pub root: i32,
     /// The other rank of a message; DIST_ANY_SOURCE in a receive means any rank.
     pub peer: i32,
-    /// The place of the buffers: DIST_DEVICE_HOST, or the index of a GPU.
+    /// The location of the buffers: DIST_DEVICE_HOST, or the index of a GPU.
     pub device: i32,
     /// The tag of a message: 0 to 2147483647 for callers, up to 4294967295 for the library's own
     /// messages. DIST_ANY_TAG in a receive matches callers' tags only.
@@ -85,7 +85,8 @@ pub struct dist_backend_operation_t {
     /// ranks but the root. In the _v forms, the lowest address of the blocks.
     pub recv: *mut c_void,
     /// The count argument in elements: of a vector, of one rank's block, or of a message; in a
-    /// receive, the room. 0 in the _v forms, which have send_count and recv_count.
+    /// receive, the capacity of the buffer. 0 in the _v forms, which have send_count and
+    /// recv_count.
     pub count: usize,
     /// In the _v forms, if this rank sends a block to each rank: the length of each block in
     /// elements.
@@ -174,7 +175,7 @@ pub struct dist_backend_host_t {
         ) -> dist_status_t,
     >,
     /// Waits until the key exists and passes its value to `sink(sink_arg, ...)`; DIST_NO_WAIT
-    /// looks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
+    /// checks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
     /// returns DIST_ERR_ABORTED within about 100 ms.
     pub store_get: Option<
         unsafe extern "C" fn(
@@ -259,7 +260,7 @@ pub struct dist_backend_setup_t {
     /// Contributes bytes of this rank under the name of a phase and waits for the bytes of all
     /// ranks. Then passes the bytes of each rank to `sink(sink_arg, ...)` in the order of ranks.
     /// All ranks call the function with the same phases in the same order, on the thread of create.
-    /// If a rank gives up, the function fails on all ranks.
+    /// If a rank publishes a failure, the function fails on all ranks.
     pub exchange: Option<
         unsafe extern "C" fn(
             exchange_arg: *mut c_void,

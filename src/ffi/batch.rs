@@ -55,7 +55,7 @@ dist_export! {
     ///
     /// Receives are issued first, then sends, then collectives in the order of the calls, on all
     /// groups. So no order of sends, receives and groups makes ranks wait for each other.
-    /// Operations that NCCL carries are issued before these, as one operation on all their groups,
+    /// Operations of NCCL are issued before these, as one operation on all their groups,
     /// devices and streams. The batch has ended even if the call fails.
     ///
     /// @param work out, optional: NULL to block; else the work of the batch, owned by the caller,

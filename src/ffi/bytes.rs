@@ -63,7 +63,7 @@ fn submit_bytes(
 dist_export! {
     /// Gives every rank the root's byte string, of any length.
     ///
-    /// The call is two operations with two sequence numbers: the first carries the length, the
+    /// The call is two operations with two sequence numbers: the first transfers the length, the
     /// second the bytes. The bytes are in host memory. Of the options, only timeout_ms and label
     /// count, and algorithm must be NULL.
     ///

@@ -247,9 +247,9 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of the ranks up to this one: rank r gets the fold of ranks 0 to r.
+    /// Reduces the vectors of the ranks up to this one: rank r gets the reduction of ranks 0 to r.
     ///
-    /// The ranks' vectors are folded in rank order. The call takes every operator that
+    /// The ranks' vectors are reduced in rank order. The call takes every operator that
     /// dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM multiplies each rank's vector by
     /// that rank's factor first.
     ///
@@ -298,9 +298,10 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of the ranks below this one: rank r gets the fold of ranks 0 to r - 1.
+    /// Reduces the vectors of the ranks below this one: rank r gets the reduction of ranks 0 to r -
+    /// 1.
     ///
-    /// It is dist_scan without the rank's own vector. On rank 0 there is nothing to fold, and the
+    /// It is dist_scan without the rank's own vector. On rank 0 there is nothing to reduce, and the
     /// library does not write `recv`.
     ///
     /// @param group in: the group.

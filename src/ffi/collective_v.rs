@@ -152,7 +152,7 @@ dist_export! {
     /// bytes of one length for equal with a probability of 2^-256. It is an all-gather, and has its
     /// deadline and its failures.
     ///
-    /// @param group in: the group; its back end must carry host memory.
+    /// @param group in: the group; its back end must serve host memory.
     /// @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if
     ///   `len_bytes` is 0.
     /// @param len_bytes in: the number of bytes on this rank.

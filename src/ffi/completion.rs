@@ -41,7 +41,7 @@ dist_export! {
     /// @param group in: the group.
     /// @param out out: the handles of these works, as the caller got them; the caller still
     ///   releases each of them once; NULL only if `cap` is 0.
-    /// @param cap in: the room in `out`, in handles.
+    /// @param cap in: the capacity of `out`, in handles.
     /// @agree nothing.
     /// @blocks no.
     /// @return the number of handles written; 0 if no work is done, before the first dist_group_fd,

@@ -101,7 +101,7 @@ pub const DIST_OPAQUE: dist_dtype_t = 0x111;
 
 /// The operator of a reduction.
 ///
-/// Integers wrap around. f16, bf16 and f8 are folded in single precision. The result is rounded
+/// Integers wrap around. f16, bf16 and f8 are reduced in single precision. The result is rounded
 /// once per host, and once more for each step between hosts.
 pub type dist_op_t = i32;
 /// The sum. For DIST_BOOL: logical or.
@@ -130,7 +130,7 @@ pub const DIST_OP_COMMUTATIVE: u64 = 1;
 
 /// As a time-out: no limit. A century or more means the same.
 pub const DIST_WAIT_FOREVER: i64 = -1;
-/// As a time-out: no time. The call looks once; a call that needs time refuses the value.
+/// As a time-out: no time. The call checks once; a call that needs time refuses the value.
 pub const DIST_NO_WAIT: i64 = -2;
 
 /// In place of a source rank (dist_recv, dist_probe): any rank.
@@ -179,7 +179,7 @@ pub const DIST_KIND_SEND: i32 = 64;
 /// The operation dist_recv.
 pub const DIST_KIND_RECV: i32 = 65;
 
-/// In the flags of a call: the vectors of all ranks are folded in the order of ranks.
+/// In the flags of a call: the vectors of all ranks are reduced in the order of ranks.
 ///
 /// The result has the same bits for every placement of the ranks and every algorithm. Such a call
 /// may be slower between hosts. All ranks give the same value.

@@ -70,7 +70,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Creates a group whose ranks meet in a store, independently of dist_init.
+    /// Creates a group whose ranks bootstrap through a store, independently of dist_init.
     ///
     /// A process may have several such groups. The ranks of a group may be threads of one process.
     ///

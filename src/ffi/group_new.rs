@@ -62,11 +62,11 @@ dist_export! {
     ///   completion callback; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_MISMATCH if
     ///   ranks define the group differently (the message has each definition and its ranks);
     ///   DIST_ERR_TIMEOUT if ranks did not call (the message names them); DIST_ERR_PEER_FAILED if
-    ///   another rank gave up, left or died; DIST_ERR_UNSUPPORTED if the parent's back end has no
-    ///   messages, the new back end cannot run here or the options set a field that this version
-    ///   does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY;
-    ///   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the new back end failed; the parent's failure if it
-    ///   has failed.
+    ///   another rank failed to join, left or died; DIST_ERR_UNSUPPORTED if the parent's back end
+    ///   has no messages, the new back end cannot run here or the options set a field that this
+    ///   version does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+    ///   DIST_ERR_OUT_OF_MEMORY; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the new back end failed; the
+    ///   parent's failure if it has failed.
     /// @threads any.
     /// @since 0.1
     pub fn dist_group_new(

@@ -24,7 +24,7 @@ dist_export! {
     /// process, if the system permits it.
     ///
     /// After a failed dist_all_reduce, a rank that was stopped may still change up to 16 KiB of the
-    /// result. Free this memory and allocate new memory; the library does not hand out memory in
+    /// result. Free this memory and allocate new memory; the library does not return memory in
     /// this state again. A forked child shares the memory and must not use it.
     ///
     /// @param group in: the group; its back end chooses the kind of memory.

@@ -81,8 +81,8 @@ dist_export! {
     /// received as DIST_U8; the status of the probe has its length.
     ///
     /// @param message in: the message.
-    /// @param buf out: room for `count` elements in host memory; borrowed until the work completes;
-    ///   NULL only if `count` is 0.
+    /// @param buf out: a buffer for `count` elements in host memory; borrowed until the work
+    ///   completes; NULL only if `count` is 0.
     /// @param count in: the most elements that the call accepts.
     /// @param dtype in: the type of the elements, the same as the sender's.
     /// @param status out, optional: as dist_recv.
@@ -170,7 +170,7 @@ dist_export! {
     /// @param send_count in: the number of elements to send.
     /// @param dest in: the receiver, a rank of the group, this rank included.
     /// @param send_tag in: 0 or more.
-    /// @param recv out: room for `recv_count` elements; borrowed until the work completes; NULL
+    /// @param recv out: a buffer for `recv_count` elements; borrowed until the work completes; NULL
     ///   only if `recv_count` is 0.
     /// @param recv_count in: the most elements that the call accepts.
     /// @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.

@@ -201,8 +201,8 @@ dist_export! {
     ///
     /// dist_all_reduce, dist_reduce, dist_reduce_scatter, dist_reduce_scatter_v, dist_scan and
     /// dist_exscan take `*out` as their operator. Their element type is DIST_OPAQUE or one of
-    /// `elem_bytes` bytes, and algorithm in their options must be NULL. The operator folds host
-    /// memory, over every back end that carries host memory. The library folds vectors in rank
+    /// `elem_bytes` bytes, and algorithm in their options must be NULL. The operator reduces host
+    /// memory, over every back end that serves host memory. The library reduces vectors in rank
     /// order, whether the operator is commutative or not, and every rank gets the same bits.
     ///
     /// The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they
@@ -211,7 +211,7 @@ dist_export! {
     ///
     /// @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the
     ///   process has this name.
-    /// @param function in: folds two vectors. The library calls it until the operator is released
+    /// @param function in: reduces two vectors. The library calls it until the operator is released
     ///   and all works that use it have completed.
     /// @param elem_bytes in: the size of an element, 1 to 1048576.
     /// @param flags in: 0 or DIST_OP_COMMUTATIVE.

@@ -56,7 +56,7 @@ dist_export! {
     /// DIST_CALL_SYNCHRONOUS in the flags, it completes only once a receive has matched the
     /// message.
     ///
-    /// NCCL carries messages in the memory of a GPU in one order, without tags. Over NCCL the tag
+    /// NCCL transfers messages in GPU memory in one order, without tags. Over NCCL the tag
     /// is 0, the receiver names the sender, and both give the same count.
     ///
     /// @param group in: the group.
@@ -118,8 +118,8 @@ dist_export! {
     /// rest of the buffer stays as it is. For the memory of a GPU over NCCL, see dist_send.
     ///
     /// @param group in: the group.
-    /// @param buf out: room for `count` elements; borrowed until the work completes; NULL only if
-    ///   `count` is 0.
+    /// @param buf out: a buffer for `count` elements; borrowed until the work completes; NULL only
+    ///   if `count` is 0.
     /// @param count in: the most elements that the call accepts.
     /// @param dtype in: the type of the elements, the same as the sender's.
     /// @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.

@@ -88,7 +88,7 @@ dist_export! {
 }
 
 dist_export! {
-    /// Gives the place of a reduced gradient after the end of a step.
+    /// Returns the address of a reduced gradient after the end of a step.
     ///
     /// It is that of dist_reducer_grad, unless the reducer has DIST_REDUCER_RETRYABLE and provides
     /// the memory.
@@ -225,7 +225,7 @@ dist_export! {
     /// dist_reducer_end sends the same gradients again, divided for the new group, and nothing is
     /// computed again. If another rank had seen the step end before the failure, dist_reducer_end
     /// returns what that rank got. Without DIST_REDUCER_RETRYABLE a failed step is given up;
-    /// `steps` of dist_reducer_stats tells whether it had ended.
+    /// `steps` of dist_reducer_stats shows whether it had ended.
     ///
     /// @param reducer in: the reducer.
     /// @param group in: the new group. The reducer does not keep it.
@@ -350,7 +350,7 @@ dist_export! {
 dist_export! {
     /// Releases a reducer and the memory that it provides.
     ///
-    /// If operations of a step are under way, the call waits until they have ended. It also waits
+    /// If operations of a step are in flight, the call waits until they have ended. It also waits
     /// for functions of dist_reducer_on_bucket that run, but not inside a completion callback.
     ///
     /// @param reducer in, optional: the reducer; NULL does nothing.

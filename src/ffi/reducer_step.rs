@@ -93,8 +93,8 @@ dist_export! {
     ///
     /// @param reducer in: the reducer.
     /// @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
-    /// @param rows in: the indices of `n_rows` rows, in any order. Rows that come several times are
-    ///   added. Borrowed until the step has ended; NULL only if `n_rows` is 0.
+    /// @param rows in: the indices of `n_rows` rows, in any order. Rows that appear several times
+    ///   are added. Borrowed until the step has ended; NULL only if `n_rows` is 0.
     /// @param values in: the rows, one after the other, of the gradient's element type; borrowed
     ///   until the step has ended; NULL only if `n_rows` is 0.
     /// @param n_rows in: the number of rows.
@@ -175,12 +175,12 @@ dist_export! {
     /// @agree the order of calls on the group.
     /// @blocks until the gradients are reduced and the functions of dist_reducer_on_bucket have
     ///   returned, until the deadlines of the operations at the latest; not with a work.
-    /// @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open or inside a completion callback.
-    ///   With DIST_MISSING_ERROR also DIST_ERR_INVALID_ARGUMENT on all ranks if a rank voted
-    ///   DIST_VOTE_COMMIT and did not mark a parameter: the step has ended, and its gradients must
-    ///   not be used.
-    ///   DIST_ERR_INVALID_HANDLE, also if the group was released. The errors of dist_all_reduce:
-    ///   then the step has failed (dist_reducer_regroup). With a work these are the work's.
+    /// @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open or inside a completion
+    ///   callback. With DIST_MISSING_ERROR also DIST_ERR_INVALID_ARGUMENT on all ranks if a rank
+    ///   voted DIST_VOTE_COMMIT and did not mark a parameter: the step has ended, and its gradients
+    ///   must not be used. DIST_ERR_INVALID_HANDLE, also if the group was released. The errors of
+    ///   dist_all_reduce: then the step has failed (dist_reducer_regroup). With a work these are
+    ///   the work's.
     /// @threads one at a time.
     /// @since 0.1
     pub fn dist_reducer_end(

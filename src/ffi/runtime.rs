@@ -184,7 +184,7 @@ dist_export! {
     ///   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
     ///   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
     ///   secret; DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
-    ///   options; DIST_ERR_PEER_FAILED if another rank gave up; DIST_ERR_OUT_OF_MEMORY;
+    ///   options; DIST_ERR_PEER_FAILED if another rank failed to join; DIST_ERR_OUT_OF_MEMORY;
     ///   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
     /// @threads any; calls of dist_init and dist_finalize run one after the other.
     /// @since 0.1

@@ -108,7 +108,7 @@ dist_export! {
     /// index of this rank.
     ///
     /// @param sampler in: the sampler.
-    /// @param indices out: room for `cap` indices; NULL only if `cap` is 0.
+    /// @param indices out: a buffer for `cap` indices; NULL only if `cap` is 0.
     /// @param cap in: the most indices to take, for instance the size of a batch.
     /// @param n out: the number of indices written; 0 at the end of the epoch.
     /// @agree nothing.

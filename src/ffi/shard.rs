@@ -90,7 +90,7 @@ dist_export! {
     /// @param shard in: the shard.
     /// @param ranges out: the first `capacity` ranges; each `struct_size` is set by the caller, to
     ///   the same number. NULL only if `capacity` is 0.
-    /// @param capacity in: the number of ranges that there is room for.
+    /// @param capacity in: the maximum number of ranges in the array.
     /// @param n_ranges out: the number of ranges that there are; not written on failure.
     /// @agree nothing.
     /// @blocks no.

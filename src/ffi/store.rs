@@ -104,7 +104,7 @@ dist_export! {
     /// Returns the value of a key, and waits until the key exists.
     ///
     /// The value is one whole value that the key had during the call. With the time-out
-    /// DIST_NO_WAIT (dist_store_set_timeout), the call looks once.
+    /// DIST_NO_WAIT (dist_store_set_timeout), the call checks once.
     ///
     /// @param store in: the store.
     /// @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
@@ -213,7 +213,7 @@ dist_export! {
     ///
     /// Each key existed at some time during the call, not necessarily all at once. On a store with
     /// queues of its own, a queue that is not empty counts as a key. With DIST_NO_WAIT, the call
-    /// looks once.
+    /// checks once.
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
@@ -244,7 +244,7 @@ dist_export! {
 dist_export! {
     /// Reports whether all keys exist now.
     ///
-    /// The call looks at all keys at one time (a custom store: as its function does).
+    /// The call checks all keys at the same time (a custom store: as its function does).
     ///
     /// @param store in: the store.
     /// @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
@@ -447,7 +447,7 @@ dist_export! {
     /// Sets the time-out of calls through this handle.
     ///
     /// With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait,
-    /// dist_store_multi_get, dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if the
+    /// dist_store_multi_get, dist_store_queue_pop) check once, and return DIST_ERR_TIMEOUT if the
     /// key or item is missing. The time-out of other calls is then 5 minutes; dist_store_barrier
     /// needs a time-out of its own.
     ///

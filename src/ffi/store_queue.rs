@@ -54,7 +54,7 @@ dist_export! {
     ///   0.
     /// @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
     ///   string.
-    /// @param block in: 0 to look once; any other number to wait for an item.
+    /// @param block in: 0 to check once; any other number to wait for an item.
     /// @param out out: a blob of one byte string; owned by the caller, released with
     ///   dist_blob_release; NULL on failure.
     /// @agree nothing.

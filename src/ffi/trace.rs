@@ -18,7 +18,7 @@ dist_export! {
     /// the waits for its turn and for each rank. Failures are recorded too.
     ///
     /// The file grows about 10 times a second and can be read at any time, also if the process was
-    /// killed. Records that come faster than they can be written are dropped and counted. If the
+    /// killed. Records that arrive faster than they can be written are dropped and counted. If the
     /// file cannot be written, only the trace ends; dist_group_describe and the log have the
     /// reason.
     ///

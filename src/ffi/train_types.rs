@@ -206,7 +206,7 @@ pub const DIST_REDUCER_GRADS: u64 = 4;
 /// Averages the gradients of a model over the ranks of a group while they are computed.
 ///
 /// Owned by the caller, released with dist_reducer_release. Any thread may mark gradients; one
-/// thread at a time calls the other functions. Calls that communicate come in the same order on all
+/// thread at a time calls the other functions. Calls that communicate have the same order on all
 /// ranks.
 #[repr(C)]
 pub struct dist_reducer_t {

@@ -65,13 +65,13 @@ pub struct dist_init_options_t {
     /// or "default" selects native, and also nccl if `device` is set and all ranks have
     /// NCCL.
     pub backend: *const c_char,
-    /// How the ranks meet: "env://", "tcp://host:port?rank=R&world_size=N" or
+    /// How the ranks find each other: "env://", "tcp://host:port?rank=R&world_size=N" or
     /// "file:///path?rank=R&world_size=N"; NULL for env://. All ranks reach the file, and no other
     /// job uses it. In the path of a file, %XX is the byte of this hexadecimal number. A rank or
     /// size that is missing in the URL comes from the fields `rank` and `world_size` or from the
     /// environment.
     pub init_method: *const c_char,
-    /// The store in which the ranks meet, in place of init_method; borrowed for the call.
+    /// The store through which the ranks bootstrap, in place of init_method; borrowed for the call.
     pub store: *const dist_store_t,
     /// The rank of this process; needs DIST_FIELD_RANK in `fields`.
     pub rank: i32,
@@ -108,7 +108,7 @@ pub struct dist_group_options_t {
     pub struct_size: usize,
     /// The set fields with a meaningful zero: DIST_FIELD_RANK, DIST_FIELD_DEVICE.
     pub fields: u64,
-    /// The store in which the ranks meet; required, borrowed for the call.
+    /// The store through which the ranks bootstrap; required, borrowed for the call.
     pub store: *const dist_store_t,
     /// The rank of the caller in the new group; required, needs DIST_FIELD_RANK in `fields`.
     pub rank: i32,
@@ -246,11 +246,11 @@ pub struct dist_call_options_t {
     pub flags: u64,
     /// The stream (CUstream, cudaStream_t) of a call on GPU memory; later work in the stream sees
     /// the result. NULL: a stream of the library, after the work on the default stream; a blocking
-    /// call then waits for the device. (void *)1 is CUDA's own default stream. If native carries
+    /// call then waits for the device. (void *)1 is CUDA's own default stream. If native serves
     /// the GPU's memory, the call starts after the work in the stream, and only work that is put
     /// there after the end of the call sees the result.
     pub stream: *mut c_void,
-    /// The place of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's
+    /// The location of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's
     /// GPU on this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
     pub device: i32,
     /// Must be 0.
@@ -276,7 +276,7 @@ pub struct dist_recv_status_t {
     pub source: i32,
     /// The tag of the message.
     pub tag: i32,
-    /// The number of elements in the message, which may be smaller than the room for them.
+    /// The number of elements in the message, which may be smaller than the buffer.
     pub count: usize,
     /// The type of the elements.
     pub dtype: dist_dtype_t,
@@ -478,11 +478,11 @@ pub type dist_work_fn =
 /// function returns 0 for success. It must return or end its process, and must not throw.
 pub type dist_spawn_fn = Option<unsafe extern "C" fn(rank: i32, arg: *mut c_void) -> i32>;
 
-/// Folds two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
+/// Reduces two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
 ///
-/// Both vectors have `count` elements of `elem_bytes` bytes. `lower` is the fold of the vectors of
-/// lower ranks. `inout` is the vector of the next rank, and receives the result. `user` is the
-/// pointer that was given with the function.
+/// Both vectors have `count` elements of `elem_bytes` bytes. `lower` is the reduction of the
+/// vectors of lower ranks. `inout` is the vector of the next rank, and receives the result. `user`
+/// is the pointer that was given with the function.
 ///
 /// The vectors are private memory of the library and do not overlap. Each starts at a multiple of
 /// 64 bytes, or a whole number of elements after one. The library calls the function on the calling

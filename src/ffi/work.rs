@@ -44,7 +44,7 @@ dist_export! {
     /// An operation over NCCL is done as soon as it is in its stream (`stream` in
     /// dist_call_options_t). From then on the caller may put more into that stream, but the buffers
     /// stay borrowed until the device is done. For other works this call is dist_work_wait, also
-    /// where the native back end carries the memory of a GPU.
+    /// if the native back end serves the memory of a GPU.
     ///
     /// @param work in: the work, also of a batch.
     /// @param timeout_ms in: as dist_work_wait.

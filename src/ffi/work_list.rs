@@ -60,8 +60,8 @@ dist_export! {
     /// @agree nothing.
     /// @blocks until all works are done, until the time-out at the latest.
     /// @return DIST_OK; DIST_IN_PROGRESS if the time-out came first; once all works are done, the
-    ///   first error in the order of the list, whose message begins with the place of the work;
-    ///   DIST_ERR_INVALID_HANDLE, whose message names the place of the wrong handle.
+    ///   first error in the order of the list, whose message begins with the index of the work;
+    ///   DIST_ERR_INVALID_HANDLE, whose message names the index of the wrong handle.
     ///   DIST_ERR_INVALID_ARGUMENT for a wrong argument; also if the call would wait for a work
     ///   whose batch has not ended, or would wait inside a completion callback.
     /// @threads any; several threads may wait for the same works.
@@ -92,7 +92,7 @@ dist_export! {
     /// @param works in: as dist_work_wait_all.
     /// @param n in: the length of the list.
     /// @param timeout_ms in: how long to wait; the default is until the operations' own deadlines.
-    /// @param index out: the place of the work that is done; `n` if there is none.
+    /// @param index out: the index of the work that is done; `n` if there is none.
     /// @agree nothing.
     /// @blocks until a work is done, until the time-out at the latest.
     /// @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
