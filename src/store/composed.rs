@@ -1,39 +1,51 @@
-//! Queues and barriers made of `set`, `get`, `add`, `wait`, `check` and `delete_key`, for stores
-//! that have none of their own: a caller's own store, and a server of an older torch.
+//! Queues and barriers that are implemented with keys (`set`, `get`, `add`, `wait`, `check` and
+//! `delete_key`). They serve stores without queues and barriers of their own: the caller's own
+//! store, and a server of an older torch.
 //!
-//! A barrier is c10d's own composition, so that libdist and torch can meet in one: callers count
-//! themselves in `<key>/num_members`, and the last one sets `<key>/last_member`, which all wait
-//! for.
+//! A barrier uses c10d's key protocol, so that libdist and torch can meet in one barrier. Each
+//! caller increments `<key>/num_members`. The last caller sets `<key>/last_member`, and all callers
+//! wait for this key.
 //!
-//! A queue `q` is a numbered row of items:
+//! A queue `q` is a numbered sequence of items. Item numbers begin with 1:
 //!
-//! | key | what it holds |
+//! | key | content |
 //! |---|---|
-//! | `queue/<q>/tail` | how many items have been pushed; a push takes the next number from it |
+//! | `queue/<q>/tail` | the number of items pushed; a push takes the next number from it |
 //! | `queue/<q>/<n>` | item n |
-//! | `queue/<q>/<n>/taken_counter` | a counter; whoever makes it 1 owns item n |
-//! | `queue/<q>/head` | how many items have been taken and deleted |
+//! | `queue/<q>/<n>/taken` | a counter; the caller that increments it to 1 owns item n |
+//! | `queue/<q>/head` | the number of items taken and deleted |
 //!
-//! Items are taken in order, so that the numbers taken are always 1 to some m, and the head is at
-//! most m: where to begin to look. Whoever takes item n deletes it, counts up the head, and deletes
-//! its own counter if the head has come to n, since nobody looks there any more. A caller that has
-//! read an older head may make that counter 1 anew; but then the item is gone, and it begins again.
-//! A caller that dies with an item in its hands takes that item along and holds up nobody, though
-//! the later counters then stay. One that dies between taking a number and storing its item holds
-//! up the queue: nothing tells it from one that is slow.
+//! **Take.** Callers take items in order. So the numbers taken are always 1 to some m, and the head
+//! is at most m. A caller therefore starts its search at head + 1. The caller that owns item n does
+//! these steps in this order:
 //!
-//! An item that is missing has not come yet, or has gone. It has gone if its counter is there, or
-//! if the head has come to it, and both are looked at after the item, since whoever takes an item
-//! makes the counter before and moves the head before it removes the counter. Whoever waits for an
-//! item may miss it, if the store looks now and then and another has taken the item in between;
-//! therefore a wait is cut into slices, and the row looked at after each.
+//! 1. It deletes the item.
+//! 2. It increments the head.
+//! 3. If the head is now at least n, it deletes its own counter, because no caller searches there
+//!    any more.
+//!
+//! A caller with an older value of the head may increment this counter from 0 to 1 again. But then
+//! the item is missing, and this caller deletes the counter and retries.
+//!
+//! **Missing items.** A missing item was not pushed yet, or it was taken. It was taken if its
+//! counter exists, or if the head has reached it. A caller checks both after it has checked the
+//! item. This order is safe because the owner creates the counter before it deletes the item, and
+//! moves the head before it deletes the counter.
+//!
+//! **Waits.** A store that polls may miss an item that another caller takes between two polls. So a
+//! waiter divides its wait into slices, and checks the sequence again after each slice.
+//!
+//! **Failures.** If a caller dies after it took an item, the item is lost, and other callers
+//! continue. The counters of later items are then never deleted. If a caller dies between taking a
+//! number and storing its item, it blocks the queue: other callers cannot distinguish it from a
+//! slow caller.
 
 use super::table::parse_number;
 use super::{Store, barrier_incomplete, missing_keys};
 use crate::base::{Deadline, ErrorKind, Result};
 use std::time::Duration;
 
-/// [`Store::barrier`] out of keys.
+/// Implements [`Store::barrier`] with keys.
 ///
 /// # Errors
 /// As [`Store::barrier`].
@@ -62,10 +74,10 @@ pub fn barrier<S: Store + ?Sized>(
     }
 }
 
-/// How long the store may take to tell how many have come, once a barrier's deadline has passed.
+/// How long the query for the number of arrivals may take after a barrier's deadline has passed.
 const COUNT_QUERY_TIMEOUT_MS: u64 = 1000;
 
-/// The names of a queue's keys.
+/// Builds the names of a queue's keys.
 struct QueueKeys<'a>(&'a [u8]);
 
 impl QueueKeys<'_> {
@@ -90,7 +102,7 @@ impl QueueKeys<'_> {
     }
 }
 
-/// [`Store::queue_push`] out of keys.
+/// Implements [`Store::queue_push`] with keys.
 ///
 /// # Errors
 /// As [`Store::queue_push`].
@@ -105,7 +117,7 @@ pub fn push<S: Store + ?Sized>(
     store.set(&names.item(number), item, deadline)
 }
 
-/// [`Store::queue_len`] out of keys.
+/// Implements [`Store::queue_len`] with keys.
 ///
 /// # Errors
 /// As [`Store::queue_len`].
@@ -115,7 +127,7 @@ pub fn queue_len<S: Store + ?Sized>(store: &S, queue: &[u8], deadline: &Deadline
     Ok((read_counter(store, &names.tail(), deadline)? - head).max(0))
 }
 
-/// [`Store::queue_try_pop`] out of keys.
+/// Implements [`Store::queue_try_pop`] with keys.
 ///
 /// # Errors
 /// As [`Store::queue_try_pop`].
@@ -127,7 +139,7 @@ pub fn try_pop<S: Store + ?Sized>(
     Ok(try_take(store, &QueueKeys(queue), deadline)?.ok())
 }
 
-/// [`Store::queue_pop`] out of keys.
+/// Implements [`Store::queue_pop`] with keys.
 ///
 /// # Errors
 /// As [`Store::queue_pop`].
@@ -138,7 +150,7 @@ pub fn pop<S: Store + ?Sized>(store: &S, queue: &[u8], deadline: &Deadline) -> R
     })
 }
 
-/// How long a pop waits before it looks at the row anew: at first, and at most.
+/// The first and the longest slice of a pop's wait. A pop checks the queue again after each slice.
 const WAIT_SLICES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 fn wait_and_take<S: Store + ?Sized>(
@@ -161,7 +173,7 @@ fn wait_and_take<S: Store + ?Sized>(
     }
 }
 
-/// The first item; or, if there is none, the number that the next one will have.
+/// Takes the first item. If the queue is empty, returns the number that the next item will have.
 fn try_take<S: Store + ?Sized>(
     store: &S,
     names: &QueueKeys<'_>,
@@ -187,8 +199,9 @@ fn try_take<S: Store + ?Sized>(
             }
             store.delete_key(&taken, deadline)?;
         }
-        // Somebody else's, gone, or not there yet: begin again if the row has moved on; where
-        // nobody has taken it, it is still to come.
+        // Another caller owns the item, or the item was deleted, or it was not pushed yet. If the
+        // head has moved, search again from the head. If no caller has taken the item, it is still
+        // to be pushed.
         let is_taken = item_exists || store.check(&[&taken], deadline)?;
         let current_head = read_counter(store, &names.head(), deadline)?;
         if current_head != head {
@@ -200,7 +213,7 @@ fn try_take<S: Store + ?Sized>(
     }
 }
 
-/// The number under a key; 0 where it is missing.
+/// Returns the number under a key, and 0 for a missing key.
 fn read_counter<S: Store + ?Sized>(store: &S, key: &[u8], deadline: &Deadline) -> Result<i64> {
     if !store.check(&[key], deadline)? {
         return Ok(0);
@@ -215,8 +228,8 @@ mod tests {
     use crate::store::HashStore;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A store with the six functions that everything is composed of. Before its call number
-    /// `interrupt_at`, another caller acts.
+    /// A store with the six functions that queues and barriers need. Before call number
+    /// `interrupt_at`, it runs `interrupt`, which acts as another caller.
     #[derive(Debug)]
     struct InterruptedStore {
         store: HashStore,
@@ -249,7 +262,7 @@ mod tests {
         }
     }
 
-    /// The first so many steps of taking the first item.
+    /// Runs the first `steps` steps of taking item 1.
     fn run_take_steps(store: &HashStore, steps: usize) {
         let names = QueueKeys(b"q");
         let (item, taken) = (names.item(1), names.taken_counter(1));
@@ -323,8 +336,8 @@ mod tests {
         }
     }
 
-    /// One item, two callers: one gets it, the other learns that the next is number 2, wherever the
-    /// other is.
+    /// Two callers compete for one item. At any interleaving, one caller gets it and the other
+    /// learns that the next item has number 2.
     #[test]
     fn try_take_skips_an_item_taken_concurrently() {
         let mut taken_by = [0, 0];
@@ -347,12 +360,12 @@ mod tests {
         assert!(taken_by[0] > 4 && taken_by[1] > 4, "{taken_by:?}");
     }
 
-    /// What a pop waits for, or is about to wait for, comes and goes to another, and the next item
-    /// comes.
+    /// Another caller pushes and takes the item that a pop waits for or is about to wait for. The
+    /// pop then returns the next item.
     #[test]
     fn pop_that_loses_its_item_takes_the_next() {
-        // A pop that finds nothing looks at head, counter, item, counter and head; its call number
-        // 5 waits.
+        // A pop on an empty queue checks head, counter, item, counter and head. Its call number 5
+        // waits.
         for at in 0..=5 {
             let store = InterruptedStore::new(
                 at,

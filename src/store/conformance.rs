@@ -1,5 +1,5 @@
-//! What every store must do, run against each of them. A test takes a store and knows nothing else;
-//! each one ends by a deadline.
+//! The behaviour that every store must have, tested with each implementation. A test uses only the
+//! trait [`Store`], and a deadline bounds each call.
 
 use super::file::FileOptions;
 use super::tcp::{ClientOptions, ServerOptions};
@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 
-/// Enough for anything that succeeds.
+/// Returns a deadline that is long enough for every call that succeeds.
 fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
-/// A client and its server, which are on one host and so meet on a Unix socket.
+/// Hosts a server, with a client that connects through the Unix socket because both share a host.
 fn tcp() -> Arc<dyn Store> {
     host_store(ClientOptions::default())
 }
 
-/// The same without that: as on two hosts.
+/// Hosts a server, with a client that connects through TCP, as between two hosts.
 fn tcp_only() -> Arc<dyn Store> {
     host_store(ClientOptions { tcp_only: true, ..ClientOptions::default() })
 }
@@ -30,7 +30,7 @@ fn host_store(client: ClientOptions) -> Arc<dyn Store> {
     Arc::new(TcpStore::host(server, client, &test_deadline()).unwrap())
 }
 
-/// In a file that goes with it.
+/// Opens a store in a temporary file, which the store removes when it is dropped.
 fn file() -> Arc<dyn Store> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let serial = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ fn check_does_not_wait(store: &Arc<dyn Store>) {
     assert!(store.check(&[], &test_deadline()).unwrap());
 }
 
-/// Runs `interrupt` on another thread, and gives its outcome.
+/// Runs `act` on another thread, and returns the receiver of its result.
 fn spawn_call<T: Send + 'static>(
     store: &Arc<dyn Store>,
     act: impl FnOnce(&dyn Store) -> T + Send + 'static,
@@ -175,8 +175,8 @@ fn spawn_call<T: Send + 'static>(
     let store = store.clone();
     let run = move || {
         let outcome = act(&*store);
-        // Before the test can end, so that the last one to drop a store does so before the process
-        // ends.
+        // Drop the clone before the test can end, so that the last owner drops the store before the
+        // process exits.
         drop(store);
         drop(sender.send(outcome));
     };
@@ -232,7 +232,7 @@ fn timed_out_wait_names_the_missing_keys(store: &Arc<dyn Store>) {
         assert!(text.contains("absent") && !text.contains("there"), "{text}");
         assert!(text.contains(" ms"), "{text}");
     }
-    // What timed out leaves nothing behind that a later call could trip over.
+    // A wait that timed out leaves no state that disturbs a later call.
     store.set(b"absent", b"come", &test_deadline()).unwrap();
     assert_eq!(store.get(b"absent", &test_deadline()).unwrap(), b"come");
 }
@@ -301,7 +301,7 @@ fn queues_keep_their_order(store: &Arc<dyn Store>) {
 
 fn a_pop_waits_for_its_item(store: &Arc<dyn Store>) {
     let popped = spawn_call(store, |store| store.queue_pop(b"q", &test_deadline()));
-    // A key of the same name is something else.
+    // A key with the same name as the queue is independent of it.
     store.set(b"q", b"key", &test_deadline()).unwrap();
     store.queue_push(b"q", b"item", &test_deadline()).unwrap();
     assert_eq!(popped.recv_timeout(test_deadline().remaining()).unwrap().unwrap(), b"item");
@@ -352,7 +352,7 @@ fn barrier_ends_when_all_have_arrived(store: &Arc<dyn Store>) {
     for other in others {
         other.recv_timeout(test_deadline().remaining()).unwrap().unwrap();
     }
-    // Whoever comes later passes.
+    // A caller that arrives later passes immediately.
     store.barrier(b"bar", 3, &test_deadline()).unwrap();
 }
 
@@ -360,6 +360,6 @@ fn timed_out_barrier_reports_the_arrivals(store: &Arc<dyn Store>) {
     let error = store.barrier(b"bar", 2, &Deadline::after_ms(50)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("1 of 2"), "{error}");
-    // It has been counted all the same.
+    // The barrier has counted the caller that timed out.
     store.barrier(b"bar", 2, &test_deadline()).unwrap();
 }

@@ -1,5 +1,5 @@
 //! A store inside one process, for jobs of one rank, for ranks that are threads, and for tests.
-//! Share it through an `Arc`. Its size is bounded by the caller alone.
+//! Callers share it through an `Arc`. Only its callers bound its size.
 
 use super::table::{KeyValueTable, len_as_i64};
 use super::{Store, missing_keys, not_a_number};
@@ -14,29 +14,29 @@ const NAME: &str = "the hash store";
 #[derive(Debug, Default)]
 pub struct HashStore {
     table: Mutex<KeyValueTable>,
-    /// Rung after each change; whoever waits for a key waits here.
+    /// Notified after each change. Calls that wait for a key sleep on it.
     changed: Doorbell,
 }
 
 impl HashStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
     fn lock(&self) -> MutexGuard<'_, KeyValueTable> {
-        // No operation can panic half-way through a change.
+        // No operation can panic in the middle of a change.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the table, then wakes whoever waits.
+    /// Changes the table, then notifies the waiters.
     fn change<T>(&self, act: impl FnOnce(&mut KeyValueTable) -> T) -> T {
         let outcome = act(&mut self.lock());
         self.changed.notify();
         outcome
     }
 
-    /// The table, locked, once it has all keys in the sense of `has`.
+    /// Returns the locked table as soon as `has` is true for all keys.
     fn lock_when_complete(
         &self,
         keys: &[&[u8]],

@@ -1,19 +1,20 @@
-//! How large keys, values and calls may be. The same for every store that other processes read
-//! from, so that nobody can make them take any amount of memory.
+//! The maximum sizes of keys, values and calls. They are the same for every store that other
+//! processes use, so that no process can make a store allocate an unlimited amount of memory.
 
 use crate::base::{Error, Result};
 
-/// The longest key.
+/// The largest number of bytes in a key.
 pub const MAX_KEY_BYTES: usize = 8192;
-/// The longest value of one call.
+/// The largest number of bytes in a value.
 pub const MAX_VALUE_BYTES: usize = 8 << 20;
-/// The most keys of one call.
+/// The largest number of keys in one call.
 pub const MAX_KEYS: usize = 131_072;
-/// The most bytes of keys and values of one call. Torch has no such limit; its lists of many large
-/// values could make a server take any amount of memory for one client.
+/// The largest number of bytes of keys and values in one call. Torch has no such limit: in torch,
+/// lists of many large values can make a server allocate an unlimited amount of memory for one
+/// client.
 pub const MAX_REQUEST_BYTES: usize = 256 << 20;
 
-/// Refuses a key that is too long.
+/// Rejects a key that is too long.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -26,7 +27,7 @@ pub fn check_key(key: &[u8]) -> Result<()> {
     Err(Error::invalid(message))
 }
 
-/// Refuses a value that is too long.
+/// Rejects a value that is too long.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -39,7 +40,7 @@ pub fn check_value(value: &[u8]) -> Result<()> {
     Err(Error::invalid(message))
 }
 
-/// Refuses a call with too many keys.
+/// Rejects a call with too many keys.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -50,7 +51,7 @@ pub fn check_count(keys: usize) -> Result<()> {
     Err(Error::invalid(format!("{keys} keys in one call are more than the store's {MAX_KEYS}")))
 }
 
-/// Refuses a call that is too long in all.
+/// Rejects a call whose keys and values are too long in total.
 ///
 /// # Errors
 /// `InvalidArgument`.

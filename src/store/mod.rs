@@ -1,14 +1,18 @@
-//! Key-value stores: where the processes of a job meet, and where a program may keep small shared
-//! state.
+//! Key-value stores. The processes of a job use a store to find each other, and a program may keep
+//! small shared state in it.
 //!
-//! [`Store`] is the one trait; the implementations are [`HashStore`] (one process), [`TcpStore`] (a
-//! server and its clients, on torch's wire protocol), [`FileStore`] (a file that processes share)
-//! and [`PrefixStore`] (a part of another store's name space). Semantics are those of c10d's
-//! stores, except that every call is bounded by a deadline, that a wait which ends with it names
-//! the missing keys, and that adding to something that is not a number is an error which changes
-//! nothing.
+//! [`Store`] is the trait. Its implementations are:
 //!
-//! A store knows nothing of ranks, groups or transports.
+//! - [`HashStore`]: in the memory of one process.
+//! - [`TcpStore`]: a server and its clients, which use torch's wire protocol.
+//! - [`FileStore`]: a file that processes share.
+//! - [`PrefixStore`]: a part of another store's name space.
+//!
+//! The semantics are those of c10d's stores, with three differences. A deadline bounds every call.
+//! A wait that times out names the missing keys. `add` to a value that is not a number returns an
+//! error and changes nothing.
+//!
+//! A store is independent of ranks, groups and transports.
 
 pub mod composed;
 pub mod file;
@@ -29,30 +33,31 @@ pub use tcp::TcpStore;
 use crate::base::{Deadline, Error, ErrorKind, Result};
 use std::fmt::Write as _;
 
-/// How many keys an error names.
+/// The largest number of keys that an error names.
 const KEYS_NAMED: usize = 8;
 
-/// How many bytes of a key an error shows.
+/// The largest number of bytes of a key that an error shows.
 const KEY_BYTES_SHOWN: usize = 128;
 
-/// A key-value store. Keys and values are bytes, and both may be empty. Every method may be called
-/// from any thread; one that waits does not hold up the others.
+/// A key-value store. Keys and values are bytes, and both may be empty. Any thread may call any
+/// method. A method that waits does not block other callers.
 ///
-/// All methods return `Timeout` when the deadline passes and `Connection` when the store cannot be
-/// reached (any more). After either error of a method that changes something, whether the change
-/// took place is unknown.
+/// Every method returns `Timeout` if the deadline passes, and `Connection` if the store cannot be
+/// reached. After either error of a method that changes the store, it is unknown whether the change
+/// took place.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Stores `value` under `key`, whatever was there before. Whatever this process asks of the
-    /// store afterwards finds it there; to others it is visible at the latest when the next call
-    /// that gives an answer returns. The same holds for the other methods that give none: `append`,
-    /// `multi_set` and `queue_push`. A store that cannot be reached is found out by the method
-    /// itself or by the next one.
+    /// Stores `value` under `key`, and replaces any previous value.
+    ///
+    /// Later calls of this process see the new value. Other processes see it at the latest when
+    /// this process's next call that returns a result has returned. The same holds for the other
+    /// methods without a result: `append`, `multi_set` and `queue_push`. If the store cannot be
+    /// reached, this call or the next one returns the error.
     ///
     /// # Errors
     /// See [`Store`].
     fn set(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()>;
 
-    /// The value of `key`; waits until there is one.
+    /// Returns the value of `key`, after waiting until the key exists.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` names the key.
@@ -62,12 +67,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// are stored as decimal text, and wrap around.
     ///
     /// # Errors
-    /// See [`Store`]; `NotANumber`, and nothing changed, where the value is not a number.
+    /// See [`Store`]. If the value is not a number, returns `NotANumber` and changes nothing.
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64>;
 
-    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
-    /// Returns the value after that; where the key is missing and `expected` is not empty, nothing
-    /// is stored and `expected` is returned.
+    /// Stores `desired` if the value equals `expected`, or if the key is missing and `expected` is
+    /// empty. Returns the value after the call. If the key is missing and `expected` is not empty,
+    /// stores nothing and returns `expected`.
     ///
     /// # Errors
     /// See [`Store`].
@@ -79,57 +84,58 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         deadline: &Deadline,
     ) -> Result<Vec<u8>>;
 
-    /// Waits until all keys exist. A queue that is not empty counts as one.
+    /// Waits until all keys exist. A queue with items counts as an existing key.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` names the missing keys.
     fn wait(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<()>;
 
-    /// Whether all keys exist now.
+    /// Returns true if all keys exist now.
     ///
     /// # Errors
     /// See [`Store`].
     fn check(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<bool>;
 
-    /// The number of keys of the whole store, whoever set them.
+    /// Returns the number of keys in the whole store, including the keys of other processes.
     ///
     /// # Errors
     /// See [`Store`].
     fn num_keys(&self, deadline: &Deadline) -> Result<i64>;
 
-    /// Removes a key. True where it existed.
+    /// Removes a key. Returns true if it existed.
     ///
     /// # Errors
     /// See [`Store`].
     fn delete_key(&self, key: &[u8], deadline: &Deadline) -> Result<bool>;
 
-    /// Adds bytes to the end of the value of `key`, which is made where it is missing.
+    /// Appends bytes to the value of `key`. Creates the key if it is missing.
     ///
     /// # Errors
     /// See [`Store`].
     fn append(&self, key: &[u8], value: &[u8], deadline: &Deadline) -> Result<()>;
 
-    /// The values of several keys, in their order; waits until all exist.
+    /// Returns the values of several keys in the order of `keys`, after waiting until all exist.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` names the missing keys.
     fn multi_get(&self, keys: &[&[u8]], deadline: &Deadline) -> Result<Vec<Vec<u8>>>;
 
-    /// Stores several values at once.
+    /// Stores several values in one call.
     ///
     /// # Errors
     /// See [`Store`].
     fn multi_set(&self, pairs: &[(&[u8], &[u8])], deadline: &Deadline) -> Result<()>;
 
-    /// All keys of the whole store, in no order, except those that the store keeps for itself.
+    /// Returns all keys of the whole store in no particular order, without the store's internal
+    /// keys.
     ///
     /// # Errors
-    /// See [`Store`]; `Unsupported` where the store cannot tell.
+    /// See [`Store`]; `Unsupported` if the store cannot list its keys.
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>>;
 
-    /// Adds an item to the end of a queue. Queues are beside the keys: the same name may be both,
-    /// and only the queue methods and `wait` see queues. (A store without queues of its own
-    /// composes them of keys under `queue/`: see the implementation's documentation.)
+    /// Appends an item to a queue. Queues have a namespace of their own: one name may be a key and
+    /// a queue, and only the queue methods and `wait` see queues. (A store without queues of its
+    /// own implements them with keys under `queue/`: see the documentation of the implementation.)
     ///
     /// # Errors
     /// See [`Store`].
@@ -137,7 +143,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         composed::push(self, queue, item, deadline)
     }
 
-    /// Takes the first item of a queue; waits until there is one. Each item is given to one caller.
+    /// Takes the first item of a queue, after waiting until there is one. Each item goes to one
+    /// caller.
     ///
     /// # Errors
     /// See [`Store`]; `Timeout` names the queue.
@@ -145,7 +152,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         composed::pop(self, queue, deadline)
     }
 
-    /// Takes the first item of a queue if there is one now.
+    /// Takes the first item of a queue, or returns `None` if the queue is empty.
     ///
     /// # Errors
     /// See [`Store`].
@@ -153,7 +160,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         composed::try_pop(self, queue, deadline)
     }
 
-    /// The number of items in a queue.
+    /// Returns the number of items in a queue.
     ///
     /// # Errors
     /// See [`Store`].
@@ -161,27 +168,28 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         composed::queue_len(self, queue, deadline)
     }
 
-    /// Waits until `size` callers have come to the barrier `key`. A key serves one barrier: later
-    /// callers pass at once, and one that timed out has been counted.
+    /// Waits until `size` callers have arrived at the barrier `key`. A key serves one barrier:
+    /// callers that arrive later pass immediately. A caller that timed out remains counted.
     ///
     /// # Errors
-    /// See [`Store`]; `Timeout` says how many have come.
+    /// See [`Store`]; `Timeout` reports how many callers have arrived.
     fn barrier(&self, key: &[u8], size: usize, deadline: &Deadline) -> Result<()> {
         composed::barrier(self, key, size, deadline)
     }
 
-    /// The host and port where other processes reach this store, if they can.
+    /// Returns the host and port where other processes reach this store, if it has an address.
     fn address(&self) -> Option<(String, u16)> {
         None
     }
 
-    /// What this store is, for messages: "the store at host:port".
+    /// Returns the store's name for messages, for example "the store at host:port".
     fn describe(&self) -> String {
         format!("{self:?}")
     }
 }
 
-/// The `Timeout` error of a wait for keys: names the first missing ones and counts the others.
+/// Builds the `Timeout` error of a wait for keys. It names the first missing keys and counts the
+/// rest.
 pub fn missing_keys<K: AsRef<[u8]>>(store: &str, missing: &[K], deadline: &Deadline) -> Error {
     let ms = deadline.elapsed().as_millis();
     let keys = format_keys(missing);
@@ -189,7 +197,7 @@ pub fn missing_keys<K: AsRef<[u8]>>(store: &str, missing: &[K], deadline: &Deadl
     Error::new(ErrorKind::Timeout, text)
 }
 
-/// Keys as messages show them, as many as a message names.
+/// Formats keys for a message. Names the first [`KEYS_NAMED`] keys and counts the rest.
 fn format_keys<K: AsRef<[u8]>>(keys: &[K]) -> String {
     let mut text = String::new();
     for (position, key) in keys.iter().take(KEYS_NAMED).enumerate() {
@@ -205,7 +213,7 @@ fn format_keys<K: AsRef<[u8]>>(keys: &[K]) -> String {
     text
 }
 
-/// A key as messages show it: quoted, escaped and cut.
+/// Formats a key for a message: quoted, escaped and shortened.
 fn format_key(key: &[u8]) -> String {
     let mut text = String::new();
     push_key(&mut text, key);
@@ -219,7 +227,7 @@ fn push_key(text: &mut String, key: &[u8]) {
     let _infallible = write!(text, "\"{escaped}{}\"", if cut { "..." } else { "" });
 }
 
-/// The `Timeout` error of a barrier.
+/// Builds the `Timeout` error of a barrier.
 fn barrier_incomplete(
     store: &str,
     key: &[u8],
@@ -237,7 +245,7 @@ fn barrier_incomplete(
     Error::new(ErrorKind::Timeout, message)
 }
 
-/// The error of [`Store::add`] on something else than a number.
+/// Builds the error of [`Store::add`] for a value that is not a number.
 fn not_a_number(store: &str, key: &[u8]) -> Error {
     let message = format!("the value of {} in {store} is not a number", format_key(key));
     Error::new(ErrorKind::NotANumber, message)

@@ -1,13 +1,14 @@
-//! A part of another store's name space: every key gets "prefix/" before it.
+//! A view of a part of another store's name space: each key has "prefix/" in front of it.
 
 use super::Store;
 use crate::base::{Deadline, Result};
 use std::sync::Arc;
 
-/// A view of another store in which each key is `prefix`, "/" and the key.
+/// A view of another store that maps each key to `prefix`, "/" and the key.
 ///
-/// Nested views put the inner-most one's prefix first: `PrefixStore("outer", PrefixStore("inner",
-/// s))` uses `inner/outer/key`. A prefix that ends in "/" gets another one, as torch's does.
+/// With nested views, the innermost prefix comes first: `PrefixStore("outer", PrefixStore("inner",
+/// s))` uses `inner/outer/key`. Like in torch's `PrefixStore`, a prefix that ends in "/" gets
+/// another "/".
 #[derive(Debug)]
 pub struct PrefixStore {
     prefix: Vec<u8>,
@@ -15,12 +16,12 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// A view of `inner` under `prefix`.
+    /// Creates a view of `inner` under `prefix`.
     pub fn new(prefix: impl Into<Vec<u8>>, inner: Arc<dyn Store>) -> Self {
         Self { prefix: prefix.into(), inner }
     }
 
-    /// The store that this is a view of.
+    /// Returns the store behind this view.
     pub fn inner(&self) -> &Arc<dyn Store> {
         &self.inner
     }
@@ -67,7 +68,7 @@ impl Store for PrefixStore {
         self.with_prefixed_keys(keys, |keys| self.inner.check(keys, deadline))
     }
 
-    /// Counts the keys of the whole store, as torch's does.
+    /// Returns the number of keys in the whole store, like torch's `PrefixStore`.
     fn num_keys(&self, deadline: &Deadline) -> Result<i64> {
         self.inner.num_keys(deadline)
     }
@@ -92,7 +93,7 @@ impl Store for PrefixStore {
         self.inner.multi_set(&borrowed, deadline)
     }
 
-    /// The keys of this view, without the prefix.
+    /// Returns the keys of this view, without the prefix.
     fn list_keys(&self, deadline: &Deadline) -> Result<Vec<Vec<u8>>> {
         let prefix = self.prefixed_key(b"");
         let keys = self.inner.list_keys(deadline)?;
@@ -115,7 +116,8 @@ impl Store for PrefixStore {
         self.inner.queue_len(&self.prefixed_key(queue), deadline)
     }
 
-    // The barrier is the composed one, as torch's PrefixStore has it: both can meet in it.
+    // The trait's default barrier uses keys, like torch's `PrefixStore`, so that libdist and torch
+    // can meet in one barrier.
 
     fn address(&self) -> Option<(String, u16)> {
         self.inner.address()

@@ -1,39 +1,39 @@
-//! The values of a store and what each operation does to them; shared by the in-process store, the
-//! file store and the TCP server, so that they cannot differ. Knows nothing of waiting, threads or
-//! sockets.
+//! The values of a store and the effect of each operation on them. The in-process store, the file
+//! store and the TCP server share this table, so that their semantics are equal. The table is
+//! independent of waits, threads and sockets.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-/// What a key or a queue costs besides its bytes, roughly: its place in the map and its
-/// allocations.
+/// The approximate memory of a key or a queued item in addition to its bytes: its place in the map
+/// and its allocations.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 
-/// What may be added where the limit leaves room for a key and its value: the overhead, and the
-/// digits of a number.
+/// The largest growth of the table by one `add` that is accepted while the limit leaves room for a
+/// key and its value: the overhead and the digits of a number.
 #[cfg(any(test, fuzzing))]
 pub(super) const MAX_ADD_GROWTH_BYTES: usize = ENTRY_OVERHEAD_BYTES + 20;
 
-/// Keys and their values, and beside them queues: a name may be a key and a queue at once.
+/// Keys with their values, and queues in a namespace of their own: a name may be a key and a queue.
 #[derive(Debug, Default)]
 pub(super) struct KeyValueTable {
     values: HashMap<Vec<u8>, Vec<u8>>,
-    /// None of them is empty.
+    /// No queue in the map is empty.
     queues: HashMap<Vec<u8>, VecDeque<Vec<u8>>>,
-    /// What all of it takes, roughly.
+    /// The approximate memory of all values and queues in bytes.
     bytes: usize,
 }
 
-/// What a compare-and-set did.
+/// The result of a compare-and-set.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CompareSetOutcome {
-    /// What the caller is told.
+    /// The value that the caller receives.
     pub(super) value: Vec<u8>,
-    /// Whether the desired value is stored.
+    /// True if the desired value is stored.
     pub(super) stored: bool,
 }
 
-/// An addition met something that is not a number.
+/// The error of an addition to a value that is not a number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotANumber;
 
@@ -57,22 +57,22 @@ impl KeyValueTable {
         self.values.contains_key(key)
     }
 
-    /// Whether a wait for `key` is over: it exists, or the queue of that name has something.
+    /// Returns true if a wait for `key` is complete: the key exists, or the queue has items.
     pub(super) fn has_key_or_queue(&self, key: &[u8]) -> bool {
         self.contains(key) || self.queues.contains_key(key)
     }
 
-    /// The number of keys; queues are none.
+    /// Returns the number of keys, without queues.
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// All keys, in no order; queues are none.
+    /// Returns all keys in no particular order, without queues.
     pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.values.keys().map(Vec::as_slice)
     }
 
-    /// How much memory all of it takes, roughly.
+    /// Returns the approximate memory of all values and queues in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -100,7 +100,7 @@ impl KeyValueTable {
         Ok(sum)
     }
 
-    /// What [`KeyValueTable::add`] would store.
+    /// Returns the sum that [`KeyValueTable::add`] would store.
     pub(super) fn sum(&self, key: &[u8], amount: i64) -> Result<i64, NotANumber> {
         let before = match self.get(key) {
             Some(text) => parse_number(text).ok_or(NotANumber)?,
@@ -122,12 +122,12 @@ impl KeyValueTable {
         compared
     }
 
-    /// What [`KeyValueTable::compare_set`] would do.
+    /// Returns the result that [`KeyValueTable::compare_set`] would have.
     pub(super) fn compare(&self, key: &[u8], expected: &[u8], desired: &[u8]) -> CompareSetOutcome {
         let matches = match self.get(key) {
             Some(value) => value == expected,
             None if expected.is_empty() => true,
-            // Kept from c10d: the caller cannot tell this from success.
+            // c10d's behaviour: the caller cannot distinguish this result from success.
             None => return CompareSetOutcome { value: expected.to_vec(), stored: false },
         };
         let value = if matches { desired } else { self.get(key).unwrap_or_default() };
@@ -139,7 +139,7 @@ impl KeyValueTable {
         self.queues.entry(queue).or_default().push_back(item);
     }
 
-    /// What [`KeyValueTable::pop`] would take.
+    /// Returns the item that [`KeyValueTable::pop`] would take.
     pub(super) fn peek(&self, queue: &[u8]) -> Option<&[u8]> {
         self.queues.get(queue)?.front().map(Vec::as_slice)
     }
@@ -154,13 +154,13 @@ impl KeyValueTable {
         Some(item)
     }
 
-    /// The names of all queues.
+    /// Returns the names of all queues.
     #[cfg(any(test, fuzzing))]
     pub(super) fn queues(&self) -> impl Iterator<Item = &[u8]> {
         self.queues.keys().map(Vec::as_slice)
     }
 
-    /// Whether `bytes` is what its parts come to.
+    /// Returns true if `bytes` equals the sum over all parts and no queue is empty.
     #[cfg(any(test, fuzzing))]
     pub(super) fn has_consistent_size(&self) -> bool {
         let cost = |name: &[u8], bytes: &[u8]| name.len() + bytes.len() + ENTRY_OVERHEAD_BYTES;
@@ -176,14 +176,14 @@ impl KeyValueTable {
     }
 }
 
-/// A length as stores tell it.
+/// Converts a length to the integer type of the store interface.
 pub(super) fn len_as_i64(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// Reads a counter as C's `strtoll` does, which is what torch's server uses: leading blanks and a
-/// sign are allowed, and what follows the digits is ignored. `None` where there are no digits or
-/// the number does not fit.
+/// Parses a counter like C's `strtoll`, which torch's server uses: it accepts leading blanks and a
+/// sign, and ignores text after the digits. Returns `None` if there are no digits or the number
+/// does not fit.
 pub(super) fn parse_number(text: &[u8]) -> Option<i64> {
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t'..=b'\r')).count();
     let text = &text[blanks..];

@@ -1,17 +1,17 @@
-//! The entry point for the fuzz target `store_file`: a file of arbitrary bytes, and one of
-//! arbitrary records.
+//! The fuzz target `store_file`: files of arbitrary bytes and files of arbitrary records.
 //!
-//! Compiled for fuzzing and for tests alone; not a part of the library.
+//! Compiled only for fuzzing and for tests; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
 
 use super::record::{DecodedItem, FileHeader, LogRecord, ProcessIdentity};
 use super::replay::{LogReplay, replay};
 
-/// Reads a file. The input's first byte says whether the rest is the file, or what its records are
-/// made of: the checksums keep most changes of a file from being seen as anything but damage.
+/// Reads a file that is made from `input`. The first byte selects the kind of file: the rest of the
+/// input as it is, valid records, or arbitrary record bodies. The last two kinds have valid
+/// checksums, because a change without a valid checksum is mostly only detected as damage.
 ///
 /// # Panics
-/// Where reading does what it must never do.
+/// If the reader violates one of its invariants.
 pub fn file(input: &[u8]) {
     let Some((mode, rest)) = input.split_first() else { return };
     match mode % 3 {
@@ -25,8 +25,8 @@ pub fn file(input: &[u8]) {
     }
 }
 
-/// Any bytes as a file: what is read of them is what was written, and reading them in pieces
-/// changes nothing.
+/// Reads `bytes` as a file. Checks that the items read encode to the same bytes, and that reading
+/// item by item gives the same result.
 fn check_file(bytes: &[u8]) {
     let (used, violation) = match replay(bytes) {
         Ok((replay, used)) => {
@@ -50,7 +50,8 @@ fn check_file(bytes: &[u8]) {
     }
     assert!(reencoded == bytes[..used], "what was read is not what was written");
     check_replay(&pieces);
-    // Whatever is cut off, what is before it counts, and it is never taken for damage.
+    // After a cut at any byte, the items before the cut remain valid, and the cut is not reported
+    // as damage.
     let cut = bytes.len() / 2;
     match replay(&bytes[..cut]) {
         Ok((_, before)) => assert!(before <= used.min(cut)),
@@ -79,7 +80,8 @@ fn reencode_record(bytes: &[u8], reencoded: &mut Vec<u8>) -> usize {
     length
 }
 
-/// A file with right checksums around bodies of arbitrary bytes: each is its length and its bytes.
+/// Checks a file of frames with valid checksums around arbitrary bodies. In the input, each body is
+/// its length and its bytes.
 fn check_framed_bodies(mut input: &[u8]) {
     let mut bytes = Vec::new();
     sample_header().encode(&mut bytes);
@@ -91,7 +93,7 @@ fn check_framed_bodies(mut input: &[u8]) {
     check_file(&bytes);
 }
 
-/// A file of records that make sense, and perhaps the beginning of one more.
+/// Encodes a file of valid records, and perhaps the beginning of one more record.
 fn encode_records(input: &[u8], bytes: &mut Vec<u8>) {
     sample_header().encode(bytes);
     let mut steps = input.chunks_exact(4);

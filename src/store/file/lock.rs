@@ -1,8 +1,9 @@
-//! Taking turns at the file, between threads and between processes.
+//! Locks the file store's log between threads (by a mutex) and between processes (by the file
+//! lock).
 //!
-//! The mutex around a [`FileLog`] is held for a look or a change, never for a wait, so that whoever
-//! waits holds up nobody. The file's own lock is only ever tried: where somebody else has it, the
-//! mutex is given back, and after a pause both are tried again, until the deadline.
+//! A thread holds the mutex around a [`FileLog`] for one read or one change, never for a wait, so
+//! that a waiter does not block other callers. The file lock is only tried. If another process
+//! holds it, the thread releases the mutex, pauses, and tries both again until the deadline.
 
 use super::log::{FileLog, LogTail};
 use crate::base::{Deadline, Error, ErrorKind, Result};
@@ -12,12 +13,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The first pause between two tries; each one is twice as long as the one before.
+/// The first pause between two tries. Each pause is twice as long as the previous one.
 const FIRST_PAUSE: Duration = Duration::from_micros(30);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The log, with the file locked. Dropping it gives up both.
+/// The log, with the file locked. Dropping it releases the file lock and the mutex.
 #[derive(Debug)]
 pub(super) struct LockedLog<'a>(MutexGuard<'a, FileLog>);
 
@@ -37,12 +38,13 @@ impl DerefMut for LockedLog<'_> {
 
 impl Drop for LockedLog<'_> {
     fn drop(&mut self) {
-        // Fails for no file that could be locked.
+        // This cannot fail for a file that could be locked.
         drop(file::unlock(self.0.file()));
     }
 }
 
-/// The log for reading it, as it is now; the file may change again at once.
+/// Reads the new records and returns the log for reading. Another process may change the file again
+/// immediately.
 pub(super) fn read_current<'a>(
     log: &'a Mutex<FileLog>,
     deadline: &Deadline,
@@ -50,7 +52,8 @@ pub(super) fn read_current<'a>(
     retry_until(log, deadline, || try_read_current(log))
 }
 
-/// The log for changing it: everything has been read, and nobody else reads or writes.
+/// Returns the log for changing it: all records have been read, and no other process reads or
+/// writes.
 pub(super) fn lock_exclusive<'a>(
     log: &'a Mutex<FileLog>,
     deadline: &Deadline,
@@ -58,7 +61,7 @@ pub(super) fn lock_exclusive<'a>(
     retry_until(log, deadline, || try_lock_exclusive(log))
 }
 
-/// The log with the file locked, whatever is in it.
+/// Returns the log with the file locked, without reading new records.
 pub(super) fn lock_without_reading<'a>(
     log: &'a Mutex<FileLog>,
     deadline: &Deadline,
@@ -66,14 +69,14 @@ pub(super) fn lock_without_reading<'a>(
     retry_until(log, deadline, || try_lock(log, FileLock::Exclusive))
 }
 
-/// [`read_current`] where that can be had at once.
+/// Tries once what [`read_current`] does. Returns `None` if another process holds the lock.
 pub(super) fn try_read_current(log: &Mutex<FileLog>) -> Result<Option<MutexGuard<'_, FileLog>>> {
     let Some(mut locked) = try_lock(log, FileLock::Shared)? else { return Ok(None) };
     let tail = locked.catch_up()?;
     drop(locked);
     match tail {
         LogTail::Complete => Ok(Some(lock_mutex(log))),
-        // So that it need not be looked at again and again.
+        // Truncate the torn record, so that later reads do not find it again.
         LogTail::Torn => Ok(try_lock_exclusive(log)?.map(|locked| {
             drop(locked);
             lock_mutex(log)
@@ -99,9 +102,9 @@ fn try_lock(log: &Mutex<FileLog>, lock: FileLock) -> Result<Option<LockedLog<'_>
     }
 }
 
-/// The log as it was read last.
+/// Returns the log in the state of the last read.
 pub(super) fn lock_mutex(log: &Mutex<FileLog>) -> MutexGuard<'_, FileLog> {
-    // Nothing that is done to it can panic half-way.
+    // No operation on the log can panic in the middle of a change.
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,8 +1,8 @@
-//! One process's hold on the file: what it has read of it, and how it adds to it.
+//! One process's handle of the file: the records that it has read, and the writes that it makes.
 //!
-//! What is said of locks here is the caller's obligation (`lock` fulfils it): whoever reads holds
-//! the file's lock at least shared, so that no record is just being written; whoever writes holds
-//! it exclusively and has read everything first.
+//! The comments on locks state obligations of the caller, which `lock` fulfils. A reader holds the
+//! file lock at least shared, so that no process is writing a record. A writer holds it exclusively
+//! and has read all records before.
 
 use super::record::{FileFormatError, FileHeader, LogRecord};
 use super::replay::LogReplay;
@@ -14,37 +14,37 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// How much is read at once, unless one record takes more.
+/// The number of bytes per read, unless one record is longer.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// What to do about a file that cannot be used.
+/// The remedy in error messages for a file that cannot be used.
 pub(super) const REMEDY: &str = "remove it, or choose another path";
 
-/// How what has been read ends.
+/// How the bytes that were read end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogTail {
-    /// With a whole record.
+    /// They end with a complete record.
     Complete,
-    /// With the beginning of one, whose writer has died.
+    /// They end with the beginning of a record whose writer died.
     Torn,
 }
 
-/// The open file and what it says.
+/// The open file and the state that its records describe.
 #[derive(Debug)]
 pub(super) struct FileLog {
     path: PathBuf,
     file: File,
     replay: LogReplay,
-    /// Everything before this offset has been read.
+    /// All bytes before this offset have been read.
     position: u64,
 }
 
 impl FileLog {
-    /// Opens the file, and makes an empty one where there is none.
+    /// Opens the file, and creates an empty one if it is missing.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let context = || format!("opening the file store {}", path.display());
         let mut options = File::options();
-        // For this user alone, since whoever can write to it can harm the job.
+        // Only this user has access, because a process that can write to the file can harm the job.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(path).map_err(|cause| Error::system(context(), &cause))?;
         let metadata = file.metadata().map_err(|cause| Error::system(context(), &cause))?;
@@ -62,12 +62,13 @@ impl FileLog {
         &self.path
     }
 
-    /// What has been read so far.
+    /// Returns the state after the records read so far.
     pub(super) fn replay(&self) -> &LogReplay {
         &self.replay
     }
 
-    /// True where the path still leads to this file: it was not removed since it was opened.
+    /// Returns true if the path still leads to this file: the file was not removed since it was
+    /// opened.
     pub(super) fn is_linked(&self) -> Result<bool> {
         let opened = self.metadata()?;
         match fs::metadata(&self.path) {
@@ -80,12 +81,12 @@ impl FileLog {
         }
     }
 
-    /// Whether the file does not end where it was read to. Needs no lock.
+    /// Returns true if the file size differs from the read position. Needs no lock.
     pub(super) fn has_unread_bytes(&self) -> Result<bool> {
         Ok(self.size()? != self.position)
     }
 
-    /// Reads what is new. Under a lock, shared or exclusive.
+    /// Reads new records. The caller holds the lock, shared or exclusive.
     pub(super) fn catch_up(&mut self) -> Result<LogTail> {
         let size = self.size()?;
         let mut wanted = CHUNK_BYTES;
@@ -111,7 +112,7 @@ impl FileLog {
         Ok(LogTail::Complete)
     }
 
-    /// Reads what is new, and cuts off a torn tail. Under the exclusive lock.
+    /// Reads new records and truncates a torn tail. The caller holds the exclusive lock.
     pub(super) fn catch_up_and_truncate(&mut self) -> Result<()> {
         match self.catch_up()? {
             LogTail::Complete => Ok(()),
@@ -125,7 +126,8 @@ impl FileLog {
         self.file.set_len(at).map_err(|cause| self.io_error("cutting a torn record off", &cause))
     }
 
-    /// Writes the header and the first record. Under the exclusive lock, to an empty file.
+    /// Writes the header and the first record to an empty file. The caller holds the exclusive
+    /// lock.
     pub(super) fn write_header(&mut self, header: FileHeader, first: &LogRecord<'_>) -> Result<()> {
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
@@ -135,8 +137,8 @@ impl FileLog {
         self.apply(first)
     }
 
-    /// Adds a record. Under the exclusive lock, when all others have been read. Where it fails,
-    /// nothing is stored.
+    /// Appends a record. The caller holds the exclusive lock and has read all other records. If
+    /// this fails, nothing is stored.
     pub(super) fn append(&mut self, record: &LogRecord<'_>) -> Result<()> {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
@@ -144,7 +146,8 @@ impl FileLog {
         self.apply(record)
     }
 
-    /// Removes the file. Under the exclusive lock, so that whoever opens it sees that it has gone.
+    /// Removes the file. The caller holds the exclusive lock, so that a process that opens the file
+    /// sees that it was removed.
     pub(super) fn remove(&self) -> Result<()> {
         fs::remove_file(&self.path).map_err(|cause| self.io_error("removing", &cause))
     }
@@ -152,7 +155,7 @@ impl FileLog {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Err(cause) = file::write_all_at(&self.file, bytes, self.position) {
             if let Err(cause) = self.file.set_len(self.position) {
-                // The next writer does it.
+                // The next writer truncates the torn record.
                 crate::log!(
                     LogLevel::Warn,
                     "{}",
@@ -173,7 +176,8 @@ impl FileLog {
         self.file.metadata().map_err(|cause| self.io_error("looking at", &cause))
     }
 
-    /// The size of the file, which is still there and has not become shorter.
+    /// Returns the size of the file, after checking that it was not removed and did not become
+    /// shorter.
     fn size(&self) -> Result<u64> {
         let metadata = self.metadata()?;
         let path = self.path.display();
@@ -187,7 +191,7 @@ impl FileLog {
         Err(Error::new(ErrorKind::Connection, message))
     }
 
-    /// A system call on the file that has failed.
+    /// Builds the error of a failed system call on the file.
     pub(super) fn io_error(&self, action: &str, cause: &io::Error) -> Error {
         Error::new(
             ErrorKind::System,
@@ -195,7 +199,7 @@ impl FileLog {
         )
     }
 
-    /// Why a record could not be written, and what helps.
+    /// Builds the error of a failed write, with the cause and a remedy.
     fn write_error(&self, cause: &io::Error) -> Error {
         let path = self.path.display();
         let reason = match cause.kind() {

@@ -1,13 +1,13 @@
-//! Who uses a file, and who of them is still there.
+//! The members of a file store: the processes that have joined, and which of them are alive.
 
 use super::record::ProcessIdentity;
 use crate::sys::{host, process_status};
 use std::fmt::Write as _;
 
-/// How many members an error names.
+/// The largest number of members that an error names.
 const MEMBERS_NAMED: usize = 8;
 
-/// This process, as others will know it.
+/// Returns the identity of this process for other processes.
 pub(super) fn this_process() -> ProcessIdentity {
     let pid = host::pid();
     ProcessIdentity {
@@ -19,12 +19,13 @@ pub(super) fn this_process() -> ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// "process 12 on host there".
+    /// Formats the process for messages: "process 12 on host there".
     pub(super) fn display_name(&self) -> String {
         format!("process {} on host {}", self.pid, self.host)
     }
 
-    /// True where it is certain that it has ended: only its own host can tell.
+    /// Returns true if the process has certainly exited. Only a process of its own host and PID
+    /// namespace can know this.
     fn has_exited(&self, pid_space: &str) -> bool {
         !pid_space.is_empty()
             && self.pid_namespace == pid_space
@@ -32,23 +33,23 @@ impl ProcessIdentity {
     }
 }
 
-/// One who has joined.
+/// A process that has joined.
 #[derive(Debug)]
 struct FileMember {
     process: ProcessIdentity,
     has_left: bool,
 }
 
-/// All who have joined, in order; a member is known by its place.
+/// All processes that have joined, in order. The index is the member number.
 #[derive(Debug, Default)]
 pub(super) struct FileMembers(Vec<FileMember>);
 
-/// Those who have joined, by what has become of them. One that has left is in neither list.
+/// The members, classified by liveness. A member that has left is in neither list.
 #[derive(Debug, Default)]
 pub(super) struct MemberLiveness<'a> {
-    /// They are there, or nobody on this host can tell.
+    /// These members are alive, or no process of this host can know it.
     pub(super) alive: Vec<&'a ProcessIdentity>,
-    /// They have ended without leaving.
+    /// These members have exited without leaving.
     pub(super) dead: Vec<&'a ProcessIdentity>,
 }
 
@@ -57,7 +58,7 @@ impl FileMembers {
         self.0.push(FileMember { process, has_left: false });
     }
 
-    /// False where there is no such member.
+    /// Records that a member has left. Returns false if there is no such member.
     pub(super) fn leave(&mut self, member: u32) -> bool {
         let member = usize::try_from(member).ok().and_then(|member| self.0.get_mut(member));
         member.is_some_and(|member| {
@@ -66,17 +67,17 @@ impl FileMembers {
         })
     }
 
-    /// How many have ever joined: also the number of the next one.
+    /// Returns the number of members that have ever joined, which is the number of the next member.
     pub(super) fn joined_count(&self) -> usize {
         self.0.len()
     }
 
-    /// The first one that has left.
+    /// Returns the first member that has left.
     pub(super) fn first_departed(&self) -> Option<&ProcessIdentity> {
         self.0.iter().find(|member| member.has_left).map(|member| &member.process)
     }
 
-    /// Looks who is there, `excluded` one.
+    /// Classifies all members except `excluded`.
     pub(super) fn liveness(&self, excluded: Option<u32>) -> MemberLiveness<'_> {
         let pid_space = host::pid_namespace();
         let except = excluded.and_then(|member| usize::try_from(member).ok());
@@ -94,7 +95,7 @@ impl FileMembers {
         liveness
     }
 
-    /// The first members by name, and how many others there are.
+    /// Names the first members and counts the rest.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for (position, member) in self.0.iter().take(MEMBERS_NAMED).enumerate() {
@@ -103,7 +104,7 @@ impl FileMembers {
             let _infallible = write!(text, "{comma}{}", member.process.display_name());
         }
         if self.0.len() > MEMBERS_NAMED {
-            // As above.
+            // Writing to a String cannot fail.
             let _infallible = write!(text, " and {} more", self.0.len() - MEMBERS_NAMED);
         }
         text

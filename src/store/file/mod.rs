@@ -1,16 +1,16 @@
-//! A store in a file that processes of one file system share: no server, and nothing that dies with
-//! anybody.
+//! A store in a file that processes of one file system share. It needs no server, and no exit of a
+//! process destroys it.
 //!
-//! The file is a log of changes (`reencode_record` has its format). Each process keeps what the log
-//! makes of keys and queues (`replay`) and reads only what is new (`log`); whoever changes
-//! something locks the file (`lock`), reads what is new, and appends one record. So every change is
-//! whole or not there, whoever is killed at whichever byte, and all processes see all changes in
+//! The file is a log of changes (format: `record`). Each process keeps the keys and queues that the
+//! log describes (`replay`) and reads only new records (`log`). To change something, a process
+//! locks the file (`lock`), reads the new records, and appends one record. So each change is
+//! complete or absent, even if a writer is killed at any byte, and all processes see all changes in
 //! the same order.
 //!
-//! Whoever waits looks at the file's size again and again, at least every [`LONGEST_PAUSE`].
+//! A waiter polls the size of the file, at least every [`LONGEST_PAUSE`].
 //!
-//! The users of a file are recorded in it (`members`, `open`): what an earlier run has left behind
-//! is an error at once and never believed, and the last user removes the file.
+//! The file records its members (`members`, `open`). A stale file of an earlier run is refused with
+//! an error immediately, and the last member removes the file.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -36,26 +36,27 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The first pause of a wait; each one is half as long again as the one before.
+/// The first pause of a wait. Each pause is 1.5 times as long as the previous one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause of a wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// How long a look that must not wait may take to get the file's lock.
+/// The time limit for the file lock in a call whose deadline has already passed.
 const LOCK_GRACE: Duration = Duration::from_secs(1);
-/// How long the size of the file is believed as the system tells it. A file system on a network may
-/// remember an old one until the file is locked.
+/// How long a process trusts the file size that the system reports. A network file system may cache
+/// an old size until the file is locked.
 const SIZE_CACHE_MAX_AGE: Duration = Duration::from_millis(500);
 
-/// What a file is for.
+/// The options for opening a file store.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// How many will open it, the same for all of them; `None` (or 0) where that is not known, so
-    /// that the file goes whenever nobody uses it.
+    /// The number of processes that will open the file, the same for all. `None` (or 0) means
+    /// unknown; then the file is removed as soon as no process uses it.
     pub world_size: Option<usize>,
-    /// The job, the same for all; may be empty. A file of another job is not joined.
+    /// The job id, the same for all processes; may be empty. A file of another job is refused.
     pub job_id: String,
-    /// They stay until all have come, as in a rendezvous. So one that has left before tells those
-    /// who come that the start has failed, and the file goes with the last of those who came.
+    /// Rendezvous: every member stays until all have joined. If a member left before, a process
+    /// that opens the file learns that the start has failed. The last of the members that joined
+    /// removes the file.
     pub is_rendezvous: bool,
 }
 
@@ -69,15 +70,15 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a file, and makes it where there is none, readable and writable for this user alone.
-    /// Dropping the store leaves the file, and the last one that does removes it.
+    /// Opens a file, and creates it if it is missing, readable and writable for this user only.
+    /// Dropping the store leaves the file, and the last member to leave removes it.
     ///
     /// # Errors
-    /// `Mismatch` where the file is something else, of another job, left by an earlier run, or
-    /// where as many as it is for have joined; `Timeout` where its lock cannot be had;
-    /// `InvalidArgument`, `System`.
+    /// `Mismatch` if the path is not a file store, belongs to another job, is a stale file of an
+    /// earlier run, or if all expected members have joined; `Timeout` if the file lock is not
+    /// available; `InvalidArgument`, `System`.
     pub fn open(path: &Path, options: &FileOptions, deadline: &Deadline) -> Result<Self> {
-        // The process may change its folder before it leaves.
+        // The process may change its working directory before it leaves.
         let path = std::path::absolute(path)
             .map_err(|cause| Error::invalid(format!("\"{}\": {cause}", path.display())))?;
         let (log, member) = open::open(&path, options, deadline)?;
@@ -85,7 +86,7 @@ impl FileStore {
         Ok(Self { log, name, member, is_rendezvous: options.is_rendezvous })
     }
 
-    /// Looks at what is stored now.
+    /// Reads from the current table.
     fn read_table<T>(
         &self,
         deadline: &Deadline,
@@ -94,7 +95,7 @@ impl FileStore {
         Ok(read(&lock::read_current(&self.log, deadline)?.replay().table))
     }
 
-    /// Does something while nobody else reads or writes.
+    /// Runs an operation while no other process reads or writes the file.
     fn with_exclusive_log<T>(
         &self,
         deadline: &Deadline,
@@ -107,7 +108,7 @@ impl FileStore {
         self.with_exclusive_log(deadline, |log| log.append(record))
     }
 
-    /// The log once it has all keys in the sense of `has`.
+    /// Returns the log as soon as `has` is true for all keys.
     fn wait_for_keys(
         &self,
         keys: &[&[u8]],
@@ -116,7 +117,8 @@ impl FileStore {
     ) -> Result<MutexGuard<'_, FileLog>> {
         keys.iter().try_for_each(|key| check_key(key))?;
         let is_complete = |log: &FileLog| keys.iter().all(|key| has(&log.replay().table, key));
-        // A wait that has no time left looks as well, and may meet another process's lock.
+        // A wait without time left reads the file too, and may have to wait for another process's
+        // lock.
         let grace = Deadline::after(LOCK_GRACE);
         let limit = if deadline.has_passed() { &grace } else { deadline };
         let log = lock::read_current(&self.log, limit)?;
@@ -147,8 +149,8 @@ impl FileStore {
         }
     }
 
-    /// The log as it is now, unless somebody else has locked the file. Reads it if its size has
-    /// changed, or if the time has come to ask the file system seriously.
+    /// Returns the current log, or `None` if another process has locked the file. Reads the file if
+    /// its size has changed, or if the last read is older than [`SIZE_CACHE_MAX_AGE`].
     fn poll_log(&self, last_read: &mut Instant) -> Result<Option<MutexGuard<'_, FileLog>>> {
         if last_read.elapsed() < SIZE_CACHE_MAX_AGE {
             let log = lock::lock_mutex(&self.log);
@@ -285,7 +287,7 @@ impl Store for FileStore {
         let has_item = |table: &KeyValueTable, queue: &[u8]| table.queue_len(queue) > 0;
         loop {
             drop(self.wait_for_keys(&[queue], has_item, deadline)?);
-            // Somebody else may have been faster.
+            // Another caller may have taken the item.
             if let Some(item) = self.queue_try_pop(queue, deadline)? {
                 return Ok(item);
             }

@@ -1,5 +1,5 @@
-//! Coming to a file and leaving it: who may join, what tells a file that an earlier run has left
-//! behind, and who removes it.
+//! Joining and leaving a file store: which processes may join, how a stale file of an earlier run
+//! is detected, and which process removes the file.
 
 use super::FileOptions;
 use super::lock;
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-/// How long leaving may take.
+/// The time limit for leaving.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens the file, makes it where there is none, and joins. Returns the log and the number of the
+/// Opens the file, creates it if it is missing, and joins. Returns the log and the number of the
 /// new member.
 pub(super) fn open(
     path: &Path,
@@ -25,7 +25,7 @@ pub(super) fn open(
     loop {
         let log = Mutex::new(FileLog::open(path)?);
         let mut locked = lock::lock_without_reading(&log, deadline)?;
-        // Else its last user removed it after it was opened here.
+        // Otherwise the last member removed the file after this process opened it: retry.
         if locked.is_linked()? {
             let member = join(&mut locked, options, world_size)?;
             drop(locked);
@@ -41,7 +41,7 @@ pub(super) fn open(
 }
 
 impl FileOptions {
-    /// The world size as the file has it.
+    /// Returns the world size in the form of the file header, with 0 as unknown.
     fn checked_world_size(&self) -> Result<Option<u32>> {
         if self.job_id.len() > MAX_JOB_ID_BYTES {
             let length = self.job_id.len();
@@ -66,7 +66,7 @@ fn join(log: &mut FileLog, options: &FileOptions, world_size: Option<u32>) -> Re
             created_by: me.clone(),
         };
         if let Err(error) = log.write_header(header, &LogRecord::Join(me)) {
-            // It is empty, and of no use to anybody.
+            // The file is empty and of no use to any process.
             drop(log.remove());
             return Err(error);
         }
@@ -81,7 +81,7 @@ fn join(log: &mut FileLog, options: &FileOptions, world_size: Option<u32>) -> Re
     Ok(member)
 }
 
-/// The file is of this very job.
+/// Checks that the file belongs to this job.
 fn check_header(
     path: &Path,
     header: &FileHeader,
@@ -109,7 +109,7 @@ fn check_header(
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
-/// The file is of this very run, and not all members have come yet.
+/// Checks that the file belongs to this run and that not all members have joined yet.
 fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> Result<()> {
     let liveness = members.liveness(None);
     let joined = members.joined_count();
@@ -144,7 +144,7 @@ fn check_members(path: &Path, members: &FileMembers, options: &FileOptions) -> R
     Err(Error::new(ErrorKind::Mismatch, message))
 }
 
-/// Somebody has left whom the others need.
+/// Builds the error for a rendezvous that a required member has left.
 fn aborted_start_error(path: &Path, departed: &ProcessIdentity, size: usize) -> Error {
     let message = format!(
         "the file store {} cannot be joined: {} has left it before all {size} had come, so that this start of the \
@@ -155,7 +155,7 @@ fn aborted_start_error(path: &Path, departed: &ProcessIdentity, size: usize) -> 
     Error::new(ErrorKind::Mismatch, message)
 }
 
-/// Leaves, and removes the file if nobody needs it any more.
+/// Leaves, and removes the file if no process needs it any more.
 pub(super) fn leave(log: &Mutex<FileLog>, member: u32, is_rendezvous: bool) -> Result<()> {
     let mut log = lock::lock_exclusive(log, &Deadline::after(LEAVE_TIMEOUT))?;
     let replay = log.replay();
@@ -171,17 +171,17 @@ pub(super) fn leave(log: &Mutex<FileLog>, member: u32, is_rendezvous: bool) -> R
     } else {
         Ok(())
     };
-    // Whoever comes is to know at least that nobody is there.
+    // Record the departure, so that a process that opens the file knows that this member is gone.
     log.append(&LogRecord::Leave { member })?;
     removed
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// A time in the largest unit that there is at least one of.
+/// Formats an age in the largest unit that fits at least once.
 fn format_age(seconds: u64) -> String {
     let units = [(86_400, "day"), (3600, "hour"), (60, "minute")];
     let unit = units.into_iter().find(|(length, _)| seconds >= *length);

@@ -1,93 +1,93 @@
-//! The format of a file store's file. Pure: records to bytes and back.
+//! The format of a file store's file. The functions are pure: they convert records to bytes and
+//! back.
 //!
-//! The file is a header and then records, one behind the other, up to its end. It only ever grows
-//! by whole records, except that a writer which dies in the middle leaves the beginning of one: the
-//! *torn tail*, which the next writer cuts off. All numbers are little endian. A text or byte
-//! string is its length (u32) and its bytes.
+//! The file is a header followed by records up to its end. It only grows by complete records, with
+//! one exception: a writer that dies during a write leaves an incomplete last record, the *torn
+//! tail*. The next writer truncates it. All numbers are little endian. A text or byte string is its
+//! length (u32) followed by its bytes.
 //!
-//! | header: offset | bytes | what |
+//! | header: offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | [`MAGIC`] |
-//! | 8 | 4 | [`VERSION`] of all that follows |
+//! | 8 | 4 | [`VERSION`] of everything after it |
 //! | 12 | 4 | the length of the header's body |
-//! | 16 | 4 | the same with all bits inverted |
+//! | 16 | 4 | the same length with all bits inverted |
 //! | 20 | 8 | the checksum of the body |
-//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, the maker (a process) |
+//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, creator process |
 //!
-//! | record: offset | bytes | what |
+//! | record: offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 4 | the length of the body |
-//! | 4 | 4 | the same with all bits inverted |
+//! | 4 | 4 | the same length with all bits inverted |
 //! | 8 | 8 | the checksum of the body |
-//! | 16 | | the body: its kind (u8) and what the table below says |
+//! | 16 | | the body: its kind (u8) and the fields of the table below |
 //!
-//! | kind | what happened | body behind the kind |
+//! | kind | event | fields after the kind |
 //! |---|---|---|
 //! | 1 | a value was stored | key, value |
 //! | 2 | several values were stored | their number (u32), then key and value of each |
-//! | 3 | bytes were added to the end of a value | key, bytes |
+//! | 3 | bytes were appended to a value | key, bytes |
 //! | 4 | a key was removed | key |
-//! | 5 | an item was added to a queue | queue, item |
+//! | 5 | an item was pushed to a queue | queue, item |
 //! | 6 | the first item of a queue was taken | queue |
 //! | 7 | a member joined; the first one has number 0 | a process |
 //! | 8 | a member left | its number (u32) |
 //!
-//! A process is its id (u32), when it began (u64, in clock ticks since its host was started; 0:
-//! unknown), the space in which its id means something (text; empty: unknown) and the name of its
-//! host (text).
+//! A process is its id (u32), its start time (u64, in clock ticks since its host booted; 0:
+//! unknown), the PID namespace of its id (text; empty: unknown) and the name of its host (text).
 //!
-//! A checksum is the first eight bytes of the BLAKE3 hash. Since a length is there twice, the bytes
-//! at the end of a file are torn if and only if they are fewer than a length that fits its copy
-//! says, or too few to be a length; everything else that is not as above is damage, and never
-//! repaired.
+//! A checksum is the first eight bytes of the BLAKE3 hash. Each length is stored twice, so that a
+//! torn tail can be distinguished from damage. The last bytes of a file are torn only in two cases:
+//! they are too short for the two lengths, or the two lengths agree and demand more bytes than
+//! exist. Every other deviation is damage, and damage is never repaired.
 
 use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
-/// The first bytes of every such file; the first one is in no text.
+/// The first bytes of every file store. The first byte does not occur in text.
 pub const MAGIC: [u8; 8] = *b"\x89libdist";
 /// The version of the format.
 pub const VERSION: u32 = 1;
-/// The longest job id.
+/// The largest number of bytes in a job id.
 pub const MAX_JOB_ID_BYTES: usize = 4096;
-/// The longest of the other texts.
+/// The largest number of bytes in any other text.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// Length, inverted length and checksum: what comes before any body.
+/// The size of a frame in front of a body: length, inverted length and checksum.
 const FRAME_BYTES: usize = 16;
-/// What comes before the header's body.
+/// The number of bytes before the header's body.
 const HEADER_PREFIX_BYTES: usize = MAGIC.len() + 4 + FRAME_BYTES;
-/// The longest body of a header: two numbers, the job id, a process.
+/// The largest body of a header: two numbers, the job id, a process.
 const MAX_HEADER_BODY_BYTES: usize = 12 + 4 + MAX_JOB_ID_BYTES + 12 + 2 * (4 + MAX_TEXT_BYTES);
-/// The longest body of a record: kind, number, and as many keys and values as one call may have.
+/// The largest body of a record: kind, number, and as many keys and values as one call may have.
 const MAX_RECORD_BODY_BYTES: usize = 1 + 4 + MAX_REQUEST_BYTES + 8 * MAX_KEYS;
 
-/// A process that uses or made a file.
+/// A process that uses or created a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// Its id.
+    /// The process id.
     pub pid: u32,
-    /// When it began, in clock ticks since its host was started.
+    /// The start time, in clock ticks since the host booted.
     pub start_ticks: Option<u64>,
-    /// Where its id means something; empty where that is not known.
+    /// The PID namespace of the process id; empty if unknown.
     pub pid_namespace: String,
-    /// The name of its host.
+    /// The name of the host.
     pub host: String,
 }
 
-/// The beginning of a file.
+/// The header of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// When the file was made, in seconds since 1970.
+    /// The creation time of the file, in seconds since 1970.
     pub created_at: u64,
-    /// How many members will come; `None` where that is not known.
+    /// The expected number of members; `None` if unknown.
     pub world_size: Option<u32>,
-    /// The job that it was made for; may be empty.
+    /// The job of the file; may be empty.
     pub job_id: String,
-    /// Who made it.
+    /// The process that created the file.
     pub created_by: ProcessIdentity,
 }
 
-/// One change of what a file holds.
+/// One change of the file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table at the head of the file says what each is")]
 pub enum LogRecord<'a> {
@@ -101,32 +101,32 @@ pub enum LogRecord<'a> {
     Leave { member: u32 },
 }
 
-/// Why bytes are not what a file holds.
+/// The reasons why bytes are not a valid file store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileFormatError {
-    /// It begins otherwise.
+    /// The file does not begin with [`MAGIC`].
     #[error("it does not begin as such a file does")]
     BadMagic,
-    /// It was written by another version of the library.
+    /// Another version of the library wrote the file.
     #[error("its format has version {0}, and this libdist knows version {VERSION}")]
     UnsupportedVersion(u32),
-    /// A length does not fit its copy, or is longer than any.
+    /// A length differs from its copy, or exceeds the maximum.
     #[error("a length makes no sense")]
     InvalidLength,
-    /// A checksum is not that of its bytes.
+    /// A checksum does not match its bytes.
     #[error("a checksum is wrong")]
     ChecksumMismatch,
-    /// The bytes are those that somebody wrote, but say nothing.
+    /// The checksum matches, but the content is not a valid header or record.
     #[error("a record makes no sense")]
     InvalidContent,
 }
 
-/// What stands at the beginning of some bytes.
+/// The result of decoding one item at the beginning of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodedItem<T> {
-    /// It is whole, and takes this many bytes.
+    /// The item is complete; the number is its length in bytes.
     Complete(T, usize),
-    /// It takes at least this many bytes, which is more than there are.
+    /// The item is incomplete and needs at least this many bytes.
     Partial(usize),
 }
 
@@ -144,7 +144,7 @@ impl FileHeader {
         out.extend_from_slice(&body);
     }
 
-    /// The header at the beginning of a file.
+    /// Decodes the header at the beginning of a file.
     ///
     /// # Errors
     /// A [`FileFormatError`].
@@ -196,7 +196,8 @@ impl ProcessIdentity {
 }
 
 impl<'a> LogRecord<'a> {
-    /// Appends the record's bytes to `out`. Keys and values are within the limits of all stores.
+    /// Appends the record's bytes to `out`. The caller keeps keys and values within the limits of
+    /// all stores.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let frame_start = out.len();
         out.extend_from_slice(&[0; FRAME_BYTES]);
@@ -224,7 +225,7 @@ impl<'a> LogRecord<'a> {
         out[frame_start..body_start].copy_from_slice(&frame);
     }
 
-    /// The record at the beginning of some bytes.
+    /// Decodes the record at the beginning of some bytes.
     ///
     /// # Errors
     /// A [`FileFormatError`].
@@ -271,7 +272,7 @@ impl<'a> LogRecord<'a> {
     }
 }
 
-/// What is left to read of some bytes. Whatever is too short or too long is
+/// Reads the fields of a body. A body that is too short or too long is a
 /// [`FileFormatError::InvalidContent`].
 struct RecordFieldReader<'a>(&'a [u8]);
 
@@ -331,7 +332,7 @@ fn put_u32(out: &mut Vec<u8>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// A length that the limits keep far below 4 GiB.
+/// Writes a length, which the limits keep far below 4 GiB.
 fn put_length(out: &mut Vec<u8>, length: usize) {
     put_u32(out, u32::try_from(length).unwrap_or(u32::MAX));
 }
@@ -341,7 +342,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// The beginning of a text, as much as fits.
+/// Returns the longest prefix of a text with at most `limit` bytes.
 fn truncate_text(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
@@ -350,14 +351,14 @@ fn truncate_text(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-/// Appends a body of any bytes with a right frame.
+/// Appends an arbitrary body with a valid frame.
 #[cfg(any(test, fuzzing))]
 pub(super) fn put_framed(body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&frame_header(body));
     out.extend_from_slice(body);
 }
 
-/// What comes before a body.
+/// Builds the frame in front of a body.
 fn frame_header(body: &[u8]) -> [u8; FRAME_BYTES] {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut frame = [0; FRAME_BYTES];
@@ -367,7 +368,7 @@ fn frame_header(body: &[u8]) -> [u8; FRAME_BYTES] {
     frame
 }
 
-/// The body behind the frame that some bytes begin with.
+/// Returns the body of the frame at the beginning of some bytes.
 fn split_frame(bytes: &[u8], limit: usize) -> Result<DecodedItem<&[u8]>, FileFormatError> {
     let Some((frame, rest)) = bytes.split_at_checked(FRAME_BYTES) else {
         return Ok(DecodedItem::Partial(FRAME_BYTES));

@@ -1,11 +1,11 @@
-//! What a file's bytes make of the values and the members. Pure, and bounded by the bytes: a file
-//! of any content takes time and memory in proportion to its length.
+//! Computes values and members from a file's bytes. The functions are pure, and their time and
+//! memory are proportional to the length of the file, for any content.
 
 use super::members::FileMembers;
 use super::record::{DecodedItem, FileFormatError, FileHeader, LogRecord};
 use crate::store::table::KeyValueTable;
 
-/// What a file says, as far as it has been read.
+/// The state that the header and the records read so far describe.
 #[derive(Debug, Default)]
 pub struct LogReplay {
     header: Option<FileHeader>,
@@ -14,20 +14,20 @@ pub struct LogReplay {
     records: u64,
 }
 
-/// How far some bytes went.
+/// The progress of reading some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplayProgress {
-    /// This many of them were header and whole records.
+    /// The number of bytes in the header and complete records.
     pub(super) consumed: usize,
-    /// What follows takes at least this many.
+    /// The minimum number of bytes of the next item.
     pub(super) needed: usize,
 }
 
-/// Reads a whole file. Returns what it says and how many bytes are its header and whole records;
-/// the others, if any, are a torn tail.
+/// Reads a whole file. Returns its state and the length of its header and complete records. The
+/// remaining bytes, if any, are a torn tail.
 ///
 /// # Errors
-/// A [`FileFormatError`], and where it is.
+/// A [`FileFormatError`] and its offset.
 pub fn replay(bytes: &[u8]) -> Result<(LogReplay, usize), (usize, FileFormatError)> {
     let mut replay = LogReplay::default();
     let (progress, violation) = replay.read(bytes);
@@ -38,28 +38,28 @@ pub fn replay(bytes: &[u8]) -> Result<(LogReplay, usize), (usize, FileFormatErro
 }
 
 impl LogReplay {
-    /// The header, once it has been read.
+    /// Returns the header, once it has been read.
     pub fn header(&self) -> Option<&FileHeader> {
         self.header.as_ref()
     }
 
-    /// How many records have been read.
+    /// Returns the number of records that have been read.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.table.get(key)
     }
 
-    /// How many have ever joined.
+    /// Returns the number of members that have ever joined.
     pub fn joined_count(&self) -> usize {
         self.members.joined_count()
     }
 
-    /// Takes in the whole items at the beginning of `bytes`, which follow what was read before.
-    /// Where one is not as it should be, those before it count all the same.
+    /// Reads the complete items at the beginning of `bytes`, which follow the bytes read before. If
+    /// an item is invalid, the items before it remain valid.
     pub(super) fn read(&mut self, bytes: &[u8]) -> (ReplayProgress, Option<FileFormatError>) {
         let mut used = 0;
         loop {
@@ -91,12 +91,12 @@ impl LogReplay {
         })
     }
 
-    /// Takes in a header that was written at the beginning of the file.
+    /// Sets the header that this process wrote at the beginning of the file.
     pub(super) fn set_header(&mut self, header: FileHeader) {
         self.header = Some(header);
     }
 
-    /// Does what a record says.
+    /// Applies a record.
     pub(super) fn apply(&mut self, record: &LogRecord<'_>) -> Result<(), FileFormatError> {
         let table = &mut self.table;
         match record {

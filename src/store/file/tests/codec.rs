@@ -1,4 +1,4 @@
-//! Records to bytes and back, and what becomes of bytes that nobody wrote.
+//! Tests of encoding and decoding records, and of decoding invalid bytes.
 
 use crate::store::file::record::{
     DecodedItem, FileFormatError, FileHeader, LogRecord, MAGIC, ProcessIdentity, VERSION,
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn truncated_log_keeps_its_complete_records(records in vec(record(), 0..8)) {
-        // A member that nobody is cannot leave.
+        // A leave record for a member that does not exist is invalid.
         let records: Vec<_> = records.iter().filter(|r| !matches!(r, OwnedRecord::Leave(_))).collect();
         let mut bytes = encoded_header();
         let mut ends = vec![bytes.len()];
@@ -227,7 +227,7 @@ fn excessive_lengths_are_refused_from_the_header() {
     assert_eq!(LogRecord::decode(&head), Err(FileFormatError::InvalidLength));
     let header = [&MAGIC[..], &VERSION.to_le_bytes(), &head].concat();
     assert_eq!(FileHeader::decode(&header), Err(FileFormatError::InvalidLength));
-    // Zeros, as a file that was made longer has them, are no torn record.
+    // Zeros at the end, as in a file that was extended, are damage and no torn record.
     assert_eq!(LogRecord::decode(&[0; 64]), Err(FileFormatError::InvalidLength));
     for (key, value) in [(MAX_KEY_BYTES + 1, 0), (0, MAX_VALUE_BYTES + 1)] {
         let (key, value) = (vec![0; key], vec![0; value]);

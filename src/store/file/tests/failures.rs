@@ -1,4 +1,4 @@
-//! Files that are something else, damaged, or taken away, and a lock that somebody keeps.
+//! Tests with files of another format, damaged and removed files, and a lock that is held for long.
 
 use super::{Folder, open, open_as, test_deadline};
 use crate::base::{Deadline, ErrorKind};
@@ -74,7 +74,7 @@ fn removed_or_truncated_file_fails_every_call() {
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.message().contains("removed by somebody"), "{error}");
     }
-    // What another has made there since is not touched.
+    // A file that another process has created there since is not removed.
     let other = open(&path);
     drop(store);
     assert!(path.exists());
@@ -107,14 +107,14 @@ fn lock_held_elsewhere_times_out_at_the_deadline() {
         assert!(text.contains(&*path.to_string_lossy()) && text.contains("lock"), "{text}");
     }
     file::unlock(&other).unwrap();
-    // Whoever reads does not keep others from reading.
+    // A shared lock does not block other readers.
     assert!(file::try_lock(&other, FileLock::Shared).unwrap());
     assert_eq!(store.num_keys(&short()).unwrap(), 0);
     let error = store.set(b"k", b"v", &short()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     drop(other);
     store.set(b"k", b"v", &test_deadline()).unwrap();
-    // A wait that began before still names what is missing.
+    // A wait that times out while another process holds the lock still names the missing keys.
     let other = File::options().read(true).write(true).open(&path).unwrap();
     let error = store.wait(&[b"k", b"missing"], &short()).unwrap_err();
     assert!(error.message().contains("missing: \"missing\""), "{error}");

@@ -1,5 +1,5 @@
-//! The file store where it differs from all others: its format, its users, and what happens to it
-//! when writers die, disks are full and files are something else.
+//! Tests of the properties that only the file store has: its format, its members, and its behaviour
+//! when writers die, disks are full or the path is another kind of file.
 
 mod codec;
 mod failures;
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Enough for anything that succeeds.
+/// Returns a deadline that is long enough for every call that succeeds.
 fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -43,7 +43,7 @@ impl Drop for Folder {
     }
 }
 
-/// Opens a file whose users are not counted.
+/// Opens a file without a world size.
 fn open(path: &Path) -> FileStore {
     open_as(path, None, "").unwrap()
 }
@@ -53,16 +53,16 @@ fn open_as(path: &Path, world_size: Option<usize>, job_id: &str) -> Result<FileS
     FileStore::open(path, &options, &test_deadline())
 }
 
-/// A process of this host that has ended.
+/// Returns the identity of a process of this host that has exited.
 fn ended_process() -> ProcessIdentity {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    // No process began when the host did, so that it does not matter if the id is taken again.
+    // No process started at boot time, so that a reused process id does not matter.
     ProcessIdentity { pid, start_ticks: Some(1), ..members::this_process() }
 }
 
-/// A process of which only its own host knows whether it is there.
+/// Returns the identity of a process whose liveness only its own host can know.
 fn remote_process() -> ProcessIdentity {
     ProcessIdentity {
         pid: 1,
@@ -72,7 +72,7 @@ fn remote_process() -> ProcessIdentity {
     }
 }
 
-/// Writes a record to the end of a file, as another process would.
+/// Appends a record to a file, as another process would do.
 fn append_record(path: &Path, record: &LogRecord<'_>) {
     let mut bytes = fs::read(path).unwrap();
     record.encode(&mut bytes);

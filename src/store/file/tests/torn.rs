@@ -1,4 +1,4 @@
-//! A writer that dies at any byte.
+//! Tests with a writer that dies at any byte.
 
 use super::{Folder, open, test_deadline};
 use crate::store::Store as _;
@@ -6,8 +6,8 @@ use crate::store::file::record::LogRecord;
 use crate::store::file::replay::replay;
 use std::fs;
 
-/// What is in a file with all kinds of records, whose user is still there, and where each of them
-/// ends.
+/// Returns the bytes of a file with all kinds of records, and the end offset of each record. The
+/// member of the file is still alive.
 fn log_with_every_record_kind(folder: &Folder) -> (Vec<u8>, Vec<usize>) {
     let path = folder.file();
     let store = open(&path);
@@ -59,8 +59,8 @@ fn file_cut_at_any_byte_keeps_its_complete_records() {
         assert_eq!(store.add(b"count", 0, &test_deadline()).unwrap(), count, "cut at {cut}");
         let queued = [0, 0, 0, 0, 0, 0, 1, 2, 1, 1, 1][reached];
         assert_eq!(store.queue_len(b"queue", &test_deadline()).unwrap(), queued, "cut at {cut}");
-        // Behind what was whole stand one who joined and one addition, and nothing of the torn
-        // record is left.
+        // After the complete records, the file has one join and one addition, and no byte of the
+        // torn record.
         let now = fs::read(&path).unwrap();
         let (after, length) = replay(&now).unwrap();
         assert_eq!(length, now.len());
@@ -86,7 +86,7 @@ fn torn_record_is_ignored_by_readers_and_truncated() {
         assert_eq!(fs::read(&path).unwrap(), whole);
         assert_eq!(reader.get(b"k", &test_deadline()).unwrap(), b"whole");
     }
-    // Whole after all.
+    // The record becomes complete after all.
     fs::write(&path, &torn).unwrap();
     assert_eq!(waiter.get(b"k", &test_deadline()).unwrap(), [7; 100_000]);
     assert_eq!(reader.add(b"n", 1, &test_deadline()).unwrap(), 1);

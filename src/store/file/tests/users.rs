@@ -1,4 +1,4 @@
-//! Who uses a file, what an earlier run has left behind, and who removes it.
+//! Tests of joining and leaving, of stale files of an earlier run, and of removing the file.
 
 use super::{Folder, append_record, ended_process, open, open_as, remote_process, test_deadline};
 use crate::base::ErrorKind;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// Asserts that a file cannot be joined, and why.
+/// Asserts that a file cannot be joined, and that the error has these parts.
 fn assert_refused(path: &Path, world_size: Option<usize>, job_id: &str, parts: &[&str]) {
     let before = fs::read(path).unwrap();
     let error = open_as(path, world_size, job_id).unwrap_err();
@@ -35,7 +35,7 @@ fn file_is_private_and_removed_by_its_last_user() {
     first.set(b"k", b"v", &test_deadline()).unwrap();
     drop(first);
     assert_eq!(second.get(b"k", &test_deadline()).unwrap(), b"v");
-    // The members are no keys.
+    // Members do not count as keys.
     assert_eq!(second.num_keys(&test_deadline()).unwrap(), 1);
     assert_eq!(second.list_keys(&test_deadline()).unwrap(), [b"k"]);
     drop(second);
@@ -95,8 +95,8 @@ fn dead_member_is_named_immediately() {
     append_record(&path, &LogRecord::Join(ended.clone()));
     let parts = [&format!("process {} on host {}", ended.pid, ended.host), "without leaving"];
     assert_refused(&path, Some(4), "", &[parts[0], parts[1]]);
-    // Those who are there already go on, and whoever leaves last removes the file, if all have
-    // come.
+    // Members that have already joined continue. The last member to leave removes the file, if all
+    // have joined.
     store.set(b"k", b"v", &test_deadline()).unwrap();
     append_record(&path, &LogRecord::Join(ended_process()));
     append_record(&path, &LogRecord::Join(ended_process()));
@@ -125,7 +125,7 @@ fn file_without_world_size_lives_with_its_users() {
     append_record(&path, &LogRecord::Join(ended_process()));
     let other = open(&path);
     other.set(b"k", b"v", &test_deadline()).unwrap();
-    // Without those who are there, it is what an earlier run has left behind.
+    // Without its live members, the file is the stale file of an earlier run.
     let bytes = fs::read(&path).unwrap();
     drop(store);
     drop(other);
@@ -153,7 +153,7 @@ fn failed_rendezvous_is_reported_and_leaves_no_file() {
     for part in [&std::process::id().to_string(), "before all 3 had come", "start it anew"] {
         assert!(error.message().contains(part), "{error}");
     }
-    // The last of those who came takes the file along, so that the next start is a new one.
+    // The last member that joined removes the file, so that the next start is independent of it.
     drop(first);
     assert!(!path.exists());
     let all: Vec<_> = (0..3).map(|_| open_rendezvous(3).unwrap()).collect();
@@ -173,8 +173,8 @@ fn concurrent_open_and_remove_lose_no_data() {
         let act = move || {
             for turn in 0..turns {
                 let store = open(&path);
-                // What is in a file was written since its first user came, and stays while anybody
-                // is there.
+                // The content of the file was written after its first member joined, and the file
+                // stays while any member exists.
                 let count = store.add(b"n", 1, &test_deadline()).unwrap();
                 assert!(count >= 1);
                 assert!(store.add(b"n", 0, &test_deadline()).unwrap() >= count);
