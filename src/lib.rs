@@ -1,28 +1,28 @@
-//! libdist: collective communication between the processes of a training job, behind a C ABI.
+//! libdist: collective communication between the processes of a training job, with a C ABI.
 //!
 //! The C interface is `include/dist.h`, generated from [`ffi`]. The Rust modules are public for the
-//! project's own programs and tests; they promise no stability.
+//! project's own programs and tests, without a promise of stability.
 //!
-//! Data flows one way, from top to bottom:
+//! Dependencies point one way: a layer imports only layers below it.
 //!
-//! | layer | what it is |
+//! | layer | content |
 //! |---|---|
 //! | [`ffi`] | the C ABI: parse, call, convert |
 //! | [`api`] | process state, rendezvous, groups, argument checks, order of calls |
-//! | [`backend`] | one trait; `solo` for a single rank, `native` for shared memory, `nccl` for GPUs |
+//! | [`backend`] | one trait; `solo` for one rank, `native` for host memory, `nccl` for GPUs |
 //! | [`algo`] | one file per algorithm, over the two transport traits |
-//! | [`transport`] | the traits, and `inproc` and `shm` behind them |
+//! | [`transport`] | the transport traits, and their implementations |
 //! | [`store`] | key-value stores: hash, prefix, file, TCP, the caller's own |
-//! | [`kernel`] | element type x operator loops |
+//! | [`kernel`] | loops over element type and operator |
 //! | [`device`] | the CUDA driver, loaded at run time |
-//! | [`process`] | start, watch and end child processes |
-//! | [`wait`] | the one waiting primitive, doorbells, the service thread |
+//! | [`process`] | starting, supervising and ending child processes |
+//! | [`wait`] | the one wait primitive, doorbells, the service thread |
 //! | [`sys`] | system calls, without policy |
 //! | [`base`] | errors, types, deadlines, configuration, log |
 //!
 //! `ARCHITECTURE.md` has the rules that a test enforces.
 
-// Tests may wait as they like.
+// Tests may use any kind of wait.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod algo;

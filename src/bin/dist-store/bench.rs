@@ -1,4 +1,4 @@
-//! Measuring what calls cost: one client, one call after another.
+//! Measures the latency of calls: one client makes one call after another.
 
 use crate::client::StoreClient;
 use crate::formatting::format_duration;
@@ -10,21 +10,22 @@ use dist::sys::signal::SignalFd;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-/// The signals that end a measurement early, but not before the keys are removed.
+/// The signals that end a measurement early, after its keys are removed.
 const TERMINATION_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// How many calls of a kind are kept for the percentiles: the last ones.
+/// The number of calls of a kind that are kept for the percentiles: the last ones.
 const MAX_SAMPLES: usize = 1 << 20;
 
-/// How often the progress is told.
+/// The interval of progress updates.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A kind of call.
+/// A kind of call: its name and its function.
 type BenchCall<'a> = (&'static str, &'a dyn Fn() -> Result<()>);
 
 pub(crate) fn run(options: &cli::BenchArgs) -> CommandResult {
     let client = StoreClient::connect(&options.location)?;
-    // Only now: while there is no store yet, a signal is to end us at once.
+    // Intercept signals only after the connection exists. Before, a signal ends the program
+    // immediately.
     let signals = SignalFd::intercept(&TERMINATION_SIGNALS)?;
     let key_prefix = format!("dist-store-bench/{}", host::random_nonce()?);
     let (key, counter) = (format!("{key_prefix}/value"), format!("{key_prefix}/counter"));
@@ -71,7 +72,7 @@ fn measure_all(
     Ok(0)
 }
 
-/// Calls again and again; returns what that took, and the signal that ended it early.
+/// Repeats a call. Returns its times, and the signal that ended the measurement early, if any.
 fn measure(
     client: &StoreClient,
     call: &dyn Fn() -> Result<()>,
@@ -79,7 +80,7 @@ fn measure(
     limit: Duration,
     progress: &mut ProgressLine,
 ) -> std::result::Result<(CallSamples, Option<i32>), Failure> {
-    // The first call may have to make what the others find.
+    // The first call may create the key that the other calls find.
     call()?;
     client.flush()?;
     let mut sample = CallSamples::default();
@@ -99,11 +100,11 @@ fn measure(
     Ok((sample, signal))
 }
 
-/// What calls took.
+/// The times of the measured calls.
 #[derive(Default)]
 struct CallSamples {
     count: usize,
-    /// Until the server had carried out the last one.
+    /// The total time until the server had processed the last call.
     elapsed: Duration,
     times: Vec<Duration>,
 }
@@ -117,7 +118,7 @@ impl CallSamples {
         self.count += 1;
     }
 
-    /// A line of the table; there was at least one call.
+    /// Formats a row of the table; at least one call was measured.
     fn format_row(mut self, name: &str) -> String {
         self.times.sort_unstable();
         let last = self.times.len() - 1;
@@ -129,7 +130,7 @@ impl CallSamples {
     }
 }
 
-/// A line on a terminal that says how far a measurement is.
+/// A line on a terminal that shows the progress of a measurement.
 struct ProgressLine {
     name: &'static str,
     limit: Duration,

@@ -1,4 +1,4 @@
-//! The command line. It only parses and checks; it reaches nothing.
+//! The command line. This module only parses and checks options.
 
 use clap::{Args, Parser, Subcommand};
 use dist::api::environment::{DEFAULT_PORT, job_secret};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The longest time that can be asked for: a year.
+/// The longest time that an option accepts: one year.
 const MAX_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 const HELP: &str = "\
@@ -123,7 +123,7 @@ pub(crate) struct SecretFile {
 }
 
 impl SecretFile {
-    /// The secret, if there is one.
+    /// Reads the secret, if one is given.
     pub(crate) fn read(&self) -> Result<Option<Secret>> {
         match &self.secret_file {
             Some(path) => Secret::from_file(path).map(Some),
@@ -133,7 +133,7 @@ impl SecretFile {
 }
 
 impl StoreLocation {
-    /// The host.
+    /// Returns the host.
     pub(crate) fn host(&self) -> Result<String> {
         match &self.host {
             Some(host) => Ok(host.clone()),
@@ -143,7 +143,7 @@ impl StoreLocation {
         }
     }
 
-    /// The port.
+    /// Returns the port.
     pub(crate) fn port(&self) -> Result<u16> {
         port_or_default(self.port)
     }
@@ -181,12 +181,12 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The address, empty for all.
+    /// Returns the address to listen on, empty for all interfaces.
     pub(crate) fn bind(&self) -> &str {
         if self.bind == "all" { "" } else { &self.bind }
     }
 
-    /// The port.
+    /// Returns the port.
     pub(crate) fn port(&self) -> Result<u16> {
         port_or_default(self.port)
     }
@@ -213,12 +213,12 @@ pub(crate) struct GetArgs {
 }
 
 impl GetArgs {
-    /// The keys.
+    /// Returns the keys.
     pub(crate) fn keys(&self) -> Vec<&[u8]> {
         as_bytes(&self.keys)
     }
 
-    /// Whether the bytes are printed as they are.
+    /// Returns true if the bytes are printed unchanged.
     pub(crate) fn is_raw(&self, to_terminal: bool) -> bool {
         self.raw || self.keys.len() == 1 && !to_terminal
     }
@@ -266,7 +266,7 @@ pub(crate) struct WaitArgs {
 }
 
 impl WaitArgs {
-    /// The keys.
+    /// Returns the keys.
     pub(crate) fn keys(&self) -> Vec<&[u8]> {
         as_bytes(&self.keys)
     }
@@ -328,7 +328,7 @@ pub(crate) struct BenchArgs {
     pub(crate) location: StoreLocation,
 }
 
-/// A time of more than zero.
+/// A time span above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PositiveSeconds(pub(crate) Duration);
 

@@ -1,4 +1,4 @@
-//! Reaching the store, and what several commands ask of it.
+//! The connection to the store, and queries that several commands use.
 
 use crate::cli::StoreLocation;
 use crate::{EXIT_UNREACHABLE, Failure};
@@ -11,25 +11,25 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many values are fetched at once: all of the greatest size that can be set still fit into one
-/// answer.
+/// The number of values per fetch. Values of the largest size that can be set still fit into one
+/// reply.
 const VALUE_BATCH_LEN: usize = 24;
-/// How long values whose keys were there a moment ago are waited for together.
+/// The time limit for fetching several values together whose keys existed just before.
 const VANISHED_KEY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A store that was reached.
+/// A connected store.
 #[derive(Debug)]
 pub(crate) struct StoreClient {
-    /// The keys that were asked for: the whole store, or the part under the prefix.
+    /// The keys of the request: the whole store, or the part under the prefix.
     pub(crate) store: Arc<dyn Store>,
-    /// The same, whole.
+    /// The same store without the prefix.
     pub(crate) tcp: Arc<TcpStore>,
-    /// How long it took to reach it.
+    /// The time that connecting took.
     pub(crate) connect_time: Duration,
     timeout: Duration,
 }
 
-/// The one place that says how to reach the store.
+/// Builds the connection options; all commands use this function.
 fn client_options(location: &StoreLocation) -> Result<ClientOptions> {
     let secret = location.secret.read()?;
     Ok(ClientOptions {
@@ -41,14 +41,14 @@ fn client_options(location: &StoreLocation) -> Result<ClientOptions> {
 }
 
 impl StoreClient {
-    /// Connects.
+    /// Connects to the store.
     pub(crate) fn connect(location: &StoreLocation) -> std::result::Result<Self, Failure> {
         let options = client_options(location)?;
         let timeout = location.timeout.0;
         let started_at = Instant::now();
         let tcp = open_tcp(None, options, &Deadline::after(timeout));
         let tcp = Arc::new(tcp.map_err(|error| match error.kind() {
-            // Here a time-out says that there is no store.
+            // A timeout at this place means that there is no store.
             ErrorKind::Timeout => Failure::new(EXIT_UNREACHABLE, error.to_string()),
             _ => error.into(),
         })?);
@@ -59,18 +59,18 @@ impl StoreClient {
         Ok(Self { store, tcp, connect_time: started_at.elapsed(), timeout })
     }
 
-    /// Returns once the server has carried out all that it was told: a set is not waited for
-    /// otherwise.
+    /// Returns after the server has processed all earlier requests. Without this, a set is not
+    /// confirmed.
     pub(crate) fn flush(&self) -> Result<()> {
         self.store.check(&[], &self.deadline()).map(drop)
     }
 
-    /// The deadline of a request that begins now.
+    /// Returns the deadline of a request that begins now.
     pub(crate) fn deadline(&self) -> Deadline {
         Deadline::after(self.timeout)
     }
 
-    /// The keys that begin with `start`, in order.
+    /// Returns the keys that begin with `start`, in order.
     pub(crate) fn keys(&self, start: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut keys = self.store.list_keys(&self.deadline())?;
         keys.retain(|key| key.starts_with(start));
@@ -78,7 +78,7 @@ impl StoreClient {
         Ok(keys)
     }
 
-    /// Those of `keys` that are not there.
+    /// Returns the missing keys among `keys`.
     pub(crate) fn missing_keys<'a>(&self, keys: &[&'a [u8]]) -> Result<Vec<&'a [u8]>> {
         let mut missing = Vec::new();
         if !self.store.check(keys, &self.deadline())? {
@@ -91,8 +91,8 @@ impl StoreClient {
         Ok(missing)
     }
 
-    /// Hands over key and value of each of `keys` that is there, in order, without holding all
-    /// values.
+    /// Calls `visit` with key and value for each existing key in order, without holding all values
+    /// in memory.
     pub(crate) fn for_each_value(
         &self,
         keys: &[Vec<u8>],
@@ -108,7 +108,7 @@ impl StoreClient {
         Ok(())
     }
 
-    /// The values of a few keys.
+    /// Fetches the values of a batch of keys.
     fn fetch_values(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
         let borrowed: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         if let Ok(values) =
@@ -116,11 +116,11 @@ impl StoreClient {
         {
             return Ok(values.into_iter().map(Some).collect());
         }
-        // One has vanished, or together they are too long: values can grow by being appended to.
+        // A key was deleted, or the values are too long together: APPEND can make values longer.
         borrowed.into_iter().map(|key| self.fetch_value(key)).collect()
     }
 
-    /// The value of a key, if it is there.
+    /// Fetches the value of a key, if it exists.
     fn fetch_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let exists = || self.store.check(&[key], &self.deadline());
         if !exists()? {
@@ -133,7 +133,7 @@ impl StoreClient {
     }
 }
 
-/// Whether it is the deadline that ended a call.
+/// Returns true if the deadline ended the call.
 pub(crate) fn is_time_out(error: &Error) -> bool {
     error.kind() == ErrorKind::Timeout
 }

@@ -1,12 +1,12 @@
-//! Bytes, ranks and times as people read them. Pure.
+//! Formats bytes, ranks and times for users. The functions do no I/O.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How many ranks or runs of ranks a list names.
+/// The largest number of ranks or ranges that a list names.
 const RUNS_NAMED: usize = 16;
 
-/// Bytes as one line: what can be printed is, the rest is escaped.
+/// Formats bytes as one line: printable characters unchanged, the rest escaped.
 pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -24,24 +24,25 @@ pub(crate) fn escape_bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// The same, in quotes and not much longer than `limit`; what is cut is told by the size.
+/// Formats bytes like [`escape_bytes`], in quotes. If they exceed `limit`, shortens them and adds
+/// the size.
 pub(crate) fn quote_bytes(bytes: &[u8], limit: usize) -> String {
     if bytes.len() <= limit {
         return format!("\"{}\"", escape_bytes(bytes));
     }
-    // Not within a character, which would then be shown as garbage.
+    // Do not cut within a character, which would then be displayed incorrectly.
     let is_start = |&at: &usize| bytes[at] & 0b1100_0000 != 0b1000_0000;
     let end = (limit.saturating_sub(3)..=limit).rev().find(is_start).unwrap_or(limit);
     format!("\"{}...\" ({} bytes)", escape_bytes(&bytes[..end]), bytes.len())
 }
 
-/// Keys in quotes, separated by commas.
+/// Formats keys in quotes, separated by commas.
 pub(crate) fn format_keys(keys: &[&[u8]]) -> String {
     let shown: Vec<String> = keys.iter().map(|key| quote_bytes(key, 128)).collect();
     shown.join(", ")
 }
 
-/// Numbers in ascending order, with runs drawn together: "0, 2-5, 9".
+/// Formats ascending numbers with ranges: "0, 2-5, 9".
 pub(crate) fn format_ranks(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -63,12 +64,12 @@ pub(crate) fn format_ranks(numbers: &[usize]) -> String {
     named.join(", ") + &more
 }
 
-/// A number of things: "1 key", "2 keys".
+/// Formats a count with its noun: "1 key", "2 keys".
 pub(crate) fn format_count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A time span with a unit that fits.
+/// Formats a time span in a suitable unit.
 pub(crate) fn format_duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 0.001 {
@@ -80,7 +81,7 @@ pub(crate) fn format_duration(time: Duration) -> String {
     }
 }
 
-/// The time of day, in UTC, to the millisecond.
+/// Formats the time of day in UTC with milliseconds.
 pub(crate) fn format_time_of_day(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (day, ms) = (since.as_secs() % 86_400, since.subsec_millis());
@@ -96,7 +97,7 @@ mod tests {
     fn unprintable_bytes_are_escaped() {
         assert_eq!(escape_bytes("a'\"ü\\\n\0\u{1b}".as_bytes()), "a'\"ü\\\\\\n\\0\\u{1b}");
         assert_eq!(escape_bytes(b"\xff\xc3x"), "\\xff\\xc3x");
-        // What would turn the direction of writing around.
+        // The right-to-left override, which would reverse the display.
         assert_eq!(escape_bytes("\u{202e}".as_bytes()), "\\u{202e}");
     }
 

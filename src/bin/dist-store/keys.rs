@@ -1,4 +1,4 @@
-//! The commands that ask one thing of the store.
+//! The commands with one request: get, set, add, wait and list.
 
 use crate::client::{StoreClient, is_time_out};
 use crate::formatting::{escape_bytes, format_keys};
@@ -7,7 +7,7 @@ use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-/// How often a wait tells which keys are missing.
+/// The interval at which a wait prints the missing keys.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) fn get(options: &cli::GetArgs) -> CommandResult {
@@ -71,7 +71,7 @@ pub(crate) fn list(options: &cli::ListArgs) -> CommandResult {
     Ok(0)
 }
 
-/// Waits until all keys are there, and tells meanwhile which are not.
+/// Waits until all keys exist, and prints the missing keys periodically.
 fn wait_with_reports(client: &StoreClient, keys: &[&[u8]]) -> Result<(), Failure> {
     let deadline = client.deadline();
     loop {

@@ -1,18 +1,18 @@
-//! dist-store: looks into the store of a job that does not come up, changes it, hosts one, measures
-//! one.
+//! dist-store: inspects the store of a job that does not start, changes it, hosts a store, or
+//! measures one.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `client` | reaching the store, and what several commands ask of it |
+//! | `client` | the connection to the store, and queries that several commands use |
 //! | `keys` | get, set, add, wait, list |
-//! | `watch` | telling what changes |
-//! | `stats` | what is in the store, and who has come |
-//! | `bench` | what a call costs |
+//! | `watch` | printing changes |
+//! | `stats` | the contents of the store, and the ranks that have joined |
+//! | `bench` | the latency of calls |
 //! | `serve` | hosting a store |
-//! | `formatting` | bytes, keys, ranks and times as people read them |
+//! | `formatting` | formatting bytes, keys, ranks and times for users |
 //!
-//! The stores are the library's.
+//! The library implements the stores.
 
 mod bench;
 mod cli;
@@ -30,23 +30,23 @@ use dist::base::log::{self, LogLevel};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// The answer is no, or dist-store itself failed.
+/// The condition is false, or dist-store itself failed.
 const EXIT_FAILURE: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
 const EXIT_TIMED_OUT: u8 = 4;
 
-/// Why a command ends, and the exit status that tells so.
+/// The reason why a command ends early, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// The reason; empty where nobody is to be told.
+    /// The message for the user; empty if there is nothing to print.
     pub(crate) message: String,
 }
 
 impl Failure {
-    /// A failure with this status.
+    /// Creates a failure with this status.
     pub(crate) fn new(status: u8, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
     }
@@ -64,25 +64,25 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a command returns: its exit status.
+/// The result of a command: its exit status.
 pub(crate) type CommandResult = Result<u8, Failure>;
 
-/// Writes to standard output, and has it on its way when it returns.
+/// Writes to standard output and flushes it.
 pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        // The reader has seen enough, as in `dist-store list | head`.
+        // The reader has closed the pipe, as in `dist-store list | head`.
         io::ErrorKind::BrokenPipe => Failure::new(0, ""),
         _ => Failure::new(EXIT_FAILURE, format!("cannot write to standard output: {cause}")),
     })
 }
 
-/// Writes to standard error. If that is closed, there is nobody to tell.
+/// Writes to standard error, and ignores a closed stream.
 pub(crate) fn write_error(text: &str) {
     drop(io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Writes a message of dist-store's own to standard error.
+/// Writes a message of dist-store itself to standard error.
 pub(crate) fn report_error(message: &str) {
     write_error(&format!("dist-store: {message}\n"));
 }
@@ -90,7 +90,7 @@ pub(crate) fn report_error(message: &str) {
 fn run(command: &Command) -> CommandResult {
     dist::base::debug::log_level_from_environment()?;
     if !log::is_level_set() {
-        // What the library only warns of is what users of this program want to know.
+        // Show the library's warnings, which users of this program need.
         log::set_level(LogLevel::Warn);
     }
     match command {
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     let options = match cli::Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // Help goes to standard output, a complaint to standard error.
+            // clap prints help to standard output and errors to standard error.
             drop(error.print());
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }

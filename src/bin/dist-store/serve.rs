@@ -1,4 +1,4 @@
-//! Hosting a store.
+//! Hosts a store.
 
 use crate::{CommandResult, EXIT_FAILURE, Failure, cli, print};
 use dist::base::deadline::Deadline;
@@ -10,13 +10,13 @@ use dist::sys::signal::SignalFd;
 use dist::wait::io::ready_within;
 use std::os::fd::AsFd as _;
 
-/// SIGHUP, SIGINT and SIGTERM: what a user or a job manager sends to end a program.
+/// The signals by which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.
 const TERMINATION_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// How many descriptors the server needs besides its connections, generously.
+/// An upper bound for the descriptors that the server needs in addition to its connections.
 const RESERVED_FILES: u64 = 32;
 
-/// The one place that says how to serve.
+/// Builds the server's options.
 fn server_options(options: &cli::ServeArgs) -> Result<ServerOptions> {
     Ok(ServerOptions {
         bind: options.bind().to_owned(),
@@ -28,7 +28,7 @@ fn server_options(options: &cli::ServeArgs) -> Result<ServerOptions> {
 }
 
 pub(crate) fn run(options: &cli::ServeArgs) -> CommandResult {
-    // Before the server is there, so that none is missed.
+    // Intercept signals before the server starts, so that none is missed.
     let signals = SignalFd::intercept(&TERMINATION_SIGNALS)?;
     let limit = limits::raise_max_open_files()?;
     if let Some(connections) = options.connections {
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &cli::ServeArgs) -> CommandResult {
     Ok(0)
 }
 
-/// Refuses to begin what would end with connections that cannot be accepted.
+/// Checks that the limit of open files is high enough for the required connections.
 fn check_limit(connections: u64, limit: u64) -> std::result::Result<(), Failure> {
     let needed = connections + RESERVED_FILES;
     if needed <= limit {

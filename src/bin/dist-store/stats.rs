@@ -1,4 +1,4 @@
-//! How the store answers, what is in it, and which ranks have come.
+//! The command stats: the latency and contents of the store, and the ranks that have joined.
 
 use crate::client::StoreClient;
 use crate::formatting::{escape_bytes, format_count, format_duration, format_ranks, quote_bytes};
@@ -8,13 +8,13 @@ use dist::base::error::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How many pings the round trip is the median of.
+/// The number of round trips of which the median is shown.
 const PING_COUNT: usize = 100;
-/// How many keys with large values are named.
+/// The number of keys with the largest values that are named.
 const LARGEST_VALUES_SHOWN: usize = 5;
-/// How many ranks of a group are named with their processes.
+/// The number of ranks of a group that are named with their processes.
 const PROCESSES_NAMED: usize = 16;
-/// How much of a key is shown.
+/// The number of bytes of a key that are shown.
 const KEY_BYTES_SHOWN: usize = 128;
 
 pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
@@ -30,7 +30,7 @@ pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
     let keys = match client.keys(b"") {
         Ok(keys) => keys,
         Err(error) => {
-            // A server that is still there but cannot list its keys is an older torch's.
+            // A server that still replies but cannot list its keys is an older torch's.
             let number = client.store.num_keys(&client.deadline()).map_err(|_| error)?;
             print(format!("keys, which this server cannot list: {number}\n"))?;
             return Ok(0);
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &cli::StatsArgs) -> CommandResult {
     Ok(0)
 }
 
-/// The median time of a request that asks for nothing.
+/// Measures the median time of an empty request.
 fn measure_round_trip(client: &StoreClient) -> Result<Duration> {
     let mut times = Vec::with_capacity(PING_COUNT);
     for _ in 0..PING_COUNT {
@@ -58,14 +58,14 @@ fn measure_round_trip(client: &StoreClient) -> Result<Duration> {
     Ok(times[PING_COUNT / 2])
 }
 
-/// What the keys and values come to.
+/// A summary of keys and values.
 #[derive(Default)]
 struct StoreContents {
     keys: usize,
     bytes: usize,
     /// The largest values, the largest first.
     largest: Vec<(usize, Vec<u8>)>,
-    /// What ranks have written to find each other.
+    /// The rendezvous entries of ranks.
     rendezvous_entries: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -105,13 +105,13 @@ impl StoreContents {
     }
 }
 
-/// Which ranks of a group have come, and what is wrong with them.
+/// Formats which ranks of a group have joined, and problems with them.
 fn format_group(group: &RendezvousStatus) -> String {
     let (present, missing): (Vec<usize>, _) =
         (group.arrived.keys().copied().collect(), group.missing());
     let name = escape_bytes(group.group.as_bytes());
     let mut text = match group.size {
-        // No entry can be read.
+        // No entry is readable.
         0 => format!("{name} of unknown size: "),
         size => format!("{name} of {size}: "),
     };

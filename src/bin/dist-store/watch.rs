@@ -1,4 +1,4 @@
-//! Telling what changes in the store, by looking at it again and again: the protocol has no
+//! The command watch: prints changes in the store. It polls, because the protocol has no
 //! subscriptions.
 
 use crate::client::StoreClient;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, SystemTime};
 
-/// How many bytes of a value are shown.
+/// The number of bytes of a value that are shown.
 const VALUE_BYTES_SHOWN: usize = 60;
 
-/// What is in the store.
+/// The contents of the store.
 type StoreSnapshot = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) fn run(options: &cli::WatchArgs) -> CommandResult {
@@ -47,7 +47,7 @@ fn take_snapshot(client: &StoreClient, start: &[u8]) -> Result<StoreSnapshot, Fa
     Ok(values)
 }
 
-/// A line for each key that is not as it was, in the order of the keys.
+/// Returns one line for each changed key, in the order of keys.
 fn diff_snapshots(before: &StoreSnapshot, after: &StoreSnapshot) -> Vec<String> {
     let removed = before.keys().filter(|key| !after.contains_key(*key));
     let mut keys: Vec<&Vec<u8>> = after.keys().chain(removed).collect();

@@ -1,4 +1,4 @@
-//! One attempt of a job on this node: its ranks, started and seen through to their end.
+//! One attempt of a job on this node: starts its ranks and supervises them until they exit.
 
 use crate::Failure;
 use crate::cli::{MasterAddress, OnFailure, Options};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A job must have ended 2 s after a rank was killed.
+/// The timeouts for ending a job. They ensure that a job ends within 2 s after a rank was killed.
 const DEFAULT_SHUTDOWN_TIMEOUTS: SupervisionTimeouts = SupervisionTimeouts {
     settle: Duration::from_millis(100),
     failure: Duration::from_secs(1),
@@ -29,8 +29,9 @@ const DEFAULT_SHUTDOWN_TIMEOUTS: SupervisionTimeouts = SupervisionTimeouts {
     kill: Duration::from_secs(5),
 };
 
-/// How long the readers of our output may take for the rest of an attempt before the next one
-/// begins. What they have not read then is still written, before anything of the next one.
+/// The time limit for forwarding the rest of an attempt's output before the next attempt starts.
+/// Output that the readers have not taken by then is still written before the output of the next
+/// attempt.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 const OMP_NUM_THREADS: EnvVariable = EnvVariable {
@@ -40,7 +41,7 @@ const OMP_NUM_THREADS: EnvVariable = EnvVariable {
     meaning: "The number of threads of OpenMP programs.",
 };
 
-/// What is the same for all attempts of a job.
+/// The plan that all attempts of a job share.
 #[derive(Debug)]
 pub(crate) struct JobPlan<'a> {
     /// The command line.
@@ -49,11 +50,11 @@ pub(crate) struct JobPlan<'a> {
     pub(crate) secret: JobSecret,
     /// The job's id.
     pub(crate) run_id: String,
-    /// Where ranks write why they fail.
+    /// The ranks' error files.
     pub(crate) errors: ErrorFiles,
 }
 
-/// What the threads that pass on output have not written yet.
+/// The output that the forwarder threads have not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingOutput {
     /// To standard output.
@@ -62,26 +63,26 @@ pub(crate) struct PendingOutput {
     pub(crate) err: QueuedOutput,
 }
 
-/// The ranks of this node, running.
+/// The running ranks of this node.
 #[derive(Debug)]
 pub(crate) struct JobAttempt {
     ranks: Vec<RankInfo>,
-    /// Once they have ended: what their error files say.
+    /// The contents of the ranks' error files, once the ranks have exited.
     rank_errors: Vec<Option<RankError>>,
     out: OutputForwarder,
     err: OutputForwarder,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptOutcome {
-    /// Why.
+    /// Why the attempt ended.
     pub(crate) cause: SupervisionOutcome,
-    /// A signal has come meanwhile: somebody wants no more of this job.
+    /// True if a signal arrived: the user or the job manager wants the job to end.
     pub(crate) has_signal: bool,
 }
 
-/// What an attempt leaves for a report.
+/// The record of a finished attempt, for the report.
 #[derive(Debug)]
 pub(crate) struct AttemptRecord {
     ranks: Vec<RankInfo>,
@@ -91,7 +92,7 @@ pub(crate) struct AttemptRecord {
 }
 
 impl JobPlan<'_> {
-    /// The variables that are the same for all ranks of this node.
+    /// Returns the environment variables that are equal for all ranks of this node.
     fn environment(
         &self,
         master: &MasterAddress,
@@ -120,8 +121,8 @@ impl JobPlan<'_> {
         Ok(variables)
     }
 
-    /// The folder of a rank's logs, if there are any. Where there may be several attempts, each has
-    /// its own.
+    /// Returns the folder of a rank's logs, if the job has logs. If several attempts are possible,
+    /// each attempt has its own folder.
     fn log_folder(&self, rank: usize, restart_count: u32) -> Option<PathBuf> {
         let mut folder = self.options.log_dir.clone()?;
         if self.options.max_restarts > 0 {
@@ -130,20 +131,21 @@ impl JobPlan<'_> {
         Some(folder.join(rank.to_string()))
     }
 
-    /// The program as one rank gets it.
+    /// Returns the command of one rank.
     fn rank_command(&self, local_rank: usize) -> Command {
         let (program, args) = self.options.program();
         let mut command = Command::new(program);
         command.args(args);
         if !self.options.use_env {
-            // Last, since the program may be an interpreter, whose first argument is the script.
+            // The last argument: if the program is an interpreter, its first argument is the
+            // script.
             command.arg(format!("--local-rank={local_rank}"));
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    /// How many ranks of this node the job needs.
+    /// Returns how many ranks of this node the job needs.
     fn required_ranks(&self) -> RequiredMembers {
         match self.options.on_failure {
             OnFailure::End => RequiredMembers::All,
@@ -163,11 +165,11 @@ impl JobPlan<'_> {
 }
 
 impl JobAttempt {
-    /// Starts the ranks, after `restart_count` attempts before, and passes on what they write
-    /// behind what is still unwritten.
+    /// Starts the ranks after `restart_count` earlier attempts. Forwards their output after the
+    /// output that is still pending.
     ///
     /// # Errors
-    /// Whatever keeps a rank from being started.
+    /// The reason why a rank cannot be started.
     pub(crate) fn start(
         plan: &JobPlan<'_>,
         process_group: &mut ChildProcessGroup,
@@ -195,7 +197,7 @@ impl JobAttempt {
         Ok(Self { ranks, rank_errors: Vec::new(), out, err })
     }
 
-    /// Watches the ranks to their end, and reads why they failed.
+    /// Supervises the ranks until they exit, and reads their errors.
     ///
     /// # Errors
     /// `System`.
@@ -231,7 +233,7 @@ impl JobAttempt {
         Ok(AttemptOutcome { cause, has_signal })
     }
 
-    /// For another attempt: what it leaves, and what is still to be written.
+    /// Closes an attempt before a restart. Returns its record and the pending output.
     pub(crate) fn close(
         self,
         members: Vec<ChildProcess>,
@@ -248,9 +250,9 @@ impl JobAttempt {
         )
     }
 
-    /// For the last one: what it leaves, once all that ranks have written to standard error is
-    /// passed on; and what passes on the rest, which waits for the reader of standard output, as
-    /// the report must not.
+    /// Finishes the last attempt, after all standard error output of the ranks is forwarded.
+    /// Returns its record and the forwarder of standard output. This forwarder may wait for a slow
+    /// reader, and the report must not.
     pub(crate) fn finish(
         self,
         members: Vec<ChildProcess>,
@@ -263,14 +265,14 @@ impl JobAttempt {
 }
 
 impl AttemptRecord {
-    /// The same for a report.
+    /// Returns a view of the record for the report.
     pub(crate) fn as_finished_job(&self) -> FinishedJob<'_> {
         let Self { ranks, members, rank_errors: said, started_at: began } = self;
         FinishedJob { ranks, members, rank_errors: said, started_at: *began }
     }
 }
 
-/// One rank, with its two streams until somebody reads them.
+/// Starts one rank. Returns its information and the read ends of its two streams.
 fn start_rank(
     plan: &JobPlan<'_>,
     process_group: &mut ChildProcessGroup,
@@ -291,7 +293,7 @@ fn start_rank(
         error_file: plan.errors.prepare(number, log_folder.as_deref())?,
         log_folder,
     };
-    // The logs first: a rank whose log cannot be made is not started.
+    // Open the logs first, so that a rank whose log cannot be created is not started.
     let files =
         [open_log(options, &rank, rank.tails[0].0)?, open_log(options, &rank, rank.tails[1].0)?];
     plan.secret.set_environment(&mut command);
@@ -321,7 +323,7 @@ fn stream_route(options: &Options, rank: &RankInfo, stream: OutputStream) -> Str
     StreamRoute { console: route.console && is_shown, ..route }
 }
 
-/// The log of a stream, with its name, if there is to be one.
+/// Opens the log of a stream, if it is to be logged. Returns the file and its name.
 fn open_log(
     options: &Options,
     rank: &RankInfo,

@@ -1,7 +1,7 @@
-//! The command line: torchrun's flags, so that a job's start line needs no change but its first
-//! word.
+//! The command line: torchrun's flags, so that a user only replaces the first word of the start
+//! line.
 //!
-//! It only parses and checks; it starts nothing.
+//! This module only parses and checks options.
 
 use crate::help::{HELP, USAGE};
 use crate::streams::{LocalRankList, StreamSpec};
@@ -12,7 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of the store where the ranks have to be told one and none was given; torchrun's.
+/// The default port of the store (torchrun's), for jobs in which the ranks must know the port in
+/// advance.
 const DEFAULT_PORT: u16 = 29500;
 
 /// Starts the ranks of a job on this host, passes on their output, and says which one failed first.
@@ -103,8 +104,8 @@ pub(crate) struct Options {
     torchrun: TorchrunOptions,
 
     /// The program, looked up in PATH, and its arguments
-    // One list, since clap leaves alone what comes after the first value of a trailing list, but
-    // not what comes between two arguments of its own.
+    // One list for program and arguments: clap does not interpret arguments after the first value
+    // of a trailing list, but it interprets arguments between two of its own values.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -156,7 +157,7 @@ fn nnodes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The NVIDIA GPUs of this host, by their device files.
+/// Counts the NVIDIA GPUs of this host by their device files.
 fn count_gpus() -> usize {
     std::fs::read_dir("/dev").map_or(0, |entries| {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -165,7 +166,7 @@ fn count_gpus() -> usize {
     })
 }
 
-/// Where the store is.
+/// The address of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasterAddress {
     /// The host's name or address.
@@ -175,28 +176,28 @@ pub(crate) struct MasterAddress {
 }
 
 impl Options {
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     pub(crate) fn program(&self) -> (&OsStr, &[OsString]) {
         self.command.split_first().map_or((OsStr::new(""), &[]), |(program, args)| (program, args))
     }
 
-    /// The number of this node.
+    /// Returns the number of this node.
     pub(crate) fn node_rank(&self) -> usize {
         self.node_rank.unwrap_or(0)
     }
 
-    /// The job's id, if it was given one.
+    /// Returns the job's id, if given.
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.torchrun.rdzv_id.as_deref()
     }
 
-    /// True where no other node, and no address of ours, is involved.
+    /// Returns true if the job has one node and no given store address.
     pub(crate) fn is_standalone(&self) -> bool {
         let is_named = self.master_addr.is_some() || self.master_port.is_some();
         self.nnodes == 1 && !is_named && self.torchrun.rdzv_endpoint.is_none()
     }
 
-    /// Where the store is to be.
+    /// Returns the address of the store.
     pub(crate) fn master_address(&self) -> MasterAddress {
         if let Some(RendezvousEndpoint { address, port }) = &self.torchrun.rdzv_endpoint {
             return MasterAddress { address: address.clone(), port: port.unwrap_or(DEFAULT_PORT) };
@@ -208,7 +209,7 @@ impl Options {
         }
     }
 
-    /// What does not fit together, in words.
+    /// Checks that the options are consistent; the error is a message for the user.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (nnodes, node_rank) = (self.nnodes, self.node_rank());
         self.torchrun.check(nnodes, self.node_rank.is_some())?;

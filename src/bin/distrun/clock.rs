@@ -1,8 +1,8 @@
-//! The time of day of what happened, for people.
+//! Formats times of day for the report.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// When a moment of this process was, for instance `2026-11-22 07:40:01.123 UTC`.
+/// Formats a moment as a time of day, for example `2026-11-22 07:40:01.123 UTC`.
 pub(crate) fn format_utc(moment: Instant) -> String {
     let now = SystemTime::now();
     let then = now.checked_sub(moment.elapsed()).unwrap_or(now);
@@ -16,7 +16,7 @@ fn format_seconds(seconds: u64, millis: u32) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03} UTC")
 }
 
-/// The date of a day, counted from 1970.
+/// Returns the date of a day that is counted from 1970.
 fn date_of_day(mut days: u64) -> (u64, usize, u64) {
     let mut year = 1970;
     loop {

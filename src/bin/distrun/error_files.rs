@@ -1,6 +1,6 @@
-//! The ranks' error files: where they are, and what they say.
+//! The ranks' error files: their paths and their contents.
 //!
-//! A rank may write anything there, so nothing of it is believed to be short or well-formed.
+//! A rank may write anything there, so the reader assumes neither a short nor a well-formed file.
 
 use crate::Failure;
 use crate::cli::Options;
@@ -11,23 +11,24 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// How much of a file is read.
+/// The largest number of bytes that is read from a file.
 const MAX_ERROR_FILE_BYTES: usize = 256 << 10;
 
 const ERROR_FILE_NAME: &str = "error.json";
 
-/// Where the ranks of this node write why they fail.
+/// The location of the error files of this node's ranks.
 #[derive(Debug)]
 pub(crate) struct ErrorFiles {
-    /// Ours alone, where there are no logs.
+    /// A temporary folder for the error files of a job without logs.
     own_folder: Option<PathBuf>,
 }
 
 impl ErrorFiles {
-    /// Beside the logs, if there are any; else in a folder that is gone when this is dropped.
+    /// Places the error files in the log folders, if the job has logs. Otherwise it creates a
+    /// temporary folder that is removed on drop.
     ///
     /// # Errors
-    /// Where that folder cannot be made.
+    /// The reason why the folder cannot be created.
     pub(crate) fn new(options: &Options) -> Result<Self, Failure> {
         if options.log_dir.is_some() {
             return Ok(Self { own_folder: None });
@@ -42,11 +43,12 @@ impl ErrorFiles {
         Ok(Self { own_folder: Some(folder) })
     }
 
-    /// The file of a rank, whole, since ranks may change their folder; what an earlier job has left
-    /// there is removed. `log_folder` is the folder of its logs, if it has one.
+    /// Returns the absolute path of a rank's error file, since ranks may change their working
+    /// directory. Removes the file of an earlier job. `log_folder` is the rank's log folder, if
+    /// any.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The reason why the file cannot be written.
     pub(crate) fn prepare(
         &self,
         rank: usize,
@@ -71,22 +73,22 @@ impl ErrorFiles {
 impl Drop for ErrorFiles {
     fn drop(&mut self) {
         if let Some(folder) = &self.own_folder {
-            // A folder that stays is no reason for a job to fail.
+            // A folder that remains is no reason for a job to fail.
             drop(fs::remove_dir_all(folder));
         }
     }
 }
 
-/// What a rank's error file says.
+/// The error in a rank's error file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankError {
-    /// Its error, in as many lines as it has.
+    /// The error text, which may have several lines.
     pub(crate) text: String,
-    /// The rank of the job that it blames, if that is another.
+    /// The rank that this rank names as the cause, if it is another rank.
     pub(crate) culprit: Option<usize>,
 }
 
-/// Reads a rank's error file, if there is one that says anything.
+/// Reads a rank's error file. Returns `None` without a readable error.
 pub(crate) fn read_error_file(path: &Path) -> Option<RankError> {
     let file = small_file::open(path).ok()?;
     let mut bytes = vec![0; MAX_ERROR_FILE_BYTES];
@@ -94,7 +96,7 @@ pub(crate) fn read_error_file(path: &Path) -> Option<RankError> {
     parse_error(&bytes[..length])
 }
 
-/// torchrun's form: the message is a text, or an object that has a traceback or a text in it.
+/// Parses torchrun's format: the message is a text, or an object with a traceback or a text.
 fn parse_error(bytes: &[u8]) -> Option<RankError> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let message = value.get("message")?;

@@ -1,10 +1,9 @@
-//! What `distrun --help` says behind the options: what ranks are given, where output goes, what a
-//! failure does.
+//! The text of `distrun --help` after the options: the environment of ranks, output, and failures.
 
-/// How distrun is called.
+/// The usage line.
 pub(crate) const USAGE: &str = "distrun [OPTIONS] PROGRAM [ARGS]...";
 
-/// What `--help` says behind the options.
+/// The help text after the options.
 pub(crate) const HELP: &str = "\
 Rank numbers:
   Node R starts ranks R*N to R*N+N-1, where N is --nproc-per-node, the same on every node.

@@ -1,9 +1,8 @@
-//! One job on this node: attempts, each with a store of its own, until one ends well or there may
-//! be no more.
+//! One job on this node: runs attempts, each with a store of its own, until one succeeds or no
+//! restart is left.
 //!
-//! The store of an attempt begins empty, at the port that was given or any free one: what an
-//! earlier attempt has left is not there to be believed. All ranks of an attempt have ended before
-//! the next one's store is there.
+//! The store of an attempt starts empty, at the given port or any free one, so that no entry of an
+//! earlier attempt can be used. All ranks of an attempt have exited before the next store starts.
 
 use crate::attempt::{AttemptOutcome, JobAttempt, JobPlan, PendingOutput};
 use crate::cli::{MasterAddress, Options};
@@ -17,20 +16,21 @@ use dist::store::tcp::{Server, ServerOptions};
 use dist::sys::{host, signal};
 use std::sync::Arc;
 
-/// What a user or a job manager sends to end a job.
+/// The signals by which a user or a job manager ends a job: SIGHUP, SIGINT, SIGQUIT, SIGTERM.
 const FORWARDED_SIGNALS: [i32; 4] = [1, 2, 3, 15];
 
-/// Tells of the end of a child.
+/// The signal that reports the exit of a child.
 const SIGCHLD: i32 = 17;
 
-/// Runs the job to its end, and returns the exit status to end with.
+/// Runs the job until it ends, and returns the exit status for distrun.
 ///
 /// # Errors
-/// Whatever keeps the job from starting.
+/// The reason why the job cannot start.
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
-    // Whoever started us may ignore this signal; children then leave nothing to wait for.
+    // The parent of distrun may ignore this signal. Children of a process that ignores it cannot be
+    // waited for.
     signal::set_default(SIGCHLD);
-    // Before anything that has threads: the guardian is a fork.
+    // Fork the guard process before any thread exists.
     let mut process_group = ChildProcessGroup::new(&FORWARDED_SIGNALS)?;
     let secret = JobSecret::load(options, &mut process_group)?;
     let (run_id, errors) = (choose_run_id(options)?, ErrorFiles::new(options)?);
@@ -48,10 +48,10 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
             None
         };
         let Some(members) = finished_members else {
-            // While no signal can end us before it is gone.
+            // Remove the error files while signals cannot end distrun.
             drop(plan);
             let status = finish_last_attempt(attempt, process_group, outcome.cause);
-            // Only now: ranks may use the store up to their end.
+            // Stop the store last: ranks may use it until they exit.
             drop(store);
             return Ok(status);
         };
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
             let summary = finished_job.summary(cause);
             let report = finished_job.report(cause);
             let text = format!("{report}distrun: attempt {next} of {all} begins: {summary}\n");
-            // At once, unless something stands before it that nobody has read yet.
+            // Write it immediately, unless earlier output is still pending.
             match next_pending_output.err.forwarder {
                 None => write_error(&text),
                 Some(_) => next_pending_output.err.text = text,
@@ -75,19 +75,19 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     Err(Failure::new("the attempts have run out of numbers".to_owned()))
 }
 
-/// Whether there is another attempt after `restart_count` restarts.
+/// Returns true if another attempt follows after `restart_count` restarts.
 fn may_restart(options: &Options, outcome: AttemptOutcome, restart_count: u32) -> bool {
     let has_failed = matches!(outcome.cause, SupervisionOutcome::Failure(_));
     has_failed && !outcome.has_signal && restart_count < options.max_restarts
 }
 
-/// Passes on the rest of the last attempt, and reports; the exit status.
+/// Forwards the rest of the last attempt's output and reports. Returns the exit status.
 fn finish_last_attempt(
     attempt: JobAttempt,
     process_group: ChildProcessGroup,
     cause: SupervisionOutcome,
 ) -> u8 {
-    // From here on a signal ends us as it would any program that waits for its reader.
+    // From here on a signal ends distrun, like any program that waits for its reader.
     let started_at = process_group.started();
     let members = process_group.into_members();
     let (record, out) = attempt.finish(members, started_at);
@@ -110,8 +110,8 @@ fn finish_last_attempt(
     status
 }
 
-/// The job's id, which stays the same for all attempts. Launchers of several nodes can only have
-/// one in common that all were given.
+/// Returns the job's id, which all attempts share. The launchers of several nodes have a common id
+/// only if the user gives one.
 fn choose_run_id(options: &Options) -> Result<String, Failure> {
     match options.run_id() {
         Some(id) => Ok(id.to_owned()),
@@ -120,7 +120,7 @@ fn choose_run_id(options: &Options) -> Result<String, Failure> {
     }
 }
 
-/// On node 0, the store, with the port it got.
+/// Hosts the store on node 0, and returns it with its actual port.
 fn host_store(
     options: &Options,
     secret: &JobSecret,

@@ -1,14 +1,16 @@
-//! Bytes become lines: prefixed for the console, and the last ones remembered for the report.
+//! Splits output into lines, adds a prefix for the console, and keeps the last lines for the
+//! report.
 //!
-//! Memory is bounded whatever a rank writes.
+//! Memory is bounded for any output of a rank.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The longest line that is passed on whole; a longer one goes in pieces of this size.
+/// The longest line that is forwarded as one line. A longer line is forwarded in pieces of this
+/// size.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// How many lines of a stream are remembered, and how many bytes of each.
+/// The number of last lines that are kept per stream, and the bytes of each.
 const TAIL_LINES: usize = 20;
 const TAIL_LINE_BYTES: usize = 1000;
 
@@ -17,7 +19,7 @@ const TAIL_LINE_BYTES: usize = 1000;
 pub(crate) struct OutputTail(Arc<Mutex<VecDeque<Vec<u8>>>>);
 
 impl OutputTail {
-    /// The lines, oldest first. Bytes that are no text are shown as such.
+    /// Returns the lines, oldest first, with replacement characters for invalid UTF-8.
     pub(crate) fn lines(&self) -> Vec<String> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect()
@@ -33,7 +35,7 @@ impl OutputTail {
     }
 }
 
-/// Cuts one stream into lines.
+/// Splits one stream into lines.
 #[derive(Debug)]
 pub(crate) struct LineSplitter {
     prefix: Vec<u8>,
@@ -42,12 +44,12 @@ pub(crate) struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Lines will begin with `prefix`; the last ones are kept in `tail`.
+    /// Creates a splitter that starts each line with `prefix` and keeps the last lines in `tail`.
     pub(crate) fn new(prefix: String, tail: OutputTail) -> Self {
         Self { prefix: prefix.into_bytes(), pending: Vec::new(), tail }
     }
 
-    /// Appends to `sink` every line that `bytes` completes, prefixed and with its end.
+    /// Appends each line that `bytes` completes to `out`, with prefix and line end.
     pub(crate) fn split(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             let room = MAX_LINE_BYTES - self.pending.len();
@@ -59,7 +61,8 @@ impl LineSplitter {
                 let (piece, rest) = bytes.split_at(bytes.len().min(room));
                 self.pending.extend_from_slice(piece);
                 bytes = rest;
-                // A line of exactly the full length waits for what comes next: it may be its end.
+                // A line of exactly the maximum length waits for the next byte, which may be its
+                // line end.
                 if !bytes.is_empty() {
                     self.emit_line(out);
                 }
@@ -67,7 +70,7 @@ impl LineSplitter {
         }
     }
 
-    /// Appends what is left when the stream ends without a line end.
+    /// Appends an unfinished last line after the stream has ended.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.pending.is_empty() {
             self.emit_line(out);

@@ -1,19 +1,19 @@
-//! distrun: starts the ranks of a job on this host, hosts the job's store, passes on what the ranks
-//! write, and says which of them failed first.
+//! distrun: starts the ranks of a job on this host, hosts the job's store, forwards the ranks'
+//! output, and reports which rank failed first.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `help`, `torchrun` | the text behind the options, and flags of torchrun that mean little here |
-//! | `job` | one job from its start to its end: attempts, each with a store of its own |
-//! | `attempt` | the ranks of this node, once from their start to their end |
+//! | `help`, `torchrun` | the help text after the options; torchrun's flags with little effect |
+//! | `job` | one job: its attempts, each with a store of its own |
+//! | `attempt` | one attempt: the ranks of this node from their start to their exit |
 //! | `secret` | the secret of the job's store |
-//! | `streams` | which stream goes where: specs and log files |
-//! | `line_splitter`, `output_forwarder` | cutting output into lines, and passing it on |
-//! | `error_files` | the files in which ranks say why they fail |
-//! | `report`, `clock` | what is said about a failure, and when it was |
+//! | `streams` | the routes of output streams, and the log files |
+//! | `line_splitter`, `output_forwarder` | splitting output into lines, and forwarding it |
+//! | `error_files` | the files into which ranks write their errors |
+//! | `report`, `clock` | the report of a failure, with times of day |
 //!
-//! Starting, watching and ending processes is the library's `process` layer.
+//! The library's `process` layer starts, supervises and ends processes.
 
 mod attempt;
 mod cli;
@@ -32,7 +32,7 @@ use clap::Parser as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// Why distrun itself fails, and the exit status that tells so.
+/// A failure of distrun itself, with its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit status.
@@ -42,7 +42,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with exit status 1.
+    /// Creates a failure with exit status 1.
     pub(crate) fn new(message: String) -> Self {
         Self { status: 1, message }
     }
@@ -54,12 +54,12 @@ impl From<dist::base::Error> for Failure {
     }
 }
 
-/// Writes to standard error. If that is closed, there is nobody to tell.
+/// Writes to standard error, and ignores a closed stream.
 pub(crate) fn write_error(text: &str) {
     drop(std::io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Writes a message of distrun's own to standard error.
+/// Writes a message of distrun itself to standard error.
 pub(crate) fn report_error(message: &str) {
     write_error(&format!("distrun: {message}\n"));
 }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let options = match cli::Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // Help goes to standard output, a complaint to standard error.
+            // clap prints help to standard output and errors to standard error.
             drop(error.print());
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

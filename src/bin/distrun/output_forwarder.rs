@@ -1,10 +1,9 @@
-//! The threads that pass on what ranks write: one for standard output, one for standard error, so
-//! that a reader that is slow with one of them does not hold up the other, nor the watch over
-//! ranks.
+//! The threads that forward the ranks' output: one for standard output and one for standard error.
+//! So a slow reader of one stream blocks neither the other stream nor the supervision of ranks.
 //!
-//! Each is the only writer of its stream, and writes whole lines. A rank that writes faster than
-//! the reader reads waits, as it would without a launcher between. Where the ranks are started
-//! again, the threads of the next attempt write only once those before have written all.
+//! Each thread is the only writer of its stream, and writes complete lines. A rank that writes
+//! faster than the reader reads blocks, as without a launcher. After a restart, the threads of the
+//! next attempt write only after the earlier threads have written everything.
 
 use crate::line_splitter::{LineSplitter, MAX_LINE_BYTES, OutputTail};
 use crate::report_error;
@@ -19,23 +18,24 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How much is still read from a stream once the ranks are gone; a pipe rarely holds more, and what
-/// left a rank's process group must not keep us for ever.
+/// The largest number of bytes that are read from a stream after the ranks have exited. A pipe
+/// rarely holds more. A process that left a rank's process group may write forever and must not
+/// keep distrun alive.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// How long a wait for output may last before it is begun again.
+/// The longest single wait for output before the wait is repeated.
 const POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// How long to wait for room in a stream that does not wait by itself.
+/// The interval of attempts to write to a non-blocking stream that is full.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The token of the pipe by which the launcher speaks to the thread.
+/// The poll token of the pipe from the launcher to the thread.
 const CONTROL_TOKEN: u64 = u64::MAX;
 
-/// One stream of one rank.
+/// One output stream of one rank.
 #[derive(Debug)]
 pub(crate) struct RankOutput {
-    /// Closed, and with that no longer watched, once it has ended.
+    /// The read end; `None` after the stream has ended, so that it is no longer watched.
     pipe: Option<File>,
     splitter: LineSplitter,
     to_console: bool,
@@ -44,8 +44,8 @@ pub(crate) struct RankOutput {
 }
 
 impl RankOutput {
-    /// A stream of `rank` that is read from `pipe`, shown if `to_console` is set, and written to
-    /// the log if there is one (with its name).
+    /// Creates the stream of `rank` that is read from `pipe`. It is forwarded if `to_console` is
+    /// set, and written to the log (a file and its name) if there is one.
     pub(crate) fn new(
         rank: usize,
         pipe: OwnedFd,
@@ -58,28 +58,27 @@ impl RankOutput {
     }
 }
 
-/// A running thread.
+/// A running forwarder thread.
 #[derive(Debug)]
 pub(crate) struct OutputForwarder {
     thread: JoinHandle<()>,
-    /// Closed once the ranks have ended.
+    /// The pipe to the thread; closed after the ranks have exited.
     control: Option<PipeWriter>,
-    /// Breaks off when the thread ends.
+    /// Disconnects when the thread ends.
     finished: Receiver<()>,
 }
 
-/// What is written before anything else.
+/// Output that must be written before the thread's own output.
 #[derive(Debug, Default)]
 pub(crate) struct QueuedOutput {
-    /// What a thread that still runs has to write.
+    /// A forwarder of an earlier attempt that still runs.
     pub(crate) forwarder: Option<OutputForwarder>,
-    /// A text of distrun's own, behind that.
+    /// A message of distrun itself, written after that forwarder's output.
     pub(crate) text: String,
 }
 
 impl OutputForwarder {
-    /// Starts a thread that passes on what comes from `sources` to `sink`, behind what is still to
-    /// be written.
+    /// Starts a thread that forwards the output of `sources` to `sink`, after the queued output.
     ///
     /// # Errors
     /// `System`.
@@ -117,8 +116,8 @@ impl OutputForwarder {
         }
     }
 
-    /// Lets the thread pass on what is still there, and gives it back where the reader of the
-    /// stream has not taken that by the limit. To be called once the ranks have ended.
+    /// Lets the thread forward the remaining output. Returns the forwarder if the reader has not
+    /// taken the output within the limit. The caller calls this after the ranks have exited.
     pub(crate) fn close(mut self, limit: Duration) -> Option<Self> {
         self.control = None;
         match self.finished.recv_timeout(limit) {
@@ -130,19 +129,20 @@ impl OutputForwarder {
         }
     }
 
-    /// Passes on what is still there, and ends. To be called once the ranks have ended; waits as
-    /// long as the reader of the stream takes.
+    /// Forwards the remaining output and ends the thread. The caller calls this after the ranks
+    /// have exited. Waits for the reader without a limit.
     pub(crate) fn finish(self) {
         drop(self.control);
         drop(self.thread.join());
     }
 }
 
-/// What the thread works with.
+/// The state of a forwarder thread.
 struct ForwarderThread {
     poller: Poller,
     events: PollEvents,
-    /// Closed once the launcher has: from then on nothing is waited for.
+    /// The pipe from the launcher; `None` after it was closed. From then on the thread does not
+    /// wait.
     control: Option<PipeReader>,
     sources: Vec<RankOutput>,
     sink: OutputSink,
@@ -169,7 +169,7 @@ impl ForwarderThread {
         }
     }
 
-    /// The token of what has been ready longest.
+    /// Returns the token of the first ready source.
     fn next_token(&mut self, limit: Duration) -> Option<u64> {
         self.poller.wait(&mut self.events, Some(limit)).ok()?;
         self.events.iter().next().map(|event| event.token)
@@ -207,7 +207,7 @@ impl ForwarderThread {
         }
     }
 
-    /// The stream has ended; its last line may lack its end.
+    /// Closes a stream that has ended, and emits its unfinished last line.
     fn close_source(&mut self, index: usize) {
         let Some(source) = self.sources.get_mut(index) else { return };
         if source.pipe.take().is_none() {
@@ -222,7 +222,7 @@ impl ForwarderThread {
 }
 
 impl RankOutput {
-    /// A log that cannot be written is given up, once and with a word: the job is worth more.
+    /// Stops writing a log after an error and reports it once, because the job must continue.
     fn write_log(&mut self, bytes: &[u8]) {
         let Some((file, name)) = &mut self.log else { return };
         if let Err(cause) = file.write_all(bytes) {
@@ -232,14 +232,14 @@ impl RankOutput {
     }
 }
 
-/// The stream of ours that lines go to.
+/// The output stream of distrun that receives the lines.
 struct OutputSink {
     name: &'static str,
     sink: Option<Box<dyn Write + Send>>,
 }
 
 impl OutputSink {
-    /// Writes whole lines. Once nobody reads any more, drops them.
+    /// Writes complete lines. After a write error, drops all further lines.
     fn write(&mut self, text: &[u8]) {
         let Some(sink) = &mut self.sink else { return };
         if let Err(cause) = write_all(sink.as_mut(), text) {
@@ -252,7 +252,7 @@ impl OutputSink {
     }
 }
 
-/// As `Write::write_all`, also for a stream that whoever gave it to us has made non-blocking.
+/// Writes like `Write::write_all`, but also to a stream that another process has made non-blocking.
 fn write_all(sink: &mut dyn Write, mut text: &[u8]) -> std::io::Result<()> {
     while !text.is_empty() {
         match sink.write(text) {
@@ -302,7 +302,7 @@ mod tests {
         let mut forwarder =
             OutputForwarder::start("test", queued, sources, Box::new(sink.clone())).unwrap();
         forwarder.write_message("hello");
-        // The writers are still open: what has left a rank's group may hold them.
+        // The write ends are still open: a process that left a rank's process group may hold them.
         forwarder.finish();
         let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
         assert!(text.starts_with("before\n"), "{text}");
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn next_forwarder_writes_after_a_slow_previous_one() {
-        /// Lets nothing through until its gate is opened.
+        /// A writer that blocks until its gate opens.
         struct GatedWriter(Arc<Mutex<()>>, SharedBuffer);
 
         impl Write for GatedWriter {

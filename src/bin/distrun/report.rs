@@ -1,5 +1,5 @@
-//! What is said about a job that failed: who was first, how it ended, what its error was and what
-//! it wrote last, and what became of the others.
+//! The report of a failed job: the rank that failed first, its exit status, its error and its last
+//! output, and the exits of the other ranks.
 
 use crate::clock;
 use crate::error_files::RankError;
@@ -14,44 +14,45 @@ use std::time::Instant;
 
 const SIGKILL: i32 = 9;
 
-/// How many lines of an error are shown, from its end, where a traceback has what matters.
+/// The number of lines of an error that are shown, from its end, where a traceback has the error.
 const ERROR_LINES: usize = 30;
 
-/// How many letters are shown of a line of it.
+/// The largest number of characters that are shown of a line.
 const MAX_LINE_CHARS: usize = 1000;
 
-/// What is known of a rank besides its process.
+/// The information about a rank in addition to its process.
 #[derive(Debug)]
 pub(crate) struct RankInfo {
-    /// Its number in the job.
+    /// The rank in the job.
     pub(crate) rank: usize,
-    /// Its number on this node.
+    /// The rank on this node.
     pub(crate) local_rank: usize,
-    /// Its last lines on standard output and standard error.
+    /// The last lines on standard output and standard error.
     pub(crate) tails: [(OutputStream, OutputTail); 2],
-    /// The folder of its logs, if it has any.
+    /// The folder of the rank's logs, if any.
     pub(crate) log_folder: Option<PathBuf>,
-    /// Where it writes its error.
+    /// The path of the rank's error file.
     pub(crate) error_file: PathBuf,
 }
 
-/// A job whose ranks have ended.
+/// A job whose ranks have exited.
 #[derive(Debug)]
 pub(crate) struct FinishedJob<'a> {
     /// The ranks of this node.
     pub(crate) ranks: &'a [RankInfo],
     /// Their processes.
     pub(crate) members: &'a [ChildProcess],
-    /// What their error files say.
+    /// The contents of the ranks' error files.
     pub(crate) rank_errors: &'a [Option<RankError>],
-    /// When they were started.
+    /// The start time of the ranks.
     pub(crate) started_at: Instant,
 }
 
 impl FinishedJob<'_> {
-    /// Which rank's failure was the cause of all, where the one with index `first` was seen to fail
-    /// first. A rank that fails because of another one says so, and may be seen to end before that
-    /// one, whose death the kernel reports later than the end of its connections.
+    /// Returns the index of the rank whose failure is the root cause. `first` is the index of the
+    /// rank whose exit was observed first. A rank that fails because of another rank names it in
+    /// its error. It may exit earlier than the other rank, because the kernel reports a process's
+    /// death after the end of its connections.
     pub(crate) fn root_cause(&self, first: usize) -> usize {
         let mut cause = first;
         for _ in 0..self.ranks.len() {
@@ -63,13 +64,13 @@ impl FinishedJob<'_> {
         cause
     }
 
-    /// The index of the rank that a rank's error blames, if that is on this node.
+    /// Returns the index of the rank that a rank's error names as the cause, if it is on this node.
     fn blamed_rank(&self, index: usize) -> Option<usize> {
         let culprit = self.rank_errors.get(index)?.as_ref()?.culprit?;
         self.ranks.iter().position(|rank| rank.rank == culprit)
     }
 
-    /// True for a rank that failed, and not because distrun had told it to end.
+    /// Returns true if a rank failed, and not because distrun ended it.
     fn has_failed_independently(&self, index: usize) -> bool {
         let Some(member) = self.members.get(index) else { return false };
         let Some(ending) = member.exit() else { return false };
@@ -77,7 +78,7 @@ impl FinishedJob<'_> {
             && (member.last_signal().is_none() || ending.signal() != member.last_signal())
     }
 
-    /// `rank 1 failed with exit status 7`.
+    /// Returns a summary such as `rank 1 failed with exit status 7`.
     pub(crate) fn summary(&self, cause: usize) -> String {
         match (self.ranks.get(cause), self.members.get(cause)) {
             (Some(rank), Some(member)) => {
@@ -87,7 +88,7 @@ impl FinishedJob<'_> {
         }
     }
 
-    /// The report, where the rank with index `cause` is the cause of all.
+    /// Returns the report in which the rank with index `cause` is the root cause.
     pub(crate) fn report(&self, cause: usize) -> String {
         let (Some(rank), Some(member)) = (self.ranks.get(cause), self.members.get(cause)) else {
             return String::new();
@@ -177,8 +178,8 @@ impl FinishedJob<'_> {
         }
     }
 
-    /// Names the ranks that a job has lost, one that has succeeded without them. Empty if there are
-    /// none.
+    /// Names the failed ranks of a job that succeeded without them. Returns an empty text if no
+    /// rank failed.
     pub(crate) fn lost_ranks_report(&self) -> String {
         let has_failed =
             |member: &ChildProcess| member.exit().is_some_and(|ending| !ending.is_success());
@@ -209,7 +210,7 @@ impl FinishedJob<'_> {
         text
     }
 
-    /// The last line of a rank's error, behind a colon. Of a traceback, that line is the error.
+    /// Returns ": " and the last line of a rank's error, which is the error itself in a traceback.
     fn last_line_of_error(&self, index: usize) -> String {
         let error = self.rank_errors.get(index).and_then(Option::as_ref);
         error.map_or_else(String::new, |said| {
@@ -217,7 +218,7 @@ impl FinishedJob<'_> {
         })
     }
 
-    /// Names the members that could not be killed.
+    /// Names the ranks that could not be killed.
     pub(crate) fn unkillable_ranks_report(&self) -> String {
         let mut text = String::new();
         let running = self.ranks.iter().zip(self.members).filter(|(_, m)| m.exit().is_none());

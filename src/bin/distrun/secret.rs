@@ -1,5 +1,5 @@
-//! The secret of the job's store: read from a file or made anew, and passed on so that it is in no
-//! environment variable and on no command line.
+//! The secret of the job's store: reads or generates it, and passes it to the ranks. The secret
+//! itself never appears in an environment variable or on a command line.
 
 use crate::Failure;
 use crate::cli::Options;
@@ -11,10 +11,10 @@ use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What a rank is told about the secret: a variable of its environment.
+/// The environment variable with the location of the secret.
 type EnvVariable = (&'static str, String);
 
-/// The job's secret, and where the ranks of this node find it.
+/// The job's secret, and its location for the ranks of this node.
 #[derive(Debug)]
 pub(crate) struct JobSecret {
     secret: Option<Secret>,
@@ -22,12 +22,12 @@ pub(crate) struct JobSecret {
 }
 
 impl JobSecret {
-    /// That of the file which the options or the environment name; else a new one, in a descriptor
-    /// which the crew's ranks inherit, for a job of this node alone; else none, since the other
-    /// nodes could not know it.
+    /// Loads the secret. If the options or the environment name a file, reads the file. Otherwise,
+    /// for a job of one node, generates a secret in a descriptor that the ranks inherit. For a job
+    /// of several nodes there is none, since the other nodes could not know it.
     ///
     /// # Errors
-    /// Where the file cannot hold a secret.
+    /// The reason why the file is no valid secret file.
     pub(crate) fn load(
         options: &Options,
         process_group: &mut ChildProcessGroup,
@@ -50,7 +50,7 @@ impl JobSecret {
 
     fn from_file(path: PathBuf) -> Result<Self, Failure> {
         let secret = Secret::from_file(&path).context(|| "the job's secret")?;
-        // Whole, since ranks may change their folder first.
+        // The path is absolute, since ranks may change their working directory.
         let absolute_path = std::path::absolute(&path)
             .map_err(|cause| Failure::new(format!("where {} is: {cause}", path.display())))?;
         let text = absolute_path.into_os_string().into_string().map_err(|path| {
@@ -60,20 +60,20 @@ impl JobSecret {
         Ok(Self { secret: Some(secret), variable: Some((SECRET_FILE.name, text)) })
     }
 
-    /// What the job's store needs.
+    /// Returns the secret for the job's store.
     pub(crate) fn for_server(&self) -> Option<Secret> {
         self.secret.clone()
     }
 
-    /// Tells a rank where the secret is, and nothing of one that whoever started us may have had.
+    /// Sets the location of the secret for a rank, and removes locations that distrun inherited.
     pub(crate) fn set_environment(&self, command: &mut Command) {
         command.env_remove(SECRET_FILE.name).env_remove(SECRET_FD.name);
         command.envs(self.variable.iter().map(|(name, value)| (name, value)));
     }
 }
 
-/// The file that is named. A descriptor in our own environment is another job's: that of which we
-/// are a rank.
+/// Returns the secret file that the options or the environment name. A secret descriptor in
+/// distrun's own environment belongs to another job, in which distrun itself is a rank.
 fn secret_file_path(options: &Options) -> Result<Option<PathBuf>, Failure> {
     match &options.secret_file {
         Some(path) => Ok(Some(path.clone())),

@@ -1,4 +1,4 @@
-//! Which of a rank's two streams go where: torchrun's specs, and the log files.
+//! The routes of the ranks' output streams: torchrun's specs, and the log files.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ pub(crate) enum OutputStream {
 }
 
 impl OutputStream {
-    /// What it is called in a report.
+    /// Returns the stream's name for the report.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Out => "standard output",
@@ -23,7 +23,7 @@ impl OutputStream {
         }
     }
 
-    /// The file in a rank's log folder.
+    /// Returns the name of the stream's file in a rank's log folder.
     pub(crate) const fn file_name(self) -> &'static str {
         match self {
             Self::Out => "stdout.log",
@@ -39,12 +39,12 @@ impl OutputStream {
     }
 }
 
-/// Streams of each local rank: 0 none, 1 standard output, 2 standard error, 3 both.
+/// The selected streams per local rank: 0 none, 1 standard output, 2 standard error, 3 both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamSpec {
-    /// The same for all.
+    /// The same streams for all ranks.
     All(u8),
-    /// For those named; none for the others.
+    /// Streams for the listed ranks; none for the other ranks.
     Each(Vec<(usize, u8)>),
 }
 
@@ -81,12 +81,12 @@ impl FromStr for StreamSpec {
     }
 }
 
-/// Local ranks, as a list: 0,2.
+/// A list of local ranks, for example 0,2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalRankList(Vec<usize>);
 
 impl LocalRankList {
-    /// True where a rank is in the list.
+    /// Returns true if the rank is in the list.
     pub(crate) fn contains(&self, local_rank: usize) -> bool {
         self.0.contains(&local_rank)
     }
@@ -101,17 +101,17 @@ impl FromStr for LocalRankList {
     }
 }
 
-/// Where a stream goes.
+/// The destinations of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamRoute {
-    /// To the same stream of distrun.
+    /// The stream is forwarded to the same stream of distrun.
     pub(crate) console: bool,
-    /// To the rank's log file.
+    /// The stream is written to the rank's log file.
     pub(crate) file: bool,
 }
 
-/// Where the given flags send a stream. Whatever is teed is passed on, even if it is also
-/// redirected, as with torchrun; a log folder for nothing in particular is for everything.
+/// Returns the destinations of a stream. Like in torchrun, a stream in `tee` is forwarded even if
+/// it is also in `redirects`. A log folder without either spec logs all streams.
 pub(crate) fn route_stream(
     has_log_dir: bool,
     tee: Option<&StreamSpec>,
@@ -128,10 +128,10 @@ pub(crate) fn route_stream(
     StreamRoute { console: teed || !redirected, file: teed || redirected }
 }
 
-/// Makes a log file in a rank's folder, empty, with the folders above it.
+/// Creates an empty log file in a rank's folder, and the folder if it is missing.
 ///
 /// # Errors
-/// The reason, naming the file.
+/// The reason, with the name of the file.
 pub(crate) fn create_log(folder: &Path, stream: OutputStream) -> Result<File, String> {
     let path = folder.join(stream.file_name());
     let created: io::Result<File> =

@@ -1,15 +1,15 @@
-//! Flags of torchrun that mean little or nothing here: those that a start line may have anyway are
-//! taken, and those that would change what runs are refused with the reason, so that no flag is
-//! silently without effect where it had one.
+//! Flags of torchrun with little or no effect here. distrun accepts flags that a start line may
+//! contain without harm. It refuses flags that would change the program's run, with the reason, so
+//! that no flag is silently ignored.
 
 use std::str::FromStr;
 
-/// The address of torchrun's rendezvous, which here is that of the job's store.
+/// The address of torchrun's rendezvous, which is the address of the job's store here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RendezvousEndpoint {
     /// The host's name or address.
     pub(crate) address: String,
-    /// The port, if one is named.
+    /// The port, if given.
     pub(crate) port: Option<u16>,
 }
 
@@ -17,7 +17,7 @@ impl FromStr for RendezvousEndpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // An address of IPv6 has colons of its own, and stands in brackets before a port.
+        // An IPv6 address contains colons, and is in brackets if a port follows.
         let (address, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, "")) => (address, None),
             Some((address, rest)) => (address, rest.strip_prefix(':')),
@@ -31,7 +31,7 @@ impl FromStr for RendezvousEndpoint {
     }
 }
 
-/// Reads what Python calls a truth value, in any case.
+/// Parses a Python truth value in upper or lower case.
 pub(crate) fn truth(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" => Ok(true),
@@ -95,7 +95,7 @@ pub(crate) struct TorchrunOptions {
 }
 
 impl TorchrunOptions {
-    /// Why these flags cannot be used, if they cannot.
+    /// Checks the flags; the error is the reason why they cannot be used.
     pub(crate) fn check(&self, nnodes: usize, is_node_named: bool) -> Result<(), String> {
         let refused = [
             (self.module, "--module: name the interpreter: distrun ... python3 -m MODULE"),

@@ -13,7 +13,7 @@
 //! | 12 | 4 | the length of the header's body |
 //! | 16 | 4 | the same length with all bits inverted |
 //! | 20 | 8 | the checksum of the body |
-//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, creator process |
+//! | 28 | | the body: seconds since 1970 (u64), world size (u32, 0: unknown), job id, creator |
 //!
 //! | record: offset | bytes | content |
 //! |---|---|---|

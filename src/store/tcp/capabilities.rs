@@ -1,8 +1,8 @@
-//! What a server can do that not every server can.
+//! Detects the operations that not every store server supports.
 //!
-//! A server of an older torch closes the connection on an operation that it does not know, or
-//! ignores it, and cannot be asked. So the first time that one is needed it is tried on a
-//! connection of its own, in a way that leaves nothing behind.
+//! A server of an older torch closes the connection on an unknown operation, or ignores it, and has
+//! no query for its capabilities. So the client probes an operation at its first use. The probe
+//! runs on a connection of its own and leaves no state on the server.
 
 use super::connection::{GRACE_PERIOD, RequestFailure, StoreConnection};
 use super::connection_pool::ConnectionPool;
@@ -10,20 +10,20 @@ use super::proto::{Bytes, StoreRequest};
 use crate::base::{Deadline, Result};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A name that no user's key has, since those begin with "/".
+/// A key that equals no user's key, since the client sends those with "/" in front.
 const PROBE_KEY: Bytes<'static> = Bytes::Borrowed(b"libdist/probe");
 
-/// What some servers lack: the first three are operations that came to torch together.
+/// Operations that some servers lack. Torch added the first three together.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServerCapability {
-    /// 14 to 16.
+    /// Operations 14 to 16.
     Queues,
-    /// 17.
+    /// Operation 17.
     KeyList,
-    /// 18.
+    /// Operation 18.
     Barrier,
     /// GET and `MULTI_GET` of a missing key have an answer. Torch's older server closes the
-    /// connection.
+    /// connection instead.
     MissingKeyGets,
 }
 
@@ -31,17 +31,17 @@ const UNKNOWN: u8 = 0;
 const PRESENT: u8 = 1;
 const ABSENT: u8 = 2;
 
-/// What is known of one server; indexed by [`ServerCapability`].
+/// The capabilities of one server as far as known; indexed by [`ServerCapability`].
 #[derive(Debug, Default)]
 pub(super) struct ServerCapabilities([AtomicU8; 4]);
 
 impl ServerCapabilities {
-    /// Those of a server of libdist.
+    /// Returns the capabilities of a libdist server, which has all.
     pub(super) fn all() -> Self {
         Self([PRESENT; 4].map(AtomicU8::new))
     }
 
-    /// Whether the server has this ability, where that is known already.
+    /// Returns whether the server has this capability, or `None` if unknown.
     pub(super) fn cached(&self, capability: ServerCapability) -> Option<bool> {
         match self.0[capability as usize].load(Ordering::Relaxed) {
             UNKNOWN => None,
@@ -49,16 +49,16 @@ impl ServerCapabilities {
         }
     }
 
-    /// The server was seen to have this ability, or not to have it.
+    /// Records whether the server has this capability.
     pub(super) fn record(&self, capability: ServerCapability, is_present: bool) {
         let state = if is_present { PRESENT } else { ABSENT };
         self.0[capability as usize].store(state, Ordering::Relaxed);
     }
 
-    /// Whether the server behind `pool` has this ability.
+    /// Returns whether the server behind `pool` has this capability. Probes it at the first call.
     ///
     /// # Errors
-    /// The server cannot be reached.
+    /// The connection error, if the server cannot be reached.
     pub(super) fn has(
         &self,
         capability: ServerCapability,
@@ -71,7 +71,7 @@ impl ServerCapabilities {
         let mut connection = pool.connect_new(deadline)?;
         let limit = Deadline::after(deadline.remaining().min(GRACE_PERIOD));
         let is_present = probe(capability, &mut connection, &limit).is_ok();
-        // Where the caller's own time was too short, nothing has been learnt.
+        // If the caller's deadline ended the probe, the result is unknown.
         if is_present || !deadline.has_passed() {
             self.record(capability, is_present);
         }
@@ -89,7 +89,7 @@ fn probe(
             connection.send(&[StoreRequest::QueueLen(PROBE_KEY)], deadline)?;
             connection.read_i64(deadline)
         }
-        // The keys that follow are never read: the connection ends here.
+        // The keys that follow are never read: the connection is closed here.
         ServerCapability::KeyList => {
             connection.send(&[StoreRequest::ListKeys], deadline)?;
             connection.read_i64(deadline)

@@ -1,7 +1,8 @@
-//! The client of a store behind TCP: the operations, over the connections of [`pool`](super::link).
+//! The client of a TCP store: implements the operations of [`Store`] over the connections of
+//! [`ConnectionPool`].
 //!
-//! What is usually there is asked for on the main connection, in one round trip. Only when it is
-//! not does the call go to a connection of its own and wait there.
+//! A request for a value first runs on the primary connection, in one round trip. If the value is
+//! missing, the client repeats the request on a side connection and waits there.
 
 use super::capabilities::{ServerCapabilities, ServerCapability};
 use super::connect::{self, StoreEndpoint};
@@ -21,39 +22,39 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The key that counts the clients of a job; the only one without "/" before it.
+/// The key that counts the clients of a job; the only key without "/" in front.
 const WORKER_COUNT_KEY: &[u8] = b"init/";
-/// How often the arrivals are looked at.
+/// The interval for polling the number of clients.
 const WORKER_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How long after a wait that ended for nothing the next one begins.
+/// The pause between a wait that ended without a value and the next wait.
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-/// How long the store that holds a port may take to show that it is the job's own.
+/// The time limit for validating the existing store on a port that is in use.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whom to connect to, and as part of what.
+/// The options of a store client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
     /// The server's host name or address literal.
     pub host: String,
     /// The server's port.
     pub port: u16,
-    /// The number of clients of the job, this one included; with it, this client counts itself.
+    /// The number of clients of the job, including this one. If set, this client counts itself.
     pub world_size: Option<usize>,
     /// In the process that hosts the server: wait until all clients of the job have counted
-    /// themselves. Elsewhere it means nothing, as with torch.
+    /// themselves. Other processes ignore this option, as in torch.
     pub wait_for_workers: bool,
-    /// Use TCP also where the server is on this host and offers a Unix socket.
+    /// Use TCP even if the server is on this host and offers a Unix socket.
     pub tcp_only: bool,
-    /// What the server must prove that it knows, and this client to the server.
+    /// The secret that the server must prove to this client, and this client to the server.
     pub secret: Option<Secret>,
 }
 
-/// A store whose values are in a server, reached over TCP. Share it through an `Arc`.
+/// A store whose values are in a server, reached over TCP. Callers share it through an `Arc`.
 #[derive(Debug)]
 pub struct TcpStore {
     pool: ConnectionPool,
     capabilities: ServerCapabilities,
-    /// Kept running as long as this store lives, where this process hosts it.
+    /// The server, if this process hosts it. It runs at least as long as this store.
     server: Option<Arc<Server>>,
 }
 
@@ -61,22 +62,22 @@ impl TcpStore {
     /// Connects to a server, which may start later.
     ///
     /// # Errors
-    /// `StoreConnection` where the server cannot be reached until the deadline, or is something
-    /// else; `Timeout` where nothing answers, or where not all workers have come.
+    /// `StoreConnection` if the server cannot be reached until the deadline, or is not a store;
+    /// `Timeout` if it does not answer, or if not all workers have joined.
     pub fn connect(options: ClientOptions, deadline: &Deadline) -> Result<Self> {
         let peer = StoreEndpoint::new(&options, None);
         Self::join(peer, None, &options, deadline)
     }
 
     /// Starts a server in this process and connects to it. The server lives as long as the store.
-    /// Its port replaces that of `client`; an empty host in `client` means an address that the
-    /// server listens on. Where the port is taken and the options allow it, joins what listens
-    /// there instead.
+    /// The server's port replaces the port of `client`. An empty host in `client` means an address
+    /// of the server. If the port is in use and the options allow it, joins the existing store on
+    /// this port instead.
     ///
     /// # Errors
-    /// Those of [`Server::start`] and [`TcpStore::connect_slot`].
+    /// Those of [`Server::start`] and [`TcpStore::connect`].
     pub fn host(server: ServerOptions, client: ClientOptions, deadline: &Deadline) -> Result<Self> {
-        // Whoever proves to know the job's secret is the job's own store.
+        // A store that proves that it holds the job's secret is the job's own store.
         let joins = server.join_if_port_in_use || client.secret.is_some();
         let server = match Server::start_unless_port_in_use(server)? {
             ServerStart::Started(server) => server,
@@ -92,7 +93,7 @@ impl TcpStore {
         Self::join(StoreEndpoint::new(&client, Some(local)), Some(server), &client, deadline)
     }
 
-    /// Joins the store that holds the port, since it ought to be the job's own.
+    /// Joins the existing store on the port, which should be the job's own.
     fn join_existing(
         bind_error: Error,
         client: ClientOptions,
@@ -112,7 +113,7 @@ impl TcpStore {
         Self::connect(client, deadline)
     }
 
-    /// The server, where this process hosts it.
+    /// Returns the server, if this process hosts it.
     pub fn server(&self) -> Option<&Arc<Server>> {
         self.server.as_ref()
     }
@@ -143,7 +144,7 @@ impl TcpStore {
         Ok(store)
     }
 
-    /// How many clients with a world size have joined, ever.
+    /// Returns the number of clients with a world size that have ever joined.
     ///
     /// # Errors
     /// See [`Store`].
@@ -171,7 +172,7 @@ impl TcpStore {
         }
     }
 
-    /// A store over a connection to a server of libdist that cannot be reached a second time.
+    /// Builds a store over one connection to a libdist server, without a way to reconnect.
     #[cfg(any(test, fuzzing))]
     pub(super) fn from_connection(connection: StoreConnection) -> Self {
         let unreachable = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -193,7 +194,7 @@ impl TcpStore {
         self.capabilities = ServerCapabilities::all();
     }
 
-    /// Sends a request that has no answer.
+    /// Sends a one-way request, which has no reply.
     fn send_one_way(
         &self,
         op_name: &str,
@@ -204,7 +205,7 @@ impl TcpStore {
         self.pool.send_one_way(op_name, request, deadline)
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its reply.
     fn round_trip<T>(
         &self,
         op_name: &str,
@@ -220,7 +221,7 @@ impl TcpStore {
         })
     }
 
-    /// The value of a key of the wire, if it exists.
+    /// Returns the value of a wire key, if it exists.
     fn fetch_value(
         &self,
         op_name: &str,
@@ -231,9 +232,9 @@ impl TcpStore {
         self.fetch_if_present(op_name, keys, deadline, |connection| connection.get(key, deadline))
     }
 
-    /// What `get` finds under keys that may be missing. A server that closes the connection on
-    /// those is asked whether they exist first; that it is one is found out where nothing can be
-    /// lost by it.
+    /// Returns the result of `get` for keys that may be missing. For a server that closes the
+    /// connection on missing keys, first checks whether they exist. This property of the server is
+    /// probed when no one-way request is unconfirmed, so that no request can be lost.
     fn fetch_if_present<T>(
         &self,
         op_name: &str,
@@ -264,8 +265,8 @@ impl TcpStore {
         })
     }
 
-    /// Waits for all keys, then fetches, on a connection of its own. A fetch that finds a key gone
-    /// (deleted meanwhile, or never there: torch's server wakes waiters too often) waits again.
+    /// Waits for all keys on a side connection, then fetches them. Waits again if the fetch finds a
+    /// missing key: it was deleted, or it never existed (torch's server wakes waiters too often).
     fn wait_and_fetch<T>(
         &self,
         op_name: &str,
@@ -295,8 +296,8 @@ impl TcpStore {
                 if let Some(value) = fetch(connection, &extend_to_grace_period(deadline))? {
                     return Ok(Ok(value));
                 }
-                // Gone again; or a queue of that name ends the wait for a key, or a key that for an
-                // item.
+                // The key was deleted. Or a queue with the key's name ended the wait for the key,
+                // or a key with the queue's name ended the wait for an item.
                 if deadline.has_passed() {
                     let missing = connection.find_missing(keys)?;
                     let all_keys = || (0..keys.len()).collect();
@@ -305,7 +306,8 @@ impl TcpStore {
                 wait::pause(RETRY_PAUSE, deadline);
             }
         };
-        // Also a wait that has no time left asks, so that it can name what is missing.
+        // A wait without time left sends its query too, so that its error can name the missing
+        // keys.
         let limit = extend_to_grace_period(deadline);
         self.pool.run_on_side_connection(op_name, retry, &limit, attempt)?.map_err(|missing| {
             let missing: Vec<_> = missing.into_iter().map(|position| user_keys[position]).collect();
@@ -313,7 +315,7 @@ impl TcpStore {
         })
     }
 
-    /// True where the server holds something under `key` that is not a number.
+    /// Returns true if the value under `key` exists and is not a number.
     fn has_non_number(&self, key: &Bytes<'_>, deadline: &Deadline) -> Result<bool> {
         let value = self.fetch_value("add", key, deadline)?;
         Ok(value.is_some_and(|text| parse_number(&text).is_none()))
@@ -323,8 +325,8 @@ impl TcpStore {
         self.capabilities.has(capability, &self.pool, deadline)
     }
 
-    /// Refuses to begin what could not be finished: a change that may or may not have taken place
-    /// helps nobody.
+    /// Rejects a call whose deadline has passed before sending anything, so that no change is left
+    /// in an unknown state.
     fn check_deadline(&self, op_name: &str, deadline: &Deadline) -> Result<()> {
         if !deadline.has_passed() {
             return Ok(());
@@ -365,7 +367,7 @@ impl Store for TcpStore {
     fn add(&self, key: &[u8], amount: i64, deadline: &Deadline) -> Result<i64> {
         let encoded_key = encode_key(key)?;
         let request = StoreRequest::Add(encoded_key.clone(), amount);
-        // The server's only way to refuse is to close the connection, so the reason is looked up.
+        // The server can refuse only by closing the connection, so the client looks up the reason.
         match self.round_trip(
             "add",
             RequestRetry::Never,
@@ -491,7 +493,7 @@ impl Store for TcpStore {
         let list = StoreRequest::ListKeys;
         self.round_trip("list_keys", RequestRetry::Once, &list, deadline, |connection, deadline| {
             let mut names = connection.read_list(deadline)?;
-            // Names without "/" are the protocol's own.
+            // Keys without "/" in front belong to the protocol.
             names.retain_mut(|name| name.first() == Some(&b'/') && name.remove(0) == b'/');
             Ok(names)
         })
@@ -591,12 +593,12 @@ impl Store for TcpStore {
     }
 }
 
-/// Where a server that listens on `address` is reached from its own process.
+/// Returns an address at which the server's own process can reach it.
 fn reachable_address(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => {
-            // Listens to both families, and loopback has no IPv6 on some hosts.
+            // The socket listens to both families, and loopback has no IPv6 on some hosts.
             address = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
         }
         IpAddr::V4(_) | IpAddr::V6(_) => {}

@@ -1,5 +1,5 @@
-//! One client of the server: its socket, what it says (`request_reader`), and what it is still to
-//! be sent.
+//! One client connection of the server: its socket, its request reader (`request_reader`), and the
+//! replies that are not sent yet.
 
 use super::handshake::ServerHandshake;
 use super::proto::StoreRequest;
@@ -13,15 +13,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 
-/// An output buffer larger than this is given back once it is empty.
+/// The capacity above which an empty output buffer is freed.
 const MAX_IDLE_BUFFER_BYTES: usize = 1 << 10;
 
-/// A client in log lines.
+/// The name of a client in log lines.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ClientName {
-    /// One that came over TCP.
+    /// The address of a TCP client.
     Address(SocketAddr),
-    /// A process of this host.
+    /// The process id of a client on this host.
     Process(u32),
 }
 
@@ -34,35 +34,35 @@ impl fmt::Display for ClientName {
     }
 }
 
-/// One client.
+/// One client connection.
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     stream: SocketStream,
     name: ClientName,
     request_reader: RequestReader,
-    /// The client will send nothing more; what it is owed is still sent.
+    /// The client will send no more bytes. Pending replies are still sent.
     is_read_closed: bool,
     output: Vec<u8>,
-    /// How much of `output` has been sent.
+    /// The number of bytes of `output` that have been sent.
     sent: usize,
     interest: Interest,
 }
 
-/// What a look at the socket brought.
+/// The result of one read from the socket.
 pub(super) enum ReadEvent {
-    /// So many bytes.
+    /// This number of bytes was read.
     Bytes(usize),
-    /// Nothing now.
+    /// No bytes are available now.
     Nothing,
-    /// The client will send nothing more.
+    /// The client will send no more bytes.
     Closed,
 }
 
 impl ClientConnection {
-    /// A client that has said nothing yet, watched by `poller` as `id`.
+    /// Creates the connection of a new client, and adds it to `poller` under `id`.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The system error.
     pub(super) fn register(
         stream: SocketStream,
         name: ClientName,
@@ -83,40 +83,40 @@ impl ClientConnection {
         })
     }
 
-    /// Who it is.
+    /// Returns the client's name.
     pub(super) fn name(&self) -> ClientName {
         self.name
     }
 
-    /// True once it has shown that it is a store client.
+    /// Returns true once the client has been validated.
     pub(super) fn is_validated(&self) -> bool {
         self.request_reader.is_validated()
     }
 
-    /// True once it has sent all that it will and been sent all that it is owed.
+    /// Returns true if the client has closed its side and all replies have been sent.
     pub(super) fn is_finished(&self) -> bool {
         self.is_read_closed && self.output.is_empty()
     }
 
-    /// How much memory waits here: for the rest of a request, or for the client to read.
+    /// Returns the buffered bytes: an unfinished request and unsent replies.
     pub(super) fn buffered_bytes(&self) -> usize {
         self.request_reader.buffered_bytes() + self.unsent_bytes()
     }
 
-    /// How many bytes the client is still to be sent.
+    /// Returns the number of bytes that are still to be sent to the client.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.output.len() - self.sent
     }
 
-    /// Where answers go.
+    /// Returns the buffer for replies.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Reads what has arrived, once.
+    /// Reads available bytes once.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// The system error, if the connection is broken.
     pub(super) fn receive(&mut self, chunk: &mut [u8]) -> io::Result<ReadEvent> {
         if self.is_read_closed {
             return Ok(ReadEvent::Nothing);
@@ -132,10 +132,10 @@ impl ClientConnection {
         }
     }
 
-    /// The next request in what was received, once it is complete. The introduction is none.
+    /// Returns the next complete request in the received bytes. VALIDATE is not returned.
     ///
     /// # Errors
-    /// The client is to be dropped.
+    /// The reason to disconnect the client.
     pub(super) fn next_request(
         &mut self,
         input: &mut &[u8],
@@ -143,10 +143,10 @@ impl ClientConnection {
         self.request_reader.next_request(input, &mut self.output)
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as many bytes as the socket accepts.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// The system error, if the connection is broken.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.output.len() {
             match self.stream.send(&self.output[self.sent..]) {
@@ -162,10 +162,10 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Has the poller watch for what this client is about.
+    /// Updates the events that the poller watches for this client.
     ///
     /// # Errors
-    /// The reason as the system gives it.
+    /// The system error.
     pub(super) fn update_interest(&mut self, id: ConnectionId, poller: &Poller) -> io::Result<()> {
         let interest = Interest { read: !self.is_read_closed, write: !self.output.is_empty() };
         if interest != self.interest {

@@ -1,4 +1,5 @@
-//! Finding the server: look up, try all addresses, introduce, and again until the deadline.
+//! Connects to the server: resolves its name, tries all addresses, validates the connection, and
+//! retries until the deadline.
 
 use super::client::ClientOptions;
 use super::connection::{RequestFailure, StoreConnection};
@@ -14,34 +15,34 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long an attempt at one address may take in the first round and in later ones, so that a
-/// silent address does not use up the time of the others: a host may have addresses of both
-/// families of which one leads nowhere.
+/// The time limit for one address: the first value in the first round, the second in later rounds.
+/// An address without a reply must not consume the time of the other addresses. For example, a host
+/// may have IPv4 and IPv6 addresses, of which one family is unreachable.
 const INITIAL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a server may take to answer a client's introduction before the client tries anew.
+/// The time limit for the server's reply to VALIDATE and PING, before the client retries.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pauses between attempts grow from the first to the second.
+/// The pauses between attempts grow from the first value to the second.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// How often a client that waits for its store says so.
+/// The interval of log lines while a client waits for its store.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where the server is.
+/// The location of the server and the way to reach it.
 #[derive(Clone, Debug)]
 pub(super) struct StoreEndpoint {
     pub(super) host: String,
     pub(super) port: u16,
-    /// The address to use instead of looking up the host: for the process that runs the server.
+    /// An address that replaces the lookup of the host, for the process that runs the server.
     pub(super) local_address: Option<SocketAddr>,
-    /// Not over a Unix socket, even where there is one.
+    /// Use TCP even if a Unix socket exists.
     pub(super) tcp_only: bool,
-    /// What both sides must prove that they know.
+    /// The secret that both sides must prove.
     pub(super) secret: Option<Secret>,
 }
 
 impl StoreEndpoint {
-    /// The server that these options name.
+    /// Builds the endpoint from the client's options.
     pub(super) fn new(options: &ClientOptions, local_address: Option<SocketAddr>) -> Self {
         let ClientOptions { host, port, tcp_only, secret, .. } = options.clone();
         Self { host, port, local_address, tcp_only, secret }
@@ -58,17 +59,17 @@ impl fmt::Display for StoreEndpoint {
     }
 }
 
-/// Why an attempt failed, and whether another one may succeed.
+/// The error of a failed attempt, and whether the failure is permanent.
 struct StoreConnectFailure {
     error: Error,
     is_permanent: bool,
 }
 
-/// Connects; tries again until the deadline, since the server may start later than its clients.
+/// Connects with retries until the deadline, since the server may start later than its clients.
 ///
 /// # Errors
-/// `StoreConnection` where nothing listens there, the host cannot be reached or found, or something
-/// else than a store answers (at once); `Timeout` where nothing answers at all.
+/// `StoreConnection` if no process listens there, if the host is unknown or unreachable, or,
+/// without retries, if the server is not a store; `Timeout` if there is no reply.
 pub(super) fn connect_with_retry(
     peer: &StoreEndpoint,
     deadline: &Deadline,
@@ -84,7 +85,8 @@ pub(super) fn connect_with_retry(
         };
         let left = deadline.remaining();
         if failed.is_permanent || left.is_zero() {
-            // An attempt that the deadline cut short says less than the one before it.
+            // An attempt that the deadline ended has a less specific error than the attempt before
+            // it.
             let was_cut_short = failed.error.kind() == ErrorKind::Timeout && !failed.is_permanent;
             let error = previous_error.filter(|_| was_cut_short).unwrap_or(failed.error);
             return Err(with_attempt_count(error, attempts, deadline));
@@ -107,7 +109,7 @@ pub(super) fn connect_with_retry(
     Err(Error::internal("connecting ended without an outcome"))
 }
 
-/// Connects to a server that is known to have been there: one attempt at each of its addresses.
+/// Connects once to each address, for a server that has been reached before.
 ///
 /// # Errors
 /// As [`connect_with_retry`].
@@ -170,7 +172,7 @@ fn validate_connection(
                 is_permanent: obstacle.is_final(),
             });
         }
-        // The call's own time was too short to say anything about the server.
+        // The caller's deadline was too short to classify the server.
         RequestFailure::Timeout
             if deadline.has_passed() && limit.elapsed() < VALIDATION_TIMEOUT =>
         {
@@ -222,7 +224,8 @@ fn with_attempt_count(error: Error, attempts: u64, deadline: &Deadline) -> Error
     Error::new(error.kind(), format!("{error} ({attempts} {unit} in {ms} ms)"))
 }
 
-/// Between half of the pause and all of it, so that many clients do not come back together.
+/// Returns a random pause between half of `pause` and `pause`, so that clients do not retry
+/// simultaneously.
 fn jittered(pause: Duration) -> Duration {
     let random = host::random_nonce().map_or(128, |nonce| nonce.0[0]);
     pause / 2 + pause * u32::from(random) / 510

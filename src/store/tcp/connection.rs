@@ -1,8 +1,7 @@
-//! One connection of a client: sends requests and reads answers, never longer than a deadline.
+//! One connection of a client: sends requests and reads replies, each bounded by a deadline.
 //!
-//! After a [`RequestFailure`] the connection is of no use: what the server still sends could no
-//! longer be told apart. The one exception is a WAIT (and a BARRIER, which waits alike), which can
-//! be cancelled.
+//! After a [`RequestFailure`] the connection is unusable, because late replies could not be
+//! assigned to their requests. The exceptions are WAIT and BARRIER, which the client can cancel.
 
 use super::handshake::{AuthFailure, ClientHandshake, MESSAGE_BYTES};
 use super::proto::{self, Bytes, StoreRequest};
@@ -16,46 +15,47 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-/// How long the server may take to answer what it answers at once, once the caller's deadline has
-/// passed: to cancel a WAIT, and to say which keys are missing.
+/// How long the server may take for immediate replies after the caller's deadline has passed: to
+/// cancel a WAIT, and to report missing keys.
 pub(super) const GRACE_PERIOD: Duration = Duration::from_secs(2);
 
-/// The longest value that is taken from a server.
+/// The longest value that the client accepts from a server.
 const MAX_ANSWER_BYTES: u64 = 1 << 30;
-/// How much of a value is read at once, and so how much memory is taken ahead of the bytes.
+/// The number of bytes per read of a value, which also bounds the memory allocated in advance.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How much is read ahead: the answers to many small requests, at the cost of copying them.
+/// The size of the read-ahead buffer. It receives replies to many small requests in one system
+/// call, at the cost of a copy.
 const READ_AHEAD_BYTES: usize = 8 << 10;
-/// How many questions are sent before their answers are read. Few enough for the answers to fit
-/// into the sockets' buffers, so that neither side waits for the other.
+/// The number of queries that are sent before their replies are read. Their replies must fit into
+/// the socket buffers, so that neither side waits for the other.
 const CHECK_BATCH_LEN: usize = 1024;
 
-/// Why a connection failed.
+/// The reasons why a request failed.
 #[derive(Debug)]
 pub(super) enum RequestFailure {
-    /// The deadline passed before the answer had come.
+    /// The deadline passed before the reply arrived.
     Timeout,
-    /// The server closed the connection, or the network broke it.
+    /// The server closed the connection, or the network failed.
     Lost {
-        /// What the system says.
+        /// The system error.
         cause: io::Error,
-        /// False: not one byte of the request had been sent.
+        /// False if no byte of the request was sent.
         was_sent: bool,
     },
-    /// The server sent what no store sends.
+    /// The server sent a malformed reply.
     Malformed(String),
-    /// One of the two sides did not prove that it knows the job's secret.
+    /// One side did not prove that it holds the job's secret.
     AuthFailed(AuthFailure),
-    /// The server said, instead of answering the introduction, why it does not want this client.
+    /// The server rejected this client with a status word in place of the reply to PING.
     Refused(proto::StatusWord),
 }
 
-/// One connection.
+/// One connection to the server.
 #[derive(Debug)]
 pub(super) struct StoreConnection {
     stream: SocketStream,
     output: Vec<u8>,
-    /// What has been read ahead of its being asked for: `input[read_start..read_end]`.
+    /// The read-ahead buffer; unread bytes are `input[read_start..read_end]`.
     input: Box<[u8]>,
     read_start: usize,
     read_end: usize,
@@ -68,8 +68,8 @@ pub(super) struct StoreConnection {
 type RequestResult<T> = Result<T, RequestFailure>;
 
 impl StoreConnection {
-    /// A connection over a fresh stream, not yet introduced. `is_unix_socket`: to a server of
-    /// libdist on this host.
+    /// Creates a connection over a new stream, which is not validated yet. `is_unix_socket` means
+    /// that the server is a libdist server on this host.
     pub(super) fn new(stream: SocketStream, is_unix_socket: bool) -> Self {
         Self {
             stream,
@@ -84,18 +84,18 @@ impl StoreConnection {
         }
     }
 
-    /// The same with a number of one's choice for the first PING.
+    /// Sets the number that precedes the first PING's number.
     #[cfg(any(test, fuzzing))]
     pub(super) fn with_nonce(self, nonce: u32) -> Self {
         Self { nonce, ..self }
     }
 
-    /// True where the server is of libdist and on this host.
+    /// Returns true if the server is a libdist server on this host.
     pub(super) fn is_unix_socket(&self) -> bool {
         self.is_unix_socket
     }
 
-    /// True where the server was seen to run on this thread's core.
+    /// Returns true if the server was observed to run on this thread's core.
     pub(super) fn shares_core(&self) -> bool {
         self.read_wait_policy.shares_core()
     }
@@ -105,8 +105,9 @@ impl StoreConnection {
         self.read_wait_policy = AdaptiveSpin::on_shared_core();
     }
 
-    /// Introduces this client, and has the server prove that it knows the secret, if there is one.
-    /// All bytes that are not an answer in one write: torch's server loses track otherwise.
+    /// Sends VALIDATE and PING and checks the reply. With a secret, first authenticates both sides.
+    /// All bytes up to the first reply go out in one write: torch's server cannot parse them
+    /// otherwise.
     pub(super) fn validate(
         &mut self,
         secret: Option<&Secret>,
@@ -121,7 +122,7 @@ impl StoreConnection {
         StoreRequest::Ping(nonce).encode(&mut hello);
         match self.write_all(&hello, deadline) {
             Ok(()) => self.read_pong(nonce, deadline),
-            // The server may have said why before it closed.
+            // The server may have sent a status word before it closed the connection.
             Err(failure @ RequestFailure::Lost { .. }) => {
                 let word = self.read_array(deadline).ok().and_then(failure_from_word);
                 Err(word.unwrap_or(failure))
@@ -130,7 +131,7 @@ impl StoreConnection {
         }
     }
 
-    /// The proof that this client knows the secret, once the server has given its own.
+    /// Checks the server's proof, and returns the message with this client's proof.
     fn authenticate(
         &mut self,
         secret: &Secret,
@@ -150,12 +151,13 @@ impl StoreConnection {
         handshake.finish(&self.read_array(deadline)?).map_err(RequestFailure::AuthFailed)
     }
 
-    /// True while the server has neither closed the connection nor sent anything unasked.
+    /// Returns true while the server has neither closed the connection nor sent unexpected bytes.
     pub(super) fn is_usable(&self) -> bool {
         self.read_start == self.read_end && self.stream.is_open_and_silent()
     }
 
-    /// PING: shows that the server has carried out all that was sent before.
+    /// Sends PING and waits for the reply, which proves that the server has processed all earlier
+    /// requests.
     pub(super) fn ping(&mut self, deadline: &Deadline) -> RequestResult<()> {
         self.nonce = self.nonce.wrapping_add(1);
         let nonce = self.nonce;
@@ -178,7 +180,7 @@ impl StoreConnection {
         outcome
     }
 
-    /// The answer to GET and `COMPARE_SET`, and one of `MULTI_GET`'s.
+    /// Reads the reply to GET or `COMPARE_SET`, or one value of the reply to `MULTI_GET`.
     pub(super) fn read_bytes(&mut self, deadline: &Deadline) -> RequestResult<Vec<u8>> {
         let length = u64::from_le_bytes(self.read_array(deadline)?);
         let length = usize::try_from(length).ok().filter(|_| length <= MAX_ANSWER_BYTES);
@@ -194,12 +196,13 @@ impl StoreConnection {
         Ok(value)
     }
 
-    /// The answer to ADD.
+    /// Reads the reply to ADD.
     pub(super) fn read_i64(&mut self, deadline: &Deadline) -> RequestResult<i64> {
         Ok(i64::from_le_bytes(self.read_array(deadline)?))
     }
 
-    /// The answer to GETNUMKEYS, `DELETE_KEY` and `QUEUE_LEN`, and the beginning of others.
+    /// Reads the reply to GETNUMKEYS, `DELETE_KEY` or `QUEUE_LEN`, or the count at the start of
+    /// other replies.
     pub(super) fn read_count(&mut self, deadline: &Deadline) -> RequestResult<i64> {
         match self.read_i64(deadline)? {
             count @ 0.. => Ok(count),
@@ -207,20 +210,20 @@ impl StoreConnection {
         }
     }
 
-    /// CHECK: whether all keys exist.
+    /// CHECK: returns true if all keys exist.
     pub(super) fn check(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> RequestResult<bool> {
         self.send(&[StoreRequest::Check(keys.to_vec())], deadline)?;
         self.read_ready(deadline)
     }
 
-    /// WAIT: true once all keys exist, false when the deadline passes first. Either way the
-    /// connection stays usable.
+    /// WAIT: returns true once all keys exist, and false if the deadline passes first. In both
+    /// cases the connection stays usable.
     pub(super) fn wait(&mut self, keys: &[Bytes<'_>], deadline: &Deadline) -> RequestResult<bool> {
         self.await_answer(StoreRequest::Wait(keys.to_vec()), deadline)
     }
 
-    /// BARRIER: true once all have come, false when the deadline passes first. Either way the
-    /// connection stays usable.
+    /// BARRIER: returns true once all callers have arrived, and false if the deadline passes first.
+    /// In both cases the connection stays usable.
     pub(super) fn barrier(
         &mut self,
         key: &Bytes<'_>,
@@ -235,7 +238,7 @@ impl StoreConnection {
         request: StoreRequest<'_>,
         deadline: &Deadline,
     ) -> RequestResult<bool> {
-        // A time-out can name what is missing only if the server has been asked.
+        // A timeout can name the missing keys only if the server received the request.
         self.send(&[request], &extend_to_grace_period(deadline))?;
         match self.read_byte(deadline) {
             Ok(proto::READY) => Ok(true),
@@ -245,7 +248,7 @@ impl StoreConnection {
         }
     }
 
-    /// GET: the value of a key, if it exists.
+    /// GET: returns the value of a key, if it exists.
     pub(super) fn get(
         &mut self,
         key: &Bytes<'_>,
@@ -256,8 +259,9 @@ impl StoreConnection {
         if !value.is_empty() {
             return Ok(Some(value));
         }
-        // Empty, or missing. The key may come at any time, and must not seem to have come with this
-        // value: so the value is asked for again, after whether it exists and in the same write.
+        // The key is empty or missing. Another client may create it at any time, and its existence
+        // must not be combined with the older empty value. So CHECK and a second GET follow in one
+        // write.
         self.send(
             &[StoreRequest::Check(vec![key.clone()]), StoreRequest::Get(key.clone())],
             deadline,
@@ -267,7 +271,7 @@ impl StoreConnection {
         Ok((exists || !value.is_empty()).then_some(value))
     }
 
-    /// `MULTI_GET`: the values of keys, if all of them exist.
+    /// `MULTI_GET`: returns the values of the keys, if all of them exist.
     pub(super) fn multi_get(
         &mut self,
         keys: &[Bytes<'_>],
@@ -278,7 +282,7 @@ impl StoreConnection {
         if complete {
             return Ok(Some(values));
         }
-        // As for GET.
+        // Repeat the query after CHECK, as in [`Self::get`].
         let requests = [StoreRequest::Check(keys.to_vec()), StoreRequest::MultiGet(keys.to_vec())];
         self.send(&requests, deadline)?;
         let exists = self.read_ready(deadline)?;
@@ -286,7 +290,7 @@ impl StoreConnection {
         Ok((exists || complete).then_some(values))
     }
 
-    /// So many values, and whether none of them is empty.
+    /// Reads `count` values, and returns whether all of them are non-empty.
     fn read_values(
         &mut self,
         count: usize,
@@ -300,13 +304,13 @@ impl StoreConnection {
         Ok((values, complete))
     }
 
-    /// The answer to `LIST_KEYS`.
+    /// Reads the reply to `LIST_KEYS`.
     pub(super) fn read_list(&mut self, deadline: &Deadline) -> RequestResult<Vec<Vec<u8>>> {
         let count = self.read_count(deadline)?;
         (0..count).map(|_| self.read_bytes(deadline)).collect()
     }
 
-    /// `QUEUE_POP`: the first item, if there is one.
+    /// `QUEUE_POP`: returns the first item, if there is one.
     pub(super) fn pop(
         &mut self,
         key: &Bytes<'_>,
@@ -316,7 +320,7 @@ impl StoreConnection {
         if self.read_count(deadline)? == 0 { Ok(None) } else { self.read_bytes(deadline).map(Some) }
     }
 
-    /// Those of `keys` that do not exist, by position.
+    /// Returns the positions of missing keys in `keys`.
     pub(super) fn find_missing(&mut self, keys: &[Bytes<'_>]) -> RequestResult<Vec<usize>> {
         let deadline = Deadline::after(GRACE_PERIOD);
         let mut missing = Vec::new();
@@ -333,7 +337,7 @@ impl StoreConnection {
         Ok(missing)
     }
 
-    /// Ends the pending WAIT. True: its answer had already been on the way.
+    /// Cancels the pending WAIT. Returns true if its reply had already been sent.
     fn cancel_wait(&mut self) -> RequestResult<bool> {
         let deadline = Deadline::after(GRACE_PERIOD);
         self.send(&[StoreRequest::CancelWait], &deadline)?;
@@ -347,7 +351,7 @@ impl StoreConnection {
         }
     }
 
-    /// The answer to CHECK.
+    /// Reads the reply to CHECK.
     pub(super) fn read_ready(&mut self, deadline: &Deadline) -> RequestResult<bool> {
         match self.read_byte(deadline)? {
             proto::READY => Ok(true),
@@ -385,7 +389,7 @@ impl StoreConnection {
         let mut sent = 0;
         while sent < bytes.len() {
             let outcome = match stream.send(&bytes[sent..]) {
-                // The server may be about to make room.
+                // The server may be about to read and free buffer space.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
                     let retry = || match stream.send(&bytes[sent..]) {
                         Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
@@ -417,7 +421,7 @@ impl StoreConnection {
         let mut received = 0;
         while received < bytes.len() {
             if self.read_start == self.read_end {
-                // What is long goes where it belongs without a stop on the way.
+                // Long values are received directly into their destination.
                 let rest = &mut bytes[received..];
                 if rest.len() >= READ_AHEAD_BYTES {
                     received +=
@@ -435,7 +439,7 @@ impl StoreConnection {
         Ok(())
     }
 
-    /// Fills the empty input with what has come, which is at least one byte.
+    /// Fills the empty read-ahead buffer with at least one byte.
     fn read_ahead(&mut self, deadline: &Deadline) -> RequestResult<()> {
         (self.read_start, self.read_end) = (0, 0);
         self.read_end =
@@ -444,7 +448,7 @@ impl StoreConnection {
     }
 }
 
-/// At least one byte.
+/// Receives at least one byte.
 fn receive_some(
     stream: &SocketStream,
     wait_policy: &mut AdaptiveSpin,
@@ -470,7 +474,8 @@ fn receive_some(
             }
             Some(Err(_)) | None => {}
         }
-        // The kernel's own time-out saves a call where the deadline is far; near it, poll is exact.
+        // If the deadline is far, the kernel's receive timeout saves a system call. Near the
+        // deadline, poll is exact.
         outcome = if deadline.remaining() > stream::RECEIVE_TIMEOUT {
             Some(stream.receive_blocking(bytes))
         } else {
@@ -483,7 +488,7 @@ fn receive_some(
     }
 }
 
-/// What a server means by a word in the place of an answer to the introduction.
+/// Returns the failure for a status word in place of the reply to PING.
 fn failure_from_word(word: proto::StatusWord) -> Option<RequestFailure> {
     if let Some(obstacle) = AuthFailure::from_word(word) {
         return Some(RequestFailure::AuthFailed(obstacle));
@@ -491,7 +496,7 @@ fn failure_from_word(word: proto::StatusWord) -> Option<RequestFailure> {
     proto::STATUS_WORDS.contains(&word).then_some(RequestFailure::Refused(word))
 }
 
-/// Time to finish what has begun: the deadline, but not less than the grace.
+/// Returns the deadline, extended to at least the grace period.
 pub(super) fn extend_to_grace_period(deadline: &Deadline) -> Deadline {
     Deadline::after(deadline.remaining().max(GRACE_PERIOD))
 }

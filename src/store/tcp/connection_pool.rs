@@ -1,23 +1,26 @@
-//! The connections of one client, and what a broken one means.
+//! The connections of one client, and the handling of broken connections.
 //!
-//! There is one *main* connection, on which all requests go that are answered at once or not at
-//! all, one caller after another, so that they take place in the order in which they were made.
-//! Requests without an answer (SET, APPEND, `MULTI_SET`, `QUEUE_PUSH`) are not waited for: the next
-//! answer on the main connection shows that they took place. Whatever may have to wait at the
-//! server takes a connection of its own from a small pool of *side* connections, once the main one
-//! has nothing outstanding any more. So a thread that waits for a key holds up nobody, and what one
-//! thread does in order, all see in order.
+//! **Primary connection.** All requests with an immediate reply or without a reply use the primary
+//! connection. One caller at a time uses it, so that requests take effect in the order of the
+//! calls. One-way requests (SET, APPEND, `MULTI_SET`, `QUEUE_PUSH`) have no reply, and the client
+//! does not wait for them. The next reply on the primary connection confirms them.
 //!
-//! On the server's own host the main connection is a Unix socket, which answers sooner than TCP.
-//! But many small requests that are not answered take more of the kernel's time there, since each
-//! is a message of its own; that shows where client and server share a core. So there a long row of
-//! those goes on over TCP (the *bulk* connection), up to the next request with an answer; only one
-//! of the two ever has anything outstanding.
+//! **Side connections.** A request that may wait at the server uses a connection from a small pool
+//! of side connections. Before that, the client confirms all requests on the primary connection. So
+//! a thread that waits for a key does not block other callers, and all clients see the operations
+//! of one thread in their order.
 //!
-//! When a connection breaks, another is made, and a request is repeated on it, once, if it changes
-//! nothing or if not a byte of it was sent. If requests without an answer were outstanding, they
-//! may be lost, and the next call says so. Torch's protocol has no other way to refuse a request
-//! than to close the connection.
+//! **Bulk connection.** On the server's host, the primary connection is a Unix socket, which has a
+//! lower latency than TCP. But a series of small one-way requests costs more kernel time there,
+//! because each request is a message of its own. This matters if client and server share a core. In
+//! this case a long series of one-way requests continues over TCP on the bulk connection, up to the
+//! next request with a reply. At most one of the two connections has unconfirmed requests at any
+//! time.
+//!
+//! **Broken connections.** If a connection breaks, the client connects again. It repeats a request
+//! once, if the request changes nothing or no byte of it was sent. If one-way requests were
+//! unconfirmed, they may be lost, and the next call reports this. A server that uses torch's
+//! protocol can refuse a request only by closing the connection.
 
 use super::connect::{self, StoreEndpoint};
 use super::connection::{RequestFailure, StoreConnection};
@@ -29,24 +32,24 @@ use crate::wait::{WaitPolicy, wait_until};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many idle side connections are kept.
+/// The largest number of idle side connections.
 const MAX_IDLE_SIDE_CONNECTIONS: usize = 4;
 
-/// After how long without use the main connection is looked at before it is used again.
+/// The idle time after which the client checks the primary connection before it uses it again.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How many requests without an answer in a row are worth the bulk connection.
+/// The number of consecutive one-way requests after which the bulk connection is used.
 const BULK_THRESHOLD: u32 = 8;
 
-/// How long the bulk connection may take to be made.
+/// The time limit for connecting the bulk connection.
 const BULK_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether an operation is tried anew when its connection is lost in mid-operation.
+/// Whether an operation is repeated after its connection was lost during the operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestRetry {
-    /// It may have taken place.
+    /// The operation may have taken place and must not be repeated.
     Never,
-    /// It changes nothing.
+    /// The operation changes nothing and may be repeated.
     Once,
 }
 
@@ -54,37 +57,37 @@ pub(super) enum RequestRetry {
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
     peer: StoreEndpoint,
-    /// Away while somebody uses it.
+    /// The primary and the bulk connection; `None` while a caller uses them.
     main: Mutex<Option<Box<MainConnections>>>,
-    /// Rung when that comes back.
+    /// Notified when a caller has returned the main connections.
     main_returned: Doorbell,
     side_slots: Mutex<Vec<ConnectionSlot>>,
 }
 
-/// The connections for what does not wait. Only one of them ever has something unanswered.
+/// The connections for requests that do not wait. At most one of them has unconfirmed requests.
 #[derive(Debug)]
 struct MainConnections {
     primary: ConnectionSlot,
-    /// Over TCP where the near one is not.
+    /// A TCP connection for long series of one-way requests, if the primary is a Unix socket.
     bulk: ConnectionSlot,
-    /// How many requests without an answer were the last ones.
+    /// The number of consecutive one-way requests up to now.
     one_way_streak: u32,
-    /// The bulk connection could not be made; the near one does as well.
+    /// The bulk connection failed to connect; all requests use the primary connection.
     is_bulk_unavailable: bool,
 }
 
-/// A connection, which is made when it is needed, and what is known of it.
+/// A connection that is opened at its first use, and its state.
 #[derive(Debug)]
 struct ConnectionSlot {
     connection: Option<Box<StoreConnection>>,
-    /// How many requests without an answer were sent since the last answer.
+    /// The number of one-way requests since the last reply.
     unanswered: u64,
     last_used: Instant,
-    /// Not over a Unix socket.
+    /// Use TCP even if a Unix socket exists.
     tcp_only: bool,
 }
 
-/// A request in words: for messages.
+/// The parameters of one call: its name for messages, its retry rule and its deadline.
 #[derive(Clone, Copy)]
 struct RequestContext<'a> {
     op_name: &'a str,
@@ -93,7 +96,7 @@ struct RequestContext<'a> {
 }
 
 impl ConnectionPool {
-    /// The connections to a server, of which the first is this one.
+    /// Creates the pool with `connection` as its primary connection.
     pub(super) fn new(peer: StoreEndpoint, connection: StoreConnection) -> Self {
         let tcp_only = peer.tcp_only;
         let primary = ConnectionSlot::new(Some(connection), tcp_only);
@@ -111,12 +114,12 @@ impl ConnectionPool {
         }
     }
 
-    /// The server.
+    /// Returns the server's endpoint.
     pub(super) fn peer(&self) -> &StoreEndpoint {
         &self.peer
     }
 
-    /// Sends a request that has no answer.
+    /// Sends a one-way request.
     ///
     /// # Errors
     /// See [`ConnectionPool::round_trip`].
@@ -138,7 +141,7 @@ impl ConnectionPool {
         })
     }
 
-    /// Where a request without an answer goes.
+    /// Selects the connection for a one-way request.
     fn slot_for_one_way<'a>(
         &self,
         main: &'a mut MainConnections,
@@ -171,11 +174,11 @@ impl ConnectionPool {
         Ok(if *no_bulk { near } else { bulk })
     }
 
-    /// Runs an operation on the main connection that ends with an answer.
+    /// Runs an operation with a reply on a main connection.
     ///
     /// # Errors
-    /// `Timeout`; `StoreConnection` where the server cannot be reached, has broken the connection,
-    /// or where earlier requests without an answer may be lost.
+    /// `Timeout`; `StoreConnection` if the server cannot be reached, if it broke the connection, or
+    /// if earlier one-way requests may be lost.
     pub(super) fn round_trip<T>(
         &self,
         op_name: &str,
@@ -192,7 +195,7 @@ impl ConnectionPool {
         })
     }
 
-    /// Runs an operation that may wait, on a connection of its own.
+    /// Runs an operation that may wait on a side connection.
     ///
     /// # Errors
     /// See [`ConnectionPool::round_trip`].
@@ -217,29 +220,29 @@ impl ConnectionPool {
         Ok(value)
     }
 
-    /// Whether something was told that no answer has confirmed yet.
+    /// Returns true if there are unconfirmed one-way requests.
     ///
     /// # Errors
-    /// `Timeout` where the main connection is in use.
+    /// `Timeout` if the main connections are in use until the deadline.
     pub(super) fn has_unconfirmed(&self, op_name: &str, deadline: &Deadline) -> Result<bool> {
         let call = RequestContext { op_name, retry: RequestRetry::Once, deadline };
         self.with_main(call, |main| Ok(main.primary.unanswered + main.bulk.unanswered > 0))
     }
 
-    /// A connection of its own for a request that may end it.
+    /// Opens a separate connection for a request that may break it.
     ///
     /// # Errors
-    /// As [`connect_slot::connect_once`].
+    /// As [`connect::connect_once`].
     pub(super) fn connect_new(&self, deadline: &Deadline) -> Result<StoreConnection> {
         connect::connect_once(&self.peer, deadline)
     }
 
-    /// Returns when all that was told has taken place.
+    /// Waits until all one-way requests have taken effect.
     fn confirm_all(&self, call: RequestContext<'_>) -> Result<()> {
         self.with_main(call, |main| self.confirm_slot(main.slot_for_round_trip(), call))
     }
 
-    /// Returns when all that was told on a lane has taken place.
+    /// Waits until all one-way requests on one connection have taken effect.
     fn confirm_slot(&self, slot: &mut ConnectionSlot, call: RequestContext<'_>) -> Result<()> {
         if slot.unanswered > 0 {
             self.run_with_retry(slot, call, |connection| connection.ping(call.deadline))?;
@@ -248,7 +251,7 @@ impl ConnectionPool {
         Ok(())
     }
 
-    /// Lends out the main connection, to one caller at a time.
+    /// Lends the main connections to one caller at a time.
     fn with_main<T>(
         &self,
         call: RequestContext<'_>,
@@ -271,11 +274,12 @@ impl ConnectionPool {
     }
 
     fn lock_side_slots(&self) -> MutexGuard<'_, Vec<ConnectionSlot>> {
-        // A list of connections is whole at any time.
+        // The list is consistent at any time.
         self.side_slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an operation on a lane, once more where its connection breaks and that does no harm.
+    /// Runs an operation on a connection. Repeats it once if the connection breaks and a repetition
+    /// is harmless.
     fn run_with_retry<T>(
         &self,
         slot: &mut ConnectionSlot,
@@ -358,7 +362,7 @@ impl ConnectionPool {
         Error::new(kind, format!("{}: {description}{caveat}", call.op_name))
     }
 
-    /// The store, for messages.
+    /// Returns the store's name for messages.
     pub(super) fn describe(&self) -> String {
         format!("the store at {}", self.peer)
     }
@@ -392,7 +396,7 @@ impl ConnectionPool {
     }
 }
 
-/// The error of a call on a connection whose end may have taken earlier calls along.
+/// Adds to a connection error that earlier one-way requests may be lost.
 fn lost_requests_error(lost: u64, error: Error) -> Error {
     if lost == 0 {
         return error;
@@ -406,7 +410,7 @@ fn lost_requests_error(lost: u64, error: Error) -> Error {
 }
 
 impl MainConnections {
-    /// Where a request with an answer goes: behind those that have none yet.
+    /// Selects the connection for a request with a reply: the one with unconfirmed requests.
     fn slot_for_round_trip(&mut self) -> &mut ConnectionSlot {
         self.one_way_streak = 0;
         if self.bulk.unanswered > 0 { &mut self.bulk } else { &mut self.primary }
@@ -419,16 +423,16 @@ impl ConnectionSlot {
         Self { connection, unanswered: 0, last_used: Instant::now(), tcp_only }
     }
 
-    /// All that was sent on it has taken place.
+    /// Records that all requests on this connection have taken effect.
     fn mark_answered(&mut self) {
         self.unanswered = 0;
         self.last_used = Instant::now();
     }
 
-    /// Takes out the connection, unless the server has closed it meanwhile.
+    /// Takes the connection, unless the server has closed it.
     fn take_usable(&mut self) -> Option<Box<StoreConnection>> {
         let connection = self.connection.take()?;
-        // One with something outstanding must not be replaced unnoticed.
+        // A connection with unconfirmed requests must not be replaced without an error.
         let is_reusable = self.unanswered > 0
             || self.last_used.elapsed() < IDLE_CHECK_INTERVAL
             || connection.is_usable();
@@ -436,7 +440,7 @@ impl ConnectionSlot {
     }
 }
 
-/// The main connection in use; goes back whatever happens.
+/// A guard that returns the main connections on drop.
 struct MainConnectionGuard<'a> {
     pool: &'a ConnectionPool,
     main: Option<Box<MainConnections>>,

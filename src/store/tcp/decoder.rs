@@ -1,5 +1,6 @@
-//! Requests from bytes that arrive in pieces of any size: refuses a length as soon as it has read
-//! it, and never takes memory for bytes that have not arrived. Pure.
+//! Decodes requests from bytes that arrive in pieces of any size. It rejects an excessive length as
+//! soon as it has read it, and never allocates memory for bytes that have not arrived. It does no
+//! I/O.
 
 use super::proto::{
     MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES, Opcode, ProtocolViolation,
@@ -7,11 +8,11 @@ use super::proto::{
 };
 use std::borrow::Cow;
 
-/// How many strings' places are kept for the next request.
+/// The number of strings for which the list's capacity is kept for the next request.
 const KEPT_STRINGS: usize = 4;
 
-/// What follows an operation's first byte: perhaps a count; then, that many times or once, a group
-/// of strings; then perhaps a number.
+/// The fields that follow an opcode: an optional count, then one group of strings (repeated `count`
+/// times if there is a count), then an optional number.
 struct RequestLayout {
     has_count: bool,
     strings: &'static [StringKind],
@@ -41,26 +42,26 @@ impl Opcode {
     }
 }
 
-/// Takes a peer's bytes as they arrive and gives its requests.
+/// Decodes the bytes of one peer into requests as they arrive.
 #[derive(Debug)]
 pub struct RequestDecoder {
-    /// The most bytes that the strings of one request may have.
+    /// The largest total size of the strings in one request.
     limit: usize,
     opcode: Option<Opcode>,
     state: RequestDecoderState,
-    /// Strings of this request that are still to begin.
+    /// The number of strings of this request that have not begun.
     strings_left: usize,
-    /// Strings of this request; the last one may be incomplete.
+    /// The strings of this request. The last one may be incomplete.
     strings: Vec<Vec<u8>>,
-    /// Bytes of the integer being read.
+    /// The bytes of the integer that is being read.
     scratch: [u8; 8],
     scratch_len: usize,
     number: u64,
-    /// Bytes of all strings of this request.
+    /// The total size of the strings of this request.
     total_bytes: usize,
 }
 
-/// What the next byte belongs to.
+/// The field to which the next byte belongs.
 #[derive(Clone, Copy, Debug)]
 enum RequestDecoderState {
     Opcode,
@@ -78,7 +79,7 @@ impl Default for RequestDecoder {
 }
 
 impl RequestDecoder {
-    /// A decoder that takes no request whose strings have more than `limit` bytes together.
+    /// Creates a decoder that rejects requests whose strings exceed `limit` bytes in total.
     pub fn with_limit(limit: usize) -> Self {
         Self {
             limit,
@@ -93,23 +94,24 @@ impl RequestDecoder {
         }
     }
 
-    /// How much memory the strings of an unfinished request take, roughly. What is announced and
-    /// has not arrived takes none.
+    /// Returns the approximate memory of an unfinished request's strings. Announced bytes that have
+    /// not arrived take no memory.
     pub fn buffered_bytes(&self) -> usize {
         let announced = if let RequestDecoderState::Body { left } = self.state { left } else { 0 };
         self.total_bytes - announced + self.strings.len() * size_of::<Vec<u8>>()
     }
 
-    /// The operation of the request that has begun to arrive, if one has.
+    /// Returns the opcode of the request that has begun to arrive, if any.
     pub fn pending_opcode(&self) -> Option<Opcode> {
         self.opcode
     }
 
-    /// Takes bytes from the front of `input` until a request is complete (and returns it; call
-    /// again for the rest) or none are left (`None`).
+    /// Consumes bytes from the front of `input` until a request is complete, and returns the
+    /// request. The caller calls again for the remaining bytes. Returns `None` if no bytes are
+    /// left.
     ///
     /// # Errors
-    /// The bytes break a rule. The decoder must not be used any more.
+    /// A violated rule of the protocol. The decoder must not be used after it.
     pub fn next(
         &mut self,
         input: &mut &[u8],
@@ -166,7 +168,7 @@ impl RequestDecoder {
         }
     }
 
-    /// After a string, or before the first: what comes next.
+    /// Sets the field that follows a string, or that precedes the first one.
     fn advance_state(&mut self, layout: &RequestLayout) {
         self.state = if self.strings_left > 0 {
             RequestDecoderState::Length
@@ -198,7 +200,7 @@ impl RequestDecoder {
         Ok(())
     }
 
-    /// Moves what has arrived into the last string. True once that is complete.
+    /// Moves received bytes into the last string. Returns true once the string is complete.
     fn fill_string(&mut self, input: &mut &[u8], left: usize) -> bool {
         let (taken, rest) = input.split_at(left.min(input.len()));
         if let Some(string) = self.strings.last_mut() {
@@ -209,7 +211,7 @@ impl RequestDecoder {
         left == taken.len()
     }
 
-    /// An integer of `width` bytes, once all of them are there.
+    /// Returns an integer of `width` bytes, once all of them have arrived.
     fn read_integer(&mut self, input: &mut &[u8], width: usize) -> Option<u64> {
         let (taken, rest) = input.split_at((width - self.scratch_len).min(input.len()));
         self.scratch[self.scratch_len..self.scratch_len + taken.len()].copy_from_slice(taken);
@@ -227,7 +229,7 @@ impl RequestDecoder {
         // A field of four bytes was read with zeros above them.
         let number_u32 = u32::try_from(number).unwrap_or_default();
         self.total_bytes = 0;
-        // What it has room for stays, so that most requests take no memory for their list.
+        // The list keeps its capacity, so that most requests need no allocation for it.
         let mut strings = self.strings.drain(..).map(Cow::Owned);
         let mut next_string = || strings.next().unwrap_or_default();
         match opcode {

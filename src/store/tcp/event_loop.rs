@@ -1,8 +1,8 @@
-//! The server's thread: accepts, reads, serves and writes, without ever blocking on one client.
+//! The server's thread. It accepts clients, reads and serves requests and writes replies, and never
+//! blocks on one client.
 //!
-//! Each turn reads at most one chunk from each client that has sent something, so that a busy one
-//! does not hold up the others. All timing is here; the meaning of requests is
-//! [`RequestHandler`]'s.
+//! Each iteration reads at most one chunk from each readable client, so that a busy client does not
+//! delay the others. All timers are here. [`RequestHandler`] implements the effect of the requests.
 
 use super::client_connection::{ClientConnection, ClientName, ReadEvent};
 use super::listener::StoreListener;
@@ -24,25 +24,25 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The most connections at once.
+/// The largest number of simultaneous connections.
 pub const MAX_CONNECTIONS: usize = 65_536;
-/// How many connections one turn accepts.
+/// The largest number of connections that one iteration accepts per listener.
 const ACCEPTS_PER_TURN: usize = 64;
-/// How long a new connection may take to prove that it is a store client's.
+/// The time limit for a new connection to be validated.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long nothing is accepted after the system had no descriptor left for a connection.
+/// The pause in accepting after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often the same complaint about accepting is logged.
+/// The shortest interval between two warnings about rejected clients.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-/// How much is read from one connection in one turn.
+/// The largest number of bytes that one iteration reads from one connection.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The most that may wait for all clients together: unfinished requests and unread answers. Beyond
-/// it, the client with most of it is dropped.
+/// The limit of buffered bytes over all clients: unfinished requests and unread replies. Above it,
+/// the server disconnects the client with most buffered bytes.
 const MAX_BUFFERED_BYTES: usize = 1 << 30;
 
 const STOP_TOKEN: u64 = 0;
 const FIRST_LISTENER_TOKEN: u64 = 1;
-/// Connections are numbered from here on, and no number is used twice.
+/// The first connection id. No id is used twice.
 const FIRST_CONNECTION_ID: u64 = 1 << 16;
 
 /// The state of the server's thread.
@@ -50,18 +50,19 @@ const FIRST_CONNECTION_ID: u64 = 1 << 16;
 pub(super) struct ServerEventLoop {
     poller: Poller,
     listeners: Vec<StoreListener>,
-    /// Held so that its token stays watched; readable once the server is to end.
+    /// Keeps the descriptor of the stop token open. It becomes readable when the server must stop.
     _stop: UnixStream,
     handler: RequestHandler,
-    /// What clients must prove that they know.
+    /// The secret that clients must prove.
     secret: Option<Secret>,
     clients: HashMap<ConnectionId, ClientConnection>,
     next_id: ConnectionId,
-    /// Connections in the order in which they must have validated.
+    /// Connections that are not validated yet, with their time limit, in order of this limit.
     unvalidated: VecDeque<(Instant, ConnectionId)>,
-    /// What waits for all clients together.
+    /// The buffered bytes of all clients.
     buffered_bytes: usize,
-    /// A descriptor to give up when there is no other one left, so that a client can be told.
+    /// A spare descriptor. When no descriptor is left, the server closes it to accept a client and
+    /// reject it with a status word.
     spare_fd: Option<File>,
     accept_resumes_at: Option<Instant>,
     last_warning: Option<Instant>,
@@ -70,7 +71,7 @@ pub(super) struct ServerEventLoop {
     woken_clients: Vec<ConnectionId>,
 }
 
-/// Why a connection ends.
+/// The reason for disconnecting a client.
 enum DisconnectReason {
     Closed,
     ConnectionLost(io::Error),
@@ -90,7 +91,7 @@ impl From<ClientRejection> for DisconnectReason {
 }
 
 impl ServerEventLoop {
-    /// A loop over these listening sockets, which ends when the other end of `stop` is closed.
+    /// Creates the loop over these listeners. It ends when the other end of `stop` is closed.
     ///
     /// # Errors
     /// `System`.
@@ -128,7 +129,7 @@ impl ServerEventLoop {
         })
     }
 
-    /// Serves until told to end.
+    /// Serves clients until the server is stopped.
     pub(super) fn run(&mut self) {
         let mut events = PollEvents::with_capacity(256);
         loop {
@@ -177,7 +178,7 @@ impl ServerEventLoop {
                         LogLevel::Error,
                         "store server: nobody can connect any more: {cause}"
                     );
-                    // Fails only where it is not watched.
+                    // This fails only if the listener is not watched.
                     drop(self.poller.remove(listener.as_fd()));
                     return;
                 }
@@ -192,13 +193,13 @@ impl ServerEventLoop {
                         return;
                     }
                 }
-                // The client gave up before it was accepted, or the network failed it.
+                // The client closed the connection before it was accepted, or the network failed.
                 Err(cause) => crate::log!(LogLevel::Debug, "store server: accept: {cause}"),
             }
         }
     }
 
-    /// Tells the next client that there is no room for it. False: not even that was possible.
+    /// Rejects the next client with a status word. Returns false if even that was not possible.
     fn reject_next_client(&mut self, listener: usize) -> bool {
         drop(self.spare_fd.take());
         let accepted = self.listeners.get(listener).map(StoreListener::accept);
@@ -212,7 +213,7 @@ impl ServerEventLoop {
     fn register_client(&mut self, stream: SocketStream, name: ClientName) {
         if self.clients.len() >= MAX_CONNECTIONS {
             self.warn_rejected(&format_args!("{MAX_CONNECTIONS} connections are the limit"));
-            // It is told as far as that is possible; closing is the point.
+            // Send the reason if possible; the connection is closed in any case.
             drop(stream.send(&proto::SERVER_FULL));
             return;
         }
@@ -278,11 +279,13 @@ impl ServerEventLoop {
 
     fn handle_client_event(&mut self, event: PollEvent) {
         let id = event.token;
-        // Taken out of the map meanwhile, since serving it may write to other connections.
+        // The client is out of the map while it is served, since serving may write to other
+        // clients.
         let Some(mut client) = self.clients.remove(&id) else { return };
         let buffered_before = client.buffered_bytes();
         let outcome = self.read_and_write(id, &mut client, event);
-        // What other clients' answers add to it in between is small, and counted the next time.
+        // Replies to other clients in between are small, and the next event of each client counts
+        // them.
         self.buffered_bytes =
             (self.buffered_bytes + client.buffered_bytes()).saturating_sub(buffered_before);
         match outcome {
@@ -318,7 +321,7 @@ impl ServerEventLoop {
             };
             self.chunk = chunk;
             if outcome.is_err() {
-                // What was asked before the offence is still answered.
+                // Send the replies to the requests before the violation.
                 drop(client.flush());
             }
             outcome?;
@@ -347,8 +350,7 @@ impl ServerEventLoop {
         Ok(())
     }
 
-    /// Answers the WAITs that have come to their end; `current` is the connection that is out of
-    /// the map.
+    /// Sends the replies to completed WAITs. `current` is the connection that is out of the map.
     fn answer_woken(&mut self, mut current: Option<(ConnectionId, &mut ClientConnection)>) {
         if self.woken_clients.is_empty() {
             return;
@@ -361,7 +363,8 @@ impl ServerEventLoop {
                 other.output().push(proto::READY);
                 let written = other.flush().and_then(|()| other.update_interest(id, &self.poller));
                 if let Err(cause) = written {
-                    // The poller reports the broken connection too, and then it ends.
+                    // The poller reports the broken connection too, and then the server disconnects
+                    // it.
                     let name = other.name();
                     crate::log!(LogLevel::Debug, "store server: waking {name}: {cause}");
                 }
@@ -382,11 +385,12 @@ impl ServerEventLoop {
                 )),
             );
         }
-        // Counted anew, with what was not counted before.
+        // Recompute the sum, including bytes that were not counted before.
         self.buffered_bytes = self.clients.values().map(ClientConnection::buffered_bytes).sum();
     }
 
-    /// The connection is closed, and so no longer watched, when the caller lets go of it.
+    /// Releases a client's state. The caller then drops the client, which closes the connection and
+    /// removes it from the poller.
     fn disconnect(
         &mut self,
         id: ConnectionId,
@@ -409,7 +413,7 @@ impl ServerEventLoop {
     }
 }
 
-/// A descriptor that means nothing.
+/// Opens a spare descriptor.
 fn open_spare_fd() -> Option<File> {
     File::open("/dev/null").ok()
 }

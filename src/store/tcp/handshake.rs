@@ -1,27 +1,30 @@
-//! How the two sides of a store with a secret prove to each other that they know it, before
-//! anything else is said. Torch's protocol has nothing like it; stores without a secret go on as
-//! torch's.
+//! The authentication handshake of a store with a secret. Before any request, both sides prove to
+//! each other that they hold the secret. Torch's protocol has no such handshake; stores without a
+//! secret use torch's protocol unchanged.
 //!
 //! | from | bytes | meaning |
 //! |---|---|---|
-//! | client | 64, 32 random bytes | CHALLENGE: prove that you know the secret |
-//! | server | "KNOW", 32 random bytes, its proof | I know it; prove that you do |
-//! | client | 65, its proof | PROOF; behind it, in the same write, what every client begins with: VALIDATE and PING |
+//! | client | 64, 32 random bytes | CHALLENGE: requests the server's proof |
+//! | server | "KNOW", 32 random bytes, its proof | proves the secret, requests the client's proof |
+//! | client | 65, its proof | PROOF; VALIDATE and PING follow in the same write |
 //!
-//! A proof is the BLAKE3 hash, with a key derived from the secret, of a text that says whose proof
-//! it is and of both random numbers, the client's first. So none can be used on another connection,
-//! nor turned back on whoever gave it. The server reads no request before it has the proof. Instead
-//! of going on it may say one of these four-byte words and close; a client of torch takes them for
-//! a wrong answer to its PING, and gives up:
+//! A proof is a BLAKE3 hash with a key that is derived from the secret. Its input is a text for the
+//! role of the proof (server or client), then the client's and the server's random bytes. So a
+//! proof is invalid on any other connection, and cannot be reflected to its sender. The server
+//! reads no request before it has the client's proof.
+//!
+//! Instead of continuing, the server may send one of these four-byte status words and close the
+//! connection. A client of torch takes the word for a wrong reply to its PING, and gives up:
 //!
 //! | word | meaning |
 //! |---|---|
-//! | "AUTH" | there is a secret, and the client began with VALIDATE |
-//! | "OPEN" | there is no secret, and the client began with CHALLENGE |
+//! | "AUTH" | the store has a secret, and the client began with VALIDATE |
+//! | "OPEN" | the store has no secret, and the client began with CHALLENGE |
 //! | "DENY" | the client's proof is wrong |
 //!
-//! Bytes in, bytes out: nothing here waits, reads or writes. It says who the two sides are, at that
-//! moment; what they say afterwards is neither encrypted nor signed.
+//! The functions convert bytes to bytes: they do no I/O and do not wait. The handshake
+//! authenticates both sides once, at the start of the connection. Later bytes are neither encrypted
+//! nor signed.
 
 use super::proto::{Opcode, StatusWord};
 use super::secret::Secret;
@@ -29,25 +32,25 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::sys::host;
 use std::fmt;
 
-/// The first byte of a client that knows a secret; torch's operations have other numbers.
+/// The first byte of a client with a secret; torch's opcodes have other numbers.
 const CHALLENGE: u8 = 64;
 /// The first byte of a client's proof.
 const PROOF: u8 = 65;
 
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = blake3::OUT_LEN;
-/// The length of either message of a client.
+/// The length of each message of a client.
 pub const MESSAGE_BYTES: usize = 1 + NONCE_BYTES;
-/// The length of the server's answer behind its word.
+/// The length of the server's answer after its status word.
 pub const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
-/// VALIDATE and PING, with which every client without a secret begins.
+/// The length of VALIDATE and PING, with which every client without a secret begins.
 const INTRODUCTION_BYTES: usize = 10;
 
 type AuthNonce = [u8; NONCE_BYTES];
 
 const KNOW: StatusWord = *b"KNOW";
 
-/// Whose proof it is: so that neither side can be made to give the other's.
+/// The roles of a proof. They prevent that one side's proof is used as the proof of the other side.
 const SERVER_ROLE: &[u8] = b"libdist store server";
 const CLIENT_ROLE: &[u8] = b"libdist store client";
 
@@ -62,25 +65,25 @@ fn compute_proof(
     secret.hash(&[role, client, server])
 }
 
-/// Why a server has nothing to do with a client.
+/// The reasons why a server rejects a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthRefusal {
-    /// It gave no proof, where one is needed.
+    /// The client gave no proof, but the store has a secret.
     #[error("it did not prove that it knows the job's secret")]
     SecretRequired,
-    /// It asked for a proof that this server cannot give.
+    /// The client requested a proof, but the store has no secret.
     #[error("it asked for a secret, and this store has none")]
     NoSecret,
-    /// Its proof is wrong.
+    /// The client's proof is wrong.
     #[error("it does not know the job's secret")]
     WrongProof,
-    /// It began as no client of any store does.
+    /// The client's first byte is not that of any store client.
     #[error("it began with byte {0} instead of a challenge")]
     UnexpectedFirstByte(u8),
 }
 
 impl AuthRefusal {
-    /// What the client is told, if it can be expected to understand.
+    /// Returns the status word for the client, if the client may understand it.
     fn status_word(self) -> Option<StatusWord> {
         match self {
             Self::SecretRequired => Some(*b"AUTH"),
@@ -91,40 +94,40 @@ impl AuthRefusal {
     }
 }
 
-/// How far a server is with a client.
+/// The progress of the server's handshake with one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthProgress {
-    /// More bytes are to come.
+    /// The handshake needs more bytes.
     Incomplete,
-    /// It is over: what follows are requests, VALIDATE first.
+    /// The handshake is complete: requests follow, VALIDATE first.
     Complete,
 }
 
-/// What the server expects next.
+/// The message that the server expects next.
 #[derive(Clone, Copy, Debug)]
 enum AuthState {
     Initial,
-    /// The proof for this challenge.
+    /// The client's proof. The client's challenge is kept.
     AwaitingProof(AuthNonce),
     Finished(std::result::Result<(), AuthRefusal>),
 }
 
-/// The server's side, one for each connection.
+/// The server's side of the handshake, one per connection.
 #[derive(Debug)]
 pub struct ServerHandshake {
     secret: Option<Secret>,
     nonce: AuthNonce,
     state: AuthState,
-    /// What has come of the message expected, in its first `received_bytes` bytes.
+    /// The received part of the expected message is in the first `received_bytes` bytes.
     message: [u8; MESSAGE_BYTES],
     received_bytes: usize,
 }
 
 impl ServerHandshake {
-    /// That of a server with or without a secret.
+    /// Creates the handshake of a server with or without a secret.
     ///
     /// # Errors
-    /// `System` where the kernel has no random bytes to give.
+    /// `System` if the kernel provides no random bytes.
     pub fn new(secret: Option<&Secret>) -> Result<Self> {
         let nonce = if secret.is_some() { host::random_bytes()? } else { [0; NONCE_BYTES] };
         Ok(Self {
@@ -136,13 +139,13 @@ impl ServerHandshake {
         })
     }
 
-    /// Takes what a client has sent, however it was cut, and appends what it is to be told to
-    /// `output`, also where it is refused. Once it is done, nothing more is taken from `input`.
+    /// Processes bytes of a client, in pieces of any size, and appends the replies to `output`,
+    /// also for a rejected client. After the handshake is complete, it consumes no more of `input`.
     ///
     /// # Errors
-    /// Why the connection is to be closed. Then all of `input` has been taken, and a client that
-    /// begins as torch's does has been heard out: closing a socket with unread bytes could destroy
-    /// what it was told.
+    /// The reason to close the connection. In this case all of `input` has been consumed, including
+    /// the VALIDATE and PING of a client that begins like torch's. Otherwise closing a socket with
+    /// unread bytes could destroy the status word in flight.
     pub fn advance(
         &mut self,
         input: &mut &[u8],
@@ -165,7 +168,7 @@ impl ServerHandshake {
         }
     }
 
-    /// The step that follows the message expected; `None` as long as that has not come.
+    /// Returns the next state after the expected message, or `None` until the message is complete.
     fn next_state(
         &mut self,
         input: &mut &[u8],
@@ -189,7 +192,7 @@ impl ServerHandshake {
             (AuthState::AwaitingProof(client), Some(secret), PROOF) => {
                 let received_proof =
                     blake3::Hash::from_bytes(self.collect_message(MESSAGE_BYTES, input)?);
-                // Takes the same time wherever the two differ.
+                // The comparison takes constant time.
                 let is_right =
                     received_proof == compute_proof(&secret, CLIENT_ROLE, &client, &self.nonce);
                 if is_right {
@@ -207,7 +210,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Takes bytes until there are `wanted`; then returns what follows the first, and begins anew.
+    /// Collects `wanted` bytes. Returns the bytes after the first one, and starts the next message.
     fn collect_message(
         &mut self,
         wanted: usize,
@@ -228,7 +231,7 @@ impl ServerHandshake {
     }
 }
 
-/// The client's side, where it knows a secret.
+/// The client's side of the handshake, for a client with a secret.
 #[derive(Debug)]
 pub struct ClientHandshake {
     secret: Secret,
@@ -236,20 +239,20 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Begins, and gives what is to be sent first.
+    /// Starts the handshake. Returns it with the client's first message.
     ///
     /// # Errors
-    /// `System` where the kernel has no random bytes to give.
+    /// `System` if the kernel provides no random bytes.
     pub fn begin(secret: &Secret) -> Result<(Self, [u8; MESSAGE_BYTES])> {
         let handshake = Self { secret: secret.clone(), nonce: host::random_bytes()? };
         let challenge = message(CHALLENGE, &handshake.nonce);
         Ok((handshake, challenge))
     }
 
-    /// Takes the server's word, behind which its answer follows.
+    /// Checks the server's status word, which precedes the server's answer.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why no answer follows.
     pub fn check_server_word(word: StatusWord) -> std::result::Result<(), AuthFailure> {
         if word == KNOW {
             return Ok(());
@@ -257,10 +260,10 @@ impl ClientHandshake {
         Err(AuthFailure::from_word(word).unwrap_or(AuthFailure::NotAStore(word)))
     }
 
-    /// Takes the server's answer, and gives what is to be sent next.
+    /// Checks the server's answer. Returns the client's proof message.
     ///
     /// # Errors
-    /// [`AuthFailure::SecretMismatch`]; nothing is to be sent to that server.
+    /// [`AuthFailure::SecretMismatch`]; the client must send nothing to this server.
     pub fn finish(
         self,
         answer: &[u8; ANSWER_BYTES],
@@ -268,7 +271,7 @@ impl ClientHandshake {
         let (mut server, mut received_proof) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
         server.copy_from_slice(&answer[..NONCE_BYTES]);
         received_proof.copy_from_slice(&answer[NONCE_BYTES..]);
-        // Takes the same time wherever the two differ.
+        // The comparison takes constant time.
         if compute_proof(&self.secret, SERVER_ROLE, &self.nonce, &server)
             != blake3::Hash::from_bytes(received_proof)
         {
@@ -285,26 +288,26 @@ fn message(kind: u8, content: &[u8; MESSAGE_BYTES - 1]) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// Why a client gets no further.
+/// The reasons why a client cannot authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthFailure {
-    /// The server wants a proof, and this client knows no secret.
+    /// The server requires a proof, and this client has no secret.
     SecretRequired,
-    /// This client knows a secret, and the server none.
+    /// This client has a secret, and the server has none.
     NoSecret,
-    /// The server says that this client's proof is wrong.
+    /// The server reports that this client's proof is wrong.
     Denied,
     /// The server's proof is wrong.
     SecretMismatch,
-    /// The server broke the connection off, or said nothing in time, when it was to prove itself.
+    /// The server closed the connection or timed out instead of sending its proof.
     NoAnswer,
-    /// The server said something that no store says.
+    /// The server sent bytes that no store sends.
     NotAStore(StatusWord),
 }
 
 impl AuthFailure {
-    /// What a server says with this word, which may also come instead of the answer to the first
-    /// PING.
+    /// Returns the failure for a server's status word. The word may also arrive in place of the
+    /// reply to the first PING.
     pub fn from_word(word: StatusWord) -> Option<Self> {
         match &word {
             b"AUTH" => Some(Self::SecretRequired),
@@ -314,12 +317,12 @@ impl AuthFailure {
         }
     }
 
-    /// True where another attempt would end in the same way.
+    /// Returns true if another attempt would fail in the same way.
     pub fn is_final(self) -> bool {
         self != Self::NoAnswer
     }
 
-    /// The error that tells the user, for the store at `peer`.
+    /// Builds the error for the user, for the store at `peer`.
     pub fn to_error(self, peer: &dyn fmt::Display) -> Error {
         let text = match self {
             Self::SecretRequired => format!(

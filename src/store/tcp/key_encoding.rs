@@ -1,13 +1,14 @@
-//! Users' keys as they travel: with "/" before them, which no key of the protocol's own has.
+//! The wire encoding of users' keys: "/" and the key. No key of the protocol itself begins with
+//! "/".
 
 use super::proto::{self, Bytes};
 use crate::base::{Error, Result};
 use crate::store::limits::{check_count, check_total};
 
-/// A user's key.
+/// Encodes one user's key.
 ///
 /// # Errors
-/// `InvalidArgument` where it is too long.
+/// `InvalidArgument` if the key is too long.
 pub(super) fn encode_key(key: &[u8]) -> Result<Bytes<'static>> {
     if key.len() >= proto::MAX_KEY_BYTES {
         let limit = proto::MAX_KEY_BYTES - 1;
@@ -17,10 +18,11 @@ pub(super) fn encode_key(key: &[u8]) -> Result<Bytes<'static>> {
     Ok(Bytes::Owned([b"/", key].concat()))
 }
 
-/// Users' keys of one request.
+/// Encodes the users' keys of one request.
 ///
 /// # Errors
-/// `InvalidArgument` where one is too long, or all together are, or there are too many.
+/// `InvalidArgument` if one key is too long, if there are too many keys, or if they exceed the
+/// total size.
 pub(super) fn encode_keys(keys: &[&[u8]]) -> Result<Vec<Bytes<'static>>> {
     check_count(keys.len())?;
     check_total(keys.iter().map(|key| key.len() + 1).sum())?;

@@ -1,4 +1,4 @@
-//! Opening the server's listening sockets.
+//! Opens the server's listening sockets.
 
 use super::client_connection::ClientName;
 use super::server::ServerOptions;
@@ -12,31 +12,31 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-/// How long the host name to listen on may take to look up.
+/// The time limit for resolving the host name to listen on.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a free port is chosen anew because another address of the host has it in use.
+/// How many free ports are tried if another address of the host already uses the chosen port.
 const MAX_PORT_ATTEMPTS: usize = 16;
 
 /// One listening socket.
 #[derive(Debug)]
 pub(super) enum StoreListener {
-    /// At an address.
+    /// A TCP socket.
     Tcp(TcpListener),
-    /// Beside an address, for clients of this host.
+    /// A Unix socket in addition to a TCP address, for clients of this host.
     Unix(UnixListener),
 }
 
-/// What became of opening them.
+/// The result of opening the listening sockets.
 #[derive(Debug)]
 pub(super) enum ListenOutcome {
-    /// All of them; those at addresses first.
+    /// All sockets are open; TCP sockets come first.
     Listening(Vec<StoreListener>),
-    /// Somebody else has the port; the error that says so.
+    /// Another process uses the port; contains the error.
     PortInUse(Error),
 }
 
-/// Why an address cannot be listened on.
+/// An address that cannot be listened on, and the system error.
 type BindFailure = (SocketAddr, io::Error);
 
 /// Opens the listening sockets.
@@ -78,7 +78,7 @@ fn add_unix_listeners(tcp: Vec<TcpListener>) -> Result<Vec<StoreListener>> {
 }
 
 impl StoreListener {
-    /// The TCP address, where it has one.
+    /// Returns the TCP address, or `None` for a Unix socket.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -89,12 +89,13 @@ impl StoreListener {
     /// Accepts one client.
     ///
     /// # Errors
-    /// The reason as the system gives it, `WouldBlock` included.
+    /// The system error, including `WouldBlock`.
     pub(super) fn accept(&self) -> io::Result<(SocketStream, ClientName)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept()?;
-                // An IPv4 peer of a socket for both families is named as IPv4 users know it.
+                // A socket for both families reports IPv4 peers as mapped IPv6 addresses. Convert
+                // them.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 Ok((SocketStream::from_tcp(stream)?, ClientName::Address(address)))
             }
@@ -120,7 +121,7 @@ fn listen_on_all_interfaces(port: u16) -> std::result::Result<TcpListener, BindF
     let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match socket::listen(v6) {
         Err(cause) if cause.kind() != io::ErrorKind::AddrInUse => {
-            // A host without IPv6.
+            // The host has no IPv6.
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             socket::listen(v4).map_err(|cause| (v4, cause))
         }
@@ -128,7 +129,7 @@ fn listen_on_all_interfaces(port: u16) -> std::result::Result<TcpListener, BindF
     }
 }
 
-/// One socket for each address, all with the same port.
+/// Opens one socket for each address, all with the same port.
 fn listen_on_addresses(
     addresses: &[SocketAddr],
 ) -> std::result::Result<Vec<TcpListener>, BindFailure> {
@@ -157,7 +158,7 @@ fn try_listen_on_addresses(
         match socket::listen(address) {
             Ok(listener) => listeners.push(listener),
             Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => return Err((address, cause)),
-            // For instance the IPv6 address of "localhost" on a host without IPv6.
+            // For example, the IPv6 address of "localhost" on a host without IPv6.
             Err(cause) => last_failure = Some((address, cause)),
         }
     }

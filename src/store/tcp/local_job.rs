@@ -1,9 +1,9 @@
-//! Finding the store of a job whose launcher names no address: all ranks are on this host, and know
-//! only the job's name.
+//! The store of a job whose launcher gives no address: all ranks are on this host, and know only
+//! the job's name.
 //!
-//! Rank 0 hosts the store on a free port of the loopback interface and tells each other rank the
-//! port over an abstract Unix socket named after the job. No port has to be guessed, and no file is
-//! left.
+//! Rank 0 hosts the store on a free port of the loopback interface. Each other rank gets the port
+//! from rank 0 over an abstract Unix socket that is named after the job. So no port must be
+//! guessed, and no file remains.
 
 use super::{ClientOptions, Secret, ServerOptions, TcpStore};
 use crate::base::deadline::Deadline;
@@ -17,20 +17,20 @@ use std::time::Duration;
 const LOOPBACK: &str = "127.0.0.1";
 const GREETING: [u8; 4] = *b"ldj1";
 
-/// How long one peer may take over its four bytes.
+/// The time limit for the exchange with one peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait before looking again whether rank 0 is there.
+/// The interval of attempts to connect to rank 0.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often a long wait is told.
+/// The interval of log lines during a long wait.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The store of the job, hosted by rank 0 and joined by the others. Where there is a secret, all
-/// have it.
+/// Hosts the job's store on rank 0, or joins it on the other ranks. All ranks pass the same secret
+/// or none.
 ///
 /// # Errors
-/// `Timeout` naming the ranks that did not come; `System` where another job of the same name is
+/// `Timeout`, which names the ranks that did not join; `System` if another job of the same name is
 /// starting.
 pub fn host_or_join(
     job: &str,
@@ -97,7 +97,7 @@ fn host_store(
     Ok(store)
 }
 
-/// Reads which rank has come, and tells it the port.
+/// Reads the rank of a peer, and sends it the port.
 fn send_port(stream: &UnixStream, port: u16, size: usize) -> Result<usize> {
     let (_, uid) = unix::peer_credentials(stream)?;
     let deadline = Deadline::after(PEER_TIMEOUT);
@@ -112,7 +112,7 @@ fn send_port(stream: &UnixStream, port: u16, size: usize) -> Result<usize> {
     Ok(rank)
 }
 
-/// Asks rank 0 for the port, once it is there.
+/// Waits for rank 0 and requests the port from it.
 fn request_port(name: &str, rank: usize, deadline: &Deadline) -> Result<u16> {
     let stream = loop {
         let cause = match unix::connect(name) {
@@ -140,7 +140,8 @@ fn request_port(name: &str, rank: usize, deadline: &Deadline) -> Result<u16> {
     exchange().context(|| "asking rank 0 on this host for the port of the store")
 }
 
-/// FNV-1a: names of abstract sockets are short, names of jobs need not be.
+/// Hashes a job name with FNV-1a: names of abstract sockets are limited in length, job names are
+/// not.
 fn hash_job_name(job: &str) -> u64 {
     job.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

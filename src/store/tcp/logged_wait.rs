@@ -1,6 +1,5 @@
-//! A wait for keys that is told in the log while it lasts, with the keys that are missing.
-//!
-//! Where nobody wants to hear of it, it is one wait.
+//! A wait for keys that logs the missing keys periodically. If the log level suppresses these
+//! lines, it is a single wait.
 
 use super::client::TcpStore;
 use super::connection::{RequestFailure, StoreConnection};
@@ -10,8 +9,8 @@ use crate::base::log::LogLevel;
 use crate::store::{Store as _, format_keys};
 use crate::wait::slow_wait::SlowWaitWatch;
 
-/// True once all keys exist, false when the deadline passes first. `user_keys` are the keys as the
-/// user knows them.
+/// Waits for `keys`. Returns true once all keys exist, and false if the deadline passes first.
+/// `user_keys` are the names of the keys for the log.
 pub(super) fn wait_with_log(
     connection: &mut StoreConnection,
     store: &TcpStore,

@@ -1,13 +1,16 @@
-//! A store behind TCP: one process runs the [`Server`], all connect to it as clients.
+//! A store over TCP: one process runs the [`Server`], and all processes connect to it as clients.
 //!
-//! Both sides speak the protocol of torch's TCPStore ([`proto`]), so that either can be torch's.
-//! Client: `client` (the operations) over `connection_pool` (all connections), `connection` (one of
-//! them) and `connect_slot` (finding the server); `capabilities` (what an older server lacks).
-//! Server: `server` over `listener`, `event_loop` (one thread for all), `client_connection` (one
-//! client), `request_reader` (its bytes to requests), `request_handler` (what requests mean) and
-//! `waiters` (who waits for what). On one host both use a Unix socket (`unix_socket`) with the same
-//! bytes. A store may have a secret (`secret`), which both prove to know before anything else
-//! ([`handshake`]).
+//! Both sides use the protocol of torch's TCPStore ([`proto`]), so that either side can be torch's.
+//!
+//! - Client: `client` (the operations), `connection_pool` (all connections of a client),
+//!   `connection` (one connection), `connect` (finding the server), `capabilities` (missing
+//!   operations of older servers).
+//! - Server: `server`, `listener`, `event_loop` (one thread for all clients), `client_connection`
+//!   (one client), `request_reader` (bytes to requests), `request_handler` (the effect of requests)
+//!   and `waiters` (the pending waits).
+//!
+//! On one host, both sides use a Unix socket (`unix_socket`) with the same bytes. A store may have
+//! a secret (`secret`). Both sides then prove that they hold it before any request ([`handshake`]).
 
 mod capabilities;
 mod client;

@@ -1,32 +1,31 @@
-//! The store's wire protocol: what c10d's TCPStore of torch 2.15 speaks.
+//! The store's wire protocol, which is the protocol of c10d's TCPStore in torch 2.15.
 //!
-//! Integers are little endian, strings and lists have a 64-bit length before them, and requests
-//! have no frame around them. Pure: requests to bytes; the way back is in `decoder`.
+//! Integers are little endian. A 64-bit length precedes each string and list. Requests have no
+//! frame. This module encodes requests; `decoder` decodes them. It does no I/O.
 
 use std::borrow::Cow;
 
 pub use super::decoder::RequestDecoder;
 pub use crate::store::limits::{MAX_KEY_BYTES, MAX_KEYS, MAX_REQUEST_BYTES, MAX_VALUE_BYTES};
 
-/// The number that a client introduces itself with.
+/// The number in VALIDATE by which a client identifies itself.
 pub const MAGIC: u32 = 0x3C85_F7CE;
-/// The answer to CHECK where all keys exist, and the answer to WAIT.
+/// The reply to CHECK if all keys exist, and the reply to WAIT.
 pub const READY: u8 = 0;
-/// The answer to CHECK where a key is missing.
+/// The reply to CHECK if a key is missing.
 pub const NOT_READY: u8 = 1;
-/// The answer to `CANCEL_WAIT`.
+/// The reply to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
 
-/// What a server of libdist says to a client that it does not want, in the place of the answer to
-/// its first PING, before it closes the connection. Torch's client takes it for a wrong answer, and
-/// reports that.
+/// The word that a libdist server sends before it closes the connection of a rejected client. It
+/// takes the place of the reply to the first PING. Torch's client reports it as a wrong reply.
 pub type StatusWord = [u8; 4];
-/// The server has no descriptor or memory left for another connection; that may change.
+/// The server has no descriptor or memory left for another connection; this may be temporary.
 pub const SERVER_FULL: StatusWord = *b"FULL";
-/// All such words.
+/// All status words.
 pub const STATUS_WORDS: [StatusWord; 1] = [SERVER_FULL];
 
-/// What a request asks for: its first byte. Servers of an older torch do not know 14 to 18.
+/// The operation of a request, which is its first byte. Servers of an older torch lack 14 to 18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are the protocol's; `Request` says what they mean")]
@@ -75,62 +74,63 @@ impl Opcode {
         Self::Barrier,
     ];
 
-    /// The operation with this number.
+    /// Returns the operation with this number.
     pub fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
     }
 }
 
-/// Bytes that a request borrows from its sender, or owns at its receiver.
+/// Bytes that the sender of a request borrows, and that its receiver owns.
 pub type Bytes<'a> = Cow<'a, [u8]>;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreRequest<'a> {
-    /// "I am a store client." The first request of each connection. No answer.
+    /// VALIDATE: identifies a store client. The first request of each connection. No reply.
     Validate(u32),
-    /// Store a value. No answer.
+    /// Stores a value. No reply.
     Set(Bytes<'a>, Bytes<'a>),
-    /// Store the third if the value is the second. Answer: bytes, the value now.
+    /// Stores the third field if the value equals the second. Reply: bytes, the value afterwards.
     CompareSet(Bytes<'a>, Bytes<'a>, Bytes<'a>),
-    /// Answer: bytes, empty for a missing key.
+    /// Reads a value. Reply: bytes, empty for a missing key.
     Get(Bytes<'a>),
-    /// Add to a counter. Answer: i64, the sum.
+    /// Adds to a counter. Reply: i64, the sum.
     Add(Bytes<'a>, i64),
-    /// Answer: [`READY`] or [`NOT_READY`].
+    /// Checks whether all keys exist. Reply: [`READY`] or [`NOT_READY`].
     Check(Vec<Bytes<'a>>),
-    /// Answer: [`READY`], once all keys exist.
+    /// Waits until all keys exist. Reply: [`READY`].
     Wait(Vec<Bytes<'a>>),
-    /// Answer: i64.
+    /// Counts the keys. Reply: i64.
     NumKeys,
-    /// Answer: i64, how many were deleted.
+    /// Deletes a key. Reply: i64, the number of deleted keys.
     DeleteKey(Bytes<'a>),
-    /// Add bytes to a value. No answer.
+    /// Appends bytes to a value. No reply.
     Append(Bytes<'a>, Bytes<'a>),
-    /// Answer: as many times bytes, empty for a missing key.
+    /// Reads several values. Reply: for each key bytes, empty for a missing key.
     MultiGet(Vec<Bytes<'a>>),
-    /// Store several values. No answer.
+    /// Stores several values. No reply.
     MultiSet(Vec<(Bytes<'a>, Bytes<'a>)>),
-    /// Forget the pending WAIT. Answer: [`WAIT_CANCELED`].
+    /// Cancels the pending WAIT. Reply: [`WAIT_CANCELED`].
     CancelWait,
-    /// Answer: the same number.
+    /// Reply: the same number.
     Ping(u32),
-    /// Add an item to the end of a queue. No answer.
+    /// Appends an item to a queue. No reply.
     QueuePush(Bytes<'a>, Bytes<'a>),
-    /// Answer: i64, the queue's length before; and, unless that is 0, bytes, its first item.
+    /// Takes an item. Reply: i64, the queue's previous length; if it is not 0, then bytes, the
+    /// item.
     QueuePop(Bytes<'a>),
-    /// Answer: i64.
+    /// Reads a queue's length. Reply: i64.
     QueueLen(Bytes<'a>),
-    /// Answer: i64, the number of keys; and as many times bytes.
+    /// Lists the keys. Reply: i64, the number of keys; then the bytes of each key.
     ListKeys,
-    /// Count up and wait until the count is at least the number. Answer, then: [`READY`].
+    /// Increments the count, and waits until it is at least the given number. Reply: [`READY`].
     Barrier(Bytes<'a>, i64),
 }
 
-/// Why a peer's bytes are not a request.
+/// The reasons why bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolViolation {
-    /// The first byte names no operation.
+    /// The first byte is no known operation.
     #[error("operation {0} is unknown")]
     UnknownOpcode(u8),
     /// The key is longer than [`MAX_KEY_BYTES`].
@@ -148,7 +148,7 @@ pub enum ProtocolViolation {
 }
 
 impl StoreRequest<'_> {
-    /// The operation.
+    /// Returns the operation.
     pub fn opcode(&self) -> Opcode {
         match self {
             Self::Validate(_) => Opcode::Validate,
@@ -212,13 +212,13 @@ impl StoreRequest<'_> {
     }
 }
 
-/// Appends a length and bytes, as values travel in requests and answers.
+/// Appends a length and bytes, the encoding of values in requests and replies.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_length(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// Appends a number, as it travels in requests and answers.
+/// Appends a number, in the encoding of requests and replies.
 pub fn put_i64(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&number.to_le_bytes());
 }

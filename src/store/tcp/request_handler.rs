@@ -1,14 +1,20 @@
-//! What the server does for each request: the values, who waits for what, and the answers.
+//! The effect of each request on the server: it changes the values, manages the pending waits and
+//! builds the replies.
 //!
-//! Pure: a request goes in, the bytes of its answer and the connections that it wakes come out.
-//! Each connection has at most one pending WAIT or BARRIER; another one replaces it.
+//! It does no I/O: its input is a request, and its output is the bytes of the reply and the list of
+//! connections to wake. Each connection has at most one pending WAIT or BARRIER. A new one replaces
+//! it.
 //!
-//! Differs from torch's server in five points. CHECK sees keys only, and not a queue of that name.
-//! A failed compare-and-set on a missing key wakes nobody, since there is still nothing to be had.
-//! The first to come to a barrier wakes those who wait for a key of that name, since it exists from
-//! then on. And an item of a queue that was offered to a waiter who then does not take it (its wait
-//! was cancelled, it has gone, it asks for something else) is offered to the next; and so is one
-//! whose first waiter could not take it now, since it waits for other keys as well.
+//! It differs from torch's server in five points:
+//!
+//! - CHECK sees only keys, and no queue of the same name.
+//! - A failed compare-and-set on a missing key wakes no waiter, because the key is still missing.
+//! - The first caller of a barrier wakes the waiters for a key of that name, because the key exists
+//!   from then on.
+//! - If the server offered a queue's item to a waiter that does not take it, it offers the item to
+//!   the next waiter. Reasons are that its wait was cancelled, it disconnected, or it sent another
+//!   request.
+//! - If the first waiter of a queue waits for further keys too, the next waiter gets the item.
 
 #[cfg(any(test, fuzzing))]
 use super::super::table;
@@ -18,20 +24,20 @@ use super::proto::{self, Bytes, ProtocolViolation, StoreRequest};
 use super::waiters::WaiterQueues;
 use std::collections::HashSet;
 
-/// Names a connection for as long as the server runs.
+/// Identifies a connection for the lifetime of the server.
 pub(super) type ConnectionId = u64;
 
-/// The most bytes of answers that a connection may leave unread, and so also the longest answer.
+/// The limit of unread reply bytes per connection, and thus of one reply.
 pub(super) const MAX_PENDING_BYTES: usize = 256 << 20;
 
-/// The most that the keys of one WAIT, and those of all pending ones, may take.
+/// The limits of memory for the keys of one WAIT, and for the keys of all pending waits.
 const MAX_WAIT_BYTES: usize = 64 << 20;
 const MAX_WAITS_BYTES: usize = 512 << 20;
 
-/// The longest value that APPEND may build, so that a GET can always answer it.
+/// The longest value that APPEND may build, so that GET can always return it.
 const MAX_STORED_BYTES: usize = MAX_PENDING_BYTES / 2;
 
-/// Why a peer is dropped.
+/// The reasons for disconnecting a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClientRejection {
     #[error(transparent)]
@@ -69,22 +75,21 @@ pub(super) enum ClientRejection {
 pub(super) struct RequestHandler {
     table: KeyValueTable,
     waiters: WaiterQueues,
-    /// The most that the table may take.
+    /// The limit of the table's memory in bytes.
     max_bytes: usize,
 }
 
 impl RequestHandler {
-    /// A server without values, which will keep about `max_bytes` at most.
+    /// Creates the handler of an empty store, which keeps about `max_bytes` at most.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { table: KeyValueTable::default(), waiters: WaiterQueues::default(), max_bytes }
     }
 
-    /// Serves one request of a connection: appends the answer, if there is one now, to `send_port`,
-    /// and the connections whose WAIT or BARRIER is over (each gets a [`proto::READY`]) to
-    /// `woken_clients`.
+    /// Serves one request of a connection. Appends an immediate reply to `answer`. Appends to
+    /// `woken` the connections whose WAIT or BARRIER is complete; each gets a [`proto::READY`].
     ///
     /// # Errors
-    /// The connection is to be dropped.
+    /// The reason to disconnect the client.
     pub(super) fn serve(
         &mut self,
         from: ConnectionId,
@@ -164,8 +169,7 @@ impl RequestHandler {
         Ok(())
     }
 
-    /// The connection has gone, and with it what it waited for. What it was offered goes to the
-    /// next.
+    /// Removes a disconnected client and its wait. Offers its item, if any, to the next waiter.
     pub(super) fn remove_connection(
         &mut self,
         connection: ConnectionId,
@@ -177,7 +181,7 @@ impl RequestHandler {
         }
     }
 
-    /// Panics where the parts contradict each other.
+    /// Asserts that the parts of the state are consistent.
     #[cfg(any(test, fuzzing))]
     pub(super) fn assert_consistent(&self) {
         let table = &self.table;
@@ -195,7 +199,7 @@ impl RequestHandler {
         self.waiters.is_waiting(connection)
     }
 
-    /// Whether nobody waits for anything.
+    /// Returns true if there are no pending waits.
     #[cfg(any(test, fuzzing))]
     pub(super) fn is_idle(&self) -> bool {
         self.waiters.is_empty()
@@ -207,7 +211,7 @@ impl RequestHandler {
         }
     }
 
-    /// Refuses what would make the table too large.
+    /// Rejects a change that would exceed the table's memory limit.
     fn check_capacity(&self, bytes: usize) -> Result<(), ClientRejection> {
         if self.table.bytes().saturating_add(bytes) > self.max_bytes {
             return Err(ClientRejection::StoreFull(self.max_bytes));
@@ -231,7 +235,7 @@ impl RequestHandler {
         put_value(answer, self.table.get(key).unwrap_or_default())
     }
 
-    /// The sum; `None` where the value is not a number.
+    /// Adds to a counter and returns the sum, or `None` if the value is not a number.
     fn add(
         &mut self,
         key: &[u8],
@@ -303,7 +307,7 @@ impl RequestHandler {
     }
 }
 
-/// Appends a value to an answer, unless the answer becomes too long.
+/// Appends a value to a reply, unless the reply becomes too long.
 fn put_value(answer: &mut Vec<u8>, value: &[u8]) -> Result<(), ClientRejection> {
     if answer.len() + value.len() > MAX_PENDING_BYTES {
         return Err(ClientRejection::AnswersUnread);
@@ -339,7 +343,7 @@ mod tests {
         ]
     }
 
-    /// The connections that a request wakes.
+    /// Returns the connections that a request wakes.
     fn woken_by(
         session: &mut RequestHandler,
         from: ConnectionId,
@@ -355,15 +359,15 @@ mod tests {
     fn queue_item_skips_a_waiter_with_other_missing_keys() {
         let name = |letter: &'static [u8]| Bytes::Borrowed(letter);
         let session = &mut RequestHandler::new(1 << 20);
-        // The first waits for two queues and the others for one of them each.
+        // Connection 0 waits for two queues, and connections 1 and 2 for one of them each.
         woken_by(session, 0, StoreRequest::Wait(vec![name(b"a"), name(b"b")]));
         woken_by(session, 1, StoreRequest::Wait(vec![name(b"a")]));
         woken_by(session, 2, StoreRequest::Wait(vec![name(b"b")]));
         let push = |queue| StoreRequest::QueuePush(name(queue), name(b"item"));
         assert_eq!(woken_by(session, 3, push(b"a")), [1]);
-        // Now the first lacks nothing, and came before the third.
+        // Connection 0 now waits for nothing else, and it arrived before connection 2.
         assert_eq!(woken_by(session, 3, push(b"b")), [0]);
-        // It does not take the item, so the next may.
+        // Connection 0 does not take the item, so connection 2 is woken.
         assert_eq!(woken_by(session, 0, StoreRequest::NumKeys), [2]);
     }
 
@@ -371,7 +375,7 @@ mod tests {
         #[test]
         fn no_connection_waits_for_existing_keys(script in vec((0_u64..3, request()), 0..60)) {
             let mut session = RequestHandler::new(1 << 20);
-            // How many answers to WAIT or BARRIER each connection is still to get: at most one.
+            // Whether each connection still waits for a reply to WAIT or BARRIER: at most one each.
             let mut pending = [false; 3];
             for (connection, request) in script {
                 let (mut answer, mut woken) = (Vec::new(), Vec::new());

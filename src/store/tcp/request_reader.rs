@@ -1,41 +1,40 @@
-//! What a client says: the handshake, its introduction, and then requests. Pure: bytes go in as
-//! they come.
+//! Parses the bytes of one client: the handshake, VALIDATE, and then requests. It does no I/O and
+//! accepts pieces of any size.
 
 use super::handshake::{AuthProgress, ServerHandshake};
 use super::proto::{self, Opcode, RequestDecoder, StoreRequest};
 use super::request_handler::ClientRejection;
 
-/// What has arrived of a client's introduction or its next request.
+/// The parser state of one client connection.
 #[derive(Debug, Default)]
 pub(super) struct RequestReader {
-    /// What comes before requests; none once it is over.
+    /// The authentication handshake; `None` once it is complete.
     handshake: Option<ServerHandshake>,
     decoder: RequestDecoder,
     is_validated: bool,
 }
 
 impl RequestReader {
-    /// That of a client which first has this handshake.
+    /// Creates the reader of a client that begins with this handshake.
     pub(super) fn new(handshake: ServerHandshake) -> Self {
         Self { handshake: Some(handshake), ..Self::default() }
     }
 
-    /// True once the client has shown that it is a store client.
+    /// Returns true once the client has sent a valid VALIDATE.
     pub(super) fn is_validated(&self) -> bool {
         self.is_validated
     }
 
-    /// How much memory the beginning of a request takes here.
+    /// Returns the memory of the unfinished request.
     pub(super) fn buffered_bytes(&self) -> usize {
         self.decoder.buffered_bytes()
     }
 
-    /// The next request in what was received, once it is complete. Handshake and introduction are
-    /// none; what the client is to be told in the former goes to `output`, also where it is
-    /// refused.
+    /// Returns the next complete request in the received bytes. Handshake messages and VALIDATE are
+    /// not returned. The handshake's replies go to `output`, also for a rejected client.
     ///
     /// # Errors
-    /// The client is to be dropped.
+    /// The reason to disconnect the client.
     pub(super) fn next_request(
         &mut self,
         input: &mut &[u8],
@@ -54,7 +53,7 @@ impl RequestReader {
             self.validate(&request)?;
         }
         match self.decoder.pending_opcode() {
-            // Nothing else can become the introduction, so there is no reason to wait for the rest.
+            // No other opcode can become a VALIDATE, so reject it before the request is complete.
             Some(opcode) if !self.is_validated && opcode != Opcode::Validate => {
                 Err(ClientRejection::NotValidated)
             }

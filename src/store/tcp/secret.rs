@@ -1,8 +1,8 @@
-//! The job's secret: whoever knows it may use the job's store.
+//! The job's secret: a process that holds it may use the job's store.
 //!
-//! What is kept is only a key that was derived from it, in one place in memory, however often a
-//! [`Secret`] is cloned. No error, no log line and no `Debug` output has any of its bytes. How two
-//! sides prove to each other that they know it is `handshake`'s.
+//! The library keeps only a key that is derived from the secret, once in memory for all clones of a
+//! [`Secret`]. No error, log line or `Debug` output contains any of its bytes. The module
+//! `handshake` implements the mutual proof.
 
 use crate::base::{Error, Result};
 use crate::sys::{host, shm, small_file};
@@ -14,14 +14,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The longest secret.
+/// The largest number of bytes in a secret.
 pub const MAX_SECRET_BYTES: usize = 4096;
 
-/// What keys are derived for; another version of the handshake takes another text.
+/// The context of the key derivation; another version of the handshake must use another text.
 const KEY_DERIVATION_CONTEXT: &str =
     "libdist 2026 TCP store handshake 1: key from the job's secret";
 
-/// The permissions that a file with a secret must not give: those of group and others.
+/// The permissions that a secret file must not grant: those of group and others.
 const GROUP_AND_OTHERS_MODE: u32 = 0o077;
 
 /// A secret that the clients and the server of a store share.
@@ -31,11 +31,12 @@ pub struct Secret(Arc<SecretKey>);
 struct SecretKey([u8; blake3::KEY_LEN]);
 
 impl Secret {
-    /// A secret of 1 to [`MAX_SECRET_BYTES`] bytes. Those of a random generator cannot be guessed;
-    /// whoever can reach the server's port may try to guess others at leisure.
+    /// Creates a secret from 1 to [`MAX_SECRET_BYTES`] bytes. Random bytes cannot be guessed. Other
+    /// secrets can be guessed by any process that reaches the server's port, without a limit of
+    /// attempts.
     ///
     /// # Errors
-    /// `InvalidArgument` where there are fewer or more.
+    /// `InvalidArgument` if the length is out of range.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         match bytes.len() {
             0 => Err(Error::invalid("the store's secret is empty")),
@@ -49,13 +50,13 @@ impl Secret {
         }
     }
 
-    /// The secret in a file that nobody but its owner may read. One newline at its end does not
-    /// count.
+    /// Reads the secret from a file to which only its owner has access. Ignores one newline at its
+    /// end.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is no regular file, belongs neither to this user nor to root, may
-    /// be used by others, is empty or too long; `System` where it cannot be read. All name the
-    /// file.
+    /// `InvalidArgument` if the file is not regular, belongs neither to this user nor to root,
+    /// grants access to others, is empty or too long; `System` if it cannot be read. Each error
+    /// names the file.
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = small_file::open(path)
@@ -81,13 +82,13 @@ impl Secret {
         read_secret(&file, &name)
     }
 
-    /// The secret in the file behind a descriptor that this process has inherited. It is read from
-    /// its beginning without moving the position, so that many processes can share the descriptor.
-    /// One newline at its end does not count.
+    /// Reads the secret from the file behind an inherited descriptor. The read starts at offset 0
+    /// and does not move the file position, so that many processes can share the descriptor.
+    /// Ignores one newline at its end.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is no regular file, is empty or too long; `System` where there is
-    /// no such descriptor or it cannot be read. All name the descriptor.
+    /// `InvalidArgument` if it is not a regular file, is empty or too long; `System` if the
+    /// descriptor does not exist or cannot be read. Each error names the descriptor.
     pub fn from_fd(fd: RawFd) -> Result<Self> {
         let name = format!("descriptor {fd}");
         let invalid = |why: &str| Err(Error::invalid(format!("{name} {why}")));
@@ -104,14 +105,15 @@ impl Secret {
         }
     }
 
-    /// A new secret of 32 random bytes, and a sealed file in memory from which processes that
-    /// inherit its descriptor get the same secret with [`Secret::from_fd`].
+    /// Creates a secret of 32 random bytes, and a sealed memory file with it. Processes that
+    /// inherit the file's descriptor read the same secret with [`Secret::from_fd`].
     ///
     /// # Errors
     /// `System` or `OutOfMemory`.
     pub fn generate() -> Result<(Self, OwnedFd)> {
         let mut random: [u8; 32] = host::random_bytes()?;
-        // As text, since a random byte might be taken for the newline at the end.
+        // The file contains hexadecimal text, since a random last byte could be taken for the
+        // newline.
         let mut text = [0; 64];
         for (digits, byte) in text.chunks_exact_mut(2).zip(random) {
             digits[0] = hex_digit(byte >> 4);
@@ -124,7 +126,7 @@ impl Secret {
         made
     }
 
-    /// The hash of these parts that only those can make who know the secret.
+    /// Returns the keyed hash of `parts`, which only processes with the secret can compute.
     pub(super) fn hash(&self, parts: &[&[u8]]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0.0);
         for part in parts {
@@ -135,7 +137,7 @@ impl Secret {
 }
 
 impl PartialEq for Secret {
-    /// Takes the same time wherever the two differ.
+    /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
         blake3::Hash::from_bytes(self.0.0) == blake3::Hash::from_bytes(other.0.0)
     }
@@ -155,9 +157,9 @@ impl Drop for SecretKey {
     }
 }
 
-/// The secret that a file consists of.
+/// Reads the secret from an open file.
 fn read_secret(file: &File, name: &dyn fmt::Display) -> Result<Secret> {
-    // One more for a newline, and one more to see that there is more.
+    // One byte more for a newline, and one more to detect a longer file.
     let mut bytes = vec![0; MAX_SECRET_BYTES + 2];
     let outcome = small_file::read_from_start(file, &mut bytes)
         .map_err(|cause: io::Error| Error::system(format_args!("reading {name}"), &cause))
@@ -174,8 +176,8 @@ fn hex_digit(digit: u8) -> u8 {
     if digit < 10 { b'0' + digit } else { b'a' + digit - 10 }
 }
 
-/// Overwrites what is needed no longer, and keeps the compiler from leaving that out as without
-/// effect. Copies that it has made in registers and on the stack are beyond reach.
+/// Overwrites bytes that are no longer needed, and prevents the compiler from removing the write.
+/// Copies in registers and on the stack cannot be erased.
 fn erase(bytes: &mut [u8]) {
     bytes.fill(0);
     std::hint::black_box(bytes);
@@ -193,7 +195,7 @@ mod tests {
 
     const TEST_SECRET_BYTES: &[u8] = b"correct horse battery staple";
 
-    /// A folder of a test's own.
+    /// A folder for one test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -239,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The hash was computed with another implementation of BLAKE3.
+    /// The expected hash was computed with another implementation of BLAKE3.
     #[test]
     fn hash_is_stable_across_versions() {
         let hash = test_secret().hash(&[b"libdist store server", &[1; 32], &[2; 32]]);

@@ -1,15 +1,17 @@
 //! The store's server: one thread that serves all clients of a job.
 //!
-//! It speaks the protocol of [`super::proto`], so that torch's clients can use it as well. Without
-//! a secret, whoever can reach the port can use the store: bind it to an address that only the
-//! job's hosts can reach. What is bounded: all values together, each request, each value, each
-//! answer, what a client may leave unread, the number of connections, and the time until a
-//! connection has proved to be a store client's.
+//! It uses the protocol of [`super::proto`], so that torch's clients can use it as well. Without a
+//! secret, every process that reaches the port can use the store. So bind it to an address that
+//! only the job's hosts can reach. The server bounds: the memory of all values, each request, each
+//! value, each reply, the unread replies of a client, the number of connections, and the time until
+//! a connection is validated.
 //!
-//! Where it differs from torch's server, to the good of clients of both: it takes a VALIDATE in
-//! pieces; it drops at once, with a log line, whoever does not begin with one; a second WAIT on a
-//! connection replaces the first cleanly; and a failed compare-and-set on a missing key wakes
-//! nobody.
+//! It differs from torch's server in four points, which benefit clients of both libraries:
+//!
+//! - It accepts a VALIDATE in pieces.
+//! - It immediately disconnects a client that does not begin with VALIDATE, and logs this.
+//! - A second WAIT on a connection replaces the first.
+//! - A failed compare-and-set on a missing key wakes no waiter.
 
 use super::event_loop::ServerEventLoop;
 use super::listener::{self, ListenOutcome, StoreListener};
@@ -22,39 +24,41 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// The most that a server keeps, roughly, unless told otherwise.
+/// The default limit for the approximate memory of all values.
 pub const DEFAULT_MAX_BYTES: usize = 4 << 30;
 
-/// Where a server listens.
+/// The options of a server.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
-    /// The host name or address literal to listen on; empty: all interfaces, IPv4 and IPv6. A name
-    /// with several addresses is listened on at all of them.
+    /// The host name or address literal to listen on; empty: all interfaces, IPv4 and IPv6. If a
+    /// name has several addresses, the server listens on all of them.
     pub bind: String,
-    /// The port; 0: a free one.
+    /// The port; 0 selects a free one.
     pub port: u16,
-    /// A bound TCP socket to use instead. Its port must be `port`, unless that is 0.
+    /// A bound TCP socket to use instead. Its port must be `port`, unless `port` is 0.
     pub listen_fd: Option<OwnedFd>,
-    /// The most that the server keeps, roughly, in bytes; 0 for [`DEFAULT_MAX_BYTES`].
+    /// The limit for the approximate memory of all values in bytes; 0 selects
+    /// [`DEFAULT_MAX_BYTES`].
     pub max_bytes: usize,
-    /// Servers of this process with the same port are one.
+    /// Shares one server among all callers in this process that use the same port.
     pub multi_tenant: bool,
-    /// Where the port is taken, [`TcpStore::host`](super::TcpStore::host) joins what listens there.
+    /// If the port is in use, [`TcpStore::host`](super::TcpStore::host) joins the existing store.
     pub join_if_port_in_use: bool,
-    /// What clients must prove that they know; without one, whoever can reach the port is a client.
+    /// The secret that clients must prove. Without one, every process that reaches the port is
+    /// accepted.
     pub secret: Option<Secret>,
 }
 
-/// What became of an attempt to start a server.
+/// The result of starting a server.
 #[derive(Debug)]
 pub(super) enum ServerStart {
-    /// It runs.
+    /// The server runs.
     Started(Arc<Server>),
-    /// Somebody else has the port; the error that says so.
+    /// Another process uses the port; contains the error.
     PortInUse(Error),
 }
 
-/// The servers of this process that others may share.
+/// The servers of this process with `multi_tenant`.
 static SHARED_SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 
 /// A running server. Dropping it closes all connections and ends the thread.
@@ -62,7 +66,7 @@ static SHARED_SERVERS: Mutex<Vec<Weak<Server>>> = Mutex::new(Vec::new());
 pub struct Server {
     address: SocketAddr,
     secret: Option<Secret>,
-    /// Closing this end wakes the thread and tells it to end.
+    /// Closing this end stops the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -71,8 +75,8 @@ impl Server {
     /// Starts a server.
     ///
     /// # Errors
-    /// `System`, naming address and port, where it cannot listen there; `InvalidArgument` where
-    /// `listen_fd` does not fit; `StoreConnection` where `bind` means nothing.
+    /// `System`, with address and port, if it cannot listen there; `InvalidArgument` if `listen_fd`
+    /// is unsuitable; `StoreConnection` if `bind` cannot be resolved.
     pub fn start(options: ServerOptions) -> Result<Arc<Self>> {
         match Self::start_unless_port_in_use(options)? {
             ServerStart::Started(server) => Ok(server),
@@ -80,12 +84,12 @@ impl Server {
         }
     }
 
-    /// The same, where a taken port may be no error.
+    /// Starts a server, and returns a port in use as a separate result.
     pub(super) fn start_unless_port_in_use(options: ServerOptions) -> Result<ServerStart> {
         if !options.multi_tenant {
             return Self::start_new(options);
         }
-        // Held while starting, so that two threads do not both find none.
+        // Hold the lock while starting, so that two threads do not both start a server.
         let mut shared = SHARED_SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|server| server.strong_count() > 0);
         let has_same_port = |server: &Arc<Self>| options.port != 0 && server.port() == options.port;
@@ -131,12 +135,12 @@ impl Server {
         })))
     }
 
-    /// The port that clients connect to.
+    /// Returns the port that clients connect to.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// The address that it listens on: the wildcard address where it listens on all interfaces.
+    /// Returns the listening address, which is the wildcard address for all interfaces.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

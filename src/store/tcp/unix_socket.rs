@@ -1,21 +1,21 @@
-//! The way to a server on the same host: a Unix socket that carries the same bytes as a TCP
-//! connection at two thirds of the cost.
+//! The Unix socket to a server on the same host. It carries the same bytes as a TCP connection, at
+//! two thirds of the cost.
 //!
-//! A server listens, for each TCP address, under an abstract name made of it. Such names belong to
-//! a network name space, as the loopback interface does: whoever finds the name would also have
-//! reached the address. A client believes a name only for addresses of its own host, and only if
-//! the kernel says that the listener is of the client's own user or root, so that nobody else can
-//! take the server's place there.
+//! For each TCP address, the server listens under an abstract name that is derived from the
+//! address. Abstract names belong to a network name space, like the loopback interface: a process
+//! that can connect to the name could also connect to the address. A client trusts a name under two
+//! conditions. The address belongs to its own host, and the kernel reports the client's own user or
+//! root as the listener's user. So no other user can impersonate the server.
 
 use crate::sys::stream::SocketStream;
 use crate::sys::{host, socket, unix};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixListener;
 
-/// Root's number.
+/// The user id of root.
 const ROOT_UID: u32 = 0;
 
-/// Listens beside a TCP address; `None` where the name is taken, and then clients come over TCP.
+/// Listens in addition to a TCP address. Returns `None` if the name is taken; then clients use TCP.
 pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
     match unix::listen(&socket_name(address)) {
         Ok(listener) => Some(listener),
@@ -29,8 +29,8 @@ pub(super) fn listen(address: SocketAddr) -> Option<UnixListener> {
     }
 }
 
-/// Connects to the server that listens on this TCP address, if that is of this host and has such a
-/// socket.
+/// Connects to the server of this TCP address, if the address belongs to this host and the server
+/// has a Unix socket.
 pub(super) fn connect(address: SocketAddr) -> Option<SocketStream> {
     let stream = unix::connect(&socket_name(address)).ok().or_else(|| {
         if !socket::is_own_address(address.ip()) {

@@ -1,12 +1,13 @@
-//! Who waits for what: keys, items of queues, barriers. Knows nothing of values or sockets.
+//! The pending waits of all connections: for keys, for items of queues, and for barriers. The
+//! module is independent of values and sockets.
 //!
-//! Each connection has at most one pending wait; another one replaces it. Waits are kept in the
-//! order in which they came, since an item of a queue wakes one waiter only: the first.
+//! Each connection has at most one pending wait. A new one replaces it. Waits are kept in order of
+//! arrival, because an item of a queue wakes only its first waiter.
 
 use super::request_handler::ConnectionId;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// By name: the connections that wait for it, by ticket, and so in order of arrival. None is empty.
+/// For each name, the waiting connections by ticket, and so in order of arrival. No list is empty.
 type WaitLists = HashMap<Vec<u8>, BTreeMap<u64, ConnectionId>>;
 
 /// All pending waits.
@@ -15,37 +16,37 @@ pub(super) struct WaiterQueues {
     key_waits: WaitLists,
     barrier_waits: WaitLists,
     pending: HashMap<ConnectionId, PendingWait>,
-    /// Connections that were told of an item and have not asked for anything since, and its queue.
+    /// For each connection that was offered an item and has sent no request since: the queue.
     offered: HashMap<ConnectionId, Vec<u8>>,
     next_ticket: u64,
-    /// What the keys of all pending waits take, roughly.
+    /// The approximate memory of the keys of all pending waits.
     bytes: usize,
 }
 
-/// What a key costs besides its bytes, roughly: it is in two tables.
+/// The approximate memory of a key in addition to its bytes, for its entries in two tables.
 const WAIT_OVERHEAD_BYTES: usize = 128;
 
 /// One connection's wait.
 #[derive(Debug)]
 enum PendingWait {
-    /// For these keys. Never empty.
+    /// A wait for keys. `lacking` has the missing keys and is never empty.
     Keys { ticket: u64, lacking: HashSet<Vec<u8>> },
-    /// For the others to come to this barrier.
+    /// A wait for the barrier `name` to complete.
     Barrier { ticket: u64, name: Vec<u8> },
 }
 
 impl WaiterQueues {
-    /// What a wait for these keys takes, roughly.
+    /// Returns the approximate memory of a wait for these keys.
     pub(super) fn total_cost(lacking: &HashSet<Vec<u8>>) -> usize {
         lacking.iter().map(|key| key_cost(key)).sum()
     }
 
-    /// What all pending waits for keys take, roughly.
+    /// Returns the approximate memory of all pending waits for keys.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// `connection` waits for these keys, of which there is at least one, and for nothing else.
+    /// Sets the connection's wait to these missing keys, at least one.
     pub(super) fn add_key_wait(&mut self, connection: ConnectionId, lacking: HashSet<Vec<u8>>) {
         let ticket = self.take_ticket();
         self.bytes += Self::total_cost(&lacking);
@@ -55,21 +56,21 @@ impl WaiterQueues {
         self.replace(connection, PendingWait::Keys { ticket, lacking });
     }
 
-    /// `connection` waits in a barrier, and for nothing else.
+    /// Sets the connection's wait to a barrier.
     pub(super) fn add_barrier_wait(&mut self, connection: ConnectionId, name: Vec<u8>) {
         let ticket = self.take_ticket();
         self.barrier_waits.entry(name.clone()).or_default().insert(ticket, connection);
         self.replace(connection, PendingWait::Barrier { ticket, name });
     }
 
-    /// The connection's wait, if it has one, is over without an answer.
+    /// Removes the connection's wait, if any, without a reply.
     pub(super) fn cancel_wait(&mut self, connection: ConnectionId) {
         if let Some(pending) = self.pending.remove(&connection) {
             self.remove_wait(&pending);
         }
     }
 
-    /// A key exists now. Adds those whose wait is over to `woken_clients`.
+    /// Handles a new key. Appends the connections whose wait is complete to `woken`.
     pub(super) fn wake_key_waiters(&mut self, key: &[u8], woken: &mut Vec<ConnectionId>) {
         if self.key_waits.is_empty() {
             return;
@@ -79,9 +80,9 @@ impl WaiterQueues {
         }
     }
 
-    /// A queue has got an item: offers it to the first who waits for nothing but it, and adds that
-    /// connection to `woken_clients`. Those before it lack the queue no longer, but could not take
-    /// the item, since they lack more.
+    /// Offers an item of a queue to the first connection that waits for nothing else, and appends
+    /// this connection to `woken`. The waiters before it no longer wait for the queue. They cannot
+    /// take the item, because they wait for further keys.
     pub(super) fn offer_item(&mut self, queue: &[u8], woken: &mut Vec<ConnectionId>) {
         while let Some(list) = self.key_waits.get_mut(queue) {
             let first = list.pop_first();
@@ -96,7 +97,7 @@ impl WaiterQueues {
         }
     }
 
-    /// The queue of which the connection was offered an item; the offer ends.
+    /// Ends the connection's offer, and returns the queue of the offered item.
     pub(super) fn end_offer(&mut self, connection: ConnectionId) -> Option<Vec<u8>> {
         if self.offered.is_empty() {
             return None;
@@ -104,7 +105,7 @@ impl WaiterQueues {
         self.offered.remove(&connection)
     }
 
-    /// A barrier is complete. Adds those who were in it to `woken_clients`.
+    /// Handles a complete barrier. Appends its connections to `woken`.
     pub(super) fn release_barrier(&mut self, name: &[u8], woken: &mut Vec<ConnectionId>) {
         for connection in self.barrier_waits.remove(name).unwrap_or_default().into_values() {
             self.pending.remove(&connection);
@@ -123,7 +124,7 @@ impl WaiterQueues {
         }
     }
 
-    /// Takes a wait off the lists.
+    /// Removes a wait from the lists.
     fn remove_wait(&mut self, pending: &PendingWait) {
         match pending {
             PendingWait::Keys { ticket, lacking } => {
@@ -136,8 +137,8 @@ impl WaiterQueues {
         }
     }
 
-    /// The connection lacks `key` no longer. True where that ended its wait; then it is added to
-    /// `woken_clients`.
+    /// Removes `key` from the missing keys of a connection's wait. Returns true if the wait is
+    /// complete; then it appends the connection to `woken`.
     fn resolve_key(
         &mut self,
         connection: ConnectionId,
@@ -172,8 +173,8 @@ impl WaiterQueues {
             && self.bytes == 0
     }
 
-    /// Whether connections wait for a queue, which is not empty, while none has been told that it
-    /// may take an item.
+    /// Returns true if connections wait for a non-empty queue while no connection has an offer of
+    /// its item.
     #[cfg(any(test, fuzzing))]
     pub(super) fn has_unserved_waiters(&self, queue: &[u8]) -> bool {
         let was_offered = |(connection, offered): (&ConnectionId, &Vec<u8>)| {
@@ -182,7 +183,7 @@ impl WaiterQueues {
         self.key_waits.contains_key(queue) && !self.offered.iter().any(was_offered)
     }
 
-    /// Whether lists and waits say the same, and nobody waits for a key that `exists`.
+    /// Returns true if lists and waits are consistent, and no connection waits for an existing key.
     #[cfg(any(test, fuzzing))]
     pub(super) fn is_consistent(&self, exists: impl Fn(&[u8]) -> bool) -> bool {
         let is_listed = |lists: &WaitLists, key: &[u8], ticket: u64| {

@@ -1,8 +1,8 @@
-//! A client whose server answers with arbitrary bytes, and then says nothing more: every call must
-//! end, and with no more than came.
+//! Fuzzes the client with a server that sends arbitrary bytes and then no more. Every call must
+//! end, and must return no more bytes than the server sent.
 //!
-//! A script is a byte that says how the server ends and on which level the calls are made, four
-//! bytes with the calls, and the server's bytes.
+//! The first byte of a script selects how the server ends and the level of the calls. Then follow
+//! the bytes that select the calls, and the server's bytes.
 
 use super::super::client::TcpStore;
 use super::super::connection::{RequestFailure, StoreConnection};
@@ -16,22 +16,23 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 const CALL_COUNT: usize = 4;
-/// What the client believes is the number of its first PING, whichever process it is.
+/// The number that precedes the first PING's number; fixed, so that runs do not depend on the
+/// process id.
 const NONCE: u32 = 9059;
-/// Far more than any call needs, since the server has ended already.
+/// A limit far above the time of any call, since the server has already ended.
 const LIMIT_MS: u64 = 60_000;
 
 /// Runs a script.
 ///
 /// # Panics
-/// Where the client does what it must never do.
+/// If the client violates an invariant.
 pub fn client(input: &[u8]) {
     let mut script = FuzzScript(input);
     let Some(mode) = script.next_byte() else { return };
     let calls = script.take_bytes(CALL_COUNT);
     let Some((connection, server)) = connection_with_input(script.0) else { return };
     if mode & 1 == 0 {
-        // It reads what it is sent, as far as the client can tell.
+        // To the client, the server still reads.
         let outcome = server.shutdown(Shutdown::Write);
         outcome.expect("shutting one direction down");
     } else {
@@ -47,7 +48,7 @@ pub fn client(input: &[u8]) {
     assert!(!deadline.has_passed(), "it waited for a server that had ended");
 }
 
-/// A connection whose other end has sent these bytes; `None` where they are too many for that.
+/// Returns a connection whose peer has sent `bytes`, or `None` if they exceed the socket's buffer.
 fn connection_with_input(bytes: &[u8]) -> Option<(StoreConnection, UnixStream)> {
     let (ours, theirs) = unix::pair().expect("a pair of sockets");
     let stream = SocketStream::from_unix(ours).expect("a stream");
@@ -63,8 +64,7 @@ fn total_len(values: &[Vec<u8>]) -> usize {
     values.iter().map(Vec::len).sum()
 }
 
-/// Makes calls on the connection itself, up to the first that fails. Returns how many bytes they
-/// gave.
+/// Makes calls on the connection until one fails. Returns the number of received bytes.
 fn call_connection(mut connection: StoreConnection, calls: &[u8], deadline: &Deadline) -> usize {
     let mut received = 0;
     for call in calls {
@@ -110,7 +110,7 @@ fn connection_call(
     })
 }
 
-/// Makes calls on a store that finds nobody at its server's address once the connection is lost.
+/// Makes calls on a store that cannot reconnect once its connection is lost.
 fn call_store(store: &TcpStore, calls: &[u8], deadline: &Deadline) -> usize {
     let mut received = 0;
     for call in calls {

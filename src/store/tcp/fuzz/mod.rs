@@ -1,8 +1,8 @@
-//! Entry points for the fuzz targets in `fuzz/`: each takes arbitrary bytes as a script, and panics
-//! where something that must always hold does not. The tests below run the committed corpus through
-//! the same functions.
+//! Entry points for the fuzz targets in `fuzz/`. Each takes arbitrary bytes as a script, and panics
+//! if an invariant is violated. The tests below run the committed corpus through the same
+//! functions.
 //!
-//! Compiled for fuzzing and for tests alone; not a part of the library.
+//! Compiled only for fuzzing and for tests; not a part of the library.
 #![allow(clippy::panic, clippy::expect_used, reason = "a panic is how a finding is told")]
 
 mod client;

@@ -1,6 +1,6 @@
-//! What a store's server does, written down a second time and as plainly as possible: lists that
-//! are searched, sums that are computed anew. No code is shared with what it is compared to, except
-//! the limits and the names of refusals.
+//! A second, minimal implementation of the store server as a reference model. It searches lists and
+//! recomputes sums. It shares no code with the tested server except the limits and the names of
+//! rejections.
 
 use super::super::proto::{Bytes, StoreRequest};
 use super::super::request_handler::{ClientRejection, ConnectionId};
@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type KeyName = Vec<u8>;
 
-/// What each entry costs besides its bytes.
+/// The memory of each entry in addition to its bytes.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 
 pub(super) struct StoreModel {
     values: BTreeMap<KeyName, Vec<u8>>,
     queues: BTreeMap<KeyName, Vec<Vec<u8>>>,
-    /// In the order in which they began.
+    /// The pending waits in order of arrival.
     waits: Vec<ModelWait>,
-    /// Those who were told of an item and have asked for nothing since.
+    /// The connections that were offered an item and have sent no request since.
     offers: BTreeMap<ConnectionId, KeyName>,
     max_bytes: usize,
     woken: Vec<ConnectionId>,
@@ -46,7 +46,8 @@ impl StoreModel {
         }
     }
 
-    /// The answer to a request, and whose WAIT or BARRIER it ends, in order.
+    /// Returns the reply to a request, and the connections whose WAIT or BARRIER it completes, in
+    /// order.
     pub(super) fn serve(
         &mut self,
         connection: ConnectionId,
@@ -61,7 +62,7 @@ impl StoreModel {
         (answer, std::mem::take(&mut self.woken))
     }
 
-    /// A client leaves. Whose wait ends by that.
+    /// Removes a client. Returns the connections whose wait completes by that.
     pub(super) fn remove_connection(&mut self, connection: ConnectionId) -> Vec<ConnectionId> {
         self.waits.retain(|wait| wait.connection != connection);
         if let Some(queue) = self.offers.remove(&connection) {
@@ -124,7 +125,7 @@ impl StoreModel {
         })
     }
 
-    /// Refuses what does not fit.
+    /// Rejects a change that exceeds the memory limit.
     fn check_capacity(&self, more: usize) -> Result<(), ClientRejection> {
         let values: usize =
             self.values.iter().map(|(k, v)| k.len() + v.len() + ENTRY_OVERHEAD_BYTES).sum();
@@ -141,7 +142,7 @@ impl StoreModel {
         Ok(self.set_value(key, value.to_vec()))
     }
 
-    /// A key gets a value: nobody waits for it any more.
+    /// Stores a value, and resolves the key for all waits.
     fn set_value(&mut self, key: &[u8], value: Vec<u8>) -> Vec<u8> {
         self.values.insert(key.to_vec(), value);
         for wait in &mut self.waits {
@@ -232,8 +233,8 @@ impl StoreModel {
         answer
     }
 
-    /// A queue has an item for somebody: all who lack it and more lack it no longer, up to the
-    /// first who lacks nothing else.
+    /// Offers a queue's item. Resolves the queue for each waiter in order, up to the first waiter
+    /// that waits for nothing else.
     fn offer_item(&mut self, queue: &[u8]) {
         if self.queue_len(queue) == 0 {
             return;
@@ -264,7 +265,7 @@ fn encode_bytes(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
 }
 
-/// As C's `strtoll` reads it.
+/// Parses a number like C's `strtoll`.
 fn parse_number(text: &[u8]) -> Option<i64> {
     let is_blank = |b: &u8| *b == b' ' || (9..=13).contains(b);
     let start = text.iter().position(|b| !is_blank(b))?;

@@ -1,25 +1,25 @@
-//! Requests that make sense, of four clients, to the server's session and to a model of it: both
-//! must give the same answers, wake the same clients in the same order, and refuse the same
+//! Fuzzes the request handler with valid requests of four clients, and compares it with a model.
+//! Both must give the same replies, wake the same clients in the same order, and reject the same
 //! requests for the same reason.
 //!
-//! A script begins with a byte that says how much fits into the store. Each step's first byte is
-//! the client and whether it leaves, its second the request; names and values are a few, so that
-//! requests meet.
+//! The first byte of a script selects the size of the store. In each step, the first byte selects
+//! the client and whether it disconnects, and the second byte selects the request. There are only a
+//! few names and values, so that requests interact.
 
 use super::super::proto::{Bytes, StoreRequest};
 use super::super::request_handler::{ConnectionId, RequestHandler};
 use super::model::StoreModel;
 use crate::base::fuzz::FuzzScript;
 
-/// How many names there are.
+/// The number of keys.
 const KEY_COUNT: u8 = 8;
-/// How much one step may add to a value.
+/// The largest number of bytes that one step may add to a value.
 const MAX_RUN_BYTES: usize = 300;
 
 /// Runs a script.
 ///
 /// # Panics
-/// Where the session differs from the model.
+/// If the handler differs from the model.
 pub fn requests(input: &[u8]) {
     let mut script = FuzzScript(input);
     let max_bytes = match script.next_byte() {
@@ -59,7 +59,7 @@ fn check_request(
         Ok(mut expected) => {
             assert_eq!(served, Ok(()), "{request:?}");
             if *request == StoreRequest::ListKeys {
-                // In no order: the same bytes are as much as the sum can tell, and the length.
+                // The order of keys is arbitrary. Compare the sorted bytes and the length.
                 answer.sort_unstable();
                 expected.sort_unstable();
             }
@@ -78,7 +78,7 @@ fn check_leave(handler: &mut RequestHandler, model: &mut StoreModel, connection:
     assert_eq!(woken, model.remove_connection(connection), "woken as {connection} left");
 }
 
-/// One request, from two bytes at least.
+/// Reads one request from at least two bytes.
 fn next_request(script: &mut FuzzScript<'_>) -> Option<StoreRequest<'static>> {
     let kind = script.next_byte()?;
     let name = key(script.next_byte()?);
@@ -107,7 +107,7 @@ fn next_request(script: &mut FuzzScript<'_>) -> Option<StoreRequest<'static>> {
     })
 }
 
-/// One of eight names, of which one is empty and one long.
+/// Returns one of eight keys; one is empty and one is long.
 fn key(number: u8) -> Bytes<'static> {
     match number % KEY_COUNT {
         0 => Bytes::Borrowed(b""),
@@ -125,7 +125,7 @@ fn keys(first: Bytes<'static>, script: &mut FuzzScript<'_>) -> Vec<Bytes<'static
     std::iter::once(first).chain(others).collect()
 }
 
-/// Up to 15 bytes of the script, or a run of one byte; by its first byte.
+/// Returns up to 15 bytes of the script, or a run of one byte; its first byte selects.
 fn value(script: &mut FuzzScript<'_>) -> Bytes<'static> {
     let length = usize::from(script.next_byte().unwrap_or_default());
     if length < 16 {
@@ -137,7 +137,7 @@ fn value(script: &mut FuzzScript<'_>) -> Bytes<'static> {
     ])
 }
 
-/// A small number, or any.
+/// Returns a small number, or an arbitrary one.
 fn amount(script: &mut FuzzScript<'_>) -> i64 {
     match script.next_byte().unwrap_or_default() {
         0 => script.next_number(),

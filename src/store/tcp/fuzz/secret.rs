@@ -1,20 +1,20 @@
-//! The two sides of the handshake and whoever stands between them: a script's bytes to a server,
-//! cut anywhere, and a right or spoilt exchange of a client and a server that share a secret or do
-//! not.
+//! Fuzzes both sides of the handshake and an attacker between them. A run either sends a script's
+//! bytes in arbitrary pieces to a server, or runs an exchange of a client and a server with equal
+//! or different secrets, correct or with one changed byte.
 //!
-//! A script's first byte chooses the secrets, and whether the server hears a client or the script.
+//! A script's first byte selects the secrets and the kind of run.
 
 use super::super::handshake::{ANSWER_BYTES, AuthProgress, ClientHandshake, ServerHandshake};
 use super::super::secret::Secret;
 use crate::base::fuzz::FuzzScript;
 
-/// More than any word and answer of a server.
+/// An upper bound for the length of any word and answer of a server.
 const MAX_SERVER_BYTES: usize = 4 + ANSWER_BYTES;
 
 /// Runs a script.
 ///
 /// # Panics
-/// Where a proof is taken that was not given, or the two do not understand each other.
+/// If a proof is accepted that was not given, or if both sides fail with the same secret.
 pub fn secret(input: &[u8]) {
     let mut script = FuzzScript(input);
     let Some(mode) = script.next_byte() else { return };
@@ -32,7 +32,7 @@ fn make_secret(words: &[u8]) -> Secret {
     Secret::from_bytes(words).expect("a secret of fit length")
 }
 
-/// A server hears arbitrary bytes in pieces.
+/// Sends arbitrary bytes in pieces to a server.
 fn feed_script(mut server: ServerHandshake, has_secret: bool, script: &mut FuzzScript<'_>) {
     let mut output = Vec::new();
     let mut is_first = true;
@@ -51,7 +51,7 @@ fn feed_script(mut server: ServerHandshake, has_secret: bool, script: &mut FuzzS
             }
             Err(refusal) => {
                 assert!(piece.is_empty(), "bytes were left over");
-                // It stays with that, and says nothing more.
+                // The rejection is final, and the server sends no more bytes.
                 let output_len = output.len();
                 assert_eq!(server.advance(&mut &b"more"[..], &mut output), Err(refusal));
                 assert_eq!(output.len(), output_len);
@@ -62,8 +62,8 @@ fn feed_script(mut server: ServerHandshake, has_secret: bool, script: &mut FuzzS
     }
 }
 
-/// A client and a server meet; a script says where one byte is changed on the way, and how the
-/// client's are cut.
+/// Runs the exchange of a client and a server. A script selects the changed byte, and how the
+/// client's messages are cut.
 fn run_exchange(
     mut server: ServerHandshake,
     client_secret: &Secret,
@@ -108,7 +108,7 @@ fn run_exchange(
     assert_eq!(is_done, !is_corrupted, "what the server makes of the client's proof: {outcome:?}");
 }
 
-/// Hands a message over in two pieces.
+/// Sends a message in two pieces.
 fn send_in_two_pieces(
     server: &mut ServerHandshake,
     message: &[u8],

@@ -1,9 +1,9 @@
-//! Three clients that send arbitrary bytes, cut anywhere, to what the server makes of them. No
-//! sockets: what the event loop does with them is done here in its simplest form.
+//! Fuzzes the server's parser and handler with three clients that send arbitrary bytes in arbitrary
+//! pieces. There are no sockets: this module is a minimal event loop.
 //!
-//! A script is a row of steps. The low two bits of a step's first byte are the client, and the
-//! others how many bytes of the script it sends; a client 3 means that one of them does something
-//! else ([`FuzzServer::run_other_action`]).
+//! A script is a sequence of steps. The low two bits of a step's first byte select the client. The
+//! other bits are the number of script bytes that it sends. Client 3 means another action of a
+//! client ([`FuzzServer::run_other_action`]).
 
 use super::super::handshake::ServerHandshake;
 use super::super::proto::{self, StoreRequest};
@@ -11,15 +11,15 @@ use super::super::request_handler::{ClientRejection, ConnectionId, RequestHandle
 use super::super::request_reader::RequestReader;
 use crate::base::fuzz::FuzzScript;
 
-/// What the store may take: little, so that it gets full.
+/// The memory limit of the store, low enough to be reached.
 const MAX_STORE_BYTES: usize = 8 << 10;
-/// How much of long texts a script sends at most, so that the memory that it takes stays small.
+/// The limit of generated text bytes per script, which bounds the memory of a run.
 const MAX_RUN_BYTES: usize = 64 << 10;
 
 /// Runs a script.
 ///
 /// # Panics
-/// Where the server does what it must never do.
+/// If the server violates an invariant.
 pub fn server(input: &[u8]) {
     let mut script = FuzzScript(input);
     let mut server = FuzzServer::new();
@@ -43,10 +43,10 @@ const CLIENTS: usize = 3;
 struct FuzzClient {
     id: ConnectionId,
     request_reader: RequestReader,
-    /// All that was sent and is not yet part of a request.
+    /// The bytes that were sent and are not yet part of a complete request.
     unparsed: Vec<u8>,
     is_validated: bool,
-    /// A WAIT or BARRIER has no answer yet.
+    /// True while a WAIT or BARRIER has no reply.
     is_waiting: bool,
     answers: Vec<u8>,
 }
@@ -65,7 +65,7 @@ impl FuzzClient {
         }
     }
 
-    /// The front of what was said must be this request, byte for byte.
+    /// Checks that the front of the sent bytes is this request, byte for byte, and removes it.
     fn consume_request(&mut self, request: &StoreRequest<'_>) {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
@@ -78,7 +78,7 @@ struct FuzzServer {
     handler: RequestHandler,
     clients: [FuzzClient; CLIENTS],
     next_id: ConnectionId,
-    /// What is left of [`MAX_RUN_BYTES`].
+    /// The remaining part of [`MAX_RUN_BYTES`].
     run_bytes_left: usize,
 }
 
@@ -93,7 +93,7 @@ impl FuzzServer {
         }
     }
 
-    /// What a client may do besides sending bytes of the script.
+    /// Runs an action of a client other than sending script bytes.
     fn run_other_action(&mut self, action: usize, script: &mut FuzzScript<'_>) {
         let client_index = action % CLIENTS;
         match action / CLIENTS % 4 {
@@ -125,7 +125,7 @@ impl FuzzServer {
             client.is_validated = true;
             client.consume_request(&StoreRequest::Validate(proto::MAGIC));
         }
-        // The count and the lengths are eight bytes each; what is kept of a text is not much more.
+        // The count and the lengths take eight bytes each. The memory of a text is not much more.
         let (buffered, unparsed) = (client.request_reader.buffered_bytes(), client.unparsed.len());
         assert!(buffered <= 4 * unparsed, "{unparsed} bytes of a request take {buffered}");
     }
@@ -160,7 +160,7 @@ impl FuzzServer {
         Ok(())
     }
 
-    /// Hands out answers to those who waited.
+    /// Delivers replies to the woken connections.
     fn deliver_answers(&mut self, woken: &mut Vec<ConnectionId>) {
         for id in woken.drain(..) {
             let found = self.clients.iter_mut().find(|client| client.id == id);
@@ -172,13 +172,13 @@ impl FuzzServer {
         }
     }
 
-    /// The client goes, and another one comes.
+    /// Replaces a client by a new one.
     fn replace(&mut self, client_index: usize) {
         let mut woken = Vec::new();
         let removed =
             std::mem::replace(&mut self.clients[client_index], FuzzClient::new(self.next_id));
         self.next_id += 1;
-        // One that asks for a secret is told that there is none.
+        // A client that requests a proof gets "OPEN", since the server has no secret.
         let is_answer_expected = removed.answers.is_empty() || removed.answers == b"OPEN";
         assert!(removed.is_validated || is_answer_expected, "an answer to nobody");
         self.handler.remove_connection(removed.id, &mut woken);

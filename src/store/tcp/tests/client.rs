@@ -1,4 +1,4 @@
-//! The client, byte by byte, against a server that follows a script; and its errors.
+//! Tests of the client against a scripted server, byte by byte, and of its errors.
 
 use super::{RawPeer, connect_store, hex_bytes, start_server, test_deadline};
 use crate::base::{Deadline, ErrorKind};
@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::net::TcpListener;
 use std::sync::mpsc;
 
-/// A listener and the options that lead to it.
+/// Returns a listener and the options for connecting to it.
 pub(super) fn listener() -> (TcpListener, ClientOptions) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -22,13 +22,13 @@ pub(super) fn accept(listener: &TcpListener) -> RawPeer {
     RawPeer::new(listener.accept().unwrap().0)
 }
 
-/// Takes the introduction, which has this process's id in its PING, and answers it.
+/// Expects VALIDATE and PING and replies. Returns the number in the PING.
 pub(super) fn answer_validation(raw: &mut RawPeer) -> u32 {
     raw.expect_hex("00 ce f7 85 3c");
     answer_ping(raw)
 }
 
-/// Takes a PING and answers it.
+/// Expects a PING and replies.
 fn answer_ping(raw: &mut RawPeer) -> u32 {
     raw.expect_hex("0d");
     let mut nonce = [0; 4];
@@ -37,7 +37,7 @@ fn answer_ping(raw: &mut RawPeer) -> u32 {
     u32::from_le_bytes(nonce)
 }
 
-/// Runs a script as the server of one client, and what the client does.
+/// Runs `script` as the server of one client, and `client` with the connected store.
 fn with_script<T>(
     script: impl FnOnce(&TcpListener, RawPeer) + Send + 'static,
     client: impl FnOnce(TcpStore) -> T,
@@ -56,7 +56,7 @@ fn with_script<T>(
     outcome
 }
 
-/// Runs a script that takes these requests and gives these answers.
+/// Runs a script that expects these requests and sends these replies.
 fn with_exchange<T>(
     lines: &'static [(&'static str, &'static str)],
     client: impl FnOnce(TcpStore) -> T,
@@ -134,7 +134,7 @@ fn multi_set_and_multi_get() {
     });
 }
 
-/// The second connection of a client, which is for waiting.
+/// Accepts the client's side connection for waits.
 fn accept_side_connection(listener: &TcpListener) -> RawPeer {
     let mut side = accept(listener);
     answer_validation(&mut side);
@@ -173,7 +173,7 @@ fn one_way_requests_complete_before_a_wait() {
     let script = |listener: &TcpListener, mut main: RawPeer| {
         main.expect_hex(SET_K);
         main.expect_hex(GET_K);
-        // Gone already: somebody has deleted it.
+        // The key is missing again: another client deleted it.
         main.send_hex(NOTHING);
         main.expect_hex(CHECK_K);
         main.expect_hex(GET_K);
@@ -185,7 +185,8 @@ fn one_way_requests_complete_before_a_wait() {
         side.expect_hex(GET_K);
         side.send_hex(V1);
         main.expect_hex(SET_K);
-        // A barrier is asked for on the other connection: first this one must be done.
+        // The client sends BARRIER on the side connection. First it confirms the primary
+        // connection.
         main.expect_hex("0d");
         let mut nonce = [0; 4];
         main.0.read_exact(&mut nonce).unwrap();
@@ -233,7 +234,7 @@ fn get_waits_again_after_a_spurious_wakeup() {
         main.send_hex("01");
         main.send_hex(NOTHING);
         let mut side = accept_side_connection(listener);
-        // Woken, and not there: wait on. Woken, there, and empty.
+        // Woken and missing: the client waits again. Woken, existing and empty: it returns.
         for answer in ["01", "00"] {
             side.expect_hex(WAIT_K);
             side.send_hex("00");
@@ -250,7 +251,7 @@ fn get_waits_again_after_a_spurious_wakeup() {
 
 #[test]
 fn older_server_is_detected_by_a_separate_probe() {
-    // Closes the connection on what it does not know; everything else is left as it was.
+    // The server closes the connection on an unknown operation; other connections continue.
     let probes = ["10 0d 00 00 00 00 00 00 00 6c 69 62 64 69 73 74 2f 70 72 6f 62 65", "11"];
     let script = move |listener: &TcpListener, mut main: RawPeer| {
         for probe in probes {
@@ -264,7 +265,7 @@ fn older_server_is_detected_by_a_separate_probe() {
         let pool = store.pool();
         let capabilities = ServerCapabilities::default();
         assert!(!capabilities.has(ServerCapability::Queues, pool, &test_deadline()).unwrap());
-        // Asked once only.
+        // The client probes only once.
         assert!(!capabilities.has(ServerCapability::Queues, pool, &test_deadline()).unwrap());
         let error = store.list_keys(&test_deadline()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -282,7 +283,7 @@ fn missing_key_is_checked_first_on_older_servers() {
         reconnected.send_hex("00");
         reconnected.expect_hex(GET_K);
         reconnected.send_hex(V1);
-        // It is known from here on.
+        // From here on the client knows the capability.
         reconnected.expect_hex(CHECK_K);
         reconnected.send_hex("00");
         reconnected.expect_hex(GET_K);
@@ -353,7 +354,7 @@ fn lost_set_fails_the_next_call() {
         let error = store.num_keys(&test_deadline()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connection);
         assert!(error.message().contains("1 earlier call (set"), "{error}");
-        // It has been said; from here on there is a new connection.
+        // The error was reported once; further calls use a new connection.
         assert_eq!(store.num_keys(&test_deadline()).unwrap(), 0);
     });
 }
@@ -367,11 +368,11 @@ fn connection_closed_while_idle_is_replaced() {
         reconnected.send_hex("01 00 00 00 00 00 00 00");
     };
     with_script(script, |store| {
-        // The end of the first connection must have arrived; nothing else tells when.
+        // Wait until the close of the first connection has arrived.
         while store.pool().is_main_usable() {
             std::thread::yield_now();
         }
-        // Within the time in which a connection is taken to be good it is not looked at.
+        // Wait longer than the interval in which the client does not check an idle connection.
         crate::wait::pause(std::time::Duration::from_millis(20), &test_deadline());
         assert_eq!(store.add(b"k", 1, &test_deadline()).unwrap(), 1);
     });
@@ -400,7 +401,7 @@ fn a_client_with_a_world_size_counts_itself() {
     let server = start_server();
     let store = connect_store(server.address());
     let (host, port) = ("127.0.0.1".to_owned(), server.port());
-    // It does not wait for the other one: only the process with the server does.
+    // It does not wait for the other client: only the process with the server does.
     let options = ClientOptions {
         host,
         port,
@@ -409,7 +410,7 @@ fn a_client_with_a_world_size_counts_itself() {
         ..ClientOptions::default()
     };
     TcpStore::connect(options, &test_deadline()).unwrap();
-    // Counted under a key without "/", which is a key nevertheless.
+    // The count is under a key without "/", which `num_keys` includes.
     assert_eq!(store.num_keys(&test_deadline()).unwrap(), 1);
     assert_eq!(store.worker_count(&test_deadline()).unwrap(), 1);
     assert!(!store.check(&[b"init/"], &test_deadline()).unwrap());

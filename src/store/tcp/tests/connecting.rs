@@ -1,4 +1,5 @@
-//! Finding a server: late, full, silent, absent, or something else.
+//! Tests of connecting to a server that starts late, is full, does not reply, is missing, or is no
+//! store.
 
 use super::client::{accept, answer_validation, listener};
 use super::test_deadline;
@@ -75,7 +76,7 @@ fn server_that_stays_full_is_reported_with_a_remedy() {
     assert_eq!(error.kind(), ErrorKind::Connection);
     assert!(error.message().contains("ulimit -n"), "{error}");
     stop_flag.store(true, Ordering::Relaxed);
-    // Ends the wait for another client, unless one had been waiting still.
+    // Unblock the wait for another client, if it has not ended.
     drop(TcpStream::connect(address));
     server.unwrap().join().unwrap();
 }
@@ -113,7 +114,7 @@ fn a_server_that_starts_late_is_found() {
         ..super::ServerOptions::default()
     };
     let server: Result<_> = super::Server::start(bind());
-    // Another test may have got the port meanwhile; then there is nothing to be seen.
+    // Another test may have taken the port; then there is nothing to check.
     if server.is_ok() {
         receiver.recv_timeout(test_deadline().remaining()).unwrap().unwrap();
         client.unwrap().join().unwrap();

@@ -1,5 +1,5 @@
-//! The handshake: the two sides with each other, however the bytes are cut; and everything that
-//! must not get through.
+//! Tests of the handshake: both sides together with messages cut at any byte, and all kinds of
+//! messages that must be rejected.
 
 use super::super::Secret;
 use super::super::handshake::{
@@ -27,8 +27,8 @@ fn server() -> ServerHandshake {
 
 type AuthResult = Result<AuthProgress, AuthRefusal>;
 
-/// What a server says to these bytes, taken in pieces of these sizes, over and over; how it went,
-/// and what it left.
+/// Feeds bytes to a server in pieces of these sizes, used cyclically. Returns the outcome, the
+/// reply and the remaining bytes.
 fn feed_in_pieces(
     server: &mut ServerHandshake,
     bytes: &[u8],
@@ -47,13 +47,13 @@ fn feed_in_pieces(
     unreachable!("there are sizes, over and over")
 }
 
-/// The same in one piece, without what was left.
+/// Feeds bytes in one piece, and returns the outcome and the reply.
 fn feed(server: &mut ServerHandshake, bytes: &[u8]) -> (AuthResult, Vec<u8>) {
     let (outcome, output, _) = feed_in_pieces(server, bytes, &[1000]);
     (outcome, output)
 }
 
-/// A challenge, and this server's answer to it.
+/// Sends a challenge to the server. Returns the client and the server's answer.
 fn challenge_server(server: &mut ServerHandshake) -> (ClientHandshake, Vec<u8>) {
     let (client, challenge) = ClientHandshake::begin(&secret()).unwrap();
     let (outcome, answer) = feed(server, &challenge);
@@ -61,7 +61,7 @@ fn challenge_server(server: &mut ServerHandshake) -> (ClientHandshake, Vec<u8>) 
     (client, answer)
 }
 
-/// What a client makes of a whole answer.
+/// Processes a complete answer of the server at the client.
 fn process_answer(
     client: ClientHandshake,
     answer: &[u8],
@@ -71,7 +71,7 @@ fn process_answer(
     client.finish(rest.try_into().unwrap())
 }
 
-/// A copy with one bit changed.
+/// Returns a copy with one bit inverted.
 fn flip_bit(bytes: &[u8], bit: usize) -> Vec<u8> {
     let mut copy = bytes.to_vec();
     copy[bit / 8] ^= 1 << (bit % 8);
@@ -128,7 +128,7 @@ fn server_without_secret_accepts_plain_clients() {
 
 #[test]
 fn wrong_secret_is_reported_to_both_sides() {
-    // A client with another one closes the connection; if it goes on all the same, the server does.
+    // A client with another secret closes the connection. If it continues, the server rejects it.
     let mut server = server();
     let (client, challenge) = ClientHandshake::begin(&other_secret()).unwrap();
     let (_, answer) = feed(&mut server, &challenge);
@@ -138,7 +138,7 @@ fn wrong_secret_is_reported_to_both_sides() {
     let (outcome, output, left) = feed_in_pieces(&mut server, &wrong, &[1000]);
     assert_eq!((outcome, &output[..]), (Err(AuthRefusal::WrongProof), &b"DENY"[..]));
     assert!(left.is_empty());
-    // Nor does it listen any longer.
+    // The rejection is final.
     assert_eq!(feed(&mut server, &challenge), (Err(AuthRefusal::WrongProof), Vec::new()));
 }
 
@@ -175,7 +175,7 @@ fn proof_is_valid_only_on_its_own_connection() {
     let (_, answer) = feed(&mut first, &challenge);
     let proof = process_answer(client, &answer).unwrap();
     assert_eq!(feed(&mut first, &proof).0, Ok(AuthProgress::Complete));
-    // The same words said to another server, or an old server's answer to another client.
+    // Replay of a proof to another server, and of an old answer to another client.
     assert_eq!(feed(&mut second, &challenge).0, Ok(AuthProgress::Incomplete));
     assert_eq!(feed(&mut second, &proof), (Err(AuthRefusal::WrongProof), b"DENY".to_vec()));
     let (client, _) = ClientHandshake::begin(&secret()).unwrap();
@@ -197,7 +197,7 @@ fn flipped_bit_in_client_messages_is_detected() {
         let (client, challenge) = ClientHandshake::begin(&secret()).unwrap();
         let (outcome, answer) = feed(&mut server, &flip_bit(&challenge, bit));
         if bit >= 8 {
-            // Another challenge gets another proof.
+            // A changed challenge leads to another proof.
             assert_eq!(outcome, Ok(AuthProgress::Incomplete), "bit {bit}");
             assert_eq!(
                 process_answer(client, &answer),

@@ -1,5 +1,5 @@
-//! The server against peers that are no store clients, or bad ones. Each test ends with a good
-//! client that is served.
+//! Tests of the server against peers that are no store clients or violate the protocol. Each test
+//! ends with a correct client that is served.
 
 use super::{
     HELLO, HELLO_ANSWER, RawPeer, Server, connect_store, hex_bytes, start_server, test_deadline,
@@ -20,11 +20,11 @@ fn peer_without_validate_is_dropped_immediately() {
     for opening in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
         b"\x0d\x01\x02\x03\x04",                     // PING
-        b"\x0d",                                     // its first byte
+        b"\x0d",                                     // the first byte of PING
         b"\x01",                                     // SET
         b"\x07",                                     // a request without fields
         b"\x00\xce\xf7\x85\x3d",                     // VALIDATE with a wrong number
-        b"\x00\xce\xf7\x85\x3c\x00\xce\xf7\x85\x3c", // twice
+        b"\x00\xce\xf7\x85\x3c\x00\xce\xf7\x85\x3c", // VALIDATE twice
     ] {
         let mut raw = RawPeer::connect(&server);
         raw.send(opening);
@@ -86,7 +86,7 @@ fn unvalidated_peers_are_dropped_at_the_timeout() {
     let mut good = RawPeer::connect_validated(&server);
     assert!(silent.is_closed_within(Duration::from_secs(30)));
     assert!(half.is_closed_within(Duration::from_secs(30)));
-    // An introduced one may be silent as long as it likes.
+    // A validated client may be idle without a limit.
     good.expect_nothing_more();
 }
 
@@ -107,11 +107,11 @@ fn client_that_never_reads_is_dropped_at_the_limit() {
     store.set(b"big", &vec![1; 8 << 20], &test_deadline()).unwrap();
     let mut greedy = RawPeer::connect_validated(&server);
     let get = hex_bytes("03 04 00 00 00 00 00 00 00 2f 62 69 67");
-    // 40 answers of 8 MiB: more than may wait for their reader.
+    // 40 replies of 8 MiB exceed the limit of unread replies.
     greedy.send(&get.repeat(40));
     assert_serves(&server);
     let mut sink = std::io::sink();
-    // Ends with what the sockets had taken, and then the end.
+    // The read ends after the bytes that were in the sockets.
     let got = std::io::copy(&mut greedy.0, &mut sink).unwrap_or(0);
     assert!(got < 40 << 23, "{got}");
 }
@@ -122,7 +122,7 @@ fn slow_reader_receives_all_answers() {
     let store = connect_store(server.address());
     let value = vec![5; 8 << 20];
     store.set(b"big", &value, &test_deadline()).unwrap();
-    // An answer shows that it is there.
+    // A reply confirms the preceding one-way request.
     assert!(store.check(&[b"big"], &test_deadline()).unwrap());
     let mut reader = RawPeer::connect_validated(&server);
     reader.send(&hex_bytes("03 04 00 00 00 00 00 00 00 2f 62 69 67").repeat(8));

@@ -1,4 +1,4 @@
-//! Starting and ending servers, and stores that host their own.
+//! Tests of starting and stopping servers, and of stores that host their own server.
 
 use super::{RawPeer, connect_store, start_server, test_deadline};
 use crate::base::{Deadline, ErrorKind};
@@ -70,7 +70,7 @@ fn port_is_released_when_the_server_stops() {
     let mut client = RawPeer::connect_validated(&server);
     drop(server);
     client.expect_closed();
-    // Unless another test was quicker.
+    // Another test may have taken the port.
     if let Err(error) = Server::start(options("127.0.0.1", port)) {
         assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err(), "{error}");
     }
@@ -78,7 +78,7 @@ fn port_is_released_when_the_server_stops() {
 
 #[test]
 fn an_address_of_another_host_is_refused() {
-    // Reserved for documentation; no host has it.
+    // This address is reserved for documentation, so no host has it.
     let error = Server::start(options("192.0.2.1", 0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::System);
     assert!(error.message().contains("no such address"), "{error}");
@@ -178,7 +178,7 @@ fn multi_tenant_servers_on_one_port_are_shared() {
     let first = Server::start(tenant(0)).unwrap();
     let second = Server::start(tenant(first.port())).unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &second));
-    // Not with those who did not ask for it.
+    // A server without `multi_tenant` does not share the port.
     assert!(Server::start(options("127.0.0.1", first.port())).is_err());
     let port = first.port();
     drop(first);
@@ -198,7 +198,7 @@ fn port_in_use_by_a_store_is_joined_if_allowed() {
     assert!(store.server().is_none());
     store.set(b"k", b"v", &test_deadline()).unwrap();
     assert_eq!(connect_store(holder.address()).get(b"k", &test_deadline()).unwrap(), b"v");
-    // Not what else may listen there.
+    // It does not join a listener that is no store.
     let other_listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other_listener.local_addr().unwrap().port();
     let error = TcpStore::host(join(port), client(port), &Deadline::after_ms(300)).unwrap_err();
@@ -222,8 +222,8 @@ fn long_series_of_sets_uses_tcp_and_stays_in_order() {
                 assert_eq!(store.get(b"k", &test_deadline()).unwrap(), [round, number]);
             }
         }
-        // What may wait has a connection of its own, and finds all of it done; so does everybody
-        // else then.
+        // BARRIER runs on a side connection, after all earlier requests are confirmed. So other
+        // clients see the changes too.
         store.append(b"k", b"!", &test_deadline()).unwrap();
         store.barrier(&[b'b', round], 1, &test_deadline()).unwrap();
         assert_eq!(other.get(b"k", &test_deadline()).unwrap(), [round, 99, b'!']);

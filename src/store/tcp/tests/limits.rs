@@ -1,4 +1,4 @@
-//! The limits of the protocol, at the server (which drops) and at the client (which refuses).
+//! Tests of the protocol's limits: the server disconnects, and the client returns an error.
 
 use super::{RawPeer, connect_store, start_server, test_deadline};
 use crate::base::ErrorKind;
@@ -15,7 +15,7 @@ fn the_longest_key_is_taken_and_a_longer_one_dropped() {
     let mut raw = RawPeer::connect_validated(&server);
     raw.send(&[&[3], &encode_length(MAX_KEY_BYTES)[..], &vec![b'k'; MAX_KEY_BYTES]].concat());
     raw.expect_hex("00 00 00 00 00 00 00 00");
-    // The length alone is enough.
+    // The server rejects the length before the key arrives.
     raw.send(&[&[3], &encode_length(MAX_KEY_BYTES + 1)[..]].concat());
     raw.expect_closed();
 }
@@ -65,7 +65,7 @@ fn absurd_lengths_are_dropped() {
 fn the_client_refuses_what_the_server_would_drop() {
     let server = start_server();
     let store = connect_store(server.address());
-    // One byte less than the server's limit, for the "/" before it.
+    // One byte less than the server's limit, because the client adds "/" in front.
     let key = vec![b'k'; MAX_KEY_BYTES - 1];
     let long_key = vec![b'k'; MAX_KEY_BYTES];
     let value = vec![1; MAX_VALUE_BYTES];
@@ -97,7 +97,7 @@ fn the_client_refuses_what_the_server_would_drop() {
 fn wait_with_too_many_key_bytes_is_refused() {
     let server = start_server();
     let mut raw = RawPeer::connect_validated(&server);
-    // Long keys that differ, and more of them than one wait may have.
+    // Different long keys, in total more than the limit of one wait.
     let count = (64 << 20) / MAX_KEY_BYTES / 2 + 1;
     raw.send(&[&[6], &encode_length(count)[..]].concat());
     for number in 0..count {

@@ -1,5 +1,5 @@
-//! The two sides of the protocol against the bytes that torch's were seen to exchange, and against
-//! peers that behave badly. Everything is on the loopback interface, on free ports, with deadlines.
+//! Tests of both sides of the protocol: against captured traffic of torch, and against misbehaving
+//! peers. All use free ports of the loopback interface, and deadlines.
 
 mod client;
 mod connecting;
@@ -17,12 +17,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Enough for anything that succeeds.
+/// Returns a deadline that is long enough for every call that succeeds.
 fn test_deadline() -> Deadline {
     Deadline::after_ms(60_000)
 }
 
-/// VALIDATE and PING as torch sends them, and the answer.
+/// VALIDATE and PING as torch sends them, and the reply.
 const HELLO: &str = "00 ce f7 85 3c 0d 63 23 00 00";
 const HELLO_ANSWER: &str = "63 23 00 00";
 
@@ -37,12 +37,12 @@ fn connect_store(address: SocketAddr) -> TcpStore {
     TcpStore::connect(options, &test_deadline()).unwrap()
 }
 
-/// The bytes of a line of hexadecimal numbers.
+/// Parses a line of hexadecimal bytes.
 fn hex_bytes(hex: &str) -> Vec<u8> {
     hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-/// A peer without any knowledge of the protocol.
+/// A TCP peer that sends and receives raw bytes.
 struct RawPeer(TcpStream);
 
 impl RawPeer {
@@ -57,7 +57,7 @@ impl RawPeer {
         Self::new(TcpStream::connect(server.address()).unwrap())
     }
 
-    /// A connection that has introduced itself.
+    /// Connects and validates.
     fn connect_validated(server: &Server) -> Self {
         let mut raw = Self::connect(server);
         raw.send_hex(HELLO);
@@ -80,13 +80,13 @@ impl RawPeer {
         assert_eq!(got, expected);
     }
 
-    /// Shows that nothing else is on its way: the next byte is the answer to a PING.
+    /// Asserts that no other bytes are in flight: the next bytes are the reply to a PING.
     fn expect_nothing_more(&mut self) {
         self.send_hex("0d 01 02 03 04");
         self.expect_hex("01 02 03 04");
     }
 
-    /// Shows that the other side has closed the connection, or broken it.
+    /// Asserts that the other side has closed or reset the connection.
     fn expect_closed(&mut self) {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {

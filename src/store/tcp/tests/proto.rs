@@ -1,4 +1,4 @@
-//! The decoder against random requests cut at random places, and against random bytes.
+//! Tests of the decoder with random requests in random pieces, and with random bytes.
 
 use crate::store::tcp::proto::{
     Bytes, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Opcode, ProtocolViolation, RequestDecoder,
@@ -36,7 +36,7 @@ fn request() -> impl Strategy<Value = StoreRequest<'static>> {
     ]
 }
 
-/// Decodes bytes that arrive in pieces of these sizes, over and over.
+/// Decodes bytes that arrive in pieces of these sizes, used cyclically.
 fn decode(bytes: &[u8], sizes: &[usize]) -> Result<Vec<StoreRequest<'static>>, ProtocolViolation> {
     let mut decoder = RequestDecoder::default();
     let mut requests = Vec::new();
@@ -98,7 +98,7 @@ fn request_size_limit_is_enforced() {
     StoreRequest::MultiSet(vec![value(400), value(598)]).encode(&mut bytes);
     let mut decoder = RequestDecoder::with_limit(1000);
     assert!(matches!(decoder.next(&mut &bytes[..]), Ok(Some(StoreRequest::MultiSet(_)))));
-    // The next request is counted anew.
+    // The size count restarts with the next request.
     assert!(matches!(decoder.next(&mut &bytes[..]), Ok(Some(StoreRequest::MultiSet(_)))));
     assert_eq!(
         RequestDecoder::with_limit(999).next(&mut &bytes[..]),

@@ -1,5 +1,5 @@
-//! The server, byte by byte: what torch's clients were captured sending, and what torch's server
-//! answered.
+//! Tests of the server, byte by byte, with captured requests of torch's clients and replies of
+//! torch's server.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ fn lists() {
     c.expect_hex(
         "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32 04 00 00 00 00 00 00 00 78 78 79 79",
     );
-    // No keys, no answer; a missing key, an empty value.
+    // MULTI_GET of no keys has no reply. A missing key has an empty value.
     c.send_hex("0a 00 00 00 00 00 00 00 00");
     c.send_hex("0a 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 2f 7a 7a");
     c.expect_hex("00 00 00 00 00 00 00 00");
@@ -150,7 +150,7 @@ fn queues() {
     c.expect_hex("01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 78 32");
     c.send_hex(POP_Q);
     c.expect_hex(EMPTY);
-    // A queue is no key: not counted, not there, not deleted.
+    // A queue is not a key: it is not counted, checked or deleted.
     c.send_hex(PUSH_Q_X1);
     c.send_hex("07 08 02 00 00 00 00 00 00 00 2f 71 05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71");
     c.expect_hex(&format!("{EMPTY} {EMPTY} 01"));
@@ -178,14 +178,14 @@ fn an_item_wakes_the_first_waiter_only() {
 #[test]
 fn an_item_that_is_not_taken_is_offered_to_the_next() {
     for leave in [
-        // It goes.
+        // The client disconnects.
         (|_: &mut RawPeer| {}) as fn(&mut RawPeer),
-        // Its time-out came too late.
+        // The client cancels its wait too late.
         |raw| {
             raw.send_hex(CANCEL);
             raw.expect_hex("01");
         },
-        // It does something else.
+        // The client sends another request.
         |raw| raw.expect_nothing_more(),
     ] {
         let (server, mut first) = start_with_peer();
@@ -224,7 +224,7 @@ fn barriers() {
     let mut other = RawPeer::connect_validated(&server);
     c.send_hex("12 04 00 00 00 00 00 00 00 2f 62 61 72 01 00 00 00 00 00 00 00");
     c.expect_hex("00");
-    // The count is a key.
+    // The barrier's count is a key.
     c.send_hex("03 04 00 00 00 00 00 00 00 2f 62 61 72");
     c.expect_hex("01 00 00 00 00 00 00 00 31");
     c.send_hex(BARRIER_OF_2);
@@ -232,7 +232,7 @@ fn barriers() {
     other.send_hex(BARRIER_OF_2);
     other.expect_hex("00");
     c.expect_hex("00");
-    // Complete once and for all.
+    // A complete barrier stays complete.
     other.send_hex(BARRIER_OF_2);
     other.expect_hex("00");
     c.expect_nothing_more();
@@ -256,7 +256,7 @@ fn a_wait_is_answered_when_its_last_key_comes() {
     let mut other = RawPeer::connect_validated(&server);
     c.send_hex("06 00 00 00 00 00 00 00 00");
     c.expect_hex("00");
-    // "/k", "/n", and "/k" again.
+    // WAIT for "/k", "/n", and "/k" again.
     c.send_hex(
         "06 03 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 2f 6e 02 \
          00 00 00 00 00 00 00 2f 6b",
@@ -300,7 +300,7 @@ fn own_set_ends_own_wait_in_order() {
 fn a_cancelled_wait_is_forgotten() {
     let (server, mut c) = start_with_peer();
     let mut other = RawPeer::connect_validated(&server);
-    // Also where nothing is pending.
+    // CANCEL_WAIT without a pending wait has a reply too.
     c.send_hex(CANCEL);
     c.expect_hex("01");
     c.send_hex(WAIT_NOKEY);
@@ -387,7 +387,7 @@ fn additions_read_numbers_as_c_does() {
     c.send_hex("01 02 00 00 00 00 00 00 00 2f 6e 06 00 00 00 00 00 00 00 20 31 32 61 62 63");
     c.send_hex("04 02 00 00 00 00 00 00 00 2f 6e 01 00 00 00 00 00 00 00");
     c.expect_hex("0d 00 00 00 00 00 00 00");
-    // And wrap: the largest number plus 1.
+    // The sum wraps around: the largest number plus 1.
     c.send_hex("04 02 00 00 00 00 00 00 00 2f 6d ff ff ff ff ff ff ff 7f");
     c.expect_hex("ff ff ff ff ff ff ff 7f");
     c.send_hex("04 02 00 00 00 00 00 00 00 2f 6d 01 00 00 00 00 00 00 00");
