@@ -1,4 +1,4 @@
-//! The command line. The verdict is what is asked for where no command is named.
+//! The command line. Without a command, the verdict runs.
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;

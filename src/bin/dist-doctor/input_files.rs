@@ -1,7 +1,7 @@
-//! The files that a command line means, read within bounds.
+//! Finds the input files of a command, and reads them with bounds.
 //!
-//! A file that cannot be used is told and passed over, so that one that was cut off does not hide
-//! what the others say.
+//! A file that cannot be used is reported and skipped, so that an incomplete file does not hide the
+//! other files.
 
 use crate::recorder_dump::Dump;
 use crate::{Failure, report_error};
@@ -11,24 +11,24 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The largest file that is read; a dump has about a megabyte.
+/// The largest file that is read; a dump has about 1 MB.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
-/// How many files are read.
+/// The largest number of files that are read.
 const MAX_FILES: usize = 1 << 16;
 
-/// What was read, and what could not be.
+/// The dumps that were read, and the files that could not be used.
 #[derive(Debug)]
 pub(crate) struct LoadedDumps {
     pub(crate) dumps: Vec<Dump>,
-    /// Files that were passed over, each with the reason.
+    /// The skipped files, each with the reason.
     pub(crate) skipped_files: Vec<String>,
 }
 
-/// Reads all dumps that some places mean.
+/// Reads all dumps that the inputs name.
 ///
 /// # Errors
-/// A place that means nothing, or no dump at all.
+/// An input without a matching file, or no dump at all.
 pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     if inputs.is_empty() {
         let message = "which dumps? Name files, a folder, or what their names begin with (--help)";
@@ -63,7 +63,8 @@ pub(crate) fn read_dumps(inputs: &[OsString]) -> Result<LoadedDumps, Failure> {
     Ok(loaded)
 }
 
-/// A file, those of a folder, or those whose names begin with a text and go on with a rank.
+/// Returns a file, the files of a folder, or the files with a name that is the input and a rank
+/// number.
 pub(crate) fn matching_files(input: &OsStr) -> Result<Vec<PathBuf>, String> {
     let path = Path::new(input);
     let shown = path.display();
@@ -120,7 +121,7 @@ fn list_files(
 }
 
 fn read_dump(path: &Path) -> Result<Dump, String> {
-    // What is no file, a pipe for instance, could be waited for in vain.
+    // Reading a pipe, for example, could block forever.
     let metadata = fs::metadata(path).map_err(|cause| cause.to_string())?;
     if !metadata.is_file() {
         return Err("it is no ordinary file".to_owned());

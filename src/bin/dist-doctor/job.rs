@@ -1,15 +1,15 @@
-//! The dumps of the ranks of one job, brought together by group.
+//! The dumps of the ranks of one job, combined by group.
 //!
-//! A group's id is different in every attempt of a job, so that dumps which an earlier one has left
-//! in the same folder have no group in common with the others. They are left out, and named.
+//! A group's id differs in every attempt of a job. So dumps of an earlier attempt in the same
+//! folder have no group in common with the newest dumps. They are skipped and named in a remark.
 //!
-//! Must not know: what is wrong with the job.
+//! This module does not diagnose faults.
 
 use crate::recorder_dump::{Dump, GroupFailure, GroupMember, OperationRecord};
 use crate::text;
 use std::collections::{BTreeMap, HashMap};
 
-/// How far the clocks of two hosts may be apart.
+/// The largest assumed difference between two hosts' clocks.
 const MAX_CLOCK_SKEW_NS: u64 = 100_000_000;
 
 /// The newest job among the dumps.
@@ -17,37 +17,37 @@ const MAX_CLOCK_SKEW_NS: u64 = 100_000_000;
 pub(crate) struct JobDumps {
     pub(crate) dumps: Vec<Dump>,
     pub(crate) groups: Vec<JobGroup>,
-    /// What was left out, and why.
+    /// The skipped dumps with the reasons.
     pub(crate) remarks: Vec<String>,
 }
 
-/// A group, as all its ranks tell it.
+/// A group, combined from the dumps of its ranks.
 #[derive(Debug)]
 pub(crate) struct JobGroup {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) size: usize,
-    /// By rank; none where no dump says.
+    /// The members by rank; empty if no dump lists them.
     pub(crate) members: Vec<GroupMember>,
-    /// What each rank has done of which there is a dump.
+    /// The timelines of the ranks with a dump.
     pub(crate) timelines: BTreeMap<usize, RankTimeline>,
 }
 
-/// What one rank has done in a group.
+/// The operations of one rank in a group.
 #[derive(Debug)]
 pub(crate) struct RankTimeline {
-    /// Which of the job's dumps says so.
+    /// The index of the rank's dump in the job.
     pub(crate) dump_index: usize,
-    /// Its collectives by their numbers, up to the first that failed: which of the dump's entries.
-    /// What a program does in a group that has failed says nothing about why.
+    /// The indexes of its collectives in the dump's entries by sequence number, up to the first
+    /// failed one. Calls in a failed group do not show why it failed.
     pub(crate) entry_by_sequence: BTreeMap<u64, usize>,
-    /// The last of them was issued only when the group had failed already.
+    /// True if the last of these calls was issued after the group had failed.
     pub(crate) is_last_call_after_failure: bool,
     pub(crate) failure: Option<GroupFailure>,
 }
 
 impl JobDumps {
-    /// Brings dumps together.
+    /// Combines dumps into a job.
     pub(crate) fn from_dumps(dumps: Vec<Dump>) -> Self {
         let mut notes = Vec::new();
         let dumps = newest_of_each_process(dumps, &mut notes);
@@ -88,7 +88,7 @@ impl JobDumps {
             for (entry_index, entry) in dump.entries.iter().enumerate() {
                 let group = index_by_group_id.get(&entry.group).map(|&at| &mut job.groups[at]);
                 let line = group.and_then(|group| group.timelines.get_mut(&entry.rank));
-                // One that is in no group of the dump says nothing about anybody else.
+                // An entry of a group that is not in the dump has no timeline.
                 if let Some(line) =
                     line.filter(|line| line.dump_index == number && entry.message.is_none())
                 {
@@ -101,12 +101,12 @@ impl JobDumps {
         job
     }
 
-    /// An operation of a rank.
+    /// Returns the record of an operation of a rank.
     pub(crate) fn entry(&self, line: &RankTimeline, sequence: u64) -> Option<&OperationRecord> {
         self.dumps[line.dump_index].entries.get(*line.entry_by_sequence.get(&sequence)?)
     }
 
-    /// The collectives of a rank, by number.
+    /// Returns the collectives of a rank by sequence number.
     pub(crate) fn calls<'a>(
         &'a self,
         line: &'a RankTimeline,
@@ -115,12 +115,12 @@ impl JobDumps {
         line.entry_by_sequence.iter().map(|(&sequence, &at)| (sequence, &dump.entries[at]))
     }
 
-    /// The group of an entry.
+    /// Returns the group of an entry.
     pub(crate) fn group_of(&self, entry: &OperationRecord) -> Option<&JobGroup> {
         self.groups.iter().find(|group| group.id == entry.group)
     }
 
-    /// Where a process is now, as "it is in ...".
+    /// Describes the current activity of a process: "it is in ...".
     pub(crate) fn current_activity(&self, dump: usize) -> String {
         let dump = &self.dumps[dump];
         let describe = |entry: &OperationRecord| match self.group_of(entry) {
@@ -158,7 +158,8 @@ impl JobDumps {
 }
 
 impl OperationRecord {
-    /// Without its arguments: "all_reduce #57", or with a label "all_reduce #57 "layer3.weight"".
+    /// Returns the operation's name without arguments: `all_reduce #57`, or with a label
+    /// `all_reduce #57 "layer3.weight"`.
     pub(crate) fn name(&self) -> String {
         match (&self.message, &self.label) {
             (None, None) => format!("{} #{}", self.operation, self.sequence),
@@ -170,7 +171,7 @@ impl OperationRecord {
 
 impl JobGroup {
     fn drop_calls_after_failure(&mut self, dumps: &[Dump]) {
-        // Where and when a call failed for the first time.
+        // The time and host of the first failed call.
         let mut first_failure: Option<(u64, &str)> = None;
         for line in self.timelines.values_mut() {
             let dump = &dumps[line.dump_index];
@@ -188,7 +189,7 @@ impl JobGroup {
         for line in self.timelines.values_mut() {
             let dump = &dumps[line.dump_index];
             let last = line.entry_by_sequence.last_key_value().map(|(_, &at)| &dump.entries[at]);
-            // The clocks of two hosts differ.
+            // The clocks of two hosts may differ.
             let clock_skew = if dump.host == host { 0 } else { MAX_CLOCK_SKEW_NS };
             line.is_last_call_after_failure = last.is_some_and(|entry| {
                 entry.has_failed()
@@ -197,7 +198,7 @@ impl JobGroup {
         }
     }
 
-    /// Who a rank is: "rank 3 (pid 812, host a)".
+    /// Describes a rank: "rank 3 (pid 812, host a)".
     pub(crate) fn describe_rank(&self, rank: usize) -> String {
         match self.members.get(rank) {
             Some(GroupMember { pid, host, global_rank }) if *global_rank == rank => {
@@ -210,13 +211,14 @@ impl JobGroup {
         }
     }
 
-    /// The ranks of which there is no dump.
+    /// Returns the ranks without a dump.
     pub(crate) fn ranks_without_dump(&self) -> Vec<usize> {
         (0..self.size).filter(|rank| !self.timelines.contains_key(rank)).collect()
     }
 }
 
-/// A process may have written several dumps under different names.
+/// Keeps the newest dump of each process, which may have written several dumps under different
+/// names.
 fn newest_of_each_process(mut dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
     dumps.sort_by_key(|dump| std::cmp::Reverse(dump.taken_unix_ns()));
     let mut file_by_process: HashMap<(String, u64), String> = HashMap::new();
@@ -234,14 +236,15 @@ fn newest_of_each_process(mut dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Ve
     dumps
 }
 
-/// Those that have a group in common with the newest dump, or with one that has, and so on.
+/// Keeps the dumps that are connected with the newest dump by common groups, directly or through
+/// other dumps.
 fn newest_job(dumps: Vec<Dump>, remarks: &mut Vec<String>) -> Vec<Dump> {
     let mut of_group: HashMap<u64, Vec<usize>> = HashMap::new();
     for (number, dump) in dumps.iter().enumerate() {
         dump.groups.iter().for_each(|group| of_group.entry(group.id).or_default().push(number));
     }
     let mut is_in_newest_job = vec![false; dumps.len()];
-    // The newest comes first.
+    // The dumps are sorted by time, the newest first.
     let mut pending: Vec<usize> = if dumps.is_empty() { Vec::new() } else { vec![0] };
     while let Some(number) = pending.pop() {
         if !std::mem::replace(&mut is_in_newest_job[number], true) {

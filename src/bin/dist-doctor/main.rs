@@ -1,17 +1,17 @@
-//! dist-doctor: reads what the flight recorders of all ranks of a job have written, and says what
-//! happened.
+//! dist-doctor: reads the flight recorder dumps and traces of all ranks of a job, and diagnoses
+//! faults.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `input_files` | which files are meant, and reading them within bounds |
-//! | `recorder_dump` | one dump, taken apart and checked |
-//! | `job` | the dumps of all ranks, brought together by group |
-//! | `verdict` | who is to blame, from the dumps |
-//! | `trace` | one trace of those of all ranks |
-//! | `text` | ranks, times and foreign texts as people read them |
+//! | `input_files` | finding the input files, and reading them with bounds |
+//! | `recorder_dump` | parsing and checking one dump |
+//! | `job` | the dumps of all ranks, combined by group |
+//! | `verdict` | the diagnosis from the dumps |
+//! | `trace` | merging the traces of all ranks |
+//! | `text` | formatting ranks, times and untrusted texts |
 //!
-//! It trusts no file: whatever is in one, it is read within bounds and refused with its name.
+//! It trusts no file: it reads every file with bounds, and names the file in each error.
 
 mod cli;
 mod input_files;
@@ -28,40 +28,39 @@ use cli::Command;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// Wrong usage, or nothing to read.
+/// The exit status for wrong usage or missing input.
 const EXIT_UNUSABLE: u8 = 2;
 
-/// Why a command ends without an answer, and the exit status that tells so.
+/// The reason why a command ends without a result, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// The reason; empty where nobody is to be told.
+    /// The message for the user; empty if there is nothing to print.
     pub(crate) message: String,
 }
 
 impl Failure {
-    /// What was given cannot be used.
+    /// Creates a failure for unusable input.
     pub(crate) fn unusable(message: impl Into<String>) -> Self {
         Self { status: EXIT_UNUSABLE, message: message.into() }
     }
 }
 
-/// What a command returns: its exit status.
+/// The result of a command: its exit status.
 pub(crate) type CommandResult = Result<u8, Failure>;
 
-/// Writes to standard output, and has it on its way when it returns.
+/// Writes to standard output and flushes it.
 pub(crate) fn write_output(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        // The reader has seen enough, as in `dist-doctor ... | head`.
+        // The reader has closed the pipe, as in `dist-doctor ... | head`.
         io::ErrorKind::BrokenPipe => Failure { status: 0, message: String::new() },
         _ => Failure::unusable(format!("cannot write to standard output: {cause}")),
     })
 }
 
-/// Writes a message of dist-doctor's own to standard error. If that is closed, there is nobody to
-/// tell.
+/// Writes a message of dist-doctor itself to standard error, and ignores a closed stream.
 pub(crate) fn report_error(message: &str) {
     drop(io::stderr().lock().write_all(format!("dist-doctor: {message}\n").as_bytes()));
 }
@@ -70,7 +69,7 @@ fn main() -> ExitCode {
     let options = match cli::Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // Help goes to standard output, a complaint to standard error.
+            // clap prints help to standard output and errors to standard error.
             drop(error.print());
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_UNUSABLE));
         }

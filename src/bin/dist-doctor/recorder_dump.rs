@@ -1,56 +1,56 @@
-//! One dump of a flight recorder, taken apart and checked: whatever a file says, what comes out is
-//! bounded, and everything that indexes something is in range.
+//! Parses and checks one dump of a flight recorder. For any input, the result is bounded, and every
+//! index in it is in range.
 //!
-//! Must not know: other dumps, or what any of it means.
+//! This module does not know other dumps, and does not diagnose faults.
 
 use crate::text;
 use serde_json::Value;
 
-/// What the first field of every dump says.
+/// The value of the first field of every dump.
 const FORMAT_NAME: &str = "libdist flight recorder";
 
-/// The version that is understood.
+/// The supported version of the format.
 const FORMAT_VERSION: u64 = 2;
 
-/// The most entries and groups that are taken from one dump; a recorder keeps less.
+/// The largest number of entries and groups that are taken from one dump; a recorder keeps fewer.
 const MAX_ENTRIES: usize = 10_000;
 const MAX_GROUPS: usize = 10_000;
 
-/// The most ranks of a group.
+/// The largest number of ranks in a group.
 const MAX_RANKS: usize = 1 << 16;
 
-/// Characters kept of any text.
+/// The number of characters that are kept of a text.
 const MAX_TEXT_CHARS: usize = 2048;
 
-/// What one process has written.
+/// The dump of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct Dump {
-    /// Where it was found.
+    /// The path of the file.
     pub(crate) file: String,
     pub(crate) host: String,
     pub(crate) pid: u64,
-    /// The process's rank in the job, where it has one.
+    /// The process's rank in the job, if it has one.
     pub(crate) rank: Option<usize>,
-    /// What the clock on the wall says at 0 of the other times.
+    /// The wall clock at time 0 of the other times.
     origin_unix_ns: u64,
     pub(crate) taken_ns: u64,
     pub(crate) groups: Vec<GroupRecord>,
     pub(crate) entries: Vec<OperationRecord>,
 }
 
-/// A group that the process is in.
+/// A group of the process.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupRecord {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// By rank; none where the dump does not say.
+    /// The members by rank; empty if the dump does not list them.
     pub(crate) members: Vec<GroupMember>,
     pub(crate) failure: Option<GroupFailure>,
 }
 
-/// A rank of a group.
+/// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupMember {
     pub(crate) pid: u64,
@@ -58,7 +58,7 @@ pub(crate) struct GroupMember {
     pub(crate) global_rank: usize,
 }
 
-/// Why something has failed.
+/// The failure of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupFailure {
     pub(crate) kind: String,
@@ -66,14 +66,14 @@ pub(crate) struct GroupFailure {
     pub(crate) culprit: Option<usize>,
 }
 
-/// How far an operation has come.
+/// The progress of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OperationState {
-    /// Behind others of its own rank.
+    /// The operation waits for earlier operations of its rank.
     Waiting,
     Running,
     Done,
-    /// With this kind of error.
+    /// The operation failed with this kind of error.
     Failed(String),
 }
 
@@ -83,10 +83,10 @@ pub(crate) struct OperationRecord {
     pub(crate) group: u64,
     pub(crate) rank: usize,
     pub(crate) sequence: u64,
-    /// As errors name it: "all_reduce #57 (f32, SUM, count 1000)".
+    /// The description in errors: "all_reduce #57 (f32, SUM, count 1000)".
     pub(crate) description: String,
     pub(crate) operation: String,
-    /// The label of the call, if it has one.
+    /// The label of the call, if any.
     pub(crate) label: Option<String>,
     pub(crate) message: Option<MessageDetails>,
     pub(crate) state: OperationState,
@@ -95,18 +95,18 @@ pub(crate) struct OperationRecord {
     pub(crate) ended_ns: Option<u64>,
 }
 
-/// What only a message has.
+/// The details that only messages have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageDetails {
-    /// The other rank, where the call names it.
+    /// The peer's rank, if the call names it.
     pub(crate) peer: Option<usize>,
 }
 
 impl Dump {
-    /// Takes a dump apart.
+    /// Parses a dump.
     ///
     /// # Errors
-    /// What is wrong with it, without the file's name.
+    /// The defect, without the file's name.
     pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|cause| match cause.is_eof() {
             true => format!("it is cut off, or not JSON: {cause}"),
@@ -133,12 +133,12 @@ impl Dump {
         })
     }
 
-    /// A time of this process on the clock on the wall.
+    /// Converts a time of this process to the wall clock.
     pub(crate) fn to_unix_ns(&self, ns: u64) -> u64 {
         self.origin_unix_ns.saturating_add(ns)
     }
 
-    /// When it was taken, on the clock on the wall.
+    /// Returns the time of the dump on the wall clock.
     pub(crate) fn taken_unix_ns(&self) -> u64 {
         self.to_unix_ns(self.taken_ns)
     }
@@ -220,18 +220,18 @@ impl OperationRecord {
         })
     }
 
-    /// Whether it has begun or waits to, and has not ended.
+    /// Returns true if the operation waits or runs.
     pub(crate) fn is_under_way(&self) -> bool {
         matches!(self.state, OperationState::Waiting | OperationState::Running)
     }
 
-    /// Whether it has ended, and not well.
+    /// Returns true if the operation has failed.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.state, OperationState::Failed(_))
     }
 }
 
-/// Parses everything in a list; the error says which one is wrong.
+/// Parses all values of a list; the error names the index.
 fn parse_all<T>(
     name: &str,
     values: &[Value],
@@ -252,7 +252,7 @@ fn array_field<'a>(value: &'a Value, name: &str, max_len: usize) -> Result<&'a [
     Ok(list)
 }
 
-/// A text as one printable line.
+/// Reads a text field as one printable line.
 fn text_field(value: &Value, name: &str) -> Result<String, String> {
     let text = value[name].as_str().ok_or_else(|| format!("\"{name}\" is missing or no text"))?;
     Ok(text::printable_line(text, MAX_TEXT_CHARS))
@@ -274,7 +274,7 @@ fn optional_index_field(value: &Value, name: &str) -> Result<Option<usize>, Stri
     usize::try_from(number).map(Some).map_err(|_| format!("\"{name}\" is too large"))
 }
 
-/// The sixteen hexadecimal digits of a group.
+/// Reads a group id of 16 hexadecimal digits.
 fn group_id_field(value: &Value, name: &str) -> Result<u64, String> {
     let digits = value[name].as_str().filter(|digits| digits.len() == 16);
     let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -299,7 +299,7 @@ mod tests {
             let parse_error = Dump::parse("f", bytes).unwrap_err();
             assert!(parse_error.contains(reason), "{parse_error}");
         }
-        // Deeper than any dump; the parser has a limit.
+        // The nesting is deeper than in any dump; the parser has a limit.
         assert!(Dump::parse("f", "[".repeat(1 << 20).as_bytes()).is_err());
     }
 

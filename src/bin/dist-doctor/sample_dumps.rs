@@ -1,18 +1,18 @@
-//! Made-up dumps for tests, one for each rank of a group called "world".
+//! Sample dumps for tests, one for each rank of a group with the name "world".
 
 use crate::recorder_dump::Dump;
 use serde_json::{Value, json};
 
-/// What 0 of a dump's times is on the wall.
+/// The wall clock at time 0 of a dump.
 const ORIGIN_UNIX_NS: u64 = 1_790_000_000_000_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A dump in the making. Times are in milliseconds.
+/// A builder of a dump. Times are in milliseconds.
 pub(crate) struct SampleDump(Value);
 
-/// The dump of one rank, which has finished `finished_count` operations, one each 10 ms, and is
-/// asked at 20 s.
+/// Builds the dump of one rank that has finished `finished_count` operations, one per 10 ms. The
+/// dump is taken at 20 s.
 pub(crate) fn sample_dump(rank: usize, size: usize, finished_count: u64) -> SampleDump {
     let mut dump = SampleDump(json!({
         "format": "libdist flight recorder", "version": 2, "library": "0.1.0", "reason": "request",
@@ -29,7 +29,7 @@ pub(crate) fn sample_dump(rank: usize, size: usize, finished_count: u64) -> Samp
 }
 
 impl SampleDump {
-    /// Another group that it is in, as rank `rank`, of these processes.
+    /// Adds a group of these processes, in which the dump's process is rank `rank`.
     pub(crate) fn add_group(&mut self, id: u64, name: &str, rank: usize, members: &[usize]) {
         let member = |(rank, &global): (usize, &usize)| json!({ "rank": rank, "pid": 100 + global, "host": "a", "global_rank": global });
         let all: Vec<Value> = members.iter().enumerate().map(member).collect();
@@ -40,13 +40,13 @@ impl SampleDump {
         self.list_mut("groups").push(group);
     }
 
-    /// Gives its first group another id, and the process another one.
+    /// Sets the id of the first group and the process id.
     pub(crate) fn set_group_and_pid(&mut self, id: u64, pid: u64) {
         self.0["pid"] = json!(pid);
         self.list_mut("groups")[0]["id"] = json!(format!("{id:016x}"));
     }
 
-    /// Says that its group number `at` has failed.
+    /// Marks group number `at` as failed.
     pub(crate) fn fail_group(
         &mut self,
         at: usize,
@@ -58,7 +58,7 @@ impl SampleDump {
         self.list_mut("groups")[at]["failure"] = failure;
     }
 
-    /// A collective, which runs since 5 s.
+    /// Adds a collective that has been running since 5 s.
     pub(crate) fn add_collective(
         &mut self,
         id: u64,
@@ -77,7 +77,7 @@ impl SampleDump {
         self.list_mut("entries").push(entry);
     }
 
-    /// The last operation has this label; none for an empty one.
+    /// Sets the label of the last operation; an empty text removes it.
     pub(crate) fn set_label(&mut self, label: &str) {
         let Some(entry) = self.list_mut("entries").last_mut() else { return };
         let Some(description) = entry["description"].as_str().map(str::to_owned) else { return };
@@ -99,7 +99,7 @@ impl SampleDump {
         }
     }
 
-    /// A receive from a rank, which runs since 5 s.
+    /// Adds a receive from a rank that has been running since 5 s.
     pub(crate) fn add_receive(&mut self, id: u64, rank: usize, peer: usize) {
         let entry = json!({
             "group": format!("{id:016x}"), "rank": rank, "kind": "message", "operation": "recv",
@@ -110,7 +110,7 @@ impl SampleDump {
         self.list_mut("entries").push(entry);
     }
 
-    /// How the last operation has gone: begun and ended at these milliseconds.
+    /// Sets the state of the last operation, and its begin and end in milliseconds.
     pub(crate) fn set_outcome(&mut self, state: &str, began_ms: u64, ended_ms: Option<u64>) {
         let Some(entry) = self.list_mut("entries").last_mut() else { return };
         let state: Vec<&str> = state.split(' ').collect();
@@ -125,12 +125,12 @@ impl SampleDump {
         self.0[name].as_array_mut().unwrap()
     }
 
-    /// As JSON.
+    /// Returns the dump as JSON.
     pub(crate) fn to_value(&self) -> Value {
         self.0.clone()
     }
 
-    /// As it is read.
+    /// Parses the dump.
     pub(crate) fn to_dump(&self) -> Dump {
         Dump::parse("made up", self.0.to_string().as_bytes()).unwrap()
     }

@@ -1,11 +1,12 @@
-//! Ranks, times and foreign texts as people read them. Pure.
+//! Formats ranks, times and untrusted texts for users. The functions do no I/O.
 
 use std::time::Duration;
 
-/// How many runs of ranks a list names.
+/// The largest number of ranges that a list of ranks names.
 const MAX_RANGES_SHOWN: usize = 16;
 
-/// A foreign text as one line that changes nothing on a terminal; cut after `longest` characters.
+/// Formats an untrusted text as one line without terminal control characters, at most `longest`
+/// characters.
 pub(crate) fn printable_line(text: &str, longest: usize) -> String {
     let mut line = String::with_capacity(text.len().min(longest));
     let mut characters = text.chars();
@@ -21,7 +22,7 @@ pub(crate) fn printable_line(text: &str, longest: usize) -> String {
     line
 }
 
-/// "rank 3", "ranks 0, 2-5", of numbers in ascending order.
+/// Formats ascending rank numbers: "rank 3", "ranks 0, 2-5".
 pub(crate) fn ranks_text(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -46,12 +47,12 @@ pub(crate) fn ranks_text(numbers: &[usize]) -> String {
     format!("{noun} {}{more}", named.join(", "))
 }
 
-/// "1 rank", "2 ranks".
+/// Formats a count with its noun: "1 rank", "2 ranks".
 pub(crate) fn count_text(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A time span with a unit that fits.
+/// Formats a time span in a suitable unit.
 pub(crate) fn span_text(ns: u64) -> String {
     let seconds = Duration::from_nanos(ns).as_secs_f64();
     if seconds < 0.001 {

@@ -1,13 +1,12 @@
-//! `dist-doctor trace`: makes one trace of those of all ranks, on a common clock.
+//! `dist-doctor trace`: merges the traces of all ranks into one trace on a common clock.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
-//! | [`trace_reader`] | the files, one event a line, and what of them is kept in memory |
-//! | [`clock_alignment`] | how the clocks of hosts differ, from operations that all ranks were in |
-//! | [`merged_trace`] | the one file, in the order of time |
+//! | [`trace_reader`] | reads the files, one event per line, and keeps an index in memory |
+//! | [`clock_alignment`] | estimates clock differences from operations that all ranks were in |
+//! | [`merged_trace`] | writes the merged file, ordered by time |
 //!
-//! What is kept in memory is bounded: two dozen bytes for an event, and no more events than
-//! [`trace_reader::MOST_EVENTS`].
+//! The memory is bounded: 24 bytes per event, and at most [`trace_reader::MAX_EVENTS`] events.
 
 mod clock_alignment;
 mod merged_trace;
@@ -36,10 +35,10 @@ pub(crate) struct TraceOptions {
     pub(crate) output: OsString,
 }
 
-/// Merges, and says how well the clocks are known. The status is 0 where a file was made.
+/// Merges the traces, and prints the accuracy of the clocks. The status is 0 if a file was written.
 ///
 /// # Errors
-/// Places that mean nothing, a file that was named and is no trace, an output that cannot be
+/// An input without a matching file, a given file that is no trace, or an output that cannot be
 /// written.
 pub(crate) fn main(options: &TraceOptions) -> CommandResult {
     let output = Path::new(&options.output);
@@ -51,7 +50,7 @@ pub(crate) fn main(options: &TraceOptions) -> CommandResult {
             if path != output && paths.insert(path.clone()) {
                 match index.read_file(&path) {
                     Ok(()) => {}
-                    // A folder may have other files beside.
+                    // A folder may contain files that are no traces.
                     Err(why) if !is_named && why.is_not_a_trace => {}
                     Err(why) => {
                         let message = format!("{}: {}", path.display(), why.message);
@@ -89,7 +88,7 @@ fn warn_about_source(source: &TraceSource) {
     }
 }
 
-/// What was made, and how far it is to be trusted.
+/// Describes the merged file and the accuracy of its times.
 fn merge_report(
     index: &TraceIndex,
     alignment: &ClockAlignment,
@@ -124,7 +123,7 @@ fn merge_report(
     text
 }
 
-/// For instance "+1.250 ms".
+/// Formats a time, for example "+1.250 ms".
 #[allow(clippy::cast_precision_loss, reason = "for people")]
 fn ms_text(ns: i64) -> String {
     format!("{:+.3} ms", ns as f64 / 1e6)

@@ -1,35 +1,42 @@
-//! How the clocks of hosts differ, from what their ranks did together. Pure.
+//! Estimates the differences between the hosts' clocks from common operations. The functions do no
+//! I/O.
 //!
-//! In a barrier, and in every collective whose result needs something of all ranks, nobody ends
-//! before everybody has begun. So for two hosts, with x what has to be added to the second one's
-//! clock: x <= end on the first - begin on the second, and x >= begin on the first - end on the
-//! second. Of many operations these are many intervals, and x is in all of them: its middle is
-//! taken, and half its width is how wrong that may be. Where no x is in all of them, the clocks go
-//! at different speeds; then a line is fitted to the middles of shorter times. Hosts that have no
-//! operation in common with the first are set by another that has, and else by the clocks on their
-//! walls.
+//! In a barrier, and in every collective whose result depends on all ranks, no rank ends before all
+//! ranks have begun. Let x be the correction that must be added to the second host's clock. Then
+//! each operation gives an interval:
+//!
+//! ```text
+//! begin on the first - end on the second  <=  x  <=  end on the first - begin on the second
+//! ```
+//!
+//! With constant x, all intervals contain x. The estimate is the middle of their intersection, and
+//! its maximum error is half of the width. If the intersection is empty, the clocks have different
+//! rates. Then a line is fitted to the middles of shorter periods.
+//!
+//! A host without an operation in common with the first host is aligned through another host.
+//! Without such a host, it is aligned by the wall clock.
 
 use super::trace_reader::TraceSource;
 use std::collections::{BTreeMap, HashMap};
 
-/// Into how many parts the time is cut, to see how two clocks go.
+/// The number of periods into which the trace is divided to estimate the rate difference.
 const MAX_FIT_PARTS: usize = 32;
 
-/// The fewest operations of a part.
+/// The smallest number of operations in a period.
 const MIN_OPERATIONS_PER_PART: usize = 4;
 
-/// By what a clock was set.
+/// How a clock was aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockSource {
-    /// It is the one that all are set to.
+    /// The reference clock, to which all other clocks are aligned.
     Reference,
-    /// By so many operations; it may be wrong by so much.
+    /// By `count` common operations, with this maximum error.
     CommonOperations { count: usize, max_error_ns: i64 },
-    /// By the clocks on the walls.
+    /// By the wall clocks.
     WallClock,
 }
 
-/// What has to be added to a clock: `offset` at the time `origin`, and `rate` more each nanosecond.
+/// The correction of a clock: `offset` at the time `origin`, plus `rate` per nanosecond after it.
 #[derive(Clone, Copy, Debug)]
 struct ClockCorrection {
     offset: f64,
@@ -42,9 +49,10 @@ struct ClockCorrection {
 pub(crate) struct HostClock {
     pub(crate) domain: String,
     pub(crate) source: ClockSource,
-    /// What is added in the middle of the trace.
+    /// The correction in the middle of the trace.
     pub(crate) offset_ns: i64,
-    /// One after the other: to the host that it was set by, to the one that this was, and so on.
+    /// The corrections in sequence: first to the host by which this clock was aligned, then to the
+    /// host by which that clock was aligned, and so on.
     corrections: Vec<ClockCorrection>,
 }
 
@@ -54,7 +62,7 @@ pub(crate) struct ClockAlignment {
     pub(crate) hosts: Vec<HostClock>,
 }
 
-/// What one operation says about x, at a time of the second host.
+/// The bounds for x from one operation, at a time of the second host.
 #[derive(Clone, Copy, Debug)]
 struct OffsetBounds {
     at: i64,
@@ -62,7 +70,7 @@ struct OffsetBounds {
     high: i64,
 }
 
-/// When the last rank of a host began an operation, and the first one ended it.
+/// For each operation: the last begin and the first end on a host.
 type OperationSpans = HashMap<(u128, u64), (i64, i64)>;
 
 impl ClockCorrection {
@@ -78,14 +86,14 @@ impl ClockCorrection {
 }
 
 impl ClockAlignment {
-    /// A time of a domain by the common clock.
+    /// Converts a time of a clock domain to the common clock.
     pub(crate) fn to_common_clock(&self, domain: &str, ns: i64) -> i64 {
         let host = self.hosts.iter().find(|host| host.domain == domain);
         host.map_or(ns, |host| host.corrections.iter().fold(ns, |ns, line| line.apply(ns)))
     }
 }
 
-/// Sets all clocks to that of the lowest rank's host.
+/// Aligns all clocks to the clock of the lowest rank's host.
 pub(crate) fn align_clocks(sources: &[TraceSource]) -> ClockAlignment {
     let mut of_domain: BTreeMap<&str, Vec<&TraceSource>> = BTreeMap::new();
     for source in sources {
@@ -100,7 +108,8 @@ pub(crate) fn align_clocks(sources: &[TraceSource]) -> ClockAlignment {
     unplaced.sort_by_key(|(_, sources, _)| lowest(sources).unwrap_or(usize::MAX));
     let mut aligned: Vec<(HostClock, OperationSpans, i64)> = Vec::new();
     while !unplaced.is_empty() {
-        // The first host that has something in common with one that is placed, else the first.
+        // The first unaligned host with an operation in common with an aligned host, else the
+        // first.
         let link = unplaced.iter().enumerate().find_map(|(i, (_, _, operations))| {
             let meets =
                 |(_, other, _): &(HostClock, OperationSpans, i64)| offset_bounds(other, operations);
@@ -157,7 +166,7 @@ fn align_by_wall_clock(domain: &str, reference: i64, wall_offset: i64) -> HostCl
     }
 }
 
-/// What the wall has more than the host's clock.
+/// Returns the difference between the wall clock and the host's clock.
 fn wall_offset_ns(sources: &[&TraceSource]) -> i64 {
     let first = sources.first().map(|source| &source.clock);
     first.map_or(0, |clock| clock.wall_ns.saturating_sub(clock.monotonic_ns))
@@ -173,8 +182,7 @@ fn operation_spans(sources: &[&TraceSource]) -> OperationSpans {
     all
 }
 
-/// What the operations that two hosts have in common say about the second one's clock, in the order
-/// of time.
+/// Returns the bounds for the second host's correction from common operations, ordered by time.
 fn offset_bounds(first: &OperationSpans, second: &OperationSpans) -> Vec<OffsetBounds> {
     let both = second.iter().filter_map(|(key, theirs)| Some((first.get(key)?, theirs)));
     let bounds = both.map(|(&(begun, ended), &(their_begun, their_ended))| OffsetBounds {
@@ -187,14 +195,14 @@ fn offset_bounds(first: &OperationSpans, second: &OperationSpans) -> Vec<OffsetB
     bounds
 }
 
-/// What is in all intervals: the greatest lower and the least upper bound.
+/// Returns the intersection: the largest lower and the smallest upper bound.
 fn intersection(bounds: &[OffsetBounds]) -> (i64, i64) {
     let low = bounds.iter().map(|bounds| bounds.low).max().unwrap_or(0);
     let high = bounds.iter().map(|bounds| bounds.high).min().unwrap_or(0);
     (low, high)
 }
 
-/// What has to be added to the second clock, and how wrong that may be. There is at least one
+/// Returns the correction of the second clock and its maximum error. The caller passes at least one
 /// interval.
 #[allow(
     clippy::cast_precision_loss,
@@ -217,7 +225,7 @@ fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
     } else {
         fit_line(bounds.chunks(bounds.len().div_ceil(part_count)), origin)
     };
-    // How far it is outside of any interval, at worst, and the usual half width.
+    // The worst distance outside any interval, plus the usual half width.
     let added = |at: i64| correction.offset + correction.rate * (at.saturating_sub(origin)) as f64;
     let outside = bounds.iter().map(|one| {
         let x = added(one.at);
@@ -230,7 +238,7 @@ fn estimate_correction(bounds: &[OffsetBounds]) -> (ClockCorrection, i64) {
     (correction, (worst as i64).saturating_add(widths[widths.len() / 2]))
 }
 
-/// The line of least squares through the middles of parts; narrow parts count more.
+/// Fits a least-squares line through the middles of periods; narrow periods have a larger weight.
 #[allow(clippy::cast_precision_loss, reason = "differences of times")]
 fn fit_line<'a>(parts: impl Iterator<Item = &'a [OffsetBounds]>, origin: i64) -> ClockCorrection {
     let (mut weights, mut times, mut values) = (0.0, 0.0, 0.0);
@@ -239,7 +247,7 @@ fn fit_line<'a>(parts: impl Iterator<Item = &'a [OffsetBounds]>, origin: i64) ->
         let (low, high) = intersection(part);
         let at = (part[part.len() / 2].at.saturating_sub(origin)) as f64;
         let value = (low as f64 + high as f64) / 2.0;
-        // In microseconds, and never without a width.
+        // The width in microseconds, at least 1.
         let width = ((high as f64 - low as f64).abs() / 1000.0).max(1.0);
         let weight = 1.0 / (width * width);
         weights += weight;

@@ -1,7 +1,8 @@
-//! The one file: every event of every trace, in the order of time on the common clock, which begins
-//! at 0.
+//! Writes the merged trace: every event of every trace, ordered by time on the common clock, which
+//! starts at 0.
 //!
-//! It is written under another name first, so that what has the name that was asked for is whole.
+//! The file is first written under a temporary name, so that the requested path never has an
+//! incomplete file.
 
 use super::clock_alignment::ClockAlignment;
 use super::trace_reader::{EventLocation, NO_TIME, TraceIndex};
@@ -12,13 +13,13 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// How many traces are open at once.
+/// The largest number of simultaneously open traces.
 const MAX_OPEN_FILES: usize = 256;
 
-/// Writes the merged trace; how many events are in it, names left aside.
+/// Writes the merged trace. Returns the number of its events without names.
 ///
 /// # Errors
-/// What failed, with the file where that is not the output.
+/// The failed action, with the file if it is not the output.
 pub(crate) fn write_merged(
     index: &TraceIndex,
     alignment: &ClockAlignment,
@@ -40,7 +41,7 @@ pub(crate) fn write_merged(
             fs::rename(&partial_path, output).map(|()| count).map_err(|cause| cause.to_string())
         });
     if written.is_err() {
-        // Nothing is left of a file that is not whole.
+        // Remove an incomplete file.
         drop(fs::remove_file(&partial_path));
     }
     written
@@ -76,14 +77,14 @@ fn write_events(
     Ok(count)
 }
 
-/// Microseconds.
+/// Returns a time in microseconds after `first`.
 #[allow(clippy::cast_precision_loss, reason = "a viewer's times are doubles")]
 fn microseconds_since(first: i64, ns: i64) -> f64 {
     ns.saturating_sub(first) as f64 / 1000.0
 }
 
-/// Where two processes were the same rank, one after the other or in different jobs: the number
-/// that the later one gets, by its file and its rank.
+/// Returns replacement ranks, by file and rank, for processes that share a rank with an earlier
+/// process: after a restart, or in different jobs.
 fn replacement_pids(index: &TraceIndex) -> HashMap<(u32, u64), u64> {
     let mut process_by_rank: HashMap<u64, (&str, u64)> = HashMap::new();
     let mut numbers = HashMap::new();
@@ -103,7 +104,7 @@ fn replacement_pids(index: &TraceIndex) -> HashMap<(u32, u64), u64> {
     numbers
 }
 
-/// The traces, of which some are open.
+/// The trace files, with a bounded number of open files.
 struct TraceFiles<'a> {
     index: &'a TraceIndex,
     open: HashMap<u32, File>,
@@ -125,7 +126,7 @@ impl TraceFiles<'_> {
         if let Some(file) = self.open.get(&entry.source) {
             file.read_exact_at(&mut bytes, entry.offset).map_err(|cause| failed(&cause))?;
         }
-        // It was an object when it was read first.
+        // The event was a valid object at the first read.
         serde_json::from_slice(&bytes)
             .ok()
             .filter(Value::is_object)

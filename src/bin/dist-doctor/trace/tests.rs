@@ -1,4 +1,4 @@
-//! Merging made-up traces of hosts whose clocks differ by what is known.
+//! Tests of merging sample traces of hosts with known clock differences.
 
 use super::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 const MS: i64 = 1_000_000;
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct TraceFolder(PathBuf);
 
 impl TraceFolder {
@@ -25,7 +25,7 @@ impl TraceFolder {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Merges what is in the folder: the report, and the file.
+    /// Merges the traces in the folder, and returns the parsed output file.
     fn merge(&self, places: &[&str]) -> Result<Value, Failure> {
         let output = self.path("merged.json");
         let places = places.iter().map(|place| self.path(place).into_os_string()).collect();
@@ -47,7 +47,7 @@ impl Drop for TraceFolder {
     }
 }
 
-/// A rank on a host, by whose clock the true time `t` is `t * clock_rate + clock_offset`.
+/// A rank on a host. Its clock shows `t * clock_rate + clock_offset` at the true time `t`.
 #[derive(Clone, Copy)]
 struct SampleRank {
     rank: usize,
@@ -94,8 +94,8 @@ fn trace_text(lines: &[Value], end: &str) -> String {
 
 const TRACE_END: &str = ",\n{\"name\":\"libdist_end\",\"ph\":\"M\",\"args\":{\"dropped\":0}}\n]\n";
 
-/// All-reduces of two ranks, one every `every` ns, which the one or the other begins later, and
-/// which end 20 us after that.
+/// Writes traces of two ranks with one all-reduce per `every` ns. The later rank alternates, and
+/// both end 20 us after the later start.
 fn write_two_traces(folder: &TraceFolder, ranks: [SampleRank; 2], count: i64, every: i64) {
     for rank in ranks {
         let mut lines = vec![rank.first_event()];
@@ -141,7 +141,7 @@ fn a_constant_offset_is_found_from_common_operations() {
 #[test]
 fn clock_drift_is_corrected() {
     let folder = TraceFolder::new("drift");
-    // 20 parts in a million, for a hundred seconds: two milliseconds.
+    // 20 ppm during 100 s are 2 ms.
     let far = SampleRank { rank: 1, host: "far", clock_offset: 90_000 * MS, clock_rate: 1.000_02 };
     write_two_traces(&folder, [NEAR_RANK, far], 2000, 50 * MS);
     let alignment = align_two_ranks(&folder);
@@ -155,7 +155,7 @@ fn clock_drift_is_corrected() {
 fn merged_events_are_ordered_by_true_time_from_zero() {
     let folder = TraceFolder::new("order");
     let far = SampleRank { rank: 1, host: "far", clock_offset: -6 * MS, clock_rate: 1.0 };
-    // A later clock, so that nothing is before its beginning.
+    // A larger clock offset, so that no time is negative.
     let far = SampleRank { clock_offset: far.clock_offset + 20 * MS, ..far };
     write_two_traces(&folder, [NEAR_RANK, far], 100, MS);
     let merged = folder.merge(&["tr_"]).unwrap();
@@ -163,7 +163,7 @@ fn merged_events_are_ordered_by_true_time_from_zero() {
     let times: Vec<f64> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
     assert_eq!((events.len(), times.len(), times[0]), (200, 200, 0.0));
     assert!(times.is_sorted());
-    // Every operation ends on no rank before it has begun on the other.
+    // No rank ends an operation before the other rank has begun it.
     for sequence in 1..=100 {
         let both: Vec<&Value> =
             events.iter().filter(|event| event["args"]["sequence"] == sequence).collect();
@@ -178,7 +178,7 @@ fn hosts_without_common_operation_use_wall_clock() {
     let folder = TraceFolder::new("wall");
     let far = SampleRank { rank: 1, host: "far", clock_offset: 500 * MS, clock_rate: 1.0 };
     for rank in [NEAR_RANK, far] {
-        // Of a kind that a rank may leave before others come.
+        // A broadcast: a rank may leave it before the other ranks enter.
         let lines = [rank.first_event(), rank.operation_event("broadcast", 1, (MS, 2 * MS))];
         folder.write(&format!("tr_{}.json", rank.rank), &trace_text(&lines, TRACE_END));
     }
@@ -234,7 +234,7 @@ fn second_process_of_a_rank_gets_its_own_pid() {
             &trace_text(&[head, NEAR_RANK.operation_event("barrier", 1, (MS, 2 * MS))], TRACE_END),
         );
     }
-    // Other files of the folder are none of its business.
+    // Files in the folder that are no traces are ignored.
     folder.write("dump_0.json", "{\"format\": \"libdist flight recorder\"}");
     let merged = folder.merge(&[""]).unwrap();
     let pids: Vec<&Value> =

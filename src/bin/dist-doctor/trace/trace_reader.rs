@@ -1,8 +1,8 @@
-//! The traces of ranks: read line by line, checked, and kept as an index.
+//! Reads the traces of ranks line by line, checks them, and keeps an index in memory.
 //!
-//! A trace is an array with one event a line, whose first says which clock it is by. Of a process
-//! that was killed the end is missing and the last line may be cut; that is all that may be wrong
-//! with a file.
+//! A trace is a JSON array with one event per line. The first event names the clock. The trace of a
+//! killed process has no end, and its last line may be incomplete. Every other deviation is an
+//! error.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -10,81 +10,82 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-/// How many events are merged: half a gigabyte of index.
+/// The largest number of events that are merged; their index takes half a gigabyte.
 pub(crate) const MAX_EVENTS: usize = 20_000_000;
 
-/// The longest line; an event has some hundred bytes, and that of a failure its message.
+/// The longest line. An event has a few hundred bytes, and the event of a failure includes its
+/// message.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// How many operations of a file are looked at for the clock.
+/// The largest number of operations of a file that are used for the clock.
 const MAX_CLOCK_SAMPLES: usize = 1 << 16;
 
-/// The version of the format that is understood.
+/// The supported version of the format.
 const FORMAT_VERSION: u64 = 1;
 
-/// Collectives in which no rank ends before all have begun.
+/// Collectives in which no rank ends before all ranks have begun.
 const SYNCHRONISING_COLLECTIVES: &[&str] =
     &["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
 
-/// What a process wrote about its clock.
+/// The clock of a process, as its trace describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceClock {
     pub(crate) host: String,
     pub(crate) pid: u64,
-    /// The same for all processes that share the clock.
+    /// Equal for all processes that share the clock.
     pub(crate) domain: String,
-    /// One moment on it, and on the wall.
+    /// One moment on this clock and on the wall clock.
     pub(crate) monotonic_ns: i64,
     pub(crate) wall_ns: i64,
 }
 
-/// One operation that a rank was in, by the rank's clock.
+/// The begin and end of one operation by the rank's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockSample {
-    /// The group's id and the operation's number: the same on all ranks.
+    /// The group's id and the sequence number, which are the same on all ranks.
     pub(crate) key: (u128, u64),
     pub(crate) begun_ns: i64,
     pub(crate) ended_ns: i64,
 }
 
-/// One file.
+/// One trace file.
 #[derive(Debug)]
 pub(crate) struct TraceSource {
     pub(crate) path: PathBuf,
     pub(crate) clock: TraceClock,
     pub(crate) ranks: BTreeSet<usize>,
     pub(crate) clock_samples: Vec<ClockSample>,
-    /// Of the numbers of operations, only multiples of this have been kept.
+    /// Only operations with a sequence number that is a multiple of this are kept.
     stride: u64,
     pub(crate) is_complete: bool,
     pub(crate) dropped_records: u64,
 }
 
-/// Where an event is.
+/// The location of an event in its file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventLocation {
-    /// By the clock of its file; `None`, as a number, for what has no time.
+    /// The time by the clock of its file, or [`NO_TIME`].
     pub(crate) ns: i64,
     pub(crate) offset: u64,
     pub(crate) source: u32,
     pub(crate) len: u32,
 }
 
-/// The time of names, which come first.
+/// The time of events that give names, which come first.
 pub(crate) const NO_TIME: i64 = i64::MIN;
 
-/// Everything that has been read.
+/// The index of all traces that have been read.
 #[derive(Debug, Default)]
 pub(crate) struct TraceIndex {
     pub(crate) sources: Vec<TraceSource>,
     pub(crate) events: Vec<EventLocation>,
 }
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug)]
 pub(crate) struct TraceError {
     pub(crate) message: String,
-    /// It is no trace of libdist at all.
+    /// True if the file is no libdist trace at all.
     pub(crate) is_not_a_trace: bool,
 }
 
@@ -100,7 +101,7 @@ impl TraceIndex {
     /// Reads one file.
     ///
     /// # Errors
-    /// What is wrong with it, and in which line.
+    /// The defect and its line.
     pub(crate) fn read_file(&mut self, path: &Path) -> Result<(), TraceError> {
         let failed = |cause: std::io::Error| trace_error(cause.to_string());
         let metadata = std::fs::metadata(path).map_err(failed)?;
@@ -156,7 +157,7 @@ impl TraceIndex {
     }
 }
 
-/// The first line of a trace.
+/// Parses the first line of a trace.
 fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceError> {
     let args = &event["args"];
     if event["name"] != "libdist_trace" {
@@ -184,7 +185,7 @@ fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceErr
     let mut clock =
         clock().ok_or_else(|| trace_error("its first event lacks a part of the clock"))?;
     if clock.domain.is_empty() {
-        // Nothing says who shares it: nobody.
+        // Without a clock domain, no other process is known to share the clock.
         clock.domain = path.display().to_string();
     }
     Ok(TraceSource {
@@ -199,7 +200,8 @@ fn parse_first_event(path: &Path, event: &Value) -> Result<TraceSource, TraceErr
 }
 
 impl TraceSource {
-    /// Takes what is to be known of an event; its time, unless it is none for the merged file.
+    /// Records the data of an event. Returns its time, or `None` if it does not belong in the
+    /// merged file.
     fn add_event(&mut self, event: &Value) -> Result<Option<i64>, String> {
         if event["name"] == "libdist_end" {
             self.dropped_records = event["args"]["dropped"].as_u64().unwrap_or(0);
@@ -219,8 +221,8 @@ impl TraceSource {
         Ok(Some(ns))
     }
 
-    /// Keeps the operations whose numbers are multiples of a power of two, the same ones of all
-    /// files.
+    /// Keeps the operations whose sequence numbers are multiples of a power of two. So all files
+    /// keep the same operations.
     fn add_clock_sample(&mut self, sighting: ClockSample) {
         if sighting.key.1.is_multiple_of(self.stride) {
             self.clock_samples.push(sighting);
@@ -233,13 +235,13 @@ impl TraceSource {
     }
 }
 
-/// An operation that says something about clocks.
+/// Returns the clock sample of an operation that synchronises its ranks.
 fn clock_sample(event: &Value, ns: i64) -> Option<ClockSample> {
     let args = &event["args"];
     // The name of the operation, before the label.
     let name = event["name"].as_str().and_then(|name| name.split(' ').next());
     let name = name.filter(|name| SYNCHRONISING_COLLECTIVES.contains(name))?;
-    // Of nothing there is nothing to wait for.
+    // An operation without data need not wait for other ranks.
     let is_synchronising = name == "barrier" || args["bytes"].as_u64()? > 0;
     if !is_synchronising
         || event["ph"] != "X"
@@ -255,14 +257,14 @@ fn clock_sample(event: &Value, ns: i64) -> Option<ClockSample> {
     (begun_ns <= ended_ns).then_some(ClockSample { key, begun_ns, ended_ns })
 }
 
-/// Microseconds as nanoseconds.
+/// Converts microseconds to nanoseconds.
 #[allow(clippy::cast_possible_truncation, reason = "checked to be within the range")]
 fn microseconds_to_ns(us: &Value) -> Option<i64> {
     let ns = us.as_f64()? * 1000.0;
     (ns.is_finite() && (0.0..9e18).contains(&ns)).then(|| ns.round() as i64)
 }
 
-/// The events of a file.
+/// Reads the events of a file.
 struct EventReader {
     reader: BufReader<File>,
     offset: u64,
@@ -271,17 +273,17 @@ struct EventReader {
 
 struct EventLine {
     line_number: u64,
-    /// Where the event's object is.
+    /// The position of the event's object in the file.
     offset: u64,
     len: u32,
-    /// `None` for what cannot be read.
+    /// `None` if the line is not valid JSON.
     event: Option<Value>,
-    /// Nothing follows, not even the end of the line.
+    /// True if no byte follows, not even the end of the line.
     is_last: bool,
 }
 
 impl EventReader {
-    /// The next event; `None` at the end.
+    /// Returns the next event, or `None` at the end.
     fn next_event(&mut self) -> Result<Option<EventLine>, TraceError> {
         loop {
             let mut bytes = Vec::new();

@@ -1,21 +1,21 @@
-//! What a group itself says that it failed of, as its ranks have it in their dumps.
+//! Finds failures that a group itself reports in the dumps of its ranks.
 
 use super::{Finding, FindingClass};
 use crate::job::JobDumps;
 use crate::recorder_dump::GroupFailure;
 use crate::text;
 
-/// The kind of a failure by a deadline, of which the dumps may tell more than the failure does.
+/// The kind of a timeout failure, for which the dumps may show a more specific cause.
 const TIMEOUT_KIND: &str = "Timeout";
 
-/// A failure that is none by a deadline.
+/// Returns a failure of the group that is no timeout.
 pub(super) fn find_except_timeout(job: &JobDumps, number: usize) -> Option<Finding> {
     find_any(job, number).filter(|_| {
         failures_by_ranks(job, number).iter().any(|(fault, _)| fault.kind != TIMEOUT_KIND)
     })
 }
 
-/// Any failure.
+/// Returns any failure of the group.
 pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
     let failures = failures_by_ranks(job, number);
@@ -36,7 +36,7 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     let mut culprits: Vec<usize> = culprits.collect();
     culprits.sort_unstable();
     culprits.dedup();
-    // The first call that failed of it; else somebody noticed it without a call.
+    // The first call that failed; otherwise a rank noticed the failure outside of a call.
     let failed = group.timelines.values().filter_map(|line| {
         let dump = &job.dumps[line.dump_index];
         let ended = job.calls(line).filter(|(_, entry)| entry.has_failed());
@@ -47,7 +47,7 @@ pub(super) fn find_any(job: &JobDumps, number: usize) -> Option<Finding> {
     Some(Finding { class: FindingClass::Failure, group: number, text, culprits, since })
 }
 
-/// The different reasons, most named first, and which ranks name each.
+/// Returns the different failures with the ranks that report each, most frequent first.
 fn failures_by_ranks(job: &JobDumps, number: usize) -> Vec<(&GroupFailure, Vec<usize>)> {
     let mut failures: Vec<(&GroupFailure, Vec<usize>)> = Vec::new();
     for (&rank, line) in &job.groups[number].timelines {

@@ -1,16 +1,17 @@
-//! Ranks that called something else under the same number: the first such operation of a group.
+//! Finds the first operation of a group in which ranks made different calls under one sequence
+//! number.
 
 use super::{Finding, FindingClass};
 use crate::job::JobDumps;
 use crate::text;
 use std::collections::BTreeMap;
 
-/// How many parties are told of.
+/// The largest number of differing parties that are shown.
 const PARTIES_SHOWN: usize = 4;
 
 pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
-    // Who has called what under each number.
+    // The ranks by sequence number and call.
     let mut calls: BTreeMap<u64, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
     for (&rank, line) in &group.timelines {
         let late_sequence =
@@ -23,8 +24,8 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
         }
     }
     let (sequence, mut parties) = calls.into_iter().find(|(_, parties)| parties.len() > 1)?;
-    // Who came when it had failed already makes no difference of its own, and yet says who is
-    // right.
+    // A call that was issued after the failure is no mismatch itself, but it counts for the
+    // majority.
     for (&rank, line) in group.timelines.iter().filter(|(_, line)| line.is_last_call_after_failure)
     {
         let call = job.entry(line, sequence).map(|entry| entry.description.as_str());
@@ -33,7 +34,7 @@ pub(super) fn find_mismatch(job: &JobDumps, number: usize) -> Option<Finding> {
     parties.values_mut().for_each(|party| party.sort_unstable());
     let mut parties: Vec<(&str, Vec<usize>)> = parties.into_iter().collect();
     parties.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks[0]));
-    // Where no party is the largest, nobody knows who is right.
+    // Without a largest party, the differing ranks are unknown: all are culprits.
     let has_majority = parties[0].1.len() > parties[1].1.len();
     let culprit_ranks: Vec<usize> = if has_majority {
         parties.iter().skip(1).flat_map(|(_, ranks)| ranks.iter().copied()).collect()

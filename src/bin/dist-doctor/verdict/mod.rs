@@ -1,12 +1,12 @@
-//! The verdict on a job, from the dumps of its ranks alone.
+//! The verdict on a job, from the dumps of its ranks.
 //!
-//! | file | what it finds |
+//! | file | findings |
 //! |---|---|
-//! | `mismatch` | ranks that called something else under the same number |
-//! | `failure` | what a group itself says that it failed of |
-//! | `waiting` | who is behind: who waits for whom, followed to those who wait for nobody |
-//! | `slow` | ranks for which the others waited again and again |
-//! | `report` | all of it, for people and for programs |
+//! | `mismatch` | different calls under one sequence number |
+//! | `failure` | failures that a group itself reports |
+//! | `waiting` | ranks that are behind: the graph of waits, followed to ranks that do not wait |
+//! | `slow` | ranks that the other ranks waited for repeatedly |
+//! | `report` | the reports for users and for programs |
 
 mod failure;
 mod mismatch;
@@ -20,21 +20,21 @@ use crate::cli::VerdictOptions;
 use crate::job::JobDumps;
 use crate::{CommandResult, input_files, write_output};
 
-/// Something that is wrong.
+/// A detected fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     class: FindingClass,
-    /// Which of the job's groups.
+    /// The index of the job's group.
     group: usize,
-    /// In one line.
+    /// A description in one line.
     text: String,
-    /// The ranks of the group that are to blame.
+    /// The culprits, as ranks of the group.
     culprits: Vec<usize>,
-    /// When it began, on the clock on the wall: of two, the earlier may be the cause of the other.
+    /// The start of the fault on the wall clock. An earlier fault may be the cause of a later one.
     since: u64,
 }
 
-/// What kind of thing is wrong; of two that began together the first one counts.
+/// The class of a finding. Among findings with the same start, the first class has priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FindingClass {
     Mismatch,
@@ -60,10 +60,10 @@ impl FindingClass {
     }
 }
 
-/// A culprit was found.
+/// The exit status if a culprit was found.
 const EXIT_CULPRIT_FOUND: u8 = 1;
 
-/// Reads the dumps, and tells what is wrong.
+/// Reads the dumps and prints the verdict.
 pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
     let loaded = input_files::read_dumps(&options.places)?;
     let mut job = JobDumps::from_dumps(loaded.dumps);
@@ -78,7 +78,7 @@ pub(crate) fn main(options: &VerdictOptions) -> CommandResult {
     Ok(if findings.is_empty() { 0 } else { EXIT_CULPRIT_FOUND })
 }
 
-/// What is wrong with a job, the most likely cause first.
+/// Returns all findings of a job, the most likely cause first.
 fn diagnose(job: &JobDumps) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut explained = vec![false; job.groups.len()];
@@ -100,7 +100,8 @@ fn diagnose(job: &JobDumps) -> Vec<Finding> {
             );
         }
     }
-    // What is slow may have been so from the beginning, and hurts less than anything else.
+    // A slow rank may have been slow from the start, and is the least severe finding: it comes
+    // last.
     findings
         .sort_by_key(|finding| (finding.class == FindingClass::Slow, finding.since, finding.class));
     findings

@@ -1,4 +1,4 @@
-//! The verdict, for people and for programs. Pure.
+//! Formats the verdict for users and for programs. The functions do no I/O.
 
 use super::Finding;
 use crate::job::{JobDumps, JobGroup};
@@ -6,10 +6,10 @@ use crate::recorder_dump::OperationRecord;
 use crate::text;
 use serde_json::{Value, json};
 
-/// How many ranks of a group are told of one by one.
+/// The largest number of ranks of a group that are shown individually.
 const MAX_RANKS_SHOWN: usize = 64;
 
-/// The verdict in one line.
+/// Returns the verdict in one line.
 fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     if let Some(first) = findings.first() {
         return first.text.clone();
@@ -27,7 +27,7 @@ fn headline(job: &JobDumps, findings: &[Finding]) -> String {
     )
 }
 
-/// For people: the verdict in the first line, what else was found, and where each rank is.
+/// Builds the report for users: the verdict, further findings, and the activity of each rank.
 pub(super) fn report_text(job: &JobDumps, findings: &[Finding]) -> String {
     let mut lines = vec![headline(job, findings)];
     lines.extend(findings.iter().skip(1).map(|finding| format!("also: {}", finding.text)));
@@ -66,7 +66,7 @@ fn last_finished<'a>(
     calls.filter(|entry| !entry.has_failed() && !entry.is_under_way()).last()
 }
 
-/// For programs.
+/// Builds the report for programs.
 pub(super) fn report_json(job: &JobDumps, findings: &[Finding]) -> Value {
     let finding = |finding: &Finding| {
         let group = &job.groups[finding.group];

@@ -1,7 +1,8 @@
-//! Ranks for which the others waited again and again.
+//! Finds ranks that the other ranks waited for repeatedly.
 //!
-//! No clock is compared with another: whoever comes last to an operation that all must enter has
-//! the shortest time in it, and the next shortest is at least how long everybody else has waited.
+//! The method compares no clocks. In an operation that all ranks must enter, the last rank to enter
+//! spends the shortest time. The second shortest time minus the shortest is a lower bound for the
+//! wait of all other ranks.
 
 use super::{Finding, FindingClass};
 use crate::job::JobDumps;
@@ -9,23 +10,24 @@ use crate::recorder_dump::OperationState;
 use crate::text;
 use std::collections::BTreeMap;
 
-/// Operations that end nowhere before all ranks have entered them.
+/// Operations that end on no rank before all ranks have entered them.
 const SYNCHRONISING_COLLECTIVES: [&str; 5] =
     ["all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all"];
 
-/// From how many operations on there is anything to say.
+/// The smallest number of operations for a finding.
 const MIN_OPERATIONS: usize = 10;
 
-/// What share of the operations, and of the time, the others must have waited for the same rank.
+/// The smallest share of operations, and of time, in which the other ranks waited for the same
+/// rank.
 const MIN_SHARE_OF_CALLS: f64 = 0.7;
 const MIN_SHARE_OF_TIME: f64 = 0.2;
 
-/// And how long for each operation.
+/// The smallest mean wait per operation.
 const MIN_WAIT_PER_CALL_NS: u64 = 1_000_000;
 
 pub(super) fn find_straggler(job: &JobDumps, number: usize) -> Option<Finding> {
     let group = &job.groups[number];
-    // How long each rank was in each operation.
+    // The time of each rank in each operation.
     let mut times: BTreeMap<u64, Vec<(u64, usize)>> = BTreeMap::new();
     let (mut earliest, mut latest) = (u64::MAX, 0);
     for (&rank, line) in &group.timelines {
@@ -42,7 +44,7 @@ pub(super) fn find_straggler(job: &JobDumps, number: usize) -> Option<Finding> {
             }
         }
     }
-    // Only where all of them are known; of one rank alone there is nothing to say.
+    // Keep only operations with the times of all ranks, if there are several ranks.
     times.retain(|_, ranks| ranks.len() == group.timelines.len() && ranks.len() > 1);
     if times.len() < MIN_OPERATIONS {
         return None;

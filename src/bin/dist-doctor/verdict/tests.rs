@@ -1,5 +1,5 @@
-//! The verdicts on made-up jobs: one test for each kind of fault, and that no input makes the
-//! doctor panic.
+//! Tests of the verdicts on sample jobs: one test for each kind of fault, and a test that no input
+//! causes a panic.
 
 use super::*;
 use crate::recorder_dump::Dump;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const SUM_ARGUMENTS: &str = "f32, SUM, count 10";
 
-/// Dumps of `size` ranks, each of which is changed.
+/// Builds the dumps of `size` ranks, and applies `change` to each.
 fn sample_dumps(size: usize, mut change: impl FnMut(usize, &mut SampleDump)) -> Vec<SampleDump> {
     let of = |rank: usize| {
         let mut dump = sample_dumps::sample_dump(rank, size, 16);
@@ -23,7 +23,7 @@ fn sample_job(dumps: &[SampleDump]) -> JobDumps {
     JobDumps::from_dumps(dumps.iter().map(SampleDump::to_dump).collect())
 }
 
-/// The first finding of a job: its class, its culprits and its text. Both reports are made, too.
+/// Returns the class, the culprits and the text of the first finding. Builds both reports, too.
 fn first_finding(job: &JobDumps) -> (&'static str, Vec<usize>, String) {
     let findings = diagnose(job);
     let text = report::report_text(job, &findings);
@@ -40,7 +40,8 @@ fn running_job_has_no_findings() {
     let healthy = sample_job(&sample_dumps(4, |_, _| {}));
     assert!(diagnose(&healthy).is_empty());
     assert!(report::report_text(&healthy, &[]).starts_with("nothing wrong was found in 4 dumps\n"));
-    // Dumps are not taken at the same moment: two ranks have just begun what the others have not.
+    // Dumps are not taken simultaneously: two ranks have just begun an operation that the others
+    // have not.
     let moving = sample_dumps(4, |rank, dump| {
         if rank < 2 {
             dump.add_collective(1, rank, 17, "all_reduce", SUM_ARGUMENTS);
@@ -77,7 +78,7 @@ fn late_or_absent_rank_is_found_after_the_deadline() {
             } else if comes_late {
                 dump.add_collective(1, rank, 17, "all_reduce", SUM_ARGUMENTS);
                 dump.set_outcome("failed Timeout", 9000, Some(9001));
-                // What it does in the failed group is no mismatch.
+                // A call in a failed group is no mismatch.
                 dump.add_collective(1, rank, 18, "barrier", "");
                 dump.set_outcome("failed Timeout", 9002, Some(9003));
             }
@@ -112,7 +113,7 @@ fn mismatch_names_both_calls() {
         "mismatch in group world: rank 1 (pid 101, host a) called barrier #17 and ranks 0, 2 called all_reduce \
          #17 (f32, SUM, count 10)"
     );
-    // Of two, nobody knows who is right.
+    // Of two differing ranks, neither has the majority.
     let (class, culprits, _) = first_finding(&sample_job(&mismatched[..2]));
     assert_eq!((class, culprits), ("mismatch", vec![0, 1]));
 }
@@ -193,7 +194,7 @@ fn calls_on_different_groups_are_a_deadlock() {
 
 #[test]
 fn waiting_rank_is_not_the_culprit() {
-    // 0 waits for 1 in the world, 1 for 2 in a group of theirs, and 2 for nobody.
+    // Rank 0 waits for 1 in the world, 1 waits for 2 in a group of both, and 2 does not wait.
     let chain = sample_dumps(3, |rank, dump| match rank {
         0 => dump.add_collective(1, 0, 17, "all_reduce", SUM_ARGUMENTS),
         _ => {
@@ -204,13 +205,13 @@ fn waiting_rank_is_not_the_culprit() {
         }
     });
     let (class, culprits, text) = first_finding(&sample_job(&chain));
-    // By its rank in the group where it is missed first.
+    // The finding uses the rank in the group in which the rank is missing first.
     assert_eq!((class, culprits), ("behind", vec![1]));
     assert!(
         text.starts_with("rank 1 (rank 2 of the job, pid 102, host a) never entered barrier #1"),
         "{text}"
     );
-    // Without its dump, it is the one that is not known about.
+    // Without its dump, the rank is silent.
     let (class, culprits, text) = first_finding(&sample_job(&chain[..2]));
     assert_eq!((class, culprits), ("silent", vec![1]));
     assert!(
@@ -268,7 +269,7 @@ fn repeatedly_late_rank_is_slow() {
     assert!(text.starts_with(expected), "{text}");
 }
 
-/// Any JSON that has the shape of a dump, with anything in it.
+/// Generates arbitrary JSON with the structure of a dump.
 fn arbitrary_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -293,7 +294,7 @@ fn arbitrary_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Where something may be put in a dump.
+/// Generates the position of a change in a dump.
 fn arbitrary_field() -> impl Strategy<Value = (Option<(&'static str, usize)>, &'static str)> {
     let list = prop_oneof![
         Just(None),
@@ -327,7 +328,7 @@ fn arbitrary_field() -> impl Strategy<Value = (Option<(&'static str, usize)>, &'
 }
 
 proptest! {
-    /// Whatever is in dumps, they are refused or there is a verdict.
+    /// The doctor either refuses arbitrary dumps or gives a verdict.
     #[test]
     fn arbitrary_dumps_do_not_panic(
         changes in proptest::collection::vec((0..3_usize, arbitrary_field(), arbitrary_json()), 1..6)

@@ -1,9 +1,10 @@
-//! Who is behind: who waits for whom, followed to those who wait for nobody.
+//! Finds the ranks that are behind: builds the graph of waits, and follows it to ranks that do not
+//! wait.
 //!
-//! A rank that is in a collective waits for every rank that has not entered it. Who waits for
-//! nobody, and is waited for, is to blame: it is elsewhere, or nobody knows where it is. Where all
-//! wait for each other, they have called on different groups in different orders. Messages count
-//! where no collective waits, since receives are posted long before they are needed.
+//! A rank in a collective waits for every rank that has not entered it. An awaited rank that does
+//! not wait itself is the culprit: it is elsewhere, or it has no dump. If all ranks wait for each
+//! other, they called operations on different groups in different orders (a deadlock). Messages
+//! count only if no collective waits, because receives are posted long before their data is needed.
 
 use super::{Finding, FindingClass};
 use crate::job::{JobDumps, JobGroup, RankTimeline};
@@ -11,28 +12,28 @@ use crate::recorder_dump::OperationRecord;
 use crate::text;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How long an operation must have waited before that means anything: the dumps of a job that runs
-/// are not taken at the same moment.
+/// The shortest wait that counts: the dumps of a running job are not taken simultaneously.
 const MIN_WAIT_NS: u64 = 1_000_000_000;
 
-/// How long all may be in one operation before it counts as one that does not get on.
+/// The time in one operation after which the operation counts as stalled.
 const STALLED_NS: u64 = 5_000_000_000;
 
-/// Somebody waits for somebody.
+/// One process waits for another.
 #[derive(Debug)]
 struct WaitEdge<'a> {
     from: usize,
     to: usize,
     group: usize,
-    /// Their ranks in the group.
+    /// The ranks of both processes in the group.
     waiter: usize,
     awaited: usize,
     entry: &'a OperationRecord,
-    /// When the waiting began, on the clock on the wall.
+    /// The start of the wait on the wall clock.
     since: u64,
 }
 
-/// Who waits for whom. The first nodes are the job's dumps, the others are processes without one.
+/// The graph of waits. Its first nodes are the job's dumps, the other nodes are processes without a
+/// dump.
 #[derive(Debug)]
 struct WaitGraph<'a> {
     job: &'a JobDumps,
@@ -40,7 +41,7 @@ struct WaitGraph<'a> {
     processes_without_dump: HashMap<(String, u64), usize>,
 }
 
-/// The cause of the waits that nothing else explains.
+/// Returns the causes of the waits in groups that no other finding explains.
 pub(super) fn find_wait_causes(job: &JobDumps, explained: &[bool]) -> Vec<Finding> {
     let mut graph = WaitGraph { job, edges: Vec::new(), processes_without_dump: HashMap::new() };
     let mut stalled = Vec::new();
@@ -60,7 +61,7 @@ pub(super) fn find_wait_causes(job: &JobDumps, explained: &[bool]) -> Vec<Findin
     findings
 }
 
-/// The operation that a rank has entered, and that has neither ended well nor been refused.
+/// Returns the operation that a rank has entered and that has not completed successfully.
 fn unfinished_call<'a>(
     job: &'a JobDumps,
     line: &'a RankTimeline,
@@ -71,9 +72,9 @@ fn unfinished_call<'a>(
         .filter(|_| !line.is_last_call_after_failure)
 }
 
-/// Whether a rank has entered an operation, in time.
+/// Returns true if a rank has entered an operation before a failure of the group.
 fn has_entered(line: &RankTimeline, sequence: u64) -> bool {
-    // An operation may have several numbers, of which the first is noted.
+    // An operation may have several sequence numbers; the first one is recorded.
     let last = line.entry_by_sequence.keys().next_back();
     last.is_some_and(|&last| {
         last > sequence || last == sequence && !line.is_last_call_after_failure
@@ -81,8 +82,8 @@ fn has_entered(line: &RankTimeline, sequence: u64) -> bool {
 }
 
 impl<'a> WaitGraph<'a> {
-    /// Who waits in the collectives of a group; a finding where all have entered one and none gets
-    /// on.
+    /// Adds the waits in the collectives of a group. Returns a finding if all ranks have entered an
+    /// operation that does not complete.
     fn add_collectives(&mut self, number: usize) -> Option<Finding> {
         let job = self.job;
         let group = &job.groups[number];
@@ -101,7 +102,7 @@ impl<'a> WaitGraph<'a> {
                 ))
             })
             .collect();
-        // When the first of those who are in an operation has entered it.
+        // For each operation, the time at which the first rank entered it.
         let mut first_entry_by_sequence: BTreeMap<u64, u64> = BTreeMap::new();
         for &(_, sequence, _, since) in &ranks_in_calls {
             let first = first_entry_by_sequence.entry(sequence).or_insert(since);
@@ -109,7 +110,7 @@ impl<'a> WaitGraph<'a> {
         }
         for (waiter, sequence, entry, since) in ranks_in_calls {
             let min_wait = if entry.has_failed() { 0 } else { MIN_WAIT_NS };
-            // A dump that is older than the waiting knows nothing of it.
+            // A dump from before the wait cannot show whether its rank entered later.
             let min_dump_time = first_entry_by_sequence[&sequence].saturating_add(min_wait);
             let is_dump_recent =
                 |it: &RankTimeline| job.dumps[it.dump_index].taken_unix_ns() >= min_dump_time;
@@ -118,7 +119,7 @@ impl<'a> WaitGraph<'a> {
             };
             let mut awaited: Vec<usize> =
                 group.timelines.iter().filter(absent).map(|(&rank, _)| rank).collect();
-            // Only then: those who are known to be elsewhere are to blame first.
+            // Consider ranks without dumps only if no other rank is known to be absent.
             if awaited.is_empty() && is_dump_recent(&group.timelines[&waiter]) {
                 awaited = group.ranks_without_dump();
                 if awaited.is_empty() {
@@ -135,7 +136,7 @@ impl<'a> WaitGraph<'a> {
         stalled_finding(job, number, &stalled_ranks)
     }
 
-    /// Who waits for messages in a group, and does nothing else.
+    /// Adds the waits for messages in a group by ranks without a pending collective.
     fn add_messages(&mut self, number: usize) {
         let job = self.job;
         let group = &job.groups[number];
@@ -173,7 +174,7 @@ impl<'a> WaitGraph<'a> {
         }
     }
 
-    /// The process of a rank.
+    /// Returns the node of a rank's process.
     fn process_node(&mut self, number: usize, rank: usize) -> usize {
         let group = &self.job.groups[number];
         if let Some(line) = group.timelines.get(&rank) {
@@ -187,7 +188,7 @@ impl<'a> WaitGraph<'a> {
         *self.processes_without_dump.entry(key).or_insert(next)
     }
 
-    /// A finding for each process that is waited for and waits for nobody.
+    /// Returns a finding for each awaited process that does not wait itself.
     fn root_findings(&self) -> Vec<Finding> {
         let waiting: BTreeSet<usize> = self.edges.iter().map(|edge| edge.from).collect();
         let mut awaited: BTreeMap<usize, Vec<&WaitEdge<'_>>> = BTreeMap::new();
@@ -202,10 +203,10 @@ impl<'a> WaitGraph<'a> {
         findings
     }
 
-    /// Of a process that is elsewhere.
+    /// Builds the finding for a process that is elsewhere.
     fn behind_finding(&self, edges: &[&WaitEdge<'_>]) -> Finding {
         let job = self.job;
-        // The first thing that it has missed; it may be waited for in several groups.
+        // The first operation that the process has missed; it may be awaited in several groups.
         let first = edges.iter().min_by_key(|edge| (edge.entry.sequence, edge.since));
         let WaitEdge { group: number, awaited, entry, .. } = **first.unwrap_or(&edges[0]);
         let group = &job.groups[number];
@@ -250,7 +251,7 @@ impl<'a> WaitGraph<'a> {
         Finding { class: FindingClass::Behind, group: number, text, culprits: vec![awaited], since }
     }
 
-    /// Of processes of which there is no dump: one finding for each group.
+    /// Builds one finding per group for processes without a dump.
     fn silent_findings(&self, edges: Vec<&WaitEdge<'_>>) -> Vec<Finding> {
         let mut groups: BTreeMap<usize, Vec<&WaitEdge<'_>>> = BTreeMap::new();
         edges.into_iter().for_each(|edge| groups.entry(edge.group).or_default().push(edge));
@@ -274,10 +275,10 @@ impl<'a> WaitGraph<'a> {
         findings.collect()
     }
 
-    /// Where everybody waits for somebody who waits, a circle.
+    /// Returns the cycle of waits, if every process waits.
     fn deadlock_finding(&self) -> Option<Finding> {
         let mut path: Vec<&WaitEdge<'_>> = vec![self.edges.first()?];
-        // Each step leads to another node, until one comes again.
+        // Each step leads to another node, until a node repeats.
         let cycle = loop {
             let last = path[path.len() - 1];
             if let Some(at) = path.iter().position(|edge| edge.from == last.to) {
@@ -307,7 +308,7 @@ impl<'a> WaitGraph<'a> {
     }
 }
 
-/// One rank with its process, or several by their numbers.
+/// Describes one rank with its process, or several ranks by their numbers.
 fn ranks_description(group: &JobGroup, ranks: &[usize]) -> String {
     match ranks {
         [rank] => group.describe_rank(*rank),
@@ -315,7 +316,7 @@ fn ranks_description(group: &JobGroup, ranks: &[usize]) -> String {
     }
 }
 
-/// All ranks are in it, for long.
+/// Returns a finding if all ranks have been in an operation for a long time.
 fn stalled_finding(
     job: &JobDumps,
     number: usize,
