@@ -1,38 +1,39 @@
-//! What comes of the machine's limits: how much of what is possible an all_reduce between two ranks
-//! reaches. Pure.
+//! Computes how close an all_reduce between two ranks is to the machine's limits. The functions do
+//! no I/O.
 
 use crate::cell::{BufferKind, CellResult};
 use crate::ops::BenchOp;
 use crate::result_files::BenchResults;
 use crate::text::{microseconds_text, size_text};
 
-/// The shortest all_reduce: each rank shows its value in a line of its own and sees the other's,
-/// which is half a line's way more than two, since both do that at once and neither knows when; and
-/// a call takes a little before and after.
+/// The shortest all_reduce in cache line transfers. Each rank writes its value into a line of its
+/// own and reads the other rank's line. Both do this simultaneously and without knowing the other's
+/// time, which costs half a transfer more than two. The call itself has an overhead before and
+/// after.
 const CACHE_LINES_PER_CALL: f64 = 2.5;
 const CALL_OVERHEAD_NS: f64 = 60.0;
 
-/// The largest all_reduce that fits into a line, with what else has to be in it.
+/// The largest all_reduce that fits into a cache line together with its control data.
 const INLINE_BYTES: usize = 4;
 
-/// One cell against what is possible.
+/// The comparison of one cell with its bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BoundShare {
     pub(crate) cell_name: String,
-    /// What is possible.
+    /// The name of the bound.
     pub(crate) bound_label: String,
     pub(crate) bound_ns: f64,
     pub(crate) libdist_ns: f64,
 }
 
 impl BoundShare {
-    /// The bound by our time: 1 is all that is possible.
+    /// Returns the bound divided by libdist's time: 1 is the best possible value.
     pub(crate) fn ratio(&self) -> f64 {
         self.bound_ns / self.libdist_ns.max(1.0)
     }
 }
 
-/// All cells for which there is a bound.
+/// Returns the shares of all cells with a bound.
 pub(crate) fn bound_shares(results: &BenchResults) -> Vec<BoundShare> {
     let line = results.limits.as_ref().and_then(|limits| limits.cache_line_ns());
     let share = |measured: &CellResult| {
@@ -53,7 +54,7 @@ pub(crate) fn bound_shares(results: &BenchResults) -> Vec<BoundShare> {
     results.cells.iter().filter_map(share).collect()
 }
 
-/// What is done by hand for a kind of buffer.
+/// Returns the name of the handwritten method for a kind of buffer.
 pub(crate) const fn bound_name(buffers: BufferKind) -> &'static str {
     match buffers {
         BufferKind::Ordinary => "cma_read",
@@ -62,7 +63,7 @@ pub(crate) const fn bound_name(buffers: BufferKind) -> &'static str {
     }
 }
 
-/// As people read them; nothing where there are none.
+/// Formats the shares for users. Returns an empty text if there are none.
 pub(crate) fn shares_text(results: &BenchResults) -> String {
     let shares = bound_shares(results);
     if shares.is_empty() {

@@ -1,4 +1,5 @@
-//! A cell: one operation on one size, called in one way; and what engines took for it. Pure.
+//! A cell: one operation with one size and one way to call it, and the times of the engines. The
+//! module does no I/O.
 
 use crate::against::{BASELINE, CELL_LIMIT};
 use crate::ops::BenchOp;
@@ -9,21 +10,22 @@ use clap::ValueEnum;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// Up to here calls follow each other without barriers.
+/// The largest size for calls without barriers between them.
 const SHORT_CALL_BYTES: usize = 8 << 10;
 
-/// How many of them make a run.
+/// The number of such calls in a run.
 const SHORT_CALLS_PER_RUN: usize = 1000;
 
-/// Above, calls go on until so many bytes were handed in, within limits.
+/// For larger sizes, a run passes this number of bytes, within limits for the number of calls.
 const BYTES_PER_RUN: usize = 128 << 20;
 const MIN_CALLS: usize = 3;
 const MAX_CALLS: usize = 200;
 
-/// A trial: how long a call takes, and whether a peer is worth its turns.
+/// The calls of a trial, which shows the time of a call, and whether a peer is fast enough to
+/// compare.
 const TRIAL_CALLS: usize = 11;
 
-/// A run lasts no longer, in nanoseconds, unless it has no more calls than a trial.
+/// The longest run in nanoseconds, unless it has no more calls than a trial.
 const MAX_RUN_NS: f64 = 1e9;
 
 /// Whether callers write new values before each call.
@@ -33,12 +35,12 @@ pub(crate) enum BufferMode {
     Untouched,
 }
 
-/// Where buffers are.
+/// The kind of memory of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferKind {
     Ordinary,
     Arena,
-    /// In the memory of GPUs.
+    /// Memory of GPUs.
     Device,
 }
 
@@ -52,7 +54,7 @@ impl BufferKind {
     }
 }
 
-/// A way to call.
+/// A way to call an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallVariant {
     pub(crate) mode: BufferMode,
@@ -62,7 +64,7 @@ pub(crate) struct CallVariant {
 }
 
 impl CallVariant {
-    /// In words.
+    /// Returns the names of the properties.
     pub(crate) fn describe(self) -> [&'static str; 4] {
         [
             if self.mode == BufferMode::Rewritten { "rewritten" } else { "untouched" },
@@ -73,12 +75,12 @@ impl CallVariant {
     }
 }
 
-/// What is measured.
+/// One measured case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BenchCell {
     pub(crate) ranks: usize,
     pub(crate) op: BenchOp,
-    /// Elements of all blocks.
+    /// The elements of all blocks together.
     pub(crate) count: usize,
     pub(crate) dtype: DataType,
     pub(crate) redop: ReduceOp,
@@ -86,12 +88,12 @@ pub(crate) struct BenchCell {
 }
 
 impl BenchCell {
-    /// Its bytes, in the sense of nccl-tests.
+    /// Returns the size in bytes, as nccl-tests defines it.
     pub(crate) const fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 
-    /// What the buffers of one engine's ranks take at most, in bytes.
+    /// Returns the largest total size of the buffers of one engine's ranks, in bytes.
     pub(crate) const fn buffer_bytes(&self) -> usize {
         let buffers = match self.op {
             BenchOp::SendRecv => 2 * 2,
@@ -102,8 +104,8 @@ impl BenchCell {
         self.bytes().saturating_mul(buffers)
     }
 
-    /// The order for one run: for an engine that has taken so many nanoseconds for a call;
-    /// `call_times` where the user has said how many.
+    /// Returns the request for one run of an engine whose calls take `call_ns` nanoseconds. `calls`
+    /// is the number of calls that the user gave.
     pub(crate) fn request(&self, calls: Option<usize>, call_ns: f64) -> BenchRequest {
         let bytes = self.bytes();
         let is_short = bytes <= SHORT_CALL_BYTES;
@@ -137,7 +139,7 @@ impl BenchCell {
         }
     }
 
-    /// The order that comes first: a checked call, and a few timed ones.
+    /// Returns the first request: a verified call and some timed calls.
     pub(crate) fn trial_request(&self, calls: Option<usize>) -> BenchRequest {
         let request = self.request(calls, 0.0);
         let calls = request.calls.min(TRIAL_CALLS);
@@ -145,7 +147,7 @@ impl BenchCell {
     }
 }
 
-/// What one engine took in all of its runs.
+/// The times of one engine in all of its runs.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineTimes {
     pub(crate) engine: String,
@@ -158,40 +160,40 @@ impl EngineTimes {
         median(&self.runs.iter().map(part).collect::<Vec<f64>>())
     }
 
-    /// The median, in nanoseconds.
+    /// Returns the median in nanoseconds.
     pub(crate) fn p50(&self) -> f64 {
         self.median_of(|times| times.p50)
     }
 
-    /// The 99th percentile.
+    /// Returns the 99th percentile.
     pub(crate) fn p99(&self) -> f64 {
         self.median_of(|times| times.p99)
     }
 
-    /// The mean.
+    /// Returns the mean.
     pub(crate) fn mean(&self) -> f64 {
         self.median_of(|times| times.mean)
     }
 
-    /// The median of the root's own calls, where another rank's end counts.
+    /// Returns the median of the root's own calls, if the time rule uses another rank's end.
     pub(crate) fn root_p50(&self) -> Option<f64> {
         let has_root = self.runs.iter().any(|times| times.root_p50.is_some());
         has_root.then(|| self.median_of(|times| times.root_p50.unwrap_or(0.0)))
     }
 }
 
-/// How a cell ended against the best peer.
+/// The result of a cell against the best peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CellVerdict {
     Won,
-    /// The peer took less.
+    /// The peer is faster.
     Slower,
-    /// Who took less is not certain enough.
+    /// The interval is too wide to decide.
     Uncertain,
 }
 
 impl CellVerdict {
-    /// Why it is lost, if it is.
+    /// Returns the reason for a lost cell.
     pub(crate) const fn loss_reason(self) -> Option<&'static str> {
         match self {
             Self::Won => None,
@@ -201,26 +203,27 @@ impl CellVerdict {
     }
 }
 
-/// A cell with what everybody took.
+/// A cell with the times of all engines.
 #[derive(Clone, Debug)]
 pub(crate) struct CellResult {
     pub(crate) cell: BenchCell,
     pub(crate) libdist: EngineTimes,
-    /// Those that took part; whoever was far behind after a round has fewer runs than ours.
+    /// The peers that took part. A peer that was far behind after a round has fewer runs than
+    /// libdist.
     pub(crate) peers: Vec<EngineTimes>,
-    /// What a program by hand takes, where there is one.
+    /// The lower bound from a handwritten program, if there is one.
     pub(crate) bound: Option<EngineTimes>,
-    /// Those that failed.
+    /// The engines that failed.
     pub(crate) left_out: Vec<String>,
 }
 
 impl CellResult {
-    /// The peer with the smallest median.
+    /// Returns the peer with the smallest median.
     pub(crate) fn best_peer(&self) -> Option<&EngineTimes> {
         self.peers.iter().min_by(|a, b| a.p50().total_cmp(&b.p50()))
     }
 
-    /// Our time by the best peer's, in pairs.
+    /// Returns the ratio of libdist's time to the best peer's, from paired runs.
     pub(crate) fn ratio(&self) -> Option<MedianEstimate> {
         let best_peer = self.best_peer()?;
         let pairs = self.libdist.runs.iter().zip(&best_peer.runs);
@@ -229,12 +232,12 @@ impl CellResult {
         ))
     }
 
-    /// Our mean by the best peer's, where calls followed each other.
+    /// Returns the ratio of the means, which includes queueing between successive calls.
     pub(crate) fn ratio_of_means(&self) -> Option<f64> {
         Some(self.libdist.mean() / self.best_peer()?.mean().max(1.0))
     }
 
-    /// How it ended, where there was a peer. Another tree is compared by a rule of its own.
+    /// Returns the verdict, if there is a peer. A comparison with another tree has its own rule.
     pub(crate) fn verdict(&self) -> Option<CellVerdict> {
         let ratio = self.ratio()?;
         if self.best_peer()?.engine == BASELINE {
@@ -251,7 +254,7 @@ impl CellResult {
         })
     }
 
-    /// Bandwidths of the algorithm and of the bus for a time, in GB/s.
+    /// Returns the algorithm bandwidth and the bus bandwidth for a time, in GB/s.
     #[allow(clippy::cast_precision_loss, reason = "a size is shown with few digits")]
     pub(crate) fn bandwidths(&self, ns: f64) -> (f64, f64) {
         let algorithm = if ns > 0.0 { self.cell.bytes() as f64 / ns } else { 0.0 };
@@ -280,7 +283,7 @@ pub(crate) mod samples {
         EngineTimes { engine: engine.to_owned(), runs: runs.iter().map(times).collect(), wrong: 0 }
     }
 
-    /// A cell in which ours took 1000 ns, and the peers so many.
+    /// Builds a cell in which libdist took 1000 ns and the peers took these times.
     pub(crate) fn measured(op: BenchOp, bytes: usize, peers: &[(&str, f64)]) -> CellResult {
         let peers = peers.iter().map(|(name, ns)| figures(name, &[*ns; 10])).collect();
         let ours = figures("libdist", &[1000.0; 10]);

@@ -1,4 +1,4 @@
-//! The command line. It only parses and checks; it starts nothing.
+//! The command line. This module only parses and checks options.
 
 use crate::cell::{BufferKind, BufferMode, CallVariant};
 use crate::help::HELP;
@@ -13,28 +13,27 @@ use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use std::path::PathBuf;
 
-/// The sizes that are measured where none are named: of the first sort with few ranks, also of the
-/// second.
+/// The default sizes. With few ranks, the largest size is added.
 const DEFAULT_SIZES: [usize; 8] = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20];
 const LARGEST_SIZE: usize = 256 << 20;
 
-/// With more ranks than this the largest size is left out.
+/// The largest number of ranks with which the largest size is measured.
 const MAX_RANKS_FOR_LARGEST_SIZE: usize = 4;
 
-/// What `--quick` measures.
+/// The sizes of `--quick`.
 const QUICK_SIZES: [usize; 3] = [4, 8 << 10, 512 << 10];
 const QUICK_PAIRS: usize = 2;
 const DEFAULT_PAIRS: usize = 10;
 
-/// The sizes at which algorithms are compared, and how many turns each has.
+/// The sizes at which algorithms are compared, and the number of runs of each.
 const TUNED_SIZES: [usize; 11] =
     [4, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const TUNED_PAIRS: usize = 5;
 
-/// The operations that are measured where none are named.
+/// The number of operations that are measured by default.
 const DEFAULT_OP_COUNT: usize = 7;
 
-/// How often both have a turn against another tree, and how often at least: fewer ratios have no
+/// The default and the smallest number of pairs against another tree: fewer ratios have no
 /// interval.
 const AGAINST_PAIRS: usize = 60;
 const MIN_AGAINST_PAIRS: usize = 6;
@@ -154,7 +153,7 @@ pub(crate) struct Options {
     pub(crate) training: TrainingOptions,
 }
 
-/// What the native back end can be asked for.
+/// The transports of the native back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Auto,
@@ -162,7 +161,7 @@ pub(crate) enum Transport {
     Tcp,
 }
 
-/// What serves the memory of GPUs.
+/// The back ends for memory of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeviceBackend {
     Nccl,
@@ -170,7 +169,7 @@ pub(crate) enum DeviceBackend {
 }
 
 impl DeviceBackend {
-    /// The map of back ends.
+    /// Returns the map of back ends.
     pub(crate) const fn backend(self) -> &'static str {
         match self {
             Self::Nccl => "cpu:native,cuda:nccl",
@@ -180,7 +179,7 @@ impl DeviceBackend {
 }
 
 impl Transport {
-    /// Its name for the back end.
+    /// Returns the name for the back end.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -190,7 +189,7 @@ impl Transport {
     }
 }
 
-/// What one word among the operations stands for.
+/// The operations that one argument of `--ops` selects.
 #[derive(Clone, Debug)]
 struct OpSelection(Vec<BenchOp>);
 
@@ -241,7 +240,7 @@ fn without_files(words: impl Iterator<Item = String>) -> String {
 }
 
 impl Options {
-    /// What does not fit together, in words.
+    /// Checks that the options are consistent; the error is a message for the user.
     pub(crate) fn check_combination(&self) -> Result<(), String> {
         let Self { dtype, redop, .. } = self;
         if !redop.is_defined_for(*dtype) && self.ops().iter().any(|op| op.reduces()) {
@@ -264,17 +263,17 @@ impl Options {
         Ok(())
     }
 
-    /// The command line as others can use it: without the files that it names.
+    /// Returns the command line without the files that it names.
     pub(crate) fn shareable_command_line() -> String {
         without_files(std::env::args().skip(1))
     }
 
-    /// The numbers of ranks.
+    /// Returns the numbers of ranks.
     pub(crate) fn ranks(&self) -> Vec<usize> {
         self.ranks.iter().map(|&ranks| ranks.into()).collect()
     }
 
-    /// The operations.
+    /// Returns the operations.
     pub(crate) fn ops(&self) -> Vec<BenchOp> {
         let mut ops: Vec<BenchOp> = Vec::new();
         for &op in self.ops.iter().flat_map(|OpSelection(named)| named) {
@@ -289,7 +288,7 @@ impl Options {
         }
     }
 
-    /// The sizes for so many ranks, in bytes.
+    /// Returns the sizes for this number of ranks, in bytes.
     pub(crate) fn sizes(&self, ranks: usize) -> Vec<usize> {
         if !self.sizes.is_empty() {
             return self.sizes.clone();
@@ -305,7 +304,7 @@ impl Options {
         DEFAULT_SIZES.into_iter().chain(largest).collect()
     }
 
-    /// How many turns each has.
+    /// Returns the number of runs of each engine.
     pub(crate) fn pairs(&self) -> usize {
         let default = match self.quick {
             true if self.against.is_some() => MIN_AGAINST_PAIRS,
@@ -317,13 +316,13 @@ impl Options {
         self.pairs.map_or(default, Into::into)
     }
 
-    /// How many calls make a turn, where that was said.
+    /// Returns the number of calls in a run, if given.
     pub(crate) fn calls(&self) -> Option<usize> {
         let calls = self.calls.map(|calls| calls as usize);
         calls.or(self.quick.then_some(20))
     }
 
-    /// The ways in which ours is called.
+    /// Returns the ways in which libdist is called.
     pub(crate) fn variants(&self) -> Vec<CallVariant> {
         let variant = |mode: BufferMode, buffers: BufferKind| CallVariant {
             mode,

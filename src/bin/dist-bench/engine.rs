@@ -1,8 +1,9 @@
-//! An engine: rank processes that stay alive and do what they are ordered, so that calls of ours
-//! and of others take turns without being started anew. A rank that has nothing to do waits in the
-//! kernel for its next order and uses no processor, whatever its library does while it waits. Each
-//! has a pipe with a name for its orders; all answer through one, and each leaves its stamps in a
-//! file.
+//! An engine: rank processes that stay alive and execute requests, so that libdist and its peers
+//! can alternate without restarts.
+//!
+//! An idle rank waits in the kernel for its next request and uses no CPU time, whatever its library
+//! does during waits. Each rank has a named pipe for its requests. All ranks respond through one
+//! common pipe, and each rank writes its stamps into a file.
 
 use crate::Failure;
 use crate::cell::BenchCell;
@@ -20,48 +21,48 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The endings of the names: of a rank's orders and sample, after its number, and of what all
-/// share.
+/// The suffixes of file names: of a rank's requests and samples, after its number, and of the
+/// common files.
 pub(crate) const REQUEST_SUFFIX: &str = ".orders";
 pub(crate) const SAMPLE_SUFFIX: &str = ".sample";
 pub(crate) const RESPONSE_SUFFIX: &str = ".answers";
 const LOG_SUFFIX: &str = ".log";
 
-/// How long the ranks may take to come together: Python has much to load, and there may be many
-/// ranks for few cores.
+/// The timeout for the ranks to start and connect: Python loads many files, and there may be more
+/// ranks than cores.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How long they may take for one order.
+/// The timeout for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How long they may take to leave.
+/// The timeout for the ranks to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the driver looks whether somebody has ended.
+/// The interval at which the driver checks for exited processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How many lines of what an engine has said are told where it fails.
+/// The number of log lines of an engine that are shown after a failure.
 const LOG_TAIL_LINES: usize = 12;
 
-/// What makes an engine: which processes, and for what they are there.
+/// Starts the processes of an engine, and knows which cells it supports.
 pub(crate) trait EngineLauncher: fmt::Debug {
-    /// Its name in tables.
+    /// Returns the name in tables.
     fn name(&self) -> &str;
 
-    /// The commands that start all ranks. A rank finds its files at `path_prefix`, followed by its
-    /// number and an ending.
+    /// Returns the commands that start all ranks. A rank finds its files at `path_prefix`, followed
+    /// by its number and a suffix.
     fn commands(&self, ranks: usize, path_prefix: &Path) -> Result<Vec<Command>, Failure>;
 
-    /// Whether it is to take part in a cell.
+    /// Returns true if the engine takes part in a cell.
     fn supports_cell(&self, cell: &BenchCell) -> bool;
 
-    /// It is no library to compare with, but what a program by hand takes.
+    /// Returns true if the engine is a lower bound from a handwritten program and no library.
     fn is_bound_engine(&self) -> bool {
         false
     }
 }
 
-/// The running ranks of one.
+/// The running ranks of an engine.
 #[derive(Debug)]
 pub(crate) struct BenchEngine {
     name: String,
@@ -69,25 +70,25 @@ pub(crate) struct BenchEngine {
     process_indices: Vec<usize>,
     request_pipes: Vec<File>,
     response_pipe: File,
-    /// What has come of answers, and is no whole line yet.
+    /// The received part of an incomplete response line.
     partial_line: String,
-    /// A rank has answered that its library has nothing for the order.
+    /// True if a rank has responded that its library does not support the request.
     is_unsupported: bool,
 }
 
 impl BenchEngine {
-    /// Starts the ranks, and waits until they have come together.
+    /// Starts the ranks, and waits until they are connected.
     pub(crate) fn start(
         launch: &dyn EngineLauncher,
         ranks: usize,
         context: &mut RunContext,
     ) -> Result<Self, Failure> {
-        // The number makes the place new if the same engine is started again.
+        // The number makes the path unique if the same engine is started again.
         let name_prefix = format!("{}-{ranks}-{}", launch.name(), context.process_count());
         let path_prefix = context.folder().join(name_prefix);
         let name = launch.name().to_owned();
-        // Opened both ways, which does not wait for the other side; to the ranks the pipe ends when
-        // the driver does.
+        // Open the pipe for reading and writing, which does not wait for the other side. A rank
+        // reads the end of the pipe when the driver exits.
         let open = |path: PathBuf| {
             let opened = create_fifo(&path)
                 .and_then(|()| File::options().read(true).write(true).open(&path));
@@ -115,19 +116,19 @@ impl BenchEngine {
         Ok(engine)
     }
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Has all ranks carry out an order; what each has measured. `None`: the library has nothing
-    /// for that.
+    /// Lets all ranks execute a request, and returns their stamps. Returns `None` if the library
+    /// does not support it.
     pub(crate) fn run_request(
         &mut self,
         request: &BenchRequest,
         context: &mut RunContext,
     ) -> Result<Option<Vec<RankStamps>>, Failure> {
-        // Also where all answers come at once.
+        // Check the processes even if all responses arrive immediately.
         context.poll_processes()?;
         self.is_unsupported = false;
         self.send_line(&request.to_line())?;
@@ -148,7 +149,7 @@ impl BenchEngine {
         (0..self.request_pipes.len()).map(read).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Lets the ranks leave; what has not ended then is ended.
+    /// Lets the ranks exit, and terminates ranks that do not exit in time.
     pub(crate) fn shut_down(mut self, context: &mut RunContext) -> Result<(), Failure> {
         self.send_line(&format!("{QUIT_WORD}\n"))?;
         if !context.await_exits(&self.process_indices, &Deadline::after(EXIT_TIMEOUT))? {
@@ -157,7 +158,7 @@ impl BenchEngine {
         Ok(())
     }
 
-    /// Ends the ranks of an engine that has failed.
+    /// Terminates the ranks of an engine that has failed.
     pub(crate) fn terminate_ranks(self, context: &mut RunContext) -> Result<(), Failure> {
         context.terminate(&self.process_indices)
     }
@@ -170,7 +171,7 @@ impl BenchEngine {
         Ok(())
     }
 
-    /// Waits until each rank has answered once.
+    /// Waits until each rank has responded once.
     fn await_responses(
         &mut self,
         context: &mut RunContext,
@@ -207,7 +208,7 @@ impl BenchEngine {
         Ok(())
     }
 
-    /// Reads what there is of answers; how many there are.
+    /// Reads available responses, and returns their number.
     fn read_responses(&mut self) -> Result<usize, Failure> {
         let mut bytes = [0; 4096];
         let got = self
@@ -236,7 +237,7 @@ impl BenchEngine {
         Ok(count)
     }
 
-    /// A failure of this engine, with the last that it has said.
+    /// Builds a failure of this engine with the last lines of its log.
     fn failure_with_log(&self, why: &str) -> Failure {
         let log_text = fs::read(rank_file(&self.path_prefix, None, LOG_SUFFIX)).unwrap_or_default();
         let log_text = String::from_utf8_lossy(&log_text);
@@ -247,7 +248,7 @@ impl BenchEngine {
     }
 }
 
-/// The name of a file at a place.
+/// Returns the path of a rank's file, or of a common file.
 fn rank_file(path_prefix: &Path, rank: Option<usize>, ending: &str) -> PathBuf {
     let rank = rank.map_or_else(String::new, |rank| format!(".{rank}"));
     PathBuf::from(format!("{}{rank}{ending}", path_prefix.display()))

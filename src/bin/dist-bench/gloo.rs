@@ -1,5 +1,4 @@
-//! Gloo as a peer: through PyTorch, as most of its users have it, and from C++, without Python and
-//! torch between.
+//! Gloo as a peer: through PyTorch, like most of its users, and from C++ without Python and torch.
 
 use crate::Failure;
 use crate::cell::BenchCell;
@@ -31,10 +30,10 @@ const PYTHON: EnvVariable = EnvVariable {
     meaning: "The Python whose torch dist-bench compares with.",
 };
 
-/// Says whether there is a torch, without loading it.
+/// A Python command that checks whether torch is installed, without loading it.
 const TORCH_PROBE: &str = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)";
 
-/// How long that may take, from a slow disk.
+/// The timeout of this command, for a slow disk.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TORCH_REMEDY: &str =
@@ -49,7 +48,7 @@ struct TorchGlooEngine {
     program: PathBuf,
 }
 
-/// The engine of Gloo through torch.
+/// Builds the engine of Gloo through torch.
 pub(crate) fn torch_engines(
     stage: &mut RunContext,
 ) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
@@ -60,8 +59,8 @@ pub(crate) fn torch_engines(
     Ok(vec![Box::new(TorchGlooEngine { python, program })])
 }
 
-/// The Python that DIST_BENCH_PYTHON names, or python3, if it has torch; `remedy` tells the user
-/// what to do if not.
+/// Returns the Python in DIST_BENCH_PYTHON, or python3, if it has torch. Otherwise the error
+/// contains `remedy`.
 pub(crate) fn python_with_torch(stage: &mut RunContext, remedy: &str) -> Result<PathBuf, Failure> {
     let named = config::read_text(PYTHON)?;
     let python = named.map_or_else(|| find_program("python3", remedy), |path| Ok(path.into()))?;
@@ -78,7 +77,7 @@ pub(crate) fn python_with_torch(stage: &mut RunContext, remedy: &str) -> Result<
     Ok(python)
 }
 
-/// Limits torch to one thread, as all engines have, and Gloo to the loopback interface.
+/// Limits torch to one thread, like all engines, and Gloo to the loopback interface.
 pub(crate) fn limit_threads_and_interface(command: &mut Command) {
     command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
 }
@@ -103,13 +102,13 @@ impl EngineLauncher for TorchGlooEngine {
     }
 }
 
-/// Gloo from C++, compiled.
+/// The compiled program of Gloo from C++.
 #[derive(Debug)]
 struct CppGlooEngine {
     program: PathBuf,
 }
 
-/// The engine of Gloo from C++.
+/// Builds the engine of Gloo from C++.
 pub(crate) fn cpp_engines(stage: &mut RunContext) -> Result<Vec<Box<dyn EngineLauncher>>, Failure> {
     let compiler = find_program("g++", CPP_REMEDY)?;
     let program = SOURCE.find_or_compile(&compiler, CPP_REMEDY, stage)?;

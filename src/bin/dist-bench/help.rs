@@ -1,6 +1,6 @@
-//! What `dist-bench --help` says behind the options: what is measured, and how.
+//! The text of `dist-bench --help` after the options: what is measured, and how.
 
-/// What `--help` says behind the options.
+/// The help text after the options.
 pub(crate) const HELP: &str = "\
 What the columns mean (as in nccl-tests):
   size     bytes: the whole result of all_gather and gather, the whole input of reduce_scatter and

@@ -6,24 +6,24 @@ use crate::engine::EngineLauncher;
 use std::path::Path;
 use std::process::Command;
 
-/// The first word on the command line of a rank.
+/// The first argument on the command line of a rank.
 pub(crate) const AS_RANK: &str = "--as-rank";
 
 /// The name in tables.
 pub(crate) const ENGINE_NAME: &str = "libdist";
 
-/// Our engine.
+/// libdist's engine of this tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LibdistEngine {
-    /// What the back end is asked for.
+    /// The transport of the native back end.
     pub(crate) transport: &'static str,
-    /// The map of back ends where buffers are in the memory of GPUs; empty where they are not.
+    /// The map of back ends for buffers in memory of GPUs; otherwise empty.
     pub(crate) device: &'static str,
 }
 
 impl LibdistEngine {
-    /// The commands that start a dist-bench once for each rank. The dist-bench of any tree since
-    /// 0.1 takes these words.
+    /// Returns the commands that start one dist-bench process per rank. The dist-bench of any tree
+    /// since 0.1 accepts these arguments.
     pub(crate) fn rank_commands(
         &self,
         program: &Path,

@@ -1,5 +1,5 @@
-//! The machine that figures are from, as a report names it: nothing by which one host could be told
-//! from another of its kind.
+//! The machine of a measurement, as a report describes it. The description contains nothing that
+//! distinguishes one host from another host of the same kind.
 
 use dist::sys::host;
 use serde_json::{Value, json};
@@ -10,13 +10,13 @@ use std::fs;
 pub(crate) struct HostMachine {
     pub(crate) cores: u64,
     pub(crate) processor: String,
-    /// In bytes.
+    /// The size in bytes.
     pub(crate) memory: u64,
     pub(crate) system: String,
 }
 
 impl HostMachine {
-    /// This one.
+    /// Returns the description of this machine.
     pub(crate) fn current() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let processors = read("/proc/cpuinfo");
@@ -30,13 +30,13 @@ impl HostMachine {
         }
     }
 
-    /// In words.
+    /// Formats the description for users.
     pub(crate) fn describe(&self) -> String {
         let Self { cores, processor, memory, system } = self;
         format!("{cores} cores of {processor}, {} GiB, {system}", memory.div_ceil(1 << 30))
     }
 
-    /// For other programs.
+    /// Formats the description for programs.
     pub(crate) fn json(&self) -> Value {
         let Self { cores, processor, memory, system } = self;
         json!({
@@ -45,7 +45,7 @@ impl HostMachine {
         })
     }
 
-    /// From what `json` gives.
+    /// Parses the JSON that `json` returns.
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let text = |name: &str| value[name].as_str().map(str::to_owned);
         Some(Self {
@@ -57,7 +57,7 @@ impl HostMachine {
     }
 }
 
-/// A version without what a distribution or a host has added to it.
+/// Returns a version without the suffixes of a distribution or a host.
 fn version_digits(version: &str) -> &str {
     let end = version.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     version.get(..end.unwrap_or(version.len())).unwrap_or_default()

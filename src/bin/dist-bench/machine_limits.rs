@@ -1,5 +1,6 @@
-//! What the machine itself allows: how fast cores copy and add, how soon one sees what another has
-//! written, and how soon a sleeper wakes. Threads of this process, kept on cores as ranks are.
+//! Measures the limits of the machine: the rates of copies and additions, the latency of a write
+//! until another core reads it, and the latency of a wake-up. The threads are pinned to cores like
+//! ranks.
 
 use crate::Failure;
 use crate::stats::median;
@@ -12,14 +13,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The sizes of what is copied and added, in bytes: in the first cache, the second, the last, and
-/// in none.
+/// The vector sizes in bytes: for the first cache, the second, the last, and for memory.
 const VECTOR_SIZES: [usize; 4] = [16 << 10, 512 << 10, 8 << 20, 128 << 20];
 
-/// How long each is done.
+/// The duration of each measurement.
 const MEASURE_TIME: Duration = Duration::from_millis(150);
 
-/// Round trips in a run, and runs.
+/// The round trips in a run, and the number of runs.
 const ROUND_TRIPS: u64 = 1000;
 const RUNS: usize = 21;
 
@@ -29,22 +29,22 @@ struct MemoryRate {
     operation: &'static str,
     bytes: usize,
     cores: usize,
-    /// Of results, in GB/s, of all cores together.
+    /// The rate of result bytes of all cores together, in GB/s.
     gb_per_s: f64,
 }
 
-/// What was found.
+/// The measured limits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MachineLimits {
     cores: usize,
-    /// From a write until another core has seen it, in nanoseconds, where there is one.
+    /// The time from a write until another core has read it, in nanoseconds; `None` with one core.
     cache_line_ns: Option<f64>,
-    /// From a wake-up until the sleeper runs on another core, in nanoseconds.
+    /// The time from a wake-up until the sleeper runs on another core, in nanoseconds.
     wake_up_ns: Option<f64>,
     rates: Vec<MemoryRate>,
 }
 
-/// Measures them, which takes some seconds.
+/// Measures the limits, which takes several seconds.
 pub(crate) fn measure_limits() -> Result<MachineLimits, Failure> {
     let cores = host::cores();
     let (mut line, mut wake_up) = (None, None);
@@ -70,7 +70,7 @@ pub(crate) fn measure_limits() -> Result<MachineLimits, Failure> {
 }
 
 impl MachineLimits {
-    /// As people read them.
+    /// Formats the limits for users.
     pub(crate) fn text(&self) -> String {
         let us = |ns: Option<f64>| ns.map_or_else(|| "-".to_owned(), microseconds_text);
         let (line, wake_up) = (us(self.cache_line_ns), us(self.wake_up_ns));
@@ -85,7 +85,7 @@ impl MachineLimits {
         text
     }
 
-    /// For other programs.
+    /// Formats the limits for programs.
     pub(crate) fn json(&self) -> Value {
         let rates = self.rates.iter().map(|rate| {
             json!({
@@ -103,7 +103,7 @@ impl MachineLimits {
 }
 
 impl MachineLimits {
-    /// From what `json` gives.
+    /// Parses the JSON that `json` returns.
     pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let time = |name: &str| match &value[name] {
             Value::Null => Some(None),
@@ -127,7 +127,7 @@ impl MachineLimits {
         })
     }
 
-    /// From a write until another core has seen it, in nanoseconds.
+    /// Returns the time from a write until another core has read it, in nanoseconds.
     pub(crate) const fn cache_line_ns(&self) -> Option<f64> {
         self.cache_line_ns
     }
@@ -145,7 +145,7 @@ fn limits_failure(cause: &io::Error) -> Failure {
     Failure::new(format!("measuring the limits: {cause}"))
 }
 
-/// Threads that begin at once, each on a core of its own, or not at all.
+/// A barrier for threads that start simultaneously, each pinned to its core, or fail together.
 struct StartBarrier {
     barrier: Barrier,
     threads: usize,
@@ -162,7 +162,7 @@ impl StartBarrier {
         if pinned.is_ok() {
             self.pinned_threads.fetch_add(1, Ordering::Relaxed);
         }
-        // The barrier orders what was counted.
+        // The barrier orders the counter updates.
         self.barrier.wait();
         pinned.map_err(io::Error::other)?;
         match self.pinned_threads.load(Ordering::Relaxed) == self.threads {
@@ -172,16 +172,16 @@ impl StartBarrier {
     }
 }
 
-/// A way from one core to another and back.
+/// A channel from one core to another and back.
 trait PingPongChannel: Sync {
-    /// Goes there and waits for the answer.
+    /// Sends a number and waits for the reply.
     fn send_and_await(&self, number: u64) -> io::Result<()>;
 
-    /// Waits for the other one, and goes back.
+    /// Waits for a number and replies.
     fn await_and_reply(&self, number: u64) -> io::Result<()>;
 }
 
-/// Half of a round trip between two cores, the median of some runs, in nanoseconds.
+/// Returns half of a round trip between two cores in nanoseconds: the median of several runs.
 fn one_way_ns(channel: &dyn PingPongChannel) -> Result<f64, Failure> {
     let calls = 1..=ROUND_TRIPS * RUNS as u64;
     let start = StartBarrier::new(2);
@@ -220,7 +220,7 @@ fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
-/// A word with no other near it.
+/// An atomic word in cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct PaddedWord(AtomicU64);
@@ -233,7 +233,7 @@ impl PaddedWord {
     }
 }
 
-/// One for each direction.
+/// Two words, one for each direction.
 #[derive(Default)]
 struct CacheLineChannel {
     request: PaddedWord,
@@ -254,7 +254,7 @@ impl PingPongChannel for CacheLineChannel {
     }
 }
 
-/// One pipe for each direction: whoever reads sleeps.
+/// Two pipes, one for each direction; the reader sleeps.
 struct PipeChannel {
     request: (PipeReader, PipeWriter),
     reply: (PipeReader, PipeWriter),
@@ -278,7 +278,7 @@ impl PingPongChannel for PipeChannel {
     }
 }
 
-/// What makes a vector out of two: into the first, from the second.
+/// A kernel that computes the first vector from both.
 type VectorKernel = fn(&mut [f32], &[f32]);
 
 const VECTOR_KERNELS: [(&str, VectorKernel); 2] = [("copy", copy), ("sum", sum)];
@@ -293,7 +293,7 @@ fn sum(into: &mut [f32], from: &[f32]) {
     }
 }
 
-/// How many bytes of results a number of cores make at once, each in memory of its own, in GB/s.
+/// Returns the rate of result bytes of `cores` cores with private memory, in GB/s.
 fn measure_rate(kernel: VectorKernel, bytes: usize, cores: usize) -> Result<f64, Failure> {
     let start = StartBarrier::new(cores);
     let body = |core: usize| -> io::Result<f64> {

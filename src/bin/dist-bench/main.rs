@@ -1,30 +1,30 @@
-//! dist-bench: what the operations cost on this machine, and beside them what they cost in other
-//! libraries.
+//! dist-bench: measures the time of libdist's operations on this machine, and compares it with
+//! other libraries.
 //!
-//! | file | what it is |
+//! | file | content |
 //! |---|---|
 //! | `cli`, `help` | the command line |
-//! | `ops`, `values` | the operations, and values by which results are checked |
-//! | `request` | what ranks are told, and what they answer |
-//! | `engine_index` | rank processes that stay alive and obey; what makes them |
+//! | `ops`, `values` | the operations, and the values by which results are verified |
+//! | `request` | the requests to ranks, and their responses |
+//! | `engine` | rank processes that stay alive and execute requests |
 //! | `libdist_engine`, `rank` | libdist's engine, and its ranks |
-//! | `peer_library` | the libraries that ours is compared with |
-//! | `mpi`, `mpi_engines/mpi.c` | engines that speak MPI |
-//! | `gloo`, `mpi_engines/gloo.py`, `mpi_engines/gloo.cc` | engines of Gloo |
-//! | `peer_programs`, `mpi_engines/rank.h` | how their programs are made, and what those in C and C++ have in common |
+//! | `peer_library` | the libraries that libdist is compared with |
+//! | `mpi`, `peers/mpi.c` | engines that use MPI |
+//! | `gloo`, `peers/gloo.py`, `peers/gloo.cc` | engines of Gloo |
+//! | `peer_programs`, `peers/rank.h` | compiling peer programs, and the common part of those in C and C++ |
 //! | `run_context` | the processes and the folder of a run |
-//! | `cell`, `measure` | what is measured, and how: in turns, repeated until it is certain |
-//! | `against` | the ranks of another tree's dist-bench in turns with ours, and whether this tree is slower |
+//! | `cell`, `measure` | the cells, and their measurement in alternating runs until conclusive |
+//! | `against` | the comparison of this tree with another tree's dist-bench |
 //! | `training` | the reducer and other libraries in a training step |
-//! | `tune_ranks` | the algorithms of ours in turns, and the tuning file that is made of it |
-//! | `machine_limits`, `machine` | what the machine itself allows, and which one it is |
+//! | `tune` | the comparison of libdist's algorithms, and the resulting tuning file |
+//! | `machine_limits`, `machine` | the limits of the machine, and its description |
 //! | `stats` | medians, percentiles, ratios and their intervals |
-//! | `bound_label`, `bound_share` | what an all_reduce takes that is made by hand, and how ours compares with it |
-//! | `table`, `result_files`, `progress` | what is printed and written |
-//! | `results_reader`, `report` | files that were written, and the report that is made of them |
-//! | `shares_text` | sizes and times as people read them |
+//! | `bound`, `bound_share` | a handwritten all_reduce as a lower bound, and the distance to it |
+//! | `table`, `result_files`, `progress` | printed tables, written files, progress |
+//! | `results_reader`, `report` | reading written files, and building the report |
+//! | `text` | formatting and parsing sizes and times |
 //!
-//! The driver computes every figure of every engine from the same raw stamps by the same code.
+//! The driver computes all figures of all engines with the same code from the same raw stamps.
 
 mod against;
 mod bound;
@@ -61,11 +61,11 @@ use clap::Parser as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// A result was wrong, or dist-bench itself failed.
+/// The exit status if a result was wrong, or dist-bench itself failed.
 const EXIT_FAILURE: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 
-/// Why dist-bench ends, and the exit status that tells so.
+/// The reason why dist-bench ends, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit status.
@@ -75,17 +75,17 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with exit status 1.
+    /// Creates a failure with exit status 1.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { status: EXIT_FAILURE, message: message.into() }
     }
 
-    /// A command line that means nothing.
+    /// Creates a failure for an invalid command line.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { status: EXIT_USAGE, message: message.into() }
     }
 
-    /// True where somebody wants this process to end.
+    /// Returns true if a signal ended the program.
     pub(crate) fn is_signal(&self) -> bool {
         self.status > 128
     }
@@ -97,29 +97,29 @@ impl From<dist::base::Error> for Failure {
     }
 }
 
-/// A signal has come.
+/// Creates a failure for a received signal.
 pub(crate) fn signal_failure(signal: i32) -> Failure {
     let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
     let message = format!("{} received", dist::process::process_exit::signal_name(signal));
     Failure { status, message }
 }
 
-/// Writes to standard output, and has it on its way when it returns.
+/// Writes to standard output and flushes it.
 pub(crate) fn write_output(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
-        // The reader has seen enough, as in `dist-bench | table_header`.
+        // The reader has closed the pipe, as in `dist-bench | head`.
         io::ErrorKind::BrokenPipe => Failure { status: 0, message: String::new() },
         _ => Failure::new(format!("cannot write to standard output: {cause}")),
     })
 }
 
-/// Writes to standard error. If that is closed, there is nobody to tell.
+/// Writes to standard error, and ignores a closed stream.
 pub(crate) fn write_error(text: &str) {
     drop(io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// Writes a message of dist-bench's own to standard error.
+/// Writes a message of dist-bench itself to standard error.
 pub(crate) fn report_error(message: &str) {
     write_error(&format!("dist-bench: {message}\n"));
 }
@@ -143,7 +143,7 @@ fn main() -> ExitCode {
     let options = match cli::Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // Help goes to standard output, a complaint to standard error.
+            // clap prints help to standard output and errors to standard error.
             drop(error.print());
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }

@@ -1,5 +1,5 @@
-//! The measurement: engines are started for each number of ranks, and then take turns at each cell
-//! until it is certain who is faster, or twice as many pairs have not made it certain.
+//! The measurement: starts the engines for each number of ranks. They alternate at each cell until
+//! the comparison is conclusive, or until all extra rounds of pairs are used.
 
 use crate::bound::BoundEngine;
 use crate::bound_share::{self, bound_name};
@@ -21,17 +21,16 @@ use crate::text::size_text;
 use crate::{Failure, report_error, write_output};
 use dist::sys::host;
 
-/// How often pairs are added where the interval is too wide.
+/// The number of times that pairs are added if the interval is too wide.
 const EXTRA_ROUNDS: usize = 2;
 
-/// A peer that is so many times slower than the best one in a trial has one turn, to be shown, and
-/// no more.
+/// A peer that is slower than the best peer by this factor in a trial gets one run, which is shown.
 const FAR_BEHIND_RATIO: f64 = 4.0;
 
-/// One that is so many times slower after a round has no further turns.
+/// A peer that is slower by this factor after a round gets no further runs.
 const DROP_RATIO: f64 = 1.25;
 
-/// Measures all that the options ask for, prints it, and writes the files.
+/// Measures all selected cells, prints the results, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     options.report.as_deref().map_or(Ok(()), report::check_target)?;
     let mut stage = RunContext::new()?;
@@ -55,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     drop(ballast);
     bench.progress.clear();
     let results = bench.into_results();
-    // What there is of results is kept, whatever has ended the measurement.
+    // The files keep partial results, whatever ended the measurement.
     write_files(options, &results)?;
     outcome?;
     write_output(&(table::summary_text(&results.cells) + &bound_share::shares_text(&results)))?;
@@ -63,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if wrong > 0 {
         return Err(Failure::new(format!("{wrong} cells had wrong results")));
     }
-    // Only what is right and whole replaces a report.
+    // Only correct and complete results replace a report.
     options.report.as_deref().map_or(Ok(()), |path| report::write_report(path, &[results]))
 }
 
@@ -83,7 +82,8 @@ pub(crate) fn has_wrong_results(measured: &CellResult) -> bool {
     measured.libdist.wrong > 0 || measured.peers.iter().any(|peer| peer.wrong > 0)
 }
 
-/// What is measured with so many ranks, in order. Sizes that come to the same are one.
+/// Returns the cells for this number of ranks, in order. Sizes with the same element count are
+/// merged.
 pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<BenchCell> {
     let (dtype, redop) = (options.dtype, options.redop);
     let mut cells: Vec<BenchCell> = Vec::new();
@@ -104,17 +104,17 @@ pub(crate) fn cells(options: &Options, ranks: usize) -> Vec<BenchCell> {
 
 /// An engine that takes part in a cell.
 struct CellParticipant {
-    /// Its place in the list of engines; ours is the first.
+    /// The index in the list of engines; libdist is the first.
     engine_index: usize,
     request: BenchRequest,
     figures: EngineTimes,
     is_bound: bool,
-    /// How many turns it has at most.
+    /// The largest number of runs.
     max_runs: usize,
 }
 
 impl CellParticipant {
-    /// It is a library to compare with.
+    /// Returns true if the engine is a library to compare with.
     fn is_peer(&self) -> bool {
         self.engine_index > 0 && !self.is_bound
     }
@@ -124,7 +124,7 @@ impl CellParticipant {
     }
 }
 
-/// The measurement under way.
+/// The measurement in progress.
 struct PeerBenchmark<'a> {
     options: &'a Options,
     stage: RunContext,
@@ -179,7 +179,7 @@ impl PeerBenchmark<'_> {
         Ok(())
     }
 
-    /// Measures a cell; nothing where this host has not the memory.
+    /// Measures a cell. Returns `None` if this host does not have enough memory.
     fn measure_cell(
         &mut self,
         cell: &BenchCell,
@@ -192,7 +192,7 @@ impl PeerBenchmark<'_> {
         for round in 0..=EXTRA_ROUNDS {
             for pair in 0..self.options.pairs() {
                 let turn = round * self.options.pairs() + pair;
-                // Who goes first changes, since what went before leaves the machine as it is.
+                // The first engine rotates, since each run leaves the machine in a different state.
                 let mut turns: Vec<usize> =
                     (0..parts.len()).filter(|&i| parts[i].has_runs_left()).collect();
                 let first = turn % turns.len();
@@ -228,7 +228,7 @@ impl PeerBenchmark<'_> {
         cell_result(cell, &parts, &left_out).map(Some)
     }
 
-    /// Whether this host has memory for the buffers of all engines.
+    /// Returns true if this host has memory for the buffers of all engines.
     fn has_memory(&self, cell: &BenchCell) -> bool {
         let takes = self.peers.iter().filter(|peer| peer.supports_cell(cell));
         let Err(why) = check_memory(cell, 1 + takes.count()) else { return true };
@@ -237,7 +237,7 @@ impl PeerBenchmark<'_> {
         false
     }
 
-    /// Checks all engines' results and finds the peers that are worth their turns.
+    /// Verifies all engines' results and finds the peers that are fast enough to compare.
     fn run_trial(
         &mut self,
         cell: &BenchCell,
@@ -268,7 +268,7 @@ impl PeerBenchmark<'_> {
                         },
                     ));
                 }
-                // It has no part in this cell.
+                // The engine does not support this cell.
                 Ok(None) => {}
                 Err(failure) => {
                     self.drop_peer(engines, index, failure)?;
@@ -286,8 +286,8 @@ impl PeerBenchmark<'_> {
         Ok((parts, left_out))
     }
 
-    /// Goes on without a peer that has failed; without ours, or where a signal has come, there is
-    /// nothing to go on with.
+    /// Continues without a peer that has failed. If libdist failed or a signal arrived, returns the
+    /// failure.
     fn drop_peer(
         &mut self,
         engines: &mut [Option<BenchEngine>],
@@ -315,7 +315,7 @@ impl PeerBenchmark<'_> {
     }
 }
 
-/// The part of the results that is the same for all cells.
+/// Returns the part of the results that is the same for all cells.
 pub(crate) fn run_info(options: &Options) -> RunInfo {
     RunInfo {
         transport: options.transport.name().to_owned(),
@@ -325,15 +325,15 @@ pub(crate) fn run_info(options: &Options) -> RunInfo {
     }
 }
 
-/// Checks that this host has memory for the buffers of so many engines, which keep them until the
-/// next order of another size.
+/// Checks that this host has memory for the buffers of `engines` engines. They keep the buffers
+/// until the next request with another size.
 ///
 /// # Errors
-/// The message about the cell that is left out.
+/// The message about the skipped cell.
 pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), String> {
     let needed = cell.buffer_bytes().saturating_mul(engines);
     let available = host::memory_available().and_then(|bytes| usize::try_from(bytes).ok());
-    // Not to the last byte: the engines need some themselves.
+    // Leave a quarter free, since the engines need memory themselves.
     match available {
         Some(there) if needed > there / 4 * 3 => {
             let (op, bytes, needed, there) =
@@ -346,8 +346,8 @@ pub(crate) fn check_memory(cell: &BenchCell, engines: usize) -> Result<(), Strin
     }
 }
 
-/// Has one engine carry out an order; what it took, and how many elements were wrong. `None`: it
-/// has nothing for that.
+/// Lets one engine execute a request. Returns its times and the number of wrong elements, or `None`
+/// if it does not support the request.
 pub(crate) fn run_engine(
     engines: &mut [Option<BenchEngine>],
     index: usize,
@@ -365,8 +365,9 @@ pub(crate) fn run_engine(
         .ok_or_else(|| Failure::new("a rank has not measured anything"))
 }
 
-/// Whether more pairs would tell nothing new: the interval is narrow, or all of it says that we are
-/// slower. Too few pairs for an interval are what the user wants.
+/// Returns true if more pairs would not change the verdict: the interval is narrow, or it is
+/// entirely above 1, so that libdist is slower. If the user chose too few pairs for an interval,
+/// also returns true.
 fn is_conclusive(measured: &CellResult) -> bool {
     let Some(ratio) = measured.ratio() else { return true };
     ratio.is_narrow() || ratio.interval.is_none_or(|(low, _)| low > 1.0)
@@ -417,8 +418,8 @@ mod tests {
                     rewritten,untouched";
         let options = Options::parse_from(line.split(' '));
         let cells = cells(&options, 4);
-        // 4 and 8 bytes of all_gather are both one element of each of four ranks, and a barrier has
-        // no size.
+        // 4 and 8 bytes of all_gather are both one element for each of four ranks, and a barrier
+        // has no size.
         let of = |op: BenchOp| cells.iter().filter(|cell| cell.op == op).count();
         assert_eq!([BenchOp::AllReduce, BenchOp::AllGather, BenchOp::Barrier].map(of), [6, 4, 2]);
         let gathered: Vec<usize> =

@@ -1,27 +1,27 @@
-//! Memory that is held while ranks run. What is free in small pieces goes to whoever asks first,
-//! and memory of which few pages lie together is read a tenth more slowly by another process: the
-//! ranks that are started first would have that.
+//! Holds the fragmented free memory during the runs. The kernel gives small free fragments to the
+//! first allocations. Another process reads memory with few contiguous pages about 10 % more
+//! slowly. Without this module, the ranks that start first would get such memory.
 
 use dist::sys::host;
 use dist::sys::thread::pin_to_core;
 use std::{fs, thread};
 
-/// What pieces are smaller than that count.
+/// Free fragments smaller than this are held.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// What is held at most, of what there is.
+/// The share of the available memory that is held at most is 1 divided by this number.
 const MEMORY_DIVISOR: u64 = 8;
 
-/// So much memory, written to: a part from each core, which keeps pages of its own.
+/// The held memory, touched by one thread per core, because each core caches pages of its own.
 #[derive(Debug)]
 pub(crate) struct HeldFragments {
     _held: Vec<Vec<u8>>,
 }
 
 impl HeldFragments {
-    /// All that is free in small pieces, as far as that is not much; none where the system does not
-    /// say.
+    /// Allocates as much memory as is free in small fragments, up to the limit. Holds nothing if
+    /// the system does not report it.
     pub(crate) fn new() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let max_bytes = host::memory_available().unwrap_or(0) / MEMORY_DIVISOR;
@@ -32,7 +32,7 @@ impl HeldFragments {
         let held = thread::scope(|scope| {
             let allocate = |core| {
                 scope.spawn(move || {
-                    // Where a core cannot be had, another one's pages do.
+                    // If the thread cannot be pinned, pages of another core are acceptable.
                     drop(pin_to_core(core));
                     let mut held = Vec::new();
                     if held.try_reserve_exact(bytes_per_core).is_ok() {
@@ -48,8 +48,8 @@ impl HeldFragments {
     }
 }
 
-/// The memory that is free in small pieces: a line for each zone, of how many of one page there
-/// are, of two, of four, ...
+/// Returns the memory in small free fragments. Each line has, for a zone, the numbers of free
+/// fragments of 1, 2, 4, ... pages.
 fn fragmented_bytes(buddyinfo: &str) -> u64 {
     let counts = |line: &str| -> u64 {
         let (_, zone) = line.split_once("zone").unwrap_or_default();
@@ -61,7 +61,7 @@ fn fragmented_bytes(buddyinfo: &str) -> u64 {
     buddyinfo.lines().map(counts).sum()
 }
 
-/// What cores keep for themselves: the pages of a zone are counted for each.
+/// Returns the memory in per-CPU page lists.
 fn per_cpu_list_bytes(zoneinfo: &str) -> u64 {
     let counts = zoneinfo.lines().filter_map(|line| line.trim().strip_prefix("count:"));
     counts

@@ -1,5 +1,5 @@
-//! Peers that speak MPI: one C program, compiled with each implementation's own compiler and
-//! started by its own launcher, with the settings that were found to be the best.
+//! Peers that use MPI: one C program, compiled with each implementation's compiler wrapper and
+//! started by its launcher, with the settings that were measured as the best.
 
 use crate::Failure;
 use crate::cell::BenchCell;
@@ -19,26 +19,25 @@ const FILES: &[(&str, &str)] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MpiImplementation {
     Openmpi,
-    /// Without reading the memory of other processes.
+    /// Open MPI without reads from the memory of other processes.
     OpenmpiStaged,
     Mpich,
 }
 
-/// What an implementation is called with.
+/// The settings of a launcher.
 #[derive(Clone, Copy, Debug)]
 struct LauncherSetting {
-    /// After the implementation's name.
+    /// The suffix of the implementation's name.
     name: &'static str,
     arguments: &'static [&'static str],
-    /// The only operation that it changes, and from which size on it can be better.
+    /// The only operation that the setting changes, and the size from which it can be faster.
     only_op_and_min_bytes: Option<(BenchOp, usize)>,
 }
 
 const DEFAULT_SETTING: LauncherSetting =
     LauncherSetting { name: "", arguments: &[], only_op_and_min_bytes: None };
 
-/// Shared memory alone, and what follows says whether the other process is read directly where that
-/// pays.
+/// Shared memory only. The next argument selects direct reads from the other process or none.
 const SHARED_MEMORY_ARGUMENTS: &[&str] = &[
     "--mca",
     "pml",
@@ -50,7 +49,7 @@ const SHARED_MEMORY_ARGUMENTS: &[&str] = &[
     "btl_vader_single_copy_mechanism",
 ];
 
-/// The all-reduce that is best for long vectors: a ring, whose pieces have the size that follows.
+/// The best all-reduce for long vectors: a ring. The next argument is the segment size.
 const SEGMENTED_RING_ARGUMENTS: &[&str] = &[
     "--mca",
     "coll_tuned_use_dynamic_rules",
@@ -62,7 +61,7 @@ const SEGMENTED_RING_ARGUMENTS: &[&str] = &[
     "coll_tuned_allreduce_algorithm_segmentsize",
 ];
 
-/// Ranks that wait let others have the core: better where there are fewer cores than ranks.
+/// Waiting ranks yield their core, which is faster with more ranks than cores.
 const YIELD_ARGUMENTS: &[&str] = &["--mca", "mpi_yield_when_idle", "1"];
 
 const OPENMPI_SETTINGS: &[LauncherSetting] = &[
@@ -88,7 +87,7 @@ impl MpiImplementation {
         }
     }
 
-    /// How Open MPI moves long vectors between processes; `None` for another one.
+    /// Returns Open MPI's mechanism for long vectors, or `None` for another implementation.
     fn single_copy_mechanism(self) -> Option<&'static str> {
         match self {
             Self::Openmpi => Some("cma"),
@@ -121,7 +120,7 @@ impl MpiImplementation {
     /// Adds the arguments of the launcher that all programs have.
     pub(crate) fn add_arguments(self, command: &mut Command, ranks: usize) {
         if let Some(single_copy) = self.single_copy_mechanism() {
-            // Where ranks run is the program's own business, the same as ours.
+            // The program pins its ranks itself, like libdist's ranks.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
             command.args(SHARED_MEMORY_ARGUMENTS).arg(single_copy);
             if ranks > host::cores() {
@@ -131,8 +130,8 @@ impl MpiImplementation {
     }
 
     /// Adds the arguments with which a training step of two ranks waits least for Open MPI: a ring
-    /// with pieces of 1 MiB, and ranks that yield. A rank has more threads than the one that calls
-    /// MPI.
+    /// with segments of 1 MiB, and ranks that yield. A rank has other threads besides the thread
+    /// that calls MPI.
     pub(crate) fn add_training_arguments(command: &mut Command, ranks: usize) {
         Self::Openmpi.add_arguments(command, ranks);
         command.args(SEGMENTED_RING_ARGUMENTS).arg("1048576").args(YIELD_ARGUMENTS);
@@ -145,7 +144,7 @@ impl MpiImplementation {
         }
     }
 
-    /// What to do where something of it is missing.
+    /// Returns the remedy if a part of the implementation is missing.
     fn remedy(self) -> String {
         let (name, packages) = (self.name(), self.packages());
         format!(
@@ -153,14 +152,14 @@ impl MpiImplementation {
         )
     }
 
-    /// The program.
+    /// Returns the program.
     fn source(self) -> ProgramSource {
         let name = if self == Self::Mpich { "mpi-mpich" } else { "mpi-openmpi" };
         ProgramSource { name, files: FILES, options: &["-std=gnu11", "-O3"], libraries: &[] }
     }
 }
 
-/// An implementation with a setting, compiled.
+/// An implementation with a setting and its compiled program.
 #[derive(Debug)]
 pub(crate) struct MpiEngine {
     name: String,
@@ -170,7 +169,8 @@ pub(crate) struct MpiEngine {
     program: PathBuf,
 }
 
-/// All settings of an implementation, whose program is compiled unless it was before.
+/// Returns the engines of all settings of an implementation. Compiles the program unless it is
+/// cached.
 pub(crate) fn mpi_engines(
     implementation: MpiImplementation,
     stage: &mut RunContext,

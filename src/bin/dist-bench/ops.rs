@@ -1,8 +1,8 @@
-//! The operations that are measured: their names, what their bytes mean, and which times count.
+//! The measured operations: their names, the meaning of their sizes, and their time rules.
 
 use std::str::FromStr;
 
-/// The root of operations that have one, and the rank that starts a ping-pong.
+/// The root of operations with a root, and the rank that starts a ping-pong.
 pub(crate) const ROOT: usize = 0;
 
 /// An operation.
@@ -20,7 +20,7 @@ pub(crate) enum BenchOp {
     Scatter,
 }
 
-/// Which of the ranks' times is an operation's.
+/// The rule that selects an operation's time from the times of its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeRule {
     /// From a rank's call to its return, on the rank with the largest median.
@@ -32,7 +32,7 @@ pub(crate) enum TimeRule {
 }
 
 impl BenchOp {
-    /// Every operation, in the order in which they are measured.
+    /// All operations, in the order of measurement.
     pub(crate) const ALL: [Self; 10] = [
         Self::AllReduce,
         Self::Broadcast,
@@ -46,7 +46,7 @@ impl BenchOp {
         Self::Scatter,
     ];
 
-    /// The name on the command line, in tables and in orders.
+    /// Returns the name on the command line, in tables and in requests.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -62,12 +62,12 @@ impl BenchOp {
         }
     }
 
-    /// True where elements of several ranks become one.
+    /// Returns true if the operation reduces elements of several ranks.
     pub(crate) const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// True where the bytes are those of all ranks' blocks together.
+    /// Returns true if the size covers the blocks of all ranks together.
     pub(crate) const fn has_blocks(self) -> bool {
         matches!(
             self,
@@ -75,13 +75,13 @@ impl BenchOp {
         )
     }
 
-    /// True where a rank may be calls ahead of another one: without a barrier before each call, the
-    /// time of one call would be that of a queue of them.
+    /// Returns true if a rank may be several calls ahead of another rank. Without a barrier before
+    /// each call, the time of one call would include a queue of calls.
     pub(crate) const fn may_run_ahead(self) -> bool {
         matches!(self, Self::Broadcast | Self::Scatter | Self::Reduce | Self::Gather)
     }
 
-    /// Which times count.
+    /// Returns the time rule.
     pub(crate) const fn time_rule(self) -> TimeRule {
         match self {
             Self::Broadcast | Self::Scatter => TimeRule::LastAfterRoot,
@@ -90,8 +90,8 @@ impl BenchOp {
         }
     }
 
-    /// How many elements so many bytes are: whole blocks, one element each at least. A barrier has
-    /// none.
+    /// Returns the number of elements for a size: complete blocks with at least one element each. A
+    /// barrier has none.
     pub(crate) fn elements(self, bytes: usize, element: usize, ranks: usize) -> usize {
         let count = (bytes / element).max(1);
         match self {
@@ -101,12 +101,13 @@ impl BenchOp {
         }
     }
 
-    /// What nccl-tests calls the count: the elements of one rank's block where there are blocks.
+    /// Returns the count as nccl-tests defines it: the elements of one rank's block if there are
+    /// blocks.
     pub(crate) const fn shown_count(self, elements: usize, ranks: usize) -> usize {
         if self.has_blocks() { elements / ranks } else { elements }
     }
 
-    /// What the bandwidth of the algorithm is multiplied with to be that of the bus.
+    /// Returns the factor from the algorithm bandwidth to the bus bandwidth.
     #[allow(clippy::cast_precision_loss, reason = "a small number of ranks")]
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;

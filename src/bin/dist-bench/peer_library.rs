@@ -1,4 +1,4 @@
-//! The libraries that ours is compared with, and what engines each of them makes.
+//! The libraries that libdist is compared with, and their engines.
 
 use crate::Failure;
 use crate::engine::EngineLauncher;
@@ -22,7 +22,7 @@ pub(crate) enum PeerLibrary {
 }
 
 impl PeerLibrary {
-    /// Its engines, whose programs are found or made.
+    /// Builds the engines of the library. Finds or compiles their programs.
     pub(crate) fn engines(
         self,
         stage: &mut RunContext,
@@ -36,8 +36,8 @@ impl PeerLibrary {
         }
     }
 
-    /// Whether its program knows a type of elements at all. torch says so itself, for each
-    /// operation.
+    /// Returns true if the library's program supports an element type. torch reports this itself
+    /// for each operation.
     pub(crate) const fn supports_dtype(self, dtype: DataType) -> bool {
         use DataType::*;
         match self {

@@ -1,5 +1,4 @@
-//! Programs that peers are made of: found where the user has them, and compiled unless that was
-//! done before.
+//! The programs of peers: finds installed programs, and compiles the programs that are not cached.
 
 use crate::Failure;
 use crate::run_context::RunContext;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long compiling one may take.
+/// The timeout of one compilation.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 const CACHE: EnvVariable = EnvVariable {
@@ -35,7 +34,7 @@ const PATH: EnvVariable = EnvVariable {
     meaning: "Where programs are looked for.",
 };
 
-/// Where a program is; `remedy` is what to do where it is not.
+/// Returns the path of a program; the error contains `remedy` if it is missing.
 pub(crate) fn find_program(program: &str, remedy: &str) -> Result<PathBuf, Failure> {
     let path = config::read_text(PATH)?.unwrap_or_default();
     let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
@@ -43,20 +42,20 @@ pub(crate) fn find_program(program: &str, remedy: &str) -> Result<PathBuf, Failu
     found.ok_or_else(|| Failure::new(format!("{program} not found: {remedy}")))
 }
 
-/// A program in C or C++.
+/// The source of a program in C or C++.
 #[derive(Debug)]
 pub(crate) struct ProgramSource {
-    /// What the program is called in the cache.
+    /// The name of the program in the cache.
     pub(crate) name: &'static str,
-    /// The files by their names; the first one is compiled.
+    /// The files by name; the first one is compiled.
     pub(crate) files: &'static [(&'static str, &'static str)],
-    /// What the compiler is told, before and after the names of the files.
+    /// The compiler's arguments before and after the file names.
     pub(crate) options: &'static [&'static str],
     pub(crate) libraries: &'static [&'static str],
 }
 
 impl ProgramSource {
-    /// The compiled program: from the cache, or made.
+    /// Returns the compiled program, from the cache or newly compiled.
     pub(crate) fn find_or_compile(
         &self,
         compiler: &Path,
@@ -64,7 +63,7 @@ impl ProgramSource {
         stage: &mut RunContext,
     ) -> Result<PathBuf, Failure> {
         let mut hasher = DefaultHasher::new();
-        // Another version of the compiler's files is another compiler.
+        // A changed modification time means another version of the compiler.
         let changed = fs::metadata(compiler).and_then(|data| data.modified()).ok();
         (self.files, self.options, self.libraries, compiler, changed).hash(&mut hasher);
         let name = format!("{}-{:016x}", self.name, hasher.finish());
@@ -77,8 +76,8 @@ impl ProgramSource {
             |cause: std::io::Error| Failure::new(format!("{}: {cause}", folder.display()));
         fs::create_dir_all(&folder).map_err(folder_failure)?;
         let compiled = self.compile(&name, compiler, remedy, stage)?;
-        // The cache may be on another file system; put in place in one step, since others may be
-        // doing the same.
+        // The cache may be on another file system. Rename the program into place atomically, since
+        // other processes may do the same.
         let temporary_path = folder.join(format!("{name}.{}", host::pid()));
         fs::copy(&compiled, &temporary_path)
             .and_then(|_| fs::rename(&temporary_path, &program))
@@ -86,7 +85,7 @@ impl ProgramSource {
         Ok(program)
     }
 
-    /// Compiles it in a folder of its own.
+    /// Compiles the program in a folder of its own.
     fn compile(
         &self,
         name: &str,
@@ -118,7 +117,7 @@ impl ProgramSource {
     }
 }
 
-/// Where compiled programs are kept: for this run only, where the user has no place.
+/// Returns the cache folder. Without a user's cache folder, the cache exists only for this run.
 fn cache_folder(stage: &RunContext) -> Result<PathBuf, Failure> {
     let program_cache = |name: OsString| PathBuf::from(name).join("dist-bench");
     if let Some(folder) = config::read_text(CACHE)? {

@@ -1,31 +1,31 @@
-//! A line on a terminal that says how far the measurement is.
+//! A line on a terminal that shows the progress of the measurement.
 
 use crate::cell::BenchCell;
 use crate::text::size_text;
 use crate::write_error;
 use std::io::IsTerminal as _;
 
-/// The line, if there is a terminal.
+/// The line; it is only shown on a terminal.
 #[derive(Debug)]
 pub(crate) struct ProgressLine {
     is_shown: bool,
     total: usize,
-    /// How many of them have begun.
+    /// The number of started cells.
     started: usize,
 }
 
 impl ProgressLine {
-    /// For so many cells.
+    /// Creates the line for `cells` cells.
     pub(crate) fn new(cells: usize) -> Self {
         Self { is_shown: std::io::stderr().is_terminal(), total: cells, started: 0 }
     }
 
-    /// The next cell begins.
+    /// Counts the start of the next cell.
     pub(crate) fn advance(&mut self) {
         self.started += 1;
     }
 
-    /// Says that an engine is at work on a cell.
+    /// Shows the engine that runs and its cell.
     pub(crate) fn show_turn(&self, cell: &BenchCell, turn: usize, engine: &str) {
         if self.is_shown {
             let line = turn_line((self.started, self.total), cell, turn, engine);
@@ -33,14 +33,14 @@ impl ProgressLine {
         }
     }
 
-    /// Shows how many of the cells have begun, and a text.
+    /// Shows the number of started cells, and a text.
     pub(crate) fn show_text(&self, text: &str) {
         if self.is_shown {
             write_error(&format!("\r{} of {}: {text}\u{1b}[K", self.started, self.total));
         }
     }
 
-    /// Takes the line away, so that something else can be printed.
+    /// Removes the line, so that other text can be printed.
     pub(crate) fn clear(&self) {
         if self.is_shown {
             write_error("\r\u{1b}[K");

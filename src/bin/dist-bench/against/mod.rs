@@ -2,11 +2,12 @@
 //! The ratio of their times in each cell shows whether a change has made the library slower.
 //!
 //! A pair is one run of calls by each side, one after the other; who goes first alternates. The
-//! pairs of a cell are divided into [`PASSES`] passes. Each pass starts the ranks of both sides
-//! again, in alternating order. The reason is that the place of a process's memory changes its
-//! times by percents for as long as the process lives. Both sides get the same orders (`request`).
-//! An order has the names of operations and types, never numbers of constants, which differ between
-//! trees.
+//! A pair is one run of calls by each side, one after the other. The side that goes first
+//! alternates. The pairs of a cell are divided into [`PASSES`] passes. Each pass starts the ranks
+//! of both sides again, in alternating order. The reason is that the memory placement of a process
+//! changes its times by percents as long as the process lives. Both sides get the same requests
+//! (`request`). A request has the names of operations and types, never numbers of constants, which
+//! differ between trees.
 //!
 //! Cells and operations above their limit are measured again with as many pairs, at most
 //! [`REPEATS`] times. All pairs count.
@@ -35,13 +36,13 @@ use verdict::TreeVerdict;
 /// The name of the other tree's engine in tables and files.
 pub(crate) const BASELINE: &str = "baseline";
 
-/// Exit status if this tree is slower than the other one, or a cell could not be judged.
+/// The exit status if this tree is slower than the other one, or a cell has no conclusive ratio.
 const EXIT_SLOWER: u8 = 3;
 
-/// Number of times that the ranks of both sides are started for the pairs of a cell.
+/// The number of times that the ranks of both sides are started for the pairs of a cell.
 const PASSES: usize = 6;
 
-/// Number of times that as many pairs are added for a cell or an operation above its limit.
+/// The number of times that as many pairs are added for a cell or an operation above its limit.
 const REPEATS: usize = 2;
 
 /// Measures all cells that the options ask for, prints them, writes the files, and fails with
@@ -86,7 +87,8 @@ pub(crate) fn run(options: &Options, tree: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether this tree is no slower; `None` if the cells were not measured against another tree.
+/// Returns true if this tree is not slower, or `None` if the cells were not measured against
+/// another tree.
 pub(crate) fn is_tree_no_slower(all: &[CellResult]) -> Option<bool> {
     let is_baseline = |figures: &EngineTimes| figures.engine == BASELINE;
     let has_baseline = all.iter().any(|measured| measured.peers.iter().any(is_baseline));
@@ -101,8 +103,8 @@ struct ComparedEngines {
 }
 
 impl ComparedEngines {
-    /// Starts the ranks of both: ours first in the result. The order in which they start alternates
-    /// with `number`.
+    /// Starts the ranks of both sides; libdist's engine of this tree comes first in the result. The
+    /// start order alternates with `number`.
     fn start(
         &self,
         ranks: usize,
@@ -124,9 +126,9 @@ impl ComparedEngines {
 #[derive(Debug)]
 struct CellSamples {
     cell: BenchCell,
-    /// The order for both sides, once a trial has shown how long a call takes.
+    /// The request for both sides, once a trial has shown the time of a call.
     request: Option<BenchRequest>,
-    /// The figures of our side and of the other one.
+    /// The times of this tree and of the other one.
     figures: [EngineTimes; 2],
     is_offered: bool,
 }
@@ -141,7 +143,7 @@ impl CellSamples {
         Self { cell, request: None, figures, is_offered: true }
     }
 
-    /// The cell in the form of tables and files; nothing before the first pair.
+    /// Returns the cell's result for tables and files, or `None` before the first pair.
     fn measured(&self) -> Option<CellResult> {
         let [ours, baseline] = self.figures.clone();
         let is_left_out = !self.is_offered;
@@ -155,14 +157,14 @@ impl CellSamples {
     }
 }
 
-/// The comparison under way.
+/// The comparison in progress.
 struct TreeComparison<'a> {
     options: &'a Options,
     stage: RunContext,
     sides: ComparedEngines,
     progress: ProgressLine,
     samples: Vec<CellSamples>,
-    /// Number of passes so far.
+    /// The number of completed passes.
     passes_done: usize,
 }
 
@@ -249,7 +251,7 @@ impl<'a> TreeComparison<'a> {
         samples.measured().map_or(Ok(()), |measured| write_output(&text::table_row(&measured)))
     }
 
-    /// A trial, and so many pairs.
+    /// Runs a trial, then `count` pairs.
     fn add_run_pairs(
         &mut self,
         index: usize,
@@ -279,8 +281,8 @@ impl<'a> TreeComparison<'a> {
         Ok(())
     }
 
-    /// Checks the results of both sides, and sets the order of the cell. `None`: the other tree
-    /// does not offer it.
+    /// Checks the results of both sides, and sets the request of the cell. Returns `None` if the
+    /// other tree does not support it.
     fn run_trial(
         &mut self,
         index: usize,
@@ -303,13 +305,13 @@ impl<'a> TreeComparison<'a> {
             samples.figures[side].wrong += wrong;
             slowest = slowest.max(times.p50);
         }
-        // Both sides make as many calls, and as many in each pass.
+        // Both sides make the same number of calls, the same in each pass.
         let request = samples.request.get_or_insert_with(|| samples.cell.request(calls, slowest));
         Ok(Some(request.clone()))
     }
 }
 
-/// How many of the pairs belong to a pass: all passes together have all pairs.
+/// Returns the number of pairs of a pass, so that all passes together have all pairs.
 fn pairs_in_pass(pairs: usize, passes: usize, pass: usize) -> usize {
     pairs * (pass + 1) / passes - pairs * pass / passes
 }

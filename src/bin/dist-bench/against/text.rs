@@ -1,4 +1,4 @@
-//! The table of a comparison with another tree, and its summary. Pure.
+//! Formats the table and the summary of a comparison with another tree. The functions do no I/O.
 
 use super::tree::OtherTree;
 use super::verdict::{CELL_LIMIT, MEAN_LIMIT, TreeVerdict, is_above_mean_limit};
@@ -8,7 +8,7 @@ use crate::stats::MedianEstimate;
 use crate::table::OpMean;
 use crate::text::{count_text, microseconds_text, size_text};
 
-/// Printed before the measurement starts.
+/// Formats the text before the measurement.
 pub(super) fn opening_text(tree: &OtherTree, cells: usize, pairs: usize) -> String {
     let mut text = format!(
         "This tree against {}: {}, {} of runs each\n",
@@ -22,12 +22,12 @@ pub(super) fn opening_text(tree: &OtherTree, cells: usize, pairs: usize) -> Stri
     text
 }
 
-/// Printed before cells are measured again.
+/// Formats the text before cells are measured again.
 pub(super) fn repetition_text(cells: usize) -> String {
     format!("\nAbove a limit: {} measured again\n", count_text(cells, "cell"))
 }
 
-/// The line above the rows of an operation, and the names of the columns.
+/// Formats the line above the rows of an operation, and the names of the columns.
 pub(super) fn table_header(cell: &BenchCell, transport: &str) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
     format!(
@@ -47,7 +47,7 @@ pub(super) fn table_header(cell: &BenchCell, transport: &str) -> String {
     )
 }
 
-/// A row.
+/// Formats a row.
 pub(super) fn table_row(measured: &CellResult) -> String {
     let CellResult { cell, libdist: ours, .. } = measured;
     let shown = cell.op.shown_count(cell.count, cell.ranks);
@@ -74,7 +74,7 @@ fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.3} to {high:.3}"))
 }
 
-/// The summary: means, cells above the limit, and the verdict in the last line.
+/// Formats the summary: means, cells above the limit, and the verdict in the last line.
 pub(super) fn summary_text(verdict: &TreeVerdict<'_>) -> String {
     let mut text = format!(
         "\nThis tree's time by the other tree's: geometric mean of each operation (limit {MEAN_LIMIT})\n"

@@ -1,5 +1,5 @@
-//! The program of the other tree: found in its release build, started as ranks. Only its rank mode
-//! is used, so that any tree whose ranks understand the same orders can be compared.
+//! Finds the program in the other tree's release build, and starts it as ranks. Only the rank mode
+//! of the program is used. So any tree can be compared whose ranks accept the same requests.
 
 use crate::Failure;
 use crate::cell::BenchCell;
@@ -11,20 +11,20 @@ use std::process::Command;
 /// The program's path below a source tree.
 const RELEASE_PROGRAM: &str = "target/release/dist-bench";
 
-/// The program's name, in a folder of programs.
+/// The program's name in a folder of programs.
 const PROGRAM_NAME: &str = "dist-bench";
 
 /// The other tree's engine.
 #[derive(Debug)]
 pub(super) struct OtherTree {
     pub(super) program: PathBuf,
-    /// Its ranks are asked for the same as ours.
+    /// The engine of this tree; the other tree's ranks get the same arguments.
     libdist: LibdistEngine,
 }
 
 impl OtherTree {
-    /// Finds the program in a source tree or a folder of programs; or the path is that of the
-    /// program.
+    /// Finds the program in a source tree or a folder of programs, or accepts the path of the
+    /// program itself.
     pub(super) fn find(path: &Path, ours: LibdistEngine) -> Result<Self, Failure> {
         let candidates = [path.to_path_buf(), path.join(RELEASE_PROGRAM), path.join(PROGRAM_NAME)];
         let program = candidates.into_iter().find(|place| place.is_file());
@@ -36,7 +36,7 @@ impl OtherTree {
     }
 }
 
-/// The reason why there is no program, and the remedy.
+/// Builds the error for a missing program, with the remedy.
 fn program_missing(path: &Path) -> Failure {
     let (shown, manifest) = (path.display(), path.join("Cargo.toml"));
     Failure::new(match manifest.is_file() {

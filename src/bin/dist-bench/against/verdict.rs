@@ -1,5 +1,6 @@
-//! The rule by which this tree is no slower than the other one. No cell has an interval that is
-//! entirely above [`CELL_LIMIT`]. No operation has a geometric mean above [`MEAN_LIMIT`]. Pure.
+//! The rule by which this tree is not slower than the other one: no cell has an interval entirely
+//! above [`CELL_LIMIT`], and no operation has a geometric mean above [`MEAN_LIMIT`]. The functions
+//! do no I/O.
 
 use crate::cell::{self, CellResult};
 use crate::table::{OpMean, mean_key, op_means};
@@ -10,20 +11,20 @@ pub(crate) const CELL_LIMIT: f64 = 1.03;
 /// An operation is slower if the geometric mean of its cells' ratios is above this.
 pub(super) const MEAN_LIMIT: f64 = 1.005;
 
-/// How this tree compares with the other one.
+/// The result of the comparison with the other tree.
 #[derive(Debug)]
 pub(crate) struct TreeVerdict<'a> {
-    /// All operations.
+    /// The means of all operations.
     pub(super) op_means: Vec<OpMean>,
-    /// Cells whose interval is entirely above the limit.
+    /// The cells with an interval entirely above the limit.
     pub(super) slower_cells: Vec<&'a CellResult>,
-    /// Cells without an interval: too few pairs.
+    /// The cells without an interval, because they have too few pairs.
     pub(super) inconclusive: Vec<&'a CellResult>,
-    /// Cells that the other tree does not offer.
+    /// The cells that the other tree does not support.
     pub(super) unsupported: Vec<&'a CellResult>,
-    /// Number of cells with an interval wider than 10 % to each side.
+    /// The number of cells with an interval wider than 10 % to each side.
     pub(super) wide_intervals: usize,
-    /// Number of cells with a ratio.
+    /// The number of cells with a ratio.
     pub(super) compared_cells: usize,
 }
 
@@ -44,25 +45,25 @@ impl<'a> TreeVerdict<'a> {
         }
     }
 
-    /// The operations above the limit.
+    /// Returns the operations above the limit.
     pub(super) fn slower_means(&self) -> impl Iterator<Item = &OpMean> {
         self.op_means.iter().filter(|mean| is_above_mean_limit(mean))
     }
 
-    /// True if no limit is exceeded and every compared cell has an interval. Without any cell
-    /// nothing is known.
+    /// Returns true if no limit is exceeded and every compared cell has an interval. Returns false
+    /// without any compared cell.
     pub(crate) fn is_no_slower(&self) -> bool {
         let is_exceeded = !self.slower_cells.is_empty() || self.slower_means().next().is_some();
         self.compared_cells > 0 && self.inconclusive.is_empty() && !is_exceeded
     }
 }
 
-/// True if the operation's geometric mean is above its limit.
+/// Returns true if the operation's geometric mean is above its limit.
 pub(super) fn is_above_mean_limit(mean: &OpMean) -> bool {
     mean.ratio > MEAN_LIMIT
 }
 
-/// The places of the cells above the limit, and of all cells of the operations above theirs.
+/// Returns the indices of the cells above their limit, and of all cells of operations above theirs.
 pub(super) fn cells_above_limit(all: &[Option<CellResult>]) -> Vec<usize> {
     let present: Vec<CellResult> = all.iter().flatten().cloned().collect();
     let slow_ops: Vec<OpMean> =
@@ -90,7 +91,7 @@ pub(super) mod samples {
     use crate::cell::samples::{figures, measured};
     use crate::ops::BenchOp;
 
-    /// A cell in which ours took these percentages of the other tree's 1000 ns.
+    /// Builds a cell in which this tree took these percentages of the other tree's 1000 ns.
     pub(in super::super) fn compared(op: BenchOp, bytes: usize, percents: &[f64]) -> CellResult {
         let mut cell = measured(op, bytes, &[(BASELINE, 1000.0)]);
         let ours: Vec<f64> = percents.iter().map(|percent| percent * 10.0).collect();
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
     use crate::ops::BenchOp;
 
-    /// Ten ratios. Their interval is from the second smallest to the second largest.
+    /// Builds ten ratios. Their interval is from the second smallest to the second largest.
     fn between(low: f64, median: f64, high: f64) -> [f64; 10] {
         [low, low, median, median, median, median, median, median, high, high]
     }
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_mean_of_an_operation_has_a_limit_of_its_own() {
-        // No interval is above 1.03, but all together are 0.6 % slower.
+        // No interval is above 1.03, but together the cells are 0.6 % slower.
         let cell = |bytes: usize, percent: f64| compared(BenchOp::AllReduce, bytes, &[percent; 10]);
         let all = [cell(4, 102.0), cell(64, 99.22), compared(BenchOp::Barrier, 0, &[100.4; 10])];
         let verdict = TreeVerdict::of(&all);

@@ -1,4 +1,4 @@
-//! The two ranks at work.
+//! One of the two ranks of the lower bound.
 #![allow(unsafe_code, reason = "the buffers of two processes are reached by pointers")]
 
 use super::RANKS;
@@ -11,32 +11,31 @@ use dist::sys::{cma, shm::Segment};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-/// Sizes of the pieces in which vectors are read out of the other process; and how often each is
-/// tried.
+/// The piece sizes for reads from the other process, and the number of trials per size.
 const PIECE_SIZES: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const TRIALS_PER_SIZE: usize = 5;
 
 const ELEMENT_BYTES: usize = size_of::<f32>();
 
-/// One of the ranks, which has met the other.
+/// One rank, which is connected to the other rank.
 #[derive(Debug)]
 pub(super) struct BoundRank {
     rank: usize,
     control: ControlSegment,
     buffers: Option<PairBuffers>,
-    /// How many pieces of results each has made so far.
+    /// The number of result pieces that each rank has reduced so far.
     pieces_reduced: [u64; RANKS],
     scratch: Vec<f32>,
 }
 
-/// Buffers, and for which orders they are right.
+/// The buffers, and the kind of request that they fit.
 #[derive(Debug)]
 struct PairBuffers {
     count: usize,
     is_shared: bool,
     buffers: RankBuffers,
     peer: PeerBuffer,
-    /// Bytes of a piece.
+    /// The size of a piece in bytes.
     piece: usize,
 }
 
@@ -44,25 +43,25 @@ struct PairBuffers {
 #[derive(Debug)]
 enum PeerBuffer {
     SharedMapping(Segment),
-    /// In that process, at that address.
+    /// The process id and the address of the buffer.
     RemoteAddress(u32, u64),
 }
 
 impl BoundRank {
-    /// The two come together.
+    /// Connects the two ranks.
     pub(super) fn connect(rank: usize, path_prefix: &str) -> Result<Self, String> {
         let scratch = vec![0.0; PIECE_SIZES[PIECE_SIZES.len() - 1] / ELEMENT_BYTES];
         let control = ControlSegment::connect(rank, path_prefix)?;
         Ok(Self { rank, control, buffers: None, pieces_reduced: [0; RANKS], scratch })
     }
 
-    /// Carries out an order; nothing where memory of another process may not be read.
+    /// Executes a request. Returns `None` if the memory of the other process cannot be read.
     pub(super) fn execute(&mut self, request: &BenchRequest) -> Result<Option<RankStamps>, String> {
         let is_right = |kept: &PairBuffers| {
             (kept.count, kept.is_shared) == (request.count, request.uses_arena)
         };
         if !self.buffers.as_ref().is_some_and(is_right) {
-            // First those of before: both may not fit.
+            // Free the previous buffers first, since both may not fit in memory.
             self.buffers = None;
             let pair_buffers = if request.uses_arena {
                 self.map_shared_buffers(request)?
@@ -98,7 +97,7 @@ impl BoundRank {
         })
     }
 
-    /// Buffers that both map.
+    /// Creates buffers that both processes map.
     fn map_shared_buffers(
         &mut self,
         request: &BenchRequest,
@@ -114,7 +113,7 @@ impl BoundRank {
         );
         let other = open_segment(process, place, own.len())?;
         let buffers = RankBuffers::in_segment(request, self.rank, RANKS, own);
-        // Nobody makes the next one before this one is found.
+        // The peer must have opened this segment before the next one is created.
         self.control.barrier()?;
         let (count, piece) = (request.count, 0);
         Ok(Some(PairBuffers {
@@ -126,7 +125,8 @@ impl BoundRank {
         }))
     }
 
-    /// Buffers of each rank's own, if the other's may be read.
+    /// Creates private buffers for each rank. Returns `None` if the other rank's buffer cannot be
+    /// read.
     fn attach_remote_buffers(
         &mut self,
         request: &BenchRequest,
@@ -152,7 +152,7 @@ impl BoundRank {
         Ok(Some(PairBuffers { count, is_shared: false, buffers, peer: other, piece }))
     }
 
-    /// Tries all sizes of pieces; rank 0's quickest is that of both.
+    /// Tries all piece sizes. Both ranks use the fastest size of rank 0.
     fn choose_piece_size(&mut self, pair_buffers: &mut PairBuffers) -> Result<(), String> {
         let mut best = (Duration::MAX, PIECE_SIZES[0]);
         let local_buffer = pair_buffers.buffers.output().cast();
@@ -174,7 +174,7 @@ impl BoundRank {
             let piece = self.control.peer_word(ControlWord::Proposal);
             pair_buffers.piece = usize::try_from(piece).map_err(|error| error.to_string())?;
         }
-        // Nobody says anything else before this was heard.
+        // The peer must have read this word before it changes.
         self.control.barrier()
     }
 
@@ -189,7 +189,7 @@ impl BoundRank {
         self.control.barrier()
     }
 
-    /// Adds one half, for both.
+    /// Adds one half of the vectors, and stores the sums in both buffers.
     fn reduce_half(&self, work: ReduceSlice, other: &Segment) {
         let (from, to) = work.half_range(self.rank);
         let (mine, others) = (work.local.wrapping_add(from), other.as_mut_ptr().cast::<f32>());
@@ -198,7 +198,7 @@ impl BoundRank {
         unsafe { sum_kernels::add_into_both(mine, others.wrapping_add(from), to - from) };
     }
 
-    /// Reads and adds one half, then reads the sums of the other one.
+    /// Reads and adds one half, then reads the sums of the other half.
     fn cma_reduce_half(
         &mut self,
         work: ReduceSlice,
@@ -206,8 +206,8 @@ impl BoundRank {
         address: u64,
     ) -> Result<(), String> {
         let read = |at: usize, bytes: usize, into: *mut u8| {
-            // SAFETY: so many bytes of a buffer, or of the scratch, which nothing else uses
-            // meanwhile.
+            // SAFETY: `bytes` bytes of a buffer or of the scratch, which no other code uses during
+            // the call.
             let into = unsafe { Dst::new(into, bytes) };
             match cma::read(process, address + at as u64, into) {
                 Ok(got) if got == bytes => Ok(()),
@@ -218,7 +218,7 @@ impl BoundRank {
         for (from, to) in work.piece_ranges(self.rank) {
             let scratch = self.scratch.as_mut_ptr();
             read(from * ELEMENT_BYTES, (to - from) * ELEMENT_BYTES, scratch.cast())?;
-            // SAFETY: the scratch holds a piece, which lies inside the buffer; the other rank only
+            // SAFETY: the scratch holds a piece, which is inside the buffer; the other rank only
             // reads it, later.
             unsafe {
                 sum_kernels::add_into_first(work.local.wrapping_add(from), scratch, to - from)
@@ -242,18 +242,18 @@ impl BoundRank {
 struct ReduceSlice {
     local: *mut f32,
     count: usize,
-    /// Bytes of a piece.
+    /// The size of a piece in bytes.
     piece: usize,
 }
 
 impl ReduceSlice {
-    /// The elements that a rank adds: from one to before another.
+    /// Returns the range of elements that a rank adds.
     const fn half_range(&self, rank: usize) -> (usize, usize) {
         let middle = self.count / 2;
         if rank == 0 { (0, middle) } else { (middle, self.count) }
     }
 
-    /// The same in pieces.
+    /// Divides this range into pieces.
     fn piece_ranges(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let ((from, to), step) = (self.half_range(rank), (self.piece / ELEMENT_BYTES).max(1));
         (from..to).step_by(step).map(move |at| (at, to.min(at + step)))
@@ -291,7 +291,7 @@ mod tests {
         for [pulled, direct] in results {
             let direct = direct.unwrap();
             assert_eq!((direct.wrong_elements, direct.call_times.len()), (0, 2));
-            // A sandbox may forbid that.
+            // A sandbox may forbid reads from another process.
             assert!(pulled.is_none_or(|stamps| (stamps.wrong_elements, stamps.call_times.len()) == (0, 2)));
         }
     }

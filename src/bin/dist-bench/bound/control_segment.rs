@@ -1,6 +1,6 @@
-//! The words by which the two ranks of a bound agree: a small segment that both map. Rank 0 makes
-//! it, and says in a file where it is; rank 1 opens it through /proc. Waiting is spinning, as the
-//! quickest does, with an end.
+//! The control words by which the two ranks of the lower bound synchronise: a small shared memory
+//! segment. Rank 0 creates it and writes its location into a file. Rank 1 opens it through /proc.
+//! Waiters spin, which is fastest, with a timeout.
 #![allow(unsafe_code, reason = "memory that another process writes is reached by pointers alone")]
 
 use dist::base::deadline::Deadline;
@@ -12,43 +12,44 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long one rank waits for the other; and how long it spins before it looks at a clock.
+/// The timeout of a wait for the peer, and the number of spins between two checks of the clock.
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
 const SPINS_PER_CHECK: u32 = 1 << 16;
 
-/// Bytes from one word to the next, so that no two are in lines that are fetched together.
+/// The distance of words in bytes, so that no two words are in cache lines that are fetched
+/// together.
 const WORD_STRIDE: usize = 128;
 const SEGMENT_BYTES: usize = 4096;
 
 /// The words of each rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlWord {
-    /// How often it has come to a barrier.
+    /// The number of barriers that the rank has entered.
     BarrierCount,
-    /// How many pieces of results it has made.
+    /// The number of result pieces that the rank has reduced.
     PiecesReduced,
-    /// Its process.
+    /// The rank's process id.
     ProcessId,
-    /// Where its buffer is: its address, or its descriptor.
+    /// The location of the rank's buffer: its address or its descriptor.
     BufferLocation,
-    /// What it thinks.
+    /// The value that the rank proposes.
     Proposal,
 }
 
-/// How many there are.
+/// The number of words per rank.
 const WORDS_PER_RANK: usize = 5;
 
-/// The words of both ranks, seen by one of them.
+/// The words of both ranks, as seen by one rank.
 #[derive(Debug)]
 pub(super) struct ControlSegment {
     rank: usize,
     segment: Segment,
-    /// How often this rank has come to a barrier.
+    /// The number of barriers that this rank has entered.
     barriers: u64,
 }
 
 impl ControlSegment {
-    /// Both ranks come together at a place.
+    /// Connects both ranks through the files at `path_prefix`.
     pub(super) fn connect(rank: usize, path_prefix: &str) -> Result<Self, String> {
         let path = format!("{path_prefix}.control");
         let segment =
@@ -62,22 +63,22 @@ impl ControlSegment {
     fn word_of(&self, rank: usize, word: ControlWord) -> &AtomicU64 {
         let offset = WORD_STRIDE * (rank * WORDS_PER_RANK + word as usize);
         let ptr = self.segment.as_mut_ptr().wrapping_add(offset).cast();
-        // SAFETY: aligned, inside the segment, which lives as long as `self`, and only ever used as
-        // an atomic.
+        // SAFETY: the pointer is aligned and inside the segment, which lives as long as `self`; the
+        // word is only accessed as an atomic.
         unsafe { AtomicU64::from_ptr(ptr) }
     }
 
-    /// Sets a word of this rank; what was written before is seen by whoever sees it.
+    /// Sets a word of this rank. A rank that reads the word also sees all earlier writes.
     pub(super) fn set_word(&self, word: ControlWord, value: u64) {
         self.word_of(self.rank, word).store(value, Ordering::Release);
     }
 
-    /// A word of the other rank.
+    /// Returns a word of the other rank.
     pub(super) fn peer_word(&self, word: ControlWord) -> u64 {
         self.word_of(1 - self.rank, word).load(Ordering::Acquire)
     }
 
-    /// Waits until a word of the other rank is that large.
+    /// Waits until a word of the other rank is at least `value`.
     pub(super) fn wait_for(&self, word: ControlWord, value: u64) -> Result<(), String> {
         let word = self.word_of(1 - self.rank, word);
         let mut deadline = None;
@@ -94,7 +95,7 @@ impl ControlSegment {
         }
     }
 
-    /// Both come here before either goes on.
+    /// Waits until both ranks have entered the barrier.
     pub(super) fn barrier(&mut self) -> Result<(), String> {
         self.barriers += 1;
         self.set_word(ControlWord::BarrierCount, self.barriers);
@@ -102,7 +103,7 @@ impl ControlSegment {
     }
 }
 
-/// Makes the segment and says where it is.
+/// Creates the segment and writes its location into a file.
 fn create_segment(path: &str) -> Result<Segment, String> {
     let segment = Segment::create(SEGMENT_BYTES).map_err(|error| error.to_string())?;
     let text = format!("{} {}", host::pid(), segment.as_fd().as_raw_fd());
@@ -112,7 +113,7 @@ fn create_segment(path: &str) -> Result<Segment, String> {
     Ok(segment)
 }
 
-/// Waits until it is said where the segment is.
+/// Waits for the file with the segment's location, and opens the segment.
 fn await_segment(path: &Path) -> Result<Segment, String> {
     let deadline = Deadline::after(PEER_TIMEOUT);
     let text = loop {

@@ -1,14 +1,14 @@
-//! What a program by hand takes for an all_reduce between two ranks, as a bound for libraries: an
-//! engine as any other, which knows nothing but that. It makes no promise that a library makes: no
-//! deadline, no check, no peer that may fail.
+//! The time of a handwritten program for an all_reduce between two ranks, as a lower bound for
+//! libraries. It is an engine like any other, for this operation only. It gives no guarantee of a
+//! library: no deadline, no argument check, no handling of failed peers.
 //!
-//! * In memory that both map (*direct*): each rank adds one half of both vectors, and stores the
-//!   sums in both.
-//! * In memory of its own (*cma_read*): each rank reads the other's values of its half out of that
-//!   process, piece by piece, and adds them to its own. Then it reads the sums of the other half.
+//! - In shared memory (*direct*): each rank adds one half of both vectors, and stores the sums in
+//!   both.
+//! - In private memory (*cma_read*): each rank reads the other rank's values of its half from the
+//!   other process, piece by piece, and adds them to its own. Then it reads the sums of the other
+//!   half.
 //!
-//! Both are `bound_allreduce`'s in the project's baseline. The pieces have the size that is best of
-//! some in a trial.
+//! Both are `bound_allreduce` in the project's baseline. A trial selects the best piece size.
 
 mod bound_rank;
 mod control_segment;
@@ -26,13 +26,13 @@ use dist::sys::{host, thread};
 use std::path::Path;
 use std::process::Command;
 
-/// The first word on the command line of a rank.
+/// The first argument on the command line of a rank.
 pub(crate) const AS_BOUND: &str = "--as-bound";
 
-/// How many ranks there are.
+/// The number of ranks.
 const RANKS: usize = 2;
 
-/// Below, a library has shorter ways.
+/// The smallest size; below it, a library has faster methods.
 const MIN_BYTES: usize = 4096;
 
 /// The engine.
@@ -67,10 +67,10 @@ impl EngineLauncher for BoundEngine {
     }
 }
 
-/// The life of a rank.
+/// Runs a rank until the driver ends it.
 ///
 /// # Errors
-/// Why it ended early, in words; the driver has been told too, if that was possible.
+/// The reason why it ended early; the driver has received it too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     let [rank, path_prefix] = words else {
         return Err("a rank is started by dist-bench itself".into());

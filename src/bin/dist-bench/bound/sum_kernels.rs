@@ -1,35 +1,35 @@
-//! The additions of the bounds, as plain loops for the widest vectors that this processor has.
+//! The additions of the lower bound: plain loops, compiled for the widest vectors of the processor.
 #![allow(unsafe_code, reason = "the vectors are other processes' too, and so reached by pointers")]
 
-/// Adds two vectors; the sums take the place of both.
+/// Adds two vectors and stores the sums in both.
 ///
 /// # Safety
-/// Both have so many elements, which nobody else uses during the call.
+/// Both have `count` elements, which no other code uses during the call.
 pub(super) unsafe fn add_into_both(a: *mut f32, b: *mut f32, count: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has it; the rest is the caller's promise.
+            // SAFETY: the processor has AVX-512; the caller ensures the rest.
             return unsafe { x86::add_into_both_avx512(a, b, count) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
+            // SAFETY: the processor has AVX2; the caller ensures the rest.
             return unsafe { x86::add_into_both_avx2(a, b, count) };
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: ensured by the caller.
     unsafe { add_into_both_loop(a, b, count) }
 }
 
 /// Adds a vector to another one.
 ///
 /// # Safety
-/// As above; the second one is only read.
+/// As for [`add_into_both`]; the second vector is only read.
 pub(super) unsafe fn add_into_first(a: *mut f32, b: *const f32, count: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has it; the rest is the caller's promise.
+            // SAFETY: the processor has AVX-512; the caller ensures the rest.
             return unsafe { x86::add_into_first_avx512(a, b, count) };
         }
         if is_x86_feature_detected!("avx2") {
@@ -37,7 +37,7 @@ pub(super) unsafe fn add_into_first(a: *mut f32, b: *const f32, count: usize) {
             return unsafe { x86::add_into_first_avx2(a, b, count) };
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: ensured by the caller.
     unsafe { add_into_first_loop(a, b, count) }
 }
 
@@ -46,7 +46,7 @@ pub(super) unsafe fn add_into_first(a: *mut f32, b: *const f32, count: usize) {
 #[inline(always)]
 unsafe fn add_into_both_loop(a: *mut f32, b: *mut f32, count: usize) {
     for index in 0..count {
-        // SAFETY: within the vector, by the caller's promise.
+        // SAFETY: within the vector, as the caller ensures.
         let one = unsafe { a.wrapping_add(index).read() };
         // SAFETY: as above.
         let sum = one + unsafe { b.wrapping_add(index).read() };
@@ -62,7 +62,7 @@ unsafe fn add_into_both_loop(a: *mut f32, b: *mut f32, count: usize) {
 #[inline(always)]
 unsafe fn add_into_first_loop(a: *mut f32, b: *const f32, count: usize) {
     for index in 0..count {
-        // SAFETY: within the vector, by the caller's promise.
+        // SAFETY: within the vector, as the caller ensures.
         let one = unsafe { a.wrapping_add(index).read() };
         // SAFETY: as above.
         let sum = one + unsafe { b.wrapping_add(index).read() };
@@ -71,40 +71,40 @@ unsafe fn add_into_first_loop(a: *mut f32, b: *const f32, count: usize) {
     }
 }
 
-/// The loops, compiled for more than every processor has.
+/// The loops, compiled for vector extensions that not every processor has.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{add_into_both_loop, add_into_first_loop};
 
     /// # Safety
-    /// The processor has AVX-512; and that of `add_into_both`.
+    /// The processor has AVX-512; see also `add_into_both`.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn add_into_both_avx512(a: *mut f32, b: *mut f32, count: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: ensured by the caller.
         unsafe { add_into_both_loop(a, b, count) }
     }
 
     /// # Safety
-    /// The processor has AVX2; and that of `add_into_both`.
+    /// The processor has AVX2; see also `add_into_both`.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn add_into_both_avx2(a: *mut f32, b: *mut f32, count: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: ensured by the caller.
         unsafe { add_into_both_loop(a, b, count) }
     }
 
     /// # Safety
-    /// The processor has AVX-512; and that of `add_into_first`.
+    /// The processor has AVX-512; see also `add_into_first`.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn add_into_first_avx512(a: *mut f32, b: *const f32, count: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: ensured by the caller.
         unsafe { add_into_first_loop(a, b, count) }
     }
 
     /// # Safety
-    /// The processor has AVX2; and that of `add_into_first`.
+    /// The processor has AVX2; see also `add_into_first`.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn add_into_first_avx2(a: *mut f32, b: *const f32, count: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: ensured by the caller.
         unsafe { add_into_first_loop(a, b, count) }
     }
 }
