@@ -1,4 +1,4 @@
-//! The text of `dist-bench --help` after the options: what is measured, and how.
+//! The text of `dist-bench --help` after the options: the measured times, and the methods.
 
 /// The help text after the options.
 pub(crate) const HELP: &str = "\

@@ -11,7 +11,7 @@
 //! | `peer_library` | the libraries that libdist is compared with |
 //! | `mpi`, `peers/mpi.c` | engines that use MPI |
 //! | `gloo`, `peers/gloo.py`, `peers/gloo.cc` | engines of Gloo |
-//! | `peer_programs`, `peers/rank.h` | compiling peer programs, and the common part of those in C and C++ |
+//! | `peer_programs`, `peers/rank.h` | compiling peer programs; the common part in C and C++ |
 //! | `run_context` | the processes and the folder of a run |
 //! | `cell`, `measure` | the cells, and their measurement in alternating runs until conclusive |
 //! | `against` | the comparison of this tree with another tree's dist-bench |
@@ -70,7 +70,7 @@ const EXIT_USAGE: u8 = 2;
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// The reason; empty where nobody is to be told.
+    /// The message for the user; empty if there is nothing to print.
     pub(crate) message: String,
 }
 

@@ -117,7 +117,7 @@ impl MpiImplementation {
         }
     }
 
-    /// Adds the arguments of the launcher that all programs have.
+    /// Adds the launcher arguments that all programs use.
     pub(crate) fn add_arguments(self, command: &mut Command, ranks: usize) {
         if let Some(single_copy) = self.single_copy_mechanism() {
             // The program pins its ranks itself, like libdist's ranks.

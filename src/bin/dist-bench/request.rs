@@ -1,55 +1,55 @@
-//! One order to the ranks of an engine: which operation, on how much, how often, and how. It
-//! travels as a line of words, which `mpi_engines/rank.h` and `mpi_engines/gloo.py` read too; what
-//! a rank answers is its stamps, in a file of 64-bit numbers, little endian.
+//! A request to the ranks of an engine: the operation, its size, the number of calls, and the way
+//! to call. A request is a line of words, which `peers/rank.h` and `peers/gloo.py` parse too. A
+//! rank writes its stamps into a file of 64-bit little-endian numbers.
 
 use crate::ops::BenchOp;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 use std::str::{FromStr, SplitAsciiWhitespace};
 
-/// What ends a rank.
+/// The word that ends a rank.
 pub(crate) const QUIT_WORD: &str = "quit";
 
-/// What a rank answers that has carried out an order.
+/// The response of a rank that has executed a request.
 pub(crate) const DONE_RESPONSE: &str = "ok";
 
-/// What it answers where its library has nothing for that, which all ranks say alike.
+/// The response if the library does not support the request, which is the same on all ranks.
 pub(crate) const UNSUPPORTED_RESPONSE: &str = "not offered";
 
-/// The word before an order.
+/// The first word of a request.
 const RUN_WORD: &str = "run";
 
-/// An order.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BenchRequest {
     pub(crate) op: BenchOp,
     pub(crate) dtype: DataType,
     pub(crate) redop: ReduceOp,
-    /// Elements, of all blocks together where there are blocks.
+    /// The elements of all blocks together.
     pub(crate) count: usize,
-    /// Calls before those that are timed, made in the same way.
+    /// The number of untimed calls before the timed calls.
     pub(crate) warm_up: usize,
-    /// Calls that are timed.
+    /// The number of timed calls.
     pub(crate) calls: usize,
-    /// All ranks meet before each call.
+    /// All ranks synchronise before each call.
     pub(crate) has_barrier: bool,
-    /// With what a rank fills its buffer before each call; 0: it does not.
+    /// The word with which a rank fills its buffer before each call; 0: it does not.
     pub(crate) rewrite_word: u64,
-    /// The result takes the place of the input.
+    /// The result replaces the input.
     pub(crate) is_in_place: bool,
-    /// Buffers are memory of the library.
+    /// The buffers are memory of the library.
     pub(crate) uses_arena: bool,
-    /// Calls are issued, and their works waited for.
+    /// Calls return a work, and the rank waits for it.
     pub(crate) is_asynchronous: bool,
-    /// A call on known values comes first, and its result is looked at.
+    /// A call on known values precedes the timed calls, and its result is verified.
     pub(crate) is_verified: bool,
-    /// Which algorithm of ours; what is left to the library is not in the line, so that peers need
-    /// not know of it.
+    /// The algorithm of libdist. If the library chooses, the line has no word for it, so that peers
+    /// need not know this word.
     pub(crate) algorithm: Option<String>,
 }
 
 impl BenchRequest {
-    /// The line, with its end.
+    /// Returns the line with its line end.
     pub(crate) fn to_line(&self) -> String {
         let Self { op, dtype, redop, count, warm_up, calls, rewrite_word: rewrite, .. } = self;
         let flags = [
@@ -68,7 +68,7 @@ impl BenchRequest {
         )
     }
 
-    /// Reads a line.
+    /// Parses a line.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         if words.next()? != RUN_WORD {
@@ -105,42 +105,42 @@ fn next_flag(words: &mut SplitAsciiWhitespace<'_>) -> Option<bool> {
     }
 }
 
-/// The element type with this name.
+/// Returns the element type with this name.
 pub(crate) fn dtype_named(name: &str) -> Option<DataType> {
     DataType::ALL.into_iter().find(|dtype| dtype.name() == name)
 }
 
-/// The operators that are measured, by their names here.
+/// The measured operators with their names.
 pub(crate) const REDOPS: [(&str, ReduceOp); 3] =
     [("sum", ReduceOp::Sum), ("min", ReduceOp::Min), ("max", ReduceOp::Max)];
 
-/// The operator with this name.
+/// Returns the operator with this name.
 pub(crate) fn redop_named(name: &str) -> Option<ReduceOp> {
     REDOPS.into_iter().find(|(known, _)| *known == name).map(|(_, op)| op)
 }
 
-/// The name of an operator.
+/// Returns the name of an operator.
 pub(crate) fn redop_name(op: ReduceOp) -> &'static str {
     REDOPS.into_iter().find(|(_, known)| *known == op).map_or("none", |(name, _)| name)
 }
 
-/// What one rank has measured.
+/// The measurements of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RankStamps {
-    /// Elements of the verified call that are not what they should be.
+    /// The number of wrong elements in the result of the verified call.
     pub(crate) wrong_elements: u64,
     /// Start and end of each timed call on the kernel's monotonic clock, in nanoseconds.
     pub(crate) call_times: Vec<(u64, u64)>,
 }
 
 impl RankStamps {
-    /// As the bytes of a file.
+    /// Encodes the stamps as the bytes of a file.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let times = self.call_times.iter().flat_map(|&(start, end)| [start, end]);
         std::iter::once(self.wrong_elements).chain(times).flat_map(u64::to_le_bytes).collect()
     }
 
-    /// From the bytes of a file with so many calls.
+    /// Decodes the bytes of a file with `calls` calls.
     pub(crate) fn decode(bytes: &[u8], calls: usize) -> Option<Self> {
         let (numbers, rest) = bytes.as_chunks::<8>();
         let (wrong, times) = numbers.split_first()?;
@@ -149,7 +149,7 @@ impl RankStamps {
             times.iter().map(|[start, end]| (u64::from_le_bytes(*start), u64::from_le_bytes(*end)));
         let stamps =
             Self { wrong_elements: u64::from_le_bytes(*wrong), call_times: calls_are.collect() };
-        // A rank that has no part in an operation has no times.
+        // A rank without a part in an operation has no times.
         let is_whole = rest.is_empty() && half.is_empty();
         (is_whole && [0, calls].contains(&stamps.call_times.len())).then_some(stamps)
     }
@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    /// Ranks of another tree read these words (`--against`): a changed one would end every
-    /// comparison with older trees.
+    /// Ranks of another tree parse these names (`--against`): a change would break every comparison
+    /// with older trees.
     #[test]
     fn type_and_operator_names_are_stable() {
         let dtypes: Vec<&str> = DataType::ALL.iter().map(|dtype| dtype.name()).collect();

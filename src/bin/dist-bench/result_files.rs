@@ -1,4 +1,4 @@
-//! What is written for other programs: all of it as JSON, and the figures as CSV.
+//! Writes the results for other programs: everything as JSON, and the times as CSV.
 
 use crate::Failure;
 use crate::against;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// What the whole run has in common.
+/// The properties of a whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunInfo {
     pub(crate) transport: String,
@@ -21,7 +21,7 @@ pub(crate) struct RunInfo {
     pub(crate) machine: HostMachine,
 }
 
-/// All that was measured.
+/// All measured results.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchResults {
     pub(crate) run: RunInfo,
@@ -34,7 +34,7 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
 }
 
-/// Everything, as JSON with a line's end.
+/// Returns all results as JSON with a line end.
 pub(crate) fn results_json(results: &BenchResults) -> String {
     let BenchResults { run, limits, cells: all } = results;
     let (above, cells) = tail_counts(all);
@@ -109,7 +109,7 @@ fn figures_json(measured: &CellResult, figures: &EngineTimes) -> Value {
     })
 }
 
-/// The figures, with a line for each engine of each cell.
+/// Returns the times as CSV, with a line for each engine of each cell.
 pub(crate) fn results_csv(results: &BenchResults) -> String {
     let BenchResults { run, cells: all, .. } = results;
     let mut text = "engine,transport,ranks,op,size,count,type,redop,mode,buffers,place,call,p50_us,p99_us,mean_us,\

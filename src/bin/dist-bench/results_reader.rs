@@ -1,6 +1,5 @@
-//! What `--read_json` has written, read back: from a file, which anybody may have changed, so that
-//! nothing in it is believed that was not looked at. Figures are computed anew, by the same code as
-//! those of a run.
+//! Reads the files of `--json`. A file may have been changed, so that the reader checks everything
+//! it uses. It computes all figures again, with the same code as a run.
 
 use crate::Failure;
 use crate::cell::{BenchCell, BufferKind, BufferMode, CallVariant, CellResult, EngineTimes};
@@ -15,16 +14,16 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// No result is larger than this, in bytes.
+/// The size limit of a result file in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Reads a file.
+/// Reads a result file.
 pub(crate) fn read_results(path: &Path) -> Result<BenchResults, Failure> {
     parse_results(&read_json(path)?)
         .map_err(|what| read_failure(path, format!("{what} is not what dist-bench --json writes")))
 }
 
-/// The JSON of a file of results.
+/// Reads the JSON of a result file.
 pub(crate) fn read_json(path: &Path) -> Result<Value, Failure> {
     let size = fs::metadata(path).map_err(|cause| read_failure(path, cause))?.len();
     if size > MAX_FILE_BYTES {
@@ -34,12 +33,12 @@ pub(crate) fn read_json(path: &Path) -> Result<Value, Failure> {
     serde_json::from_slice(&bytes).map_err(|cause| read_failure(path, cause))
 }
 
-/// The failure to read a file.
+/// Builds the failure for an unreadable file.
 pub(crate) fn read_failure(path: &Path, why: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{}: {why}", path.display()))
 }
 
-/// All of it; else what cannot be understood.
+/// Parses all results; the error names the invalid part.
 pub(crate) fn parse_results(value: &Value) -> Result<BenchResults, String> {
     let run = parse_run_info(value).ok_or("the description of the run")?;
     let limits = match &value["limits"] {
@@ -100,7 +99,7 @@ fn parse_variant(value: &Value) -> Option<CallVariant> {
     })
 }
 
-/// Of all but the medians there is only one figure, which is that of all runs.
+/// Parses the times of an engine. Except for the medians, a file has one value for all runs.
 fn parse_times(value: &Value) -> Option<EngineTimes> {
     let ns = |value: &Value| {
         let us = value.as_f64().filter(|us| us.is_finite() && *us >= 0.0);

@@ -1,5 +1,5 @@
-//! What the driver has running: child processes, and a folder of its own for all that it and they
-//! exchange. Both are gone when it ends, however it ends.
+//! The child processes of the driver, and the folder for the files that it exchanges with them.
+//! Both are removed when the driver ends, for any reason.
 
 use crate::{Failure, signal_failure};
 use dist::base::deadline::Deadline;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// SIGHUP, SIGINT and SIGTERM: what a user or a job manager sends to end a program.
+/// The signals by which a user or a job manager ends a program: SIGHUP, SIGINT and SIGTERM.
 const END_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// How long processes that are told to end may take, before they are killed.
+/// The time between the request to end and the kill of a process.
 const KILL_DELAY: Duration = Duration::from_secs(3);
 
 /// A folder for this run.
@@ -34,12 +34,12 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // Whatever stays behind is in the folder for temporary files.
+        // If the removal fails, the files remain in the folder for temporary files.
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
-/// The processes and the folder.
+/// The processes and the folder of a run.
 #[derive(Debug)]
 pub(crate) struct RunContext {
     processes: ChildProcessGroup,
@@ -47,19 +47,21 @@ pub(crate) struct RunContext {
 }
 
 impl RunContext {
-    /// To be made before anything that has threads: the crew's guardian is a fork.
+    /// Creates the context. The caller does this before it starts threads, because the guard
+    /// process of the process group is a fork.
     pub(crate) fn new() -> Result<Self, Failure> {
-        // Whoever started us may ignore this signal; children then leave nothing to wait for.
+        // The parent process may ignore this signal. Children of a process that ignores it cannot
+        // be waited for.
         signal::set_default(signal::CHILD);
         Ok(Self { processes: ChildProcessGroup::new(&END_SIGNALS)?, folder: RunFolder::new()? })
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder.0
     }
 
-    /// Starts a process, with what it says to standard error and output in a file; its number here.
+    /// Starts a process with its output in a log file, and returns its number.
     pub(crate) fn start(&mut self, command: &mut Command, log: &Path) -> Result<usize, Failure> {
         let failed = |cause| Failure::new(format!("{}: {cause}", log.display()));
         let file = File::options().create(true).append(true).open(log).map_err(failed)?;
@@ -71,13 +73,13 @@ impl RunContext {
         Ok(self.processes.members().len() - 1)
     }
 
-    /// The number of processes that were started so far.
+    /// Returns the number of processes that were started so far.
     pub(crate) fn process_count(&self) -> usize {
         self.processes.members().len()
     }
 
-    /// Notes what has happened to the processes, without waiting; an error where this process is to
-    /// end.
+    /// Records events of the processes without waiting. Returns an error if a signal must end the
+    /// driver.
     pub(crate) fn poll_processes(&mut self) -> Result<(), Failure> {
         self.wait_for_event(&Deadline::after_ms(0))
     }
@@ -89,12 +91,12 @@ impl RunContext {
         }
     }
 
-    /// How a process has ended, if it has been noted.
+    /// Returns the exit status of a process, if it has been recorded.
     pub(crate) fn exit_status(&self, number: usize) -> Option<ProcessExit> {
         self.processes.members().get(number).and_then(|member| member.exit())
     }
 
-    /// Waits until these have ended; false where the deadline passed first.
+    /// Waits until these processes have exited. Returns false if the deadline passed first.
     pub(crate) fn await_exits(
         &mut self,
         numbers: &[usize],
@@ -109,8 +111,8 @@ impl RunContext {
         Ok(true)
     }
 
-    /// Ends processes that do not end by themselves: told first, since a launcher has others to
-    /// end, then killed.
+    /// Terminates processes. Sends SIGTERM first, because a launcher must end its own children, and
+    /// then SIGKILL.
     pub(crate) fn terminate(&mut self, numbers: &[usize]) -> Result<(), Failure> {
         for signal in [signal::TERMINATE, signal::KILL] {
             if self.await_exits(numbers, &Deadline::after_ms(0))? {
@@ -118,7 +120,7 @@ impl RunContext {
             }
             for member in numbers.iter().filter_map(|&number| self.processes.members().get(number))
             {
-                // A group without a process is what the signal is meant to achieve.
+                // A missing process group is the intended result.
                 drop(child::signal_group(member.pid(), signal));
             }
             self.await_exits(numbers, &Deadline::after(KILL_DELAY))?;
@@ -130,7 +132,7 @@ impl RunContext {
 impl Drop for RunContext {
     fn drop(&mut self) {
         let numbers: Vec<usize> = (0..self.processes.members().len()).collect();
-        // The crew kills what is left.
+        // The process group kills the remaining processes.
         drop(self.terminate(&numbers));
     }
 }

@@ -1,34 +1,33 @@
-//! What times say: medians, percentiles, ratios with the interval in which their median lies. Pure,
-//! and the same for all engines.
+//! Statistics of times: medians, percentiles, and ratios with confidence intervals of their median.
+//! The functions do no I/O, and all engines use them.
 
 use crate::ops::{BenchOp, ROOT, TimeRule};
 use crate::request::RankStamps;
 
-/// Two sides of 2.5 %.
+/// The significance level: 2.5 % on each side.
 const SIGNIFICANCE: f64 = 0.05;
 
-/// What one run of calls took, in nanoseconds.
+/// The times of one run of calls, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunTimes {
     /// The median of the calls.
     pub(crate) p50: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
-    /// The mean: what calls take that follow each other.
+    /// The mean of the calls, which includes queueing between successive calls.
     pub(crate) mean: f64,
-    /// Where another rank's end counts: the median of the root's own calls.
+    /// The median of the root's own calls, if the time rule uses another rank's end.
     pub(crate) root_p50: Option<f64>,
 }
 
 impl RunTimes {
-    /// Of calls that took so long.
+    /// Computes the times of a run from its calls.
     fn of_calls(calls: &[f64], root: Option<f64>) -> Self {
         Self { p50: median(calls), p99: percentile(calls, 99), mean: mean(calls), root_p50: root }
     }
 }
 
-/// A value with the interval that has it with a probability of 95 %, where there were enough pairs
-/// to tell.
+/// A median with its 95 % confidence interval, if there are enough pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MedianEstimate {
     pub(crate) value: f64,
@@ -36,14 +35,14 @@ pub(crate) struct MedianEstimate {
 }
 
 impl MedianEstimate {
-    /// True where the interval does not reach further than 10 % of the value to each side, on
-    /// average.
+    /// Returns true if the interval reaches at most 10 % of the value to each side, on average.
     pub(crate) fn is_narrow(&self) -> bool {
         self.interval.is_some_and(|(low, high)| high - low <= 0.2 * self.value)
     }
 }
 
-/// What the stamps of all ranks say about an operation. `None` where a rank that counts has none.
+/// Computes an operation's times from the stamps of all ranks. Returns `None` if a required rank
+/// has no stamps.
 pub(crate) fn op_times(op: BenchOp, rank_stamps: &[RankStamps]) -> Option<RunTimes> {
     let call_spans = |stamps: &RankStamps| -> Vec<f64> {
         stamps.call_times.iter().map(|&(start, end)| span_ns(start, end)).collect()
@@ -85,7 +84,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The median: of an even number of values the mean of the middle two. 0 of none.
+/// Returns the median, which is the mean of the middle two for an even number of values. 0 without
+/// values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     let half = sorted.len() / 2;
@@ -96,28 +96,30 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The smallest value that so many of a hundred do not exceed. 0 of none.
+/// Returns the smallest value that at least `of_hundred` percent of the values do not exceed. 0
+/// without values.
 pub(crate) fn percentile(values: &[f64], of_hundred: usize) -> f64 {
     let rank_index = (values.len() * of_hundred).div_ceil(100);
     sorted(values).get(rank_index.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-/// The mean. 0 of none.
+/// Returns the mean, and 0 without values.
 #[allow(clippy::cast_precision_loss, reason = "a small number of values")]
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The geometric mean. 1 of none.
+/// Returns the geometric mean, and 1 without values.
 pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "a small number of values")]
     let count = values.len().max(1) as f64;
     (values.iter().map(|value| value.ln()).sum::<f64>() / count).exp()
 }
 
-/// The median of paired ratios. The interval is between two of the ratios themselves: that the
-/// median of all possible ones lies outside is as improbable as that a coin falls so unevenly,
-/// whatever their distribution. Fewer than six tell nothing.
+/// Returns the median of paired ratios and its confidence interval, whose ends are two of the
+/// ratios. The method is the sign test, which holds for any distribution: the probability that the
+/// true median is outside equals the probability of a correspondingly uneven series of coin tosses.
+/// Fewer than six ratios have no interval.
 pub(crate) fn estimate(ratios: &[f64]) -> MedianEstimate {
     let value = median(ratios);
     let (sorted, rank_cut) = (sorted(ratios), binomial_cut(ratios.len()));
@@ -125,8 +127,8 @@ pub(crate) fn estimate(ratios: &[f64]) -> MedianEstimate {
     MedianEstimate { value, interval }
 }
 
-/// The largest number of heads of which, or of fewer, a fair coin that is tossed `tosses` times
-/// shows with a probability of at most 2.5 %; plus one. 0: not even none is so improbable.
+/// Returns 1 plus the largest number k for which a fair coin shows at most k heads in `tosses`
+/// tosses with a probability of at most 2.5 %. Returns 0 if even k = 0 is more probable.
 fn binomial_cut(tosses: usize) -> usize {
     #[allow(clippy::cast_precision_loss, reason = "a small number of pairs")]
     let number = |count: usize| count as f64;

@@ -1,4 +1,4 @@
-//! The table as people read it, and what is said at its end. Pure.
+//! Formats the table for users, and the summary. The functions do no I/O.
 
 use crate::cell::{BenchCell, CellResult, CellVerdict};
 use crate::ops::BenchOp;
@@ -6,10 +6,10 @@ use crate::request::redop_name;
 use crate::stats::{MedianEstimate, geometric_mean};
 use crate::text::{count_text, microseconds_text, size_text};
 
-/// Cells in whose 99th percentile we may be behind.
+/// The largest share of cells in which libdist's 99th percentile may be above the best peer's.
 const ALLOWED_TAIL_SHARE: f64 = 0.05;
 
-/// What stands above the rows of one operation: the way of calling, and the names of the columns.
+/// Formats the lines above an operation's rows: the way to call, and the names of the columns.
 pub(crate) fn table_header(cell: &BenchCell, transport: &str, has_peers: bool) -> String {
     let (op, ranks, words) = (cell.op.name(), cell.ranks, cell.variant.describe().join(", "));
     let mut columns = format!(
@@ -37,12 +37,12 @@ pub(crate) fn table_header(cell: &BenchCell, transport: &str, has_peers: bool) -
     format!("\n{op}, {ranks} ranks, {words}, transport {transport}\n{}\n", columns.trim_end())
 }
 
-/// Whether the root's own calls are told beside.
+/// Returns true if the table also shows the root's own calls.
 fn has_root(op: BenchOp) -> bool {
     op.time_rule() == crate::ops::TimeRule::LastAfterRoot
 }
 
-/// A row.
+/// Formats a row.
 pub(crate) fn table_row(measured: &CellResult) -> String {
     let CellResult { cell, libdist: ours, .. } = measured;
     let (algbw, busbw) = measured.bandwidths(ours.p50());
@@ -86,13 +86,13 @@ fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
-/// The number of ranks, the way to call and the operation: cells with the same have one geometric
-/// mean.
+/// Returns the number of ranks, the variant and the operation. Cells with equal keys have a common
+/// geometric mean.
 pub(crate) fn mean_key(cell: &BenchCell) -> (usize, [&'static str; 4], &'static str) {
     (cell.ranks, cell.variant.describe(), cell.op.name())
 }
 
-/// One operation, called in one way, against the best peers of its cells.
+/// The mean of one operation in one variant against the best peers of its cells.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpMean {
     pub(crate) ranks: usize,
@@ -100,13 +100,13 @@ pub(crate) struct OpMean {
     pub(crate) op: &'static str,
     /// The geometric mean of the ratios.
     pub(crate) ratio: f64,
-    /// The same of the means.
+    /// The geometric mean of the ratios of means.
     pub(crate) ratio_of_means: f64,
     pub(crate) cells: usize,
     pub(crate) lost: usize,
 }
 
-/// The operations, in the order in which they were measured; nothing where there was no peer.
+/// Returns the means in the order of measurement; empty without a peer.
 pub(crate) fn op_means(all: &[CellResult]) -> Vec<OpMean> {
     let mut kinds: Vec<(usize, [&str; 4], &str)> = Vec::new();
     for measured in all.iter().filter(|measured| measured.ratio().is_some()) {
@@ -136,7 +136,8 @@ pub(crate) fn op_means(all: &[CellResult]) -> Vec<OpMean> {
     kinds.into_iter().map(mean).collect()
 }
 
-/// In how many cells our 99th percentile is above the best peer's, and of how many.
+/// Returns the number of cells with libdist's 99th percentile above the best peer's, and the number
+/// of compared cells.
 pub(crate) fn tail_counts(all: &[CellResult]) -> (usize, usize) {
     let pairs = all
         .iter()
@@ -144,7 +145,7 @@ pub(crate) fn tail_counts(all: &[CellResult]) -> (usize, usize) {
     pairs.fold((0, 0), |(above, cells), (ours, peer)| (above + usize::from(ours > peer), cells + 1))
 }
 
-/// What is said at the end; nothing where there was no peer.
+/// Formats the summary; empty without a peer.
 pub(crate) fn summary_text(all: &[CellResult]) -> String {
     let means = op_means(all);
     if means.is_empty() {
@@ -163,7 +164,7 @@ pub(crate) fn summary_text(all: &[CellResult]) -> String {
     text + &lost_cells_text(all)
 }
 
-/// The same in words.
+/// Formats the counts of [`tail_counts`].
 pub(crate) fn tails_text(all: &[CellResult]) -> String {
     let (above, cells) = tail_counts(all);
     #[allow(clippy::cast_precision_loss, reason = "a share is shown with few digits")]

@@ -1,9 +1,9 @@
-//! Sizes and times as people write and read them. Pure.
+//! Formats and parses sizes and times. The functions do no I/O.
 
 /// The units of sizes.
 const UNITS: [(char, u32); 3] = [('G', 30), ('M', 20), ('K', 10)];
 
-/// Bytes: a number, perhaps with K, M or G (powers of 1024).
+/// Parses a number of bytes, optionally with K, M or G (powers of 1024).
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let shift = UNITS.iter().find(|(unit, _)| text.ends_with(*unit)).map(|(_, shift)| *shift);
     let digits = if shift.is_some() { &text[..text.len() - 1] } else { text };
@@ -13,7 +13,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     if bytes == 0 { Err("it is nothing".to_owned()) } else { Ok(bytes) }
 }
 
-/// The same in words: `4 B`, `64 KiB`, `32 MiB`; only where nothing is lost with a larger unit.
+/// Formats a size: `4 B`, `64 KiB`, `32 MiB`. Uses a larger unit only if the result is exact.
 pub(crate) fn size_text(bytes: usize) -> String {
     let unit = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     unit.map_or_else(
@@ -22,7 +22,7 @@ pub(crate) fn size_text(bytes: usize) -> String {
     )
 }
 
-/// Nanoseconds as microseconds with as many digits as mean something.
+/// Formats nanoseconds as microseconds with a suitable number of digits.
 pub(crate) fn microseconds_text(ns: f64) -> String {
     let us = ns / 1e3;
     let digits = match us {
@@ -34,7 +34,7 @@ pub(crate) fn microseconds_text(ns: f64) -> String {
     format!("{us:.digits$}")
 }
 
-/// A number of things: "1 cell", "2 cells".
+/// Formats a count with its noun: "1 cell", "2 cells".
 pub(crate) fn count_text(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }

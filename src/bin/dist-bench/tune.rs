@@ -1,6 +1,6 @@
-//! Tuning: every algorithm of ours takes turns with the library's own choice, and where one of them
-//! is clearly faster it gets a row of a tuning file (docs/tuning.md), which `DIST_TUNING_FILE`
-//! names to the library.
+//! Tuning: every algorithm of libdist alternates with the library's own choice. An algorithm that
+//! is clearly faster gets a row of a tuning file (docs/tuning.md). `DIST_TUNING_FILE` gives this
+//! file to the library.
 
 use crate::cell::BenchCell;
 use crate::cli::Options;
@@ -21,19 +21,19 @@ use dist::transport::OpKind;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// An algorithm gets its row where it takes no more than this of the time of the library's own
-/// choice: less is noise.
+/// The largest ratio of an algorithm's time to the library's own choice for a row; a smaller gain
+/// is noise.
 const WIN_RATIO: f64 = 0.95;
 
-/// What the library chooses itself.
+/// The name of the library's own choice.
 const OWN_CHOICE: &str = "own choice";
 
-/// The operation as the library numbers it; none for messages, which have no algorithms.
+/// Returns the library's kind of the operation, or `None` for messages, which have no algorithms.
 fn op_kind(op: BenchOp) -> Option<OpKind> {
     OpKind::ALL.into_iter().find(|kind| kind.name() == op.name())
 }
 
-/// Measures all algorithms of the operations that are asked for, and writes a tuning file.
+/// Measures all algorithms of the selected operations, and writes a tuning file.
 pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
     let mut stage = RunContext::new()?;
     let all = |&ranks: &usize| cells(options, ranks).len();
@@ -67,14 +67,14 @@ pub(crate) fn run(options: &Options, path: &Path) -> Result<(), Failure> {
     write_output(&format!("\n{}: {rows}. DIST_TUNING_FILE={0} has it used\n", path.display()))
 }
 
-/// The tuning under way.
+/// The tuning in progress.
 struct Tuner<'a> {
     options: &'a Options,
     progress: ProgressLine,
     rows: Vec<Value>,
 }
 
-/// What one algorithm took for a cell: its name, and the median of each turn in nanoseconds.
+/// The times of one algorithm for a cell: its name, and the median of each run in nanoseconds.
 struct AlgorithmTimes {
     name: &'static str,
     request: BenchRequest,
@@ -82,7 +82,7 @@ struct AlgorithmTimes {
 }
 
 impl Tuner<'_> {
-    /// All cells for one number of ranks.
+    /// Measures all cells for one number of ranks.
     fn tune_ranks(
         &mut self,
         ranks: usize,
@@ -102,7 +102,7 @@ impl Tuner<'_> {
                 let algorithm_times = self.measure_algorithms(cell, kind, engine, stage)?;
                 let winner = fastest_algorithm(&algorithm_times);
                 self.print_text(&result_line(cell, &algorithm_times, winner))?;
-                // What a tuning file counts in: the bytes of the count argument.
+                // A tuning file uses the bytes of the count argument.
                 fastest.push((op.shown_count(cell.count, ranks) * cell.dtype.size(), winner));
             }
             self.add_rows(op, &fastest, ranks);
@@ -110,7 +110,7 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// Lets all that can do a cell take turns.
+    /// Lets all algorithms that support a cell alternate.
     fn measure_algorithms(
         &self,
         cell: &BenchCell,
@@ -137,7 +137,7 @@ impl Tuner<'_> {
             algorithm_times.push(AlgorithmTimes { name, request, medians_ns: Vec::new() });
         }
         for turn in 0..self.options.pairs() {
-            // Who goes first changes, since what went before leaves the machine as it is.
+            // The first algorithm rotates, since each run leaves the machine in a different state.
             let first = turn % algorithm_times.len();
             algorithm_times.rotate_left(first);
             for contender in &mut algorithm_times {
@@ -151,7 +151,7 @@ impl Tuner<'_> {
         Ok(algorithm_times)
     }
 
-    /// Adds what one operation has come to.
+    /// Adds the rows of one operation.
     fn add_rows(&mut self, op: BenchOp, fastest: &[(usize, &'static str)], ranks: usize) {
         for (algorithm, least, most) in winning_ranges(fastest) {
             let mut row = json!({
@@ -176,7 +176,7 @@ impl Tuner<'_> {
     }
 }
 
-/// Who is fastest: an algorithm only where it clearly is.
+/// Returns the fastest algorithm, or the own choice unless an algorithm is clearly faster.
 fn fastest_algorithm(contenders: &[AlgorithmTimes]) -> &'static str {
     let time =
         |name: &str| contenders.iter().find(|it| it.name == name).map(|it| median(&it.medians_ns));
@@ -188,7 +188,7 @@ fn fastest_algorithm(contenders: &[AlgorithmTimes]) -> &'static str {
     }
 }
 
-/// A line of the table: who took how long, the fastest marked.
+/// Formats a line of the table with the times of all algorithms; marks the fastest one.
 fn result_line(cell: &BenchCell, contenders: &[AlgorithmTimes], winner: &str) -> String {
     let mut sorted: Vec<&AlgorithmTimes> = contenders.iter().collect();
     sorted.sort_by(|a, b| median(&a.medians_ns).total_cmp(&median(&b.medians_ns)));
@@ -199,8 +199,8 @@ fn result_line(cell: &BenchCell, contenders: &[AlgorithmTimes], winner: &str) ->
     format!("{:>10}  {}\n", size_text(cell.bytes()), columns.collect::<Vec<_>>().join(", "))
 }
 
-/// Ranges of bytes in which one algorithm is fastest, but for those of the library's own choice:
-/// between two sizes of which each has another winner the border is in the geometric middle.
+/// Returns the ranges of bytes in which one algorithm is fastest, without the ranges of the own
+/// choice. The border between two sizes with different winners is their geometric mean.
 fn winning_ranges(fastest: &[(usize, &'static str)]) -> Vec<(&'static str, usize, Option<usize>)> {
     let mut found = Vec::new();
     let mut least = 0;

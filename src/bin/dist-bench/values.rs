@@ -1,25 +1,25 @@
-//! Values by which a result is known to be right: small whole numbers, which depend on rank and
-//! place and whose sums every element type can hold. `mpi_engines/rank.h` and `mpi_engines/gloo.py`
-//! have the same.
+//! The values by which results are verified: small whole numbers that depend on rank and index,
+//! with sums that every element type can represent. `peers/rank.h` and `peers/gloo.py` use the same
+//! values.
 
 use crate::ops::{BenchOp, ROOT};
 use crate::request::BenchRequest;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// What buffers hold before a verified call; no element of a result looks like this.
+/// The byte that fills buffers before a verified call; no result has an element of such bytes.
 pub(crate) const POISON: u8 = 0xa5;
 
-/// How many ranks' values every type can sum up without rounding.
+/// Returns the largest number of ranks whose values a type can sum up without rounding.
 pub(crate) const fn max_exact_ranks(dtype: DataType) -> usize {
     match dtype {
-        // The narrower of the two has whole numbers up to 8.
+        // The narrower type represents whole numbers up to 8.
         DataType::F8E4M3 | DataType::F8E5M2 => 8,
         _ => 60,
     }
 }
 
-/// The values of a type are below this.
+/// Returns the bound below which the values of a type are.
 const fn value_count(dtype: DataType) -> u32 {
     match dtype {
         DataType::F8E4M3 | DataType::F8E5M2 | DataType::Bool => 2,
@@ -27,7 +27,7 @@ const fn value_count(dtype: DataType) -> u32 {
     }
 }
 
-/// What a rank has at a place of its input.
+/// Returns the input value of a rank at an index.
 #[allow(clippy::cast_possible_truncation, reason = "the lower bits are all that is wanted")]
 fn input_value(base: u32, rank: usize, index: usize) -> u32 {
     let index = (index as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1);
@@ -35,7 +35,7 @@ fn input_value(base: u32, rank: usize, index: usize) -> u32 {
     ((index ^ rank) >> 16) % base
 }
 
-/// What the ranks' values at a place become.
+/// Returns the reduced value of all ranks at an index.
 fn reduced_value(base: u32, redop: ReduceOp, ranks: usize, index: usize) -> u32 {
     let all = (0..ranks).map(|rank| input_value(base, rank, index));
     match redop {
@@ -45,7 +45,7 @@ fn reduced_value(base: u32, redop: ReduceOp, ranks: usize, index: usize) -> u32 
     }
 }
 
-/// A small number as the bits of a float with so many bits of mantissa.
+/// Returns a small number as the bits of a float with `mantissa` bits of mantissa.
 fn float_bits(number: u32, mantissa: u32, bias: u32) -> u64 {
     let Some(exponent) = number.checked_ilog2() else { return 0 };
     let (number, one) = (u64::from(number), 1u64 << mantissa);
@@ -53,7 +53,7 @@ fn float_bits(number: u32, mantissa: u32, bias: u32) -> u64 {
     (u64::from(exponent + bias) << mantissa) | (scaled & (one - 1))
 }
 
-/// A small number as an element: its bytes come first.
+/// Returns a small number as the bytes of an element, which come first.
 fn element_bytes(dtype: DataType, number: u32) -> [u8; 16] {
     let (single, double) = (float_bits(number, 23, 127), float_bits(number, 52, 1023));
     let bits = match dtype {
@@ -74,7 +74,7 @@ fn element_bytes(dtype: DataType, number: u32) -> [u8; 16] {
     element
 }
 
-/// Eight bytes of ones, to fill buffers with.
+/// Returns eight bytes of ones, to fill buffers.
 pub(crate) fn ones_word(dtype: DataType) -> u64 {
     let (one, size) = (element_bytes(dtype, 1), dtype.size().min(8));
     let mut word = [0; 8];
@@ -93,7 +93,7 @@ pub(crate) fn fill_input(dtype: DataType, rank: usize, input: &mut [u8]) {
     }
 }
 
-/// How many elements of a rank's result are not what the operation should have left there.
+/// Returns the number of wrong elements in a rank's result.
 pub(crate) fn count_wrong(request: &BenchRequest, rank: usize, ranks: usize, result: &[u8]) -> u64 {
     let BenchRequest { op, dtype, redop, count, .. } = *request;
     let (base, block) = (value_count(dtype), (count / ranks).max(1));
@@ -108,7 +108,7 @@ pub(crate) fn count_wrong(request: &BenchRequest, rank: usize, ranks: usize, res
         BenchOp::SendRecv => input_value(base, 1 - rank.min(1), index),
         BenchOp::Barrier => 0,
     };
-    // Sums are the largest that there are.
+    // Sums are the largest possible values.
     let code_count = base * u32::try_from(ranks).unwrap_or(u32::MAX);
     let codes: Vec<[u8; 16]> = (0..code_count).map(|number| element_bytes(dtype, number)).collect();
     let (size, mut wrong) = (dtype.size(), 0);
@@ -148,7 +148,7 @@ mod tests {
             let half = half::bf16::from_f64(number.into());
             assert_eq!(element_bytes(DataType::Bf16, number)[..2], half.to_le_bytes());
         }
-        // The exponents of 8 and 1, and the mantissa of 3 and 7, as the formats are written down.
+        // The exponents of 8 and 1, and the mantissas of 3 and 7, from the formats' specifications.
         assert_eq!(
             [1, 3, 7, 8].map(|n| element_bytes(DataType::F8E4M3, n)[0]),
             [0x38, 0x44, 0x4e, 0x50]
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(count_wrong(&all, 0, ranks, &sums), 0);
         let part = order(BenchOp::ReduceScatter, DataType::U8, count);
         assert_eq!(count_wrong(&part, 2, ranks, &sums[20..30]), 0);
-        // Another rank's part.
+        // The result of another rank is wrong.
         assert!(count_wrong(&part, 1, ranks, &sums[20..30]) > 0);
     }
 

@@ -8,7 +8,7 @@ use dist::base::error::Result;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The number of round trips of which the median is shown.
+/// The number of measured round trips; the median is shown.
 const PING_COUNT: usize = 100;
 /// The number of keys with the largest values that are named.
 const LARGEST_VALUES_SHOWN: usize = 5;

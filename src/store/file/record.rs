@@ -33,8 +33,9 @@
 //! | 7 | a member joined; the first one has number 0 | a process |
 //! | 8 | a member left | its number (u32) |
 //!
-//! A process is its id (u32), its start time (u64, in clock ticks since its host booted; 0:
-//! unknown), the PID namespace of its id (text; empty: unknown) and the name of its host (text).
+//! A process has these fields: its id (u32); its start time (u64, in clock ticks since its host
+//! booted; 0: unknown). Then follow the PID namespace of its id (text; empty: unknown) and the name
+//! of its host (text).
 //!
 //! A checksum is the first eight bytes of the BLAKE3 hash. Each length is stored twice, so that a
 //! torn tail can be distinguished from damage. The last bytes of a file are torn only in two cases:

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The time limit for one address: the first value in the first round, the second in later rounds.
 /// An address without a reply must not consume the time of the other addresses. For example, a host
-/// may have IPv4 and IPv6 addresses, of which one family is unreachable.
+/// may have addresses of both IP families, and one family is unreachable.
 const INITIAL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for the server's reply to VALIDATE and PING, before the client retries.

@@ -1,5 +1,5 @@
-//! What a rank and the driver say to each other: orders come through one pipe, answers go through
-//! another, samples into a file.
+//! The link between a rank and the driver: requests arrive through one pipe, responses leave
+//! through another, and stamps go into a file.
 
 use crate::engine::{REQUEST_SUFFIX, RESPONSE_SUFFIX, SAMPLE_SUFFIX};
 use crate::request::{BenchRequest, DONE_RESPONSE, QUIT_WORD, RankStamps, UNSUPPORTED_RESPONSE};
@@ -17,10 +17,10 @@ pub(crate) struct DriverLink {
 }
 
 impl DriverLink {
-    /// Opens the pipes at a place.
+    /// Opens the pipes at `path_prefix`.
     ///
     /// # Errors
-    /// Why that fails, in words.
+    /// The reason for the failure.
     pub(crate) fn open(rank: usize, path_prefix: &str) -> Result<Self, String> {
         let with_context = |what: &'static str| move |cause| format!("{what}: {cause}");
         let file = |ending: &str| PathBuf::from(format!("{path_prefix}.{rank}{ending}"));
@@ -32,26 +32,27 @@ impl DriverLink {
         Ok(Self { rank, sample_path: file(SAMPLE_SUFFIX), request_pipe, response_pipe })
     }
 
-    /// Does what a rank lives for, and tells the driver if that fails.
+    /// Runs the rank's main function, and reports its error to the driver.
     ///
     /// # Errors
-    /// That of `body`.
+    /// The error of `body`.
     pub(crate) fn run_and_report(
         mut self,
         body: impl FnOnce(&mut Self) -> Result<(), String>,
     ) -> Result<(), String> {
         let outcome = body(&mut self);
         if let Err(message) = &outcome {
-            // If nobody listens any more, there is nobody to tell.
+            // Ignore a driver that no longer reads.
             drop(self.respond(&format!("error: {message}")));
         }
         outcome
     }
 
-    /// Has orders carried out until there are no more. `None`: there is nothing for an order.
+    /// Executes requests until the driver ends the rank. `None` means that the library does not
+    /// support a request.
     ///
     /// # Errors
-    /// That of `execute`, or why the driver cannot be understood.
+    /// The error of `execute`, or the reason why a request cannot be read.
     pub(crate) fn serve_requests(
         &mut self,
         execute: &mut dyn FnMut(&BenchRequest) -> Result<Option<RankStamps>, String>,
@@ -63,7 +64,7 @@ impl DriverLink {
             self.request_pipe
                 .read_line(&mut line)
                 .map_err(|cause| format!("reading orders: {cause}"))?;
-            // No line at all: the driver has gone.
+            // An empty read: the driver has exited.
             if line.is_empty() || line.trim_end() == QUIT_WORD {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! The GPU of a rank: memory there, and copies to it and from it.
+//! The GPU of a rank: device memory, and copies to and from it.
 #![allow(unsafe_code, reason = "a copy on the device is of memory that is lent to it")]
 
 use dist::base::buffer::{Dst, Src};
@@ -7,7 +7,7 @@ use dist::device::{CudaContext, CudaEvent, CudaStream, driver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a copy may take.
+/// The timeout of a copy.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A GPU, and a stream for copies.
@@ -17,20 +17,20 @@ pub(crate) struct RankGpu {
     stream: Arc<CudaStream>,
 }
 
-/// Memory of a GPU, with what was last copied to it or from it.
+/// Device memory, with a host copy for uploads and downloads.
 #[derive(Debug)]
 pub(super) struct GpuBuffer {
     gpu: RankGpu,
     memory: DeviceMemory,
-    /// The same bytes in host memory.
+    /// The bytes of the last upload or download in host memory.
     pub(super) host_copy: Vec<u8>,
 }
 
 impl RankGpu {
-    /// That of a rank.
+    /// Returns the GPU of a rank.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason why there is none.
     pub(crate) fn for_rank(rank: usize) -> Result<Self, String> {
         let device_count = driver::get_or_load().and_then(|driver| driver.device_count());
         let count = device_count.map_err(|error| error.to_string())?;
@@ -46,7 +46,7 @@ impl RankGpu {
         self.context.device()
     }
 
-    /// So many bytes.
+    /// Allocates device memory of this size.
     pub(super) fn allocate(&self, bytes: usize) -> Result<GpuBuffer, String> {
         let memory = DeviceMemory::new(&self.context, bytes).map_err(|error| error.to_string())?;
         Ok(GpuBuffer { gpu: self.clone(), memory, host_copy: vec![0; bytes] })
@@ -68,32 +68,32 @@ impl RankGpu {
 }
 
 impl GpuBuffer {
-    /// Where it is on the device.
+    /// Returns the address on the device.
     pub(super) fn device_ptr(&self) -> *mut u8 {
         let address = usize::try_from(self.memory.address()).unwrap_or(0);
         std::ptr::with_exposed_provenance_mut(address)
     }
 
-    /// Copies the shadow to the device.
+    /// Copies the host copy to the device.
     pub(super) fn upload(&mut self) -> Result<(), String> {
         let len = self.host_copy.len();
-        // SAFETY: the device's memory of this length, which stays until the copy has ended; nobody
-        // follows the address.
+        // SAFETY: device memory of this length, which exists until the copy has ended; no code on
+        // the host dereferences the address.
         let into = unsafe { Dst::new(self.device_ptr(), len) };
         let from = Src::from(&self.host_copy[..]);
-        // SAFETY: both stay until the copy has ended, which is waited for.
+        // SAFETY: both exist until the copy has ended, because `synchronize` waits for it.
         let copied = unsafe { self.gpu.stream.copy_to_device(from, into) };
         copied.map_err(|error| error.to_string())?;
         self.gpu.synchronize()
     }
 
-    /// Copies what is on the device to the shadow.
+    /// Copies the device memory to the host copy.
     pub(super) fn download(&mut self) -> Result<(), String> {
         let (start, len) = (self.device_ptr(), self.host_copy.len());
-        // SAFETY: as above.
+        // SAFETY: device memory of this length, as in `upload`.
         let from = unsafe { Src::new(start, len) };
         let into = Dst::from(&mut self.host_copy[..]);
-        // SAFETY: as above.
+        // SAFETY: both exist until the copy has ended, because `synchronize` waits for it.
         let copied = unsafe { self.gpu.stream.copy_to_host(from, into) };
         copied.map_err(|error| error.to_string())?;
         self.gpu.synchronize()

@@ -1,5 +1,5 @@
-//! The buffers of one cell: the process's own memory or the library's, filled, rewritten and looked
-//! at between calls.
+//! The buffers of one cell, in memory of the process, the library or a device. They are filled,
+//! rewritten and verified between calls.
 #![allow(unsafe_code, reason = "memory that is lent to C functions is raw")]
 
 use super::gpu::{GpuBuffer, RankGpu};
@@ -10,28 +10,28 @@ use crate::values::{self, POISON};
 use dist::sys::shm::Segment;
 use std::alloc::Layout;
 
-/// Pages, so that all engines' buffers lie alike.
+/// Page alignment, so that the buffers of all engines have the same alignment.
 const ALIGNMENT: usize = 4096;
 
-/// Memory is written in words.
+/// The size of a word; memory is written in words.
 const WORD: usize = 8;
 
-/// Who has made a piece of memory.
+/// The owner of a piece of memory.
 #[derive(Debug)]
 enum MemoryOwner {
     /// The allocator of the process.
     Allocator(Layout),
     /// `dist_mem_alloc`.
     Library,
-    /// CUDA: it is on a device.
+    /// CUDA; the memory is on a device.
     Device(GpuBuffer),
-    /// Whoever has made the segment.
+    /// A shared segment, which another rank may have created.
     Segment(#[allow(dead_code, reason = "it keeps the memory mapped")] Segment),
-    /// Nobody: it is empty.
+    /// The memory is empty and has no owner.
     Empty,
 }
 
-/// Memory of some bytes, rounded up to whole words.
+/// Memory with a size that is rounded up to complete words.
 #[derive(Debug)]
 struct AlignedMemory {
     ptr: *mut u8,
@@ -51,8 +51,8 @@ impl AlignedMemory {
         }
         if arena {
             let ptr = op_calls::allocate(len)?;
-            // What it holds is arbitrary until it is written.
-            // SAFETY: the library has given `len` bytes, which are nobody else's.
+            // The content is undefined until it is written. SAFETY: the library has returned `len`
+            // bytes, which no other code uses.
             unsafe { ptr.write_bytes(0, len) };
             return Ok(Self { ptr, len, owner: MemoryOwner::Library });
         }
@@ -70,12 +70,12 @@ impl AlignedMemory {
         Self { ptr, len, owner: MemoryOwner::Segment(segment) }
     }
 
-    /// What is in it; on a device, what was when it was last copied.
+    /// Returns the content; for device memory, the content of the last copy.
     fn bytes(&self) -> &[u8] {
         if let MemoryOwner::Device(memory) = &self.owner {
             return &memory.host_copy;
         }
-        // SAFETY: `len` initialised bytes of ours, which no call uses between calls.
+        // SAFETY: `len` initialised bytes of this object, which no call uses between calls.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
@@ -83,7 +83,7 @@ impl AlignedMemory {
         if let MemoryOwner::Device(memory) = &mut self.owner {
             return &mut memory.host_copy;
         }
-        // SAFETY: as above, and borrowed as long as they are written.
+        // SAFETY: as in `bytes`, and exclusively borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
 }
@@ -109,23 +109,23 @@ impl Drop for AlignedMemory {
     }
 }
 
-/// The part of a buffer, in elements.
+/// A part of a buffer in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BufferRange {
     offset: usize,
     len: usize,
 }
 
-/// What an operation needs of the two buffers on one rank.
+/// The parts of the two buffers that an operation uses on one rank.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BufferLayout {
-    /// Elements of the first buffer, which has the input.
+    /// The number of elements of the first buffer, which has the input.
     first_len: usize,
-    /// Elements of the second one, which has the result where that is not in the first.
+    /// The number of elements of the second buffer, which has the result unless the first has it.
     second_len: usize,
     input: BufferRange,
     result: BufferRange,
-    /// The result is in the first one.
+    /// True if the result is in the first buffer.
     is_result_in_first: bool,
 }
 
@@ -179,7 +179,7 @@ impl BufferLayout {
     }
 }
 
-/// The buffers of one rank for one kind of order.
+/// The buffers of one rank for one kind of request.
 #[derive(Debug)]
 pub(crate) struct RankBuffers {
     first: AlignedMemory,
@@ -201,7 +201,8 @@ impl RankBuffers {
         Ok(Self { first, second, layout: shape, element_bytes: element })
     }
 
-    /// The first buffer is a segment, of as many bytes as it takes; the second one is empty.
+    /// Creates buffers with the first one in `segment`, which has the required size. The second
+    /// buffer is empty.
     pub(crate) fn in_segment(
         request: &BenchRequest,
         rank: usize,
@@ -219,21 +220,21 @@ impl RankBuffers {
         }
     }
 
-    /// Where a call is to read.
+    /// Returns the address of a call's input.
     pub(super) fn input(&self) -> *const u8 {
         self.first.ptr.wrapping_add(self.layout.input.offset * self.element_bytes)
     }
 
-    /// Where a call is to write.
+    /// Returns the address of a call's result.
     pub(crate) fn output(&self) -> *mut u8 {
         let memory = if self.layout.is_result_in_first { &self.first } else { &self.second };
         memory.ptr.wrapping_add(self.layout.result.offset * self.element_bytes)
     }
 
-    /// Puts known values where a call reads, and what cannot be a result everywhere else.
+    /// Fills the input with known values, and all other elements with a value that no result has.
     ///
     /// # Errors
-    /// Why it cannot be copied to the device.
+    /// The reason why the buffers cannot be copied to the device.
     pub(crate) fn fill(&mut self, request: &BenchRequest, rank: usize) -> Result<(), String> {
         self.first.bytes_mut().fill(POISON);
         self.second.bytes_mut().fill(POISON);
@@ -245,24 +246,24 @@ impl RankBuffers {
         self.second.upload()
     }
 
-    /// Gets what a call has written from the device.
+    /// Copies the result of a call from the device.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// The reason for a failed copy.
     pub(crate) fn download(&mut self) -> Result<(), String> {
         let memory =
             if self.layout.is_result_in_first { &mut self.first } else { &mut self.second };
         memory.download()
     }
 
-    /// What a call has written, once it was fetched.
+    /// Returns the result of a call, after `download`.
     pub(crate) fn result(&self) -> &[u8] {
         let memory = if self.layout.is_result_in_first { &self.first } else { &self.second };
         let BufferRange { offset: at, len } = self.layout.result;
         &memory.bytes()[at * self.element_bytes..][..len * self.element_bytes]
     }
 
-    /// Writes the whole of the first buffer anew, as a caller does that has new values.
+    /// Rewrites the whole first buffer, like a caller with new values.
     pub(crate) fn rewrite(&mut self, word: u64) {
         let word = word.to_le_bytes();
         for chunk in self.first.bytes_mut().chunks_exact_mut(WORD) {
@@ -313,7 +314,7 @@ mod tests {
         let mut buffers = RankBuffers::new(&order, 1, 3, None).unwrap();
         buffers.fill(&order, 1).unwrap();
         let wrong = values::count_wrong(&order, 1, 3, buffers.result());
-        // Its own block is there already.
+        // The rank's own block is already there.
         assert_eq!(wrong, 8);
         buffers.rewrite(0x0102_0304_0506_0708);
         assert!(buffers.result().chunks(4).all(|e| e == [8, 7, 6, 5] || e == [4, 3, 2, 1]));

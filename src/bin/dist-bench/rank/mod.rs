@@ -1,5 +1,5 @@
-//! A rank of libdist's own engine: dist-bench started once more, which does what the driver orders
-//! and waits for the next order without using the processor.
+//! A rank of libdist's engine: a dist-bench process that executes the driver's requests, and waits
+//! for the next request without using CPU time.
 
 mod driver_link;
 mod gpu;
@@ -16,15 +16,15 @@ pub(crate) use memory::RankBuffers;
 use op_calls::{AlgorithmOptions, OpCall};
 pub(crate) use op_calls::{RankWorld, check};
 
-/// What the driver says on the command line of a rank, after the word that makes it one.
+/// The arguments of a rank after the first one.
 #[derive(Debug)]
 struct RankArguments {
     rank: usize,
     ranks: usize,
     transport: String,
-    /// Where orders come from, answers go to and samples lie, but for the endings of the names.
+    /// The path prefix of the request and response pipes and of the stamps file.
     path_prefix: String,
-    /// The map of back ends where buffers are in the memory of GPUs; empty where they are not.
+    /// The map of back ends for buffers in memory of GPUs; otherwise empty.
     device: String,
 }
 
@@ -37,10 +37,10 @@ impl RankArguments {
     }
 }
 
-/// The life of a rank.
+/// Runs a rank until the driver ends it.
 ///
 /// # Errors
-/// Why it ended early, in words; the driver has been told too, if that was possible.
+/// The reason why it ended early; the driver has received it too, if possible.
 pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     let task = RankArguments::parse(words).ok_or("a rank is started by dist-bench itself")?;
     DriverLink::open(task.rank, &task.path_prefix)?.run_and_report(|post| {
@@ -52,7 +52,8 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
         let on_device = gpu.as_ref().map(|gpu| (gpu.device(), &*task.device));
         let world =
             RankWorld::join(&store_url, (task.rank, task.ranks), &task.transport, on_device)?;
-        // Only now: a rank that begins on one core would tell the library that there is only one.
+        // Pin only after the start: a rank that starts pinned to one core would make the library
+        // see only one core.
         thread::pin_to_core(task.rank).map_err(|error| error.to_string())?;
         let mut buffers = None;
         post.serve_requests(&mut |order| execute(&world, gpu.as_ref(), order, &mut buffers))?;
@@ -61,7 +62,7 @@ pub(crate) fn run_rank(words: &[String]) -> Result<(), String> {
     })
 }
 
-/// Buffers, and for which orders they are right.
+/// The cached buffers, and the request that they fit.
 type CachedBuffers = Option<(BenchRequest, RankBuffers)>;
 
 fn execute(
@@ -75,7 +76,7 @@ fn execute(
         return Ok(Some(RankStamps::default()));
     }
     if !cached_buffers.as_ref().is_some_and(|(before, _)| can_reuse_buffers(before, request)) {
-        // First those of before: both may not fit.
+        // Free the previous buffers first, since both may not fit in memory.
         *cached_buffers = None;
         *cached_buffers = Some((request.clone(), RankBuffers::new(request, rank, ranks, gpu)?));
     }
@@ -86,7 +87,8 @@ fn execute(
     if algorithm.is_some() && !world.supports_algorithm(&call)? {
         return Ok(None);
     }
-    // The ranks that take part: for a ping-pong the two of it, so that the others need not wait.
+    // The ranks that take part. In a ping-pong these are only its two ranks, so that the other
+    // ranks need not wait.
     let is_ping_pong = request.op == BenchOp::SendRecv;
     let start_barrier = || if is_ping_pong { world.await_peer() } else { world.barrier() };
     let end_barrier = || if is_ping_pong { Ok(()) } else { world.barrier() };
@@ -96,12 +98,12 @@ fn execute(
     .map(Some)
 }
 
-/// Makes the calls of an order: one that is checked, if that is wanted, and those that are timed.
-/// `start_barrier` has the ranks come together that take part, and `end_barrier` all of them at the
-/// end.
+/// Makes the calls of a request: a verified call if requested, then the timed calls.
+/// `start_barrier` synchronises the ranks that take part. `end_barrier` synchronises all ranks at
+/// the end.
 ///
 /// # Errors
-/// That of whatever fails first.
+/// The first error of any step.
 pub(crate) fn measure_calls(
     request: &BenchRequest,
     buffers: &mut RankBuffers,
@@ -121,7 +123,7 @@ pub(crate) fn measure_calls(
     if request.rewrite_word != 0 {
         buffers.rewrite(request.rewrite_word);
     }
-    // However late the ranks have been told.
+    // Synchronise, however late the ranks received the request.
     start_barrier()?;
     for number in 0..request.warm_up + request.calls {
         if request.rewrite_word != 0 {
@@ -137,7 +139,7 @@ pub(crate) fn measure_calls(
             stamps.call_times.push((start, end));
         }
     }
-    // Nobody goes to sleep while another rank may still need it.
+    // No rank may sleep while another rank still needs it.
     end_barrier()?;
     Ok(stamps)
 }

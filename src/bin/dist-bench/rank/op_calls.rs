@@ -1,5 +1,5 @@
-//! The calls themselves, through the C interface: what a C caller pays is in the time, arguments
-//! and handles included.
+//! The calls through the C interface. The measured time is the time for a C caller, including
+//! arguments and handles.
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::memory::RankBuffers;
@@ -14,40 +14,40 @@ use dist::ffi::{collective, group, memory, point_to_point, runtime, work};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
-/// The root, as the interface wants ranks.
+/// The root as the type of ranks in the interface.
 const ROOT_RANK: i32 = 0;
 const _: () = assert!(ROOT == 0, "the two are the same rank");
 
-/// Tags of the messages of a ping-pong, and of those by which its ranks meet.
+/// The tags of ping-pong messages, and of the messages that synchronise its ranks.
 const PING_PONG_TAG: i32 = 0;
 const READY_TAG: i32 = 1;
 
-/// The world group, or NULL where this process has joined none.
+/// Returns the world group, or NULL if this process has joined none.
 fn world() -> *mut dist_group_t {
-    // SAFETY: takes nothing.
+    // SAFETY: the function has no arguments.
     unsafe { group::dist_world() }
 }
 
-/// Memory of the library.
+/// Allocates memory of the library.
 ///
 /// # Errors
-/// The library's reason.
+/// The library's error.
 pub(super) fn allocate(bytes: usize) -> Result<*mut u8, String> {
     let mut ptr: *mut c_void = null_mut();
     let world = world();
-    // SAFETY: `ptr` takes the result.
+    // SAFETY: `ptr` receives the result.
     check(unsafe { memory::dist_mem_alloc(world, bytes, DIST_DEVICE_HOST, &raw mut ptr) })?;
     Ok(ptr.cast())
 }
 
-/// Gives it back.
+/// Frees memory from `allocate`.
 pub(super) fn free(ptr: *mut u8) {
-    // SAFETY: what `allocate` has given, once, and no operation uses it any more.
+    // SAFETY: memory from `allocate`, freed once, and no operation uses it any more.
     let status = unsafe { memory::dist_mem_free(ptr.cast()) };
     debug_assert_eq!(status, DIST_OK);
 }
 
-/// Why a call has failed.
+/// The error of a call.
 #[derive(Debug)]
 pub(crate) struct CallError {
     status: dist_status_t,
@@ -63,30 +63,30 @@ impl From<CallError> for String {
 /// Turns a status into a result.
 ///
 /// # Errors
-/// The library's reason.
+/// The library's error.
 pub(crate) fn check(status: dist_status_t) -> Result<(), CallError> {
     if status == DIST_OK {
         return Ok(());
     }
     // SAFETY: valid until the next failing call of this thread.
     let message = unsafe { runtime::dist_last_error() };
-    // SAFETY: a C string, as above.
+    // SAFETY: a C string that is valid until the next failing call of this thread.
     let message = unsafe { CStr::from_ptr(message) };
     Err(CallError { status, message: message.to_string_lossy().into_owned() })
 }
 
-/// An algorithm that is asked for by name.
+/// Call options that select an algorithm by name.
 pub(super) struct AlgorithmOptions {
     options: dist_call_options_t,
-    /// What the options point to.
+    /// The name that the options point to.
     _name: CString,
 }
 
 impl AlgorithmOptions {
-    /// This one.
+    /// Creates options for this algorithm.
     ///
     /// # Errors
-    /// For what can be no name.
+    /// The error for a name that is no C string.
     pub(super) fn for_algorithm(name: &str) -> Result<Self, String> {
         let name = CString::new(name).map_err(|error| error.to_string())?;
         let options = dist_call_options_t {
@@ -104,13 +104,13 @@ impl AlgorithmOptions {
     }
 }
 
-/// One call of an operation: all that is the same each time.
+/// The arguments of an operation that are the same in each call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpCall {
     op: BenchOp,
     input: *const c_void,
     output: *mut c_void,
-    /// Elements of all blocks.
+    /// The elements of all blocks together.
     count: usize,
     dtype: i32,
     redop: i32,
@@ -119,7 +119,7 @@ pub(super) struct OpCall {
 }
 
 impl OpCall {
-    /// The call that is ordered; the choice must live as long as it is used.
+    /// Creates the call of a request. `algorithm` must live as long as the call is used.
     pub(super) fn new(
         request: &BenchRequest,
         buffers: &RankBuffers,
@@ -137,7 +137,7 @@ impl OpCall {
         }
     }
 
-    /// Calls a function that takes a place for its work: NULL where it is to block.
+    /// Calls a function that takes a pointer for its work, which is NULL for a blocking call.
     fn issue(
         &self,
         function: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
@@ -147,9 +147,9 @@ impl OpCall {
         }
         let mut issued: *mut dist_work_t = null_mut();
         check(function(&raw mut issued))?;
-        // SAFETY: a work of ours.
+        // SAFETY: a work of this process.
         let wait_result = check(unsafe { work::dist_work_synchronize(issued, DIST_WAIT_FOREVER) });
-        // SAFETY: as above; released once.
+        // SAFETY: a work of this process; released once.
         check(unsafe { work::dist_work_release(issued) })?;
         wait_result
     }
@@ -164,10 +164,10 @@ pub(crate) struct RankWorld {
 }
 
 impl RankWorld {
-    /// Joins it.
+    /// Joins the world group.
     ///
     /// # Errors
-    /// The library's reason.
+    /// The library's error.
     pub(crate) fn join(
         store_url: &str,
         (rank, ranks): (usize, usize),
@@ -202,33 +202,33 @@ impl RankWorld {
         Ok(Self { rank, ranks, group: world() })
     }
 
-    /// The handle of the group.
+    /// Returns the handle of the group.
     pub(crate) fn group(&self) -> *mut dist_group_t {
         self.group
     }
 
-    /// Leaves it.
+    /// Leaves the group.
     ///
     /// # Errors
-    /// The library's reason.
+    /// The library's error.
     pub(crate) fn leave(self) -> Result<(), String> {
-        // SAFETY: no call is under way.
+        // SAFETY: no call is in progress.
         Ok(check(unsafe { runtime::dist_finalize() })?)
     }
 
-    /// All ranks come together.
+    /// Synchronises all ranks.
     ///
     /// # Errors
-    /// The library's reason.
+    /// The library's error.
     pub(crate) fn barrier(&self) -> Result<(), String> {
-        // SAFETY: no options, and no work.
+        // SAFETY: the call has no options and no work.
         Ok(check(unsafe { collective::dist_barrier(self.group, null(), null_mut()) })?)
     }
 
-    /// The starter of a ping-pong waits until the other one is ready.
+    /// Lets the rank that starts a ping-pong wait until the other rank is ready.
     ///
     /// # Errors
-    /// The library's reason.
+    /// The library's error.
     pub(super) fn await_peer(&self) -> Result<(), String> {
         let mut byte = 0u8;
         let buf: *mut c_void = (&raw mut byte).cast();
@@ -249,7 +249,7 @@ impl RankWorld {
                 )
             })
         } else {
-            // SAFETY: as above.
+            // SAFETY: one byte, which lives until the call returns.
             check(unsafe {
                 point_to_point::dist_send(
                     group,
@@ -266,15 +266,15 @@ impl RankWorld {
         Ok(result?)
     }
 
-    /// Whether the library takes the algorithm that a call names; it is made once, on whatever its
-    /// buffers hold.
+    /// Returns true if the library supports the algorithm that a call names. Makes the call once,
+    /// on the current content of its buffers.
     ///
     /// # Errors
-    /// Why it fails otherwise.
+    /// Any other error of the call.
     pub(super) fn supports_algorithm(&self, call: &OpCall) -> Result<bool, String> {
         match self.issue_call(call) {
             Ok(()) => Ok(true),
-            // All ranks are told alike, before anything has happened.
+            // All ranks get the same error before any communication.
             Err(refusal)
                 if [DIST_ERR_INVALID_ARGUMENT, DIST_ERR_UNSUPPORTED].contains(&refusal.status) =>
             {
@@ -284,11 +284,10 @@ impl RankWorld {
         }
     }
 
-    /// Makes one call. The buffers that it names hold what the operation needs of them on this
-    /// rank.
+    /// Makes one call. Its buffers hold the elements that the operation needs on this rank.
     ///
     /// # Errors
-    /// The library's reason.
+    /// The library's error.
     pub(super) fn run_call(&self, call: &OpCall) -> Result<(), String> {
         Ok(self.issue_call(call)?)
     }
@@ -297,59 +296,59 @@ impl RankWorld {
         let OpCall { op, input, output, count, dtype, redop, options, .. } = *call;
         let (world, block) = (self.group, count / self.ranks);
         match op {
-            // SAFETY: `RankBuffers` has made room for what the operation reads and writes on this
-            // rank, in place where both are in one buffer, and keeps it until the call, or the wait
-            // for its work, has returned.
+            // SAFETY: `RankBuffers` has enough memory for the elements that the operation reads and
+            // writes on this rank, in place if both are in one buffer. It keeps the memory until
+            // the call, or the wait for its work, has returned.
             BenchOp::AllReduce => call.issue(|work| unsafe {
                 collective::dist_all_reduce(
                     world, input, output, count, dtype, redop, options, work,
                 )
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::Reduce => call.issue(|work| unsafe {
                 collective::dist_reduce(
                     world, input, output, count, dtype, redop, ROOT_RANK, options, work,
                 )
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::Broadcast => call.issue(|work| unsafe {
                 collective::dist_broadcast(world, output, count, dtype, ROOT_RANK, options, work)
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::AllGather => call.issue(|work| unsafe {
                 collective::dist_all_gather(world, input, output, block, dtype, options, work)
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::ReduceScatter => call.issue(|work| unsafe {
                 collective::dist_reduce_scatter(
                     world, input, output, block, dtype, redop, options, work,
                 )
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::AllToAll => call.issue(|work| unsafe {
                 collective::dist_all_to_all(world, input, output, block, dtype, options, work)
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::Gather => call.issue(|work| unsafe {
                 collective::dist_gather(
                     world, input, output, block, dtype, ROOT_RANK, options, work,
                 )
             }),
-            // SAFETY: as above.
+            // SAFETY: as for all_reduce.
             BenchOp::Scatter => call.issue(|work| unsafe {
                 collective::dist_scatter(
                     world, input, output, block, dtype, ROOT_RANK, options, work,
                 )
             }),
             BenchOp::Barrier => call.issue(|work| {
-                // SAFETY: nothing is read or written.
+                // SAFETY: the call reads and writes no buffer.
                 unsafe { collective::dist_barrier(world, options, work) }
             }),
             BenchOp::SendRecv => self.ping_pong(call),
         }
     }
 
-    /// One round trip; the other rank's half of it.
+    /// Makes one round trip on the starting rank, or the reply on the other rank.
     fn ping_pong(&self, call: &OpCall) -> Result<(), CallError> {
         let OpCall { input, output, count, dtype, .. } = *call;
         let (world, none, status) = (self.group, null(), null_mut());
@@ -370,7 +369,7 @@ impl RankWorld {
             })
         };
         let receive = || {
-            // SAFETY: and so has the second.
+            // SAFETY: the second buffer has `count` elements.
             call.issue(|work| unsafe {
                 point_to_point::dist_recv(
                     world,

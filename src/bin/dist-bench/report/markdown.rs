@@ -1,4 +1,4 @@
-//! The report's text. Pure.
+//! Formats the report's text. The functions do no I/O.
 
 use super::measured_ops;
 use crate::bound_share::bound_shares;
@@ -10,11 +10,11 @@ use crate::stats::MedianEstimate;
 use crate::table::{op_means, tails_text};
 use crate::text::{microseconds_text, size_text};
 
-/// The engine of Gloo through torch.
+/// The name of the engine of Gloo through torch.
 const TORCH_ENGINE: &str = "gloo";
 
-/// The whole report; `parts` are the results that it is made of, and plots are in the folder
-/// `plots`.
+/// Returns the whole report. `parts` are the merged result files, and `plots` is the folder of
+/// plots.
 pub(super) fn report(results: &BenchResults, parts: &[BenchResults], plots: &str) -> String {
     let run = &results.run;
     let commands: String = parts.iter().map(|part| format!("{}\n", part.run.command)).collect();
@@ -33,7 +33,7 @@ pub(super) fn report(results: &BenchResults, parts: &[BenchResults], plots: &str
     text.trim_end().to_owned() + "\n"
 }
 
-/// Names of columns, and a line under them: texts to the left, numbers to the right.
+/// Formats column names and the line under them: texts are left-aligned, numbers right-aligned.
 fn table_header(columns: &[(&str, bool)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let lines: Vec<&str> =
@@ -45,7 +45,7 @@ fn table_row(words: &[String]) -> String {
     format!("| {} |\n", words.join(" | "))
 }
 
-/// Means, tails, and what is lost.
+/// Formats geometric means, tail latencies, and lost cells.
 fn summary_section(results: &BenchResults) -> String {
     let means = op_means(&results.cells);
     if means.is_empty() {
@@ -100,8 +100,8 @@ fn interval_text(ratio: &MedianEstimate) -> String {
     ratio.interval.map_or_else(|| "-".to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
 }
 
-/// How many times faster an all_reduce in ordinary memory is than Gloo's through torch; nothing
-/// where that took no part.
+/// Formats the speed-up of an all_reduce in ordinary memory over Gloo through torch. Returns an
+/// empty text if that engine took no part.
 fn torch_section(results: &BenchResults) -> String {
     let times = |measured: &CellResult| {
         let BenchCell { op, ranks, variant, .. } = measured.cell;
@@ -138,7 +138,7 @@ fn speedup_text(times: f64) -> String {
     if times < 9.95 { format!("{times:.1}") } else { format!("{times:.0}") }
 }
 
-/// What the machine allows, and what comes of it.
+/// Formats the machine's limits, and the shares of them.
 fn limits_section(results: &BenchResults) -> String {
     let mut text = String::new();
     if let Some(limits) = &results.limits {
@@ -168,7 +168,7 @@ fn limits_section(results: &BenchResults) -> String {
     text + "\n"
 }
 
-/// All cells of an operation, with its plot.
+/// Formats all cells of an operation, with its plot.
 fn operation_section(results: &BenchResults, op: BenchOp, plots: &str) -> String {
     let name = op.name();
     let mut text = format!("### {name}\n\n![{name}]({plots}/{name}.svg)\n");
@@ -269,7 +269,7 @@ mod tests {
         let text = text(vec![measured(BenchOp::AllReduce, 64, &[("mpich", 4000.0)])]);
         assert!(text.contains("No cell is lost."), "{text}");
         assert!(!text.contains("Gloo") && !text.contains("Limits") && !text.contains("Shares"));
-        // Every table's rows have as many columns as its head.
+        // The rows of every table have as many columns as its header.
         let columns = |line: &str| line.matches('|').count();
         let lines: Vec<&str> = text.lines().collect();
         for pair in lines.windows(2).filter(|pair| pair.iter().all(|line| line.starts_with('|'))) {

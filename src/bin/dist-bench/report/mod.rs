@@ -1,6 +1,6 @@
-//! The report: tables in Markdown, between two marks of a file that has more to say, and a plot for
-//! each operation beside it. It is made of results, whether these were measured now or read from
-//! files, so that a long measurement can be made in pieces.
+//! The report: Markdown tables between two marker lines of an existing file, and one plot per
+//! operation. The results come from this run or from files, so that a long measurement can be done
+//! in parts.
 
 mod markdown;
 mod plot;
@@ -16,39 +16,39 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use plot::STYLE;
 
-/// The lines of a Markdown file between which a report is put.
+/// The marker lines of a Markdown file around a report.
 #[derive(Debug)]
 pub(crate) struct MarkerLines {
     begin: &'static str,
     end: &'static str,
 }
 
-/// The marks of the tables of operations.
+/// The markers of the tables of operations.
 const OP_MARKERS: MarkerLines =
     MarkerLines { begin: "<!-- dist-bench:begin -->\n", end: "<!-- dist-bench:end -->" };
 
-/// The marks of the tables of `--training`.
+/// The markers of the tables of `--training`.
 pub(crate) const TRAINING_MARKERS: MarkerLines = MarkerLines {
     begin: "<!-- dist-bench-training:begin -->\n",
     end: "<!-- dist-bench-training:end -->",
 };
 
-/// Where the plots are, seen from the folder of the file.
+/// The folder of the plots, relative to the folder of the file.
 pub(crate) const PLOT_FOLDER: &str = "docs/plots";
 
-/// Whether a file can take the report: to be asked before hours are spent.
+/// Checks that a file can take the report. The caller checks this before a measurement of hours.
 pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
     check_markers(path, &OP_MARKERS)
 }
 
-/// Whether a file has these marks.
+/// Checks that a file has these markers.
 pub(crate) fn check_markers(path: &Path, markers: &MarkerLines) -> Result<(), Failure> {
     replace_between(&read_text(path)?, markers, "")
         .map(drop)
         .ok_or_else(|| missing_markers(path, markers))
 }
 
-/// Replaces the text between the marks of a file.
+/// Replaces the text between the markers of a file.
 pub(crate) fn replace_report(
     path: &Path,
     markers: &MarkerLines,
@@ -58,7 +58,7 @@ pub(crate) fn replace_report(
     write_file(path, &text.ok_or_else(|| missing_markers(path, markers))?)
 }
 
-/// Writes a plot of the report in a file.
+/// Writes a plot of the report to a file.
 pub(crate) fn write_plot(path: &Path, name: &str, svg: &str) -> Result<(), Failure> {
     let plots = path.parent().unwrap_or(Path::new("")).join(PLOT_FOLDER);
     let made = fs::create_dir_all(&plots);
@@ -71,7 +71,7 @@ fn read_text(path: &Path) -> Result<String, Failure> {
     text.map_err(|cause| Failure::new(format!("{}: {cause}", path.display())))
 }
 
-/// Makes the report of files that were written before, in this order.
+/// Builds the report from result files, in this order.
 pub(crate) fn write_report_from_files(path: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let parts = files
         .iter()
@@ -80,7 +80,7 @@ pub(crate) fn write_report_from_files(path: &Path, files: &[PathBuf]) -> Result<
     write_report(path, &parts)
 }
 
-/// Puts the report into a file, and the plots beside it.
+/// Writes the report into a file, and the plots into its plot folder.
 pub(crate) fn write_report(path: &Path, parts: &[BenchResults]) -> Result<(), Failure> {
     let results = merge_results(parts)?;
     check_target(path)?;
@@ -106,13 +106,13 @@ fn replace_between(text: &str, markers: &MarkerLines, report: &str) -> Option<St
     Some(format!("{head}{begin}{report}{end}{tail}"))
 }
 
-/// The operations that were measured, in their order.
+/// Returns the measured operations in their order.
 fn measured_ops(results: &BenchResults) -> Vec<BenchOp> {
     let has = |op: &BenchOp| results.cells.iter().any(|measured| measured.cell.op == *op);
     BenchOp::ALL.into_iter().filter(has).collect()
 }
 
-/// All cells of all parts, in order; of a cell that several have, the last one's.
+/// Merges the cells of all parts in order. If several parts have a cell, the last part counts.
 fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
     let mut parts = parts.iter().cloned();
     let mut all = parts.next().ok_or_else(|| Failure::new("a report of nothing"))?;
@@ -138,11 +138,11 @@ fn merge_results(parts: &[BenchResults]) -> Result<BenchResults, Failure> {
     Ok(all)
 }
 
-/// What tells cells of a report apart, in the order in which they are shown.
+/// Returns the sort key of a cell in a report.
 fn sort_key(cell: &BenchCell) -> (usize, usize, [bool; 4], usize) {
     let place = BenchOp::ALL.iter().position(|op| *op == cell.op);
     let [mode, buffers, in_place, call] = cell.variant.describe();
-    // What is usual comes first.
+    // The usual variants come first.
     let unusual =
         [mode != "rewritten", buffers != "ordinary", in_place != "in place", call != "blocking"];
     (place.unwrap_or(0), cell.ranks, unusual, cell.bytes())

@@ -1,27 +1,28 @@
-//! A plot as SVG: panels side by side, both axes logarithmic, and a legend. Text stays text;
-//! colours are those of the reader's light or dark mode, and each line has marks of its own shape,
-//! so that nobody needs the colours. Pure.
+//! Draws a plot as SVG: panels in a row, logarithmic axes, and a legend. Text is stored as text.
+//! The colours follow the reader's light or dark mode. Each line has its own marker shape, so that
+//! the plot is readable without colours. The functions do no I/O.
 
 use crate::text::size_text;
 
-/// A line.
+/// A line of a panel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PlotSeries {
     pub(super) name: String,
-    /// Which of the colours.
+    /// The index of the colour.
     pub(super) colour: usize,
-    /// Bytes and microseconds, above 0 both but for operations without a size.
+    /// The points as bytes and microseconds, both above 0. Operations without a size are an
+    /// exception.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// What was measured with one number of ranks.
+/// The panel of one number of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PlotPanel {
     pub(super) title: String,
     pub(super) series: Vec<PlotSeries>,
 }
 
-/// Of a panel, the room around its frame, and of the whole, in pixels.
+/// The size of a panel's frame, and the margins around it, in pixels.
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 62.0;
@@ -30,7 +31,7 @@ const TOP: f64 = 52.0;
 const BOTTOM: f64 = 46.0;
 const LEGEND: f64 = 20.0;
 
-/// Powers of two between two labels of the axis of sizes.
+/// The step between two labels of the size axis, as a power of two.
 const LABEL_STEP_LOG2: i32 = 4;
 
 /// The style of all plots.
@@ -44,7 +45,7 @@ svg{font:11px system-ui,sans-serif}.bg{fill:#fff}text{fill:#1f2328}.title{font-s
 
 const COLOURS: usize = 6;
 
-/// From values to a stretch of pixels.
+/// A mapping from values to a range of pixels.
 #[derive(Clone, Copy, Debug)]
 struct PlotAxis {
     low: f64,
@@ -60,7 +61,7 @@ impl PlotAxis {
     }
 }
 
-/// The picture.
+/// Returns the plot.
 pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
     let names = series_names(panels);
     #[allow(clippy::cast_precision_loss, reason = "a small number of panels and lines")]
@@ -92,7 +93,7 @@ pub(super) fn svg(title: &str, panels: &[PlotPanel]) -> String {
     text + "</svg>\n"
 }
 
-/// All lines that are anywhere, each once, with its colour.
+/// Returns the names of all lines of all panels, each once, with its colour.
 fn series_names(panels: &[PlotPanel]) -> Vec<(String, usize)> {
     let mut names: Vec<(String, usize)> = Vec::new();
     for series in panels.iter().flat_map(|panel| &panel.series) {
@@ -103,7 +104,7 @@ fn series_names(panels: &[PlotPanel]) -> Vec<(String, usize)> {
     names
 }
 
-/// From the smallest to the largest of all points; with room around it where these are one.
+/// Returns the range of all points, extended if it is a single value.
 fn value_range(panels: &[PlotPanel], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
     let series = panels.iter().flat_map(|panel| &panel.series);
     let values = series.flat_map(|series| series.points.iter().map(|&point| of(point)));
@@ -116,13 +117,13 @@ fn value_range(panels: &[PlotPanel], of: impl Fn((f64, f64)) -> f64) -> (f64, f6
     }
 }
 
-/// Whole powers of ten that all times are between.
+/// Returns the powers of ten that enclose all times.
 fn decade_range(panels: &[PlotPanel]) -> (f64, f64) {
     let (low, high) = value_range(panels, |(_, us)| us.log10());
     (low.floor(), high.ceil().max(low.floor() + 1.0))
 }
 
-/// The frame of a panel, with the labels of its axes.
+/// Draws the frame of a panel with the labels of its axes.
 fn draw_frame(text: &mut String, panel: &PlotPanel, x: PlotAxis, y: PlotAxis) {
     let middle = f64::midpoint(x.from, x.to);
     text.push_str(&format!(
@@ -162,7 +163,7 @@ fn draw_frame(text: &mut String, panel: &PlotPanel, x: PlotAxis, y: PlotAxis) {
     ));
 }
 
-/// A power of ten of microseconds, in the unit that people say.
+/// Formats a power of ten of microseconds in a suitable unit.
 fn decade_label(decade: i32) -> String {
     match decade {
         ..0 => format!("{} ns", 10f64.powi(decade + 3)),
@@ -188,7 +189,7 @@ fn draw_line(text: &mut String, series: &PlotSeries, shape: usize, x: PlotAxis, 
     ));
 }
 
-/// A mark at a point: a circle, a square, a triangle up or down, a diamond, a cross bar.
+/// Draws a marker: a circle, a square, a triangle up or down, a diamond, or a crossbar.
 fn marker_path(shape: usize, (x, y): (f64, f64)) -> String {
     let path = match shape % 6 {
         0 => return format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"),
@@ -242,7 +243,7 @@ mod tests {
         let x = PlotAxis { low: 2.0, high: 12.0, from: 0.0, to: 100.0 };
         assert_eq!([2.0, 7.0, 12.0].map(|power| x.pixel(power)), [0.0, 50.0, 100.0]);
         let svg = svg("all_reduce", &[panel(&[(4096.0, 10.0), (4.0, 1.0)])]);
-        // From the lower left to the upper right corner of the frame, in the order of sizes.
+        // From the lower left to the upper right corner of the frame, ordered by size.
         let (bottom, right) = (TOP + HEIGHT, LEFT + WIDTH);
         assert!(
             svg.contains(&format!("points=\"{LEFT:.1},{bottom:.1} {right:.1},{TOP:.1}\"")),

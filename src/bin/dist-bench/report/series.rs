@@ -1,5 +1,6 @@
-//! What a plot shows: for each number of ranks the times of each library over the sizes. Of a
-//! library that runs with several settings the best one counts, as it does in tables. Pure.
+//! Selects the lines of a plot: for each number of ranks, the times of each library over the sizes.
+//! If a library ran with several settings, the best one counts, as in tables. The functions do no
+//! I/O.
 
 use super::plot::{PlotPanel, PlotSeries};
 use crate::cell::{BenchCell, BufferMode, CellResult, EngineTimes};
@@ -8,14 +9,14 @@ use crate::ops::BenchOp;
 use crate::result_files::BenchResults;
 use crate::text::count_text;
 
-/// The libraries, by how the names of their engines begin; the first that fits. Their places are
-/// those of their colours.
+/// The libraries, by the prefix of their engines' names; the first match counts. The index selects
+/// the colour.
 const LIBRARIES: [&str; 4] = ["openmpi", "mpich", "gloo-cpp", "gloo"];
 
-/// The colour of all else: ours called in an unusual way, above all.
+/// The colour of all other lines, mainly of libdist with unusual variants.
 const OTHER_COLOUR: usize = LIBRARIES.len() + 1;
 
-/// The panels of an operation's plot.
+/// Returns the panels of an operation's plot.
 pub(super) fn op_panels(results: &BenchResults, op: BenchOp) -> Vec<PlotPanel> {
     let of_op = |measured: &&CellResult| measured.cell.op == op;
     let mode = Some(BufferMode::Rewritten)
@@ -42,7 +43,7 @@ pub(super) fn op_panels(results: &BenchResults, op: BenchOp) -> Vec<PlotPanel> {
     panels
 }
 
-/// Ours, with what is unusual in how it was called.
+/// Returns the name of libdist's line, with its unusual properties.
 fn libdist_series_name(cell: &BenchCell) -> String {
     let words = cell.variant.describe().into_iter().skip(1);
     let usual = ["ordinary", "in place", "blocking"];
@@ -50,7 +51,7 @@ fn libdist_series_name(cell: &BenchCell) -> String {
     std::iter::once(libdist_engine::ENGINE_NAME).chain(unusual).collect::<Vec<&str>>().join(", ")
 }
 
-/// Adds a point; of several for a size the lowest stays.
+/// Adds a point. If a size has several points, the lowest one remains.
 #[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
 fn add_point(
     panel: &mut PlotPanel,

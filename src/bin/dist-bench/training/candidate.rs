@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first word on the command line of a rank of ours.
+/// The first argument on the command line of a rank of libdist.
 pub(crate) const AS_TRAINER: &str = "--as-trainer";
 
 /// The program for torch.
@@ -55,7 +55,7 @@ impl Candidate {
         Self::Horovod,
     ];
 
-    /// The name on the command line, in plans and in files.
+    /// Returns the name on the command line, in plans and in files.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Arena => "arena",
@@ -68,12 +68,12 @@ impl Candidate {
         }
     }
 
-    /// The candidate with this name.
+    /// Returns the candidate with this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|candidate| candidate.name() == name)
     }
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Arena => "libdist, arena",
@@ -86,7 +86,7 @@ impl Candidate {
         }
     }
 
-    /// True for the reducer of libdist.
+    /// Returns true for the reducer of libdist.
     pub(super) const fn is_ours(self) -> bool {
         matches!(self, Self::Arena | Self::Ordinary | Self::Retryable | Self::Bf16)
     }
@@ -147,8 +147,8 @@ pub(super) enum TrainingProgram {
 }
 
 impl TrainingProgram {
-    /// The commands that start all ranks. The ranks find the plan at `path_prefix`, followed by its
-    /// ending.
+    /// Returns the commands that start all ranks. The ranks find the plan at `path_prefix` with the
+    /// plan's suffix.
     pub(super) fn commands(&self, ranks: usize, path_prefix: &Path) -> Vec<Command> {
         let numbers = |rank: usize| [rank.to_string(), ranks.to_string()];
         match self {

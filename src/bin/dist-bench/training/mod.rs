@@ -8,8 +8,8 @@
 //! median counts.
 //!
 //! A pair is one process group of each candidate, in shuffled order. Every group has new processes,
-//! since the place of a process's memory changes its times for as long as the process lives. Ranks
-//! check the averages after each step.
+//! since the memory placement of a process changes its times as long as the process lives. Ranks
+//! verify the averages after each step.
 //!
 //! | file | purpose |
 //! |---|---|
@@ -54,10 +54,10 @@ use std::time::Duration;
 use training_files::TrainingResults;
 use training_results::{CandidateResult, WorkloadResult};
 
-/// How long one process group may take apart from its computation.
+/// The time limit of one process group in addition to its computation.
 const GROUP_LIMIT: Duration = Duration::from_secs(300);
 
-/// How many lines of the output of a failed group are shown.
+/// The number of output lines of a failed group that are shown.
 const LOG_TAIL_LINES: usize = 12;
 
 /// The name of the plot.
@@ -99,7 +99,7 @@ fn count_of(number: u64, thing: &str) -> String {
     count_text(usize::try_from(number).unwrap_or(usize::MAX), thing)
 }
 
-/// Puts the tables of all parts into a file, and the plot into its folder for plots.
+/// Writes the tables of all parts into a file, and the plot into its plot folder.
 fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
     let Some(first) = parts.first() else { return Err(Failure::new("a report of nothing")) };
     if parts.iter().any(|part| part.machine != first.machine) {
@@ -107,7 +107,7 @@ fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
     }
     let mut all: Vec<WorkloadResult> = Vec::new();
     for measured in parts.iter().flat_map(|part| &part.workloads) {
-        // The last part counts for a workload that several have.
+        // If several parts have a workload, the last part counts.
         all.retain(|before| before.workload != measured.workload);
         all.push(measured.clone());
     }
@@ -118,7 +118,7 @@ fn put_report(path: &Path, parts: &[TrainingResults]) -> Result<(), Failure> {
     report::replace_report(path, &report::TRAINING_MARKERS, &text)
 }
 
-/// The measurement under way.
+/// The measurement in progress.
 struct TrainingBenchmark<'a> {
     options: &'a Options,
     stage: RunContext,
@@ -130,7 +130,7 @@ struct TrainingBenchmark<'a> {
 }
 
 impl<'a> TrainingBenchmark<'a> {
-    /// Finds the programs of the candidates. A candidate that is not installed is left out with a
+    /// Finds the programs of the candidates. A candidate that is not installed is skipped with a
     /// message.
     fn new(options: &'a Options) -> Result<Self, Failure> {
         let mut stage = RunContext::new()?;
@@ -226,7 +226,7 @@ impl<'a> TrainingBenchmark<'a> {
         Ok(())
     }
 
-    /// The indices of all candidates in random order.
+    /// Returns the indices of all candidates in random order.
     fn shuffled_indices(&mut self) -> Vec<usize> {
         let mut order: Vec<(u64, usize)> =
             (0..self.programs.len()).map(|index| (self.random.next_u64(), index)).collect();
@@ -247,8 +247,8 @@ impl<'a> TrainingBenchmark<'a> {
         }
     }
 
-    /// Goes on without a candidate that failed. Its runs are dropped, since pairs are compared one
-    /// by one.
+    /// Continues without a candidate that failed. Its runs are dropped, since pairs are compared
+    /// one by one.
     fn leave_out_candidate(&mut self, candidate: Candidate, failure: &Failure) {
         self.progress.clear();
         report_error(&format!("{}\n  the measurement goes on without it", failure.message));
@@ -288,21 +288,21 @@ impl<'a> TrainingBenchmark<'a> {
     }
 }
 
-/// How long the ranks compute, as far as the plan says.
+/// Returns the total computation time of the ranks in the plan.
 fn total_computation(plan: &GroupPlan) -> Duration {
     let steps = 2 * (plan.steps + plan.warm_up) * plan.counts.len();
     Duration::from_nanos(plan.last_rank_ns.max(plan.gradient_ns))
         .saturating_mul(steps.try_into().unwrap_or(u32::MAX))
 }
 
-/// Waits until all processes have ended well. If one fails or the deadline passes, it ends the
-/// others.
+/// Waits until all processes have succeeded. If one fails or the deadline passes, terminates the
+/// other processes.
 fn await_group(
     stage: &mut RunContext,
     members: &[usize],
     deadline: &Deadline,
 ) -> Result<(), Failure> {
-    /// How often the driver looks for a process that has failed.
+    /// The interval at which the driver checks for a failed process.
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
     loop {
         let mut endings = members.iter().filter_map(|&number| stage.exit_status(number));
@@ -313,7 +313,7 @@ fn await_group(
             return Err(Failure::new(format!("a process ended with status {status}")));
         }
         if stage.await_exits(members, &deadline.capped(POLL_INTERVAL))? {
-            // A last look at how they ended.
+            // A last check of their exit statuses.
             if members
                 .iter()
                 .all(|&number| stage.exit_status(number).is_some_and(|e| e.is_success()))

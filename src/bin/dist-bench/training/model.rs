@@ -1,5 +1,5 @@
-//! The models of `--training`: the sizes of their parameters, generated from the definition of each
-//! architecture. Pure.
+//! The models of `--training`: the sizes of their parameters, computed from the definition of each
+//! architecture. The functions do no I/O.
 //!
 //! Parameters are listed in the order in which the forward pass uses them. Gradients become ready
 //! in the reverse order.
@@ -19,14 +19,14 @@ pub(crate) enum TrainingModel {
     Tiny,
 }
 
-/// Bytes of an element of a gradient: f32.
+/// The bytes of a gradient's element: f32.
 pub(super) const ELEMENT_BYTES: usize = 4;
 
 impl TrainingModel {
-    /// The models that figures are published for.
+    /// The models with published figures.
     pub(super) const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
 
-    /// The name on the command line and in files.
+    /// Returns the name on the command line and in files.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::A => "a",
@@ -36,12 +36,12 @@ impl TrainingModel {
         }
     }
 
-    /// The model with this name.
+    /// Returns the model with this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         [Self::A, Self::B, Self::C, Self::Tiny].into_iter().find(|model| model.name() == name)
     }
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub(super) const fn title(self) -> &'static str {
         match self {
             Self::A => "model a (200 x 512 KiB)",
@@ -51,7 +51,7 @@ impl TrainingModel {
         }
     }
 
-    /// The number of elements of each parameter.
+    /// Returns the number of elements of each parameter.
     pub(super) fn parameter_counts(self) -> Vec<usize> {
         match self {
             Self::A => vec![(512 << 10) / ELEMENT_BYTES; 200],
@@ -62,7 +62,7 @@ impl TrainingModel {
     }
 }
 
-/// ResNet-50 for 1,000 classes (He et al., "Deep Residual Learning", table 1).
+/// Returns ResNet-50 for 1,000 classes (He et al., "Deep Residual Learning", table 1).
 fn resnet50() -> Vec<usize> {
     /// The blocks of each stage and the channels inside them; a block's output has four times as
     /// many.
@@ -92,9 +92,9 @@ fn resnet50() -> Vec<usize> {
     counts
 }
 
-/// GPT-2 small (Radford et al.; 12 layers, width 768). The output layer shares the embedding's
-/// weights, so that the gradient of the embedding, which the forward pass uses first, is ready
-/// last.
+/// Returns GPT-2 small (Radford et al.; 12 layers, width 768). The output layer shares the
+/// embedding's weights. So the gradient of the embedding, which the forward pass uses first, is
+/// ready last.
 fn gpt2_small() -> Vec<usize> {
     const LAYERS: usize = 12;
     const WIDTH: usize = 768;

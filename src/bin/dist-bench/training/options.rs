@@ -5,7 +5,7 @@ use super::model::TrainingModel;
 use super::plan::{ComputeKind, Workload};
 use clap::{Args, ValueEnum as _};
 
-/// The models that one word of the command line names.
+/// The models that one argument of `--model` selects.
 #[derive(Clone, Debug)]
 struct ModelSelection(Vec<TrainingModel>);
 
@@ -61,7 +61,7 @@ pub(crate) struct TrainingOptions {
 }
 
 impl TrainingOptions {
-    /// All combinations that the options ask for, for these numbers of ranks.
+    /// Returns all combinations that the options select, for these numbers of ranks.
     pub(super) fn workloads(&self, ranks: &[usize]) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
         for &model in self.model.iter().flat_map(|ModelSelection(models)| models) {
@@ -83,12 +83,12 @@ impl TrainingOptions {
         workloads
     }
 
-    /// The measured steps of a process group.
+    /// Returns the number of measured steps of a process group.
     pub(super) fn steps(&self, is_quick: bool) -> usize {
         self.steps.map_or(if is_quick { 3 } else { 10 }, Into::into)
     }
 
-    /// The candidates, each once.
+    /// Returns the candidates, each once.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for &candidate in &self.candidates {
@@ -132,7 +132,7 @@ mod tests {
         )
         .unwrap();
         let workloads = options.training.workloads(&options.ranks());
-        // Without computation there is no time of a gradient.
+        // Without computation there is no gradient time.
         assert_eq!(workloads.len(), 3 * 2 * 3);
         assert!(workloads.iter().all(|workload| workload.has_slow_rank));
         assert_eq!(options.training.candidates(), [Candidate::Arena, Candidate::Horovod]);

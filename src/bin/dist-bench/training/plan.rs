@@ -1,5 +1,5 @@
 //! The plan of one process group, which all its ranks read from a file, and the sample that each
-//! rank writes. Both are text, which `peers/training.c` and `peers/training.py` read and write too.
+//! rank writes. Both are text files, which `peers/training.c` and `peers/training.py` use too.
 
 use super::candidate::Candidate;
 use super::model::TrainingModel;
@@ -7,7 +7,7 @@ use crate::stats::median;
 use clap::ValueEnum;
 use std::str::FromStr;
 
-/// The endings of the names: of the plan and of the samples, after the rank.
+/// The suffixes of the plan, and of the samples after the rank number.
 pub(super) const PLAN_SUFFIX: &str = ".plan";
 pub(super) const SAMPLE_SUFFIX: &str = ".sample";
 
@@ -23,7 +23,7 @@ pub(crate) enum ComputeKind {
 }
 
 impl ComputeKind {
-    /// The word in plans and files.
+    /// Returns the word in plans and files.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Sleep => "sleep",
@@ -32,13 +32,13 @@ impl ComputeKind {
         }
     }
 
-    /// The kind with this name.
+    /// Returns the kind with this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         [Self::Sleep, Self::Spin, Self::None].into_iter().find(|compute| compute.name() == name)
     }
 }
 
-/// A model, ranks and a computation: everything but the candidate.
+/// A model, a number of ranks and a computation, without a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Workload {
     pub(super) model: TrainingModel,
@@ -51,7 +51,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// The time that a rank takes for one gradient, in nanoseconds.
+    /// Returns the time that a rank takes for one gradient, in nanoseconds.
     pub(super) fn gradient_ns(&self, rank: usize) -> u64 {
         let is_slow = self.has_slow_rank && rank + 1 == self.ranks;
         self.gradient_us * if is_slow { 1300 } else { 1000 }
@@ -63,21 +63,21 @@ impl Workload {
 pub(super) struct GroupPlan {
     pub(super) candidate: Candidate,
     pub(super) compute: ComputeKind,
-    /// The time for a gradient on the last rank and on the others.
+    /// The time for a gradient on the last rank, and on all other ranks.
     pub(super) last_rank_ns: u64,
     pub(super) gradient_ns: u64,
-    /// Measured steps with communication, and as many without.
+    /// The number of measured steps with communication, and of steps without it.
     pub(super) steps: usize,
-    /// Steps of each kind before the measured ones.
+    /// The number of steps of each kind before the measured ones.
     pub(super) warm_up: usize,
-    /// Elements of each parameter.
+    /// The number of elements of each parameter.
     pub(super) counts: Vec<usize>,
 }
 
 impl GroupPlan {
-    /// A candidate's plan for a workload.
+    /// Creates a candidate's plan for a workload.
     pub(super) fn new(workload: &Workload, candidate: Candidate, steps: usize) -> Self {
-        /// torch rebuilds its buckets after the first step, and so does the reducer.
+        /// torch and libdist's reducer rebuild their buckets after the first step.
         const WARM_UP: usize = 2;
         Self {
             candidate,
@@ -90,7 +90,7 @@ impl GroupPlan {
         }
     }
 
-    /// The text.
+    /// Returns the text of the plan.
     pub(super) fn text(&self) -> String {
         let Self { candidate, compute, gradient_ns, last_rank_ns, steps, warm_up, counts } = self;
         let numbers: String = counts.iter().map(|count| format!(" {count}")).collect();
@@ -100,7 +100,7 @@ impl GroupPlan {
         )
     }
 
-    /// Reads the text.
+    /// Parses the text of a plan.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let candidate = Candidate::from_name(words.next()?)?;
@@ -142,8 +142,8 @@ pub(super) struct RankSample {
 }
 
 impl RankSample {
-    /// The text: wrong elements, copied bytes (-1 if not counted), the peak, and the times of the
-    /// steps in pairs.
+    /// Returns the text: wrong elements, copied bytes (-1 if not counted), the peak memory, and the
+    /// times of the steps in pairs.
     pub(super) fn text(&self) -> String {
         let copied = self.copied_bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
         let mut text = format!("{} {copied} {}\n", self.wrong_elements, self.peak_bytes);
@@ -153,7 +153,7 @@ impl RankSample {
         text
     }
 
-    /// Reads the text of a rank that made so many steps.
+    /// Parses the text of a rank that made `steps` steps.
     pub(super) fn parse(text: &str, steps: usize) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let wrong = parse_number(words.next()?)?;
@@ -185,7 +185,7 @@ fn parse_number<T: FromStr>(word: &str) -> Option<T> {
 pub(crate) struct GroupRun {
     /// The median step with communication, on the rank where it is largest, in nanoseconds.
     pub(super) step_ns: f64,
-    /// The same without communication.
+    /// The median step without communication, on the rank where it is largest.
     pub(super) local_ns: f64,
     pub(super) wrong_elements: u64,
     pub(super) copied_bytes: Option<u64>,

@@ -1,11 +1,11 @@
-//! The plot of `--training`: a panel for each workload with a bar for each candidate, the exposed
-//! communication, and its interval. Pure.
+//! Draws the plot of `--training`: a panel per workload with a bar per candidate, which shows the
+//! exposed communication and its interval. The functions do no I/O.
 
 use super::table::describe;
 use super::training_results::{CandidateResult, WorkloadResult};
 use crate::report::STYLE;
 
-/// Pixels: of a bar and its room, of the text at its left and at its right, and around a panel.
+/// Sizes in pixels: a bar and its row, the texts to its left and right, and the margins of a panel.
 const BAR: f64 = 14.0;
 const ROW: f64 = 22.0;
 const LABEL: f64 = 190.0;
@@ -15,7 +15,7 @@ const HEAD: f64 = 30.0;
 const TOP: f64 = 34.0;
 const MARGIN: f64 = 12.0;
 
-/// The picture.
+/// Returns the plot.
 pub(super) fn svg(all: &[WorkloadResult]) -> String {
     let width = LABEL + BARS + VALUE;
     #[allow(clippy::cast_precision_loss, reason = "a small number of bars")]
@@ -49,13 +49,13 @@ fn measured_candidates(measured: &WorkloadResult) -> impl Iterator<Item = &Candi
     measured.candidates.iter().filter(|figures| !figures.runs.is_empty())
 }
 
-/// The right end of a bar or its interval.
+/// Returns the right end of a bar or of its interval.
 fn largest_exposed_ns(figures: &CandidateResult) -> f64 {
     let exposed = figures.exposed_ns();
     exposed.interval.map_or(exposed.value, |(_, high)| high.max(exposed.value))
 }
 
-/// The bar of a candidate; `scale` is the number of pixels of a nanosecond.
+/// Draws the bar of a candidate; `scale` is the number of pixels per nanosecond.
 fn draw_bar(text: &mut String, figures: &CandidateResult, y: f64, scale: f64) {
     let exposed = figures.exposed_ns();
     let length = exposed.value.max(0.0) * scale;

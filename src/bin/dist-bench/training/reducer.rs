@@ -1,4 +1,4 @@
-//! The reducer through the C interface, as a trainer in C calls it, and the memory of a model.
+//! The reducer through the C interface, as a C trainer calls it, and the memory of a model.
 #![allow(unsafe_code, reason = "the C interface takes raw pointers")]
 
 use super::candidate::Candidate;
@@ -30,7 +30,7 @@ impl GradientBuffers {
             let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<u16>(), count) };
             values.fill(to_bf16(value));
         } else {
-            // SAFETY: `count` elements of f32, of the reducer or of `_own`, which no operation uses
+            // SAFETY: `count` elements of f32 in the reducer or in `_own`, which no operation uses
             // now.
             let values = unsafe { std::slice::from_raw_parts_mut(place.cast::<f32>(), count) };
             values.fill(value);
@@ -38,7 +38,7 @@ impl GradientBuffers {
     }
 }
 
-/// The upper half of an f32; the trainer's values have no bits below it.
+/// Returns the upper half of an f32; the trainer's values have no lower bits.
 const fn to_bf16(value: f32) -> u16 {
     let [_, _, low, high] = value.to_bits().to_le_bytes();
     u16::from_le_bytes([low, high])
@@ -54,15 +54,15 @@ const fn from_bf16(bits: u16) -> f32 {
 pub(super) struct BenchReducer {
     reducer: *mut dist_reducer_t,
     is_bf16: bool,
-    /// Lent to the reducer.
+    /// The values, which the reducer borrows.
     _values: Vec<Vec<f32>>,
 }
 
 impl BenchReducer {
-    /// Creates the reducer of a candidate for parameters with so many elements.
+    /// Creates the reducer of a candidate for parameters with these numbers of elements.
     ///
     /// # Errors
-    /// The library's reason.
+    /// The library's error.
     pub(super) fn new(
         group: *mut dist_group_t,
         counts: &[usize],
@@ -133,31 +133,33 @@ impl BenchReducer {
         Ok((made, GradientBuffers { gradients: places, is_bf16, _own: caller_gradients }))
     }
 
-    /// Begins a step.
+    /// Starts a step.
     ///
     /// # Errors
-    /// The library's reason, as for all functions here.
+    /// The library's error, as for all functions here.
     pub(super) fn begin_step(&self) -> Result<(), String> {
         // SAFETY: a reducer that was not released.
         Ok(check(unsafe { reducer_step::dist_reducer_begin(self.reducer, 0.0, 0) })?)
     }
 
-    /// Marks a gradient that is complete.
+    /// Marks a gradient as complete.
     pub(super) fn mark_ready(&self, param: usize) -> Result<(), String> {
-        // SAFETY: as above; the trainer does not write the gradient until the step has ended.
+        // SAFETY: a reducer that was not released; the trainer does not write the gradient until
+        // the step has ended.
         Ok(check(unsafe { reducer_step::dist_reducer_ready(self.reducer, param) })?)
     }
 
     /// Ends the step and waits for the averages.
     pub(super) fn end_step(&self) -> Result<(), String> {
         let mut votes = 0;
-        // SAFETY: as above; the call waits, so that `votes` lives long enough.
+        // SAFETY: a reducer that was not released; the call waits, so that `votes` lives long
+        // enough.
         Ok(check(unsafe {
             reducer_step::dist_reducer_end(self.reducer, 0, &raw mut votes, null_mut())
         })?)
     }
 
-    /// The first, the middle and the last element of an averaged gradient.
+    /// Returns the first, the middle and the last element of an averaged gradient.
     pub(super) fn result(&self, param: usize) -> Result<[f32; 3], String> {
         let (place, count) = self.gradient(param, true)?;
         let last = count - 1;
@@ -168,13 +170,13 @@ impl BenchReducer {
                 from_bf16(unsafe { *value })
             } else {
                 let value = place.cast::<f32>().wrapping_add(element);
-                // SAFETY: as above.
+                // SAFETY: within the `count` elements that the reducer gave.
                 unsafe { *value }
             }
         }))
     }
 
-    /// Bytes that the last step copied.
+    /// Returns the number of bytes that the last step copied.
     pub(super) fn bytes_copied(&self) -> Result<u64, String> {
         let mut stats = dist_reducer_stats_t {
             struct_size: size_of::<dist_reducer_stats_t>(),
@@ -195,14 +197,15 @@ impl BenchReducer {
         Ok(stats.bytes_copied)
     }
 
-    /// Releases the reducer. Its values and the gradients may go afterwards.
+    /// Releases the reducer. Its values and the gradients may be freed afterwards.
     pub(super) fn release(&mut self) -> Result<(), String> {
         let reducer = std::mem::replace(&mut self.reducer, null_mut());
         // SAFETY: released once, between steps.
         Ok(check(unsafe { reducer::dist_reducer_release(reducer) })?)
     }
 
-    /// The gradient of a parameter, or its average after a step, and the number of elements.
+    /// Returns the gradient of a parameter, or its average after a step, and the number of
+    /// elements.
     fn gradient(&self, param: usize, is_result: bool) -> Result<(*mut c_void, usize), String> {
         let (mut place, mut count): (*mut c_void, usize) = (null_mut(), 0);
         let (to_place, to_count) = (&raw mut place, &raw mut count);
@@ -210,7 +213,7 @@ impl BenchReducer {
             // SAFETY: a reducer that was not released, and variables that take the results.
             unsafe { reducer::dist_reducer_result(self.reducer, param, to_place, to_count) }
         } else {
-            // SAFETY: as above.
+            // SAFETY: a reducer that was not released, and variables that receive the results.
             unsafe { reducer::dist_reducer_grad(self.reducer, param, to_place, to_count) }
         };
         check(status)?;

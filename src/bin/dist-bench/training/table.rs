@@ -1,4 +1,4 @@
-//! The tables of `--training`: on the terminal and in Markdown. Pure.
+//! Formats the tables of `--training`, for the terminal and in Markdown. The functions do no I/O.
 
 use super::candidate::Candidate;
 use super::plan::{ComputeKind, Workload};
@@ -21,7 +21,7 @@ const COLUMNS: [(&str, bool); 10] = [
     ("peak MiB", true),
 ];
 
-/// The workload in words.
+/// Formats the workload for users.
 pub(super) fn describe(workload: &Workload) -> String {
     let Workload { model, ranks, compute, gradient_us, has_slow_rank } = workload;
     let computing = match compute {
@@ -32,7 +32,7 @@ pub(super) fn describe(workload: &Workload) -> String {
     format!("{}, {}, {computing}{slow}", model.title(), count_text(*ranks, "rank"))
 }
 
-/// The cells of a candidate's row, as [`COLUMNS`] names them.
+/// Returns the cells of a candidate's row, in the order of [`COLUMNS`].
 fn row_cells(measured: &WorkloadResult, figures: &CandidateResult) -> [String; 10] {
     let exposed = figures.exposed_ns();
     let [torch, horovod] =
@@ -52,7 +52,7 @@ fn row_cells(measured: &WorkloadResult, figures: &CandidateResult) -> [String; 1
     ]
 }
 
-/// A ratio; "-" for a candidate by itself.
+/// Formats a ratio; "-" for a candidate against itself.
 fn ratio_text(measured: &WorkloadResult, candidate: Candidate, other: Candidate) -> String {
     let ratio = measured.ratio(candidate, other).filter(|_| candidate != other);
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.3}", ratio.value))
@@ -70,7 +70,7 @@ fn mib_text(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
 }
 
-/// The table on the terminal, with the verdicts below.
+/// Formats the table for the terminal, with the verdicts below.
 pub(super) fn workload_text(measured: &WorkloadResult) -> String {
     const WIDTHS: [usize; 10] = [27, 9, 9, 11, 15, 16, 9, 11, 11, 9];
     let row = |words: &[String]| {
@@ -113,7 +113,7 @@ fn verdict_text(verdict: &LimitVerdict) -> String {
     )
 }
 
-/// The tables in Markdown. The plot is at `plot`.
+/// Returns the tables in Markdown, with a link to the plot at `plot`.
 pub(super) fn markdown(
     all: &[WorkloadResult],
     commands: &[String],

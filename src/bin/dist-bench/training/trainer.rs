@@ -1,4 +1,4 @@
-//! A rank of `--training` over libdist's reducer: this program started once for each rank.
+//! A rank of `--training` with libdist's reducer: one process of this program per rank.
 
 use super::plan::{ComputeKind, GroupPlan, PLAN_SUFFIX, RankSample, SAMPLE_SUFFIX};
 use super::reducer::{BenchReducer, GradientBuffers};
@@ -7,11 +7,11 @@ use dist::sys::clock;
 use std::fs;
 use std::time::Duration;
 
-/// Trains as the plan says, and writes a sample. The words are the rank, the number of ranks, and
-/// the place of the files.
+/// Trains as the plan specifies, and writes a sample. The arguments are the rank, the number of
+/// ranks, and the path prefix of the files.
 ///
 /// # Errors
-/// The reason, in words.
+/// The reason for the failure.
 pub(crate) fn run_trainer(words: &[String]) -> Result<(), String> {
     let [rank, ranks, place] = words else {
         return Err("a training rank is started by dist-bench itself".to_owned());
@@ -30,7 +30,7 @@ pub(crate) fn run_trainer(words: &[String]) -> Result<(), String> {
     fs::write(&path, sample.text()).map_err(|cause| format!("writing the sample: {cause}"))
 }
 
-/// A rank with a model of its own.
+/// The state of a training rank.
 struct TrainerRank<'w> {
     world: &'w RankWorld,
     plan: GroupPlan,
@@ -44,8 +44,8 @@ impl<'w> TrainerRank<'w> {
         Ok(Self { world, plan, reducer, grads })
     }
 
-    /// Steps with communication and steps without it, in turns, so that a change of the machine's
-    /// speed reaches both.
+    /// Alternates steps with and without communication, so that a change of the machine's speed
+    /// affects both.
     fn train(&mut self) -> Result<RankSample, String> {
         let mut sample = RankSample::default();
         for number in 0..self.plan.warm_up + self.plan.steps {
@@ -62,7 +62,7 @@ impl<'w> TrainerRank<'w> {
         Ok(sample)
     }
 
-    /// One step; its time in nanoseconds. All ranks begin together.
+    /// Runs one step, and returns its time in nanoseconds. All ranks begin together.
     fn run_step(&mut self, number: usize, communicates: bool) -> Result<u64, String> {
         self.world.barrier()?;
         let start = clock::monotonic_ns();
@@ -97,10 +97,10 @@ impl<'w> TrainerRank<'w> {
         }
     }
 
-    /// Counts the wrong ones of three elements of each averaged gradient.
+    /// Counts the wrong elements among three elements of each averaged gradient.
     fn count_wrong(&self, number: usize) -> Result<u64, String> {
         let mut wrong = 0;
-        // Of 1, 2, ..., ranks.
+        // The mean of 1, 2, ..., ranks.
         let mean = rank_factor(self.world.ranks) / 2.0;
         for param in 0..self.plan.counts.len() {
             let expected = mean * base_value(number, param);
@@ -111,24 +111,25 @@ impl<'w> TrainerRank<'w> {
     }
 }
 
-/// What a rank's gradients are multiplied by.
+/// Returns the factor of a rank's gradients.
 #[allow(clippy::cast_precision_loss, reason = "at most 61")]
 fn rank_factor(rank: usize) -> f32 {
     (rank + 1) as f32
 }
 
-/// The value of all elements of a gradient, but for the rank's factor: another one in each of four
-/// steps.
+/// Returns the value of all elements of a gradient without the rank's factor. It differs in four
+/// consecutive steps.
 fn base_value(step: usize, param: usize) -> f32 {
     [1.0, 2.0, 3.0, 4.0][(step + param) % 4]
 }
 
-/// Whether a value is right, up to the rounding of bf16.
+/// Returns true if a value is correct up to the rounding of bf16.
 fn is_near(value: f32, expected: f32) -> bool {
     (value - expected).abs() < 0.01 * expected
 }
 
-/// The largest resident memory of this process so far; 0 if the kernel does not tell.
+/// Returns the largest resident memory of this process so far, or 0 if the kernel does not report
+/// it.
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

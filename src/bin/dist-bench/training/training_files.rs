@@ -1,5 +1,5 @@
-//! The JSON of `--training`, written and read. Figures are computed again from the runs of each
-//! process group.
+//! Writes and reads the JSON of `--training`. The reader computes figures again from the runs of
+//! each process group.
 
 use super::candidate::Candidate;
 use super::model::TrainingModel;
@@ -11,7 +11,7 @@ use crate::results_reader;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// All that one run of the program measured.
+/// The results of one run of the program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrainingResults {
     /// The command line, without the files that it names.
@@ -20,7 +20,7 @@ pub(super) struct TrainingResults {
     pub(super) workloads: Vec<WorkloadResult>,
 }
 
-/// The JSON, with a line's end.
+/// Returns the JSON with a line end.
 pub(super) fn results_text(results: &TrainingResults) -> String {
     let value = json!({
         "program": "dist-bench",
@@ -76,7 +76,7 @@ fn figures_json(measured: &WorkloadResult, figures: &CandidateResult) -> Value {
     })
 }
 
-/// Reads a file.
+/// Reads a result file.
 pub(super) fn read_results(path: &Path) -> Result<TrainingResults, Failure> {
     let why = "it is not what dist-bench --training --json writes";
     parse_results(&results_reader::read_json(path)?)

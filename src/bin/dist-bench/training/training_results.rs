@@ -1,4 +1,4 @@
-//! What `--training` measured, and the figures that follow from it. Pure.
+//! The results of `--training`, and the figures that follow from them. The module does no I/O.
 
 use super::candidate::Candidate;
 use super::model::TrainingModel;
@@ -9,7 +9,7 @@ use crate::stats::{MedianEstimate, estimate, median};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CandidateResult {
     pub(super) candidate: Candidate,
-    /// Of each process group, in the order of the pairs.
+    /// One entry per process group, in the order of the pairs.
     pub(super) runs: Vec<GroupRun>,
 }
 
@@ -18,39 +18,39 @@ impl CandidateResult {
         self.runs.iter().map(of).collect()
     }
 
-    /// The median step without communication, in nanoseconds.
+    /// Returns the median step without communication, in nanoseconds.
     pub(super) fn local_ns(&self) -> f64 {
         median(&self.values_of_runs(|run| run.local_ns))
     }
 
-    /// The median step with communication.
+    /// Returns the median step with communication.
     pub(super) fn step_ns(&self) -> f64 {
         median(&self.values_of_runs(|run| run.step_ns))
     }
 
-    /// The median exposed communication over the pairs, and its interval.
+    /// Returns the median exposed communication over the pairs, and its interval.
     pub(super) fn exposed_ns(&self) -> MedianEstimate {
         estimate(&self.values_of_runs(GroupRun::exposed_ns))
     }
 
-    /// The smallest and the largest exposed communication of a pair.
+    /// Returns the smallest and the largest exposed communication of a pair.
     pub(super) fn spread_ns(&self) -> (f64, f64) {
         let exposed = self.values_of_runs(GroupRun::exposed_ns).into_iter();
         exposed
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), ns| (low.min(ns), high.max(ns)))
     }
 
-    /// The bytes that a step copies, if the candidate counts them.
+    /// Returns the bytes that a step copies, if the candidate counts them.
     pub(super) fn copied_bytes(&self) -> Option<u64> {
         self.runs.iter().filter_map(|run| run.copied_bytes).max()
     }
 
-    /// The largest resident memory of a rank.
+    /// Returns the largest resident memory of a rank.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.peak_bytes).max().unwrap_or(0)
     }
 
-    /// Wrong elements in all steps of all groups.
+    /// Returns the number of wrong elements in all steps of all groups.
     pub(super) fn wrong_elements(&self) -> u64 {
         self.runs.iter().map(|run| run.wrong_elements).sum()
     }
@@ -60,7 +60,7 @@ impl CandidateResult {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WorkloadResult {
     pub(super) workload: Workload,
-    /// Measured steps of each kind in a process group.
+    /// The number of measured steps of each kind in a process group.
     pub(super) steps: usize,
     pub(super) candidates: Vec<CandidateResult>,
     /// The names of candidates that failed.
@@ -81,28 +81,27 @@ impl LimitVerdict {
         self.ratio.value <= self.limit
     }
 
-    /// True if the interval of the ratio reaches above the limit, or there is none.
+    /// Returns true if the interval of the ratio reaches above the limit, or there is none.
     pub(super) fn is_uncertain(&self) -> bool {
         self.ratio.interval.is_none_or(|(_, high)| high > self.limit)
     }
 }
 
-/// The other candidates that ratios are given for, with the largest ratio that the project allows
-/// itself.
+/// The candidates for which ratios are shown, with the largest ratio that the project accepts.
 pub(super) const EXPOSED_LIMITS: [(Candidate, f64); 2] =
     [(Candidate::TorchGloo, 0.10), (Candidate::Horovod, 0.25)];
 
 impl WorkloadResult {
-    /// The figures of a candidate that took part.
+    /// Returns the figures of a candidate that took part.
     pub(super) fn candidate_result(&self, candidate: Candidate) -> Option<&CandidateResult> {
         self.candidates
             .iter()
             .find(|figures| figures.candidate == candidate && !figures.runs.is_empty())
     }
 
-    /// The median over the pairs of a candidate's exposed communication divided by another one's. A
-    /// pair in which the other one exposes nothing counts as an infinite ratio; `None` if the
-    /// median is one.
+    /// Returns the median ratio of a candidate's exposed communication to another candidate's, over
+    /// the pairs. A pair in which the other candidate exposes nothing counts as an infinite ratio.
+    /// Returns `None` if the median is infinite.
     pub(super) fn ratio(&self, candidate: Candidate, other: Candidate) -> Option<MedianEstimate> {
         let (of, by) = (self.candidate_result(candidate)?, self.candidate_result(other)?);
         let ratio = |(of, by): (&GroupRun, &GroupRun)| match by.exposed_ns() {
@@ -113,7 +112,7 @@ impl WorkloadResult {
         Some(estimate(&ratios)).filter(|ratio| ratio.value.is_finite())
     }
 
-    /// The verdicts on the reducer with f32 gradients. Limits are set for one workload only.
+    /// Returns the verdicts on the reducer with f32 gradients. Only one workload has limits.
     pub(super) fn verdicts(&self) -> Vec<LimitVerdict> {
         let limited = Workload {
             model: TrainingModel::A,
@@ -135,7 +134,7 @@ impl WorkloadResult {
         .collect()
     }
 
-    /// Wrong elements of all candidates.
+    /// Returns the number of wrong elements of all candidates.
     pub(super) fn wrong_elements(&self) -> u64 {
         self.candidates.iter().map(CandidateResult::wrong_elements).sum()
     }
@@ -146,7 +145,7 @@ impl WorkloadResult {
 pub(super) mod samples {
     use super::*;
 
-    /// Ten pairs with these medians of the exposed communication, in milliseconds.
+    /// Builds ten pairs with these medians of the exposed communication, in milliseconds.
     pub(in crate::training) fn measured(exposed_ms: &[(Candidate, f64)]) -> WorkloadResult {
         let figures = |&(candidate, exposed): &(Candidate, f64)| CandidateResult {
             candidate,
