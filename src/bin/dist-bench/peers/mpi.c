@@ -1,7 +1,9 @@
 /*
- * The ranks of a peer that speaks MPI.
+ * A rank of a peer that uses MPI.
  *
  *     mpi PLACE
+ *
+ * PLACE is the path prefix of the rank's files; rank.h describes them.
  */
 #define _GNU_SOURCE
 #include "rank.h"
@@ -17,7 +19,7 @@ static void fail(const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* MPI's types and operators are values that exist at run time only. */
+/* In MPI, types and operators are run-time values and no constants. */
 static MPI_Datatype type_of(const struct order *order)
 {
     switch (order->dtype->kind) {
@@ -57,7 +59,7 @@ static int call(const struct order *order, struct buffers *buffers)
     MPI_Comm world = MPI_COMM_WORLD;
     int n = order->count, k = order->block, is_root = rank == ROOT;
     int has_root = order->op == REDUCE || order->op == GATHER;
-    /* Results of others than the root are of no account where there is one. */
+    /* In reduce and gather, only the root uses MPI_IN_PLACE; other ranks have no result. */
     void *from = order->in_place && (is_root || !has_root) ? MPI_IN_PLACE : a;
     void *into = order->in_place ? a : b;
     switch (order->op) {
@@ -122,7 +124,7 @@ static void meet_all(void)
 
 int main(int argc, char **argv)
 {
-    /* Whoever has started this rank has gone: nobody will order anything. */
+    /* If the launcher dies, no request will arrive: the kernel kills this rank. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

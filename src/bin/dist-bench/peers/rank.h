@@ -1,11 +1,15 @@
 /*
- * What a rank of any peer in C or C++ does: obeys orders until it is told to leave, and waits for the next one in the
- * kernel, so that a library that polls while it waits leaves the processor to others in the meantime.
+ * The common part of all peer ranks in C and C++. A rank executes requests until the driver ends
+ * it. It waits for the next request in the kernel, so that an idle rank uses no CPU time even if
+ * its library polls during waits.
  *
- * Orders come, a line each, from the pipe PLACE.RANK.orders (order.rs has their words); answers go to PLACE.answers,
- * and the stamps of each order to PLACE.RANK.sample. Values and their places are those of values.rs and rank/memory.rs.
+ * The rank reads requests, one per line, from the pipe PLACE.RANK.orders (format: request.rs). It
+ * writes responses to the pipe PLACE.answers, and the stamps of each request to the file
+ * PLACE.RANK.sample. The values and the layout of buffers are those of values.rs and
+ * rank/memory.rs.
  *
- * The file knows nothing of any library: whoever includes it defines `fail`, `call`, `meet` and `meet_all`.
+ * This file is independent of the library: the including file defines `fail`, `call`, `meet` and
+ * `meet_all`.
  */
 #ifndef DIST_BENCH_RANK_H
 #define DIST_BENCH_RANK_H
@@ -46,7 +50,7 @@ struct order {
     enum op op;
     const struct dtype *dtype;
     enum redop redop;
-    int count; /* elements of all blocks */
+    int count; /* elements of all blocks together */
     int block;
     size_t warm_up, calls;
     uint64_t rewrite;
@@ -61,16 +65,16 @@ struct buffers {
 static int rank, ranks;
 static const char *place;
 
-/* Ends all ranks, with a reason. */
+/* Ends all ranks and prints the reason. */
 static void fail(const char *what);
 
-/* Makes one call of the library; 0: it has nothing for that, which all ranks say alike. */
+/* Makes one call. Returns 0 on all ranks if the library does not support it. */
 static int call(const struct order *order, struct buffers *buffers);
 
-/* The ranks that take part come together: for a ping-pong the two of it. */
+/* Synchronises the ranks that take part: in a ping-pong these are its two ranks. */
 static void meet(const struct order *order);
 
-/* All ranks come together. */
+/* Synchronises all ranks. */
 static void meet_all(void);
 
 #define ELEMENT(type, word)                                                                                        \
@@ -144,7 +148,10 @@ static uint32_t expected(const struct order *order, size_t at)
     }
 }
 
-/* The elements of the two buffers on this rank: input in the first, result in the second unless that is empty. */
+/*
+ * Computes the numbers of elements of both buffers on this rank. The input is in the first buffer.
+ * The result is in the second buffer, or in the first one if the second is empty.
+ */
 static void shape(const struct order *order, size_t *first, size_t *second)
 {
     size_t all = (size_t)order->count, block = (size_t)order->block;
@@ -196,7 +203,7 @@ static size_t whole_words(size_t bytes)
     return (bytes + 7) / 8 * 8;
 }
 
-/* Keeps the buffers of the order before, if they have the right size. */
+/* Provides buffers. Keeps the buffers of the previous request if they have the required size. */
 static void provide(struct buffers *buffers, const struct order *order)
 {
     size_t first, second;
@@ -262,8 +269,9 @@ static uint64_t now(void)
 }
 
 /*
- * Makes the calls; the count of wrong elements and the stamps go to `stamps`, which has room. How many these are; 0: the
- * library has nothing for that.
+ * Executes a request. Writes the number of wrong elements and the stamps to `stamps`, which is
+ * large enough. Returns the number of values written, or 0 if the library does not support the
+ * request.
  */
 static size_t carry_out(const struct order *order, struct buffers *buffers, uint64_t *stamps)
 {
@@ -302,7 +310,7 @@ static size_t carry_out(const struct order *order, struct buffers *buffers, uint
             stamps[used++] = end;
         }
     }
-    /* Nobody goes to sleep while another rank may still need it. */
+    /* No rank may sleep while another rank still needs it. */
     if (order->op != SENDRECV) {
         meet_all();
     }
@@ -395,7 +403,7 @@ static void obey(FILE *orders, int answers)
     free(buffers.second);
 }
 
-/* Stays on one core, as the ranks of the other engines do. */
+/* Pins the rank to one core, like the ranks of the other engines. */
 static void pin(void)
 {
     cpu_set_t allowed, one;
@@ -413,7 +421,7 @@ static void pin(void)
     }
 }
 
-/* The life of a rank, whose library has started and has said which one it is. */
+/* Runs the rank. The caller has started the library and set `rank` and `ranks`. */
 static void serve(const char *at)
 {
     char path[PATH_MAX];

@@ -1,16 +1,19 @@
 /*
- * The ranks of `dist-bench --training` that speak MPI.
+ * A rank of `dist-bench --training` that uses MPI.
  *
  *     training PLACE
  *
- * The plan is in PLACE.plan (training/plan.rs has its words); each rank writes a sample to PLACE.RANK.sample. Two schemes:
+ * The plan is in the file PLACE.plan (format: training/plan.rs). Each rank writes a sample to
+ * PLACE.RANK.sample. The program has two schemes:
  *
- * openmpi: all gradients are in one vector, which one all-reduce sums after the backward pass. The rank then divides it.
+ * openmpi: all gradients are in one vector. One all-reduce sums it after the backward pass. Then
+ * the rank divides it.
  *
- * horovod: a thread of each rank wakes once in a millisecond. The ranks agree with a bitwise AND over one bit per gradient on
- * the gradients that all of them have. These are copied into a fusion buffer of up to 128 MiB, summed with one all-reduce,
- * divided, and copied back; a gradient that is alone is reduced in place. The thread rests between steps, which Horovod's does
- * not, so that steps without communication are not disturbed.
+ * horovod: a thread of each rank wakes once per millisecond. The ranks agree on the gradients that
+ * all ranks have computed, by a bitwise AND of one bit per gradient. The thread copies these
+ * gradients into a fusion buffer of up to 128 MiB, sums it with one all-reduce, divides it, and
+ * copies it back. It reduces a single gradient in place. Unlike Horovod's thread, this thread
+ * sleeps between steps, so that it does not disturb steps without communication.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -93,7 +96,7 @@ static void sleep_until(int64_t when)
     }
 }
 
-/* The computation of one gradient. */
+/* Computes one gradient. */
 static void compute(void)
 {
     long length = rank + 1 == ranks ? plan.last_rank_ns : plan.gradient_ns;
@@ -109,7 +112,7 @@ static void compute(void)
     }
 }
 
-/* The value of all elements of a gradient, but for the factor rank + 1. */
+/* Returns the value of all elements of a gradient without the factor rank + 1. */
 static float base_value(int step, int param)
 {
     return (float)(1 + (step + param) % 4);
@@ -124,7 +127,7 @@ static void fill(int step, int param)
     }
 }
 
-/* Counts the wrong ones of three elements of each averaged gradient. */
+/* Counts the wrong elements among three elements of each averaged gradient. */
 static void check(int step)
 {
     int param, i;
@@ -155,7 +158,10 @@ static void sum(float *values, size_t count)
     MPI_Allreduce(MPI_IN_PLACE, values, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* What Horovod's scheme shares between the two threads. MPI calls of the main thread are made only while `left` is 0. */
+/*
+ * The state that the two threads of Horovod's scheme share. The main thread calls MPI only while
+ * `left` is 0.
+ */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint64_t *ready_bits, *agreed_bits;
@@ -187,7 +193,10 @@ static void reduce_fused(const int *params, int n)
     }
 }
 
-/* One cycle: agrees on gradients that all ranks have, and reduces them. `params` has room for all. */
+/*
+ * Runs one cycle: agrees on the gradients that all ranks have, and reduces them. `params` has
+ * enough entries for all gradients.
+ */
 static void cycle(int *params)
 {
     int param, n = 0, done = 0;
@@ -268,7 +277,7 @@ static void await_all(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* One step; its time in nanoseconds. */
+/* Runs one step, and returns its time in nanoseconds. */
 static int64_t run_step(int step, int communicates, int is_horovod)
 {
     int64_t start, end;
@@ -339,7 +348,7 @@ int main(int argc, char **argv)
     float *values;
     pthread_t thread;
     size_t i;
-    /* A launcher that is killed leaves no ranks. */
+    /* If the launcher is killed, the kernel kills this rank. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -349,7 +358,7 @@ int main(int argc, char **argv)
     }
     read_plan(argv[1]);
     is_horovod = strcmp(plan.candidate, "horovod") == 0;
-    /* The values of the parameters, which every candidate has. */
+    /* The values of the parameters, which every candidate allocates. */
     values = allocate(plan.total * sizeof(float));
     gradients = allocate(plan.total * sizeof(float));
     for (i = 0; i < plan.total; i++) {
