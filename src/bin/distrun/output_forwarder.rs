@@ -169,7 +169,7 @@ impl ForwarderThread {
         }
     }
 
-    /// Returns the token of the first ready source.
+    /// Returns the token of the source that has been ready longest.
     fn next_token(&mut self, limit: Duration) -> Option<u64> {
         self.poller.wait(&mut self.events, Some(limit)).ok()?;
         self.events.iter().next().map(|event| event.token)

@@ -233,8 +233,9 @@ impl TcpStore {
     }
 
     /// Returns the result of `get` for keys that may be missing. For a server that closes the
-    /// connection on missing keys, first checks whether they exist. This property of the server is
-    /// probed when no one-way request is unconfirmed, so that no request can be lost.
+    /// connection on missing keys, first checks whether they exist. The client tests this property
+    /// of the server only where a closed connection loses no one-way request: on the primary
+    /// connection without unconfirmed requests, or on a separate connection.
     fn fetch_if_present<T>(
         &self,
         op_name: &str,

@@ -84,7 +84,7 @@ impl StoreConnection {
         }
     }
 
-    /// Sets the number that precedes the first PING's number.
+    /// Sets the initial PING number, which is the process id by default.
     #[cfg(any(test, fuzzing))]
     pub(super) fn with_nonce(self, nonce: u32) -> Self {
         Self { nonce, ..self }

@@ -18,7 +18,7 @@
 //! | `plan` | the plan of a process group, and what its ranks measure |
 //! | `candidate`, `peers/training.c`, `peers/training.py` | the candidates and their programs |
 //! | `trainer`, `reducer` | the ranks of libdist's candidates |
-//! | `training_results`, `table`, `plot`, `training_files` | figures and verdicts, tables, the plot, JSON |
+//! | `training_results`, `table`, `plot`, `training_files` | figures, tables, the plot, JSON |
 
 mod candidate;
 mod model;

@@ -16,8 +16,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 const CALL_COUNT: usize = 4;
-/// The number that precedes the first PING's number; fixed, so that runs do not depend on the
-/// process id.
+/// The client's initial PING number; fixed, so that runs do not depend on the process id.
 const NONCE: u32 = 9059;
 /// A limit far above the time of any call, since the server has already ended.
 const LIMIT_MS: u64 = 60_000;
