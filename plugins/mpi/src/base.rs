@@ -15,5 +15,5 @@ pub mod ids;
 pub mod op;
 #[path = "../../../src/base/processor.rs"]
 pub mod processor;
-#[path = "../../../src/base/values.rs"]
-pub mod values;
+#[path = "../../../src/base/nan_check.rs"]
+pub mod nan_check;

@@ -3,8 +3,9 @@
  *
  *     gloo RANK RANKS PLACE
  *
- * The ranks meet through files in a folder, so that no port can be taken by others. Gloo has no reduce_scatter but in
- * an older form that knows one order of blocks only: it is not offered.
+ * The ranks connect through files in a folder, so that no port can be in use by another process.
+ * Gloo has reduce_scatter only in an older form with one fixed order of blocks. This program does
+ * not support it.
  */
 #include "rank.h"
 #include <exception>
@@ -27,7 +28,7 @@
 
 using Reduction = void (*)(void *, const void *, const void *, size_t);
 
-enum : uint64_t { BALL = 1000, WHISTLE }; /* slots that no collective has */
+enum : uint64_t { BALL = 1000, WHISTLE }; /* slots that no collective uses */
 
 static std::shared_ptr<gloo::rendezvous::Context> world;
 
@@ -82,7 +83,7 @@ template <typename T> static void all_reduce(const order *order, T *input, T *ou
     gloo::allreduce(options);
 }
 
-/* Only the root has a result; Gloo wants room for it, and uses it, everywhere. */
+/* Only the root has a result, but Gloo needs an output buffer on every rank and writes to it. */
 template <typename T> static void reduce(const order *order, T *input, T *output)
 {
     gloo::ReduceOptions options(world);

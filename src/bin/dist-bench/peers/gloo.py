@@ -1,13 +1,15 @@
-"""A rank of Gloo as PyTorch offers it: obeys orders until it is told to leave, as `rank.h` does for peers in C.
+"""A rank of Gloo through PyTorch. It executes requests until the driver ends it, like `rank.h` for peers in C.
 
     gloo.py RANK RANKS PLACE
 
-Orders come, a line each, from the pipe PLACE.RANK.orders (order.rs has their words); answers go to PLACE.answers, and the
-stamps of each order to PLACE.RANK.sample. Values and their places are those of values.rs. The ranks meet through a file, so
-that no port can be taken by others.
+The rank reads requests, one per line, from the pipe PLACE.RANK.orders (format: request.rs). It writes
+responses to the pipe PLACE.answers, and the stamps of each request to the file PLACE.RANK.sample. The
+values are those of values.rs. The ranks connect through a file, so that no port can be in use by
+another process.
 
-torch has all_reduce, reduce and broadcast in place only, and the other results in buffers of their own only: the former are
-not offered out of place, the latter are made apart whatever is ordered, as whoever calls torch has to.
+torch has all_reduce, reduce and broadcast only in place, and the other operations only with separate
+result buffers. So the program does not support the former out of place. For the latter it uses a
+separate result buffer for every request, as every caller of torch must.
 """
 
 import gc
@@ -27,7 +29,7 @@ PAGE = 4096
 
 BALL, WHISTLE = 0, 1  # tags
 
-# Elements that are made or compared at once: what these take is small beside any buffer that is worth it.
+# The number of elements that are generated or compared at once, to bound the temporary memory.
 PIECE = 1 << 20
 
 TYPES = {
@@ -44,7 +46,7 @@ TYPES = {
 
 REDOPS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 
-# How torch says that Gloo has no such operation, or not for such elements.
+# The errors of torch for an operation or element type that Gloo does not support.
 REFUSALS = re.compile("invalid scalar type|unsupported|not support|not implement", re.IGNORECASE)
 
 
@@ -89,7 +91,7 @@ class World:
         a, b, redop = buffers.first, buffers.second, REDOPS.get(order.redop)
         if order.op in ("all_reduce", "reduce") and not order.in_place:
             raise NotOffered
-        # Of the root alone, where there is one.
+        # If the operation has a root, only the root has a result.
         parts = [list(whole.chunk(self.ranks)) if self.is_root else None for whole in (a, b)]
         return {
             "all_reduce": lambda: dist.all_reduce(a, redop),
@@ -220,7 +222,7 @@ def carry_out(order, world, kept):
         return [0]
     kind = (order.op, order.type, order.count)
     if kept.get("kind") != kind:
-        # First those of before: both may not fit.
+        # Free the previous buffers first, since both may not fit in memory.
         kept.clear()
         kept.update(kind=kind, buffers=Buffers(order, world))
     buffers = kept["buffers"]
@@ -243,7 +245,7 @@ def carry_out(order, world, kept):
         end = now()
         if number >= order.warm_up:
             stamps += (start, end)
-    # Nobody goes to sleep while another rank may still need it.
+    # No rank may sleep while another rank still needs it.
     if order.op != "sendrecv":
         dist.barrier()
     return stamps
@@ -284,7 +286,7 @@ def main():
         with open(f"{place}.{rank}.orders") as orders:
             torch.set_num_threads(1)
             world = World(rank, ranks, place)
-            # Only now, and only this thread, as the other engines do: Gloo's own threads go where there is room.
+            # Pin after the start, and only this thread, like the other engines: Gloo's threads use any core.
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[rank % len(cores)]})
             gc.disable()
