@@ -97,7 +97,7 @@ extern "C" {
 #define DIST_WAIT_FOREVER -1
 
 /**
- * As a time-out: no time. The call looks once; a call that needs time refuses the value.
+ * As a time-out: no time. The call checks once; a call that needs time refuses the value.
  */
 #define DIST_NO_WAIT -2
 
@@ -334,7 +334,7 @@ size_t dist_blob_count(const struct dist_blob_t *blob);
  * @agree nothing.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT if `data` or `len_bytes`
- *   is NULL or `optional_index` is out of range.
+ *   is NULL or `index` is out of range.
  * @threads any.
  * @since 0.1
  */
@@ -383,7 +383,7 @@ dist_status_t dist_blob_release(struct dist_blob_t *blob);
 #define DIST_FIELD_WAIT_FOR_WORKERS 4
 
 /**
- * In `fields`: the field `optional_device` is set.
+ * In `fields`: the field `device` is set.
  */
 #define DIST_FIELD_DEVICE 8
 
@@ -410,14 +410,14 @@ typedef struct dist_init_options_t {
     uint64_t fields;
     /**
      * The back end; case does not count. "native" (or "gloo"), "mpi" and registered names serve
-     * host memory. If `optional_device` is set, they also serve the memory of that GPU. "nccl"
+     * host memory. If `device` is set, they also serve the memory of that GPU. "nccl"
      * serves GPU memory. "cpu:native,cuda:nccl" names one back end for each kind of memory. NULL
-     * or "default" selects native, and also nccl if `optional_device` is set and all ranks have
+     * or "default" selects native, and also nccl if `device` is set and all ranks have
      * NCCL.
      */
     const char *backend;
     /**
-     * How the ranks meet: "env://", "tcp://host:port?rank=R&world_size=N" or
+     * How the ranks find each other: "env://", "tcp://host:port?rank=R&world_size=N" or
      * "file:///path?rank=R&world_size=N"; NULL for env://. All ranks reach the file, and no other
      * job uses it. In the path of a file, %XX is the byte of this hexadecimal number. A rank or
      * size that is missing in the URL comes from the fields `rank` and `world_size` or from the
@@ -425,7 +425,7 @@ typedef struct dist_init_options_t {
      */
     const char *init_method;
     /**
-     * The store in which the ranks meet, in place of init_method; borrowed for the call.
+     * The store through which the ranks bootstrap, in place of init_method; borrowed for the call.
      */
     const struct dist_store_t *store;
     /**
@@ -556,7 +556,7 @@ typedef struct dist_store_tcp_options_t {
      */
     const void *secret;
     /**
-     * The length of `optional_secret`.
+     * The length of `secret`.
      */
     size_t secret_len_bytes;
 } dist_store_tcp_options_t;
@@ -575,12 +575,12 @@ typedef struct dist_store_tcp_options_t {
  * @return DIST_OK; DIST_ERR_ALREADY_INITIALIZED if there is a world; DIST_ERR_INVALID_ARGUMENT
  *   if an option or environment variable is wrong (the message names it), if two processes
  *   have one rank, or inside a completion callback; DIST_ERR_INVALID_HANDLE if
- *   `sized_struct.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
+ *   `options.store` is no store; DIST_ERR_NOT_FOUND if no back end has this name;
  *   DIST_ERR_UNSUPPORTED if the back end cannot run here or the options set a field that this
  *   version does not know; DIST_ERR_TIMEOUT if ranks did not join (the message names them);
  *   DIST_ERR_CONNECTION if the store cannot be reached; DIST_ERR_AUTH if the store refuses the
  *   secret; DIST_ERR_MISMATCH if ranks run different versions or have different world sizes or
- *   options; DIST_ERR_PEER_FAILED if another rank gave up; DIST_ERR_OUT_OF_MEMORY;
+ *   options; DIST_ERR_PEER_FAILED if another rank failed to join; DIST_ERR_OUT_OF_MEMORY;
  *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the back end failed.
  * @threads any; calls of dist_init and dist_finalize run one after the other.
  * @since 0.1
@@ -645,7 +645,7 @@ int32_t dist_is_elastic_launched(void);
  *
  * A child fails with a result or exit status other than 0, or by a signal. Then the other
  * children get 100 ms to fail on their own, then SIGTERM, and SIGKILL after
- * `sized_struct.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
+ * `options.grace_ms`. If the parent dies, the kernel kills the children. Processes that a
  * child starts are the child's own concern.
  *
  * The parent must have one thread and must not ignore SIGCHLD. It must never have called
@@ -700,7 +700,7 @@ dist_status_t dist_spawn(dist_spawn_fn function,
  * @blocks until connected, and until all clients have connected if wait_for_workers applies;
  *   until timeout_ms at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
- *   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+ *   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a
  *   forked child; DIST_ERR_TIMEOUT or DIST_ERR_CONNECTION with a message that lists the
  *   attempts; DIST_ERR_AUTH if the secrets differ or only one side has a secret;
  *   DIST_ERR_SYSTEM, for example if the port is in use.
@@ -800,7 +800,7 @@ typedef struct dist_group_options_t {
      */
     uint64_t fields;
     /**
-     * The store in which the ranks meet; required, borrowed for the call.
+     * The store through which the ranks bootstrap; required, borrowed for the call.
      */
     const dist_store_t *store;
     /**
@@ -975,7 +975,7 @@ int32_t dist_get_world_size(const struct dist_group_t *group);
 struct dist_group_t *dist_world(void);
 
 /**
- * Creates a group whose ranks meet in a store, independently of dist_init.
+ * Creates a group whose ranks bootstrap through a store, independently of dist_init.
  *
  * A process may have several such groups. The ranks of a group may be threads of one process.
  *
@@ -987,7 +987,7 @@ struct dist_group_t *dist_world(void);
  * @agree the store, `world_size`, `name`, the back end and `global_ranks`.
  * @blocks until all ranks have joined, until `connect_timeout_ms` at the latest.
  * @return as dist_init, without DIST_ERR_ALREADY_INITIALIZED; DIST_ERR_INVALID_HANDLE if
- *   `sized_struct.store` is NULL or no store.
+ *   `options.store` is NULL or no store.
  * @threads any.
  * @since 0.1
  */
@@ -1205,7 +1205,7 @@ dist_status_t dist_group_describe(const struct dist_group_t *group,
  * All ranks of `parent` call it, members of the new group or not. The call has its place in
  * the order of the parent's collectives.
  *
- * With `sized_struct.use_local_synchronization` only the members need to call it, in no order
+ * With `options.use_local_synchronization` only the members need to call it, in no order
  * with other calls. The members find each other by the name. While a rank has a group of this
  * kind and name from `parent`, it cannot make a second one. An unnamed group is named after
  * its ranks and the number of groups made of these ranks before.
@@ -1231,11 +1231,11 @@ dist_status_t dist_group_describe(const struct dist_group_t *group,
  *   completion callback; DIST_ERR_NOT_FOUND if no back end has this name; DIST_ERR_MISMATCH if
  *   ranks define the group differently (the message has each definition and its ranks);
  *   DIST_ERR_TIMEOUT if ranks did not call (the message names them); DIST_ERR_PEER_FAILED if
- *   another rank gave up, left or died; DIST_ERR_UNSUPPORTED if the parent's back end has no
- *   messages, the new back end cannot run here or the options set a field that this version
- *   does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_OUT_OF_MEMORY;
- *   DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the new back end failed; the parent's failure if it
- *   has failed.
+ *   another rank failed to join, left or died; DIST_ERR_UNSUPPORTED if the parent's back end
+ *   has no messages, the new back end cannot run here or the options set a field that this
+ *   version does not know; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED;
+ *   DIST_ERR_OUT_OF_MEMORY; DIST_ERR_SYSTEM; DIST_ERR_BACKEND if the new back end failed; the
+ *   parent's failure if it has failed.
  * @threads any.
  * @since 0.1
  */
@@ -1330,7 +1330,7 @@ int32_t dist_group_rank_to_global(const struct dist_group_t *group, int32_t rank
  * The ranks find each other without the store and without the connections of the old group. A
  * failed attempt may be repeated.
  *
- * Dead ranks are left out at once. A rank that does not call within `sized_struct.timeout_ms`
+ * Dead ranks are left out at once. A rank that does not call within `options.timeout_ms`
  * is excluded. If the failure is DIST_ERR_PEER_FAILED, the rank that it names is excluded too.
  * The remaining ranks must be more than half of the ranks that are not proven dead, or exactly
  * half with the lowest of these. A closed socket proves that a process is dead. So at most one
@@ -1415,17 +1415,17 @@ typedef int32_t dist_dtype_t;
 /**
  * The operator of a reduction.
  *
- * Integers wrap around. f16, bf16 and f8 are folded in single precision. The result is rounded
+ * Integers wrap around. f16, bf16 and f8 are reduced in single precision. The result is rounded
  * once per host, and once more for each step between hosts.
  */
 typedef int32_t dist_op_t;
 
 /**
- * Folds two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
+ * Reduces two vectors with a caller-defined operator: `inout[i]` becomes `lower[i]` op `inout[i]`.
  *
- * Both vectors have `count` elements of `elem_bytes` bytes. `lower` is the fold of the vectors of
- * lower ranks. `inout` is the vector of the next rank, and receives the result. `user` is the
- * pointer that was given with the function.
+ * Both vectors have `count` elements of `elem_bytes` bytes. `lower` is the reduction of the
+ * vectors of lower ranks. `inout` is the vector of the next rank, and receives the result. `user`
+ * is the pointer that was given with the function.
  *
  * The vectors are private memory of the library and do not overlap. Each starts at a multiple of
  * 64 bytes, or a whole number of elements after one. The library calls the function on the calling
@@ -1618,17 +1618,17 @@ const char *dist_op_name(dist_op_t op);
  *
  * dist_all_reduce, dist_reduce, dist_reduce_scatter, dist_reduce_scatter_v, dist_scan and
  * dist_exscan take `*out` as their operator. Their element type is DIST_OPAQUE or one of
- * `elem_bytes` bytes, and algorithm in their options must be NULL. The operator folds host
- * memory, over every back end that carries host memory. The library folds vectors in rank
+ * `elem_bytes` bytes, and algorithm in their options must be NULL. The operator reduces host
+ * memory, over every back end that serves host memory. The library reduces vectors in rank
  * order, whether the operator is commutative or not, and every rank gets the same bits.
  *
- * The ranks of a call compare the operator's name, `elem_bytes` and `check_flags`. If they
+ * The ranks of a call compare the operator's name, `elem_bytes` and `flags`. If they
  * differ, the call ends with DIST_ERR_MISMATCH, and the error names both operators. An
  * operator belongs to the process, not to a group.
  *
  * @param name in: 1 to 48 bytes of UTF-8, borrowed for the call. No other live operator of the
  *   process has this name.
- * @param function in: folds two vectors. The library calls it until the operator is released
+ * @param function in: reduces two vectors. The library calls it until the operator is released
  *   and all works that use it have completed.
  * @param elem_bytes in: the size of an element, 1 to 1048576.
  * @param flags in: 0 or DIST_OP_COMMUTATIVE.
@@ -1636,10 +1636,10 @@ const char *dist_op_name(dist_op_t op);
  *   library may call `function`.
  * @param out out: the operator, owned by the caller, released with dist_op_release. Not
  *   written on failure.
- * @agree nothing; calls with the operator agree on its name, `elem_bytes` and `check_flags`.
+ * @agree nothing; calls with the operator agree on its name, `elem_bytes` and `flags`.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT for a wrong argument and if the name is in use;
- *   DIST_ERR_UNSUPPORTED if `check_flags` has a bit that this version does not know;
+ *   DIST_ERR_UNSUPPORTED if `flags` has a bit that this version does not know;
  *   DIST_ERR_OUT_OF_MEMORY if 4096 operators are live.
  * @threads any.
  * @since 0.1
@@ -1674,7 +1674,7 @@ dist_status_t dist_op_release(dist_op_t op);
  */
 
 /**
- * In the flags of a call: the vectors of all ranks are folded in the order of ranks.
+ * In the flags of a call: the vectors of all ranks are reduced in the order of ranks.
  *
  * The result has the same bits for every placement of the ranks and every algorithm. Such a call
  * may be slower between hosts. All ranks give the same value.
@@ -1696,7 +1696,7 @@ dist_status_t dist_op_release(dist_op_t op);
 #define DIST_CALL_CHECK_INF 4
 
 /**
- * In the flags of a call: the field `optional_device` says where the buffers are.
+ * In the flags of a call: the field `device` says where the buffers are.
  */
 #define DIST_CALL_DEVICE 8
 
@@ -1750,13 +1750,13 @@ typedef struct dist_call_options_t {
     /**
      * The stream (CUstream, cudaStream_t) of a call on GPU memory; later work in the stream sees
      * the result. NULL: a stream of the library, after the work on the default stream; a blocking
-     * call then waits for the device. (void *)1 is CUDA's own default stream. If native carries
+     * call then waits for the device. (void *)1 is CUDA's own default stream. If native serves
      * the GPU's memory, the call starts after the work in the stream, and only work that is put
      * there after the end of the call sees the result.
      */
     void *stream;
     /**
-     * The place of the buffers, with DIST_CALL_DEVICE in `check_flags`: the index of the group's
+     * The location of the buffers, with DIST_CALL_DEVICE in `flags`: the index of the group's
      * GPU on this rank, or DIST_DEVICE_HOST. Without the flag, the library asks the driver.
      */
     int32_t device;
@@ -1938,9 +1938,9 @@ dist_status_t dist_reduce_scatter(dist_group_t *group,
                                   struct dist_work_t **work);
 
 /**
- * Reduces the vectors of the ranks up to this one: rank r gets the fold of ranks 0 to r.
+ * Reduces the vectors of the ranks up to this one: rank r gets the reduction of ranks 0 to r.
  *
- * The ranks' vectors are folded in rank order. The call takes every operator that
+ * The ranks' vectors are reduced in rank order. The call takes every operator that
  * dist_all_reduce takes, except DIST_AVG. DIST_PREMUL_SUM multiplies each rank's vector by
  * that rank's factor first.
  *
@@ -1973,9 +1973,10 @@ dist_status_t dist_scan(dist_group_t *group,
                         struct dist_work_t **work);
 
 /**
- * Reduces the vectors of the ranks below this one: rank r gets the fold of ranks 0 to r - 1.
+ * Reduces the vectors of the ranks below this one: rank r gets the reduction of ranks 0 to r -
+ * 1.
  *
- * It is dist_scan without the rank's own vector. On rank 0 there is nothing to fold, and the
+ * It is dist_scan without the rank's own vector. On rank 0 there is nothing to reduce, and the
  * library does not write `recv`.
  *
  * @param group in: the group.
@@ -2210,7 +2211,7 @@ dist_status_t dist_all_gather_counts(dist_group_t *group,
  * bytes of one length for equal with a probability of 2^-256. It is an all-gather, and has its
  * deadline and its failures.
  *
- * @param group in: the group; its back end must carry host memory.
+ * @param group in: the group; its back end must serve host memory.
  * @param bytes in: `len_bytes` bytes in host memory; borrowed for the call; NULL only if
  *   `len_bytes` is 0.
  * @param len_bytes in: the number of bytes on this rank.
@@ -2384,7 +2385,7 @@ dist_status_t dist_all_to_all_v(dist_group_t *group,
 /**
  * Gives every rank the root's byte string, of any length.
  *
- * The call is two operations with two sequence numbers: the first carries the length, the
+ * The call is two operations with two sequence numbers: the first transfers the length, the
  * second the bytes. The bytes are in host memory. Of the options, only timeout_ms and label
  * count, and algorithm must be NULL.
  *
@@ -2524,7 +2525,7 @@ dist_status_t dist_scatter_bytes(dist_group_t *group,
  *   this rank. Else the call waits for all ranks until the time-out and names all missing
  *   ranks.
  * @param missing out, optional: the missing ranks, in ascending order; needs `n_missing`.
- * @param n_missing in, out, optional: in, the number of ranks that fit into `missing_function`
+ * @param n_missing in, out, optional: in, the number of ranks that fit into `missing`
  * (the
  *   group's size always suffices). Out, the number of missing ranks.
  * @agree the number of calls, `timeout_ms` and `wait_all_ranks`.
@@ -2585,7 +2586,7 @@ DIST_NODISCARD dist_status_t dist_batch_begin(dist_group_t *const *groups, size_
  *
  * Receives are issued first, then sends, then collectives in the order of the calls, on all
  * groups. So no order of sends, receives and groups makes ranks wait for each other.
- * Operations that NCCL carries are issued before these, as one operation on all their groups,
+ * Operations of NCCL are issued before these, as one operation on all their groups,
  * devices and streams. The batch has ended even if the call fails.
  *
  * @param work out, optional: NULL to block; else the work of the batch, owned by the caller,
@@ -2639,9 +2640,9 @@ int32_t dist_work_tag(const struct dist_work_t *work);
  * @param index out: as dist_work_wait_any.
  * @agree nothing.
  * @blocks no.
- * @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
  *   DIST_IN_PROGRESS if no work is done; DIST_ERR_INVALID_HANDLE; DIST_ERR_INVALID_ARGUMENT
- *   for a wrong argument, also if `optional_index` is NULL.
+ *   for a wrong argument, also if `index` is NULL.
  * @threads any.
  * @since 0.1
  */
@@ -2698,7 +2699,7 @@ typedef struct dist_recv_status_t {
      */
     int32_t tag;
     /**
-     * The number of elements in the message, which may be smaller than the room for them.
+     * The number of elements in the message, which may be smaller than the buffer.
      */
     size_t count;
     /**
@@ -2782,7 +2783,7 @@ dist_status_t dist_recv_bytes(dist_group_t *group,
  * DIST_CALL_SYNCHRONOUS in the flags, it completes only once a receive has matched the
  * message.
  *
- * NCCL carries messages in the memory of a GPU in one order, without tags. Over NCCL the tag
+ * NCCL transfers messages in GPU memory in one order, without tags. Over NCCL the tag
  * is 0, the receiver names the sender, and both give the same count.
  *
  * @param group in: the group.
@@ -2827,8 +2828,8 @@ dist_status_t dist_send(dist_group_t *group,
  * rest of the buffer stays as it is. For the memory of a GPU over NCCL, see dist_send.
  *
  * @param group in: the group.
- * @param buf out: room for `count` elements; borrowed until the work completes; NULL only if
- *   `count` is 0.
+ * @param buf out: a buffer for `count` elements; borrowed until the work completes; NULL only
+ *   if `count` is 0.
  * @param count in: the most elements that the call accepts.
  * @param dtype in: the type of the elements, the same as the sender's.
  * @param peer in: the sender, a rank of the group, or DIST_ANY_SOURCE.
@@ -2905,8 +2906,8 @@ dist_status_t dist_probe(dist_group_t *group,
  * received as DIST_U8; the status of the probe has its length.
  *
  * @param message in: the message.
- * @param buf out: room for `count` elements in host memory; borrowed until the work completes;
- *   NULL only if `count` is 0.
+ * @param buf out: a buffer for `count` elements in host memory; borrowed until the work
+ *   completes; NULL only if `count` is 0.
  * @param count in: the most elements that the call accepts.
  * @param dtype in: the type of the elements, the same as the sender's.
  * @param status out, optional: as dist_recv.
@@ -2962,7 +2963,7 @@ dist_status_t dist_message_release(struct dist_message_t *message);
  * @param send_count in: the number of elements to send.
  * @param dest in: the receiver, a rank of the group, this rank included.
  * @param send_tag in: 0 or more.
- * @param recv out: room for `recv_count` elements; borrowed until the work completes; NULL
+ * @param recv out: a buffer for `recv_count` elements; borrowed until the work completes; NULL
  *   only if `recv_count` is 0.
  * @param recv_count in: the most elements that the call accepts.
  * @param source in: the sender, a rank of the group, or DIST_ANY_SOURCE.
@@ -3040,7 +3041,7 @@ DIST_NODISCARD dist_status_t dist_work_wait(dist_work_t *work, int64_t timeout_m
  * An operation over NCCL is done as soon as it is in its stream (`stream` in
  * dist_call_options_t). From then on the caller may put more into that stream, but the buffers
  * stay borrowed until the device is done. For other works this call is dist_work_wait, also
- * where the native back end carries the memory of a GPU.
+ * if the native back end serves the memory of a GPU.
  *
  * @param work in: the work, also of a batch.
  * @param timeout_ms in: as dist_work_wait.
@@ -3169,8 +3170,8 @@ dist_status_t dist_work_release(dist_work_t *work);
  * @agree nothing.
  * @blocks until all works are done, until the time-out at the latest.
  * @return DIST_OK; DIST_IN_PROGRESS if the time-out came first; once all works are done, the
- *   first error in the order of the list, whose message begins with the place of the work;
- *   DIST_ERR_INVALID_HANDLE, whose message names the place of the wrong handle.
+ *   first error in the order of the list, whose message begins with the index of the work;
+ *   DIST_ERR_INVALID_HANDLE, whose message names the index of the wrong handle.
  *   DIST_ERR_INVALID_ARGUMENT for a wrong argument; also if the call would wait for a work
  *   whose batch has not ended, or would wait inside a completion callback.
  * @threads any; several threads may wait for the same works.
@@ -3190,13 +3191,13 @@ dist_status_t dist_work_wait_all(dist_work_t *const *works,
  * @param works in: as dist_work_wait_all.
  * @param n in: the length of the list.
  * @param timeout_ms in: how long to wait; the default is until the operations' own deadlines.
- * @param index out: the place of the work that is done; `n` if there is none.
+ * @param index out: the index of the work that is done; `n` if there is none.
  * @agree nothing.
  * @blocks until a work is done, until the time-out at the latest.
- * @return DIST_OK, also if all entries are NULL; the error of the work at `optional_index`;
+ * @return DIST_OK, also if all entries are NULL; the error of the work at `index`;
  *   DIST_IN_PROGRESS if the time-out came first; DIST_ERR_INVALID_HANDLE and
- *   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `optional_index`;
- *   DIST_ERR_INVALID_ARGUMENT also if `optional_index` is NULL.
+ *   DIST_ERR_INVALID_ARGUMENT as dist_work_wait_all, with `n` in `index`;
+ *   DIST_ERR_INVALID_ARGUMENT also if `index` is NULL.
  * @threads any; several threads may wait for the same works.
  * @since 0.1
  */
@@ -3325,7 +3326,7 @@ int32_t dist_group_fd(dist_group_t *group);
  * @param group in: the group.
  * @param out out: the handles of these works, as the caller got them; the caller still
  *   releases each of them once; NULL only if `cap` is 0.
- * @param cap in: the room in `out`, in handles.
+ * @param cap in: the capacity of `out`, in handles.
  * @agree nothing.
  * @blocks no.
  * @return the number of handles written; 0 if no work is done, before the first dist_group_fd,
@@ -3405,7 +3406,7 @@ typedef struct dist_store_vtable_t {
                          size_t len_bytes,
                          int64_t timeout_ms);
     /**
-     * Required. Waits until the key exists, then passes its value to `dst_ptr(sink_arg, ...)` once
+     * Required. Waits until the key exists, then passes its value to `sink(sink_arg, ...)` once
      * before returning.
      */
     dist_status_t (*get)(void *user,
@@ -3521,7 +3522,7 @@ typedef struct dist_store_vtable_t {
  * @agree world_size and the job_id of the options.
  * @blocks while other processes lock the file, until timeout_ms at the latest.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT, also in a completion callback;
- *   DIST_ERR_UNSUPPORTED if `sized_struct` has a newer field; DIST_ERR_NOT_INITIALIZED in a
+ *   DIST_ERR_UNSUPPORTED if `options` has a newer field; DIST_ERR_NOT_INITIALIZED in a
  *   forked child; DIST_ERR_MISMATCH if the file is not fit, with its kind, age and owner in
  *   the message; DIST_ERR_TIMEOUT; DIST_ERR_SYSTEM.
  * @threads any.
@@ -3629,7 +3630,7 @@ dist_status_t dist_store_set(dist_store_t *store,
  * Returns the value of a key, and waits until the key exists.
  *
  * The value is one whole value that the key had during the call. With the time-out
- * DIST_NO_WAIT (dist_store_set_timeout), the call looks once.
+ * DIST_NO_WAIT (dist_store_set_timeout), the call checks once.
  *
  * @param store in: the store.
  * @param key in: the key; borrowed for the call; NULL only if `key_len_bytes` is 0.
@@ -3715,7 +3716,7 @@ dist_status_t dist_store_compare_set(dist_store_t *store,
  *
  * Each key existed at some time during the call, not necessarily all at once. On a store with
  * queues of its own, a queue that is not empty counts as a key. With DIST_NO_WAIT, the call
- * looks once.
+ * checks once.
  *
  * @param store in: the store.
  * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
@@ -3740,7 +3741,7 @@ dist_status_t dist_store_wait(dist_store_t *store,
 /**
  * Reports whether all keys exist now.
  *
- * The call looks at all keys at one time (a custom store: as its function does).
+ * The call checks all keys at the same time (a custom store: as its function does).
  *
  * @param store in: the store.
  * @param keys in: `n` keys; borrowed for the call; NULL only if `n` is 0.
@@ -3899,7 +3900,7 @@ dist_status_t dist_store_multi_set(dist_store_t *store,
  * Sets the time-out of calls through this handle.
  *
  * With DIST_NO_WAIT, calls that wait for others (dist_store_get, dist_store_wait,
- * dist_store_multi_get, dist_store_queue_pop) look once, and return DIST_ERR_TIMEOUT if the
+ * dist_store_multi_get, dist_store_queue_pop) check once, and return DIST_ERR_TIMEOUT if the
  * key or item is missing. The time-out of other calls is then 5 minutes; dist_store_barrier
  * needs a time-out of its own.
  *
@@ -4011,7 +4012,7 @@ dist_status_t dist_store_queue_push(dist_store_t *store,
  *   0.
  * @param key_len_bytes in: the length of the name of the queue; DIST_TERMINATED for a C
  *   string.
- * @param block in: 0 to look once; any other number to wait for an item.
+ * @param block in: 0 to check once; any other number to wait for an item.
  * @param out out: a blob of one byte string; owned by the caller, released with
  *   dist_blob_release; NULL on failure.
  * @agree nothing.
@@ -4133,7 +4134,7 @@ dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functio
  * process, if the system permits it.
  *
  * After a failed dist_all_reduce, a rank that was stopped may still change up to 16 KiB of the
- * result. Free this memory and allocate new memory; the library does not hand out memory in
+ * result. Free this memory and allocate new memory; the library does not return memory in
  * this state again. A forked child shares the memory and must not use it.
  *
  * @param group in: the group; its back end chooses the kind of memory.
@@ -4148,7 +4149,7 @@ dist_status_t dist_store_custom_create(const struct dist_store_vtable_t *functio
  * @blocks no; for GPU memory in a group with nccl.windows=1 until all ranks have called.
  * @return DIST_OK; DIST_ERR_OUT_OF_MEMORY (the message has the requested and the available
  *   size); DIST_ERR_UNSUPPORTED if the back end has no memory of this kind;
- *   DIST_ERR_INVALID_ARGUMENT if `optional_device` is less than DIST_DEVICE_HOST or `ptr` is
+ *   DIST_ERR_INVALID_ARGUMENT if `device` is less than DIST_DEVICE_HOST or `ptr` is
  *   NULL; DIST_ERR_INVALID_HANDLE; DIST_ERR_NOT_INITIALIZED; DIST_ERR_SYSTEM; DIST_ERR_BACKEND
  *   if the GPU or NCCL failed.
  * @threads any.
@@ -4219,31 +4220,31 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
  */
 
 /**
- * In `check_flags`: the sampler gives the indices in ascending order, the same in each epoch.
+ * In `flags`: the sampler gives the indices in ascending order, the same in each epoch.
  */
 #define DIST_SAMPLER_IN_ORDER 1
 
 /**
- * In `check_flags`: the sampler drops the last samples if the ranks cannot share them evenly.
+ * In `flags`: the sampler drops the last samples if the ranks cannot share them evenly.
  *
  * Without it, samples from the beginning of the list are used twice.
  */
 #define DIST_SAMPLER_DROP_LAST 2
 
 /**
- * In `check_flags`: the parameter has no gradient.
+ * In `flags`: the parameter has no gradient.
  */
 #define DIST_PARAM_FROZEN 1
 
 /**
- * In `check_flags`: the parameter is no weight but state of a layer, such as a running mean.
+ * In `flags`: the parameter is no weight but state of a layer, such as a running mean.
  *
  * It has no gradient.
  */
 #define DIST_PARAM_BUFFER 2
 
 /**
- * In `check_flags`: the gradient consists of some rows of the parameter, as that of an embedding.
+ * In `flags`: the gradient consists of some rows of the parameter, as that of an embedding.
  *
  * The first extent of `shape` is the number of rows. `grad` is NULL, and the rows are passed to
  * dist_reducer_ready_rows.
@@ -4272,48 +4273,48 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_DIVIDE_WEIGHTED 3
 
 /**
- * In `missing_function`: if a rank does not mark a parameter, the step fails on all ranks.
+ * In `missing`: if a rank does not mark a parameter, the step fails on all ranks.
  */
 #define DIST_MISSING_ERROR 0
 
 /**
- * In `missing_function`: a rank that does not mark a parameter contributes zeros and gets the
+ * In `missing`: a rank that does not mark a parameter contributes zeros and gets the
  * result.
  */
 #define DIST_MISSING_ZERO 1
 
 /**
- * In `missing_function`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its
+ * In `missing`: as DIST_MISSING_ZERO, but a parameter that no rank marked keeps its
  * gradient.
  */
 #define DIST_MISSING_SKIP 2
 
 /**
- * In `check_flags`: results do not overwrite gradients, so that a step can be repeated after a
+ * In `flags`: results do not overwrite gradients, so that a step can be repeated after a
  * failure (dist_reducer_regroup). It takes as much memory again as the gradients.
  */
 #define DIST_REDUCER_RETRYABLE 1
 
 /**
- * In `check_flags`: gradients are added in the order of ranks, so that the result does not depend
+ * In `flags`: gradients are added in the order of ranks, so that the result does not depend
  * on which ranks share a host.
  */
 #define DIST_REDUCER_CANONICAL 2
 
 /**
- * In `check_flags`: the buckets stay as they are in the first step.
+ * In `flags`: the buckets stay as they are in the first step.
  */
 #define DIST_REDUCER_FIXED_LAYOUT 4
 
 /**
- * In `check_flags`: gradients in memory of the reducer may move once, when the first step ends.
+ * In `flags`: gradients in memory of the reducer may move once, when the first step ends.
  *
  * Without this flag, the buckets of a reducer with such gradients stay as they are.
  */
 #define DIST_REDUCER_MOVE_GRADS 8
 
 /**
- * In `check_flags`: all steps use the same parameters and mark each of them equally often.
+ * In `flags`: all steps use the same parameters and mark each of them equally often.
  *
  * A gradient counts as complete with its last mark, and parameters that the first step did not use
  * are not waited for. The buckets of the first step are sent at its end. The first step is the
@@ -4322,22 +4323,22 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_STATIC_GRAPH 16
 
 /**
- * In `check_flags`: buffers are broadcast at the beginning of each step that communicates.
+ * In `flags`: buffers are broadcast at the beginning of each step that communicates.
  */
 #define DIST_REDUCER_BROADCAST_BUFFERS 32
 
 /**
- * In `check_flags`: ranks may run out of data at different steps (dist_reducer_join).
+ * In `flags`: ranks may run out of data at different steps (dist_reducer_join).
  */
 #define DIST_REDUCER_UNEVEN 64
 
 /**
- * In `check_flags`: dist_reducer_create does not broadcast parameters and buffers.
+ * In `flags`: dist_reducer_create does not broadcast parameters and buffers.
  */
 #define DIST_REDUCER_NO_BROADCAST 128
 
 /**
- * In `check_flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of
+ * In `flags`: each bucket is reduced by a reduce_scatter, so that a rank has the results of
  * its own elements only (dist_shard_ranges). The buckets stay as they are.
  *
  * Not with DIST_REDUCER_RETRYABLE, hooks, sparse rows or device memory.
@@ -4345,7 +4346,7 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_SHARDED 256
 
 /**
- * In `check_flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place
+ * In `flags`, with DIST_REDUCER_SHARDED: gradients in memory of the reducer have a place
  * only while they are computed (ZeRO-2), so that a few buckets have memory at a time.
  *
  * Ask for the place with dist_reducer_grad inside each step, before the gradient is computed. It
@@ -4355,7 +4356,7 @@ DIST_NODISCARD dist_status_t dist_mem_deregister(dist_group_t *group, void *ptr)
 #define DIST_REDUCER_SHARE_GRADS 512
 
 /**
- * For `check_flags` of dist_reducer_begin: the step does not communicate.
+ * For `flags` of dist_reducer_begin: the step does not communicate.
  *
  * The gradients stay on this rank, and the caller adds those of the next step to them.
  */
@@ -4407,7 +4408,7 @@ typedef struct dist_outer_t dist_outer_t;
  * Averages the gradients of a model over the ranks of a group while they are computed.
  *
  * Owned by the caller, released with dist_reducer_release. Any thread may mark gradients; one
- * thread at a time calls the other functions. Calls that communicate come in the same order on all
+ * thread at a time calls the other functions. Calls that communicate have the same order on all
  * ranks.
  */
 typedef struct dist_reducer_t dist_reducer_t;
@@ -4494,7 +4495,7 @@ typedef struct dist_param_t {
  * Updates the global values of a parameter, `count` elements of each array.
  *
  * `pseudo_grad` is the mean over the ranks of the global values less those of the rank.
- * `failure_state` is memory of the function's own, zeros at first. The function computes the same
+ * `state` is memory of the function's own, zeros at first. The function computes the same
  * bits on all ranks. It must not throw and must not call libdist. `user` is that of the options.
  */
 typedef void (*dist_outer_fn)(size_t param,
@@ -4729,9 +4730,9 @@ typedef struct dist_reducer_options_t {
      * Settings of the hook, as name=value;name=value; optional, borrowed for the call.
      *
      * int8: block, the number of elements that share a scale (256). powersgd: rank (1); start, the
-     * first step with compression (10); min_ratio, how much smaller a gradient becomes at least
-     * (2); warm and feedback, 0 to begin without the last factors or to forget what was left out.
-     * Those of `hook_function` are its own: the ranks compare them.
+     * first step with compression (10); min_ratio, the minimum compression of a gradient (2). Also
+     * of powersgd: warm, 0 to begin without the last factors; feedback, 0 to discard the error of
+     * the compression. The settings of `hook_function` are its own: the ranks compare them.
      */
     const char *hook_settings;
     /**
@@ -5138,7 +5139,7 @@ dist_status_t dist_reducer_grad(struct dist_reducer_t *reducer,
                                 size_t *count);
 
 /**
- * Gives the place of a reduced gradient after the end of a step.
+ * Returns the address of a reduced gradient after the end of a step.
  *
  * It is that of dist_reducer_grad, unless the reducer has DIST_REDUCER_RETRYABLE and provides
  * the memory.
@@ -5234,7 +5235,7 @@ dist_status_t dist_reducer_check(struct dist_reducer_t *reducer,
  * dist_reducer_end sends the same gradients again, divided for the new group, and nothing is
  * computed again. If another rank had seen the step end before the failure, dist_reducer_end
  * returns what that rank got. Without DIST_REDUCER_RETRYABLE a failed step is given up;
- * `steps` of dist_reducer_stats tells whether it had ended.
+ * `steps` of dist_reducer_stats shows whether it had ended.
  *
  * @param reducer in: the reducer.
  * @param group in: the new group. The reducer does not keep it.
@@ -5309,7 +5310,7 @@ dist_status_t dist_reducer_describe(const struct dist_reducer_t *reducer,
 /**
  * Releases a reducer and the memory that it provides.
  *
- * If operations of a step are under way, the call waits until they have ended. It also waits
+ * If operations of a step are in flight, the call waits until they have ended. It also waits
  * for functions of dist_reducer_on_bucket that run, but not inside a completion callback.
  *
  * @param reducer in, optional: the reducer; NULL does nothing.
@@ -5392,8 +5393,8 @@ dist_status_t dist_reducer_ready_many(struct dist_reducer_t *reducer,
  *
  * @param reducer in: the reducer.
  * @param param in: the index of the parameter, which has DIST_PARAM_SPARSE_ROWS.
- * @param rows in: the indices of `n_rows` rows, in any order. Rows that come several times are
- *   added. Borrowed until the step has ended; NULL only if `n_rows` is 0.
+ * @param rows in: the indices of `n_rows` rows, in any order. Rows that appear several times
+ *   are added. Borrowed until the step has ended; NULL only if `n_rows` is 0.
  * @param values in: the rows, one after the other, of the gradient's element type; borrowed
  *   until the step has ended; NULL only if `n_rows` is 0.
  * @param n_rows in: the number of rows.
@@ -5446,11 +5447,12 @@ DIST_NODISCARD dist_status_t dist_reducer_unused(struct dist_reducer_t *reducer,
  * @agree the order of calls on the group.
  * @blocks until the gradients are reduced and the functions of dist_reducer_on_bucket have
  *   returned, until the deadlines of the operations at the latest; not with a work.
- * @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open, inside a completion callback,
- *   and on all ranks if a rank voted DIST_VOTE_COMMIT and did not mark a parameter, with
- *   DIST_MISSING_ERROR: the step has ended, and its gradients are not to be used.
- *   DIST_ERR_INVALID_HANDLE, also if the group was released. The errors of dist_all_reduce:
- *   then the step has failed (dist_reducer_regroup). With a work these are the work's.
+ * @return DIST_OK. DIST_ERR_INVALID_ARGUMENT if no step is open or inside a completion
+ *   callback. With DIST_MISSING_ERROR also DIST_ERR_INVALID_ARGUMENT on all ranks if a rank
+ *   voted DIST_VOTE_COMMIT and did not mark a parameter: the step has ended, and its gradients
+ *   must not be used. DIST_ERR_INVALID_HANDLE, also if the group was released. The errors of
+ *   dist_all_reduce: then the step has failed (dist_reducer_regroup). With a work these are
+ *   the work's.
  * @threads one at a time.
  * @since 0.1
  */
@@ -5570,7 +5572,7 @@ dist_status_t dist_shard_create(struct dist_reducer_t *reducer,
  * @param shard in: the shard.
  * @param ranges out: the first `capacity` ranges; each `struct_size` is set by the caller, to
  *   the same number. NULL only if `capacity` is 0.
- * @param capacity in: the number of ranges that there is room for.
+ * @param capacity in: the maximum number of ranges in the array.
  * @param n_ranges out: the number of ranges that there are; not written on failure.
  * @agree nothing.
  * @blocks no.
@@ -5730,7 +5732,7 @@ dist_status_t dist_shard_release(struct dist_shard_t *shard);
  * @param options in, optional: NULL for all defaults; borrowed for the call.
  * @param out out: the sampler, owned by the caller, released with dist_sampler_release; NULL
  *   on failure.
- * @agree dataset_len, and in the options `num_replicas`, `seed` and `check_flags`; this is not
+ * @agree dataset_len, and in the options `num_replicas`, `seed` and `flags`; this is not
  *   checked.
  * @blocks no.
  * @return DIST_OK; DIST_ERR_INVALID_ARGUMENT if the rank is not less than the number of ranks,
@@ -5766,7 +5768,7 @@ DIST_NODISCARD dist_status_t dist_sampler_set_epoch(struct dist_sampler_t *sampl
  * index of this rank.
  *
  * @param sampler in: the sampler.
- * @param indices out: room for `cap` indices; NULL only if `cap` is 0.
+ * @param indices out: a buffer for `cap` indices; NULL only if `cap` is 0.
  * @param cap in: the most indices to take, for instance the size of a batch.
  * @param n out: the number of indices written; 0 at the end of the epoch.
  * @agree nothing.
@@ -5969,7 +5971,7 @@ int32_t dist_backend_is_available(const char *name);
  * @param group in: the group.
  * @param kind in: a DIST_KIND_ constant.
  * @param dtype in: the element type; ignored for DIST_KIND_BARRIER.
- * @param op in: the operator, built-in or from dist_op_create; ignored unless `culprit_kind`
+ * @param op in: the operator, built-in or from dist_op_create; ignored unless `kind`
  * reduces.
  * @param device in: DIST_DEVICE_HOST, or the number of the GPU whose memory has the buffers.
  * @agree nothing.
@@ -6183,7 +6185,7 @@ dist_status_t dist_set_debug_level_from_env(void);
  * the waits for its turn and for each rank. Failures are recorded too.
  *
  * The file grows about 10 times a second and can be read at any time, also if the process was
- * killed. Records that come faster than they can be written are dropped and counted. If the
+ * killed. Records that arrive faster than they can be written are dropped and counted. If the
  * file cannot be written, only the trace ends; dist_group_describe and the log have the
  * reason.
  *

@@ -39,12 +39,12 @@ extern "C" {
 #define DIST_BACKEND_MESSAGES 4294967296
 
 /**
- * In `check_flags` of dist_backend_operation_t: input and output are the same memory.
+ * In `flags` of dist_backend_operation_t: input and output are the same memory.
  */
 #define DIST_BACKEND_IN_PLACE 1
 
 /**
- * In `check_flags` of dist_backend_outcome_t, set by run: the operation was short.
+ * In `flags` of dist_backend_outcome_t, set by run: the operation was short.
  *
  * The operation took about 10 microseconds at most. The library then does not read the clock to
  * record the end of the operation.
@@ -75,11 +75,11 @@ typedef struct dist_backend_outcome_t {
      */
     int64_t tag;
     /**
-     * For a received message: its length, which may exceed the room for it.
+     * For a received message: its length, which may exceed the receive buffer.
      */
     int64_t len_bytes;
     /**
-     * For an error: room of text_cap bytes for terminated UTF-8 that names the fault and the
+     * For an error: a buffer of text_cap bytes for terminated UTF-8 that names the fault and the
      * remedy.
      */
     char *text;
@@ -128,8 +128,8 @@ typedef struct dist_backend_host_t {
                                size_t len_bytes,
                                int64_t timeout_ms);
     /**
-     * Waits until the key exists and passes its value to `dst_ptr(sink_arg, ...)`; DIST_NO_WAIT
-     * looks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
+     * Waits until the key exists and passes its value to `sink(sink_arg, ...)`; DIST_NO_WAIT
+     * checks once. Returns DIST_ERR_TIMEOUT at the deadline. If the group fails on this rank,
      * returns DIST_ERR_ABORTED within about 100 ms.
      */
     dist_status_t (*store_get)(void *context,
@@ -166,7 +166,7 @@ typedef struct dist_backend_host_t {
      */
     int32_t (*is_aborted)(void *context);
     /**
-     * Ends the operation with this ticket, for plug-ins without test and wait. `check_status` has
+     * Ends the operation with this ticket, for plug-ins without test and wait. `outcome` has
      * its struct_size set, or is NULL. Any thread may call the function, also inside submit.
      * Returns DIST_ERR_INVALID_ARGUMENT if no outstanding operation has the ticket.
      */
@@ -226,9 +226,9 @@ typedef struct dist_backend_setup_t {
     const struct dist_backend_host_t *host;
     /**
      * Contributes bytes of this rank under the name of a phase and waits for the bytes of all
-     * ranks. Then passes the bytes of each rank to `dst_ptr(sink_arg, ...)` in the order of ranks.
+     * ranks. Then passes the bytes of each rank to `sink(sink_arg, ...)` in the order of ranks.
      * All ranks call the function with the same phases in the same order, on the thread of create.
-     * If a rank gives up, the function fails on all ranks.
+     * If a rank publishes a failure, the function fails on all ranks.
      */
     dist_status_t (*exchange)(void *exchange_arg,
                               const char *phase,
@@ -305,7 +305,7 @@ typedef struct dist_backend_operation_t {
      */
     int32_t peer;
     /**
-     * The place of the buffers: DIST_DEVICE_HOST, or the index of a GPU.
+     * The location of the buffers: DIST_DEVICE_HOST, or the index of a GPU.
      */
     int32_t device;
     /**
@@ -325,7 +325,8 @@ typedef struct dist_backend_operation_t {
     void *recv;
     /**
      * The count argument in elements: of a vector, of one rank's block, or of a message; in a
-     * receive, the room. 0 in the _v forms, which have send_count and recv_count.
+     * receive, the capacity of the buffer. 0 in the _v forms, which have send_count and
+     * recv_count.
      */
     size_t count;
     /**
@@ -430,8 +431,8 @@ typedef struct dist_backend_query_t {
  * The functions of a back end (dist_backend_register).
  *
  * No function may throw or end the process. Each function with a status returns DIST_OK or another
- * status of this header, with details in `check_status`. The caller gets DIST_ERR_BACKEND for any
- * other number. `c_part` is the result of create.
+ * status of this header, with details in `outcome`. The caller gets DIST_ERR_BACKEND for any
+ * other number. `part` is the result of create.
  *
  * Threads: create and destroy are called once for each part, and no other function runs at that
  * time. One thread at a time submits collectives, in the same order on all ranks; the thread may
@@ -520,7 +521,7 @@ typedef struct dist_backend_vtable_t {
                               struct dist_backend_outcome_t *outcome);
     /**
      * Optional, together with free_memory. Allocates host memory for buffers, aligned to at least
-     * 64 bytes (dist_mem_alloc). `optional_device` is DIST_DEVICE_HOST.
+     * 64 bytes (dist_mem_alloc). `device` is DIST_DEVICE_HOST.
      */
     dist_status_t (*allocate)(void *part,
                               size_t bytes,
