@@ -75,8 +75,8 @@ pub(crate) fn run_visibly(
     run_with_lines(command, limit, |line| println!("{line}"))
 }
 
-/// Runs a command to its end with the caller's standard output and error, and calls `report` with the time
-/// since the start in each interval. Returns whether the command was successful.
+/// Runs a command to its end with the caller's standard output and error, and calls `report` with
+/// the time since the start in each interval. Returns whether the command was successful.
 pub(crate) fn run_with_reports(
     command: &mut Command,
     interval: Duration,

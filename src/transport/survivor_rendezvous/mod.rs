@@ -45,8 +45,9 @@ const MAX_FRAME_PER_RANK: usize = 64 << 10;
 pub struct SurvivorAddress {
     /// The nonce that the rank published.
     pub nonce: Nonce,
-    /// The nonce in the name of the rank's Unix socket ([`shm::ShmListener::nonce`]), if the rank
-    /// is on this node. Ranks of other nodes are reached through the [`ReconnectEndpoint`].
+    /// The nonce in the name of the rank's Unix socket ([`shm::ShmListener::nonce_in_name`]), if
+    /// the rank is on this node. Ranks of other nodes are reached through the
+    /// [`ReconnectEndpoint`].
     pub socket: Option<Nonce>,
 }
 

@@ -78,7 +78,8 @@ pub(super) fn failed_tests(text: &str) -> Vec<String> {
     names
 }
 
-/// nextest: `FAIL [ 1.2s] (3/9) dist::faults a_name`, and `TIMEOUT` or `SIGABRT` in place of `FAIL`.
+/// nextest: `FAIL [ 1.2s] (3/9) dist::faults a_name`, and `TIMEOUT` or `SIGABRT` in place of
+/// `FAIL`.
 fn of_nextest_line(line: &str) -> Option<&str> {
     let (state, rest) = line.split_once(" [")?;
     let is_failure = ["FAIL", "TIMEOUT", "LEAK-FAIL"].contains(&state) || state.starts_with("SIG");
