@@ -1,11 +1,12 @@
-//! What a process holds: a library that was left in order has given everything back.
+//! Resource snapshot of a process: descriptors, threads and mapped shared files. Tests compare two
+//! snapshots to check that a finalized library has released all its resources.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Descriptors with what they are, threads, and shared anonymous files that are mapped.
+/// A snapshot: the open descriptors with their targets, the threads, and the mapped memfd files.
 #[derive(Debug)]
 pub(crate) struct Belongings(BTreeSet<String>);
 
@@ -13,10 +14,11 @@ impl Belongings {
     pub(crate) fn now() -> Self {
         let mut all = BTreeSet::new();
         for fd in entries("/proc/self/fd") {
-            // The descriptor that lists the folder is gone by now.
+            // If `read_link` fails, the descriptor is the one that listed the folder; it is already
+            // closed.
             let target = fs::read_link(Path::new("/proc/self/fd").join(&fd));
-            // A process that has used `dist_mem_alloc` once keeps its arena's descriptor; what it
-            // maps counts.
+            // After the first `dist_mem_alloc`, the process keeps the arena's descriptor. The
+            // snapshot ignores this descriptor but counts the arena's mappings.
             if let Ok(target) = target
                 && !target.to_string_lossy().contains("libdist-arena")
             {
@@ -34,7 +36,8 @@ impl Belongings {
         Self(all)
     }
 
-    /// What has come since; some of it may still be on its way out, for a while.
+    /// Returns the resources that this snapshot lacks. Repeats the comparison for up to `patience`,
+    /// since the process may still be releasing some of them.
     pub(crate) fn more(&self, patience: Duration) -> Vec<String> {
         let began = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! The pages docs/collectives*.md are right: their programs compile, run on four ranks and print
-//! the output below them, and their tables of costs have every algorithm.
+//! Checks the pages docs/collectives*.md: their programs compile, run on four ranks and print the
+//! output below them, and their cost tables contain every algorithm.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod doc_programs;

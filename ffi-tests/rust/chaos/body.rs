@@ -1,8 +1,10 @@
-//! A rank of a scenario: the test program again, with the scenario's origin in its environment. It
-//! goes through the steps until one fails, tries what a program would try then, leaves, and says on
-//! standard output what it does, one line each, behind a mark.
+//! Main function of a rank process of a scenario: the test binary runs again and reads the
+//! scenario's origin from its environment. The rank executes the steps until one fails. It then
+//! makes the calls that a program would make after an error, finalizes, and reports each event on
+//! standard output, one line each, after a mark.
 //!
-//! It judges results and memory itself; who may hear what, and when, is the driver's to judge.
+//! The rank checks results and memory itself. The driver checks which rank reports which error, and
+//! when.
 #![allow(unsafe_code, reason = "limits of a process have no safe interface")]
 
 use crate::buffer::Buffer;
@@ -16,23 +18,23 @@ use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// What the environment of a rank has.
+/// Environment variable with the scenario's origin. Its presence makes a process a rank.
 pub(crate) const ORIGIN: &str = "CHAOS_SCENARIO";
-/// Its rank, or [`KEEPER`].
+/// Environment variable with the rank, or with [`KEEPER`].
 pub(crate) const NAME: &str = "CHAOS_NAME";
-/// Where the store is: `HOST PORT`, or the path of a file.
+/// Environment variable with the location of the store: `HOST PORT`, or the path of a file.
 pub(crate) const STORE: &str = "CHAOS_STORE";
-/// For the host of the store, the descriptor of the socket that it is to listen on, or anything
-/// else for one of its own.
+/// Environment variable of the process that hosts the store: the descriptor of the inherited
+/// listening socket, or any other text if the process creates its own socket.
 pub(crate) const LISTEN: &str = "CHAOS_LISTEN";
-/// The name of the process that only hosts the store.
+/// The name of the store host process, which runs no rank.
 pub(crate) const KEEPER: &str = "keeper";
-/// What lines begin with.
+/// The prefix of each report line.
 pub(crate) const MARK: &str = "@@";
 
-/// How long finalising may take by itself, whatever has happened.
+/// The maximum duration of `finalize`, after any failure.
 const LEAVING_MS: i64 = 6000;
-/// How long what was given back may be on its way out.
+/// The maximum time until the process has released its resources.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[allow(clippy::disallowed_methods, reason = "a rank is told by its environment what to do")]
@@ -47,7 +49,7 @@ fn entry() {
     let name = variable(NAME).unwrap();
     let mut out = OpenOptions::new().write(true).open("/proc/self/fd/1").unwrap();
     let prefix = format!("{MARK}{name} ");
-    // One write for a line, so that lines of several processes stay whole.
+    // One write per line, so that lines of several processes do not interleave.
     let say = |what: &str| drop(out.write_all(format!("{prefix}{what}\n").as_bytes()));
     let scenario = Scenario::parse(&origin);
     let before = Belongings::now();
@@ -79,7 +81,7 @@ fn entry() {
             }
             drop(store.release());
         }
-        // As if it were the first step that failed.
+        // The driver handles a failure here as a failure of step 0.
         Err(failure) => {
             say.ended(0, &Ended { outcome: Err(failure), over_ms: 0 });
             say.line("left");
@@ -94,12 +96,12 @@ fn entry() {
     say.line("done");
 }
 
-/// Until the driver closes its end of standard input.
+/// Waits until the driver closes its end of standard input.
 fn pass_gate() {
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
 }
 
-/// Where lines go.
+/// The sink for report lines.
 pub(crate) struct Reports<'a>(pub(crate) Box<dyn FnMut(&str) + 'a>);
 
 impl Reports<'_> {
@@ -117,14 +119,14 @@ impl Reports<'_> {
     }
 }
 
-/// What has become of a step.
+/// The result of a step.
 struct Ended {
     outcome: Outcome,
-    /// By how much a call was late, at worst.
+    /// The largest excess of a call over its allowed time.
     over_ms: i64,
 }
 
-/// One rank.
+/// The state of one rank while it executes the scenario.
 pub(crate) struct Runner<'a, 'b> {
     scenario: &'a Scenario,
     rank: usize,
@@ -145,7 +147,8 @@ impl<'a, 'b> Runner<'a, 'b> {
         Self { scenario, rank, store, say, watched, over_ms: 0 }
     }
 
-    /// All steps, or as far as it gets; what comes then.
+    /// Executes the steps in order until one fails, then runs [`Self::aftermath`] if the group
+    /// exists.
     pub(crate) fn run(&mut self) {
         let scenario = self.scenario;
         for (number, step) in scenario.steps.iter().enumerate() {
@@ -167,13 +170,13 @@ impl<'a, 'b> Runner<'a, 'b> {
         ended.outcome
     }
 
-    /// A failure that is not yet the group's is made so, since this rank does not go on as the
-    /// others do; then the next calls of a program that does not look at it, and its end.
+    /// Aborts the group, since this rank no longer executes the same steps as its peers. Then makes
+    /// the calls of a program that ignores the error, and finalizes.
     fn aftermath(&mut self, number: usize, failure: &Failure) {
         let last = self.scenario.steps.len();
         drop(world().abort(&failure.message));
         drop(self.report(last, |rank| rank.calls((Kind::Barrier, 0), 1, 1, last * 1_000_000)));
-        // What was stored is what is there, or there is an error.
+        // The store must return the stored value, or an error.
         let (key, value) = (format!("after{}", self.rank), format!("step {number}"));
         drop(self.report(last + 1, |rank| {
             let limit = rank.scenario.store_ms;
@@ -191,7 +194,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         }
     }
 
-    /// Makes a call that may take so long.
+    /// Makes a call and records by how much it exceeds `allowed_ms`.
     fn timed<T>(&mut self, allowed_ms: i64, call: impl FnOnce(&Self) -> T) -> T {
         let began = Instant::now();
         let done = call(self);
@@ -224,7 +227,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         }
     }
 
-    /// What happens to the victim of itself.
+    /// Injects the faults that the victim causes in its own process.
     fn be_the_victim(&self) {
         match self.scenario.injection {
             Injection::Delay { ms, .. } => std::thread::sleep(Duration::from_millis(ms)),
@@ -282,14 +285,14 @@ impl<'a, 'b> Runner<'a, 'b> {
         Ok(())
     }
 
-    /// Issues all, and waits for all, last first.
+    /// Issues all operations, then waits for them in reverse order.
     fn issue_all(&mut self, group: Group, mut operations: Vec<Operation>) -> Outcome {
         let limit = self.scenario.timeout_ms * i64::try_from(operations.len()).unwrap();
         let began = Instant::now();
         let works: Vec<_> = operations
             .iter_mut()
             .map(|operation| match operation.kind {
-                // It has no work.
+                // A monitored barrier has no work handle.
                 Kind::MonitoredBarrier => group.run(operation).map(|()| None),
                 _ => group.issue(operation).map(Some),
             })
@@ -311,7 +314,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         first
     }
 
-    /// Judges a call that has ended.
+    /// Checks the result and the memory of a completed call.
     fn close(&mut self, operation: Operation, outcome: &Outcome) {
         if outcome.is_ok() {
             let wrong = operation.wrong();
@@ -328,7 +331,7 @@ impl<'a, 'b> Runner<'a, 'b> {
             let from = Message { peer: before, tag: 7 };
             let incoming = world().receive(from, &mut came, false)?;
             let outgoing = world().send(Message { peer: next, tag: 7 }, &sent, false);
-            // Both are waited for, since both have memory lent to them.
+            // The rank waits for both works, since both hold buffers of this function.
             let outgoing = outgoing.and_then(|work| work.map_or(Ok(()), |work| work.wait()));
             let incoming = incoming.map_or(Ok(()), |work| work.wait());
             incoming.and(outgoing)
@@ -399,13 +402,13 @@ impl<'a, 'b> Runner<'a, 'b> {
     }
 
     fn shrink(&mut self, aborter: usize, after_ms: u64, turn: usize) -> Outcome {
-        // Who leaves it knows that nobody is in an earlier step any more.
+        // A rank that leaves this barrier knows that all ranks have finished the earlier steps.
         let entered = self.calls((Kind::Barrier, 0), 1, 1, turn);
         if self.rank == aborter {
             std::thread::sleep(Duration::from_millis(after_ms));
             drop(world().abort(&format!("rank {aborter} goes on with the rest")));
         }
-        // They end with the abort, or with what has gone wrong meanwhile.
+        // The calls end with the abort, or with an injected fault that occurred before it.
         let ended =
             entered.and_then(|()| self.calls((Kind::AllReduce, 1000), usize::MAX / 2, 1, turn + 1));
         let is_panic = ended.is_err_and(|failure| failure.status == DIST_ERR_INTERNAL);
@@ -415,7 +418,7 @@ impl<'a, 'b> Runner<'a, 'b> {
         self.use_up(group, turn + 500_000)
     }
 
-    /// Some calls in a group, and its end.
+    /// Makes several calls in a group and releases the group.
     fn use_up(&mut self, group: Group, turn: usize) -> Outcome {
         let outcome = self.calls_of(group, (Kind::AllReduce, 1000), 5, 1, turn);
         let released = self.timed(LEAVING_MS, |_| group.release());
@@ -423,13 +426,13 @@ impl<'a, 'b> Runner<'a, 'b> {
     }
 }
 
-/// The process may have this much more memory than it has.
+/// Limits the address space of the process to its present size plus `kib`.
 fn limit_memory(kib: u64) {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = pages.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
     let bytes = pages * 4096 + kib * 1024;
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: reads one structure, which lives on this stack.
+    // SAFETY: the call reads one structure, which is on this stack.
     let status = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
     assert_eq!(status, 0);
 }

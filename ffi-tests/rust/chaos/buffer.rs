@@ -1,4 +1,5 @@
-//! Memory of a call: the process's own, or the library's, which ranks of a host reach directly.
+//! Buffers for calls: private memory of the process, or memory of `dist_mem_alloc`, which all ranks
+//! of a host can access directly.
 
 #![allow(unsafe_code, reason = "memory of the C ABI")]
 
@@ -6,25 +7,26 @@ use crate::library::{allocate, free};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// So many numbers.
+/// A buffer of `i32` values.
 #[derive(Debug)]
 pub(crate) enum Buffer {
     Own(Vec<i32>),
     Arena(Arena),
 }
 
-/// Memory of `dist_mem_alloc`.
+/// A buffer that `dist_mem_alloc` allocated.
 #[derive(Debug)]
 pub(crate) struct Arena {
     start: NonNull<i32>,
     len: usize,
 }
 
-// SAFETY: memory of the process, which any thread may use and free.
+// SAFETY: the memory belongs to the process; any thread may use and free it.
 unsafe impl Send for Arena {}
 
 impl Buffer {
-    /// A buffer that is full of `value`; in the library's memory if that is wanted, and to be had.
+    /// Returns a buffer that is full of `value`. If `is_arena` is set and the allocation succeeds,
+    /// the buffer is in the library's memory.
     pub(crate) fn full(len: usize, value: i32, is_arena: bool) -> Self {
         let start = if is_arena { allocate(len) } else { None };
         let mut buffer = match start {
@@ -46,7 +48,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[i32] {
         match self {
             Self::Own(values) => values,
-            // SAFETY: allocated with this length, and lent to no call that has not returned.
+            // SAFETY: the allocation has this length, and no call in progress uses it.
             Self::Arena(arena) => unsafe {
                 std::slice::from_raw_parts(arena.start.as_ptr(), arena.len)
             },
@@ -58,7 +60,7 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [i32] {
         match self {
             Self::Own(values) => values,
-            // SAFETY: as above.
+            // SAFETY: the allocation has this length, and no call in progress uses it.
             Self::Arena(arena) => unsafe {
                 std::slice::from_raw_parts_mut(arena.start.as_ptr(), arena.len)
             },

@@ -1,5 +1,5 @@
-//! The processes of a scenario as the driver sees them: started, heard, and ended, whatever
-//! happens.
+//! The processes of a scenario from the driver's side. The driver starts them, reads their reports,
+//! and ends them in every case.
 
 use crate::RUN;
 use crate::body::{KEEPER, LISTEN, MARK, NAME, ORIGIN, STORE};
@@ -17,20 +17,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What makes the test program run as a rank.
+/// Arguments that make the test binary run as a rank.
 const ENTRY: [&str; 6] =
     ["body::entry", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"];
 
-/// Any port may be another test's by now; what has listened is among the sockets.
+/// No port to check: another test may already use this one. The leak check compares the socket
+/// numbers instead.
 const NO_PORT: u16 = 0;
 
-/// The port of a store on a host with a network of its own.
+/// The port of a store on a host with its own network namespace.
 const SPACE_PORT: u16 = 29_500;
 
-/// How long processes may take to end that have nothing more to do.
+/// The maximum time until the processes exit after their last step.
 const ENDING: Duration = Duration::from_secs(20);
 
-/// What a process has said.
+/// A report from a process.
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
     Start(u32),
@@ -42,7 +43,7 @@ pub(crate) enum Said {
 }
 
 impl Said {
-    /// From a line.
+    /// Parses a report line.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         Some(match word {
@@ -66,9 +67,9 @@ impl Said {
     }
 }
 
-/// One process.
+/// A process of the scenario.
 pub(crate) struct Member {
-    /// `None` is the one that only hosts the store.
+    /// The rank; `None` for the store host process.
     pub(crate) rank: Option<usize>,
     pub(crate) pid: u32,
     child: Option<Child>,
@@ -77,19 +78,19 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// How it ended: its exit status, or 128 plus the signal.
+    /// Returns the exit status, or 128 plus the number of the signal that ended the process.
     pub(crate) fn code(&self) -> Option<i32> {
         let status = self.status?;
         status.code().or_else(|| Some(128 + status.signal().unwrap_or(0)))
     }
 
-    /// Whether it has said that it is through with the library, or says nothing any more.
+    /// Returns true if the process has reported that it left the library, or has exited.
     pub(crate) fn has_left(&self) -> bool {
         self.status.is_some() || self.said.iter().any(|said| matches!(said, Said::Left))
     }
 }
 
-/// The ends of pipes that processes have: where they report, and what they wait for.
+/// The pipe ends for the processes: they report through one and wait on the other.
 struct Ends {
     report: PipeWriter,
     gate: PipeReader,
@@ -98,31 +99,33 @@ struct Ends {
 /// All processes of a scenario.
 pub(crate) struct Crew {
     pub(crate) members: Vec<Member>,
-    /// Where its store is.
+    /// The port of the store.
     pub(crate) port: u16,
     lines: Receiver<(String, Said)>,
     reader: Option<JoinHandle<()>>,
     gate: Option<PipeWriter>,
     folder: PathBuf,
-    /// Sockets that the processes were seen to hold.
+    /// The socket numbers that the driver has seen in the processes.
     sockets: BTreeSet<u64>,
 }
 
 /// Where a scenario runs.
 pub(crate) struct Ground<'a> {
-    /// A folder of its own, which is there.
+    /// An existing folder for this scenario only.
     pub(crate) folder: &'a Path,
-    /// Real hosts, in the order of the scenario's; else they are pretended.
+    /// The emulated hosts (network namespaces), in the scenario's order. If empty, all processes
+    /// run on this host and only have different host names.
     pub(crate) places: &'a [Place],
-    /// The port of the store, where the driver hosts it; it is rank 0 itself then.
+    /// The port of the store if the driver hosts it; the driver is then rank 0.
     pub(crate) served: Option<u16>,
 }
 
 impl Crew {
     /// Starts all processes.
     pub(crate) fn start(scenario: &Scenario, ground: &Ground<'_>) -> Self {
-        // Whoever hosts the store inherits its socket, so that no port is a guess, but for a host
-        // with a network of its own, where all ports are free.
+        // The process that hosts the store inherits a listening socket, so that its port cannot be
+        // in use. A host with its own network namespace needs no such socket, since all its ports
+        // are free.
         let is_here = ground.places.is_empty() && ground.served.is_none();
         let listener = is_here.then(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let own = listener.as_ref().map(|listener| listener.local_addr().unwrap().port());
@@ -147,7 +150,7 @@ impl Crew {
         crew
     }
 
-    /// One without processes, and what those will have of it.
+    /// Returns a value without processes, and the pipe ends that the processes will get.
     fn empty(ground: &Ground<'_>, port: u16) -> (Self, Ends) {
         let (reader, report) = pipe().unwrap();
         let (gate, opened) = pipe().unwrap();
@@ -185,7 +188,7 @@ impl Crew {
         command
     }
 
-    /// The same for ranks that meet in a file on a disk of so many pages; `None` where the shell
+    /// Starts ranks that use a file store on a disk of `pages` pages. Returns `None` if the shell
     /// cannot be started.
     pub(crate) fn start_on_disk(
         scenario: &Scenario,
@@ -195,8 +198,8 @@ impl Crew {
         let disk = ground.folder.join("disk");
         fs::create_dir_all(&disk).unwrap();
         let mount = format!("mount -t tmpfs -o size={} none \"$1\"", pages * 4096);
-        // In a name space of its own, so that nothing is left of it, whatever happens. The shell
-        // would give its children no input.
+        // The mount is in a separate namespace, so that the kernel removes it in every case. The
+        // shell connects background jobs to no input, therefore descriptor 3 carries it.
         let script = format!(
             "{mount} || exit 99; exec 3<&0; rank=0; while [ $rank -lt {} ]; do {NAME}=$rank \"$2\" {} <&3 & \
              rank=$((rank + 1)); done; wait",
@@ -222,7 +225,8 @@ impl Crew {
         Some(crew)
     }
 
-    /// Hears for a while at most: false once nobody is there any more who could say something.
+    /// Receives one report, or waits for at most `at_most`. Returns false if no process can report
+    /// any more.
     pub(crate) fn hear(&mut self, at_most: Duration) -> bool {
         match self.lines.recv_timeout(at_most) {
             Ok((name, said)) => {
@@ -243,7 +247,7 @@ impl Crew {
         }
     }
 
-    /// Sees who has ended.
+    /// Records the exit status of each process that has exited.
     fn look(&mut self) {
         for member in &mut self.members {
             if member.status.is_none() {
@@ -252,7 +256,8 @@ impl Crew {
         }
     }
 
-    /// Hears until something holds or everybody has ended; false where it takes too long.
+    /// Receives reports until `holds` returns true or all processes have exited. Returns false
+    /// after `limit`.
     pub(crate) fn until(&mut self, limit: Duration, mut holds: impl FnMut(&Self) -> bool) -> bool {
         let began = Instant::now();
         while !holds(self) {
@@ -270,13 +275,14 @@ impl Crew {
         self.members.iter().find(|member| member.rank == rank).unwrap()
     }
 
-    /// Remembers which sockets there are.
+    /// Records the sockets that the processes hold at present.
     pub(crate) fn note_sockets(&mut self) {
         let pids: Vec<u32> = self.members.iter().map(|member| member.pid).collect();
         self.sockets.extend(residue::sockets(&pids));
     }
 
-    /// Lets all end that wait for it, and hears their last words; false where one does not end.
+    /// Lets the waiting processes exit and receives their last reports. Returns false if a process
+    /// does not exit in time.
     pub(crate) fn finish(&mut self) -> bool {
         drop(self.gate.take());
         let began = Instant::now();
@@ -289,7 +295,7 @@ impl Crew {
         false
     }
 
-    /// Waits for those who have closed everything, and so are about to end.
+    /// Waits for the processes; they have closed all descriptors and are about to exit.
     fn reap(&mut self) {
         for member in &mut self.members {
             if member.status.is_none() {
@@ -298,11 +304,11 @@ impl Crew {
         }
     }
 
-    /// What is there of processes that have all ended, and should not.
+    /// Returns the resources that remain after all processes have exited.
     pub(crate) fn left_behind(&self) -> Vec<String> {
         let mut left = residue::on_network(&[], &self.sockets, NO_PORT);
         let began = Instant::now();
-        // The kernel closes what a process held a moment after its end is known.
+        // The kernel closes the descriptors of a process shortly after it reports the exit.
         while !left.is_empty() && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(5));
             left = residue::on_network(&[], &self.sockets, NO_PORT);
@@ -312,7 +318,7 @@ impl Crew {
         left
     }
 
-    /// What the processes have written to standard error.
+    /// Returns the standard error output of all processes.
     pub(crate) fn errors(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.folder.join("err")).unwrap_or_default()).into_owned()
     }
@@ -334,11 +340,11 @@ impl Drop for Crew {
     }
 }
 
-/// Reads lines until nobody has the other end any more.
+/// Reads report lines until all processes have closed the other end.
 fn hear(reader: PipeReader, tell: impl Fn(String, Said)) {
     for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        // The test program says something as well.
+        // The output also contains lines of the test harness.
         let Some((_, text)) = line.split_once(MARK) else { continue };
         if let Some((name, said)) = text.split_once(' ')
             && let Some(said) = Said::parse(said)
@@ -348,19 +354,19 @@ fn hear(reader: PipeReader, tell: impl Fn(String, Said)) {
     }
 }
 
-/// Lets a child inherit a listening socket, and tells it which descriptor that is.
+/// Lets a child inherit a listening socket, and passes its descriptor number in the environment.
 #[allow(unsafe_code, reason = "what a child inherits is decided between fork and exec")]
 fn keep_open(command: &mut Command, listener: &TcpListener) {
     let fd = listener.as_raw_fd();
     command.env(LISTEN, fd.to_string());
     let keep = move || {
-        // SAFETY: changes a flag of a descriptor that is open in the child, and may be called after
-        // a fork.
+        // SAFETY: the call changes a flag of a descriptor that is open in the child, and is
+        // async-signal-safe after `fork`.
         match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    // SAFETY: the closure makes one system call, and allocates nothing.
+    // SAFETY: the closure makes one system call and allocates nothing.
     unsafe { command.pre_exec(keep) };
 }

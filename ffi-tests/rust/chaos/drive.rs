@@ -1,5 +1,5 @@
-//! One scenario from its start to its end: when the moment has come it goes wrong, and when all
-//! have left it is judged.
+//! Runs one scenario: starts the processes, injects the fault at its time, waits until all ranks
+//! have left, and checks their reports.
 
 use crate::crew::{Crew, Ground, Said};
 use crate::hosts::Hosts;
@@ -9,23 +9,26 @@ use crate::verdict;
 use std::path::Path;
 use std::time::Duration;
 
-/// No scenario takes longer, however busy the machine: every deadline in it is much shorter.
+/// The maximum duration of a scenario on a busy machine; each deadline in a scenario is much
+/// shorter.
 const HANG: Duration = Duration::from_secs(90);
-/// So much of what each rank has said is told of a finding: its first failure, and all that comes
-/// after one.
+/// The number of reports of each rank in the text of a finding: its first failure and the reports
+/// after it.
 const LAST_SAID: usize = 10;
 
-/// What has become of a scenario.
+/// The result of a scenario.
 pub(crate) enum Ending {
-    /// As it should; whether it went wrong before all was over.
+    /// The scenario has no finding. `in_time` is set if the fault occurred before the watched rank
+    /// left.
     Right { in_time: bool },
-    /// It needs what is not there.
+    /// The machine lacks a capability that the scenario needs.
     Skipped(&'static str),
-    /// With all that there is to know.
+    /// The scenario has findings; the text describes all of them.
     Wrong(String),
 }
 
-/// Runs one. `folder` is its own; `hosts` makes real hosts where some are needed.
+/// Runs one scenario. `folder` is for this scenario only; `hosts` makes emulated hosts if the
+/// scenario needs them.
 pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> Ending {
     let needs_hosts = scenario.injection == Injection::Partition;
     if needs_hosts && hosts.is_none() {
@@ -57,7 +60,7 @@ pub(crate) fn run(scenario: &Scenario, folder: &Path, hosts: Option<&Hosts>) -> 
     Ending::Wrong(tell(scenario, &crew, &findings))
 }
 
-/// Waits for the moment, and does it; `None` where it was over before.
+/// Waits for the time of the fault and injects it. Returns `None` if the watched rank left before.
 pub(crate) fn strike(scenario: &Scenario, crew: &mut Crew, hosts: Option<&Hosts>) -> Option<Done> {
     let (rank, step) = scenario.watched;
     let has_begun = |crew: &Crew| {
@@ -76,7 +79,7 @@ pub(crate) fn strike(scenario: &Scenario, crew: &mut Crew, hosts: Option<&Hosts>
     Some(inject(scenario, crew, hosts))
 }
 
-/// Until everybody has ended; an error says who does not.
+/// Waits until all processes have exited. The error names the processes that do not exit.
 pub(crate) fn await_end(scenario: &Scenario, crew: &mut Crew) -> Result<(), String> {
     let stopped = (scenario.injection == Injection::Stop).then_some(scenario.victim);
     let have_left = |crew: &Crew, but: Option<usize>| {
@@ -99,7 +102,7 @@ pub(crate) fn await_end(scenario: &Scenario, crew: &mut Crew) -> Result<(), Stri
     Err(format!("HANG: of the ranks {} do not end", who.join(", ")))
 }
 
-/// Everything about a scenario that went as it must not.
+/// Returns the text of all findings of a scenario, with the last reports of each process.
 fn tell(scenario: &Scenario, crew: &Crew, findings: &[String]) -> String {
     let mut text = format!("{}\n  {scenario:?}\n", repeat_with(&scenario.origin));
     for finding in findings {
@@ -125,7 +128,7 @@ fn tell(scenario: &Scenario, crew: &Crew, findings: &[String]) -> String {
     text
 }
 
-/// How a user sees it again.
+/// Returns the scenario's origin with the command that repeats it.
 fn repeat_with(origin: &str) -> String {
     let words: Vec<&str> = origin.split(' ').collect();
     let only = words.get(2).map_or(String::new(), |name| format!(" --only {name}"));

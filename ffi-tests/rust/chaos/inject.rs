@@ -1,5 +1,5 @@
-//! What the driver does to processes: signals, sockets shut down behind their back, rubbish, and
-//! hosts cut off.
+//! The faults that the driver injects into processes: signals, sockets that are shut down through a
+//! copied descriptor, garbage data, and network partitions.
 #![allow(unsafe_code, reason = "signals and other processes' descriptors have no safe interface")]
 
 use crate::crew::Crew;
@@ -15,19 +15,19 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
-/// How long anything may take that a rank need not answer.
+/// The timeout for connections and writes that a rank does not have to answer.
 const BRIEFLY: Duration = Duration::from_millis(100);
 
-/// What was done, when, and what is to be undone.
+/// An injected fault: its time, and the connections that remain open.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    /// On the clock of the reports.
+    /// The time of the injection, on the clock of the reports.
     pub(crate) at_us: u64,
-    /// Connections that say nothing more; closed when this is dropped.
+    /// Connections that send nothing more; the drop of this value closes them.
     silent: Vec<OwnedFd>,
 }
 
-/// Does it.
+/// Injects the scenario's fault.
 pub(crate) fn inject(scenario: &Scenario, crew: &Crew, hosts: Option<&Hosts>) -> Done {
     let pid = |rank: usize| crew.member(Some(rank)).pid;
     let mut done = Done { at_us: now_us(), silent: Vec::new() };
@@ -51,15 +51,15 @@ pub(crate) fn inject(scenario: &Scenario, crew: &Crew, hosts: Option<&Hosts>) ->
         Injection::Partition => hosts.iter().for_each(|hosts| hosts.cut(1)),
         Injection::BadFrames { seed } => done.silent = send_rubbish(crew, seed),
         Injection::StoreDeath => signal(crew.member(None).pid, libc::SIGKILL),
-        // Of the ranks' own doing, or there from the beginning.
+        // The rank injects these faults itself, or they exist from the start.
         Injection::Delay { .. } | Injection::MemoryLimit { .. } | Injection::FullDisk { .. } => {}
     }
     done
 }
 
-/// Sends a signal to a process that this one has started, and not waited for.
+/// Sends a signal to a child process that this process has not yet waited for.
 pub(crate) fn signal(pid: u32, number: i32) {
-    // SAFETY: takes numbers.
+    // SAFETY: the call takes only numbers.
     unsafe { libc::kill(pid.cast_signed(), number) };
 }
 
@@ -82,26 +82,28 @@ fn close_socket(pid: u32, which: u64) {
     }
     let index = usize::try_from(which % sockets.len() as u64).unwrap_or(0);
     if let Some(socket) = descriptor_of(pid, sockets[index]) {
-        // SAFETY: the descriptor is open for as long as `socket`.
+        // SAFETY: the descriptor is open as long as `socket` exists.
         unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
 
-/// A copy of another process's descriptor.
+/// Returns a duplicate of another process's descriptor.
 fn descriptor_of(pid: u32, fd: i32) -> Option<OwnedFd> {
-    // SAFETY: takes numbers.
+    // SAFETY: the call takes only numbers.
     let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: takes numbers; the descriptor of the process is open.
+    // SAFETY: the call takes only numbers; the pidfd is open.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
 }
 
 fn owned(returned: i64) -> Option<OwnedFd> {
     let fd = i32::try_from(returned).ok().filter(|&fd| fd >= 0)?;
-    // SAFETY: the call that returned it has made it for us.
+    // SAFETY: the system call that returned this descriptor created it for this process, and no
+    // other value owns it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Connects to everything that listens, and says something without meaning; some connections stay.
+/// Connects to each listening socket of the processes and sends random bytes. Returns the
+/// connections that stay open.
 fn send_rubbish(crew: &Crew, seed: u64) -> Vec<OwnedFd> {
     let mut random = Random::new(seed);
     let pids: Vec<u32> = crew.members.iter().map(|member| member.pid).collect();
@@ -125,14 +127,14 @@ fn send_rubbish(crew: &Crew, seed: u64) -> Vec<OwnedFd> {
     silent
 }
 
-/// Some bytes, or none.
+/// Sends 0 to 4096 random bytes. Returns one in three streams so that it stays open.
 fn babble<S: std::io::Write + Into<OwnedFd>>(
     mut stream: S,
     random: &mut Random,
 ) -> Option<OwnedFd> {
     let length = random.one_of(&[0, 1, 7, 64, 4096]);
     let bytes: Vec<u8> = (0..length).map(|_| random.next().to_le_bytes()[0]).collect();
-    // Who is cut off in the middle of it has what it came for.
+    // If the rank closes the connection during the write, the error is expected.
     drop(stream.write_all(&bytes));
     random.once_in(3).then(|| stream.into())
 }

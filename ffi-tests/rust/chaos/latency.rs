@@ -1,5 +1,5 @@
-//! How soon the survivors know: the time from the moment a rank is killed, stopped or cut off to
-//! that in which the call of each survivor returned, and whether it named who was at fault.
+//! Measures the failure detection latency: the time from the kill, stop or partition of a rank
+//! until the call of each survivor returns. Also counts how many errors name the culprit.
 
 use crate::crew::{Crew, Ground, Said};
 use crate::hosts::{ETHERNET, Hosts};
@@ -9,18 +9,19 @@ use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_OK};
 use std::fs;
 use std::time::Duration;
 
-/// What is measured, and whether on hosts with networks of their own, where they can be made.
+/// The measured faults. The flag is set if the ranks run on emulated hosts with their own network
+/// namespaces, where the machine supports them.
 const KINDS: [(&str, bool); 4] =
     [("local-kill", false), ("remote-kill", true), ("stop", false), ("partition", true)];
 
-/// How long a rank may give no sign of life, where nothing else is said: four ranks and little else
-/// run.
+/// The default heartbeat limit: it can be short, since only four ranks and few other processes run.
 const HEARTBEAT_LIMIT_MS: u64 = 500;
 
-/// How often each is measured in the ordinary tests, where nothing depends on the figures.
+/// The number of measurements per fault in the ordinary tests, where no check depends on the
+/// figures.
 const FEW: u64 = 2;
 
-/// The figures of one kind.
+/// The figures of one fault kind.
 #[derive(Default)]
 struct Figures {
     latencies_us: Vec<u64>,
@@ -59,7 +60,7 @@ fn latencies() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Injects once; what was not as it should be.
+/// Injects the fault once and returns the findings.
 fn measure(figures: &mut Figures, origin: &str, hosts: Option<&Hosts>) -> Vec<String> {
     let scenario = Scenario::parse(origin);
     let folder = Folder::new();
@@ -99,12 +100,13 @@ fn measure(figures: &mut Figures, origin: &str, hosts: Option<&Hosts>) -> Vec<St
     wrong
 }
 
-/// Whether what a rank hears counts.
+/// Returns true if the report of this rank counts.
 fn is_asked(scenario: &Scenario, rank: usize) -> bool {
     scenario.injection == Injection::Partition || rank != scenario.victim
 }
 
-/// Who is at fault, as far as a rank can tell: of those beyond a partition, any.
+/// Returns the ranks that this rank may name as the culprit. After a partition these are all ranks
+/// on the other side.
 fn culprits(scenario: &Scenario, rank: usize) -> impl Iterator<Item = usize> {
     let beyond = scenario.injection == Injection::Partition;
     let hosts = scenario.hosts.clone();

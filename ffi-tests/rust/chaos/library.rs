@@ -1,5 +1,5 @@
-//! The library as the ranks of a scenario call it: each function of the C ABI wrapped once, with
-//! nothing decided.
+//! Safe wrappers of the C ABI for the ranks of a scenario: one wrapper per function, without any
+//! policy.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::operation::Operation;
@@ -35,39 +35,40 @@ use dist::ffi::work::{dist_work_release, dist_work_wait};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{NonNull, null, null_mut};
 
-/// Why a call has failed.
+/// The status and message of a failed call.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: i32,
     pub(crate) message: String,
 }
 
-/// What a call comes back with.
+/// The result of a call.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 fn outcome(status: dist_status_t) -> Outcome {
     if status == DIST_OK {
         return Ok(());
     }
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     let text = unsafe { dist_last_error() };
     // SAFETY: the text is terminated and valid until the next failing call of this thread.
     let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     Err(Failure { status, message })
 }
 
-/// Memory of the library's for so many numbers; none where there is none, or no world any more.
+/// Allocates `len` values in the library's memory. Returns `None` if the allocation fails or the
+/// world group no longer exists.
 pub(crate) fn allocate(len: usize) -> Option<NonNull<i32>> {
     let mut ptr = null_mut();
     let world = world().0;
-    // SAFETY: the place for the pointer lives during the call.
+    // SAFETY: the output pointer is valid during the call.
     let status = unsafe { dist_mem_alloc(world, 4 * len, DIST_DEVICE_HOST, &raw mut ptr) };
     NonNull::new(ptr.cast()).filter(|_| status == DIST_OK)
 }
 
-/// Frees it.
+/// Frees memory that [`allocate`] returned.
 pub(crate) fn free(start: NonNull<i32>) {
-    // SAFETY: it was allocated, and is used no more.
+    // SAFETY: `allocate` returned the memory, and no code uses it any more.
     unsafe { dist_mem_free(start.as_ptr().cast()) };
 }
 
@@ -85,11 +86,11 @@ fn defaults<T>() -> T {
 pub(crate) enum Role {
     Client,
     Server,
-    /// Its server, on a socket that it has inherited.
+    /// The process hosts the store on an inherited socket.
     Heir(i32),
 }
 
-/// A store's handle.
+/// A store handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Store(*mut dist_store_t);
 
@@ -100,7 +101,8 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 impl Store {
-    /// A client of the store at this port of `host`, and maybe its server.
+    /// Creates a client of the store at this port of `host`, and the store's server if the role
+    /// asks for it.
     pub(crate) fn tcp(host: &str, port: u16, role: Role, timeout_ms: i64) -> Outcome<Self> {
         let host = terminated(host);
         let mut options: dist_store_tcp_options_t = defaults();
@@ -133,9 +135,9 @@ impl Store {
         Ok(Self(store))
     }
 
-    /// The deadline of its calls from now on.
+    /// Sets the deadline of the store's later calls.
     pub(crate) fn limit(self, timeout_ms: i64) -> Outcome {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_store_set_timeout(self.0, timeout_ms) })
     }
 
@@ -159,23 +161,23 @@ impl Store {
         // SAFETY: the key outlives the call, and `blob` takes the handle.
         outcome(unsafe { dist_store_get(self.0, key.as_ptr(), DIST_TERMINATED, &raw mut blob) })?;
         let (mut data, mut len) = (null(), 0);
-        // SAFETY: both outputs are there.
+        // SAFETY: both output pointers are valid.
         outcome(unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) })?;
         // SAFETY: the blob owns this many bytes until it is released.
         let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
         let text = String::from_utf8_lossy(bytes).into_owned();
-        // SAFETY: nothing points into the blob any more.
+        // SAFETY: no pointer into the blob is used after this call.
         outcome(unsafe { dist_blob_release(blob) })?;
         Ok(text)
     }
 
     pub(crate) fn release(self) -> Outcome {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_store_release(self.0) })
     }
 }
 
-/// How to join the world.
+/// The arguments with which a rank joins the world group.
 pub(crate) struct Join<'a> {
     pub(crate) store: Store,
     pub(crate) name: &'a str,
@@ -203,39 +205,39 @@ pub(crate) fn init(join: &Join<'_>) -> Outcome {
 }
 
 pub(crate) fn finalize() -> Outcome {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     outcome(unsafe { dist_finalize() })
 }
 
-/// A work's handle.
+/// A work handle.
 #[derive(Debug)]
 pub(crate) struct Work(*mut dist_work_t);
 
 impl Work {
     pub(crate) fn wait(&self) -> Outcome {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) })
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_release(self.0) };
     }
 }
 
-/// A group's handle.
+/// A group handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group(*mut dist_group_t);
 
-/// The world group.
+/// Returns the world group.
 pub(crate) fn world() -> Group {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     Group(unsafe { dist_world() })
 }
 
-/// One message.
+/// The peer and the tag of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) peer: usize,
@@ -244,16 +246,16 @@ pub(crate) struct Message {
 
 impl Group {
     pub(crate) fn rank(self) -> usize {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         usize::try_from(unsafe { dist_get_rank(self.0) }).unwrap()
     }
 
     pub(crate) fn size(self) -> usize {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         usize::try_from(unsafe { dist_get_world_size(self.0) }).unwrap()
     }
 
-    /// One of the groups into which this one falls apart.
+    /// Splits the group by color and returns this rank's new group.
     pub(crate) fn split(self, color: usize, connect_ms: i64) -> Outcome<Self> {
         let mut options: dist_group_new_options_t = defaults();
         options.struct_size = size_of::<dist_group_new_options_t>();
@@ -265,7 +267,7 @@ impl Group {
         outcome(status).map(|()| Self(group))
     }
 
-    /// A group of some ranks; `None` for all others.
+    /// Creates a group of `ranks`. Returns `None` on all ranks that are not in the list.
     pub(crate) fn some(self, ranks: &[usize], connect_ms: i64) -> Outcome<Option<Self>> {
         let mut options: dist_group_new_options_t = defaults();
         options.struct_size = size_of::<dist_group_new_options_t>();
@@ -277,7 +279,7 @@ impl Group {
         outcome(status).map(|()| (!group.is_null()).then_some(Self(group)))
     }
 
-    /// A group of those that are left of this one, which fails.
+    /// Creates a group of the survivors of this failed group.
     pub(crate) fn shrink(self, window_ms: i64, connect_ms: i64) -> Outcome<Self> {
         let mut options: dist_shrink_options_t = defaults();
         options.struct_size = size_of::<dist_shrink_options_t>();
@@ -290,23 +292,23 @@ impl Group {
     }
 
     pub(crate) fn release(self) -> Outcome {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_group_release(self.0) })
     }
 
-    /// Releases all others, for a reason.
+    /// Aborts the group on all ranks with a reason.
     pub(crate) fn abort(self, reason: &str) -> Outcome {
         let reason = terminated(reason);
         // SAFETY: the text outlives the call.
         outcome(unsafe { dist_group_abort(self.0, reason.as_ptr()) })
     }
 
-    /// Makes a collective, and waits for it.
+    /// Makes a blocking collective call.
     pub(crate) fn run(self, operation: &mut Operation) -> Outcome {
         outcome(self.call(operation, null_mut()))
     }
 
-    /// Issues a collective.
+    /// Issues a collective and returns its work.
     pub(crate) fn issue(self, operation: &mut Operation) -> Outcome<Work> {
         let mut work = null_mut();
         outcome(self.call(operation, &raw mut work)).map(|()| Work(work))
@@ -318,7 +320,8 @@ impl Group {
         let send: *const c_void = operation.send.as_ptr().cast();
         let recv: *mut c_void = operation.recv.as_mut_ptr().cast();
         let (dtype, op) = (DIST_I32, DIST_SUM);
-        // SAFETY (all): the buffers are as long as the call says, and outlive the operation.
+        // SAFETY (all): the buffers have the lengths that the call gives, and outlive the
+        // operation.
         match kind {
             // SAFETY: as above.
             Kind::AllReduce => unsafe {
@@ -348,7 +351,7 @@ impl Group {
             Kind::AllToAll => unsafe { dist_all_to_all(group, send, recv, count, dtype, no, work) },
             // SAFETY: as above.
             Kind::Barrier => unsafe { dist_barrier(group, no, work) },
-            // SAFETY: nobody is to be named.
+            // SAFETY: the list of absent ranks is optional, and its pointers are NULL.
             Kind::MonitoredBarrier => unsafe {
                 dist_monitored_barrier(group, 0, 1, null_mut(), null_mut())
             },
@@ -356,7 +359,7 @@ impl Group {
         }
     }
 
-    /// The same for one with a list of blocks, which are all of one length here.
+    /// Makes a call with a list of blocks; here all blocks have the same length.
     fn call_with_lists(
         self,
         operation: &mut Operation,
@@ -373,8 +376,8 @@ impl Group {
             blocks.map(|block| recv.wrapping_add(block * count).cast()).collect();
         let (send, recv) = (send.cast(), recv.cast());
         let (sends, recvs, counts) = (sends.as_ptr(), recvs.as_ptr(), counts.as_ptr());
-        // SAFETY (all): the lists have an entry for each rank and outlive the call; the blocks are
-        // as long as the counts say where the rank uses them, and outlive the operation.
+        // SAFETY (all): the lists have one entry per rank and outlive the call. The blocks that
+        // this rank uses have the lengths in `counts` and outlive the operation.
         match operation.kind {
             // SAFETY: as above.
             Kind::AllGatherV => unsafe {
@@ -397,7 +400,8 @@ impl Group {
         }
     }
 
-    /// Issues the sending of a message whose bytes stay until it is done, or waits for its end.
+    /// Sends a message. If `wait` is set, the call blocks; else it returns the work, and the caller
+    /// keeps the values until the work completes.
     pub(crate) fn send(
         self,
         message: Message,
@@ -413,7 +417,8 @@ impl Group {
         outcome(status).map(|()| (!wait).then_some(Work(work)))
     }
 
-    /// The same for receiving one.
+    /// Receives a message. If `wait` is set, the call blocks; else it returns the work, and the
+    /// caller keeps the buffer until the work completes.
     pub(crate) fn receive(
         self,
         message: Message,

@@ -1,11 +1,13 @@
-//! Chaos: ranks that are killed, stopped, cut off, starved and lied to at random moments of
-//! whatever they are doing, and what the others hear of it. Every rank is a process; a seed says
-//! all that happens (`scenario.rs`), but for how far each rank has come by then.
+//! Chaos tests: ranks are killed, stopped, partitioned, limited in memory, and sent garbage data at
+//! random times during their calls. Each rank is a process. A seed determines the whole scenario
+//! (`scenario.rs`), except how far each rank has come when the fault occurs.
 //!
-//! Of every scenario: no call is late, no survivor crashes, no result is wrong that was reported as
-//! right, no memory is touched after its call has returned, who is at fault is named, and nothing
-//! is left. `cargo xtask chaos` runs as many as are wanted, measures how soon failures are known
-//! (`latency.rs`), and kills ranks round after round (`rounds.rs`). Here is a minute of it.
+//! In each scenario the tests check that no call exceeds its deadline and no survivor crashes. They
+//! also check that no successful call has a wrong result, that the library leaves memory alone
+//! after a call has returned, that errors name the culprit, and that no resources remain. `cargo
+//! xtask chaos` runs any number of scenarios, measures the failure detection latency
+//! (`latency.rs`), and kills ranks in repeated rounds (`rounds.rs`). The ordinary test runs
+//! scenarios for one minute.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -46,15 +48,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use worker::belongings::Belongings;
 
-/// How long the test goes on where nobody says how many seeds it is to take.
+/// The duration of the test if the user gives no number of seeds.
 const BUDGET: Duration = Duration::from_secs(60);
-/// So many findings are enough.
+/// The number of findings at which the run stops.
 const FINDINGS: usize = 10;
-/// How often a long run says how far it is.
+/// The interval of progress lines in a long run.
 const SHOW_EVERY: Duration = Duration::from_secs(10);
-/// A seed that takes longer is worth a look.
+/// The run reports a seed that takes longer than this.
 const SLOW: Duration = Duration::from_secs(12);
-/// What every process of this one has in its environment.
+/// Environment variable that all processes of this run have.
 pub(crate) const RUN: &str = "CHAOS_RUN";
 
 #[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
@@ -62,18 +64,18 @@ pub(crate) fn wish(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// A number that the user may give.
+/// Returns a number from an environment variable, or the default.
 pub(crate) fn number(name: &str, default: u64) -> u64 {
     wish(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// One test at a time, since each compares what its process has before and after.
+/// Runs the tests one at a time, since each compares the resources of its process before and after.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder for one scenario at a time.
+/// A folder that scenarios use one at a time.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -95,7 +97,8 @@ impl Drop for Folder {
     }
 }
 
-/// What must be the same after a test as before it.
+/// A snapshot for the leak check: resources, processes and files must be the same before and after
+/// a test.
 pub(crate) struct Quiet {
     belongings: Belongings,
     files: residue::Before,
@@ -106,7 +109,7 @@ impl Quiet {
         Self { belongings: Belongings::now(), files: residue::Before::now() }
     }
 
-    /// Asserts it.
+    /// Asserts that the test has left no process, file or resource.
     pub(crate) fn compare(&self) {
         let processes = residue::processes(&format!("{RUN}={}", std::process::id()));
         let mut left = self.files.left(Path::new("/nonexistent"), &processes);
@@ -115,7 +118,7 @@ impl Quiet {
     }
 }
 
-/// What a run has come to.
+/// The totals of a run.
 #[derive(Default)]
 struct Tally {
     ran: u64,
@@ -125,7 +128,7 @@ struct Tally {
     shown: Option<Instant>,
 }
 
-/// Which seeds, for how long, and how.
+/// The seeds, time budget and options of a run.
 struct Plan {
     next: AtomicU64,
     end: u64,
@@ -178,7 +181,7 @@ fn chaos() {
     assert!(tally.ran > 0);
 }
 
-/// Takes one seed after the other.
+/// Runs one seed after another until the plan ends.
 fn work(plan: &Plan, began: Instant, tally: &Mutex<Tally>) {
     let folder = Folder::new();
     let mut hosts: Option<Option<Hosts>> = None;

@@ -1,22 +1,23 @@
-//! One collective on one rank: its buffers, what must come out, and what becomes of the buffers
-//! afterwards.
+//! One collective on one rank: its buffers, the expected result, and the check of the buffers after
+//! the call.
 //!
-//! A buffer of a call that has returned is filled with canaries, whatever the call returned, and
-//! looked at before it is used again and at the end: the library may touch it no more. What others
-//! still had to read from it comes out wrong with them, and is found there.
+//! After a call has returned with any status, its buffers are filled with canaries. The test checks
+//! the canaries before it reuses a buffer and at the end, since the library must no longer write to
+//! it. If a peer still had to read from the buffer, the peer's result is wrong, and the peer finds
+//! the fault.
 
 use crate::buffer::Buffer;
 use crate::scenario::Kind;
 use std::collections::VecDeque;
 
-/// What nobody may change.
+/// The canary value; the library must not change it.
 const CANARY: i32 = 0x5ca1_ab1e;
-/// What a result is before it has come.
+/// The content of a receive buffer before the call.
 const RUBBISH: i32 = 0x0bad_0bad;
-/// How many buffers of calls that have succeeded are watched.
+/// The number of watched buffers of successful calls.
 const WATCHED: usize = 6;
 
-/// The element that a rank contributes; sums wrap.
+/// Returns the element that a rank contributes; sums wrap.
 fn element(turn: usize, rank: usize, index: usize) -> i32 {
     let number = |number: usize| i32::try_from(number).unwrap();
     number(index)
@@ -25,23 +26,24 @@ fn element(turn: usize, rank: usize, index: usize) -> i32 {
         .wrapping_add(number(rank).wrapping_mul(0x42b2_ae35))
 }
 
-/// Buffers that the library must not touch any more.
+/// Buffers that the library must no longer write to.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    /// Of calls that have succeeded, oldest first: these are used again.
+    /// Buffers of successful calls, oldest first; later calls reuse them.
     idle: VecDeque<Buffer>,
-    /// Of calls that have failed.
+    /// Buffers of failed calls.
     kept: Vec<Buffer>,
     pub(crate) touched: Vec<String>,
-    /// Buffers are in the library's memory.
+    /// If set, the buffers are in the library's memory.
     pub(crate) arena: bool,
-    /// What a rank was writing to memory of the library's when it was stopped, it writes when it
-    /// goes on: that of calls that have failed is given back and not looked at.
+    /// If set, the scenario stops a rank. If the rank was stopped while it wrote to library memory
+    /// of a peer, it continues the write when it is resumed. Therefore library memory of failed
+    /// calls is freed without a check.
     pub(crate) is_stopped: bool,
 }
 
 impl Watched {
-    /// A buffer that is full of `value`.
+    /// Returns a buffer that is full of `value`, and reuses an idle one if its length fits.
     fn take(&mut self, len: usize, value: i32) -> Buffer {
         let idle = if self.idle.len() < WATCHED { None } else { self.idle.pop_front() };
         idle.iter().for_each(|buffer| self.look_at(buffer));
@@ -54,7 +56,7 @@ impl Watched {
         }
     }
 
-    /// Watches a buffer from now on.
+    /// Fills a buffer with canaries and watches it.
     pub(crate) fn watch(&mut self, mut buffer: Buffer, succeeded: bool) {
         buffer.fill(CANARY);
         if succeeded {
@@ -73,7 +75,7 @@ impl Watched {
         }
     }
 
-    /// Looks at all buffers once more.
+    /// Checks the canaries of all buffers and drops the buffers.
     pub(crate) fn look_at_all(&mut self) {
         for buffer in
             std::mem::take(&mut self.idle).into_iter().chain(std::mem::take(&mut self.kept))
@@ -83,7 +85,7 @@ impl Watched {
     }
 }
 
-/// One call.
+/// The arguments and buffers of one call.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
@@ -97,7 +99,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// The call that every rank of a group of `size` makes in a turn.
+    /// Creates the call that every rank of a group of `size` makes in a turn.
     pub(crate) fn new(
         (kind, count): (Kind, usize),
         turn: usize,
@@ -125,7 +127,7 @@ impl Operation {
         Self { kind, count, root, size, rank, turn, send, recv }
     }
 
-    /// What is wrong with the result of a call that has succeeded.
+    /// Returns the first wrong element of the result of a successful call.
     pub(crate) fn wrong(&self) -> Option<String> {
         let at = (0..self.recv.len()).find(|&index| self.recv[index] != self.expected(index))?;
         Some(format!(
@@ -159,24 +161,24 @@ impl Operation {
         }
     }
 
-    /// The end of it.
+    /// Ends the operation and watches its buffers.
     pub(crate) fn retire(self, succeeded: bool, watched: &mut Watched) {
         watched.watch(self.send, succeeded);
         watched.watch(self.recv, succeeded);
     }
 }
 
-/// The message of a rank in a turn.
+/// Returns the message of a rank in a turn.
 pub(crate) fn message(turn: usize, from: usize, count: usize) -> Vec<i32> {
     (0..count).map(|index| element(turn, from, index)).collect()
 }
 
-/// Room for one.
+/// Returns a receive buffer for a message.
 pub(crate) fn room(count: usize) -> Vec<i32> {
     vec![RUBBISH; count]
 }
 
-/// What is wrong with a message that has come.
+/// Returns the first wrong element of a received message.
 pub(crate) fn wrong_message(found: &[i32], turn: usize, from: usize) -> Option<String> {
     let at = (0..found.len()).find(|&index| found[index] != element(turn, from, index))?;
     let (len, value) = (found.len(), found[at]);

@@ -1,6 +1,6 @@
-//! Round after round of `kill -9` under one process that lives on: it hosts the store, and is rank
-//! 0 of every round. Afterwards it has no descriptor, thread or map more than before, and there is
-//! no process, socket or file more.
+//! Repeated rounds in which ranks are killed with SIGKILL while one process stays alive: it hosts
+//! the store and is rank 0 of every round. After the rounds the process has no additional
+//! descriptor, thread or mapping, and no process, socket or file remains.
 
 use crate::body::{Reports, Runner};
 use crate::crew::{Crew, Ground, Said};
@@ -12,9 +12,9 @@ use std::net::TcpListener;
 use std::os::fd::IntoRawFd as _;
 use std::time::Instant;
 
-/// How many rounds there are in the ordinary tests.
+/// The number of rounds in the ordinary tests.
 const FEW: u64 = 20;
-/// The deadline of the store's calls.
+/// The deadline of store calls.
 const LIMIT_MS: i64 = 20_000;
 
 #[test]
@@ -39,7 +39,7 @@ fn rounds_of_kill_leave_nothing() {
     assert!(failed > 0);
 }
 
-/// One round; true if the driver's own calls failed, as they should where ranks die.
+/// Runs one round. Returns true if the driver's own calls failed, as expected when ranks die.
 fn round(number: u64, store: Store, port: u16) -> bool {
     let scenario = Scenario::parse(&format!("round {number}"));
     let folder = Folder::new();

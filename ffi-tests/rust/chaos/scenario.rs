@@ -1,6 +1,6 @@
-//! What a seed means: how many ranks on which hosts, what they do, and what goes wrong, where and
-//! when. Nothing but the seed, and what the user wants to go wrong, decides; a rank and the driver
-//! compute the same.
+//! The scenario of a seed: the number of ranks and their hosts, the steps of the ranks, and the
+//! fault with its place and time. Only the seed and the user's choice of a fault determine the
+//! scenario, so that each rank and the driver compute the same one.
 
 use crate::generator::Random;
 
@@ -43,7 +43,7 @@ impl Kind {
         Self::MonitoredBarrier,
     ];
 
-    /// Whether there is a block for each rank, or one that is as long as the whole.
+    /// Returns true if the call has one block per rank, and false if it has one vector only.
     pub(crate) fn has_blocks(self) -> bool {
         !matches!(
             self,
@@ -56,56 +56,56 @@ impl Kind {
     }
 }
 
-/// What all ranks do next.
+/// A step that all ranks execute.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// `dist_init`.
     Init,
-    /// A collective so many times; `ahead`: several are issued before any is waited for.
+    /// A collective, `times` times; `ahead` calls are issued before the rank waits for the first.
     Calls { kind: Kind, count: usize, times: usize, ahead: usize },
     /// Each rank sends to the next and receives from the one before.
     Ring { count: usize, times: usize },
-    /// The even ranks send to the next one, which answers; each call blocks.
+    /// Each even rank sends to the next rank, which answers; each call blocks.
     Pairs { count: usize, times: usize },
-    /// Rank `setter` sets a key after a while; the others wait for it.
+    /// Rank `setter` sets a key after `after_ms`; all other ranks wait for the key.
     Store { setter: usize, after_ms: u64 },
-    /// Groups of the even and the odd ranks, by `dist_group_split`, or of all but the last, by
-    /// `dist_group_new`, with a call in each.
+    /// Groups of the even and the odd ranks (`dist_group_split`), or of all ranks but the last
+    /// (`dist_group_new`), with calls in each.
     Groups { split: bool },
-    /// Calls until rank `aborter` ends them, and then `dist_group_shrink`, with calls in what is
-    /// left. The world is over.
+    /// Calls until rank `aborter` aborts the group; then `dist_group_shrink`, and calls in the new
+    /// group. The world group is unusable afterwards.
     Shrink { aborter: usize, after_ms: u64 },
     /// `dist_finalize`.
     Finalize,
 }
 
-/// What goes wrong.
+/// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Injection {
-    /// `kill -9` of the victim, and in some cases of the rank behind it.
+    /// The victim is killed with SIGKILL; if `two` is set, the next rank as well.
     Kill { two: bool },
-    /// The victim is stopped, and resumed so soon that nobody may complain.
+    /// The victim is stopped and resumed before any rank may report an error.
     Pause { ms: u64 },
-    /// The victim is stopped, and resumed once all others have given up.
+    /// The victim is stopped, and resumed after all other ranks have given up.
     Stop,
     /// One of the victim's sockets is shut down.
     Close { which: u64 },
-    /// The victim computes for so long in the middle of it all; `late` is beyond the others'
-    /// deadlines.
+    /// The victim sleeps for `ms` before a call. If `late` is set, `ms` exceeds the deadlines of
+    /// its peers.
     Delay { ms: u64, late: bool },
-    /// The hosts do not reach each other any more.
+    /// The hosts can no longer reach each other.
     Partition,
-    /// The ranks meet in a file on a disk of so many pages.
+    /// The ranks use a file store on a disk of `pages` pages.
     FullDisk { pages: u64 },
-    /// The victim may not have more than this much memory beyond what it has.
+    /// The victim's address space may grow by at most `kib` KiB.
     MemoryLimit { kib: u64 },
-    /// Rubbish comes to all sockets that listen.
+    /// Garbage data arrives at all listening sockets.
     BadFrames { seed: u64 },
     /// The process that hosts the store is killed.
     StoreDeath,
 }
 
-/// By which names a user asks for injections, and how often each comes where he does not.
+/// The names of the faults for the user, and the weight of each in a random choice.
 pub(crate) const INJECTIONS: [(&str, usize); 11] = [
     ("kill", 5),
     ("kill-two", 1),
@@ -120,42 +120,43 @@ pub(crate) const INJECTIONS: [(&str, usize); 11] = [
     ("store", 2),
 ];
 
-/// How long a stopped rank is given before it counts as gone (`DIST_HEARTBEAT_LIMIT_MS`) where one
-/// is stopped: longer than any rank waits for a core while several dozens share it.
+/// The heartbeat limit (`DIST_HEARTBEAT_LIMIT_MS`) in scenarios that stop or partition ranks. It is
+/// longer than any rank waits for a core while several dozen ranks share it.
 const HEARTBEAT_LIMIT_MS: u64 = 2000;
-/// A deadline that nothing ever reaches, and one that somebody has to.
+/// A deadline that no call reaches, and a deadline that a rank must reach.
 const LONG_MS: i64 = 20_000;
 const SHORT_MS: i64 = 1500;
 
-/// All of it.
+/// A complete scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
-    /// What makes it again, in the environment of a rank.
+    /// The text from which [`Scenario::parse`] computes the scenario again; ranks get it in their
+    /// environment.
     pub(crate) origin: String,
     pub(crate) size: usize,
-    /// The host that each rank pretends to be on.
+    /// The emulated host of each rank.
     pub(crate) hosts: Vec<usize>,
-    /// What is asked of the back end.
+    /// The transport option of the back end.
     pub(crate) transport: &'static str,
-    /// The store has a process of its own; else rank 0 hosts it.
+    /// If set, a separate process hosts the store; else rank 0 hosts it.
     pub(crate) keeper: bool,
     pub(crate) steps: Vec<Step>,
     pub(crate) injection: Injection,
     pub(crate) victim: usize,
-    /// It goes wrong so long after this rank has begun this step.
+    /// The rank and the step whose start triggers the fault after `delay_us`.
     pub(crate) watched: (usize, usize),
     pub(crate) delay_us: u64,
     pub(crate) timeout_ms: i64,
     pub(crate) connect_ms: i64,
-    /// The deadline of a call on the store.
+    /// The deadline of store calls.
     pub(crate) store_ms: i64,
     pub(crate) heartbeat_limit_ms: u64,
-    /// Buffers of collectives are the library's, so that large ones go directly.
+    /// If set, collectives use buffers in library memory, so that peers access large ones directly.
     pub(crate) arena: bool,
 }
 
 impl Scenario {
-    /// From the text of [`Scenario::origin`].
+    /// Computes the scenario from the text of [`Scenario::origin`].
     pub(crate) fn parse(origin: &str) -> Self {
         let words: Vec<&str> = origin.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
@@ -167,7 +168,7 @@ impl Scenario {
         }
     }
 
-    /// What a seed means, where only this injection is wanted, or any.
+    /// Computes the scenario of a seed, with the fault `only` or a random one.
     pub(crate) fn of_seed(seed: u64, only: Option<&str>) -> Self {
         let mut random = Random::new(seed);
         let injection = draw_injection(&mut random, only);
@@ -203,30 +204,32 @@ impl Scenario {
         scenario
     }
 
-    /// Deadlines are short where somebody must reach one.
+    /// Chooses short deadlines if a rank must reach one.
     fn choose_deadlines(&mut self) {
         match self.injection {
-            // No deadline is near: they end by the silence of those who are gone.
+            // No deadline is near: the heartbeat limit ends the calls that wait for the absent
+            // ranks.
             Injection::Stop | Injection::Partition => self.heartbeat_limit_ms = HEARTBEAT_LIMIT_MS,
             Injection::FullDisk { .. } | Injection::Delay { late: true, .. } => {
                 self.timeout_ms = SHORT_MS;
             }
             _ => {}
         }
-        // Who waits for one that is gone before it has come waits until the end.
+        // If the victim is lost before it has joined, its peers wait until the connect timeout.
         let is_early = self.watched.1 == 0;
         let is_harmless = self.is_harmless();
         if (is_early && !is_harmless) || matches!(self.injection, Injection::FullDisk { .. }) {
             self.connect_ms = 2 * SHORT_MS;
         }
-        // A store that is there and silent is waited for.
+        // If the store is unreachable but its connections are open, its clients wait until the
+        // deadline.
         if self.injection == Injection::Partition
             || (self.injection == Injection::Stop && self.loses_store())
         {
             self.store_ms = SHORT_MS;
         }
         if matches!(self.steps[self.watched.1], Step::Store { .. }) && !is_harmless {
-            // Silence is noticed first.
+            // The heartbeat limit must pass before the deadline.
             self.timeout_ms = match self.injection {
                 Injection::Stop | Injection::Partition => 4 * SHORT_MS,
                 _ => SHORT_MS,
@@ -234,8 +237,7 @@ impl Scenario {
         }
     }
 
-    /// How long a rank may take to come to those that go on: shorter where one does not come at
-    /// all.
+    /// Returns how long a shrink waits for ranks: shorter if a rank never joins.
     pub(crate) fn window_ms(&self) -> i64 {
         match self.injection {
             Injection::Stop | Injection::Partition | Injection::Delay { late: true, .. } => 2000,
@@ -243,7 +245,7 @@ impl Scenario {
         }
     }
 
-    /// Whether all calls must succeed nevertheless.
+    /// Returns true if all calls must succeed in spite of the fault.
     pub(crate) fn is_harmless(&self) -> bool {
         matches!(
             self.injection,
@@ -253,13 +255,13 @@ impl Scenario {
         )
     }
 
-    /// Whether the store goes with what is killed or stopped.
+    /// Returns true if the fault kills or stops the store's host.
     pub(crate) fn loses_store(&self) -> bool {
         let of_victim = !self.keeper && (self.victim == 0 || self.dies(0));
         self.injection == Injection::StoreDeath || of_victim
     }
 
-    /// Whether a rank is to be killed.
+    /// Returns true if the fault kills this rank.
     pub(crate) fn dies(&self, rank: usize) -> bool {
         match self.injection {
             Injection::Kill { two } => {
@@ -269,7 +271,8 @@ impl Scenario {
         }
     }
 
-    /// What a latency is measured in: four ranks in a loop of one call that does not end by itself.
+    /// Computes the scenario for a latency measurement: four ranks repeat one call in an endless
+    /// loop.
     fn of_latency(kind: &str, number: u64, limit_ms: u64) -> Self {
         let mut random = Random::new(number);
         let two_hosts =
@@ -305,7 +308,8 @@ impl Scenario {
         }
     }
 
-    /// A round in which rank 0 is the driver itself, and some of the others are killed.
+    /// Computes a round in which rank 0 is the driver itself, and one or two other ranks are
+    /// killed.
     fn of_round(number: u64) -> Self {
         let mut random = Random::new(number);
         let size = 3 + random.below(3);
@@ -321,7 +325,7 @@ impl Scenario {
             keeper: true,
             steps: vec![Step::Init, Step::Groups { split: true }, calls, Step::Finalize],
             injection: Injection::Kill { two: random.once_in(3) },
-            // Neither it nor the one behind it is the driver.
+            // Neither the victim nor the next rank is the driver.
             victim: 1 + random.below(size - 2),
             watched: (1 + random.below(size - 1), random.below(3)),
             delay_us: random.next() % 20_000,
@@ -329,7 +333,7 @@ impl Scenario {
             connect_ms: 2 * SHORT_MS,
             store_ms: LONG_MS,
             heartbeat_limit_ms: 10_000,
-            // What stays of its own arena would be taken for left behind.
+            // The leak check would report the arena that the driver's process keeps.
             arena: false,
         }
     }
@@ -362,13 +366,13 @@ fn draw_injection(random: &mut Random, only: Option<&str>) -> Injection {
     }
 }
 
-/// What the ranks do, and which step it goes wrong in.
+/// Draws the steps of the ranks, and the step in which the fault occurs.
 fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<Step>, usize) {
     let mut steps = vec![Step::Init];
     for _ in 0..random.below(3) {
         steps.push(draw_step(random, size, false));
     }
-    // Where it may be too early or too late for something else.
+    // The fault may also occur in the first or the last step, before or after most calls.
     let focus = match random.below(8) {
         0 => 0,
         1 => steps.len(),
@@ -382,7 +386,7 @@ fn draw_steps(random: &mut Random, size: usize, injection: Injection) -> (Vec<St
         steps.push(draw_step(random, size, false));
     }
     steps.push(Step::Finalize);
-    // These are the ranks' own doing, in front of a call.
+    // The victim injects these faults itself, before a call.
     let last_call = steps.len() - 2;
     let by_itself = matches!(injection, Injection::Delay { .. } | Injection::MemoryLimit { .. });
     (steps, if by_itself { focus.min(last_call) } else { focus })

@@ -1,4 +1,5 @@
-//! What the survivors of a scenario may have heard. Everything else is a finding.
+//! Checks the reports of a scenario's survivors. Each report that the scenario does not allow is a
+//! finding.
 
 use crate::crew::{Crew, Member, Said};
 use crate::scenario::{Injection, Scenario, Step};
@@ -7,19 +8,19 @@ use dist::ffi::types::{
     DIST_ERR_TIMEOUT, DIST_OK,
 };
 
-/// By how much a call may be late on a busy machine.
+/// The largest excess over a deadline on a busy machine.
 const SLACK_MS: i64 = 2000;
-/// The same for ranks whose store is stopped, or beyond a partition: they query it once more for
-/// the missing ranks or keys. A rendezvous that fails may always take this long
-/// (docs/failure-tests.md); the store shares the busy machine.
+/// The largest excess for calls whose store may be stopped or partitioned: the rank queries the
+/// store once more for the missing ranks or keys. A failed rendezvous may always take this long
+/// (docs/failure-tests.md), since the store shares the busy machine.
 const STORE_IS_CUT_OFF_MS: i64 = SLACK_MS + 3000;
-/// How a process ends that the system, or Rust, denies a little memory.
+/// The exit code of a process that aborts because a small allocation failed.
 const ABORTED: i32 = 128 + libc::SIGABRT;
 
-/// What a call says whose deadline passed before its turn came.
+/// A part of the error text of a call whose deadline passed before its turn.
 const BEHIND_OTHERS: &str = "behind earlier operations";
 
-/// All that is wrong with how it went.
+/// Returns all findings about a scenario.
 pub(crate) fn judge(scenario: &Scenario, crew: &Crew) -> Vec<String> {
     let survivors = crew.members.iter().filter_map(|member| Some((member.rank?, member)));
     let survivors = survivors.filter(|(rank, _)| !scenario.dies(*rank));
@@ -54,7 +55,7 @@ impl Judge<'_> {
         match said {
             Said::Wrong(what) => Some(what.clone()),
             Said::End { step, status, over_ms, text, .. } => {
-                // A rank that was stopped has not been late.
+                // The pause of a stopped rank does not count as an excess.
                 let was_stopped = self.is_victim() && self.scenario.injection == Injection::Stop;
                 let slack_ms = match (self.scenario.injection, self.step(*step)) {
                     (_, Some(Step::Init)) => STORE_IS_CUT_OFF_MS,
@@ -78,7 +79,7 @@ impl Judge<'_> {
         self.scenario.steps.get(step).map_or("after".to_owned(), |step| format!("{step:?}"))
     }
 
-    /// Why a step may not have ended like that.
+    /// Returns the reason why a step may not end with this status and text.
     fn ended(&self, member: &Member, step: usize, status: i32, text: &str) -> Option<&'static str> {
         if status == DIST_OK {
             return None;
@@ -89,7 +90,7 @@ impl Judge<'_> {
         if self.scenario.is_harmless() {
             return Some("it had to succeed");
         }
-        // What comes later has the same cause, and a store may be gone.
+        // Later failures have the same cause, and the store may be gone.
         if !is_first_failure(member, step) || self.is_known(step, status, text) {
             return None;
         }
@@ -98,7 +99,7 @@ impl Judge<'_> {
                 self.single(step, status, text)
             }
             Injection::MemoryLimit { .. } if !self.is_victim() => self.single(step, status, text),
-            // It waits for what a rank was to set that has given up.
+            // The rank waits for a key of a rank that has given up.
             Injection::Close { .. }
                 if matches!(self.step(step), Some(Step::Store { .. }))
                     && status == DIST_ERR_TIMEOUT =>
@@ -108,12 +109,12 @@ impl Judge<'_> {
             Injection::Close { .. } => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_ABORTED], status)
             }
-            // What needs the store has lost it, or waits for somebody beyond.
+            // The step lost the store, or waits for a rank on the other side of the partition.
             Injection::Partition if self.needs_store(self.step(step)) => {
                 self.one_of(&[DIST_ERR_PEER_FAILED, DIST_ERR_CONNECTION, DIST_ERR_TIMEOUT], status)
             }
-            // A rank that has lost the store in an earlier step, or those beyond in another group,
-            // aborts, which may reach others before the heartbeat's limit.
+            // A rank aborts if it lost the store or its peers of another group in an earlier step.
+            // The abort may reach its peers before the heartbeat limit passes.
             Injection::Partition
                 if text.contains("dist_store_") || self.names_culprit(self.step(step), text) =>
             {
@@ -124,7 +125,7 @@ impl Judge<'_> {
                 let only_store = matches!(self.step(step), Some(Step::Store { .. } | Step::Init));
                 match only_store {
                     true => None,
-                    // A rank whose store is gone aborts, leaves, and is missed.
+                    // A rank that lost the store aborts and leaves; its peers report it as absent.
                     false if [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&status) => None,
                     false => Some("it does not need the store"),
                 }
@@ -139,10 +140,10 @@ impl Judge<'_> {
         let step = self.step(step);
         let is_named = self.names_culprit(step, text);
         match (self.scenario.injection, step) {
-            // One that is stopped while a group is made of its group.
+            // The victim is stopped while the ranks create a subgroup.
             (Injection::Stop, Some(Step::Groups { .. })) => is_named && status == DIST_ERR_TIMEOUT,
-            // One that is lost where the leader of its host, or that of those who wait for it, has
-            // left already.
+            // The victim is lost after the leader of its host, or of a waiting rank's host, has
+            // left.
             (Injection::Kill { .. } | Injection::Stop | Injection::Partition, _)
                 if self.has_leader_left() =>
             {
@@ -150,21 +151,21 @@ impl Judge<'_> {
                     || ([DIST_ERR_CONNECTION, DIST_ERR_PEER_FAILED].contains(&status)
                         && self.names_one_that_left(text))
             }
-            // The end of a message that nobody takes or sends says no more than whose message that
-            // is.
+            // If a message is neither sent nor received, the error only names the peer of the
+            // message.
             (Injection::Delay { .. }, Some(Step::Ring { .. } | Step::Pairs { .. })) => {
                 [DIST_ERR_TIMEOUT, DIST_ERR_ABORTED].contains(&status)
                     && text.contains("message of")
             }
-            // One that could not come without the store, which the same leaders would have to tell.
+            // A rank cannot join without the store, and the leaders that would report it have left.
             (Injection::StoreDeath, _) if self.has_leader_left() => status == DIST_ERR_TIMEOUT,
-            // Others wait for one whose connection to the store was lost.
+            // The other ranks wait for a rank that lost its connection to the store.
             (Injection::Close { .. }, Some(Step::Init)) => status == DIST_ERR_TIMEOUT,
             _ => false,
         }
     }
 
-    /// Whether the lowest rank of a host has left in order.
+    /// Returns true if the lowest rank of a host has finalized.
     fn has_leader_left(&self) -> bool {
         let hosts = &self.scenario.hosts;
         let leaders = (0..2).filter_map(|host| hosts.iter().position(|&of| of == host));
@@ -173,8 +174,9 @@ impl Judge<'_> {
         ended.any(|said| matches!(said, Said::Begin(step) if *step == last))
     }
 
-    /// Whether a text is about the first connection with a rank that has failed and left meanwhile,
-    /// or about that leaving. The failure itself is told by leaders, which are gone.
+    /// Returns true if the text is about a rank that failed and has left since: about the first
+    /// connection to it, or about its departure. The leaders that would report the failure itself
+    /// have left.
     fn names_one_that_left(&self, text: &str) -> bool {
         let has_failed_and_left = |member: &&Member| {
             let failed =
@@ -199,7 +201,7 @@ impl Judge<'_> {
         (!allowed.contains(&status)).then_some("that is no error for it")
     }
 
-    /// A single fault of the victim's.
+    /// Checks the report about a single fault of the victim.
     fn single(&self, number: usize, status: i32, text: &str) -> Option<&'static str> {
         let step = self.step(number);
         if self.is_victim() || (self.needs_store(step) && self.scenario.loses_store()) {
@@ -207,8 +209,9 @@ impl Judge<'_> {
         }
         let is_late = matches!(self.scenario.injection, Injection::Delay { .. });
         let times_out = is_late || self.needs_store(step);
-        // In coming together, who listens for the victim may be gone with it, and rank 0 gives up
-        // as late as the others, so that they may know no more than that rank 0 has not spoken.
+        // During the rendezvous, the rank that listens for the victim may be lost with it, and rank
+        // 0 gives up at the same time as its peers. Then the peers only know that rank 0 has not
+        // answered.
         let is_meeting = matches!(step, Some(Step::Init));
         let is_allowed = [DIST_ERR_PEER_FAILED, DIST_ERR_ABORTED].contains(&status)
             || (times_out && status == DIST_ERR_TIMEOUT)
@@ -219,14 +222,14 @@ impl Judge<'_> {
         if is_meeting && status != DIST_ERR_CONNECTION {
             return None;
         }
-        // A closed socket proves a death, so that those who are left are all that count; but one
-        // that failed earlier has left in order before the others shrink.
+        // A closed socket proves a death, so that only the survivors count for the majority. The
+        // exception is a rank that failed earlier: it has finalized before the survivors shrink.
         let is_death = matches!(self.scenario.injection, Injection::Kill { .. });
         if is_death && text.contains("no majority") && !self.others_left_before(number) {
             return Some("the rest had to go on");
         }
-        // The deadline of a call that had to wait for its turn is told by that call, which knows
-        // its own rank only.
+        // If a call reaches its deadline before its turn, that call reports the error, and it knows
+        // only its own rank.
         if status == DIST_ERR_TIMEOUT && text.contains(BEHIND_OTHERS) {
             return None;
         }
@@ -236,7 +239,8 @@ impl Judge<'_> {
         (!self.names_culprit(step, text)).then_some("the culprit is not named")
     }
 
-    /// Whether a rank that lives has failed in an earlier step, after which it leaves.
+    /// Returns true if a rank that is not killed failed in an earlier step; it leaves after the
+    /// failure.
     fn others_left_before(&self, step: usize) -> bool {
         let lives = |member: &&Member| member.rank.is_some_and(|it| !self.scenario.dies(it));
         let mut alive = self.crew.members.iter().filter(lives);
@@ -247,7 +251,7 @@ impl Judge<'_> {
         matches!(step, Some(Step::Init | Step::Store { .. }))
     }
 
-    /// Whether a text names one of those at fault.
+    /// Returns true if the text names a rank at fault.
     fn names_culprit(&self, step: Option<&Step>, text: &str) -> bool {
         let names = |rank: usize| {
             let pid = format!("(pid {},", self.crew.member(Some(rank)).pid);
@@ -257,7 +261,7 @@ impl Judge<'_> {
                 |at: usize| !text[at + number.len()..].starts_with(|c: char| c.is_ascii_digit());
             text.contains(&pid) || places.any(|(at, _)| is_whole(at)) || lists(text, rank)
         };
-        // Of a partition, each side may name anybody beyond.
+        // After a partition, each side may name any rank on the other side.
         let hosts = &self.scenario.hosts;
         let is_beyond = |rank: usize| {
             self.scenario.injection == Injection::Partition && hosts[rank] != hosts[self.rank]
@@ -266,15 +270,14 @@ impl Judge<'_> {
             *rank == self.scenario.victim || self.scenario.dies(*rank) || is_beyond(*rank)
         };
         let named = (0..self.scenario.size).filter(is_at_fault).any(names);
-        // A rank whose message was given up has left in order, and that is what its neighbour hears
-        // of.
+        // A rank whose message failed finalizes, and its neighbour's error reports this departure.
         let is_message =
             matches!(step, Some(Step::Ring { .. } | Step::Pairs { .. } | Step::Groups { .. }));
         named || (is_message && text.contains("has left"))
     }
 }
 
-/// Whether a rank is in a list of ranks that a text has.
+/// Returns true if a list of ranks in the text contains the rank.
 fn lists(text: &str, rank: usize) -> bool {
     let numbers = text.split("ranks ").skip(1).flat_map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_digit() || c == ',' || c == ' '));

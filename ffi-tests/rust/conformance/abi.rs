@@ -1,5 +1,6 @@
-//! Every function through the C interface, as a C caller has it: pointers, counts, options and
-//! works. Blocking, and issued ahead with works that each rank waits for in an order of its own.
+//! Calls every collective through the C interface, with the pointers, counts, options and works of
+//! a C caller. The calls block, or are issued ahead as works, and each rank waits for the works in
+//! its own order.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::arena::{Address, Arena};
@@ -25,11 +26,11 @@ use dist::transport::OpKind;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Panics where a call has failed.
+/// Panics if a call has failed.
 #[track_caller]
 fn expect(status: dist_status_t) {
     if status != DIST_OK {
-        // SAFETY: takes nothing.
+        // SAFETY: the call takes no arguments.
         let text = unsafe { dist_last_error() };
         // SAFETY: the text is terminated and valid until the next failing call of this thread.
         let text = unsafe { CStr::from_ptr(text) };
@@ -37,7 +38,7 @@ fn expect(status: dist_status_t) {
     }
 }
 
-/// A store that threads share.
+/// A store handle that threads share.
 #[derive(Clone, Copy)]
 struct Store(*mut dist_store_t);
 
@@ -66,14 +67,14 @@ fn join(store: Store, rank: usize, ranks: usize, layout: &Layout) -> *mut dist_g
     group
 }
 
-/// What a C caller holds for one side of a call.
+/// The pointers and counts that a C caller passes for one side of a call.
 struct Pointers<P> {
     all: Vec<P>,
     counts: Vec<usize>,
 }
 
 impl<P: Copy> Pointers<P> {
-    /// The first block, and how long it is; NULL where there is none.
+    /// Returns the first block and its length; NULL and 0 if there is none.
     fn first(&self, null: P) -> (P, usize) {
         (self.all.first().copied().unwrap_or(null), self.counts.first().copied().unwrap_or(0))
     }
@@ -95,7 +96,7 @@ fn of_outputs(blocks: &[Dst<'_>], width: usize) -> Pointers<*mut c_void> {
     Pointers { all: blocks.iter().map(pointer).collect(), counts }
 }
 
-/// Makes the call of a rank; with a place for the work it is issued only.
+/// Makes the call of a rank. If `work` is not null, the call only issues the operation.
 fn call(
     group: *mut dist_group_t,
     (scene, root): (&Scene, usize),
@@ -112,9 +113,8 @@ fn call(
     let buf = if recv.is_null() { send.cast_mut() } else { recv };
     let op = scene.op.map_or(0, ReduceOp::number);
     let (dtype, root, o) = (dtype.number(), i32::try_from(root).unwrap(), &raw const *options);
-    // SAFETY (all): the buffers have the sizes that the call says and outlive the operation, the
-    // lists are as long as the group is large where the rank uses them, and the options outlive the
-    // call.
+    // SAFETY (all): the buffers have the sizes that the call gives, and outlive the operation. The
+    // lists that this rank uses have one entry per rank. The options outlive the call.
     use OpKind::*;
     match kind {
         // SAFETY: as above.
@@ -162,7 +162,7 @@ fn call(
     }
 }
 
-/// Some types and operators of each function, small sizes, in place and not.
+/// Returns a sample of types and operators for each function, with small sizes, in place and not.
 fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
     let sizes = [SIZES[0], SIZES[3], SIZES[6]];
     let is_wanted = |scene: &Scene| {
@@ -177,14 +177,14 @@ fn wanted(ranks: usize) -> Vec<(Scene, bool)> {
     scenes(ranks).into_iter().filter(is_wanted).flat_map(places).collect()
 }
 
-/// A call that is under way.
+/// An issued call that has not completed.
 struct Pending {
     work: *mut dist_work_t,
     arena: Arena,
     what: String,
 }
 
-/// How many works are under way at a time.
+/// The number of works in progress at a time.
 const AHEAD: usize = 12;
 
 fn through_the_c_interface(layout: &Layout, ranks: usize) {
@@ -204,7 +204,7 @@ fn through_the_c_interface(layout: &Layout, ranks: usize) {
                 let group = join(store, rank, ranks, layout);
                 prepared.chunks(AHEAD).for_each(|some| blocking(group, rank, layout, some));
                 prepared.chunks(AHEAD).for_each(|some| issued(group, rank, layout, some));
-                // SAFETY: the handle is live, and used no more.
+                // SAFETY: the handle is live and not used after this call.
                 expect(unsafe { dist_group_release(group) });
             });
         }
@@ -213,7 +213,8 @@ fn through_the_c_interface(layout: &Layout, ranks: usize) {
     expect(unsafe { dist_store_release(store.0) });
 }
 
-/// Canonical, so that the result is that of the oracle wherever the ranks are.
+/// Returns call options with the canonical order, so that the result equals the oracle's on all
+/// placements of the ranks.
 fn options(rank: usize) -> dist_call_options_t {
     // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
     let mut options: dist_call_options_t = unsafe { std::mem::zeroed() };
@@ -260,7 +261,7 @@ fn issued(group: *mut dist_group_t, rank: usize, layout: &Layout, some: &[Case])
         // SAFETY: the handle is live.
         expect(unsafe { dist_work_wait(work, DIST_WAIT_FOREVER) });
         assert_eq!(arena.fault(), None, "{what}");
-        // SAFETY: the handle is live, and used no more.
+        // SAFETY: the handle is live and not used after this call.
         expect(unsafe { dist_work_release(work) });
     }
 }

@@ -1,35 +1,37 @@
-//! The memory of one rank for one call: all its blocks between guards, and the same as it must be
-//! afterwards.
+//! The memory of one rank for one call: all blocks between guard bytes, and a copy with the
+//! expected content after the call.
 //!
-//! One comparison of everything then finds wrong results, writes beside a block, inputs that
-//! changed, and bytes of outputs that were touched though nothing was for them.
+//! One comparison of the whole memory finds wrong results, writes outside of a block, changed
+//! inputs, and changes of output bytes that receive no data.
 
 use crate::matrix::Scene;
 use crate::model::{Block, Part};
 use dist::base::buffer::{Dst, Src};
 use std::ops::Range;
 
-/// What lies before and after every block, or list of neighbours, and how much of it at least.
+/// The guard value before and after every block or contiguous list, and the minimum number of guard
+/// bytes.
 const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 32;
-/// What an output holds that nothing has been written to.
+/// The content of an output before the call.
 const RUBBISH: u8 = 0x77;
 
-/// Where the first block of a list of neighbours, and each of other lists, lies.
+/// The alignment of the first block of a contiguous list, and of each block of other lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// Aligned for nothing.
+    /// An odd address without alignment.
     Odd,
     /// A multiple of [`GUARD_BYTES`].
     Aligned,
 }
 
-/// See above.
+/// The memory of one rank for one call: its content before the call, the expected content, and the
+/// working copy.
 #[derive(Debug)]
 pub(crate) struct Arena {
     before: Vec<u8>,
     after: Vec<u8>,
-    /// Longer by what it takes to choose the address.
+    /// The working copy; it has additional bytes so that its start can be aligned.
     work: Vec<u8>,
     start: usize,
     inputs: Vec<Range<usize>>,
@@ -44,7 +46,8 @@ impl Arena {
         let (sends, recvs) = (bytes(&sides.inputs), bytes(&sides.outputs));
         let mut end = GUARD_BYTES;
         let mut place = |lens: &[usize]| place(lens, sides.is_contiguous, &mut end);
-        // In place the longer list says where the one block of the other is.
+        // If the call is in place, the longer list determines the address of the other list's only
+        // block.
         let (inputs, outputs) = match sides.shared.filter(|_| in_place) {
             Some((_, output)) if recvs.len() >= sends.len() => {
                 let outputs = place(&recvs);
@@ -66,7 +69,7 @@ impl Arena {
         Self { before, after, work, start: 0, inputs, outputs }
     }
 
-    /// Makes everything as it is before a call.
+    /// Restores the content before the call at the given alignment.
     pub(crate) fn reset(&mut self, address: Address) {
         let odd = usize::from(address == Address::Odd);
         let base = self.work.as_ptr().addr();
@@ -74,7 +77,7 @@ impl Arena {
         self.work[self.start..][..self.before.len()].copy_from_slice(&self.before);
     }
 
-    /// The blocks, for a call.
+    /// Returns the blocks for a call.
     pub(crate) fn views(&mut self) -> (Vec<Src<'_>>, Vec<Dst<'_>>) {
         let whole = Dst::from(&mut self.work[self.start..][..self.before.len()]);
         let view = |range: &Range<usize>| whole.slice(range.start, range.len());
@@ -82,12 +85,12 @@ impl Arena {
         (inputs, self.outputs.iter().map(view).collect())
     }
 
-    /// What the call has left in an output block.
+    /// Returns the content of an output block after the call.
     pub(crate) fn output(&self, block: usize) -> &[u8] {
         &self.image()[self.outputs[block].clone()]
     }
 
-    /// From now on the outputs must be what they are, and everything else what it was before the
+    /// Takes the present outputs as the expected ones. All other bytes must still be as before the
     /// call.
     pub(crate) fn adopt_outputs(&mut self) {
         for range in &self.outputs {
@@ -96,7 +99,7 @@ impl Arena {
         }
     }
 
-    /// What is wrong after a call, if anything.
+    /// Returns a description of the first unexpected byte, if any.
     pub(crate) fn fault(&self) -> Option<String> {
         let image = self.image();
         if image == self.after {
@@ -120,7 +123,7 @@ impl Arena {
     }
 }
 
-/// Gives each block a place from `end` on: all beside each other, or each with guards of its own.
+/// Assigns addresses to the blocks from `end` on: contiguous, or each with its own guard bytes.
 fn place(lens: &[usize], is_contiguous: bool, end: &mut usize) -> Vec<Range<usize>> {
     let guard = |end: usize| (end + GUARD_BYTES).next_multiple_of(GUARD_BYTES);
     let mut ranges = Vec::with_capacity(lens.len());

@@ -1,9 +1,10 @@
-//! Another back end by name: what it says that it does, against the same oracle. `cargo xtask
-//! conformance --backend`; of the example in C a covering part also in the ordinary tests.
+//! Tests another back end by name: the operations that it reports as supported, against the same
+//! oracle. `cargo xtask conformance --backend` runs it. The ordinary tests run a covering selection
+//! for the C example.
 //!
-//! The environment says what is wanted: `CONFORMANCE_BACKEND`, `CONFORMANCE_PLUGIN` (a path to
-//! load), `CONFORMANCE_OPTIONS`, `CONFORMANCE_RANKS` (`1,2,3,4`), `CONFORMANCE_CALLS` (the most for
-//! each number of ranks), `CONFORMANCE_KIND`, `CONFORMANCE_MINUTES`.
+//! The environment sets the options: `CONFORMANCE_BACKEND`, `CONFORMANCE_PLUGIN` (a path to load),
+//! `CONFORMANCE_OPTIONS`, `CONFORMANCE_RANKS` (`1,2,3,4`), `CONFORMANCE_CALLS` (the maximum per
+//! number of ranks), `CONFORMANCE_KIND`, `CONFORMANCE_MINUTES`.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 #![allow(clippy::print_stdout, reason = "what has been done of what there is")]
 
@@ -25,29 +26,30 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the ordinary tests do with each number of ranks.
+/// The number of calls per number of ranks in the ordinary tests.
 const CALLS: usize = 600;
 
-/// One case of what there is.
+/// A call with its variant.
 pub(crate) type Case = (Scene, Variant);
 
-/// Each rank for itself: nothing is known of the order in which a back end folds.
+/// Returns the layout with each rank on its own host, since the reduction order of the back end is
+/// unknown.
 pub(crate) fn layout() -> Layout {
     *LAYOUTS.iter().find(|layout| layout.transport == Transport::Tcp).unwrap()
 }
 
 pub(crate) fn load(path: &str) {
     let path = CString::new(path).unwrap();
-    // SAFETY: a terminated string.
+    // SAFETY: the argument is a terminated string.
     let status = unsafe { dist_backend_load(path.as_ptr()) };
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     let text = unsafe { dist_last_error() };
-    // SAFETY: terminated, and this thread's until its next failing call.
+    // SAFETY: the text is terminated and valid until the next failing call of this thread.
     let text = unsafe { CStr::from_ptr(text) };
     assert_eq!(status, 0, "{}", text.to_string_lossy());
 }
 
-/// A group of one rank, which can be asked.
+/// Creates a group of one rank, for queries about the back end.
 fn alone(served: &Served) -> Group {
     Group::create(GroupOptions {
         store: Arc::new(HashStore::new()),
@@ -64,7 +66,8 @@ fn alone(served: &Served) -> Group {
     .unwrap()
 }
 
-/// All cases of so many ranks that the back end does, and how many it does not.
+/// Returns all cases for `ranks` ranks that the back end supports, and the number of unsupported
+/// ones.
 pub(crate) fn cases(
     served: &Served,
     ranks: usize,
@@ -94,7 +97,7 @@ pub(crate) fn cases(
     (done.into_iter().flat_map(variants).collect(), refused)
 }
 
-/// Some of them, in which as many values as possible of every two dimensions come together.
+/// Returns a selection of at most `most` cases that covers as many pairs of values as possible.
 pub(crate) fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
     let text = |(scene, variant): &Case| format!("{scene}{variant}");
     all.sort_by_cached_key(|case| {
@@ -121,7 +124,7 @@ pub(crate) fn covering(mut all: Vec<Case>, most: usize) -> Vec<Case> {
     chosen
 }
 
-/// Runs cases on one number of ranks.
+/// Runs the cases for one number of ranks.
 fn run(served: &Served, ranks: usize, cases: &[Case], monitor: &Monitor) {
     let scenes: Vec<Scene> = cases.iter().map(|(scene, _)| *scene).collect();
     let variants = |number: usize, _: &Scene| vec![cases[number].1];
@@ -135,7 +138,8 @@ fn covering_part_of_the_example() {
     let object = compiler.plugin("conformance_plugin", BACKEND, &[]);
     load(&object.display().to_string());
     let small = |size| matches!(size, Size::Exactly(_) | Size::Slot(_));
-    // All operations are its own, then some are made of others.
+    // The first run has only native operations; in the other runs the library composes some
+    // operations from others.
     for options in ["", "only=0x100000209", "only=0x100000026"] {
         let served = Served { name: "store".into(), options: options.into() };
         for ranks in [1, 2, 3] {

@@ -1,6 +1,5 @@
-//! How far a sum may be from the true one where vectors are folded by and by: within H units in the
-//! last place of the sum of absolute values, where H says how often something is rounded, which is
-//! once for each host.
+//! The error bound of a sum whose vectors are reduced in arrival order: H units in the last place
+//! of the sum of absolute values, where H is the number of roundings, one per host.
 
 use crate::matrix::{Choice, Scene, Variant};
 use crate::model::{Block, elements};
@@ -9,17 +8,16 @@ use dist::algo::{AlgorithmBody, algorithms};
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// The results of a block in f64, with the size of what they are made of.
+/// The results of a block in f64, with the magnitude of their operands.
 #[derive(Debug)]
 pub(crate) struct Reference {
     part: DataType,
-    /// Number by number (a complex element is two): the result, and the unit in the last place that
-    /// counts.
+    /// For each number (a complex element has two): the result, and its unit in the last place.
     numbers: Vec<(f64, f64)>,
 }
 
 impl Reference {
-    /// Of the first `node_count` elements of these blocks.
+    /// Computes the reference of the first `count` elements of these blocks.
     pub(crate) fn new(scene: &Scene, count: usize, blocks: &[(usize, &Block)]) -> Self {
         let part = part_of(scene.dtype);
         let number = |bytes: &[Vec<u8>], at: usize| {
@@ -47,21 +45,21 @@ impl Reference {
         Self { part, numbers: (0..count).flat_map(of_element).collect() }
     }
 
-    /// The first number that is more than so many units away: its place, what it is, and what it
-    /// should be.
+    /// Returns the first number that differs by more than `units`: its index, its value and the
+    /// expected value.
     pub(crate) fn violated(&self, bytes: &[u8], units: f64) -> Option<(usize, f64, f64)> {
         let numbers = bytes.chunks_exact(self.part.size()).enumerate();
         let mut numbers = numbers.zip(self.numbers.iter().cycle());
         numbers.find_map(|((at, bytes), &(wanted, unit))| {
             let got = decode(self.part, bytes);
-            // A NaN is not near anything.
+            // A NaN fails this comparison.
             let near = (got - wanted).abs() <= units * unit;
             (!near).then_some((at, got, wanted))
         })
     }
 }
 
-/// The unit in the last place of numbers as large as this one.
+/// Returns the unit in the last place of numbers of this magnitude.
 fn unit(part: DataType, size: f64) -> f64 {
     let (mantissa, least) = match part {
         DataType::F16 => (10, -14),
@@ -76,7 +74,7 @@ fn unit(part: DataType, size: f64) -> f64 {
     2f64.powi(exponent.max(least) - mantissa)
 }
 
-/// How many units are allowed.
+/// Returns the allowed number of units.
 pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
     let nodes = variant.layout.nodes(scene.ranks).node_count();
     let is_narrow = part_of(scene.dtype).size() < 4;
@@ -85,25 +83,25 @@ pub(crate) fn units(scene: &Scene, variant: &Variant) -> f64 {
         row.is_some_and(|row| matches!(row.body, AlgorithmBody::Message(_)))
     };
     let rounded = match variant.choice {
-        // Such an algorithm, asked for by name, takes each rank for a host.
+        // A message algorithm that is selected by name treats each rank as a host.
         Choice::Named(name) if by_messages(name) => scene.ranks,
-        // Wide numbers are rounded whenever two are added.
+        // Numbers of 4 bytes and more are rounded at each addition.
         _ if !is_narrow => scene.ranks,
         _ => nodes,
     };
-    // The reference is rounded as often where it is no wider.
+    // If the reference is no wider than the type, it has the same number of roundings.
     let reference = if part_of(scene.dtype) == DataType::F64 { scene.ranks } else { 0 };
     match scene.op {
         Some(ReduceOp::Product) => factors(part_of(scene.dtype), rounded + reference),
-        // Each part is divided, or the whole is.
+        // The division is one more rounding, of each part or of the whole.
         Some(ReduceOp::Avg) => (rounded + 1 + reference) as f64,
         _ => (rounded + reference) as f64,
     }
 }
 
-/// How many units a product may be away whose factors were rounded, each by half of its own unit,
-/// and which is rounded itself: relative errors multiply, and that of a number just above a power
-/// of two is the largest.
+/// Returns the error bound of a product in units: each factor is rounded by half of its own unit,
+/// and the product itself is rounded. Relative errors multiply, and the relative error of a number
+/// just above a power of two is the largest.
 fn factors(part: DataType, rounded: usize) -> f64 {
     let half_a_unit = unit(part, 1.0) / 2.0;
     let times = (rounded + 1) as f64;

@@ -1,4 +1,4 @@
-//! From the blocks of a scene to a call of the library's own interface.
+//! Converts the blocks of a call of the matrix into a call of the library's Rust interface.
 #![allow(unsafe_code, reason = "views of memory that the test holds are joined")]
 
 use crate::matrix::Scene;
@@ -7,11 +7,11 @@ use dist::base::buffer::{Dst, Src};
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
-/// A list of neighbours as one buffer.
+/// Returns contiguous blocks as one buffer.
 fn joined_src<'a>(blocks: &[Src<'a>]) -> Src<'a> {
     let Some(first) = blocks.first() else { return Src::empty() };
     let len = blocks.iter().map(|block| block.len()).sum();
-    // SAFETY: the blocks are neighbours in one piece of memory that lives as long as each.
+    // SAFETY: the blocks are contiguous in one allocation, which lives as long as each block.
     unsafe { Src::new(first.as_ptr(), len) }
 }
 
@@ -22,7 +22,7 @@ fn joined_dst<'a>(blocks: &[Dst<'a>]) -> Dst<'a> {
     unsafe { Dst::new(first.as_mut_ptr(), len) }
 }
 
-/// The call of a rank.
+/// Returns the call of a rank.
 pub(crate) fn call<'a>(
     scene: &Scene,
     root: usize,

@@ -1,6 +1,5 @@
-//! The part of the matrix that the ordinary tests run: for each transport so many cases that every
-//! value of every dimension comes together with every value of every other one, as far as the
-//! matrix has such a case.
+//! The part of the matrix that the ordinary tests run. For each transport it selects cases so that
+//! every pair of values of two dimensions occurs, if the matrix has such a case.
 
 use crate::engine::Run;
 use crate::matrix::{RANKS, Scene, Size, Transport, Variant, scenes, variants};
@@ -8,13 +7,13 @@ use crate::monitor::Monitor;
 use crate::values::mix;
 use std::collections::{BTreeMap, HashMap};
 
-/// Operation with algorithm, type, operator, ranks, size, in place, layout.
+/// The dimensions: operation with algorithm, type, operator, ranks, size, in place, layout.
 const DIMENSIONS: usize = 7;
 
-/// The numbers of a case's values, each value of each dimension having one of its own.
+/// The identifiers of a case's values; each value of each dimension has its own identifier.
 type Values = [u16; DIMENSIONS];
 
-/// A case of the matrix: the numbers of its scene and of its variant, and its values.
+/// A case of the matrix: the indices of its scene and its variant, and its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     scene: u32,
@@ -22,15 +21,15 @@ struct Case {
     values: Values,
 }
 
-/// All cases over a transport.
+/// All cases of a transport.
 struct Matrix {
     scenes: Vec<Scene>,
     cases: Vec<Case>,
-    /// How many values there are.
+    /// The number of identifiers.
     values: usize,
 }
 
-/// Which two values, of two dimensions, come together.
+/// The set of value pairs that occur together.
 #[derive(PartialEq, Eq)]
 struct Pairs {
     values: usize,
@@ -94,14 +93,14 @@ impl Matrix {
         pairs
     }
 
-    /// Cases that have all pairs which any case has; the same ones each time.
+    /// Returns cases with all pairs that occur in the matrix; the selection is deterministic.
     fn selection(&self) -> Vec<Case> {
         let mut missing = self.pairs(&self.cases);
         let mut order: Vec<Case> = self.cases.clone();
         order.sort_unstable_by_key(|case| {
             mix(u64::from(case.scene) << 16 | u64::from(case.variant))
         });
-        // What costs much covers only what nothing else does.
+        // Expensive cases cover only the pairs that no cheap case has.
         let (dear, cheap): (Vec<Case>, Vec<Case>) =
             order.into_iter().partition(|case| is_dear(self.scenes[case.scene as usize].size));
         let mut chosen = Vec::new();
@@ -124,7 +123,7 @@ impl Matrix {
     }
 }
 
-/// Whether a size takes more than moments.
+/// Returns true if a case of this size takes long.
 fn is_dear(size: Size) -> bool {
     matches!(size, Size::Segment(_) | Size::Large)
 }
