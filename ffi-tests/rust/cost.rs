@@ -1,5 +1,5 @@
-//! What a group costs that does nothing: shared memory, heap, and the time of ranks that wait.
-//! Every rank is a process.
+//! The cost of an idle group: shared memory, heap, and the CPU time of waiting ranks. Every rank is
+//! a process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -12,20 +12,19 @@ use std::fmt::Write as _;
 
 const RANKS: usize = 8;
 
-/// The most that the segment of a group of 8 ranks may have in use, once everything was used.
+/// The limit for the used bytes of a segment of 8 ranks after all its parts have been used.
 const ALL_IN_USE: u64 = 8 << 20;
-/// The most that an idle one may cost: its segment, and the heap of all its ranks.
+/// The limit for an idle group in bytes: its segment and the heap of all its ranks.
 const IDLE: u64 = 64 << 10;
 
-/// A number that a worker has reported, in the order of the reports: of its `turn`th report of
-/// `what`.
+/// Returns the number `key` from a worker's `turn`th report of `what`.
 fn measured(reports: &[harness::Report], what: &str, turn: usize, key: &str) -> u64 {
     let report = reports.iter().filter(|report| report.what == what).nth(turn).expect(what);
     let value: serde_json::Value = serde_json::from_str(&report.succeeded().message).unwrap();
     value[key].as_u64().expect(key)
 }
 
-/// All ranks of a job carry out the same program; their reports.
+/// Runs the same program on all ranks of a job and returns their reports.
 fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Report>> {
     let ended = Job::by_hand(ranks, program).finish();
     let reports = |rank: usize| {
@@ -41,8 +40,8 @@ fn run(ranks: usize, program: impl Fn(usize) -> String) -> Vec<Vec<harness::Repo
 fn group_of_eight_allocates_shared_memory_on_first_use() {
     let all = run(RANKS, |rank| {
         let mut program = "init\nmemory\nbarrier\nbarrier\nmemory\nbarrier\n".to_owned();
-        // Every slot of every rank, and every ring, with messages that are whole and others that
-        // are longer than it.
+        // The program uses every slot of every rank and every ring, with messages shorter and
+        // longer than a ring.
         program +=
             "all_reduce f32 SUM 1000000\nreduce_scatter f32 SUM 200000\nall_gather f32 200000\n";
         for distance in 1..RANKS {
@@ -66,18 +65,19 @@ fn group_of_eight_allocates_shared_memory_on_first_use() {
     assert!(used >= 1 << 20, "{used}: this is not all that there is to use");
 }
 
-/// How many groups are made before it is measured.
+/// The number of groups that are created before the measurement.
 const FIRST: usize = 60;
 
-/// What processes have once, or too seldom to be spread evenly over a few groups.
+/// Bytes that a process allocates once, or too seldom to distribute evenly over the groups.
 const ONCE: u64 = 1 << 20;
 
-/// Makes this many groups of 8 ranks that do nothing; what each costs.
+/// Creates `count` idle groups of 8 ranks and checks the cost of each.
 fn idle_groups(count: usize) {
     let list = "0,1,2,3,4,5,6,7";
     let all = run(RANKS, |_| {
-        // The first ones bring what there is once: they fill the rings of the world, in which ranks
-        // agree on a group. The barriers fill the flight recorder of each process.
+        // The first groups cause the one-time allocations: they fill the rings of the world group,
+        // over which the ranks agree on a group. The barriers fill the flight recorder of each
+        // process.
         format!(
             "init\ntimes 2000 0 barrier\nmany {FIRST} {list}\nbarrier\nmemory\nbarrier\nmany {count} {list}\nbarrier\nmemory\nbarrier\nfinalize\n"
         )
@@ -107,9 +107,10 @@ fn thousand_idle_groups_use_little_memory() {
     idle_groups(1000);
 }
 
-/// What rank 0 computes while rank 1 is so late into each operation; the limit is in proportion.
+/// Measures the CPU time of rank 0 while rank 1 enters each operation `late_ms` late. The limit is
+/// proportional to the time.
 fn waiting_costs_little(late_ms: u64) {
-    /// Of each 10 s.
+    /// The CPU time limit per 10 s of waiting.
     const LIMIT_US: u64 = 20_000;
     let operations = [
         ("all_reduce f32 SUM 10", "all_reduce f32 SUM 10"),

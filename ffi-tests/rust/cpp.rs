@@ -1,6 +1,6 @@
-//! The C++ header: the programs of `ffi-tests/cpp` are compiled with the compilers of this system
-//! and run, in each standard, with exceptions and without, and under sanitizers. Without a C++
-//! compiler, or without a tool that a test is about, a test says so and passes.
+//! Tests the C++ header: compiles and runs the programs of `ffi-tests/cpp` with the compilers of
+//! this system, in each standard, with and without exceptions, and under sanitizers. If the C++
+//! compiler or the tool of a test is missing, the test prints this and passes.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use toolchain::{Outcome, library_folder, run, skip};
 
-/// How long compiling or running one program may take.
+/// The time limit for the compilation or the run of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Warnings that projects ask of the headers that they include.
+/// Compiler warnings that users of the header often enable.
 const WARNINGS: &[&str] = &[
     "-Wall",
     "-Wextra",
@@ -31,7 +31,7 @@ const WARNINGS: &[&str] = &[
     "-Werror",
 ];
 
-/// A compiler with a standard and further flags.
+/// A compiler with a language standard and further flags.
 #[derive(Clone, Debug)]
 struct Cxx {
     program: String,
@@ -39,13 +39,13 @@ struct Cxx {
 }
 
 impl Cxx {
-    /// The compiler in `CXX`, else `c++`, in C++17.
+    /// Returns the compiler in `CXX`, or else `c++`, with C++17.
     fn usual() -> Option<Self> {
         let program = interface::variable("CXX").unwrap_or_else(|| "c++".to_owned());
         Self::named(&program, &["-std=c++17"])
     }
 
-    /// A compiler of this name, if it is installed and knows the flags.
+    /// Returns the compiler with this name if it is installed and accepts the flags.
     fn named(program: &str, flags: &[&str]) -> Option<Self> {
         if find_program(program).is_none() {
             skip(&format!("{program} is not installed"));
@@ -73,14 +73,14 @@ impl Cxx {
         words
     }
 
-    /// Looks at a program only.
+    /// Checks the syntax of a program without code generation.
     fn check(&self, name: &str) -> Outcome {
         let mut words = self.words();
         words.extend(["-fsyntax-only".to_owned(), source(name)]);
         run(&words, LIMIT)
     }
 
-    /// Compiles and links a program; returns where it is.
+    /// Compiles and links a program and returns its path.
     fn program(&self, name: &str, variant: &str) -> PathBuf {
         let folder = library_folder();
         let program = folder.join(format!("cpp_{name}_{variant}"));
@@ -97,11 +97,11 @@ fn source(name: &str) -> String {
     format!("{ROOT}/ffi-tests/cpp/{name}.cpp")
 }
 
-/// The flags that a program needs.
+/// Returns the flags that a program needs.
 fn flags_of(name: &str) -> &'static [&'static str] {
     match name {
         "no_exceptions" => &["-fno-exceptions", "-fno-rtti"],
-        // The code that g++ makes of a coroutine has zeros for null pointers.
+        // The code that g++ generates for a coroutine uses zeros as null pointers.
         "coroutines" => &["-Wno-zero-as-null-pointer-constant"],
         _ => &[],
     }
@@ -145,7 +145,7 @@ programs!(
     works,
 );
 
-/// Programs that tests run by name.
+/// Programs that other tests run by name.
 const OTHERS: &[&str] = &["cost", "probe", "refused"];
 
 #[test]
@@ -207,7 +207,7 @@ fn clangxx_19_compiles_cxx23_with_libcxx() {
     }
 }
 
-/// Compiles each case of `refused.cpp`, and expects the message that the case names.
+/// Compiles each case of `refused.cpp` and expects the message in the case.
 fn refuses(program: &str) {
     let Some(compiler) = Cxx::named(program, &["-std=c++17"]) else { return };
     let compiler = compiler.with(&["-Wall", "-Wextra", "-Werror"]);
@@ -287,7 +287,8 @@ fn coroutines_under_asan_and_ubsan() {
     );
 }
 
-/// The library is not instrumented: the sanitizer sees the code of the header and of the program.
+/// Runs a program under the thread sanitizer. The library is not instrumented, so the sanitizer
+/// checks only the header and the program.
 fn thread_sanitized(name: &str, standard: &str) {
     let suppressions =
         format!("TSAN_OPTIONS=exitcode=66 suppressions={ROOT}/ffi-tests/sanitize/tsan.supp");
@@ -341,12 +342,12 @@ fn code_of_the_guide_compiles() {
     }
 }
 
-/// How many calls `cost.cpp` makes in a function.
+/// The number of calls in each function of `cost.cpp`.
 const CALLS: u64 = 2000;
-/// How many instructions the header may add to a call.
+/// The number of instructions that the header may add to a call.
 const MORE: u64 = 10;
 
-/// Instructions in one function of `cost.cpp`, by callgrind.
+/// Returns the number of instructions in one function of `cost.cpp`, measured by callgrind.
 fn instructions(program: &str, function: &str) -> u64 {
     let file = format!("{program}.{function}");
     let words = [
@@ -369,7 +370,7 @@ fn a_small_call_costs_at_most_ten_instructions_more() {
         ["g++", "clang++"].into_iter().filter_map(|name| Cxx::named(name, &["-std=c++17", "-O2"]));
     for compiler in compilers {
         let program = compiler.program("cost", &compiler.program).display().to_string();
-        // It checks that the header allocates nothing.
+        // The program checks that the header allocates nothing.
         run(&[&program], LIMIT).expect_success();
         if find_program("valgrind").is_none() {
             skip("valgrind is not installed");
@@ -386,7 +387,7 @@ fn a_small_call_costs_at_most_ten_instructions_more() {
     }
 }
 
-/// The text of the C++ header.
+/// Returns the text of the C++ header.
 fn header() -> String {
     let folder =
         std::fs::read_dir(format!("{ROOT}/include/dist")).expect("the folder of the header");
@@ -397,7 +398,7 @@ fn header() -> String {
 #[test]
 fn every_function_of_the_c_header_has_a_cxx_form() {
     let text = header();
-    // The C++ header copies messages in another way; a back end is written in C.
+    // The C++ header copies messages by another function, and back ends are written in C.
     let others = ["dist_last_error_copy", "dist_backend_register"];
     for function in functions() {
         let is_used = text.contains(&function.name) || others.contains(&function.name.as_str());
@@ -405,8 +406,8 @@ fn every_function_of_the_c_header_has_a_cxx_form() {
     }
 }
 
-/// The functions that the C++ header declares for its users, by name: those of namespaces, and the
-/// public ones of classes.
+/// Returns the names of the functions that the C++ header declares for its users: functions of
+/// namespaces, and public functions of classes.
 fn declared(text: &str) -> BTreeSet<String> {
     const STATEMENTS: &[&str] = &[
         "template",
@@ -433,7 +434,7 @@ fn declared(text: &str) -> BTreeSet<String> {
             _ => {}
         }
         let code = line.trim_start();
-        // Classes of the inner namespace are bases of those for users.
+        // Classes of the inner namespace are bases of the public classes.
         let is_visible = match line.len() - code.len() {
             0 => !is_detail,
             2 => is_public,
@@ -444,7 +445,7 @@ fn declared(text: &str) -> BTreeSet<String> {
         }
         let Some((head, _)) = code.split_once('(') else { continue };
         let name = head.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or("");
-        // A declaration has a type before the name; without one it is a constructor, or a call.
+        // A declaration has a type before the name; otherwise it is a constructor or a call.
         if head.trim() != name
             && !head.trim_start().trim_end_matches(name).ends_with("::")
             && !name.is_empty()

@@ -1,7 +1,7 @@
-//! The C tests: each program of `ffi-tests/c` is compiled with the system's compiler against the
-//! header and the library of this build, and run with a deadline. One test per program, so that
-//! failures have names. Without a C compiler, or without Valgrind where that is the point, a test
-//! says so and passes.
+//! The C tests: compiles each program of `ffi-tests/c` with the system's compiler against the
+//! header and the library of this build, and runs it with a deadline. There is one test per
+//! program, so that a failure has a name. If the C compiler is missing, or Valgrind for a Valgrind
+//! test, the test prints this and passes.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -16,16 +16,16 @@ use std::path::Path;
 use std::time::Duration;
 use toolchain::{BACKEND, Compiler, Outcome, run};
 
-/// How long a program may take.
+/// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// The same under Valgrind, which runs it some thirty times slower and one thread at a time.
+/// The time limit under Valgrind, which is about 30 times slower and runs one thread at a time.
 const LIMIT_UNDER_VALGRIND: Duration = Duration::from_secs(600);
 
-/// How long many random trainings may take.
+/// The time limit of a long series of random trainings.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Compiles and runs a program; it says itself what is wrong.
+/// Compiles and runs a program, and expects success. The program prints its own errors.
 fn passes(name: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(name, &[&format!("{name}.c")]);
@@ -92,7 +92,7 @@ programs!(
     works_many,
 );
 
-/// The suite that every kind of store passes, and the example whose store is one of the kinds.
+/// The files of the suite for all store kinds, and the example store that is one of the kinds.
 const CONFORMANCE: &[&str] = &[
     "store_conformance.c",
     "store_suite.c",
@@ -109,7 +109,8 @@ const CONFORMANCE: &[&str] = &[
     "../../c-examples/store_directory/directory_store.c",
 ];
 
-/// A shared object that is none, of no version, and of another.
+/// Invalid plug-ins: without an entry point, of an old version, of another version, with a failing
+/// entry point, and without a name.
 const ODD_BACKENDS: &[(&str, &[&str])] = &[
     ("no_backend", &["-DENTRY=something_else"]),
     ("old_backend", &["-DENTRY=dist_backend_plugin_v1"]),
@@ -118,7 +119,7 @@ const ODD_BACKENDS: &[(&str, &[&str])] = &[
     ("nameless_backend", &["-DENTRY=dist_backend_plugin_v2", "-DVERSION=2"]),
 ];
 
-/// Runs a program of the tests of back ends, with the example's shared object.
+/// Runs a test program for back ends with the example's shared object.
 fn with_backend(name: &str, more: &[&str]) {
     let Some(compiler) = Compiler::find() else { return };
     let object = compiler.plugin(&format!("{name}_plugin"), BACKEND, &[]);
@@ -162,13 +163,13 @@ fn backend_load() {
     with_backend("backend_load", &odd.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// How long the suite may take with one kind of store, its waits for time-outs included.
+/// The time limit of the suite with one store kind, including its waits for timeouts.
 const CONFORMANCE_LIMIT: Duration = Duration::from_secs(300);
 
-/// How many checks apply to every kind, at the least.
+/// The minimum number of checks for every store kind.
 const CHECKS: usize = 60;
 
-/// Runs the suite with one kind of store.
+/// Runs the suite with one store kind.
 fn conforms(kind: &str) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("store_conformance_{kind}"), CONFORMANCE);
@@ -235,14 +236,14 @@ fn stubs() {
     run(&[&program.display().to_string()], LIMIT).expect_success();
 }
 
-/// Runs a program under Valgrind: no invalid access, nothing lost.
+/// Runs a program under Valgrind and expects no invalid access and no leak.
 fn leaks_nothing(name: &str) {
     if let Some(outcome) = under_valgrind(name, &[&format!("{name}.c")], &[]) {
         outcome.expect_success();
     }
 }
 
-/// The suite of stores under Valgrind, with one kind of store.
+/// Runs the store suite under Valgrind with one store kind.
 fn conforms_and_leaks_nothing(kind: &str) {
     if let Some(outcome) =
         under_valgrind(&format!("store_conformance_{kind}"), CONFORMANCE, &[kind])
@@ -251,7 +252,8 @@ fn conforms_and_leaks_nothing(kind: &str) {
     }
 }
 
-/// What came of a program under Valgrind; none where there is no compiler or no Valgrind.
+/// Returns the outcome of a program under Valgrind, or `None` if the compiler or Valgrind is
+/// missing.
 fn under_valgrind(name: &str, files: &[&str], arguments: &[&str]) -> Option<Outcome> {
     let compiler = Compiler::find()?;
     if find_program("valgrind").is_none() {
@@ -277,7 +279,7 @@ fn run_under_valgrind(program: &Path, arguments: &[&str]) -> Outcome {
     run(&[&words[..], arguments].concat(), LIMIT_UNDER_VALGRIND)
 }
 
-/// Runs the program of groups on four processes, with that limit of descriptors for each.
+/// Runs `groups.c` on four processes with this descriptor limit for each.
 fn groups_between_processes(what: &str, descriptors: u32) {
     let Some(compiler) = Compiler::find() else { return };
     let program = compiler.program(&format!("groups_{what}"), &["groups.c"]);
@@ -395,7 +397,7 @@ fn many_reducer_random() {
     run(&[program.display().to_string(), first, seeds], LONG_LIMIT).expect_success();
 }
 
-/// The files of `ffi-tests/c` with an ending.
+/// Returns the files of `ffi-tests/c` with this suffix.
 fn sources(ending: &str) -> BTreeSet<String> {
     let folder =
         std::fs::read_dir(format!("{ROOT}/ffi-tests/c")).expect("the folder of the C tests");
@@ -447,7 +449,7 @@ fn every_pointer_of_every_function_is_tried_as_null() {
 
 const WARNINGS: &[&str] = &["-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
 
-/// What C++ projects often ask of the headers that they include.
+/// Warnings that C++ projects often enable for included headers.
 const CXX_WARNINGS: &[&str] = &["-Wzero-as-null-pointer-constant"];
 
 #[test]

@@ -1,5 +1,5 @@
-//! The culprit of a failure as fields: rank, kind of fault, process and host, the same on all other
-//! ranks. Each rank is a process; hosts differ in name alone.
+//! The culprit of a failure as fields: rank, kind of fault, process and host. All other ranks must
+//! report the same culprit. Each rank is a process; the emulated hosts differ only in their names.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -14,13 +14,13 @@ use dist::ffi::constants::{
 use harness::{Ended, Job, Place};
 
 const ONE_HOST: &[&str] = &["a", "a", "a"];
-/// Rank 0 and rank 1 lead their hosts; rank 2 is led by rank 1.
+/// Ranks 0 and 1 are the leaders of their hosts; rank 2 is on rank 1's host.
 const TWO_HOSTS: &[&str] = &["a", "b", "b"];
 
-/// How long ranks may be silent, in milliseconds.
+/// The heartbeat limit, in milliseconds.
 const SILENCE_MS: u64 = 1000;
 
-/// Starts the ranks of a job on hosts of these names.
+/// Starts the ranks of a job on hosts with these names.
 fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> Job {
     let mut job = Job::new();
     for (rank, host) in hosts.iter().enumerate() {
@@ -35,7 +35,7 @@ fn names(hosts: &[&str]) -> Vec<String> {
     (0..hosts.len()).map(|rank| rank.to_string()).collect()
 }
 
-/// Asserts that a rank reports this culprit, for its group and for its work.
+/// Asserts that a rank reports this culprit for its group and for its work.
 fn told(ended: &Ended, name: &str, culprit: (usize, i32, u32)) {
     let (rank, kind, pid) = culprit;
     let wanted = format!("rank {rank}, kind {kind}, pid {pid}, host ");
@@ -46,11 +46,11 @@ fn told(ended: &Ended, name: &str, culprit: (usize, i32, u32)) {
     }
 }
 
-/// What a rank does that survives.
+/// The program of a surviving rank.
 const SURVIVE: &str = "init\nbarrier\nbarrier async=yes\nwork_culprit\nculprit\nfinalize\n";
 
-/// Kills or stops a victim while the others wait for it; `kinds` has the kind that each of the
-/// others reports.
+/// Kills or stops a victim while the other ranks wait for it; `kinds` has the kind that each of the
+/// other ranks must report.
 fn harm(hosts: &[&str], victim: usize, kinds: &[i32], act: impl Fn(&mut Job, &str)) {
     let mut job = start(hosts, |rank| match rank == victim {
         true => "init\nbarrier\ngate never\n".to_owned(),
@@ -108,8 +108,9 @@ fn stopped_lone_rank_of_another_host_is_unreachable() {
     harm(TWO_HOSTS, 0, &[DIST_CULPRIT_UNREACHABLE; 3], stop);
 }
 
-/// One rank does something else instead of the second barrier; all others report this kind and this
-/// rank. After a mismatch they report the rank that the first finder compared itself with.
+/// One rank makes a different call instead of the second barrier. All other ranks report this kind
+/// and this rank; after a mismatch they report the rank with which the first detecting rank
+/// compared its call.
 fn differ(hosts: &[&str], odd: usize, does: &str, kind: i32) {
     let mut job = start(hosts, |rank| match rank == odd {
         true => format!("init\nbarrier\n{does}\n"),

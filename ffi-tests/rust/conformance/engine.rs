@@ -1,11 +1,12 @@
-//! Runs scenes, each in many variants: ranks are threads, each with a group for every layout, and
-//! go through the same list. What goes in and must come out is computed once for all ranks and
-//! variants.
+//! Runs scenes, each in many variants. The ranks are threads; each thread has one group per layout,
+//! and all threads execute the same list of calls. The inputs and the expected outputs are computed
+//! once for all ranks and variants.
 //!
-//! Every case is run twice, at an odd address and at an aligned one, and compared bit for bit with
-//! the oracle, and so with the other ranks and the other run. Where the order of folding shows,
-//! that is done with numbers for which it does not; and once more with others, of which a bound is
-//! known, and that all ranks and both runs must have the same bits.
+//! Each case runs twice, at an odd and at an aligned address. Its result is compared bit for bit
+//! with the oracle, and so with the other ranks and the other run. If the result depends on the
+//! reduction order, this comparison uses numbers whose results do not depend on it. A further
+//! comparison uses numbers with a known error bound; there all ranks and both runs must have the
+//! same bits.
 
 use crate::arena::{Address, Arena};
 use crate::bound;
@@ -25,30 +26,31 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-/// What to run, with one number of ranks.
+/// The scenes to run with one number of ranks.
 pub(crate) struct Run<'a> {
     pub(crate) ranks: usize,
     pub(crate) scenes: &'a [Scene],
-    /// The variants of a scene that are wanted, the same whoever asks.
+    /// Returns the variants of a scene to run; the result must be the same for every rank.
     pub(crate) variants: &'a (dyn Fn(usize, &Scene) -> Vec<Variant> + Sync),
     pub(crate) monitor: &'a Monitor,
-    /// By another back end than the native one.
+    /// The back end under test; `None` for the native one.
     pub(crate) served: Option<&'a Served>,
 }
 
-/// A back end by its name, and what is asked of it.
+/// The name and the options of a back end.
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) options: String,
 }
 
-/// What a group is for: ranks that are joined like that, with slots of so many bytes.
+/// The layout and the slot size of a group.
 type Meeting = (Layout, usize);
 
-/// Prepared by whichever rank comes first.
+/// Prepared data that the first rank computes.
 type Lazy = Arc<OnceLock<Prepared>>;
 
-/// What some ranks of this process have used and others not yet, with how many have.
+/// Prepared data of the scenes, each with the number of ranks that have used it. The last rank
+/// removes it.
 struct Shared {
     ranks: usize,
     known: Mutex<HashMap<(usize, Inputs), (usize, Lazy)>>,
@@ -72,7 +74,7 @@ impl Shared {
 }
 
 impl Run<'_> {
-    /// Runs everything; what was wrong is the monitor's to tell.
+    /// Runs all scenes; the monitor collects the failures.
     pub(crate) fn go(&self) {
         let layouts = self.layouts();
         let stores: Vec<Arc<HashStore>> = layouts.iter().map(|_| Arc::default()).collect();
@@ -91,7 +93,7 @@ impl Run<'_> {
         });
     }
 
-    /// Runs everything as the one rank of this process; the others do so in theirs.
+    /// Runs all scenes as the only rank of this process; the other ranks are other processes.
     pub(crate) fn go_apart(&self, apart: &Apart) {
         let layouts = self.layouts();
         let shared = Shared::new(1);
@@ -100,7 +102,7 @@ impl Run<'_> {
         Rank { rank: apart.rank, run: self, shared: &shared, groups, apart: Some(apart) }.go();
     }
 
-    /// Those that are wanted.
+    /// Returns the layouts of all selected variants, with their slot sizes.
     fn layouts(&self) -> Vec<Meeting> {
         let mut wanted = Vec::new();
         for (number, scene) in self.scenes.iter().enumerate() {
@@ -137,7 +139,7 @@ impl Run<'_> {
     }
 }
 
-/// With which numbers a case is run.
+/// Returns the kinds of input numbers with which a case runs.
 fn inputs_of(scene: &Scene, variant: &Variant) -> &'static [Inputs] {
     let between = variant.layout.nodes(scene.ranks).node_count() > 1;
     match variant.choice {
@@ -152,23 +154,23 @@ fn inputs_of(scene: &Scene, variant: &Variant) -> &'static [Inputs] {
     }
 }
 
-/// Whether the algorithm is known to fold all vectors at once, in the order of ranks.
+/// Returns true if the algorithm reduces all vectors in rank order.
 fn is_ordered(scene: &Scene, variant: &Variant) -> bool {
     let Choice::Named(name) = variant.choice else { return false };
     dist::algo::algorithms(scene.kind).any(|row| row.name == name && row.ordered)
 }
 
-/// One rank on its way through the scenes.
+/// The state of one rank.
 struct Rank<'a> {
     rank: usize,
     run: &'a Run<'a>,
     shared: &'a Shared,
     groups: Vec<(Meeting, Group)>,
-    /// Where the other ranks are other processes.
+    /// The link to the other ranks if they are other processes.
     apart: Option<&'a Apart>,
 }
 
-/// A call failed, and all groups with it.
+/// A call failed, and all groups are unusable.
 struct Broken;
 
 impl Rank<'_> {
@@ -191,7 +193,7 @@ impl Rank<'_> {
         }
     }
 
-    /// The others need not wait for a rank that has stopped.
+    /// Aborts the groups, so that the other ranks do not wait for this rank.
     fn leave(&self) {
         self.groups.iter().for_each(|(_, group)| group.abort("the run is over"));
     }
@@ -283,13 +285,13 @@ impl Rank<'_> {
 }
 
 impl Rank<'_> {
-    /// Before a call: how many calls of a barrier all ranks together must have begun before this
-    /// one returns.
+    /// Returns, before a barrier, the number of barrier calls that all ranks together must have
+    /// begun before this call returns.
     fn arrives(&self, scene: &Scene, prepared: &Prepared) -> usize {
         match self.apart {
             Some(apart) if scene.kind == OpKind::Barrier => apart.arrive(scene.ranks),
             Some(_) => 0,
-            // All come as often as this rank has.
+            // All ranks make the same number of calls.
             None => {
                 let arrived = prepared.arrived.fetch_add(1, Ordering::Relaxed);
                 (arrived / scene.ranks + 1) * scene.ranks
@@ -298,14 +300,14 @@ impl Rank<'_> {
     }
 }
 
-/// Stands for a result, to be compared with that of another rank.
+/// Returns a hash of a result, for the comparison with other ranks.
 fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What is wrong with results for which there is only a bound.
+/// Checks results that only have an error bound.
 fn check_rough(
     scene: &Scene,
     prepared: &Prepared,

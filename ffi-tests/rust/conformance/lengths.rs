@@ -1,5 +1,5 @@
-//! What is said where two ranks disagree about the length of a block, in the operations where only
-//! those two know it.
+//! Tests the errors when two ranks disagree about the length of a block, in operations where only
+//! those two ranks know the length.
 
 use crate::ranks::{RankUnderTest, run_with};
 use dist::api::{Call, CallOptions};
@@ -12,12 +12,12 @@ use std::sync::Barrier;
 const DTYPE: DataType = DataType::I32;
 const ROOT: usize = 0;
 
-/// How many elements one rank has for another.
+/// Returns the number of elements that one rank sends to another.
 fn sent(from: usize, to: usize) -> usize {
     70_000 * (from + 1) + to
 }
 
-/// One call on one rank, which expects so many elements of each.
+/// Makes one call on one rank; `expects` gives the number of elements from each peer.
 fn call(rank: &RankUnderTest, kind: OpKind, expects: impl Fn(usize) -> usize) -> Result<()> {
     let (me, size) = (rank.group().rank(), rank.group().size());
     let is_root = me == ROOT;
@@ -36,21 +36,23 @@ fn call(rank: &RankUnderTest, kind: OpKind, expects: impl Fn(usize) -> usize) ->
     rank.group().run(call, &CallOptions::default())
 }
 
-/// A rank expects one element more of another than that sends; both are named, with what they say.
+/// A rank expects one element more than its peer sends. The error names both ranks and both
+/// lengths.
 fn conflicts(transport: &str, layout: &str) {
     let hosts: Vec<char> = layout.chars().collect();
     let options =
         |rank: usize| format!("transport={transport};slot_bytes=4096;host_id={}", hosts[rank]);
     for kind in [OpKind::GatherV, OpKind::ScatterV, OpKind::AllToAllV] {
         let (from, to) = if kind == OpKind::ScatterV { (0, 1) } else { (1, 0) };
-        // Nobody leaves before all have been told.
+        // No rank leaves before all ranks have got their results.
         let told = Barrier::new(hosts.len());
         run_with(options, hosts.len(), |rank| {
             let me = rank.group().rank();
             let more = |peer| usize::from((peer, me) == (from, to));
             let outcome = call(rank, kind, |peer| sent(peer, me) + more(peer));
             told.wait();
-            // Whoever is done may know nothing of it yet; who finds it does.
+            // A rank that has finished its part may not know of the conflict; the rank that finds
+            // it must report it.
             let is_shared = transport != "tcp" && !layout.contains('b');
             let finds = if kind == OpKind::ScatterV && is_shared { from } else { to };
             let Err(error) = outcome else {

@@ -1,14 +1,20 @@
-//! The conformance suite: every collective, type, operator, number of ranks, size, place, transport
-//! and algorithm against a naive oracle, bit for bit, on every rank.
+//! The conformance suite: compares every collective, type, operator, number of ranks, size,
+//! placement, transport and algorithm with a naive oracle, bit for bit, on every rank.
 //!
-//! `matrix.rs` has the dimensions; their product is what `whole.rs` runs (`cargo xtask
-//! conformance`), and `cover.rs` chooses the part that the ordinary tests run. `model.rs` says what
-//! must come out, `engine.rs` makes the calls: ranks are threads that share nothing but a hash
-//! store. `abi.rs` calls through the C interface, also asynchronously. `operators.rs` has operators
-//! that the caller defines. `trouble.rs` and `lengths.rs` are about ranks that do not call the
-//! same, `refusals.rs` about what no rank may call, and `nodes.rs` about numbers that nearly do not
-//! fit. `backends.rs` runs what another back end says that it can do, and `processes.rs` does so
-//! with one rank in each process.
+//! | file | content |
+//! |---|---|
+//! | `matrix.rs` | the dimensions of the matrix |
+//! | `whole.rs` | runs the whole matrix (`cargo xtask conformance`) |
+//! | `cover.rs` | chooses the part of the matrix for the ordinary tests |
+//! | `model.rs` | the expected results |
+//! | `engine.rs` | the calls; ranks are threads that share only a hash store |
+//! | `abi.rs` | calls through the C interface, also asynchronous ones |
+//! | `operators.rs` | operators that the caller defines |
+//! | `trouble.rs`, `lengths.rs` | ranks whose calls do not match |
+//! | `refusals.rs` | calls that no rank may make |
+//! | `nodes.rs` | values near the limits of narrow types |
+//! | `backends.rs` | the operations that another back end reports as supported |
+//! | `processes.rs` | another back end with one rank per process |
 
 #![allow(
     clippy::unwrap_used,
@@ -43,11 +49,11 @@ mod interface;
 #[path = "../ctests/toolchain.rs"]
 mod toolchain;
 
-/// Shared with the kernels' unit tests.
+/// The oracle is shared with the kernels' unit tests.
 #[path = "../../../src/kernel/tests/oracle.rs"]
 mod oracle;
 
-// Where the oracle, written inside the library, finds its types.
+// The oracle is part of the library and expects its types at `crate::base`.
 use dist::base;
 
 use matrix::Transport;

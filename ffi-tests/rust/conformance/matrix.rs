@@ -1,9 +1,9 @@
-//! The dimensions of the suite as data: what is called, on how much, by how many ranks, over what,
-//! by which algorithm.
+//! The dimensions of the suite as data: operations, sizes, numbers of ranks, transports and
+//! algorithms.
 //!
-//! The product of all of them is the matrix. Nothing is left out of it but what cannot be, and the
-//! two sizes that cost most: of these each combination of everything else meets every
-//! [`Size::deal`]th pair of type and operator, in turn.
+//! The matrix is the product of all dimensions. It lacks only the impossible cases and most cases
+//! of the two most expensive sizes. For these sizes each combination of all other dimensions runs
+//! with every [`Size::deal`]th pair of type and operator.
 
 use dist::algo::{GroupShape, algorithms};
 use dist::base::dtype::DataType;
@@ -14,29 +14,29 @@ use dist::transport::{OpKind, cma};
 use std::collections::HashSet;
 use std::fmt;
 
-/// How many ranks.
+/// The numbers of ranks.
 pub(crate) const RANKS: [usize; 7] = [1, 2, 3, 4, 5, 7, 8];
 
-/// The size of a slot in all groups of the suite: the smallest there is.
+/// The slot size in all groups of the suite: the smallest possible one.
 pub(crate) const SLOT_BYTES: usize = 4096;
-/// What a rank's slots hold together; with the next byte the first one is used again.
+/// The total size of a rank's slots; a longer vector reuses the first slot.
 const ALL_SLOTS: usize = 4 * SLOT_BYTES;
-/// What a message carries at most (`algo::message::SEGMENT`).
+/// The maximum payload of a message (`algo::message::SEGMENT`).
 const SEGMENT: usize = 256 << 10;
 /// The largest size, in elements.
 const LARGE: usize = 1_000_003;
 
-/// How much: the count argument, and for the `_v` forms the count of the longest block.
+/// The size of a call: the count argument, and for the `_v` forms the count of the longest block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Size {
     Exactly(usize),
-    /// So many elements more than fit a slot.
+    /// The elements that fit a slot, plus this number.
     Slot(isize),
-    /// So many more than fit all slots of a rank: a chunk, where ranks share memory.
+    /// The elements that fit all slots of a rank, plus this number: a chunk in shared memory.
     Slots(isize),
-    /// So many more than go into one piece of a message: a chunk, between nodes.
+    /// The elements that fit one piece of a message, plus this number: a chunk between nodes.
     Segment(isize),
-    /// The largest; where there is a block for each rank that is all of them together.
+    /// The largest size; in operations with one block per rank it is the total of all blocks.
     Large,
 }
 
@@ -71,7 +71,8 @@ impl Size {
         }
     }
 
-    /// Of how many pairs of type and operator a combination of everything else takes one.
+    /// Returns n, where each combination of the other dimensions runs with every nth pair of type
+    /// and operator.
     fn deal(self) -> usize {
         match self {
             Self::Segment(_) => SEGMENT_DEAL,
@@ -80,9 +81,9 @@ impl Size {
         }
     }
 
-    /// The slots of the groups that it runs on: on two cores each step of many ranks costs a switch
-    /// between threads, and the largest size would take most of the time for thousands of equal
-    /// steps.
+    /// Returns the slot size of the groups for this size. On two cores, each step of many ranks
+    /// costs a thread switch. With the smallest slots, the largest size would spend most of its
+    /// time in thousands of equal steps.
     pub(crate) fn slot_bytes(self) -> usize {
         if self == Self::Large { ROOMY_SLOT_BYTES } else { SLOT_BYTES }
     }
@@ -116,13 +117,13 @@ impl fmt::Display for Size {
     }
 }
 
-/// Whether some rank has, or gets, a block for each rank.
+/// Returns true if a rank has one input or output block per rank.
 fn has_blocks(kind: OpKind) -> bool {
     !matches!(kind, OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast | OpKind::Barrier)
         && !kind.is_prefix()
 }
 
-/// What is defined for a kind: types, with operators where it reduces.
+/// Returns the types that are defined for an operation, with the operators if it is a reduction.
 pub(crate) fn pairs(kind: OpKind) -> Vec<(DataType, Option<ReduceOp>)> {
     match kind {
         OpKind::Barrier => vec![(DataType::U8, None)],
@@ -139,7 +140,7 @@ fn defined(dtype: DataType) -> impl Iterator<Item = ReduceOp> {
     ReduceOp::ALL.into_iter().filter(move |op| op.is_defined_for(dtype))
 }
 
-/// What joins ranks.
+/// The transport between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Transport {
     Inproc,
@@ -161,18 +162,18 @@ impl Transport {
     }
 }
 
-/// Which ranks are on one node, and what joins them.
+/// The placement of the ranks on nodes, and the transport between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) transport: Transport,
-    /// What the back end is asked for.
+    /// The transport option of the back end.
     wish: &'static str,
-    /// Ranks with one letter are on one node; repeated for as many ranks as there are.
+    /// Ranks with the same letter are on one node. The letters repeat for more ranks.
     letters: &'static str,
 }
 
-/// All layouts. The mixed ones are shared memory and TCP, and once memory and queues of one
-/// process.
+/// All layouts. The mixed layouts combine shared memory with TCP, and in one case shared memory
+/// with queues of one process.
 pub(crate) const LAYOUTS: [Layout; 6] = [
     Layout { transport: Transport::Inproc, wish: "inproc", letters: "a" },
     Layout { transport: Transport::Shm, wish: "shm", letters: "a" },
@@ -191,13 +192,14 @@ impl Layout {
         NodeMap::by_label(&self.labels(ranks))
     }
 
-    /// What one rank asks the back end for.
+    /// Returns the back-end options of a rank.
     pub(crate) fn options(&self, rank: usize, slot_bytes: usize) -> String {
         let label = self.letters.chars().cycle().nth(rank).unwrap_or_default();
         format!("transport={};slot_bytes={slot_bytes};host_id={label}", self.wish)
     }
 
-    /// A mixture needs ranks to mix; one that has too few is another layout.
+    /// Returns true if `ranks` is large enough for a mixture; with fewer ranks, a mixed layout
+    /// equals another layout.
     pub(crate) fn applies(&self, ranks: usize) -> bool {
         self.transport != Transport::Mixed || ranks > 2 || self.letters == "abab"
     }
@@ -210,14 +212,14 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Who says which algorithm it is.
+/// How the algorithm is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Choice {
-    /// The library.
+    /// The library selects the algorithm.
     Own,
-    /// The library, of those whose results do not depend on where ranks are.
+    /// The library selects an algorithm whose result does not depend on the placement of the ranks.
     Canonical,
-    /// The call, by name.
+    /// The call selects the algorithm by name.
     Named(&'static str),
 }
 
@@ -231,7 +233,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What the ranks call, wherever they are.
+/// The call of all ranks, independent of their placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scene {
     pub(crate) kind: OpKind,
@@ -239,11 +241,11 @@ pub(crate) struct Scene {
     pub(crate) op: Option<ReduceOp>,
     pub(crate) ranks: usize,
     pub(crate) size: Size,
-    /// The place of type and operator among the pairs of the kind.
+    /// The index of type and operator among the pairs of the operation.
     pub(crate) pair: usize,
 }
 
-/// How they call it, and where they are.
+/// The layout, the form and the algorithm of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Variant {
     pub(crate) layout: Layout,
@@ -268,12 +270,12 @@ impl fmt::Display for Variant {
     }
 }
 
-/// Whether there is a form in place that differs from the other.
+/// Returns true if the operation has a separate form in place.
 pub(crate) fn has_in_place(kind: OpKind) -> bool {
     !matches!(kind, OpKind::Broadcast | OpKind::Barrier | OpKind::AllToAll | OpKind::AllToAllV)
 }
 
-/// All scenes of this many ranks, those of one size together.
+/// Returns all scenes for this number of ranks, ordered by size.
 pub(crate) fn scenes(ranks: usize) -> Vec<Scene> {
     let mut all = Vec::new();
     for size in SIZES {
@@ -286,13 +288,14 @@ pub(crate) fn scenes(ranks: usize) -> Vec<Scene> {
     all
 }
 
-/// The variants of a scene.
+/// Returns the variants of a scene.
 pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
     let mut all = product(scene);
     let deal = scene.size.deal();
     let mut place = scene.pair + scene.kind as usize * 3 + scene.ranks;
     all.retain(|variant| {
-        // All types of a scene deal the same list, whatever some of them have besides.
+        // All types count the same list of variants, so a variant that only some types have is
+        // always run and not counted.
         if deal > 1 && !is_for_all_types(scene, variant) {
             return true;
         }
@@ -302,8 +305,8 @@ pub(crate) fn variants(scene: &Scene) -> Vec<Variant> {
     all
 }
 
-/// Whether other types of the scene have the same variant: what an algorithm can do depends on the
-/// size of an element.
+/// Returns true if all types of the scene have this variant. The size of an element decides which
+/// algorithms can run.
 fn is_for_all_types(scene: &Scene, variant: &Variant) -> bool {
     let sizes = [DataType::U8, DataType::F16, DataType::F32, DataType::F64, DataType::C128];
     sizes
@@ -311,7 +314,7 @@ fn is_for_all_types(scene: &Scene, variant: &Variant) -> bool {
         .all(|dtype| choices(&Scene { dtype, ..*scene }, &variant.layout).contains(&variant.choice))
 }
 
-/// All that there could be.
+/// Returns all possible variants of a scene.
 fn product(scene: &Scene) -> Vec<Variant> {
     let Scene { kind, ranks, size, .. } = *scene;
     let mut all = Vec::new();
@@ -327,8 +330,8 @@ fn product(scene: &Scene) -> Vec<Variant> {
     all
 }
 
-/// The shape of groups with these nodes, as their ranks find it: whether the system lets processes
-/// read and write each other's memory is seen by trying.
+/// Returns the shape of groups with these nodes, as their ranks determine it. A trial shows whether
+/// the system allows cross-memory attach between processes.
 pub(crate) fn shape_of(nodes: &NodeMap) -> GroupShape {
     let nonce = host::process_nonce().unwrap();
     let address = host::process_nonce_address().unwrap();
@@ -341,7 +344,7 @@ fn choices(scene: &Scene, layout: &Layout) -> Vec<Choice> {
     let Scene { kind, dtype, ranks, size, .. } = *scene;
     let shape = shape_of(&layout.nodes(ranks));
     let bytes = match kind {
-        // Not all ranks know them all.
+        // In these operations not all ranks know all block lengths.
         OpKind::GatherV | OpKind::ScatterV | OpKind::AllToAllV => usize::MAX,
         _ => size.elements(kind, dtype, ranks) * dtype.size(),
     };

@@ -1,9 +1,9 @@
-//! What each rank puts into a call, and what it must hold at the end: the naive oracle.
+//! The inputs and the expected results of each rank: the naive oracle.
 //!
-//! For every operation a rank has a list of input blocks and gets a list of output blocks, and each
-//! output block is made of some input blocks: of one, which is copied, or of one of each rank,
-//! which are folded in the order of ranks. [`Sides`] and [`sources`] say which; nothing else here
-//! knows the operations.
+//! In every operation a rank has a list of input blocks and a list of output blocks. An output
+//! block is a copy of one input block, or the reduction of one input block per rank in rank order.
+//! [`Sides`] gives the lists and [`sources`] gives the input blocks of an output block; the other
+//! code here does not depend on the operation.
 
 use crate::bound::Reference;
 use crate::matrix::{Scene, Size};
@@ -15,44 +15,44 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-/// Blocks repeat after this many elements, so that the oracle has less to do; a prime, so that no
-/// chunk begins where another one did.
+/// Blocks repeat after this number of elements, so that the oracle computes less. The number is
+/// prime, so that chunks begin at different elements of the period.
 const PERIOD: usize = 1009;
 
-/// How many elements each rank has for each, and gets of each.
+/// The number of elements in each input block and each output block of a rank.
 #[derive(Debug)]
 pub(crate) struct Sides {
     pub(crate) inputs: Vec<usize>,
     pub(crate) outputs: Vec<usize>,
-    /// In place: the input block that lies where an output block does.
+    /// In place: the indices of the input block and of the output block that share memory.
     pub(crate) shared: Option<(usize, usize)>,
-    /// The blocks of a list are neighbours, and one argument of the call.
+    /// If set, the blocks of a list are contiguous and are one argument of the call.
     pub(crate) is_contiguous: bool,
 }
 
-/// How long the blocks of a call are.
+/// The lengths of the blocks of a call.
 #[derive(Clone, Copy, Debug)]
 struct Lengths {
     count: usize,
     ranks: usize,
-    /// Who has the longest block, where they differ.
+    /// The rank with the longest block, if the lengths differ.
     turn: usize,
 }
 
 impl Lengths {
-    /// By how far a block is from the longest: some have nothing.
+    /// Returns the length of the block at this distance from the longest one; some lengths are 0.
     fn by_distance(&self, distance: usize) -> usize {
         let count = self.count;
         [count, 0, count / 2, count.saturating_sub(1), count, 0, count / 3][distance % 7]
     }
 
-    /// The block of a rank, in the `_v` forms.
+    /// Returns the length of the block of a rank in the `_v` forms.
     fn of(&self, rank: usize) -> usize {
         self.by_distance((rank + self.ranks - self.turn) % self.ranks)
     }
 
-    /// What one rank has for another, in `all_to_all_v`: of three ranks or more, one has nothing
-    /// for anybody.
+    /// Returns the length of the block from one rank to another in `all_to_all_v`. With three ranks
+    /// or more, one rank sends nothing.
     fn between(&self, from: usize, to: usize) -> usize {
         let Self { ranks, turn, .. } = *self;
         let from = (from + ranks - turn) % ranks;
@@ -106,13 +106,13 @@ impl Sides {
     }
 }
 
-/// Whether its blocks have lengths and places of their own.
+/// Returns true if the operation has a separate length and address per block.
 pub(crate) fn is_v(kind: OpKind) -> bool {
     use OpKind::{AllGatherV, AllToAllV, GatherV, ReduceScatterV, ScatterV};
     matches!(kind, AllGatherV | GatherV | ScatterV | ReduceScatterV | AllToAllV)
 }
 
-/// The input blocks, by rank and number, that a rank's output block is made of.
+/// Returns the input blocks, as pairs of rank and index, for a rank's output block.
 fn sources(
     kind: OpKind,
     rank: usize,
@@ -133,7 +133,7 @@ fn sources(
     }
 }
 
-/// Elements that repeat.
+/// A block whose elements repeat after a period.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     period: Arc<[u8]>,
@@ -146,7 +146,7 @@ impl Block {
         Self { period, bytes: count * width }
     }
 
-    /// Fills memory that is as long.
+    /// Fills memory of the same length.
     pub(crate) fn write(&self, memory: &mut [u8]) {
         assert_eq!(memory.len(), self.bytes);
         let mut filled = self.period.len();
@@ -164,28 +164,29 @@ impl Block {
     }
 }
 
-/// An output block, and its reference where only a bound can be given.
+/// An output block, and its reference if only an error bound is known.
 type Output = (Block, Option<Arc<Reference>>);
 
-/// What one rank brings and gets.
+/// The inputs and expected outputs of one rank.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) sides: Sides,
     pub(crate) inputs: Vec<Block>,
     pub(crate) outputs: Vec<Block>,
-    /// For each output block, where only a bound can be given.
+    /// One reference per output block if only an error bound is known.
     pub(crate) references: Vec<Arc<Reference>>,
 }
 
-/// A scene with what goes in and must come out, computed once for all ranks and variants.
+/// The inputs and expected outputs of a scene, computed once for all ranks and variants.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) inputs: Inputs,
     pub(crate) root: usize,
     pub(crate) parts: Vec<Part>,
-    /// How many calls of barriers have begun.
+    /// The number of barrier calls that have begun.
     pub(crate) arrived: AtomicUsize,
-    /// What the ranks of a variant have all got: a hash of whichever rank came first.
+    /// The hash of the result of each variant, from the first rank that finished; all ranks must
+    /// have the same result.
     pub(crate) agreed: Mutex<HashMap<usize, u64>>,
 }
 
@@ -204,7 +205,7 @@ impl Prepared {
             let inputs = sides.inputs.iter().enumerate().map(block).collect();
             parts.push(Part { sides, inputs, outputs: Vec::new(), references: Vec::new() });
         }
-        // Ranks that get the same get it from the same blocks.
+        // Output blocks with the same sources share one computed block.
         let mut known: HashMap<Vec<(usize, usize)>, Output> = HashMap::new();
         for rank in 0..ranks {
             let counts = parts[rank].sides.outputs.clone();
@@ -229,7 +230,7 @@ impl Prepared {
     }
 }
 
-/// The root of a scene: all ranks have their turn.
+/// Returns the root of a scene; over all scenes every rank is the root.
 fn root(scene: &Scene) -> usize {
     let Scene { kind, dtype, op, ranks, size, .. } = *scene;
     let count = if size == Size::Large { 7 } else { size.elements(kind, dtype, ranks) };
@@ -238,7 +239,7 @@ fn root(scene: &Scene) -> usize {
     usize::try_from(word % ranks as u64).unwrap()
 }
 
-/// The elements of an output block's sources, scaled where the operator says so.
+/// Returns the elements of an output block's sources, scaled if the operator scales.
 pub(crate) fn elements(scene: &Scene, blocks: &[(usize, &Block)], index: usize) -> Vec<Vec<u8>> {
     let element = |&(rank, block): &(usize, &Block)| {
         let element = block.at(index, scene.dtype.size());
@@ -250,7 +251,7 @@ pub(crate) fn elements(scene: &Scene, blocks: &[(usize, &Block)], index: usize) 
     blocks.iter().map(element).collect()
 }
 
-/// One element of an output block.
+/// Computes one element of an output block.
 fn fold(scene: &Scene, blocks: &[(usize, &Block)], index: usize) -> Vec<u8> {
     let elements = elements(scene, blocks, index);
     match scene.op {

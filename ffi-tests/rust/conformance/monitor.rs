@@ -1,4 +1,4 @@
-//! What becomes of a run: how far it is, what was wrong, whether to go on.
+//! The state of a run: progress, failures, and whether to continue.
 
 use crate::matrix::{Scene, Size, Transport, Variant};
 use dist::transport::OpKind;
@@ -7,42 +7,42 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// After this many failures nobody goes on.
+/// The number of failures at which the run stops.
 const ENOUGH: usize = 10;
 
-/// What costs about the same: so many ranks, so much.
+/// A class of cases with about the same cost: the number of ranks and the size.
 pub(crate) type Class = (usize, Size);
 
-/// What has been done.
+/// The numbers of cases that have run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Cases by kind and transport.
     pub(crate) cases: BTreeMap<(u8, Transport), u64>,
-    /// Cases, and the time they took, by class.
+    /// The number of cases, and their total time, by class.
     pub(crate) classes: HashMap<Class, (u64, Duration)>,
-    /// What is running.
+    /// The scene in progress.
     pub(crate) scene: Option<Scene>,
 }
 
 impl Tally {
-    /// All cases.
+    /// Returns the number of all cases.
     pub(crate) fn total(&self) -> u64 {
         self.cases.values().sum()
     }
 }
 
-/// Watches a run.
+/// Collects the progress and the failures of a run.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     tally: Mutex<Tally>,
-    /// By case, whichever rank found it first.
+    /// The failures by case, each from the first rank that found it.
     failures: Mutex<BTreeMap<String, String>>,
     stopped: AtomicBool,
     until: Option<Instant>,
 }
 
 impl Monitor {
-    /// One that stops the run after `limit`, if any.
+    /// Returns a monitor that stops the run after `limit`, if given.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             tally: Mutex::default(),
@@ -52,7 +52,7 @@ impl Monitor {
         }
     }
 
-    /// Whether to begin nothing more.
+    /// Returns true if the ranks must start no further case.
     pub(crate) fn is_over(&self) -> bool {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             self.stopped.store(true, Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl Monitor {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// A result was wrong; the others are worth knowing, up to a number.
+    /// Records a wrong result. The run continues until the number of failures reaches [`ENOUGH`].
     pub(crate) fn wrong(&self, case: String, problem: String) {
         let mut failures = self.failures.lock().unwrap();
         if failures.len() < ENOUGH {
@@ -71,8 +71,8 @@ impl Monitor {
         }
     }
 
-    /// A call failed: the group is of no use any more. What fails because others have stopped says
-    /// nothing.
+    /// Records a failed call and stops the run, since the group is unusable. Later failures are
+    /// ignored, since they follow from the stop.
     pub(crate) fn broken(&self, case: String, problem: String) {
         if !self.stopped.swap(true, Ordering::Relaxed) {
             self.failures.lock().unwrap().insert(case, problem);
@@ -94,18 +94,18 @@ impl Monitor {
         *time += took;
     }
 
-    /// Looks at what has been done.
+    /// Gives access to the tally.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Tally) -> T) -> T {
         look(&self.tally.lock().unwrap())
     }
 
-    /// What was wrong, a case and its problem each.
+    /// Returns the failures, each with its case and its problem.
     pub(crate) fn failures(&self) -> Vec<String> {
         let failures = self.failures.lock().unwrap();
         failures.iter().map(|(case, problem)| format!("{case}: {problem}")).collect()
     }
 
-    /// A table of the cases done.
+    /// Returns a table of the finished cases.
     pub(crate) fn summary(&self) -> String {
         let mut text = format!("{:18}", "cases");
         Transport::ALL.iter().for_each(|t| text += &format!("{:>10}", t.name()));

@@ -1,4 +1,5 @@
-//! Groups on several nodes: what the matrix does not show, since its numbers fit.
+//! Groups on several nodes with values near the limits of narrow types; the numbers of the matrix
+//! do not reach these limits.
 
 use crate::matrix::shape_of;
 use crate::ranks;
@@ -8,10 +9,10 @@ use dist::base::nodes::NodeMap;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
-/// Nodes joined by queues in memory.
+/// The transport option for nodes that exchange messages through queues in memory.
 const QUEUES: &str = "inproc";
 
-/// What joins nodes: queues, and TCP.
+/// The transports between nodes: queues, and TCP.
 pub(crate) const TRANSPORTS: [&str; 2] = [QUEUES, "auto"];
 
 /// Runs `body` on one rank for each letter.
@@ -36,7 +37,7 @@ fn shape(layout: &str) -> GroupShape {
 fn averages_of_narrow_floats_do_not_overflow() {
     use dist::api::{Call, CallOptions};
     use dist::base::buffer::{Dst, Src};
-    // 40 000, 288 and 40 960.
+    // The elements are 40 000, 288 and 40 960.
     let large: [(DataType, &[u8]); 3] =
         [(DataType::F16, &[0xe2, 0x78]), (DataType::F8E4M3, &[0x79]), (DataType::F8E5M2, &[0x79])];
     for layout in ["ab", "abcd", "aabb", "abbb"] {

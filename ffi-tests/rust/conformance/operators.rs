@@ -1,5 +1,5 @@
-//! Operators that the caller defines: every reduction, elements of many sizes, over every
-//! transport, against folds in rank order.
+//! Operators that the caller defines: compares every reduction, with elements of many sizes and
+//! over every transport, with a reduction in rank order.
 #![allow(unsafe_code, reason = "an operator gets views of memory")]
 
 use crate::matrix::LAYOUTS;
@@ -23,19 +23,21 @@ const KINDS: [OpKind; 6] = [
     OpKind::Exscan,
 ];
 
-/// What folds one element: the lower rank's, and the higher rank's, which becomes the result.
+/// Reduces one element: the lower rank's element into the higher rank's element, which becomes the
+/// result.
 type Fold = fn(&[u8], &mut [u8]);
 
-/// An affine map over the numbers below 16: the factor in the lower half of the byte, the summand
-/// in the upper one. First the lower rank's map, then the higher one's; it depends on the order.
+/// Composes affine maps over the numbers below 16. The factor is in the lower half of the byte, the
+/// summand in the upper half. The lower rank's map applies first, so the result depends on the
+/// order.
 fn compose_small(lower: &[u8], higher: &mut [u8]) {
     let (a, b) = (lower[0] & 15, lower[0] >> 4);
     let (c, d) = (higher[0] & 15, higher[0] >> 4);
     higher[0] = ((a * c) & 15) | ((c * b + d) & 15) << 4;
 }
 
-/// An affine map of the vectors of all other bytes, whose factor is the first byte: every byte
-/// depends on the first, so that no element may be cut.
+/// Composes affine maps over the other bytes of the element; the factor is the first byte. Every
+/// byte of the result depends on the first one, so that a split element gives a wrong result.
 fn compose(lower: &[u8], higher: &mut [u8]) {
     let factor = higher[0];
     for (higher, lower) in higher.iter_mut().zip(lower).skip(1) {
@@ -44,7 +46,7 @@ fn compose(lower: &[u8], higher: &mut [u8]) {
     higher[0] = factor.wrapping_mul(lower[0]);
 }
 
-/// The element with the larger first byte, and of these the one that is larger in all.
+/// Selects the larger element by lexicographic comparison.
 fn largest(lower: &[u8], higher: &mut [u8]) {
     if lower > &*higher {
         higher.copy_from_slice(lower);
@@ -60,22 +62,24 @@ struct OfElements {
 impl Combine for OfElements {
     fn combine(&self, lower: Src<'_>, inout: Dst<'_>, count: usize) {
         assert_eq!((lower.len(), inout.len()), (count * self.element, count * self.element));
-        // Of elements that are as long as a type of C's, the type's alignment.
+        // The expected alignment is the largest power of two that divides the element size, at most
+        // 64.
         let alignment = 1 << self.element.trailing_zeros().min(6);
         for address in [lower.as_ptr().addr(), inout.as_mut_ptr().addr()] {
             assert!(address.is_multiple_of(alignment), "{address:#x} for {}", self.element);
         }
-        // SAFETY: readable for its length, and no other thread writes there during the call.
-        let lower = unsafe { std::slice::from_raw_parts(lower.as_ptr(), lower.len()) };
-        // SAFETY: writable for its length, apart from `lower`, and no other thread uses it during
+        // SAFETY: the memory is readable for its length, and no other thread writes to it during
         // the call.
+        let lower = unsafe { std::slice::from_raw_parts(lower.as_ptr(), lower.len()) };
+        // SAFETY: the memory is writable for its length and does not overlap `lower`, and no other
+        // thread uses it during the call.
         let inout = unsafe { std::slice::from_raw_parts_mut(inout.as_mut_ptr(), inout.len()) };
         let pairs = lower.chunks(self.element).zip(inout.chunks_mut(self.element));
         pairs.for_each(|(lower, higher)| (self.fold)(lower, higher));
     }
 }
 
-/// An operator and the type that its calls name.
+/// An operator, and the type that its calls pass.
 #[derive(Clone)]
 struct Case {
     operator: Arc<Operator>,
@@ -108,7 +112,7 @@ fn input(rank: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| mix((rank << 40 | at) as u64).to_le_bytes()[3]).collect()
 }
 
-/// The fold of the vectors of the ranks below `number`.
+/// Returns the reduction of the vectors of ranks 0 to `number` - 1.
 fn expected(case: &Case, number: usize, input: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let element = case.operator.element_bytes();
     let mut all = (0..number).map(input);
@@ -120,12 +124,12 @@ fn expected(case: &Case, number: usize, input: impl Fn(usize) -> Vec<u8>) -> Vec
     })
 }
 
-/// The elements of the block of a rank in the `_v` form.
+/// Returns the number of elements in the block of a rank in the `_v` form.
 fn block_len(count: usize, rank: usize) -> usize {
     [count, 0, count / 2, count.saturating_sub(1)][rank % 4]
 }
 
-/// One call on one rank: the result, and the expected result.
+/// Makes one call on one rank and returns its result and the expected result.
 fn fold(
     rank: &RankUnderTest,
     case: &Case,
@@ -192,7 +196,7 @@ fn operators_fold_in_rank_order_over_every_transport() {
                 |rank| {
                     for case in &cases {
                         let element = case.operator.element_bytes();
-                        // Nothing, one, a few, and so much that slices go round.
+                        // The counts: none, one, seven, and enough elements to reuse the slots.
                         for count in [0, 1, 7, 70_000 / element + 3] {
                             for (kind, in_place) in
                                 KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
@@ -227,7 +231,7 @@ fn long_vectors_are_split_into_chunks() {
     );
 }
 
-/// How the call of the odd rank differs from the other ranks' calls.
+/// How the call of the differing rank differs from the calls of the other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
     Name,

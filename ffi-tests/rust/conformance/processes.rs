@@ -1,10 +1,10 @@
-//! A back end whose ranks are processes, each started by a launcher: `cargo xtask conformance
-//! --launcher`. Each of them runs this test as one rank, and compares with the same oracle as ranks
-//! that are threads do.
+//! A back end whose ranks are processes that a launcher starts: `cargo xtask conformance
+//! --launcher`. Each process runs this test as one rank and compares its results with the oracle of
+//! the threaded ranks.
 //!
-//! They meet in a file store, and tell each other in it what threads would see in memory. Beside
-//! what `backends.rs` wants, the environment has `CONFORMANCE_STORE`, the file; the launcher says
-//! which rank this is.
+//! The processes meet in a file store and exchange through it the data that threads exchange in
+//! memory. In addition to the variables of `backends.rs`, the environment has `CONFORMANCE_STORE`,
+//! the path of the file. The launcher sets the rank.
 #![allow(clippy::print_stdout, reason = "what has been done of what there is")]
 
 use crate::backends::{Case, cases, covering, layout, load, variable};
@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a rank knows of the others.
+/// The link from a rank to the other processes.
 pub(crate) struct Apart {
     pub(crate) rank: usize,
     ranks: usize,
     store: Arc<FileStore>,
-    /// How many barriers this rank has called.
+    /// The number of barriers that this rank has called.
     barriers: AtomicUsize,
-    /// What must be the same on all ranks, case by case.
+    /// The hashes of results that must be the same on all ranks, by case.
     agreed: Mutex<Vec<(String, u64)>>,
 }
 
@@ -48,24 +48,25 @@ impl Apart {
         Arc::clone(&self.store) as Arc<dyn Store>
     }
 
-    /// Before a barrier: how many calls all ranks together must have begun before it returns.
+    /// Returns, before a barrier, the number of calls that all ranks together must have begun
+    /// before it returns.
     pub(crate) fn arrive(&self, ranks: usize) -> usize {
         self.store.add(b"conformance/arrived", 1, &deadline()).unwrap();
         (self.barriers.fetch_add(1, Ordering::Relaxed) + 1) * ranks
     }
 
-    /// How many have begun.
+    /// Returns the number of barrier calls that have begun.
     pub(crate) fn come(&self) -> usize {
         let come = self.store.add(b"conformance/arrived", 0, &deadline()).unwrap();
         usize::try_from(come).unwrap()
     }
 
-    /// A result that all ranks must have.
+    /// Records the hash of a result that must be the same on all ranks.
     pub(crate) fn note(&self, case: String, digest: u64) {
         self.agreed.lock().unwrap().push((case, digest));
     }
 
-    /// Compares what was noted with that of rank 0, and finds the first that differs.
+    /// Compares the recorded hashes with those of rank 0, and returns the first case that differs.
     fn compare(&self) -> Option<String> {
         let agreed = self.agreed.lock().unwrap();
         let own: Vec<u8> = agreed.iter().flat_map(|(_, digest)| digest.to_le_bytes()).collect();
@@ -81,7 +82,7 @@ impl Apart {
         differs.or_else(|| (own.len() != first.len()).then(|| "other cases than rank 0".into()))
     }
 
-    /// Nobody leaves before all have compared.
+    /// Waits until all ranks have compared their results.
     fn part(&self) {
         let key = b"conformance/done";
         let mut done = self.store.add(key, 1, &deadline()).unwrap();
@@ -127,7 +128,7 @@ fn a_rank_of_a_back_end() {
     let done = monitor.look(|tally| tally.total());
     assert!(failures.is_empty(), "rank {rank}: {}", failures.join("\n"));
     apart.part();
-    // Ranks other than 0 keep no tally.
+    // Only rank 0 keeps a tally.
     if rank == 0 {
         assert_eq!(done, chosen.len() as u64);
         println!("{done} cases on {ranks} ranks are as the oracle says");

@@ -1,10 +1,10 @@
-//! Ranks that are threads, each with its own group object over a shared store.
+//! Runs ranks as threads, each with its own group object over a shared store.
 
 use dist::api::{Group, GroupOptions};
 use dist::store::HashStore;
 use std::sync::Arc;
 
-/// The deadline of every call, however busy the machine.
+/// The deadline of every call, long enough for a busy machine.
 pub(crate) const LIMIT_MS: u64 = 60_000;
 
 /// One rank of a running group.
@@ -12,7 +12,7 @@ pub(crate) struct RankUnderTest {
     group: Group,
 }
 
-/// Runs `body` on every rank of a group of `size` ranks, with options for each.
+/// Runs `body` on every rank of a group of `size` ranks; `options` gives the options of each rank.
 pub(crate) fn run_with(
     options: impl Fn(usize) -> String,
     size: usize,
@@ -44,7 +44,6 @@ pub(crate) fn run_with(
 }
 
 impl RankUnderTest {
-    /// The group.
     pub(crate) fn group(&self) -> &Group {
         &self.group
     }

@@ -1,5 +1,5 @@
-//! Operators that mean nothing for a type: every function that reduces refuses them, naming
-//! operator, type and back end, and the group goes on.
+//! Operators that are undefined for a type: every reduction refuses them with an error that names
+//! the operator, the type and the back end. The group stays usable.
 
 use crate::ranks;
 use dist::api::{Call, CallOptions};
@@ -22,7 +22,7 @@ fn undefined_pairs_are_refused_by_every_reduction() {
                         refused += 1;
                     }
                 }
-                // 17 types, 9 operators, and 113 pairs that are defined.
+                // There are 17 types, 9 operators and 113 defined pairs.
                 assert_eq!(refused, 17 * 9 - 113);
                 rank.group().run(Call::barrier(), &CallOptions::default()).unwrap();
             },

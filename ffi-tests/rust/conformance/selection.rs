@@ -1,5 +1,5 @@
-//! Which algorithm runs: calls that want the vectors folded in rank order, wherever ranks are, and
-//! overrides.
+//! Algorithm selection: calls that need a reduction in rank order on every placement of the ranks,
+//! and overrides by name.
 
 use crate::matrix::shape_of;
 use crate::ranks::{RankUnderTest, run_with};
@@ -22,7 +22,7 @@ const KINDS: [OpKind; 6] = [
     OpKind::Exscan,
 ];
 
-/// Where the result depends on what is rounded when.
+/// Types and operators whose results depend on the order of the roundings.
 const FOLDS: [(DataType, ReduceOp); 6] = [
     (DataType::F32, ReduceOp::Sum),
     (DataType::F32, ReduceOp::PremulSum),
@@ -41,7 +41,7 @@ fn run(transport: &str, layout: &str, more: &str, body: impl Fn(&RankUnderTest) 
     run_with(options, hosts.len(), body);
 }
 
-/// Positive numbers below 2, which no sum of a few overflows.
+/// Returns positive numbers below 2, so that the sum of several ranks does not overflow.
 fn values(dtype: DataType, rank: usize, count: usize) -> Vec<u8> {
     let bits = |i: usize| {
         let noise = (i * 4 + rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -55,7 +55,7 @@ fn values(dtype: DataType, rank: usize, count: usize) -> Vec<u8> {
     (0..count).flat_map(bits).collect()
 }
 
-/// One call; what this rank got.
+/// Makes one call and returns this rank's result.
 fn fold(
     rank: &RankUnderTest,
     kind: OpKind,
@@ -167,7 +167,8 @@ fn call_overrides_precede_overrides_of_rank_0() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// A rounding after each of them would stop at 16, where the next number is 18.
+/// If the sum were rounded after each rank, it would stay at 16, since the next representable
+/// number is 18.
 #[test]
 fn narrow_sums_of_many_ranks_keep_small_values() {
     let cases = [
@@ -179,7 +180,7 @@ fn narrow_sums_of_many_ranks_keep_small_values() {
     let options = |rank: usize| format!("transport=inproc;slot_bytes=4096;host_id={rank}");
     run_with(options, 20, |rank| {
         for (dtype, op, one, sum) in &cases {
-            // Some slices are empty.
+            // With these counts some slices are empty.
             for count in [1, 700, 3000] {
                 let input = one.repeat(count);
                 let is_root = rank.group().rank() == 7;

@@ -1,4 +1,4 @@
-//! What ranks on several nodes hear when they do not call the same, or not in time.
+//! The errors on ranks of several nodes when their calls do not match or a call comes too late.
 
 use crate::nodes::TRANSPORTS;
 use crate::ranks::{self, RankUnderTest};
@@ -9,7 +9,7 @@ use dist::base::error::{Error, ErrorKind, Result};
 use dist::base::op::ReduceOp;
 use std::sync::Mutex;
 
-/// What a rank calls.
+/// The call that a rank makes.
 type Body = fn(&RankUnderTest) -> Result<()>;
 type Calls<'a> = &'a (dyn Fn(&RankUnderTest) -> Result<()> + Sync);
 
@@ -34,8 +34,8 @@ fn barrier(rank: &RankUnderTest) -> Result<()> {
     rank.group().run(Call::barrier(), &options())
 }
 
-/// Runs one call on each rank, the odd one on `odd`, and another barrier where it succeeded; what
-/// each rank heard.
+/// Makes one call on each rank, `odd_one` on rank `odd`, and two barriers if it succeeded. Returns
+/// the error of each rank.
 fn heard(
     transport: &str,
     layout: &str,
@@ -44,14 +44,15 @@ fn heard(
     odd_one: Calls<'_>,
 ) -> Vec<Error> {
     let letters: Vec<char> = layout.chars().collect();
-    // Nobody leaves before all have heard: who leaves may be all that a slower one hears of.
+    // No rank leaves before all ranks have their error; otherwise a slower rank might report the
+    // departure instead.
     let done = std::sync::Barrier::new(letters.len());
     let errors: Vec<Mutex<Option<Error>>> = letters.iter().map(|_| Mutex::new(None)).collect();
     let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);
     ranks::run_with(options, letters.len(), |rank| {
         let me = rank.group().rank();
         let outcome = if me == odd { odd_one(rank) } else { usual(rank) };
-        // A root may be gone before the others come; it hears at its next call.
+        // A root may return before the other ranks arrive; it gets the error in its next call.
         let outcome = outcome.and_then(|()| barrier(rank)).and_then(|()| barrier(rank));
         *errors[me].lock().unwrap() = outcome.err();
         done.wait();
@@ -59,7 +60,7 @@ fn heard(
     errors.into_iter().map(|error| error.into_inner().unwrap().unwrap()).collect()
 }
 
-/// Every rank must hear of both descriptions.
+/// Asserts that the error of every rank has both descriptions.
 fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2]) {
     for transport in TRANSPORTS {
         let errors = heard(transport, layout, odd, &usual, &odd_one);
@@ -72,7 +73,7 @@ fn mismatch(layout: &str, odd: usize, usual: Body, odd_one: Body, both: [&str; 2
     }
 }
 
-/// As [`heard`], where no rank is the odd one.
+/// As [`heard`], with the same call on every rank.
 fn all_hear(layout: &str, body: Calls<'_>, texts: [&str; 2]) {
     for transport in TRANSPORTS {
         for (rank, error) in heard(transport, layout, 0, body, body).iter().enumerate() {
@@ -142,7 +143,7 @@ fn different_algorithm_is_reported_on_all_ranks() {
 
 #[test]
 fn mismatched_peers_across_nodes_are_detected() {
-    // Those of the one node wait for none of those that wait for them.
+    // The ranks of the first node do not wait for the ranks of the other node, which wait for them.
     let body: Body = |rank| {
         if rank.group().rank() < 2 {
             return all_reduce(rank, 1 << 18, ReduceOp::Sum);
@@ -172,7 +173,7 @@ fn finished_rank_is_not_blamed() {
             let mut data = vec![0; 400];
             let call = Call::broadcast(Dst::from(data.as_mut_slice()), DataType::I32, 0, me);
             match me {
-                // The parent of rank 7 in the tree.
+                // Rank 6 is the parent of rank 7 in the tree.
                 6 => {}
                 7 => {
                     let error = rank.group().run(call, &soon).unwrap_err();
@@ -196,7 +197,7 @@ fn late_rank_is_named_at_the_deadline() {
     }
 }
 
-/// The late rank calls nothing until all others have given up.
+/// The late rank makes no call until all other ranks have given up.
 fn late_one(transport: &str, layout: &str, late: usize, bytes: usize) {
     let letters: Vec<char> = layout.chars().collect();
     let options = |rank: usize| format!("transport={transport};host_id={}", letters[rank]);

@@ -1,22 +1,22 @@
-//! The elements that go in: random words, and numbers chosen so that what comes out can be said.
+//! The input elements: random words, and numbers whose result or error bound is known.
 
 use crate::oracle;
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// What kind of numbers.
+/// The kind of input numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Inputs {
-    /// Any: for results that are folded in the order of ranks, or not at all.
+    /// Arbitrary numbers, for results that are reduced in rank order or not at all.
     Any,
-    /// Such that the result is the same in whatever order they are folded, and however often what
-    /// came out for some of them is rounded.
+    /// Numbers whose result is the same in every reduction order and with any number of
+    /// intermediate roundings.
     Exact,
-    /// Sums and products of these depend on the order: only a bound can be given.
+    /// Numbers whose sums and products depend on the order; only an error bound is known.
     Rough,
 }
 
-/// Whose element it is, of how many.
+/// The position of an element: its rank, block and index, and the number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) rank: usize,
@@ -25,25 +25,26 @@ pub(crate) struct Place {
     pub(crate) index: usize,
 }
 
-/// A rank's factor for `PREMUL_SUM`.
+/// Returns a rank's factor for `PREMUL_SUM`.
 pub(crate) fn factor(rank: usize) -> f64 {
     0.5 + [1.0, 0.25, 2.0][rank % 3]
 }
 
-/// Whether the order of folding shows in the bits.
+/// Returns true if the bits of the result depend on the reduction order.
 pub(crate) fn depends_on_order(dtype: DataType, op: Option<ReduceOp>) -> bool {
     let adds = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg, ReduceOp::PremulSum];
     dtype.is_float() && op.is_some_and(|op| adds.contains(&op))
 }
 
-/// The bytes of an element.
+/// Returns the bytes of an element.
 pub(crate) fn element(inputs: Inputs, dtype: DataType, op: Option<ReduceOp>, at: Place) -> Vec<u8> {
     let Place { rank, ranks, block, index } = at;
     let seed = (rank as u64 + 1) << 48 | (block as u64) << 40 | dtype as u64;
     let word = mix(seed ^ (index as u64) << 8);
     match (inputs, op) {
         (Inputs::Exact, Some(op)) => {
-            // Of two neighbours, so that there is one sum to round.
+            // Only two neighbouring ranks contribute nonzero elements, so that only one sum is
+            // rounded.
             let counts = [index % ranks, (index + 1) % ranks].contains(&rank);
             exact(dtype, op, word, counts)
         }
@@ -52,8 +53,8 @@ pub(crate) fn element(inputs: Inputs, dtype: DataType, op: Option<ReduceOp>, at:
     }
 }
 
-/// Any bits for integers, for floats mostly ordinary numbers and now and then any bits, NaN and
-/// infinities among them.
+/// Returns arbitrary bits for integers. For floats it returns mostly ordinary numbers and sometimes
+/// arbitrary bits, including NaN and infinities.
 fn any(dtype: DataType, word: u64) -> Vec<u8> {
     if !dtype.is_float() {
         return word.to_le_bytes()[..dtype.size()].to_vec();
@@ -68,7 +69,8 @@ fn any(dtype: DataType, word: u64) -> Vec<u8> {
     })
 }
 
-/// `counts` where its rank is one of the two whose scaled or divided elements are not zero.
+/// Returns a number for [`Inputs::Exact`]. `counts` is set if the rank is one of the two ranks
+/// whose scaled or divided elements are not zero.
 fn exact(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u8> {
     if !dtype.is_float() || matches!(op, ReduceOp::Min | ReduceOp::Max) {
         return any(dtype, word);
@@ -77,7 +79,7 @@ fn exact(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u8> {
         let pick = |values: &[f64]| values[high(word) as usize % values.len()];
         let value = match op {
             ReduceOp::Sum => pick(&[-1.0, 0.0, 1.0]),
-            // Parts of averages are divided one by one.
+            // In an average the parts may be divided one by one.
             ReduceOp::Avg if counts => pick(&[-1.0, 0.0, 1.0]),
             ReduceOp::Product => pick(&[1.0, -1.0, 2.0, 0.5]),
             ReduceOp::PremulSum if counts => pick(&[-1.0, 1.0, 2.0]),
@@ -87,13 +89,14 @@ fn exact(dtype: DataType, op: ReduceOp, word: u64, counts: bool) -> Vec<u8> {
     })
 }
 
-/// Numbers of either sign, from 3/4 to 3/2 in size: sums and products of a few fit every type.
+/// Returns numbers of either sign with a magnitude from 3/4 to 3/2. Their sums and products over
+/// the ranks of a test fit every type.
 fn rough(part: DataType, word: u64) -> Vec<u8> {
     let size = 0.75 + f64::from(high(word)) / f64::from(u32::MAX) * 0.75;
     encode(part, if word & 1 == 0 { size } else { -size })
 }
 
-/// A number, or the two of a complex one.
+/// Returns a number, or the two numbers of a complex element.
 fn each_part(dtype: DataType, word: u64, part: impl Fn(DataType, u64) -> Vec<u8>) -> Vec<u8> {
     match dtype {
         DataType::C64 => [part(DataType::F32, word), part(DataType::F32, mix(word))].concat(),
@@ -110,13 +113,13 @@ fn encode(part: DataType, value: f64) -> Vec<u8> {
     }
 }
 
-/// The number that a part of an element is.
+/// Returns the number in a part of an element.
 pub(crate) fn decode(part: DataType, bytes: &[u8]) -> f64 {
     let code = oracle::element_bits(bytes);
     if part == DataType::F64 { f64::from_bits(code) } else { oracle::decode(part, code).into() }
 }
 
-/// The type of the one part, or of the two parts, of an element.
+/// Returns the type of the parts of an element; a complex element has two parts.
 pub(crate) fn part_of(dtype: DataType) -> DataType {
     match dtype {
         DataType::C64 => DataType::F32,
@@ -131,7 +134,7 @@ fn high(word: u64) -> u32 {
     high
 }
 
-/// SplitMix64's finaliser (Steele, Lea, Flood, 2014): spreads the bits of a counter.
+/// SplitMix64's finaliser (Steele, Lea, Flood, 2014); it spreads the bits of a counter.
 pub(crate) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,6 @@
-//! The whole matrix: `cargo xtask conformance`.
+//! Runs the whole matrix: `cargo xtask conformance`.
 //!
-//! The environment says what is wanted of it: `CONFORMANCE_PART=I/N`, `CONFORMANCE_TRANSPORT`,
+//! The environment selects a part of it: `CONFORMANCE_PART=I/N`, `CONFORMANCE_TRANSPORT`,
 //! `CONFORMANCE_KIND`, `CONFORMANCE_ONLY` (the text of one case), `CONFORMANCE_MINUTES`.
 #![allow(clippy::print_stdout, reason = "progress and outcome of a long run")]
 
@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often a line says how far it is.
+/// The interval of the progress lines.
 const TICK: Duration = Duration::from_secs(10);
-/// Every so many scenes are tried before the rest, to know what it will take.
+/// Every 97th scene runs before the rest, to estimate the total time.
 const SAMPLE: usize = 97;
-/// But so many of each size.
+/// The minimum number of sample scenes per size.
 const LEAST: usize = 8;
 
-/// What is wanted.
+/// The selected part of the matrix.
 struct Wanted {
     part: (usize, usize),
     transport: Option<String>,
@@ -55,7 +55,7 @@ impl Wanted {
         let mine = all.filter(|(number, _)| number % self.part.1 == self.part.0 - 1);
         let kind =
             |scene: &Scene| self.kind.as_deref().is_none_or(|kind| kind == scene.kind.name());
-        // The text of a case begins with that of its scene.
+        // The text of a case begins with the text of its scene.
         let only =
             |s: &Scene| self.only.as_ref().is_none_or(|only| only.starts_with(&s.to_string()));
         let mut mine: Vec<Scene> = mine.map(|(_, s)| s).filter(|s| kind(s) && only(s)).collect();
@@ -124,7 +124,7 @@ fn whole_matrix() {
     conclude(&monitor, total);
 }
 
-/// Some scenes of each size: those that take long are few.
+/// Returns a sample of each size, since the expensive sizes have only few scenes.
 fn sample_of(scenes: &[Scene]) -> Vec<Scene> {
     let of = |size: &Size| {
         let all: Vec<Scene> = scenes.iter().filter(|scene| scene.size == *size).copied().collect();
@@ -141,7 +141,7 @@ fn run(ranks: usize, scenes: Vec<Scene>, wanted: &Wanted, monitor: &Monitor) {
     }
 }
 
-/// Says how far it is, until the other end goes away.
+/// Prints the progress until the sender is dropped.
 fn tell(tick: &Receiver<()>, monitor: &Monitor, total: u64) {
     let began = Instant::now();
     while tick.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
@@ -152,7 +152,7 @@ fn tell(tick: &Receiver<()>, monitor: &Monitor, total: u64) {
     }
 }
 
-/// Fails where something was wrong, or not everything has been done.
+/// Panics if a case failed or not all cases have run.
 fn conclude(monitor: &Monitor, wanted: u64) {
     let (failures, done) = (monitor.failures(), monitor.look(|tally| tally.total()));
     let again =

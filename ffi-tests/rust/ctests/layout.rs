@@ -1,4 +1,4 @@
-//! The types of the header as Rust sees them, in the words of `abi_layout.c`.
+//! The layout of the header's types in Rust, in the output format of `abi_layout.c`.
 
 use dist::ffi::backend_types::*;
 use dist::ffi::outer_types::*;
@@ -31,7 +31,7 @@ macro_rules! layout {
     };
 }
 
-/// What `abi_layout.c` is to print.
+/// Returns the expected output of `abi_layout.c`.
 pub(crate) fn lines() -> Vec<String> {
     let mut lines = vec![
         format!("dist_status_t {}", size_of::<dist_status_t>()),

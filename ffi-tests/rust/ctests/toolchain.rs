@@ -1,4 +1,4 @@
-//! The C compiler of this system, and programs run with a deadline.
+//! Finds the C compiler of this system, and runs programs with a deadline.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use crate::interface::{ROOT, find_program, library, variable};
@@ -9,20 +9,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How long compiling one program may take.
+/// The time limit for the compilation of one program.
 const COMPILING: Duration = Duration::from_secs(120);
 
-/// What every program must compile with.
+/// The flags that every program must compile with.
 const STRICT: [&str; 5] = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"];
 
-/// Variables that a launcher or a user may have set around the tests; the programs start without
-/// them.
+/// Prefixes of environment variables that a launcher or a user may have set; the programs run
+/// without these variables.
 const PREFIXES: &[&str] =
     &["DIST_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCH", "NCCL_", "VLLM_"];
 const NAMES: &[&str] =
     &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"];
 
-/// The example of a back end that is loaded.
+/// The source files of the example back-end plug-in.
 pub(crate) const BACKEND: &[&str] = &[
     "../../c-examples/backend_store/backend_store.c",
     "../../c-examples/backend_store/backend_store_calls.c",
@@ -31,18 +31,18 @@ pub(crate) const BACKEND: &[&str] = &[
     "../../c-examples/backend_store/backend_store_messages.c",
 ];
 
-/// Says why a test does nothing.
+/// Prints why a test is skipped.
 #[allow(clippy::print_stdout, reason = "the test's own output")]
 pub(crate) fn skip(why: &str) {
     println!("skipped: {}", why.trim());
 }
 
-/// A compiler: a program and the arguments it always gets.
+/// A compiler: the program and its fixed arguments.
 #[derive(Debug)]
 pub(crate) struct Compiler(Vec<String>);
 
 impl Compiler {
-    /// The one in `CC`, else `cc`.
+    /// Returns the compiler in `CC`, or else `cc`.
     pub(crate) fn find() -> Option<Self> {
         let words = variable("CC").unwrap_or_else(|| "cc".to_owned());
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
@@ -53,13 +53,13 @@ impl Compiler {
         Some(Self(words))
     }
 
-    /// The one with this name, if it is installed.
+    /// Returns the compiler with this name if it is installed.
     pub(crate) fn named(name: &str) -> Option<Self> {
         find_program(name).map(|program| Self(vec![program.display().to_string()]))
     }
 
-    /// Compiles a program of one file, given by its path in the source tree, that does without the
-    /// library.
+    /// Compiles a program that consists of one file and does not use the library. `file` is a path
+    /// in the source tree.
     pub(crate) fn tool(&self, program: &Path, file: &str) {
         let mut words = self.0.clone();
         words.extend(STRICT.map(str::to_owned));
@@ -68,12 +68,12 @@ impl Compiler {
         run(&words, COMPILING).expect_success();
     }
 
-    /// Compiles and links a program against the library of this build; returns where it is.
+    /// Compiles and links a program against the library of this build and returns its path.
     pub(crate) fn program(&self, name: &str, files: &[&str]) -> PathBuf {
         self.program_with(name, files, &[])
     }
 
-    /// The same, with further arguments at the end.
+    /// As [`Self::program`], with further arguments at the end of the command.
     pub(crate) fn program_with(&self, name: &str, files: &[&str], more: &[&str]) -> PathBuf {
         let folder = library_folder();
         let program = folder.join(name);
@@ -88,8 +88,8 @@ impl Compiler {
         program
     }
 
-    /// Builds the stubs of CUDA and NCCL and their self-test; returns the folder where they are,
-    /// which belongs to the test of that name.
+    /// Builds the stubs of CUDA and NCCL and their self-test. Returns their folder, which only the
+    /// test with this name uses.
     pub(crate) fn stubs(&self, test: &str) -> PathBuf {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stubs_{test}"));
         let script = format!("{ROOT}/ffi-tests/stubs/build.sh");
@@ -99,7 +99,7 @@ impl Compiler {
         folder
     }
 
-    /// Compiles a back end that is loaded, with further arguments; returns where it is.
+    /// Compiles a back-end plug-in with further arguments and returns its path.
     pub(crate) fn plugin(&self, name: &str, files: &[&str], more: &[&str]) -> PathBuf {
         let object = library_folder().join(format!("lib{name}.so"));
         let mut words = self.words(files);
@@ -111,12 +111,12 @@ impl Compiler {
         object
     }
 
-    /// Looks at one file only.
+    /// Checks the syntax of one file.
     pub(crate) fn check(&self, file: &str, flags: &[&str]) {
         run(&self.checking(file, flags), COMPILING).expect_success();
     }
 
-    /// Whether the compiler accepts a flag at all.
+    /// Returns true if the compiler accepts a flag.
     pub(crate) fn knows(&self, flag: &str, file: &str) -> bool {
         let ending = Path::new(file).extension().is_some_and(|ending| ending == "cpp");
         let language = if ending { "-xc++" } else { "-xc" };
@@ -135,20 +135,20 @@ impl Compiler {
     fn words(&self, files: &[&str]) -> Vec<String> {
         let mut words = self.0.clone();
         words.push(format!("-I{ROOT}/include"));
-        // A whole path replaces the folder.
+        // An absolute path replaces the folder.
         let folder = Path::new(ROOT).join("ffi-tests/c");
         words.extend(files.iter().map(|file| folder.join(file).display().to_string()));
         words
     }
 }
 
-/// A folder where the loader finds the library under its soname.
+/// Returns a folder in which the loader finds the library under its soname.
 pub(crate) fn library_folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
     std::fs::create_dir_all(&folder).expect("a folder for the C programs");
     let link = folder.join("libdist.so.0");
     if std::fs::read_link(&link).ok() != Some(library()) {
-        // Tests run side by side: put the new link in place in one step.
+        // Tests run in parallel, so the rename replaces the link atomically.
         let new = folder.join(format!("libdist.so.0.{}", unique()));
         symlink(library(), &new).expect("a link");
         std::fs::rename(&new, &link).expect("the link in its place");
@@ -160,12 +160,12 @@ fn unique() -> String {
     format!("{}-{:?}", std::process::id(), std::thread::current().id())
 }
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Its exit status; none where a signal ended it.
+    /// The exit status; `None` if a signal ended the program.
     pub(crate) status: Option<i32>,
-    /// What it wrote, to both places.
+    /// The text that the program wrote to standard output and standard error.
     pub(crate) output: String,
     command: String,
 }
@@ -179,7 +179,7 @@ impl Outcome {
     }
 }
 
-/// Runs a program to its end; at the deadline it is killed, and the test fails.
+/// Runs a program to its end. At the deadline the program is killed and the test fails.
 pub(crate) fn run(words: &[impl AsRef<str>], limit: Duration) -> Outcome {
     let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
     let (program, arguments) = words.split_first().expect("a program");
@@ -210,13 +210,13 @@ fn kill(child: &mut Child, command: &str, limit: Duration) -> ! {
     panic!("{command}\nhad not ended after {limit:?}");
 }
 
-/// Reads a stream to its end on a thread of its own.
+/// Reads a stream to its end on a separate thread.
 fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
     let body = move || {
         let mut bytes = Vec::new();
         stream.map(|mut stream| stream.read_to_end(&mut bytes));
-        // The test may have given up.
+        // The test may have stopped waiting.
         drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
     };
     std::thread::Builder::new().spawn(body).expect("a thread");
