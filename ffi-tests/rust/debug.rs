@@ -1,5 +1,5 @@
-//! What debugging adds between processes: who is missing before a collective, levels that differ,
-//! elements that nobody wants, and what is told of groups and of waits that last.
+//! The debugging features between processes: reports of absent ranks before a collective, debug
+//! levels that differ between ranks, NaN checks, and log lines about groups and long waits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,10 +14,10 @@ mod worker;
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_TIMEOUT};
 use harness::{Ended, Job};
 
-/// Where the ranks are, as far as they say.
+/// The transports between the ranks.
 const TRANSPORTS: &[&str] = &["auto", "tcp"];
 
-/// Ranks that are started by hand, with these variables beside.
+/// Starts the ranks of a job without a launcher, with these additional variables.
 fn job(size: usize, variables: &[(&str, &str)], program: impl Fn(usize) -> String) -> Job {
     let mut job = Job::new();
     for rank in 0..size {
@@ -36,7 +36,7 @@ fn names(size: usize) -> Vec<String> {
     (0..size).map(|rank| rank.to_string()).collect()
 }
 
-/// Waits until a process has said all of these in one line of its log.
+/// Waits until one line of a process's log contains all parts.
 fn until_said(job: &mut Job, name: &str, parts: &[&str]) {
     let is_said = |line: &str| parts.iter().all(|part| line.contains(part));
     job.until(&format!("{name} to say {parts:?}"), |job| job.errors(name).lines().any(is_said));
@@ -155,7 +155,7 @@ fn nan_input_is_reported_to_all_ranks() {
 
 #[test]
 fn message_with_nan_is_not_sent() {
-    // Messages of workers are bytes, which are numbers.
+    // Workers send messages of bytes, which the NaN check does not examine.
     let job = job(2, &[("DIST_CHECK_NAN", "inf")], |rank| match rank {
         0 => "init\nsend 100 1 3\nfinalize\nleaks\n".to_owned(),
         _ => "init\nrecv 100 0 3\nfinalize\nleaks\n".to_owned(),
@@ -208,7 +208,7 @@ fn info_level_logs_group_creation() {
     }
 }
 
-/// What makes a wait be told soon.
+/// Variables that make a rank log a wait after 100 ms.
 const SOON: [(&str, &str); 2] =
     [("TORCH_CPP_LOG_LEVEL", "WARNING"), ("DIST_SLOW_WARNING_MS", "100")];
 

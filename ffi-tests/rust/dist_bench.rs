@@ -1,5 +1,5 @@
-//! dist-bench as its users meet it: the built program, which measures libdist alone and against
-//! what is installed. Nothing here depends on how fast anything is.
+//! Tests the built dist-bench program: it measures libdist alone and against the installed peer
+//! libraries. No check depends on a measured time.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
@@ -10,8 +10,8 @@ use program::{Ended, Folder, Program, until};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
-/// dist-bench without what a launcher or a user may have set, and with its files in a test's
-/// folder.
+/// Returns a dist-bench command without the variables of a launcher or a user. Its temporary files
+/// are in the test's folder.
 fn command(args: &str, folder: &Folder) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dist-bench"));
     for name in ["DIST_TRANSPORT", "DIST_HOST_ID", "DIST_ALGORITHM", "DIST_TUNING_FILE"] {
@@ -26,14 +26,14 @@ fn run(args: &str, folder: &Folder) -> Ended {
     Program::start(command(args, folder), |_| {}).end()
 }
 
-/// What is left in the folder for temporary files.
+/// Returns the names of the temporary files that remain.
 fn left_behind(folder: &Folder) -> Vec<String> {
     let entries = std::fs::read_dir(&folder.0).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("dist-bench-")).collect()
 }
 
-/// The cells of a file that was written, each with its operation.
+/// Returns the cells of the result file, each with its operation.
 fn cells(folder: &Folder) -> Vec<(String, Value)> {
     let value: Value = serde_json::from_slice(&folder.bytes("result.json")).unwrap();
     let cells = value["cells"].as_array().unwrap();
@@ -52,7 +52,7 @@ fn all_operations_are_measured_with_correct_results() {
     let ended = run("--quick --ops all --sizes 4,96K --json result.json --csv result.csv", &folder);
     assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{}", ended.out);
     let cells = cells(&folder);
-    // A barrier has one size.
+    // A barrier has only one size.
     assert_eq!(cells.len(), 19);
     for (op, cell) in &cells {
         all_right(&cell["ours"]);
@@ -67,7 +67,8 @@ fn all_operations_are_measured_with_correct_results() {
     assert_eq!(left_behind(&folder), [""; 0]);
 }
 
-/// Whoever is faster, all algorithms are told, and the library takes the file.
+/// The tuning run reports all algorithms, independent of their speed, and the library accepts the
+/// file.
 #[test]
 fn tuning_file_is_accepted_by_the_library() {
     let folder = Folder::new();
@@ -76,7 +77,7 @@ fn tuning_file_is_accepted_by_the_library() {
     for told in ["all_reduce, 2 ranks", "all_gather, 2 ranks", "own choice", "one_shot", "staged"] {
         assert!(ended.out.contains(told), "{told}: {}", ended.out);
     }
-    // What works between nodes only has no turn.
+    // The tuning run skips algorithms that run only between nodes.
     assert!(!ended.out.contains("ring") && !ended.out.contains("sendrecv,"), "{}", ended.out);
     let file: Value = serde_json::from_slice(&folder.bytes("tuned.json")).unwrap();
     assert!(file["comment"].as_str().unwrap().starts_with("dist-bench --quick"));
@@ -106,14 +107,14 @@ fn every_call_variant_is_measured() {
         let ended = run(&args, &folder);
         assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{args}: {}", ended.out);
         let cells = cells(&folder);
-        // Each number of ranks has its own cells.
+        // Each number of ranks has separate cells.
         assert_eq!(cells.len(), count, "{args}");
         cells.iter().for_each(|(_, cell)| all_right(&cell["ours"]));
     }
 }
 
-/// Runs against a peer; none where it is not installed, whole: the compiler, the launcher, the
-/// header that some packages leave out, or torch.
+/// Runs against a peer library. Returns `None` if a part of it is missing: the compiler, the
+/// launcher, the header that some packages leave out, or torch.
 fn against(name: &str, args: &str, folder: &Folder) -> Option<Ended> {
     let ended = run(&format!("{args} --json result.json --peer {name}"), folder);
     if ended.status == 1 && [": install lib", ": pip install"].iter().any(|t| ended.err.contains(t))
@@ -128,7 +129,7 @@ fn against(name: &str, args: &str, folder: &Folder) -> Option<Ended> {
     Some(ended)
 }
 
-/// Whether a peer has an operation at all.
+/// Returns true if a peer library has the operation.
 fn offers(name: &str, op: &str, is_in_place: bool) -> bool {
     match name {
         "gloo" => is_in_place || !["all_reduce", "reduce"].contains(&op),
@@ -137,7 +138,8 @@ fn offers(name: &str, op: &str, is_in_place: bool) -> bool {
     }
 }
 
-/// Three ranks, so that blocks are not halves; they may be slow, so that there are few calls.
+/// Runs all operations on three ranks, so that a block is not half of the vector. The ranks may be
+/// slow, so the number of calls is small.
 fn all_operations_are_right(names: [&str; 2]) {
     for name in names {
         let folder = Folder::new();
@@ -182,7 +184,7 @@ fn unsupported_peer_is_left_out_of_a_cell() {
 #[test]
 fn python_without_torch_is_reported_with_remedy() {
     let folder = Folder::new();
-    // A Python that knows no module.
+    // A fake Python interpreter that has no module.
     std::fs::write(folder.path("python"), "#!/bin/sh\nexit 1\n").unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path("python"), executable).unwrap();
@@ -206,7 +208,7 @@ fn peers_alternate_with_libdist() {
                 ["ratio_low", "ratio", "ratio_high"].map(|part| cell[part].as_f64().unwrap());
             assert!(low <= ratio && ratio <= high, "{op}: {low} {ratio} {high}");
             let runs = |figures: &Value| figures["runs_p50_us"].as_array().unwrap().len();
-            // Six, and as many again where that was not certain.
+            // Six runs; six more, at most twice, if the interval was not narrow enough.
             assert!([6, 12, 18].contains(&runs(&cell["ours"])), "{cell}");
             assert_eq!(runs(&cell["ours"]), runs(&cell["peers"][0]));
         }
@@ -214,8 +216,7 @@ fn peers_alternate_with_libdist() {
     }
 }
 
-/// The same build on both sides. Which of the two is faster is chance, so that the verdict may be
-/// any.
+/// Compares a build with itself. Chance decides which run is faster, so every verdict is allowed.
 #[test]
 fn against_alternates_and_prints_a_verdict() {
     let folder = Folder::new();
@@ -237,7 +238,7 @@ fn against_alternates_and_prints_a_verdict() {
         assert_eq!(before["engine"], json!("baseline"), "{op}");
         [ours, before].into_iter().for_each(all_right);
         let runs = |figures: &Value| figures["runs_p50_us"].as_array().unwrap().len();
-        // Six pairs, and as many again if a limit was exceeded.
+        // Six pairs; six more, at most twice, if a limit was exceeded.
         assert!([6, 12, 18].contains(&runs(ours)) && runs(ours) == runs(before), "{cell}");
         let [low, ratio, high] =
             ["ratio_low", "ratio", "ratio_high"].map(|part| cell[part].as_f64().unwrap());
@@ -255,7 +256,7 @@ fn against_alternates_and_prints_a_verdict() {
     let verdict = if ended.status == 0 { "no slower, 5 cells" } else { "slower, " };
     let last = ended.out.lines().last().unwrap();
     assert!(last.starts_with(&format!("Verdict: {verdict}")), "{last}");
-    // Each engine of each cell has a line.
+    // The file has one line for each engine of each cell.
     assert_eq!(folder.text("result.csv").lines().count(), 11);
     assert_eq!(left_behind(&folder), [""; 0]);
 }
@@ -292,7 +293,7 @@ fn limits_are_printed_first() {
     assert!(rates.len() >= 8 && rates.iter().all(|rate| rate["gb_per_s"].as_f64() > Some(0.0)));
 }
 
-/// A file that can take a report.
+/// Writes a file with the markers for a report and returns its path.
 fn with_marks(folder: &Folder) -> String {
     let path = folder.path("REPORT.md");
     std::fs::write(&path, "before\n<!-- dist-bench:begin -->\nold\n<!-- dist-bench:end -->\n")
@@ -322,11 +323,11 @@ fn report_from_files_equals_report_of_the_run() {
         assert!(first.contains(&format!("![{name}](docs/plots/{name}.svg)")), "{first}");
         assert!(plot.contains(">3 ranks<") && plot.contains(">libdist<"), "{plot}");
     }
-    // Of its file comes the same.
+    // A report from the result file is identical to the first report.
     let again = run(&format!("--report {path} --report-from a.json"), &folder);
     assert_eq!((again.status, again.err.as_str(), again.out.as_str()), (0, "", ""));
     assert_eq!((folder.text("REPORT.md"), plots()), (first, first_plots));
-    // Two files: what only one of them has, and their commands.
+    // A report from two files has the cells of both files and both commands.
     measured("--ops broadcast --json b.json");
     run(&format!("--report {path} --report-from a.json,b.json"), &folder);
     let both = folder.text("REPORT.md");
@@ -351,7 +352,8 @@ fn all_reduce_has_share_of_its_bound() {
         assert_eq!(bound["engine"], json!(name));
         all_right(bound);
     }
-    // A machine with one core has no bound, and some forbid one of the two ways.
+    // A machine with one core has no bounds, and some machines forbid one of the two kinds of
+    // memory access.
     if bounds.is_empty() {
         println!("skipped: this machine has no bounds");
     } else {
@@ -401,7 +403,8 @@ fn usage_and_write_errors_are_reported() {
     assert!(help.out.contains("order statistics") && help.out.lines().all(|l| l.len() <= 110));
 }
 
-/// Where there are no GPUs, it says what was looked for. Over the stubs `cargo xtask test` runs it.
+/// Without a GPU driver, dist-bench prints which library it looked for. `cargo xtask test` runs it
+/// with the stubs.
 #[test]
 fn device_buffers_need_a_driver() {
     for backend in ["nccl", "native"] {
@@ -412,7 +415,7 @@ fn device_buffers_need_a_driver() {
     }
 }
 
-/// The candidates of a file that --training wrote, of its only workload.
+/// Returns the candidates of the only workload in a result file of `--training`.
 fn training_candidates(folder: &Folder) -> Vec<Value> {
     let value: Value = serde_json::from_slice(&folder.bytes("result.json")).unwrap();
     let workloads = value["training"].as_array().unwrap();
@@ -442,15 +445,15 @@ fn libdist_reducers_average_correctly() {
     for candidate in &candidates {
         assert_eq!(candidate["wrong"], json!(0), "{candidate}");
         let number = |name: &str| candidate[name].as_f64().unwrap();
-        // Twelve gradients of 100 us.
+        // The model has twelve gradients of 100 µs each.
         assert!(number("local_ms") >= 1.2 && number("step_ms") >= 1.2, "{candidate}");
         assert!(number("peak_bytes") > 1e6 && number("bytes_copied") >= 0.0, "{candidate}");
         assert_eq!(candidate["runs"].as_array().unwrap().len(), 2);
-        // Too few pairs for an interval, and no other library for a ratio.
+        // Two pairs are too few for an interval, and no peer library has run for a ratio.
         assert!(candidate["exposed_low_ms"].is_null() && candidate["by_horovod"].is_null());
     }
-    // Gradients in memory of the reducer are not copied; those of the caller are, to the buckets
-    // and back.
+    // Gradients in the reducer's memory are not copied. Gradients in the caller's memory are copied
+    // to the buckets and back.
     let copied = |index: usize| candidates[index]["bytes_copied"].as_u64().unwrap();
     assert!(copied(0) == 0 && copied(1) > 0, "{} {}", copied(0), copied(1));
     assert!(

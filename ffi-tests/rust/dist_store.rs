@@ -1,5 +1,4 @@
-//! dist-store as its users meet it: the built program, against stores that it serves itself or that
-//! the test does.
+//! Tests the built dist-store program against stores that dist-store or the test serves.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 
 #[path = "program/mod.rs"]
@@ -14,7 +13,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// dist-store without what a launcher or a user may have set.
+/// Returns a dist-store command without the variables of a launcher or a user.
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dist-store"));
     for name in
@@ -30,7 +29,7 @@ fn run(args: &[&str]) -> Ended {
     Program::start(command(args), |_| {}).end()
 }
 
-/// `dist-store serve`, listening.
+/// A running `dist-store serve` that listens on a port.
 struct Served {
     program: Program,
     port: String,
@@ -55,12 +54,12 @@ impl Served {
         Program::start(command, |_| {})
     }
 
-    /// Runs a command on this store.
+    /// Runs a command on this store to its end.
     fn ask(&self, args: &[&str]) -> Ended {
         self.begin(args).end()
     }
 
-    /// Runs a command on this store, which must succeed; what it has printed.
+    /// Runs a command on this store, asserts its success and returns its output.
     fn answer(&self, args: &[&str]) -> String {
         let ended = self.ask(args);
         assert_eq!((ended.status, ended.err.as_str()), (0, ""), "{args:?}: {}", ended.out);
@@ -171,7 +170,8 @@ fn many_and_large_values_are_listed_in_batches() {
     let small: Vec<Vec<u8>> = (0..1500).map(|i| format!("small/{i:04}").into_bytes()).collect();
     let pairs: Vec<(&[u8], &[u8])> = small.iter().map(|key| (key.as_slice(), &b"1"[..])).collect();
     store.multi_set(&pairs, &soon()).unwrap();
-    // Together more than one answer may hold, so that they have to be fetched one by one.
+    // The values together exceed the size of one response, so that the client must fetch them one
+    // by one.
     let part = vec![b'x'; 8 << 20];
     for key in [b"z/large/0", b"z/large/1", b"z/large/2"] {
         (0..11).for_each(|_| store.append(key, &part, &soon()).unwrap());
@@ -375,7 +375,7 @@ fn missing_store_is_reported_with_its_address() {
         assert!(ended.err.contains(&format!("127.0.0.1:{port}")), "{}", ended.err);
         assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
     }
-    // Somebody listens, but says nothing.
+    // The port accepts connections but sends no response.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = deaf.local_addr().unwrap().port().to_string();
     let ended = run(&["list", "--port", &port, "--timeout", "0.1"]);
@@ -385,7 +385,8 @@ fn missing_store_is_reported_with_its_address() {
 #[test]
 fn hanging_store_is_a_timeout() {
     let served = Served::start();
-    // Stopped once the client is connected: the next look is not answered.
+    // The server is stopped after the client has connected, so that it does not answer the next
+    // query.
     let watch = served.begin(&["watch", "--interval", "1", "--timeout", "1"]);
     drop(watch.lines(1));
     served.program.signal("STOP");

@@ -1,6 +1,7 @@
-//! The launcher as its users meet it: the built program, started on shell scripts.
+//! Tests the built launcher with shell scripts.
 //!
-//! Every wait has a deadline, and whatever a test started is gone when it ends, also if it fails.
+//! Each wait has a deadline. At the end of a test, also of a failed one, all its processes have
+//! been removed.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 
 #[path = "program/mod.rs"]
@@ -27,7 +28,7 @@ fn run(args: &[&str]) -> Ended {
     start(args).end()
 }
 
-/// What follows `[rank] ` in the lines of a rank.
+/// Returns the lines of a rank without the prefix `[rank] `.
 fn of_rank(out: &str, rank: usize) -> Vec<&str> {
     let prefix = format!("[{rank}] ");
     out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect()
@@ -127,7 +128,7 @@ fn first_failure_sets_exit_status_and_is_shown_with_log() {
 
 #[test]
 fn killed_rank_is_named_as_the_root_cause() {
-    // Ranks 0 and 1 each hold the reading end of a pipe whose only writer is rank 2.
+    // Ranks 0 and 1 each read from a pipe whose only writer is rank 2.
     let script = "cd $FOLDER; if [ $RANK = 2 ]; then exec 3>p0 4>p1; kill -9 $$; fi; \
                   cat <p$RANK; echo 'rank 2 died' >&2; exit 1";
     let folder = Folder::new();
@@ -147,7 +148,7 @@ fn killed_rank_is_named_as_the_root_cause() {
 
 #[test]
 fn job_within_max_lost_ranks_continues() {
-    // Longer than other ranks would have after the first failure.
+    // The sleep is longer than the time that ranks get after a first failure.
     let script = "[ $RANK = 1 ] && exit 7; [ $RANK = 2 ] && kill -9 $$; sleep 2.5; echo done";
     let job = ["--nproc-per-node", "4", "--on-failure=continue", "--min-ranks", "2", "sh", "-c"];
     let ended = run(&[&job[..], &[script]].concat());
@@ -209,7 +210,7 @@ fn job_ends_within_2_s_if_ranks_ignore_sigterm() {
 
 #[test]
 fn a_signal_is_passed_on_and_becomes_the_exit_status() {
-    // Whoever runs the tests may have told us to ignore some; those stay ignored.
+    // The caller of the tests may ignore some signals; distrun leaves these ignored.
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
@@ -247,7 +248,7 @@ fn a_second_signal_kills_at_once() {
 #[test]
 fn nothing_outlives_a_killed_launcher() {
     let script = "sleep 300 & echo $$ $!; wait";
-    // For what a killed launcher cannot remove.
+    // The folder takes the files that a killed launcher cannot remove.
     let folder = Folder::new();
     let job = start_with(&["--nproc-per-node", "2", "sh", "-c", script], |command| {
         command.env("TMPDIR", &folder.0);
@@ -256,7 +257,8 @@ fn nothing_outlives_a_killed_launcher() {
     let numbers = lines.iter().flat_map(|line| line.split(' ').skip(1));
     let mut pids: Vec<u32> = numbers.map(|number| number.parse().unwrap()).collect();
     assert_eq!(pids.len(), 4);
-    // The launcher's own children: the ranks again, and the guardian.
+    // The children of the launcher: the two ranks, which are in the list already, and the guardian
+    // process.
     let launcher = job.child.id();
     let children = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
     pids.extend(children.unwrap().split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
@@ -398,7 +400,8 @@ fn the_store_answers_at_the_address_that_ranks_are_given() {
     let address = job.lines(1)[0].strip_prefix("[0] ").unwrap().to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    // VALIDATE with its magic number, PING with the number 1; the answer is the number.
+    // The request is VALIDATE with its magic number, then PING with the number 1; the answer is
+    // that number.
     stream.write_all(&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 0, 0, 0]).unwrap();
     let mut answer = [0; 4];
     stream.read_exact(&mut answer).unwrap();

@@ -1,5 +1,5 @@
-//! What happened, from the dumps alone: jobs of real processes hang, die and disagree on purpose,
-//! and dist-doctor is given nothing but what their flight recorders have written.
+//! Tests dist-doctor on the dumps of real jobs: the processes hang, die or make mismatching calls,
+//! and dist-doctor gets only the dumps of their flight recorders.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test that fails says what it knows")]
@@ -19,7 +19,7 @@ struct Dumps {
     folder: PathBuf,
 }
 
-/// What dist-doctor has said.
+/// The exit status and the output of dist-doctor.
 struct Said {
     status: i32,
     out: String,
@@ -46,12 +46,12 @@ impl Dumps {
         (0..size).all(|rank| self.of(rank).exists())
     }
 
-    /// A job whose ranks write their dumps here.
+    /// Starts a job whose ranks write their dumps to this folder.
     fn job(&self, size: usize, program: impl Fn(usize) -> String) -> Job {
         self.job_told_by("DIST_FLIGHT_RECORDER_FILE", size, program)
     }
 
-    /// The same, with another variable for the name.
+    /// As [`Self::job`], with another variable for the path prefix of the dumps.
     fn job_told_by(
         &self,
         variable: &'static str,
@@ -68,7 +68,7 @@ impl Dumps {
         job
     }
 
-    /// What dist-doctor makes of them.
+    /// Runs dist-doctor on the dumps.
     fn diagnosis(&self, options: &[&str]) -> Said {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
         let output = command.args(options).arg(self.path("fr_")).output().unwrap();
@@ -80,8 +80,7 @@ impl Dumps {
         }
     }
 
-    /// The verdict on what has gone wrong: its line, and the class and the culprits of the first
-    /// finding.
+    /// Returns the verdict: its line, and the class and the culprits of the first finding.
     fn verdict(&self) -> (String, String, Vec<u64>) {
         let said = self.diagnosis(&[]);
         assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
@@ -110,7 +109,8 @@ impl Drop for Dumps {
 fn skipped_collective_is_explained_by_errors_and_dumps() {
     let dumps = Dumps::new();
     let call = "all_reduce f32 SUM 10 timeout_ms=500";
-    // Who fails ends at once: the dump must have been written before the call told the failure.
+    // A rank exits immediately after the failure, so the dump must be complete before the call
+    // returns the failure.
     let mut job = dumps.job(3, |rank| match rank {
         2 => format!("init\nbarrier\ngate end\n{call}\nfinalize\nleaks\n"),
         _ => format!("init\nbarrier\n{call}\nexit 0\n"),
@@ -119,7 +119,7 @@ fn skipped_collective_is_explained_by_errors_and_dumps() {
         job.report(name, call);
         assert!(dumps.of(rank).exists(), "rank {rank} has told its failure without a dump");
     }
-    // The rank that is elsewhere meets the failure in no call, and writes its dump all the same.
+    // The waiting rank makes no call that could fail, but it writes its dump as well.
     job.until("the dump of rank 2", |_| dumps.of(2).exists());
     let (line, class, culprits) = dumps.verdict();
     let pid = job.pid("2");
@@ -165,7 +165,7 @@ fn a_killed_rank_is_named_by_the_dumps_of_the_others() {
 #[test]
 fn mismatch_names_both_calls() {
     let dumps = Dumps::new();
-    // Torch's variable, which has its own names.
+    // Torch's variable uses its own file names.
     let job = dumps.job_told_by("TORCH_FR_DUMP_TEMP_FILE", 3, |rank| {
         let call = if rank == 1 { "barrier" } else { "all_reduce f64 MAX 7" };
         format!("init\nall_reduce f32 SUM 1\n{call}\nexit 0\n")
@@ -193,7 +193,7 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
         format!("init\nbarrier\n{hang}{call}\nfinalize\nleaks\n")
     });
     job.all_report(&["0", "1", "2"], "barrier");
-    // Until they have been in it for so long that it means something.
+    // Repeats the dumps until the ranks have waited long enough for a finding.
     let mut touches = 0;
     loop {
         (0..3).for_each(|rank| drop(fs::remove_file(dumps.of(rank))));
@@ -213,7 +213,7 @@ fn hanging_job_writes_dumps_when_trigger_is_touched() {
     for name in ["0", "1", "2"] {
         ended.report(name, call).succeeded();
         ended.report(name, "finalize").succeeded();
-        // The recorder's thread has ended too.
+        // The recorder's thread has ended as well.
         ended.report(name, "leaks").succeeded();
     }
 }

@@ -1,5 +1,5 @@
-//! Error files: what the library writes for a launcher when a group fails, and what distrun makes
-//! of what ranks have written, whoever wrote it.
+//! Error files: the file that the library writes for a launcher when a group fails, and the summary
+//! that distrun prints from the files of libdist and of other writers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const DISTRUN: &str = env!("CARGO_BIN_EXE_distrun");
 
-/// Ranks that are started by hand, each with an error file `R.json` in the job's folder.
+/// Starts ranks without a launcher, each with an error file `R.json` in the job's folder.
 fn with_error_files(size: usize, program: impl Fn(usize) -> String) -> Job {
     let mut job = Job::new();
     for rank in 0..size {
@@ -32,7 +32,7 @@ fn with_error_files(size: usize, program: impl Fn(usize) -> String) -> Job {
     job
 }
 
-/// What the error file of a rank says.
+/// Returns the `message` field of a rank's error file.
 fn message(ended: &Ended, rank: usize) -> Value {
     let text = fs::read_to_string(ended.file(&format!("{rank}.json"))).unwrap();
     let value: Value = serde_json::from_str(&text).unwrap();
@@ -56,13 +56,14 @@ fn the_first_fatal_error_is_written_once_in_torchruns_form() {
         let told = ended.report(&rank.to_string(), "all_reduce f32 SUM 10");
         told.failed(DIST_ERR_PEER_FAILED, &["rank 2 (pid "]);
         let text = message["message"].as_str().unwrap();
-        // The caller's message begins with the function's name.
+        // The message of the call begins with the function's name.
         let own = told.message.split_once(": ").unwrap().1;
         assert_eq!(text, format!("libdist: {own}"));
         let extra = &message["extraInfo"];
         assert_eq!(extra["py_callstack"], message["message"]);
         assert_eq!(extra["culprit"], "2");
-        // As torchrun reads it, and after the death that it tells of.
+        // The timestamp is text, as torchrun expects it, and not earlier than the death that the
+        // message reports.
         let timestamp: u64 = extra["timestamp"].as_str().unwrap().parse().unwrap();
         assert!((began + 1..=now() + 1).contains(&timestamp), "{timestamp}");
         let files = fs::read_dir(ended.file("")).unwrap().flatten();
@@ -125,7 +126,7 @@ fn unwritable_error_file_is_ignored() {
     ended.report("0", "leaks").succeeded();
 }
 
-/// Starts distrun on a script of a shell.
+/// Runs distrun with a shell script.
 fn run(args: &[&str], script: &str) -> program::Ended {
     let mut command = Command::new(DISTRUN);
     command.args(args).args(["sh", "-c", script]);
@@ -151,8 +152,7 @@ fn summary_names_killed_rank_and_errors_of_the_others() {
     for rank in [0, 1, 3] {
         let line = report.lines().find(|line| line.starts_with(&format!("    rank {rank}: ")));
         let line = line.expect(report);
-        // On a host so busy that it was told to end before it did, it may not have been told of the
-        // death.
+        // On a busy host, distrun may have ended this rank before the rank noticed the death.
         let is_told = line.contains(&format!("rank 2 (pid {pid}, host "));
         assert!(is_told || !line.contains("exit status 9"), "{line}");
     }
@@ -160,7 +160,7 @@ fn summary_names_killed_rank_and_errors_of_the_others() {
 
 #[test]
 fn blamed_rank_that_failed_alone_is_listed_first() {
-    // Rank 0 ends once rank 1 is no more, which says that it ended because of rank 0.
+    // Rank 0 exits after rank 1 has exited with an error file that blames rank 0.
     let blame = r#"{"message": {"message": "rank 0 is gone", "extraInfo": {"timestamp": "1", "culprit": "0"}}}"#;
     let script = format!(
         "if [ $RANK = 1 ]; then exec 3>$TMPDIR/pipe; echo '{blame}' >$TORCHELASTIC_ERROR_FILE; exit 4; fi; \
@@ -171,7 +171,7 @@ fn blamed_rank_that_failed_alone_is_listed_first() {
     let mut command = Command::new(DISTRUN);
     command.args(["--nproc-per-node", "2", "sh", "-c", &script]).env("TMPDIR", &folder.0);
     let ended = Program::start(command, |_| {}).end();
-    // On a host so busy that rank 0 was told to end before it did, it has not failed alone.
+    // On a busy host, distrun may have ended rank 0 before it failed by itself.
     if ended.status == 6 {
         assert!(ended.err.contains("rank 0 failed first: exit status 6"), "{}", ended.err);
         let other = ended.err.lines().find(|line| line.starts_with("    rank 1: exit status 4, "));
@@ -187,7 +187,7 @@ fn blamed_rank_that_failed_alone_is_listed_first() {
     assert!(!leftover(&folder.0), "the folder of error files is still there");
 }
 
-/// True where a folder of distrun's is left.
+/// Returns true if a folder of distrun remains.
 fn leftover(folder: &Path) -> bool {
     let mut names = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.file_name());
     names.any(|name| name.to_string_lossy().contains("distrun"))
@@ -201,8 +201,8 @@ fn own_error_file_is_shown_else_the_last_line() {
     assert_eq!(ended.status, 5);
     let shown = "  its error:\n    Traceback:\n      train()\n    E: no data\n";
     assert!(ended.err.contains(shown), "{}", ended.err);
-    // What is no report of an error is passed over, and an error file of a rank that succeeds is
-    // nobody's business.
+    // distrun skips a file that is no error report, and ignores the error file of a rank that
+    // succeeds.
     let ended = run(&[], "echo '{' >$TORCHELASTIC_ERROR_FILE; exit 5");
     assert!(ended.status == 5 && !ended.err.contains("its error"), "{}", ended.err);
     let ended = run(&[], &format!("printf %s '{trace}' >$TORCHELASTIC_ERROR_FILE"));
@@ -215,7 +215,7 @@ fn error_files_are_in_the_log_folder_where_there_is_one() {
     let logs = folder.path("logs");
     let script = "cd /; echo $TORCHELASTIC_ERROR_FILE; test -e $TORCHELASTIC_ERROR_FILE && exit 8; \
                   echo '{\"message\": \"oh\"}' >$TORCHELASTIC_ERROR_FILE; exit 3";
-    // Twice: what an earlier job has left there is not this one's.
+    // The second run must ignore the files of the first run.
     for _ in 0..2 {
         let ended = run(&["--log-dir", &logs], script);
         assert_eq!(ended.status, 3, "{}", ended.err);

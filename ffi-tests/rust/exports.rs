@@ -1,5 +1,5 @@
-//! The built library exports what `dist_export!` defines, what the list of symbols says and what
-//! the header declares: no more and no less. Its name, flags and needs are as promised.
+//! Checks the built library: it exports exactly the functions of `dist_export!`, of the symbol list
+//! and of the header. Its soname, flags and dependencies are as documented.
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -8,7 +8,7 @@ use interface::{EXPORTS, ROOT, find_program, functions, library};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// What the library may need at run time. Neither CUDA nor MPI nor Python is ever among it.
+/// The libraries that libdist may depend on at run time; they never include CUDA, MPI or Python.
 const MAY_NEED: &[&str] =
     &["libc.so", "libm.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
@@ -16,7 +16,7 @@ fn names(text: &str) -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What a tool of binutils says about the library; `None` where there is no such tool.
+/// Returns the output of a binutils tool for the library, or `None` if the tool is missing.
 fn output_of(tool: &str, args: &[&str]) -> Option<String> {
     let program = find_program(tool)?;
     let output = Command::new(program).args(args).arg(library()).output().expect("the tool starts");

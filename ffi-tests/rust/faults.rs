@@ -1,6 +1,6 @@
-//! Failure as an ordinary event: ranks that die, leave, come late, stop, fork or call something
-//! else. Every rank is a process; each test asserts what the others are told, when, and who is
-//! named, and the harness asserts that nothing is left.
+//! Tests of failures: ranks that die, leave, arrive late, stop, fork or make mismatching calls.
+//! Every rank is a process. Each test checks the error of the other ranks, its time and the named
+//! culprit, and the harness checks that no resources remain.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -14,14 +14,15 @@ use dist::ffi::types::{
 use harness::{Job, Report};
 use std::process::Command;
 
-/// How soon a death must be told, and how long leaving may take after it, in milliseconds.
+/// The limits in milliseconds for the report of a death, and for `finalize` after it.
 const TOLD_WITHIN_MS: u64 = 2000;
 const LEFT_WITHIN_MS: u64 = 6000;
 
-/// How long a call on a failed group takes where no core is free at once: it waits for nobody.
+/// The limit in milliseconds for a call on a failed group on a busy host; the call waits for no
+/// rank.
 const AT_ONCE_MS: u64 = 500;
 
-/// Kills each rank of 2, 3 and 4 in turn, in the middle of a loop of one operation.
+/// Kills each rank of groups of 2, 3 and 4 in turn, during a loop of one operation.
 fn kill_each(operation: &str) {
     let mut latencies = Vec::new();
     for size in 2..=4 {
@@ -34,9 +35,9 @@ fn kill_each(operation: &str) {
     println!("{operation}: a death was told after {middle} us (median), {last} us (longest)");
 }
 
-/// Kills one rank; returns after how many microseconds each of the others was told.
+/// Kills one rank and returns the times in microseconds until each other rank got the error.
 fn kill_one(operation: &str, size: usize, victim: usize) -> Vec<u64> {
-    // The store is there as long as the rank that hosts it.
+    // The store exists only while the rank that hosts it is alive.
     let use_store = if victim == 0 { "" } else { "store\nset key here\nget key here\nunstore\n" };
     let program =
         format!("init\nloop {operation}\nbarrier\n{use_store}gate end\nfinalize\nleaks\n");
@@ -93,7 +94,7 @@ fn monitored_barrier_reports_killed_rank_immediately() {
         for name in names.iter().filter(|name| *name != victim_name) {
             let told = ended.report(name, "monitored_barrier 60000");
             told.failed(DIST_ERR_PEER_FAILED, &["monitored_barrier #1", &died]);
-            // Of those who had not come, only rank 0 may know more.
+            // Rank 0 may have a more precise error; all other ranks list all absent ranks.
             assert!(name == "0" || told.message.contains(&list), "{}", told.message);
             let told_after = told.at_us.saturating_sub(killed_at);
             assert!(told_after < TOLD_WITHIN_MS * 1000, "told after {told_after} us");
@@ -123,7 +124,7 @@ fn a_killed_rank_is_named_in_broadcasts() {
     kill_each("broadcast f32 5000 0");
 }
 
-/// The report of each of three ranks on a command.
+/// Returns the report of each of three ranks on a command.
 fn of_three(ended: &harness::Ended, what: &str) -> [Report; 3] {
     std::array::from_fn(|rank| ended.report(&rank.to_string(), what))
 }
@@ -142,10 +143,11 @@ fn finalized_rank_fails_later_calls_without_waiting() {
         });
         let leaver = leaver.to_string();
         if others_first {
-            // They are in the barrier by now, or about to be.
+            // The ranks are in the barrier or about to enter it.
             job.all_report(&["0", "1", "2"], "all_reduce f32 SUM 7");
         } else {
-            // The rank that hosts the store leaves last, but it has left the group.
+            // The rank that hosts the store returns from `finalize` last, but it has already left
+            // the group.
             let last_seen = if leaver == "0" { "all_reduce f32 SUM 7" } else { "finalize" };
             job.report(&leaver, last_seen);
         }
@@ -226,7 +228,8 @@ fn the_deadline_of_the_options_holds_for_every_call() {
     }
 }
 
-/// What one rank calls while the others call something else, and how messages describe the two.
+/// The call of one rank and the mismatching call of the other ranks, and their descriptions in the
+/// messages.
 struct Odd {
     most: &'static str,
     odd: &'static str,
@@ -286,8 +289,9 @@ const ODD: &[Odd] = &[
     },
 ];
 
-/// Where nobody that this rank waits for calls something else, it may have left before anybody
-/// noticed: a sender of a reduce, the root of a broadcast, and those that agree with that root.
+/// Returns true if a rank may return before the mismatch is found, since it waits for no
+/// mismatching rank: a sender of a reduce, the root of a broadcast, and ranks whose call matches
+/// the root's.
 fn may_have_left(rank: usize, calls: &[&str]) -> bool {
     let call = calls[rank];
     let root: Option<usize> = call.split(' ').next_back().and_then(|word| word.parse().ok());
@@ -298,7 +302,7 @@ fn may_have_left(rank: usize, calls: &[&str]) -> bool {
     }
 }
 
-/// Two or three ranks, one of which calls something else.
+/// Runs two or three ranks, one of which makes a mismatching call.
 fn mismatch(case: &Odd, size: usize, odd: usize) {
     let call = |rank: usize| if rank == odd { case.odd } else { case.most };
     let calls: Vec<&str> = (0..size).map(call).collect();
@@ -309,8 +313,8 @@ fn mismatch(case: &Odd, size: usize, odd: usize) {
     let ended = job.finish();
     for rank in 0..size {
         let name = rank.to_string();
-        // The first barrier and the call may be the same command: the one after `init` is the
-        // first.
+        // The first barrier and the tested call may be the same command. The reports start with
+        // `start`, `init` and the first barrier.
         let outcome = &ended.reports(&name)[3];
         assert_eq!(outcome.what, calls[rank]);
         if outcome.status != DIST_OK || !may_have_left(rank, &calls) {
@@ -343,10 +347,11 @@ fn mismatch_of_three_ranks_is_reported_to_all() {
 fn an_abort_ends_every_call_with_its_reason() {
     let end = "all_reduce f32 SUM 1\nfinalize\nleaks\n";
     let mut job = Job::by_hand(4, |rank| match rank {
-        // In the call when it comes; by another rank, and by its own thread.
+        // These ranks are in the call when the abort arrives. In rank 0 another rank aborts, in
+        // rank 1 a thread of its own process.
         0 => format!("init\nall_reduce f32 SUM 100000\n{end}"),
         1 => format!("init\nabort_at now the loss is NaN\nall_reduce f32 SUM 100000\n{end}"),
-        // Somewhere else when it comes.
+        // These ranks are in no call when the abort arrives.
         2 => format!("init\ngate after\nall_reduce f32 SUM 100000\n{end}"),
         _ => format!("init\ngate after\nabort too late\nall_reduce f32 SUM 100000\n{end}"),
     });
@@ -364,7 +369,7 @@ fn an_abort_ends_every_call_with_its_reason() {
         ended.report(name, "all_reduce f32 SUM 100000").failed(DIST_ERR_ABORTED, &parts);
         ended.report(name, "all_reduce f32 SUM 1").failed(DIST_ERR_ABORTED, &parts);
         ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
-        // The thread that called the abort is the worker's own, and has ended.
+        // The thread that called the abort belongs to the worker, and has ended.
         ended.report(name, "leaks").succeeded();
     }
 }
@@ -374,7 +379,7 @@ fn stopped_rank_is_named_at_deadline_and_resumes_safely() {
     for (stopped, operation) in [
         (2, "all_reduce f32 SUM 1048576 timeout_ms=2000"),
         (1, "barrier timeout_ms=2000"),
-        // The rank that hosts the store.
+        // Rank 0 hosts the store.
         (0, "all_reduce f32 SUM 10 timeout_ms=2000"),
     ] {
         let mut job = Job::by_hand(3, |rank| {
@@ -397,7 +402,8 @@ fn stopped_rank_is_named_at_deadline_and_resumes_safely() {
             let parts = [parts[0].as_str(), parts[1].as_str()];
             let first = ended.report(name, operation);
             if name == stopped && first.status == DIST_ERR_PEER_FAILED {
-                // It may find that the others have left before it finds why.
+                // The resumed rank may find the departure of the other ranks before it finds the
+                // cause.
                 panic!("the first cause was lost: {first:?}");
             }
             first.failed(DIST_ERR_TIMEOUT, &parts);

@@ -1,5 +1,5 @@
-//! The store in a file between real processes: meeting in it, what an earlier run has left, writers
-//! that are killed, disks that are full.
+//! The file store between real processes: rendezvous, files of an earlier run, writers that are
+//! killed, and full disks.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -19,13 +19,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A program that uses a group and leaves it.
+/// A program that uses a group and finalizes.
 const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 /// The names of ranks.
 const NAMES: [&str; 4] = ["0", "1", "2", "3"];
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -57,12 +57,12 @@ fn open(path: &Path) -> FileStore {
     FileStore::open(path, &FileOptions::default(), &soon()).unwrap()
 }
 
-/// The command with which a rank comes to a file.
+/// Returns the command with which a rank joins through a file.
 fn init(path: &Path, rank: usize, size: usize) -> String {
     format!("init url=file://{}?rank={rank}&world_size={size}", path.display())
 }
 
-/// Starts ranks of a job that a launcher has given a name.
+/// Starts the ranks of a job with a job id, as a launcher sets it.
 fn start(path: &Path, size: usize, job_id: &str, then: &str) -> Job {
     let mut job = Job::new();
     for (rank, name) in NAMES[..size].iter().enumerate() {
@@ -72,7 +72,7 @@ fn start(path: &Path, size: usize, job_id: &str, then: &str) -> Job {
     job
 }
 
-/// All of these have come together, used the group, and left nothing.
+/// Asserts that all ranks have joined, used the group and released their resources.
 fn have_worked(ended: &Ended, size: usize) {
     for name in &NAMES[..size] {
         ended.all_succeeded(name, 6);
@@ -88,7 +88,7 @@ fn store_file_is_removed_after_each_job() {
         have_worked(&start(&path, size, "", USE).finish(), size);
         assert!(!path.exists());
     }
-    // Who is who may also stand in the environment, or in the options.
+    // The rank and the world size may also come from the environment or the options.
     let mut job = Job::new();
     job.start_rank(0, 2, &format!("init url=file://{}\n{USE}", path.display()));
     let options = format!("init url=file://{}?world_size=2 rank=1", path.display());
@@ -103,7 +103,7 @@ fn stale_store_file_is_an_error_on_all_ranks() {
     let path = folder.file();
     let mut job = start(&path, 2, "first", "loop barrier\n");
     job.all_report(&NAMES[..2], "ready");
-    // One who comes too many is told so, and disturbs nobody.
+    // A surplus rank gets an error and has no effect on the other ranks.
     job.start("late", &[("TORCHELASTIC_RUN_ID", "first".to_owned())], &init(&path, 1, 2));
     let report = job.report("late", &init(&path, 1, 2));
     report.failed(DIST_ERR_MISMATCH, &["2 of 2", "joined already"]);
@@ -163,14 +163,14 @@ fn killed_writer_leaves_a_readable_file() {
         let program = format!("file_store {}\nfill value {BYTES}\n", path.display());
         job.start("writer", &[], &program);
         job.report("writer", "ready");
-        // At another moment of a write each time, whatever the machine's pace.
+        // Each kill happens at a different time of a write, on machines of any speed.
         std::thread::sleep(Duration::from_micros(turn * 700));
         job.kill("writer");
         drop(job.finish());
         let bytes = fs::read(&path).unwrap();
         let (_, whole) = replay(&bytes).unwrap();
         torn += usize::from(whole < bytes.len());
-        // Whoever was there goes on, and so does whoever comes.
+        // Open stores and new stores continue to work.
         assert_eq!(keeper.add(b"n", 1, &soon()).unwrap(), 1);
         let newcomer = open(&path);
         assert_eq!(newcomer.add(b"n", 1, &soon()).unwrap(), 2);
@@ -205,13 +205,13 @@ fn concurrent_counters_lose_no_increment() {
     assert_eq!(keeper.get(b"n", &soon()).unwrap(), b"3600");
 }
 
-/// What a store is used for whose disk has little room: the last words of `why` say which.
+/// Checks a store whose disk is almost full; `why` is the expected reason in the error.
 fn goes_on_when_there_is_no_room(mut job: Job, why: &str) {
     let nothing = "nothing was stored";
     let report = job.report("0", "fill large 5000000");
     report.failed(DIST_ERR_SYSTEM, &[why, nothing]);
     let ended = job.finish();
-    // Up to the last byte that there is room for.
+    // The small values fill the disk up to its last byte.
     ended.report("0", "fill small 300").failed(DIST_ERR_SYSTEM, &[why, nothing]);
     for what in ["set before v", "get before v", "get between w", "unstore", "leaks"] {
         ended.report("0", what).succeeded();
@@ -219,7 +219,7 @@ fn goes_on_when_there_is_no_room(mut job: Job, why: &str) {
     assert_eq!(ended.status("0"), 0);
 }
 
-/// The commands of such a store.
+/// Returns the commands of a worker whose store is on an almost full disk.
 fn without_room(path: &Path) -> String {
     format!(
         "file_store {}\nset before v\nfill large 5000000\nget before v\nset between w\nfill small 300\n\
@@ -233,7 +233,7 @@ fn full_disk_is_an_error_and_store_stays_usable() {
     let folder = Folder::new();
     let mount = "mount -t tmpfs -o size=600k none \"$1\" && shift && exec \"$@\"";
     let words = ["-rm", "sh", "-c", mount, "sh"];
-    // In a name space of its own, so that nothing is left of it, whatever happens.
+    // The mount is in a separate namespace, so that the kernel removes it in every case.
     let small_disk = || {
         let mut command = Command::new("unshare");
         command.args(words).arg(&folder.0);

@@ -1,5 +1,5 @@
-//! Leaving: `dist_finalize` ends in a few seconds whatever the other ranks do, says nothing where
-//! all is in order, and the rank that hosts the store leaves last. Every rank is a process.
+//! `dist_finalize`: it returns within 6 s whatever the other ranks do, logs no message in normal
+//! operation, and the rank that hosts the store returns last. Every rank is a process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
@@ -12,15 +12,15 @@ use dist::ffi::types::{
 };
 use harness::{Ended, Job};
 
-/// How long leaving may take, in milliseconds, on a busy machine.
+/// The limit for `finalize` on a busy machine, in milliseconds.
 const LEFT_WITHIN_MS: u64 = 6000;
 
-/// The names of some ranks.
+/// Returns the names of some ranks.
 fn names(ranks: impl IntoIterator<Item = usize>) -> Vec<String> {
     ranks.into_iter().map(|rank| rank.to_string()).collect()
 }
 
-/// These have left in time, and have nothing left.
+/// Asserts that these ranks have finalized in time and have released their resources.
 fn have_left(ended: &Ended, names: &[String]) {
     for name in names {
         ended.report(name, "finalize").succeeded().within_ms(LEFT_WITHIN_MS);
@@ -32,7 +32,7 @@ fn have_left(ended: &Ended, names: &[String]) {
 #[test]
 fn survivors_of_a_killed_rank_finalize_in_time() {
     for victim in [0, 2] {
-        // Whether or not they have noticed the death in an operation.
+        // The ranks finalize with and without a call that notices the death.
         for after in ["", "barrier\n"] {
             let program = format!("init\nbarrier\ngate go\n{after}finalize\nleaks\n");
             let mut job = Job::by_hand(4, |_| program.clone());
@@ -103,8 +103,8 @@ fn the_rank_that_hosts_the_store_leaves_last() {
     for rank in 1..3 {
         let name = rank.to_string();
         ended.report(&name, &format!("get key{rank} value")).succeeded();
-        // It leaves when the last one has said that it does, which is a moment before that one's
-        // call returns.
+        // The host returns after it has received the last rank's departure, shortly before that
+        // rank's call returns.
         let used = ended.report(&name, "unstore");
         assert!(used.succeeded().at_us < host, "rank {rank} still used the store");
     }
@@ -114,7 +114,7 @@ fn the_rank_that_hosts_the_store_leaves_last() {
 fn second_finalize_is_an_error_and_new_init_works() {
     let once = "init\nbarrier\nfinalize\nfinalize\n";
     let mut job = Job::by_hand(2, |_| format!("{once}gate again\n{once}leaks\n"));
-    // Together, so that nobody comes to the store that is about to go.
+    // Both ranks initialize at the same time, so that no rank joins the store that is about to end.
     job.all_report(&names(0..2), "at again");
     job.open("again");
     let ended = job.finish();

@@ -1,7 +1,7 @@
-//! Random numbers for tests: the same from the same seed, on every machine.
+//! Random numbers for tests: the same seed gives the same numbers on every machine.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-/// A generator of numbers that depend on nothing but its seed (splitmix64).
+/// A generator whose numbers depend only on its seed (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -18,12 +18,12 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit as u64).unwrap()
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1/`n`.
     pub(crate) fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }

@@ -1,5 +1,5 @@
-//! `c-examples/gpt`: the losses of a training do not depend on the number of ranks, on what the
-//! ranks share out, on a restart, and little on the death of a rank.
+//! Tests `c-examples/gpt`: the losses of a training do not depend on the number of ranks, on the
+//! sharding between ranks, or on a restart, and only little on the death of a rank.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -20,12 +20,12 @@ use toolchain::Compiler;
 
 /// The largest relative difference between the losses of different numbers of ranks.
 const ROUNDING: f64 = 1e-4;
-/// The same for a training that lost a rank: one step has the sequences of the remaining ranks
-/// only.
+/// The largest relative difference for a training that lost a rank: one step uses only the
+/// sequences of the remaining ranks.
 const LOST_SEQUENCES: f64 = 0.05;
-/// A model that trains in a second.
+/// The options of a model that trains in about a second.
 const SMALL: [&str; 4] = ["--width", "32", "--context", "24"];
-/// The middle of a training of 50 steps.
+/// The middle step of a training of 50 steps.
 const MIDDLE: &str = "25";
 
 const FILES: [&str; 15] = [
@@ -53,7 +53,7 @@ fn compile(name: &str) -> Option<PathBuf> {
     Some(Compiler::find()?.program_with(name, &files, &["-O3"]))
 }
 
-/// Trains under distrun.
+/// Runs a training under distrun.
 fn train(program: &Path, ranks: &str, options: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.args(["--nproc-per-node", ranks, "--on-failure", "continue"]);
@@ -63,7 +63,7 @@ fn train(program: &Path, ranks: &str, options: &[&str]) -> Ended {
     ended
 }
 
-/// The last loss of a training that ends on this number of ranks.
+/// Returns the last loss of a training that ends on this number of ranks.
 fn final_loss(ended: &Ended, ranks: &str) -> f64 {
     let identical = format!("identical on {ranks} ranks");
     let mut lines = ended.out.lines().filter(|line| line.ends_with(&identical));
@@ -72,7 +72,7 @@ fn final_loss(ended: &Ended, ranks: &str) -> f64 {
     loss.split(' ').next().unwrap().parse().expect(line)
 }
 
-/// The parameters at the end, as a hash.
+/// Returns the hash of the final parameters.
 fn parameters(ended: &Ended) -> &str {
     let (_, hash) = ended.out.split_once("parameters ").expect(&ended.out);
     hash.split(',').next().unwrap()

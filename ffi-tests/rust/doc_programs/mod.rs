@@ -1,22 +1,22 @@
-//! Programs in documents: fenced blocks, and the comparison of what a program prints with what its
-//! document says.
+//! Programs in documents: extracts fenced blocks, and compares the output of a program with the
+//! output in its document.
 
 use crate::toolchain::{Outcome, run};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// The fenced blocks of a text with their languages, in order.
+/// Returns the fenced blocks of a text with their languages, in order.
 pub(crate) fn fenced_blocks(text: &str) -> Vec<(&str, &str)> {
     let parts: Vec<&str> = text.split("```").collect();
     // Every second part is between two fences.
     parts.iter().skip(1).step_by(2).filter_map(|block| block.split_once('\n')).collect()
 }
 
-/// Runs a command of ranks. They print these lines, in any order of the ranks.
+/// Runs a command that starts ranks and asserts that they print these lines, in any order.
 pub(crate) fn assert_prints(command: &[&str], expected: &str, title: &str) {
     let Outcome { output, .. } = run(command, LIMIT).expect_success();
-    // distrun puts the rank in front of every line of a rank; other lines are its own.
+    // distrun prefixes each line of a rank with the rank; lines without a prefix are its own.
     let of_rank = |line: &'_ str| Some(line.strip_prefix('[')?.split_once("] ")?.1.to_owned());
     let mut printed: Vec<String> = output.lines().filter_map(of_rank).collect();
     printed.sort();

@@ -1,5 +1,5 @@
-//! Ranks that define a group differently: all who came hear of both definitions, and the parent
-//! goes on.
+//! Ranks that define a group differently: all ranks that called get an error with both definitions,
+//! and the parent group stays usable.
 
 use crate::ranks::{by_members, check, everywhere, meet, options, run};
 use dist::api::{Group, SubgroupOptions};
@@ -14,7 +14,7 @@ fn has(error: &Error, parts: &[&str]) {
     }
 }
 
-/// Refused, and the parent is as before.
+/// Asserts that the creation failed and that the parent group still works.
 fn refused(world: &Arc<Group>, made: Result<Option<Group>>, parts: &[&str]) {
     has(&made.unwrap_err(), parts);
     assert!(world.failure().is_none());
@@ -59,7 +59,7 @@ fn parent_operation_instead_of_group_creation_fails() {
         let error = if world.rank() == 0 {
             world.new_group(&[0, 1], &options()).unwrap_err()
         } else {
-            // As long as a record, and all the same no record.
+            // The block has the length of a group record but is none.
             let (mine, mut all) = ([7; 48], [0; 96]);
             let (send, recv) = (mine.as_slice().into(), all.as_mut_slice().into());
             let call = dist::api::Call::all_gather(send, recv, dist::base::dtype::DataType::U8);
@@ -70,7 +70,8 @@ fn parent_operation_instead_of_group_creation_fails() {
     });
 }
 
-/// What each rank calls by itself, and what the message of those who call has.
+/// Each rank creates a group from its own list; `parts` are the expected parts of the callers'
+/// errors.
 fn by_themselves(transport: &str, layout: &str, lists: &[&[usize]], parts: &[&str]) {
     run(transport, layout, |world| {
         let me = world.rank();
@@ -81,7 +82,7 @@ fn by_themselves(transport: &str, layout: &str, lists: &[&[usize]], parts: &[&st
             assert!(start.elapsed() < Duration::from_secs(50), "it was not told: {error}");
         }
         meet(&world);
-        // The name is as good as before.
+        // The name is free again.
         let all: Vec<usize> = (0..world.size()).collect();
         check(&world.new_group(&all, &by_members("g")).unwrap().unwrap(), me, &all);
         meet(&world);
@@ -99,8 +100,8 @@ fn conflict_is_reported_with_the_same_first_member() {
 
 #[test]
 fn conflict_is_reported_with_different_first_members() {
-    // Rank 1 is in both lists, rank 0 in one, rank 2 in the other, with any of them as the first
-    // member. Rank 2 comes once the others know, since with rank 1 alone it would agree.
+    // Rank 1 is in both lists, rank 0 in one and rank 2 in the other; the first member varies. Rank
+    // 2 calls after ranks 0 and 1 have their errors, since its list matches rank 1's list.
     for (transport, layout) in [("inproc", "aab"), ("shm", "aaa")] {
         for other in [[1, 2], [2, 1]] {
             run(transport, layout, |world| {
@@ -125,7 +126,7 @@ fn late_member_gets_an_earlier_conflict() {
     run("inproc", "aaa", |world| {
         let me = world.rank();
         if me == 2 {
-            // Ranks 0 and 1 have failed before it comes.
+            // Ranks 0 and 1 have failed before rank 2 calls.
             meet(&world);
         }
         let list: &[usize] = if me == 1 { &[0, 1] } else { &[0, 1, 2] };

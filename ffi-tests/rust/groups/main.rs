@@ -1,5 +1,5 @@
-//! Groups made from groups: that they have the ranks that were meant, over every transport; and
-//! what disagreement and absence lead to.
+//! Subgroups: they have the expected ranks over every transport, and mismatching definitions and
+//! absent ranks lead to errors.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod conflicts;

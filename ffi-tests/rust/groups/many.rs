@@ -1,5 +1,5 @@
-//! Many groups: nothing is left of those that are released. They look at the whole process, and so
-//! are a program of their own.
+//! Many groups: released groups leave no resources. The tests measure the whole process, so they
+//! are a separate test program.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "the other tests of groups use all of it")]
@@ -9,13 +9,13 @@ use dist::api::SubgroupOptions;
 use ranks::{check, meet, options, run};
 use std::sync::Mutex;
 
-/// How many rounds, each with a few groups, and what they may leave behind at the most.
+/// The number of rounds, each with several groups.
 const ROUNDS: usize = 250;
 
-/// These tests look at the whole process.
+/// Runs the tests one at a time, since they measure the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What the process has.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug)]
 struct Resources {
     descriptors: usize,
@@ -39,7 +39,8 @@ impl Resources {
     }
 }
 
-/// Makes and releases groups of three kinds, of pairs and of all, and compares before and after.
+/// Creates and releases groups of three kinds, of pairs and of all ranks, and compares the
+/// resources before and after.
 fn leave_nothing(transport: &str, layout: &str) {
     let _alone = ALONE.lock().unwrap();
     run(transport, layout, |world| {
@@ -62,7 +63,7 @@ fn leave_nothing(transport: &str, layout: &str) {
             meet(&world);
         };
         let look = || {
-            // What the service thread has been told to forget is gone after a while.
+            // The service thread releases the resources of a released group with a delay.
             meet(&world);
             let found = (me == 0).then(settled);
             meet(&world);
@@ -76,14 +77,14 @@ fn leave_nothing(transport: &str, layout: &str) {
             assert!(after.descriptors <= before.descriptors, "{text}");
             assert!(after.threads <= before.threads, "{text}");
             assert!(after.mappings <= before.mappings + 16, "{text}");
-            // The allocator keeps for each thread up to a megabyte of what was freed (as measured:
-            // 0, 1, 2, 3 or 4 of them). What each group left of a kilobyte would be twelve.
+            // For each thread the allocator keeps up to 1 MiB of freed memory (measured: 0 to 4 MiB
+            // in total). A leak of 1 KiB per group would be 12 MiB.
             assert!(after.resident_kib <= before.resident_kib + 8192, "{text}");
         }
     });
 }
 
-/// What there is once it does not become less any more.
+/// Returns the resources once their number no longer falls.
 fn settled() -> Resources {
     let mut last = Resources::now();
     for _ in 0..20 {

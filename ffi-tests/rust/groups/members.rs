@@ -1,4 +1,4 @@
-//! Groups that only their members make.
+//! Groups that only their members create (`members_only`).
 
 use crate::ranks::{by_members, check, everywhere, meet, options, run};
 use dist::api::SubgroupOptions;
@@ -14,7 +14,7 @@ fn named_group_needs_calls_of_its_members_only() {
         let group = world.new_group(pair, &by_members(name)).unwrap().unwrap();
         check(&group, me, pair);
         assert_eq!(group.name(), name);
-        // Whoever is not in it learns so at once.
+        // A rank that is no member returns immediately without a group.
         assert!(world.new_group(&[(me + 1) % 4], &by_members("other")).unwrap().is_none());
         meet(&world);
     });
@@ -47,8 +47,8 @@ fn an_attempt_that_failed_is_not_counted() {
         }
         meet(&world);
         if me < 2 {
-            // Rank 1 may first be told of the attempt that it has missed; both try again, and are
-            // in step.
+            // Rank 1 may first get the error of the attempt that it missed. Both ranks try again
+            // and then use the same attempt number.
             let mut attempts = (0..5).map(|_| world.new_group(&[0, 1], &unnamed));
             check(&attempts.find_map(Result::ok).unwrap().unwrap(), me, &[0, 1]);
         }
@@ -82,7 +82,7 @@ fn a_name_is_free_again_once_its_group_is_released() {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.message().contains("has not been released"), "{error}");
             drop(group);
-            // Until all have released it, it is another group to those who have not.
+            // A new group may take the name only after all ranks have released the old one.
             meet(&world);
         }
     });

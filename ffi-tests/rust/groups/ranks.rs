@@ -1,4 +1,4 @@
-//! Ranks that are threads, and what they can find out about a group.
+//! Runs ranks as threads, and checks the members of a group.
 
 use dist::api::{Call, CallOptions, Group, GroupOptions, SubgroupOptions};
 use dist::base::buffer::{Dst, Src};
@@ -7,11 +7,11 @@ use dist::base::op::ReduceOp;
 use dist::store::HashStore;
 use std::sync::Arc;
 
-/// How ranks may be joined: the transport, and a letter for the host of each rank.
+/// The tested combinations: the transport, and a letter for the host of each rank.
 pub(crate) const WORLDS: [(&str, &str); 5] =
     [("inproc", "aaaa"), ("shm", "aaaa"), ("tcp", "aaaa"), ("auto", "aabb"), ("inproc", "abba")];
 
-/// Runs `body` on one rank for each letter.
+/// Runs `body` on one rank per letter of `layout`.
 pub(crate) fn run(transport: &str, layout: &str, body: impl Fn(Arc<Group>) + Sync) {
     let letters: Vec<char> = layout.chars().collect();
     let options =
@@ -19,7 +19,7 @@ pub(crate) fn run(transport: &str, layout: &str, body: impl Fn(Arc<Group>) + Syn
     run_with(options, letters.len(), body);
 }
 
-/// Runs `body` on so many ranks, with options for each.
+/// Runs `body` on `size` ranks; `options` gives the options of each rank.
 pub(crate) fn run_with(
     options: impl Fn(usize) -> String,
     size: usize,
@@ -49,22 +49,22 @@ pub(crate) fn run_with(
     });
 }
 
-/// Runs `body` on four ranks, joined in every way.
+/// Runs `body` on four ranks, with each combination of transport and hosts.
 pub(crate) fn everywhere(body: impl Fn(Arc<Group>) + Sync) {
     WORLDS.iter().for_each(|(transport, layout)| run(transport, layout, &body));
 }
 
-/// Options that all ranks use; nobody waits for long in vain.
+/// Returns options for all ranks, with a connect timeout of 8 s.
 pub(crate) fn options() -> SubgroupOptions {
     SubgroupOptions { connect_timeout_ms: 8_000, ..SubgroupOptions::default() }
 }
 
-/// Only the members make the group.
+/// Returns options for a group that only its members create.
 pub(crate) fn by_members(name: &str) -> SubgroupOptions {
     SubgroupOptions { name: Some(name.to_owned()), members_only: true, ..options() }
 }
 
-/// Sums one bit of each rank.
+/// Returns the sum of one bit of each rank.
 pub(crate) fn sum_of_bits(group: &Group, bit: usize) -> u64 {
     let mine = (1_u64 << bit).to_le_bytes();
     let mut sum = [0; 8];

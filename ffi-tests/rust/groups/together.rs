@@ -1,4 +1,4 @@
-//! Groups that all ranks of the parent make: from lists, and by splitting.
+//! Groups that all ranks of the parent create: from lists of ranks, and by splits.
 
 use crate::ranks::{check, everywhere, meet, options, run, run_with, sum_of_bits};
 use dist::api::{CallOptions, Group, SubgroupOptions};
@@ -26,16 +26,17 @@ fn a_new_group_has_the_ranks_of_the_list_in_its_order() {
 fn a_split_is_ordered_by_key_and_rank() {
     everywhere(|world| {
         let me = world.rank();
-        // By parity, backwards.
+        // Splits by parity, with the ranks in reverse order.
         let color = u32::try_from(me % 2).unwrap();
         let key = -i32::try_from(me).unwrap();
         let half = world.split(Some(color), key, &options()).unwrap().unwrap();
         check(&half, me, if me % 2 == 0 { &[2, 0] } else { &[3, 1] });
-        // Equal keys leave the order; extreme ones are ordered too.
+        // Equal keys keep the order of the ranks; the smallest and the largest key are sorted as
+        // well.
         let keys = [0, i32::MAX, 0, i32::MIN];
         let all = world.split(Some(7), keys[me], &options()).unwrap().unwrap();
         check(&all, me, &[3, 0, 2, 1]);
-        // Some want none, and one is alone.
+        // Rank 0 joins no group, and rank 2 is alone in its group.
         let color = [None, Some(1), Some(2), Some(1)][me];
         let made = world.split(color, 0, &options()).unwrap();
         match (me, made) {
@@ -129,8 +130,8 @@ fn overlapping_groups_are_used_at_once_from_several_threads() {
 fn groups_are_created_while_other_threads_use_the_parent() {
     run("shm", "aaa", |world| {
         let me = world.rank();
-        // The order of the two on the parent is the same on all ranks, since each waits for the one
-        // before.
+        // The order of both operations on the parent is the same on all ranks, since each waits for
+        // the previous one.
         std::thread::scope(|scope| {
             let made = scope.spawn(|| {
                 let options = SubgroupOptions { members_only: true, ..options() };
@@ -186,7 +187,7 @@ fn group_of_one_can_create_groups() {
     });
 }
 
-/// What would run for the smallest call, and because of what.
+/// Returns the algorithm for the smallest call, and the source of this choice.
 fn chosen(group: &Group, kind: &str) -> (String, String) {
     let first = &group.describe()["native"]["algorithms"][kind]["chosen"][0];
     let text = |key: &str| first[key].as_str().unwrap().to_owned();
@@ -205,7 +206,7 @@ fn subgroups_inherit_algorithm_options_of_rank_0() {
     run_with(told, 4, |world| {
         let said = |name: &str, why: &str| (name.to_owned(), why.to_owned());
         if world.rank() == 0 {
-            // Nobody reads it again.
+            // No rank reads the file again.
             std::fs::remove_file(&file).unwrap();
         }
         for own in [None, Some("slot_bytes=8192;algorithm=barrier=flags".to_owned())] {

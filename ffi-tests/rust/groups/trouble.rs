@@ -1,4 +1,5 @@
-//! Ranks that do not come, that cannot, or that go: the others learn of it in time, by name.
+//! Ranks that are absent, cannot join, or leave: the other ranks get an error in time that names
+//! them.
 
 use crate::ranks::{by_members, check, everywhere, meet, options, run};
 use dist::api::SubgroupOptions;
@@ -6,7 +7,7 @@ use dist::base::error::ErrorKind;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-/// A deadline that members who do come meet on a machine with other work, too.
+/// Returns options with a deadline that present members meet even on a busy machine.
 fn soon(name: &str) -> SubgroupOptions {
     SubgroupOptions { connect_timeout_ms: 1500, ..by_members(name) }
 }

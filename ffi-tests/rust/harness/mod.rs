@@ -1,10 +1,10 @@
-//! Jobs of real processes under a deadline: starts them, hears what they report, kills and stops
-//! them, and makes sure that nothing of them is left, also where the test fails.
+//! Runs jobs of real processes under a deadline: starts them, reads their reports, kills and stops
+//! them. It checks that no resources of them remain, and removes them also if the test fails.
 //!
-//! The processes are workers (see [`crate::worker`]); they write their reports to files of the
-//! job's folder, so that it does not matter what a launcher does with their output. The folder's
-//! name is in the environment of every process of the job, its grandchildren included, which is how
-//! they are found.
+//! The processes are workers (see [`crate::worker`]). They write their reports to files in the
+//! job's folder, so that the output handling of a launcher does not matter. The environment of
+//! every process of the job, including grandchildren, has the folder's name; the harness finds the
+//! processes by it.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod place;
@@ -25,14 +25,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a job may take on a busy machine.
+/// The time limit of a job on a busy machine.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What makes the test program run as a worker.
+/// Arguments that make the test binary run as a worker.
 const ENTRY: [&str; 6] =
     ["worker::entry", "--exact", "--ignored", "--quiet", "--nocapture", "--test-threads=1"];
 
-/// A number for everything that must differ between jobs.
+/// Returns a number that is unique in this process, for names and ports of jobs.
 pub(crate) fn serial() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
@@ -45,22 +45,22 @@ struct Process {
     ended: Option<ExitStatus>,
 }
 
-/// Processes that belong together.
+/// A job: the processes of one test, with their store port and folder.
 pub(crate) struct Job {
-    /// The port of its store, free when the job began.
+    /// The port of the job's store; it was free when the job began.
     pub(crate) port: u16,
     folder: PathBuf,
     before: Before,
     began: Instant,
     processes: Vec<Process>,
-    /// The sockets that its processes were seen to hold.
+    /// The inodes of the sockets that the harness has seen in the processes.
     sockets: BTreeSet<u64>,
-    /// How to get to the networks that its processes are on, beside this one.
+    /// The command prefixes for the other network namespaces of the job's processes.
     prefixes: BTreeSet<Vec<String>>,
 }
 
 impl Job {
-    /// One without processes.
+    /// Creates a job without processes.
     pub(crate) fn new() -> Self {
         let name = format!("job-{}-{}", std::process::id(), serial());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -76,7 +76,7 @@ impl Job {
         }
     }
 
-    /// Ranks that are started by hand: without a launcher, rank 0 hosts the store.
+    /// Starts ranks without a launcher; rank 0 hosts the store.
     pub(crate) fn by_hand(size: usize, program: impl Fn(usize) -> String) -> Self {
         let mut job = Self::new();
         for rank in 0..size {
@@ -85,8 +85,8 @@ impl Job {
         job
     }
 
-    /// Ranks that are started by hand on several hosts, one for each entry of `places`; the first
-    /// of them has the address `master`.
+    /// Starts ranks without a launcher, one on each host in `places`; `master` is the address of
+    /// the first host.
     pub(crate) fn spread(
         places: &[Place],
         master: &str,
@@ -100,13 +100,13 @@ impl Job {
         job
     }
 
-    /// Starts one rank by hand.
+    /// Starts one rank without a launcher.
     pub(crate) fn start_rank(&mut self, rank: usize, size: usize, program: &str) {
         let environment = self.environment(rank, size);
         self.start(&rank.to_string(), &environment, program);
     }
 
-    /// What a user sets who starts a rank by hand.
+    /// Returns the variables that a user sets to start a rank without a launcher.
     pub(crate) fn environment(&self, rank: usize, size: usize) -> Vec<(&'static str, String)> {
         vec![
             ("RANK", rank.to_string()),
@@ -116,7 +116,7 @@ impl Job {
         ]
     }
 
-    /// The same where rank 0 has another address than this network's own.
+    /// As [`Self::environment`], with `master` as the address of rank 0.
     pub(crate) fn environment_towards(
         &self,
         master: &str,
@@ -129,7 +129,7 @@ impl Job {
         environment
     }
 
-    /// Starts a worker under a name, with this environment and nothing that a launcher sets.
+    /// Starts a worker with this name and environment, without the variables of a launcher.
     pub(crate) fn start(&mut self, name: &str, environment: &[(&str, String)], program: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         scrub(&mut command);
@@ -138,7 +138,7 @@ impl Job {
         self.launch(name, command);
     }
 
-    /// The same on a host, which gives it its identity.
+    /// As [`Self::start`], on a host; the host sets the worker's host id.
     pub(crate) fn start_at(
         &mut self,
         place: &Place,
@@ -152,7 +152,7 @@ impl Job {
         self.launch(name, command);
     }
 
-    /// Starts a program that is no worker on a host.
+    /// Starts a program on a host; the program is not a worker.
     pub(crate) fn start_program_at(
         &mut self,
         place: &Place,
@@ -166,8 +166,8 @@ impl Job {
         self.launch(name, command);
     }
 
-    /// A command on a host with nothing that a launcher sets. What the job leaves is looked for
-    /// there.
+    /// Returns a command on a host without the variables of a launcher. The leak check of the job
+    /// includes the host's network.
     fn command_at(&mut self, place: &Place, program: &OsStr) -> Command {
         let mut words = place.prefix().iter().map(OsStr::new).chain([program]);
         let mut command = Command::new(words.next().unwrap_or(program));
@@ -180,7 +180,8 @@ impl Job {
         command
     }
 
-    /// Starts workers through a launcher: `command` is to end where its program begins.
+    /// Starts workers through a launcher. `command` is the launcher's command line up to the
+    /// program.
     pub(crate) fn start_under(&mut self, name: &str, mut command: Command, program: &str) {
         scrub(&mut command);
         command.arg(std::env::current_exe().unwrap()).args(ENTRY).env(PROGRAM, program);
@@ -195,7 +196,7 @@ impl Job {
         self.processes.push(Process { name: name.to_owned(), child, ended: None });
     }
 
-    /// Waits for the first report on a command, and returns it.
+    /// Waits for the first report on a command and returns it.
     pub(crate) fn report(&mut self, name: &str, what: &str) -> Report {
         loop {
             if let Some(report) = self.reports(name).into_iter().find(|it| it.what == what) {
@@ -206,20 +207,20 @@ impl Job {
         }
     }
 
-    /// Waits until all of these have reported a command.
+    /// Waits until all workers in `names` have reported a command.
     pub(crate) fn all_report(&mut self, names: &[impl AsRef<str>], what: &str) {
         for name in names {
             drop(self.report(name.as_ref(), what));
         }
     }
 
-    /// The reports so far, in order.
+    /// Returns the reports so far, in order.
     pub(crate) fn reports(&self, name: &str) -> Vec<Report> {
         let path = self.folder.join(format!("{name}.reports"));
         report::parse(&fs::read_to_string(path).unwrap_or_default())
     }
 
-    /// Everything that a process has written to standard error.
+    /// Returns the standard error output of a process.
     pub(crate) fn errors(&self, name: &str) -> String {
         self.written(name, "err")
     }
@@ -229,12 +230,12 @@ impl Job {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Lets everybody pass a gate.
+    /// Opens a gate for all workers.
     pub(crate) fn open(&self, gate: &str) {
         drop(File::create(self.folder.join(gate)).unwrap());
     }
 
-    /// Waits until something holds.
+    /// Waits until `holds` returns true.
     pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         while !holds(self) {
             self.poll(what);
@@ -246,17 +247,17 @@ impl Job {
         std::thread::sleep(Duration::from_millis(1));
     }
 
-    /// The process id of a worker.
+    /// Returns the process id of a worker.
     pub(crate) fn pid(&mut self, name: &str) -> u32 {
         self.report(name, "start").pid
     }
 
-    /// A file of the job's own, which goes with it.
+    /// Returns the path of a file in the job's folder, which is removed with the job.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Kills a worker; returns when that was, on the clock of the reports.
+    /// Kills a worker and returns the time of the kill, on the clock of the reports.
     pub(crate) fn kill(&mut self, name: &str) -> u64 {
         let pid = self.pid(name);
         let at = now_us();
@@ -264,20 +265,21 @@ impl Job {
         at
     }
 
-    /// Stops a worker, and waits until it is.
+    /// Stops a worker and waits until it has stopped.
     pub(crate) fn stop(&mut self, name: &str) {
         let pid = self.pid(name);
         signal("STOP", &[pid]);
         self.until("the worker to stop", |_| residue::state(pid) == Some('T'));
     }
 
-    /// Lets a stopped worker go on.
+    /// Resumes a stopped worker.
     pub(crate) fn resume(&mut self, name: &str) {
         let pid = self.pid(name);
         signal("CONT", &[pid]);
     }
 
-    /// Kills what the workers have forked and left behind, and waits until it is gone.
+    /// Kills the orphaned children of the workers, waits until they have exited, and returns their
+    /// number.
     pub(crate) fn kill_orphans(&mut self) -> usize {
         self.wait();
         let orphans = self.living();
@@ -286,7 +288,7 @@ impl Job {
         orphans.len()
     }
 
-    /// Waits for the processes that were started.
+    /// Waits until all started processes have exited.
     fn wait(&mut self) {
         for index in 0..self.processes.len() {
             while self.processes[index].ended.is_none() {
@@ -299,8 +301,8 @@ impl Job {
         }
     }
 
-    /// Waits until all processes have ended, makes sure that nothing is left of them, and returns
-    /// what the job has done.
+    /// Waits until all processes have exited, checks that no resources of them remain, and returns
+    /// the finished job.
     pub(crate) fn finish(mut self) -> Ended {
         self.wait();
         let mut left = Vec::new();
@@ -320,23 +322,23 @@ impl Job {
         Ended(self)
     }
 
-    /// The names of the abstract sockets on which its ranks listen for each other at this moment.
+    /// Returns the names of the abstract sockets on which the ranks listen at present.
     pub(crate) fn abstract_sockets(&self) -> Vec<String> {
         let pids: Vec<u32> = self.processes.iter().map(|process| process.child.id()).collect();
         residue::abstract_names(&residue::sockets(&pids))
     }
 
-    /// The processes of the job that are alive, whoever started them.
+    /// Returns the living processes of the job, including grandchildren.
     pub(crate) fn living(&self) -> Vec<u32> {
         residue::processes(&format!("{FOLDER}={}", self.folder.display()))
     }
 }
 
-/// A job whose processes have ended.
+/// A job whose processes have exited.
 pub(crate) struct Ended(Job);
 
 impl Ended {
-    /// How a process has ended: its exit status, or 128 plus the signal.
+    /// Returns the exit status of a process, or 128 plus the signal number.
     pub(crate) fn status(&self, name: &str) -> i32 {
         use std::os::unix::process::ExitStatusExt as _;
         let process = self.0.processes.iter().find(|process| process.name == name).unwrap();
@@ -344,25 +346,25 @@ impl Ended {
         ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or(0))
     }
 
-    /// What a worker has reported.
+    /// Returns the reports of a worker.
     pub(crate) fn reports(&self, name: &str) -> Vec<Report> {
         self.0.reports(name)
     }
 
-    /// Asserts that a worker has made this many reports, all of success.
+    /// Asserts that a worker has made this number of reports and that all report success.
     pub(crate) fn all_succeeded(&self, name: &str, count: usize) {
         let reports = self.reports(name);
         assert_eq!(reports.len(), count, "{reports:?}");
         reports.iter().for_each(|report| assert_eq!(report.status, 0, "{report:?}"));
     }
 
-    /// The first report on a command.
+    /// Returns the first report on a command.
     pub(crate) fn report(&self, name: &str, what: &str) -> Report {
         let found = self.reports(name).into_iter().find(|report| report.what == what);
         found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\""))
     }
 
-    /// The first report on a command behind the one on another.
+    /// Returns the first report on a command after the report on an earlier command.
     pub(crate) fn report_after(&self, name: &str, what: &str, earlier: &str) -> Report {
         let mut reports =
             self.reports(name).into_iter().skip_while(|report| report.what != earlier);
@@ -370,17 +372,17 @@ impl Ended {
         found.unwrap_or_else(|| panic!("{name} has not reported \"{what}\" after \"{earlier}\""))
     }
 
-    /// A file of the job's own.
+    /// Returns the path of a file in the job's folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.file(name)
     }
 
-    /// Everything that a process has written to standard error.
+    /// Returns the standard error output of a process.
     pub(crate) fn errors(&self, name: &str) -> String {
         self.0.errors(name)
     }
 
-    /// Everything that a process has written to standard output.
+    /// Returns the standard output of a process.
     pub(crate) fn output(&self, name: &str) -> String {
         self.0.written(name, "out")
     }
@@ -388,7 +390,8 @@ impl Ended {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // A launcher may start more while its ranks are killed; it is among the first to be.
+        // A launcher may start more processes while its ranks are killed, so the loop runs three
+        // times.
         for _ in 0..3 {
             let living = self.living();
             if !living.is_empty() {
@@ -407,7 +410,7 @@ impl Drop for Job {
 }
 
 impl Job {
-    /// Prints what there is to know about a job whose test has failed.
+    /// Prints the reports and output of a job whose test has failed.
     fn tell(&self) {
         let mut files: Vec<PathBuf> = fs::read_dir(&self.folder)
             .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
@@ -422,7 +425,7 @@ impl Job {
     }
 }
 
-/// Takes out of a command's environment what any launcher sets.
+/// Removes the variables of launchers from a command's environment.
 fn scrub(command: &mut Command) {
     let of_a_launcher = ["OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "DIST_"];
     let of_torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
@@ -435,17 +438,17 @@ fn scrub(command: &mut Command) {
     }
 }
 
-/// Sends a signal to processes; those that are gone already do not count.
+/// Sends a signal to processes and ignores processes that have exited.
 pub(crate) fn signal(name: &str, pids: &[u32]) {
     if !pids.is_empty() {
         let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
         let script = format!("kill -{name} {} 2>/dev/null", pids.join(" "));
-        // Its outcome says no more than that one of them was gone.
+        // A failure status only means that one of the processes had exited.
         Command::new("/bin/sh").args(["-c", &script]).status().unwrap();
     }
 }
 
-/// A port that nobody uses, and that the kernel gives to nobody who asks for any.
+/// Returns an unused port outside of the kernel's range of ephemeral ports.
 pub(crate) fn free_port() -> u16 {
     let first = std::process::id() % 100 * 100;
     for _ in 0..10_000 {

@@ -1,6 +1,7 @@
-//! Where the processes of a job run: on hosts that differ in name, or in their networks as well.
+//! Emulated hosts for the processes of a job. They differ in their names only, or also in their
+//! network namespaces.
 
-/// A host, as far as the processes on it can tell.
+/// An emulated host.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     identity: String,
@@ -9,30 +10,31 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// This machine under another name: its processes take each other for those of one host, and
-    /// all others for those of other hosts.
+    /// This machine under another name. Its processes treat each other as ranks of one host, and
+    /// all other processes as ranks of other hosts.
     pub(crate) fn named(identity: &str) -> Self {
         let address = "127.0.0.1".to_owned();
         Self { identity: identity.to_owned(), address, prefix: Vec::new() }
     }
 
-    /// A network name space that `prefix` leads to, in which this address is its own.
+    /// A network namespace that `prefix` enters, with its own address.
     pub(crate) fn in_space(identity: &str, address: &str, prefix: Vec<String>) -> Self {
         Self { identity: identity.to_owned(), address: address.to_owned(), prefix }
     }
 
-    /// What its processes have in `DIST_HOST_ID`, since the name spaces of one machine have the
+    /// The value of `DIST_HOST_ID` for its processes, since all namespaces of one machine have the
     /// same boot id.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Where others reach it.
+    /// The address at which other hosts reach this host.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// What a command line begins with to run there; empty where it is this network.
+    /// The command prefix that runs a program on this host; empty for the network of the test
+    /// itself.
     pub(crate) fn prefix(&self) -> &[String] {
         &self.prefix
     }

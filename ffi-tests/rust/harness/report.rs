@@ -1,25 +1,25 @@
-//! What a worker reports of one command, and what tests ask of it.
+//! The report of a worker on one command, and assertions about it.
 
 use serde_json::Value;
 
-/// One report.
+/// A report on one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     /// The command.
     pub(crate) what: String,
-    /// What it returned.
+    /// The status that the command returned.
     pub(crate) status: i32,
     /// The message of the error.
     pub(crate) message: String,
-    /// How long it took.
+    /// The duration of the command.
     pub(crate) took_us: u64,
-    /// When it ended, on the clock that all processes share.
+    /// The end of the command, on the clock that all processes share.
     pub(crate) at_us: u64,
-    /// The process.
+    /// The process id of the worker.
     pub(crate) pid: u32,
 }
 
-/// All complete lines of a file of reports.
+/// Parses all complete lines of a report file.
 pub(super) fn parse(text: &str) -> Vec<Report> {
     let end = text.rfind('\n').map_or(0, |newline| newline + 1);
     text[..end].lines().map(|line| Report::parse(line).expect(line)).collect()
@@ -44,7 +44,7 @@ impl Report {
         self
     }
 
-    /// Asserts the status, and that the message has all these parts.
+    /// Asserts the status, and that the message contains all parts.
     pub(crate) fn failed(&self, status: i32, parts: &[&str]) -> &Self {
         assert_eq!(self.status, status, "{self:?}");
         for part in parts {
@@ -53,7 +53,7 @@ impl Report {
         self
     }
 
-    /// Asserts that the command took no longer.
+    /// Asserts that the command took at most `limit` ms.
     pub(crate) fn within_ms(&self, limit: u64) -> &Self {
         assert!(self.took_us <= limit * 1000, "more than {limit} ms: {self:?}");
         self

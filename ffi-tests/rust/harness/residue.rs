@@ -1,16 +1,16 @@
-//! What a job may leave behind: processes, sockets, files in memory and on disk.
+//! Finds resources that a job has left: processes, sockets, and files in memory and on disk.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What was there before a job.
+/// The files that existed before a job.
 pub(crate) struct Before {
     files: BTreeSet<String>,
 }
 
-/// Where files would appear that somebody has to remove.
+/// Folders in which the library would leave files that no process removes.
 const SHARED_FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 
 impl Before {
@@ -18,7 +18,7 @@ impl Before {
         Self { files: files() }
     }
 
-    /// What is there of a job, and should not: its living processes, and files.
+    /// Returns the living processes and the files that a job has left.
     pub(crate) fn left(&self, folder: &Path, living: &[u32]) -> Vec<String> {
         let mut left: Vec<String> = living.iter().map(|pid| format!("process {pid}")).collect();
         left.extend(files().difference(&self.files).cloned());
@@ -32,7 +32,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
 }
 
-/// The files of the library in the folders that everybody shares.
+/// Returns the library's files in the shared folders.
 fn files() -> BTreeSet<String> {
     let of = |folder: &'static str| {
         let names = entries(Path::new(folder)).filter(|name| name.contains("libdist"));
@@ -41,7 +41,7 @@ fn files() -> BTreeSet<String> {
     SHARED_FOLDERS.into_iter().flat_map(of).collect()
 }
 
-/// The living processes whose environment has this entry.
+/// Returns the living processes whose environment has this entry.
 pub(crate) fn processes(entry: &str) -> Vec<u32> {
     let has_it = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -51,13 +51,13 @@ pub(crate) fn processes(entry: &str) -> Vec<u32> {
     entries(Path::new("/proc")).filter_map(|name| name.parse().ok()).filter(has_it).collect()
 }
 
-/// The state letter of a process; `None` where there is none.
+/// Returns the state letter of a process, or `None` if the process does not exist.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// The inodes of the sockets that processes hold.
+/// Returns the inodes of the sockets that the processes hold.
 pub(crate) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
     let mut inodes = BTreeSet::new();
     for pid in pids {
@@ -72,14 +72,15 @@ pub(crate) fn sockets(pids: &[u32]) -> BTreeSet<u64> {
     inodes
 }
 
-/// The kernel's tables of sockets, and which column has the inode.
+/// The kernel's socket tables, each with the column of the inode.
 const TABLES: [(&str, usize); 3] = [("unix", 6), ("tcp", 9), ("tcp6", 9)];
 
 fn table(name: &str) -> String {
     fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default()
 }
 
-/// The table of a network, to which `prefix` leads; this one where it is empty.
+/// Returns a socket table of the network namespace that `prefix` enters; of this one if `prefix` is
+/// empty.
 fn table_of(prefix: &[String], name: &str) -> String {
     let Some((program, arguments)) = prefix.split_first() else { return table(name) };
     let mut command = Command::new(program);
@@ -87,8 +88,8 @@ fn table_of(prefix: &[String], name: &str) -> String {
     String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
 }
 
-/// What there is of a job in a network: those of the sockets that still exist, and whoever listens
-/// on its TCP port.
+/// Returns the remaining sockets of a job in a network namespace: the sockets in `sockets` that
+/// still exist, and listeners on the job's TCP port.
 pub(crate) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, column) in TABLES {
@@ -106,7 +107,7 @@ pub(crate) fn on_network(prefix: &[String], sockets: &BTreeSet<u64>, port: u16) 
     lines
 }
 
-/// The lines of a TCP table that are of listeners on a port.
+/// Returns the lines of a TCP table with listeners on this port.
 fn listeners(text: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
@@ -118,7 +119,7 @@ fn listeners(text: &str, port: u16) -> Vec<String> {
     text.lines().filter(is_listener).map(|line| format!("listener {line}")).collect()
 }
 
-/// The names of the abstract sockets of the library that are held by one of the sockets given.
+/// Returns the names of the library's abstract sockets among `sockets`.
 pub(crate) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
     let text = table("unix");
     let held = text.lines().filter_map(|line| {
@@ -130,7 +131,7 @@ pub(crate) fn abstract_names(sockets: &BTreeSet<u64>) -> Vec<String> {
     held.collect()
 }
 
-/// The TCP ports on which sockets listen that are among those given.
+/// Returns the TCP ports of the listening sockets among `sockets`.
 pub(crate) fn listening(sockets: &BTreeSet<u64>) -> Vec<u16> {
     const LISTEN: &str = "0A";
     let mut ports = Vec::new();
