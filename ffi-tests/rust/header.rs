@@ -7,7 +7,7 @@ mod interface;
 use interface::{BACKEND_HEADER, GENERATED_BACKEND_HEADER, GENERATED_HEADER, HEADER, functions};
 use std::ffi::CStr;
 
-/// The number that a macro of the header stands for.
+/// Returns the value of a macro of the header.
 fn macro_value(name: &str) -> String {
     let define = format!("#define {name} ");
     let line = HEADER.lines().find_map(|line| line.strip_prefix(&define));
@@ -40,17 +40,17 @@ fn versions_match_the_package() {
     let packed = number("DIST_VERSION_MAJOR") * 10_000
         + number("DIST_VERSION_MINOR") * 100
         + number("DIST_VERSION_PATCH");
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     assert_eq!(unsafe { dist::ffi::runtime::dist_version() }, packed);
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     let text = unsafe { dist::ffi::runtime::dist_version_string() };
-    // SAFETY: static, terminated text.
+    // SAFETY: the text is static and terminated.
     let text = unsafe { CStr::from_ptr(text) };
     assert_eq!(text.to_str(), Ok(env!("CARGO_PKG_VERSION")));
 }
 
-/// The tags of a function's comment, each with its text, in order. A tag begins a line; what
-/// follows belongs to it.
+/// Returns the tags of a function's comment with their texts, in order. A tag begins a line; the
+/// text up to the next tag belongs to it.
 fn tags(comment: &str) -> Vec<(String, String)> {
     let mut tags: Vec<(String, String)> = Vec::new();
     for line in comment.lines().map(|line| line.trim().trim_start_matches('*').trim()) {
@@ -65,7 +65,7 @@ fn tags(comment: &str) -> Vec<(String, String)> {
     tags
 }
 
-/// The first line of a comment.
+/// Returns the first line of a comment.
 fn summary(comment: &str) -> &str {
     let mut lines = comment.lines().map(|line| line.trim().trim_start_matches('*').trim());
     lines.find(|line| !line.is_empty()).unwrap_or("")

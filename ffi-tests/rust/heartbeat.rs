@@ -1,6 +1,6 @@
-//! Ranks that stop without dying are found and named, whoever merely computes is not; and whoever
-//! waits for a rank that is in another group is told which. Every rank is a process; hosts differ
-//! in name alone. (A network that parts is in `multi_host`.)
+//! Heartbeat tests: stopped ranks are detected and named, computing ranks are not, and a rank that
+//! waits for a rank of another group gets the name of that group. Every rank is a process; the
+//! emulated hosts differ only in their names. The tests of network partitions are in `multi_host`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -12,12 +12,13 @@ use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 use harness::{Job, Place};
 use std::time::Duration;
 
-/// The limit, by how much it may be exceeded, and how long leaving may take, in milliseconds.
+/// The heartbeat limit, its largest excess, and the limit for `finalize`, in milliseconds.
 const LIMIT_MS: u64 = 1000;
 const BEYOND_MS: u64 = 500;
 const LEFT_WITHIN_MS: u64 = 6000;
 
-/// Starts the ranks of a job on hosts of these names; rank 0 alone is told the limit.
+/// Starts the ranks of a job on hosts with these names; only rank 0 has the heartbeat limit in its
+/// environment.
 fn start(hosts: &[&str], program: impl Fn(usize) -> String) -> Job {
     let mut job = Job::new();
     for (rank, host) in hosts.iter().enumerate() {
@@ -34,8 +35,8 @@ fn names(ranks: usize) -> Vec<String> {
     (0..ranks).map(|rank| rank.to_string()).collect()
 }
 
-/// Stops one rank in the middle of a loop until the others have told it and left, and lets it go
-/// on.
+/// Stops one rank during a loop until all other ranks have reported it and finalized; then resumes
+/// it.
 fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
     let mut job = start(hosts, |rank| {
         let wait = if rank == victim { "gate end\n" } else { "" };
@@ -75,14 +76,14 @@ fn stop_one(hosts: &[&str], operation: &str, victim: usize) {
 fn stopped_rank_is_named_and_resumes_safely() {
     stop_one(&["a", "a", "a"], "all_reduce f32 SUM 10", 1);
     stop_one(&["a", "a", "a"], "all_reduce f32 SUM 1048576", 2);
-    // The rank that hosts the store.
+    // Rank 0 hosts the store.
     stop_one(&["a", "a", "a"], "barrier", 0);
 }
 
 #[test]
 fn a_stopped_rank_is_named_on_all_hosts() {
-    // A leader, by those of its own host and by the other leader; one that is none, by its host;
-    // one alone on its host.
+    // The victims: a leader, detected by the ranks of its own host and by the other leader; a rank
+    // that is no leader, detected by the ranks of its host; and a rank that is alone on its host.
     for victim in [2, 3] {
         stop_one(&["a", "a", "b", "b"], "all_reduce f32 SUM 1000", victim);
     }
@@ -97,8 +98,8 @@ fn ranks_stopped_together_report_no_failure() {
         let names = names(hosts.len());
         job.all_report(&names, "at go");
         names.iter().for_each(|name| job.stop(name));
-        // The times are what is tested: that of the stop, and one in which somebody could be missed
-        // afterwards.
+        // The test depends on the two pauses: the time of the stop, and the time in which a rank
+        // could be reported after it.
         std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
         names.iter().for_each(|name| job.resume(name));
         std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
@@ -142,7 +143,7 @@ fn deadlock_across_groups_names_the_groups() {
         job.all_report(&names, "at end");
         job.open("end");
         let ended = job.finish();
-        // Whoever is asked may have given up a moment before.
+        // The queried rank may have given up shortly before.
         for (rank, elsewhere) in
             [(0, "barrier #1 of group pp (rank 1)"), (1, "barrier #1 of group world (rank 0)")]
         {

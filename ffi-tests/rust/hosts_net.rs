@@ -1,5 +1,5 @@
-//! The hosts that other tests put their ranks on: they reach each other and nobody else, a line
-//! between them delays and loses what it should, and nothing of them is left.
+//! Tests of the emulated hosts: they reach only each other, a link between them has the requested
+//! delay and losses, and the tests leave no namespace or process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
@@ -16,14 +16,14 @@ use hosts::{ETHERNET, Hosts, Line};
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 
-/// Where servers listen: every name space has all its ports to itself.
+/// The port of the servers: every namespace has its own ports.
 const PORT: u16 = 7000;
 
 fn at(host: &str) -> String {
     if host.contains(':') { format!("[{host}]:{PORT}") } else { format!("{host}:{PORT}") }
 }
 
-/// Bytes go from one host to the other and back; returns the microseconds of the fastest time.
+/// Sends bytes from one host to another and back. Returns the shortest round trip in microseconds.
 fn exchange(hosts: &Hosts, from: usize, to: usize, address: &str, what: &str) -> u64 {
     let address = at(address);
     let mut job = Job::new();
@@ -76,7 +76,7 @@ fn ranks_on_several_hosts_meet_in_the_store_of_the_first() {
     let places = [0, 1, 1, 2].map(|host| hosts.place(host));
     for master in [hosts.ipv4(0, 0), hosts.ipv6(0, 0)] {
         let mut job = Job::spread(&places, &master, |rank| {
-            // The one that has the server leaves last.
+            // The rank that hosts the store leaves last.
             let (server, wait) = if rank == 0 { (" server=yes", "gate end\n") } else { ("", "") };
             format!(
                 "store{server}\nset from-{rank} {rank}\nwait from-0\nmeet all 4\n{wait}unstore\n"
@@ -108,7 +108,7 @@ fn disconnected_host_is_unreachable() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "10 1");
     hosts.ip(1, "link set eth0 down");
-    // Else it would be looked for where it was for a while.
+    // Without the flush, the kernel would try the old neighbour entry for a while.
     hosts.ip(0, "neighbour flush dev eth0");
     let mut job = Job::new();
     let exchange = format!("exchange {} 10 1", at(&hosts.ipv4(1, 0)));
@@ -120,7 +120,7 @@ fn disconnected_host_is_unreachable() {
 #[test]
 #[should_panic(expected = "; listener ")]
 fn leftover_listener_is_found() {
-    // Where there are no hosts, there is nothing to find; the test must fail all the same.
+    // Without hosts there is no leftover to find, but the test must fail as expected.
     let Some(hosts) = Hosts::find(1, ETHERNET) else { panic!("; listener cannot be: no hosts") };
     let mut job = Job::new();
     let listen = format!("listen 0.0.0.0:{}", job.port);
@@ -138,11 +138,11 @@ fn link_delays_both_directions() {
         let fastest_us = exchange(&hosts, 0, 2, &address, "1 5");
         assert!(fastest_us >= 40_000, "a round trip of {fastest_us} us over {address}");
     }
-    // The third host has nothing to do with it.
+    // The third host is not on the link.
     exchange(&hosts, 1, 0, &hosts.ipv4(0, 0), "1 1");
     let counts = relay.end();
     assert_eq!((counts.lost, counts.overflowed), ([0, 0], [0, 0]));
-    // A connection and five bytes, twice.
+    // The minimum is two connections with five bytes each.
     assert!(counts.forwarded.iter().all(|&packets| packets >= 14), "{counts:?}");
 }
 
@@ -152,7 +152,7 @@ fn stream_is_complete_despite_packet_loss() {
     let Some(relay) = hosts.line([0, 1], &Line::new(2, 10_000)) else { return };
     exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "1048576 1");
     let counts = relay.end();
-    // Its bytes are 719 packets of 1460, and more of those that are sent again.
+    // The data needs 719 packets of 1460 bytes, plus the retransmissions.
     assert!(counts.forwarded.iter().all(|&packets| packets >= 719), "{counts:?}");
     assert!(counts.lost.iter().all(|&packets| packets > 0), "{counts:?}");
 }
@@ -162,7 +162,7 @@ fn link_limits_the_byte_rate() {
     let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
     let line = Line { rate: Some(2_000_000), ..Line::new(0, 0) };
     let Some(relay) = hosts.line([0, 1], &line) else { return };
-    // In each direction, the last byte comes half a second after the first at the earliest.
+    // In each direction, the last byte arrives at least 0.5 s after the first one.
     let took_us = exchange(&hosts, 0, 1, &hosts.ipv4(1, 0), "1000000 1");
     assert!(took_us >= 500_000, "{took_us} us");
     relay.end();
@@ -178,7 +178,7 @@ fn a_full_queue_drops_packets() {
     assert!(counts.overflowed[0] > 0, "{counts:?}");
 }
 
-/// The numbers of the datagrams, of a hundred, that a line lets through.
+/// Returns the numbers of the datagrams, out of 100, that pass a link with this seed.
 fn let_through(seed: u64) -> Option<Vec<u32>> {
     let mut hosts = Hosts::find(2, ETHERNET)?;
     let line = Line { seed, ..Line::new(1, 300_000) };
@@ -188,7 +188,8 @@ fn let_through(seed: u64) -> Option<Vec<u32>> {
     let bind = format!("bind {address}");
     job.start_at(&hosts.place(1), "receiver", &[], &format!("{bind}\nreceive 100\n"));
     job.report("receiver", &bind).succeeded();
-    // Those behind the hundred say that all of it has come, and are too many to be lost all.
+    // The sender sends 30 more datagrams, which tell the receiver that the first hundred have
+    // arrived. At this loss rate at least one of them arrives.
     let send = format!("datagrams {address} 130");
     job.start_at(&hosts.place(0), "sender", &[], &send);
     let ended = job.finish();
@@ -207,19 +208,19 @@ fn the_seed_decides_which_packets_are_lost() {
     assert_ne!(let_through(8).unwrap(), numbers);
 }
 
-/// A process that sleeps on a host, and is no worker of any job.
+/// Starts a process on a host that sleeps and is no worker of a job.
 fn sleeper(place: &Place) -> Child {
     let (program, arguments) = place.prefix().split_first().unwrap();
     let mut command = Command::new(program);
     command.args(arguments).args(["sh", "-c", "echo; exec sleep 600"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    // Its first line says that it is there.
+    // The first line of output shows that the process runs.
     let mut line = [0];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
     child
 }
 
-/// How a process ended by a signal, within the harness's patience.
+/// Waits for the process and returns true if SIGKILL ended it.
 fn was_killed(mut child: Child) -> bool {
     use std::os::unix::process::ExitStatusExt as _;
     child.wait().unwrap().signal() == Some(9)
@@ -250,6 +251,6 @@ fn leftovers_of_a_killed_test_are_removed() {
     assert!(Command::new(ip).args(["netns", "add", &name]).status().unwrap().success());
     drop(Hosts::try_new(1, ETHERNET).unwrap());
     assert!(!hosts::exists(&name));
-    // What belongs to a living one is not.
+    // Namespaces of a living process are not removed.
     assert!(hosts.names().iter().all(|name| hosts::exists(name)));
 }

@@ -1,14 +1,14 @@
-//! What the tests of the C interface have in common: the committed header, taken apart, and where
-//! the built library is.
+//! Helpers for the tests of the C interface: the parsed committed header, and the path of the built
+//! library.
 #![allow(dead_code, reason = "every test crate that includes this module uses a part of it")]
 
 use std::path::PathBuf;
 
-/// The headers as they are committed and installed.
+/// The committed headers, which are installed.
 pub(crate) const HEADER: &str = include_str!("../../include/dist.h");
 pub(crate) const BACKEND_HEADER: &str = include_str!("../../include/dist_backend.h");
 
-/// The headers as the build script generated them from the source.
+/// The headers that the build script generated from the source.
 pub(crate) const GENERATED_HEADER: &str = include_str!(concat!(env!("OUT_DIR"), "/dist.h"));
 pub(crate) const GENERATED_BACKEND_HEADER: &str =
     include_str!(concat!(env!("OUT_DIR"), "/dist_backend.h"));
@@ -25,7 +25,7 @@ pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) comment: String,
     pub(crate) parameters: Vec<Parameter>,
-    /// It returns nothing.
+    /// The function returns `void`.
     pub(crate) is_void: bool,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Function {
 #[derive(Debug)]
 pub(crate) struct Parameter {
     pub(crate) name: String,
-    /// NULL is a value of its type.
+    /// The parameter is a pointer, so NULL is a possible value.
     pub(crate) is_pointer: bool,
 }
 
-/// The functions of the headers with their comments, in the order of the headers.
+/// Returns the functions of the headers with their comments, in the order of the headers.
 pub(crate) fn functions() -> Vec<Function> {
     [HEADER, BACKEND_HEADER]
         .iter()
@@ -46,13 +46,14 @@ pub(crate) fn functions() -> Vec<Function> {
         .collect()
 }
 
-/// A comment (without its start) and the declaration after it, if that declares a function.
+/// Parses a comment (without its start) and the following declaration. Returns `None` if it
+/// declares no function.
 fn function(text: &str) -> Option<Function> {
     let (comment, declaration) = text.split_once("*/").expect("every comment ends");
     let declaration = declaration.split(';').next().expect("there is a declaration");
     let (head, tail) = declaration.split_once('(')?;
     let name = last_word(head);
-    // Before the parenthesis of a pointer to a function stands its result.
+    // In a function pointer, the text before the parenthesis is the result type.
     let is_pointer = head.ends_with(char::is_whitespace);
     if is_pointer || head.contains('#') || !name.starts_with("dist_") {
         return None;
@@ -76,8 +77,9 @@ fn last_word(text: &str) -> String {
         .into()
 }
 
-/// The shared library of this build. Cargo puts it beside the test programs; the one in the folder
-/// above is there only after a plain `cargo build`, and may be older.
+/// Returns the path of this build's shared library. Cargo puts it in the folder of the test
+/// programs. The file in the parent folder exists only after a plain `cargo build` and may be
+/// older.
 pub(crate) fn library() -> PathBuf {
     let program = std::env::current_exe().expect("a test knows its program");
     let library = program.with_file_name("libdist.so");
@@ -85,13 +87,13 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// A variable of the environment that the tests run in.
+/// Returns a nonempty environment variable of the test.
 #[allow(clippy::disallowed_methods, reason = "the library's own rule; a test asks about its tools")]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Where a program is: along PATH, unless the name has a folder.
+/// Finds a program along PATH, unless the name contains a folder.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|file| file.is_file());

@@ -1,6 +1,6 @@
-//! Launchers of other makers: ranks that mpirun starts find each other on their host without being
-//! told an address, and jobs that run at the same time do not meet. Skipped where a launcher is not
-//! installed.
+//! Other launchers: ranks that mpirun starts find each other on their host without a configured
+//! address, and concurrent jobs do not connect to each other. If a launcher is not installed, its
+//! test is skipped.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
@@ -14,11 +14,11 @@ use std::process::Command;
 
 const RANKS: usize = 4;
 
-/// What every rank does. That two jobs are there at once is what the gate is for.
+/// The program of every rank. The gate ensures that both jobs run at the same time.
 const PROGRAM: &str = "init\nall_reduce f32 SUM 1\nall_reduce f32 SUM 300000\ngate both\n\
                        broadcast f32 1000 3\nbarrier\nfinalize\nleaks\n";
 
-/// A launcher, as a user would call it on one host.
+/// A launcher with its arguments for one host.
 struct Launcher {
     program: &'static str,
     arguments: &'static [&'static str],
@@ -31,7 +31,7 @@ const OPEN_MPI: Launcher = Launcher {
 const MPICH: Launcher = Launcher { program: "mpiexec.mpich", arguments: &["-n", "4"] };
 
 impl Launcher {
-    /// Where it is installed.
+    /// Returns the path of the launcher, or `None` if it is not installed.
     #[allow(clippy::disallowed_methods, reason = "PATH says what is installed")]
     fn find(&self) -> Option<PathBuf> {
         let folders = std::env::var_os("PATH")?;
@@ -49,8 +49,8 @@ impl Launcher {
         command
     }
 
-    /// Two jobs at once, each in a folder of its own: a rank that met the wrong ones would report
-    /// to its own folder that sums and sizes are wrong, or would never come.
+    /// Runs two jobs at the same time, each in its own folder. If a rank connected to the other
+    /// job, it would report wrong sums or sizes to its own folder, or never join.
     fn runs_two_jobs_at_once(&self) {
         let Some(program) = self.find() else { return };
         let mut jobs = [Job::new(), Job::new()];
@@ -71,7 +71,7 @@ impl Launcher {
         }
     }
 
-    /// Whoever is started alone is a world of one.
+    /// A rank without peers forms a world group of one rank.
     fn runs_a_single_rank(&self) {
         let Some(program) = self.find() else { return };
         let mut command = Command::new(&program);

@@ -1,8 +1,8 @@
-//! What must never know what: the layer table, held against the source text.
+//! Checks the dependencies between layers: compares the layer table with the source text.
 //!
-//! The table is that of the architecture document. The source is scanned, not compiled: comments,
-//! texts and test code are taken out, then every path (`use` or not) is resolved to the layer that
-//! it enters.
+//! The table is the table of the architecture document. The source is scanned and not compiled: the
+//! scanner removes comments, string literals and test code. Then it resolves every path (in a `use`
+//! or elsewhere) to the layer that it refers to.
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 
 #[path = "layering/scan.rs"]
@@ -11,15 +11,15 @@ mod scan;
 use scan::{File, source_files};
 use std::collections::BTreeSet;
 
-/// What a layer may enter.
+/// The layers that a layer may use.
 enum Rule {
-    /// Only these, and itself.
+    /// Only these layers and the layer itself.
     Only(&'static [&'static str]),
-    /// Anything but these.
+    /// All layers except these.
     Never(&'static [&'static str]),
 }
 
-/// The longest prefix that fits a module decides.
+/// The layer table; the longest matching prefix of a module path decides.
 const TABLE: &[(&str, Rule)] = &[
     ("base", Rule::Only(&[])),
     ("sys", Rule::Only(&["base"])),
@@ -85,7 +85,7 @@ const TABLE: &[(&str, Rule)] = &[
     ),
 ];
 
-/// What a back end that wraps a library of others, or another back end, has no business with.
+/// The layers that a back end must not use if it wraps a foreign library or another back end.
 const ONE_BACKEND: &[&str] = &[
     "algo",
     "transport",
@@ -99,11 +99,11 @@ const ONE_BACKEND: &[&str] = &[
     "backend::staging",
 ];
 
-/// Crates that only one layer sees.
+/// Crates that only one layer may use.
 const CRATES: &[(&str, &str)] =
     &[("libc", "sys"), ("memmap2", "sys"), ("socket2", "sys"), ("half", "kernel")];
 
-/// Where unsafe code is. Each place says why at its `allow`.
+/// The modules that may contain unsafe code. Each has a reason at its `allow`.
 const UNSAFE: &[&str] = &[
     "ffi",
     "sys",
@@ -118,23 +118,23 @@ const UNSAFE: &[&str] = &[
     "backend::staging",
     "store::custom",
     "api::reducer",
-    // The views of user memory: their constructors state the obligation once.
+    // The views of user memory; their constructors state the caller's obligation once.
     "base::buffer",
-    // The loops that copy between such views.
+    // The loops that copy between these views.
     "base::copy",
-    // Single instructions that change nothing.
+    // Single instructions without side effects.
     "base::processor",
-    // Offsets within a mapping become views; what `shm` and `inproc` have in common.
+    // Turns offsets in a mapping into views, for `shm` and `inproc`.
     "transport::region",
 ];
 
-/// Where raw C types are.
+/// The modules that may use raw C types.
 const C_TYPES: &[&str] = &["ffi", "sys", "device", "backend::nccl", "backend::plugin"];
 
-/// Exported macros, which stand at the root of the crate, and the layer that they belong to.
+/// Exported macros, which are at the crate root, with their layers.
 const MACROS: &[(&str, &str)] = &[("log", "base")];
 
-/// True where a module path is `prefix` or inside of it.
+/// Returns true if a module path equals `prefix` or is inside of it.
 fn is_within(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
@@ -147,7 +147,7 @@ fn layer_of(path: &str) -> &str {
     path.split("::").next().unwrap_or(path)
 }
 
-/// What a file's paths break, in words.
+/// Returns the violations of a file's paths as text.
 fn violations(file: &File) -> Vec<String> {
     let fitting = TABLE.iter().filter(|(layer, _)| is_within(&file.module, layer));
     let Some((layer, rule)) = fitting.max_by_key(|(layer, _)| layer.len()) else {
@@ -207,8 +207,8 @@ fn unsafe_code_is_in_listed_modules() {
     }
 }
 
-/// Where the library blocks, beside `wait` and `sys`: what is waited for has been killed, or been
-/// told to end.
+/// The modules that block in addition to `wait` and `sys`: the child process or thread that they
+/// wait for has been killed or asked to end.
 const BLOCKS: &[&str] = &["base::config", "process::child_group", "store::tcp::server"];
 
 /// Everything else that blocks, or reads the environment, is refused by clippy.
@@ -261,7 +261,7 @@ fn exports_and_c_types_are_in_ffi() {
     }
 }
 
-/// What the checker says about a text that pretends to be a file.
+/// Returns the violations of a text as if it were this file.
 fn said_of(path: &str, text: &str) -> Vec<String> {
     violations(&File::new(path, text))
 }

@@ -1,5 +1,5 @@
-//! What the plug-in for MPI makes of the launcher and of the MPI that it finds, without any MPI:
-//! its file that says so is read here.
+//! Tests how the MPI plug-in interprets the launcher and the MPI library that it finds. The test
+//! compiles the plug-in's file and needs no MPI.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "the plug-in uses all of it")]
@@ -10,7 +10,7 @@ use family::{Family, alone, mismatch, refusal, told};
 
 const BOTH: [Family; 2] = [Family::OpenMpi, Family::Mpich];
 
-/// An environment.
+/// Returns a lookup function for these environment variables.
 fn set(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
     move |name| {
         let found = variables.iter().find(|(known, _)| *known == name);
@@ -75,7 +75,7 @@ fn unknown_launchers_are_accepted() {
     let mpich = ("PMI_SIZE", "2");
     for own in BOTH {
         assert_eq!(refusal(own, &set(&[])), None);
-        // One launcher inside of another's job.
+        // The environment of one launcher inside of another launcher's job.
         assert_eq!(refusal(own, &set(&[open_mpi, mpich])), None);
         for other in [open_mpi, mpich] {
             assert_eq!(refusal(own, &set(&[other, ("SLURM_PROCID", "0")])), None);

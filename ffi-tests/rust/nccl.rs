@@ -1,6 +1,6 @@
-//! Groups on devices, with real ranks through the C interface, over the stubs of libnccl and
-//! libcuda, which fail on misuse: every program must end with none. Over NCCL, and by way of host
-//! memory. Needs a C compiler; no GPU and no NCCL.
+//! Groups on devices, with real ranks through the C interface, over stubs of libnccl and libcuda.
+//! The stubs record misuse, and every program must end without any. The tests run over NCCL and
+//! with staging through host memory. They need a C compiler but no GPU and no NCCL.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use toolchain::{Compiler, Outcome, run};
 
-/// How long a program may take.
+/// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(80);
 
-/// Holds while something is built: each of the tests may run in a process of its own, and they
-/// share what is built.
+/// Takes a lock for a build: each test may run in a separate process, and all tests share the built
+/// files.
 fn building() -> File {
     let path = format!("{}/nccl.lock", env!("CARGO_TARGET_TMPDIR"));
     let file = File::create(path).expect("a file to lock");
@@ -25,7 +25,7 @@ fn building() -> File {
     file
 }
 
-/// When the newest of some files or folders' files was written.
+/// Returns the newest modification time of these files and of the files in these folders.
 fn newest(paths: &[String]) -> SystemTime {
     let time = |path: &Path| std::fs::metadata(path).and_then(|data| data.modified()).ok();
     let files = paths.iter().flat_map(|path| match std::fs::read_dir(path) {
@@ -35,17 +35,17 @@ fn newest(paths: &[String]) -> SystemTime {
     files.filter_map(|path| time(&path)).max().expect("a file")
 }
 
-/// Whether something was built after all that it is made of.
+/// Returns true if a file is newer than all its sources.
 fn is_fresh(built: &Path, sources: &[String]) -> bool {
     std::fs::metadata(built)
         .and_then(|data| data.modified())
         .is_ok_and(|time| time > newest(sources))
 }
 
-/// The stubs.
+/// Builds the stubs if needed and returns their folder.
 fn stubs(compiler: &Compiler) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stubs_nccl");
-    // Built last.
+    // The build makes this file last.
     let selftest = folder.join("selftest");
     let _building = building();
     if is_fresh(&selftest, &[format!("{ROOT}/ffi-tests/stubs")]) {
@@ -54,7 +54,7 @@ fn stubs(compiler: &Compiler) -> PathBuf {
     compiler.stubs("nccl")
 }
 
-/// A program of `ffi-tests/nccl`, linked with the stubs or not.
+/// Builds a program of `ffi-tests/nccl`, with or without linking the stubs, and returns its path.
 fn program(compiler: &Compiler, name: &str, is_linked: bool) -> String {
     let stubs = stubs(compiler).display().to_string();
     let in_tests = |path: &str| format!("{ROOT}/ffi-tests/{path}");
@@ -76,7 +76,7 @@ fn program(compiler: &Compiler, name: &str, is_linked: bool) -> String {
     built.display().to_string()
 }
 
-/// Runs a command in an environment of its own, with a log of the stubs' that must stay empty.
+/// Runs a command with these variables and asserts that the stubs' log of misuse is empty.
 fn run_with(test: &str, environment: &[(&str, &str)], words: &[&str]) -> Outcome {
     let Some(compiler) = Compiler::find() else { panic!("there was a compiler a moment ago") };
     let stubs = stubs(&compiler).display().to_string();
@@ -275,7 +275,7 @@ fn death(backend: &str) {
 }
 
 mod staging {
-    //! The same by way of host memory.
+    //! The tests with staging through host memory.
     use super::toolchain::BACKEND;
     use super::{Compiler, building, death, passes, program, run_with};
 
@@ -294,8 +294,8 @@ mod staging {
             let _building = building();
             compiler.plugin("backend_store_staged", BACKEND, &[]).display().to_string()
         };
-        // 8 types with 8 operators and 2 with 6, in 4 kinds; but for reduce_scatter_v with
-        // PREMUL_SUM.
+        // There are 8 types with 8 operators and 2 types with 6 operators, in 4 kinds of calls,
+        // except PREMUL_SUM for reduce_scatter_v.
         let words = [program.as_str(), "staging", "store", "302"];
         let plugins = [("DIST_BACKEND_PLUGINS", plugin.as_str())];
         run_with("staged_store", &plugins, &words).expect_success();
@@ -384,7 +384,7 @@ fn free_port() -> String {
     listener.local_addr().expect("its address").port().to_string()
 }
 
-/// The program that is linked with no NCCL, with what it is to find.
+/// Runs the program that is not linked with NCCL, with the expected library.
 fn finds(test: &str, environment: &[(&str, &str)], expected: &[&str]) {
     let Some(compiler) = Compiler::find() else { return };
     let program = program(&compiler, "library", false);

@@ -1,13 +1,13 @@
-//! What the system says of a host's network: who listens, and what has gone over an interface.
+//! The network state of an emulated host: its listening ports and the traffic of its interfaces.
 
 use super::Hosts;
 use std::collections::BTreeSet;
 
-/// The state of a socket that listens, in the kernel's tables.
+/// The state of a listening socket in the kernel's tables.
 const LISTEN: &str = "0A";
 
 impl Hosts {
-    /// The ports that are listened on, with either family of addresses.
+    /// Returns the ports with a listener, over IPv4 or IPv6.
     pub(crate) fn listening(&self, host: usize) -> BTreeSet<u16> {
         let table = self.hosts[host].read(&["/proc/net/tcp", "/proc/net/tcp6"]);
         let port = |line: &str| {
@@ -19,11 +19,11 @@ impl Hosts {
         table.lines().filter_map(port).collect()
     }
 
-    /// How many bytes a host has sent over an interface so far.
+    /// Returns the number of bytes that a host has sent over an interface so far.
     pub(crate) fn sent(&self, host: usize, interface: &str) -> u64 {
         let table = self.hosts[host].read(&["/proc/net/dev"]);
         let counts = table.lines().find_map(|line| line.trim().strip_prefix(interface));
-        // Eight columns are of what was received.
+        // The first eight columns count received data.
         let sent = counts.and_then(|line| line.strip_prefix(':')?.split_whitespace().nth(8));
         sent.unwrap().parse().unwrap()
     }

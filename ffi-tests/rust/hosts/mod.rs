@@ -1,14 +1,15 @@
-//! Hosts for tests: network name spaces, each with a loopback interface and addresses of its own,
-//! on networks that the test makes and removes. Processes get to a host by a [`Place`].
+//! Emulated hosts for tests: network namespaces, each with its own loopback interface and
+//! addresses, on networks that the test creates and removes. Processes run on a host through a
+//! [`Place`].
 //!
-//! Every network is a bridge in a further name space, with a pair of virtual interfaces to each
-//! host; a line with delay and losses between two hosts goes through a program (see [`Relay`]).
-//! Nothing outside these name spaces is changed. Dropping the hosts kills what runs on them and
-//! removes them, also when the test panics; what a killed test leaves behind, the next test to make
-//! hosts removes.
+//! Every network is a bridge in a further namespace, with a veth pair to each host. An emulated
+//! link with delay and losses between two hosts runs through a program (see [`Relay`]). The tests
+//! change nothing outside of these namespaces. The drop of the hosts kills their processes and
+//! removes the namespaces, also if the test panics. If a test was killed, the next test that makes
+//! hosts removes the leftovers.
 //!
-//! Hosts share everything but the network and the name: memory, files, process ids, the boot id.
-//! That is why a place has an identity of its own.
+//! The hosts share memory, files, process ids and the boot id; only the network and the host name
+//! differ. For this reason a place has its own identity.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 mod look;
@@ -24,34 +25,35 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-/// What most tests need: one network.
+/// The single network of most tests.
 pub(crate) const ETHERNET: &[&str] = &["eth0"];
 
-/// The device of a host at its end of a line.
+/// The device of a host at its end of an emulated link.
 const LINE_DEVICE: &str = "line0";
 
-/// The networks that lines are, by number: behind those that the test has asked for.
+/// The number of the first network for an emulated link; the numbers of the requested networks are
+/// smaller.
 const FIRST_LINE: usize = 100;
 
-/// What a user may do who cannot make name spaces.
+/// The advice for a user who may not create namespaces.
 const REMEDY: &str =
     "run the tests as root, or in name spaces of your own (docs/testing.md, Hosts)";
 
-/// Several hosts.
+/// A set of emulated hosts.
 pub(crate) struct Hosts {
     serial: u32,
     hosts: Vec<Space>,
-    /// Where the bridges are.
+    /// The namespace with the bridges.
     switch: Space,
     networks: Vec<String>,
-    /// The program of the lines, once there is one, and how many have been made.
+    /// The relay program, after the first link has compiled it, and the number of links.
     relay: Option<PathBuf>,
     lines: usize,
 }
 
 impl Hosts {
-    /// As many hosts as that on networks with these names, which their interfaces have as well. An
-    /// error says what this machine or this user lacks.
+    /// Creates `count` hosts on networks with these names; the interfaces have the same names. The
+    /// error says which capability the machine or the user lacks.
     pub(crate) fn try_new(count: usize, networks: &[&str]) -> Result<Self, String> {
         space::remove_leftovers();
         let serial = serial();
@@ -71,16 +73,18 @@ impl Hosts {
         Ok(made)
     }
 
-    /// The same for a test: where there can be no hosts, it says why, and the test is to return.
+    /// As [`Self::try_new`], for a test: if hosts are impossible, it prints the reason, and the
+    /// test must return.
     pub(crate) fn find(count: usize, networks: &[&str]) -> Option<Self> {
         Self::try_new(count, networks).map_err(|why| skip(&why)).ok()
     }
 
-    /// Lays the networks.
+    /// Creates the networks.
     fn connect(&self) {
         let mut commands = String::new();
         for (network, interface) in self.networks.iter().enumerate() {
-            // Without snooping, every host hears every multicast; the neighbours of IPv6 need some.
+            // Without snooping, the bridge forwards every multicast to all hosts; IPv6 neighbour
+            // discovery needs it.
             let quiet = "forward_delay 0 mcast_snooping 0";
             writeln!(commands, "link add br{network} type bridge {quiet}").unwrap();
             writeln!(commands, "link set br{network} up").unwrap();
@@ -100,49 +104,49 @@ impl Hosts {
         }
     }
 
-    /// The names of the name spaces.
+    /// Returns the names of the namespaces.
     pub(crate) fn names(&self) -> Vec<String> {
         let spaces = self.hosts.iter().chain([&self.switch]);
         spaces.map(|space| space.name().to_owned()).collect()
     }
 
-    /// Where processes are on a host.
+    /// Returns the place for processes on a host.
     pub(crate) fn place(&self, host: usize) -> Place {
         let name = format!("host-{host}");
         Place::in_space(&name, &ipv4(host, 0), self.hosts[host].prefix(&name))
     }
 
-    /// A host's address in a network.
+    /// Returns a host's IPv4 address in a network.
     pub(crate) fn ipv4(&self, host: usize, network: usize) -> String {
         assert!(host < self.hosts.len() && network < self.networks.len());
         ipv4(host, network)
     }
 
-    /// A host's other address in a network.
+    /// Returns a host's IPv6 address in a network.
     pub(crate) fn ipv6(&self, host: usize, network: usize) -> String {
         assert!(host < self.hosts.len() && network < self.networks.len());
         ipv6(host, network)
     }
 
-    /// Runs commands of `ip` on a host, one per line, such as those that cut it off.
+    /// Runs `ip` commands on a host, one per line, for example to cut it off.
     pub(crate) fn ip(&self, host: usize, commands: &str) -> String {
         self.hosts[host].ip(commands)
     }
 
-    /// Cuts a host off from the first network, as a switch does that has died: its interface stays
-    /// up, and what it sends is lost.
+    /// Cuts a host off from the first network like a dead switch: the host's interface stays up,
+    /// but its packets are lost.
     pub(crate) fn cut(&self, host: usize) {
         self.switch.ip(&format!("link set h{host}n0 nomaster"));
     }
 
-    /// Connects it again.
+    /// Connects the host to the first network again.
     pub(crate) fn heal(&self, host: usize) {
         self.switch.ip(&format!("link set h{host}n0 master br0"));
     }
 
-    /// Lets all that two hosts send each other go through a line, whatever address they use. A host
-    /// has at most one line. None where there is no C compiler or no TUN device, which is then
-    /// said.
+    /// Routes all traffic between two hosts through an emulated link, for every address. A host has
+    /// at most one link. If the C compiler or the TUN device is missing, it prints the reason and
+    /// returns `None`.
     pub(crate) fn line(&mut self, pair: [usize; 2], line: &Line) -> Option<Relay> {
         let compiler = Compiler::find()?;
         let probe = "tuntap add dev probe mode tun\ntuntap del dev probe mode tun";
@@ -181,12 +185,12 @@ impl Drop for Hosts {
     }
 }
 
-/// True where there is a name space of this name.
+/// Returns true if a namespace with this name exists.
 pub(crate) fn exists(name: &str) -> bool {
     space::exists(name)
 }
 
-/// The commands that give a host's interface its addresses in a network.
+/// Returns the commands that give a host's interface its addresses in a network.
 fn take_up(interface: &str, host: usize, network: usize) -> String {
     let (four, six) = (ipv4(host, network), ipv6(host, network));
     format!(

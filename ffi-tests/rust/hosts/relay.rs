@@ -1,4 +1,4 @@
-//! A line between two hosts that delays packets and loses some: the program
+//! An emulated link between two hosts that delays packets and drops some. It runs the program
 //! `ffi-tests/net/relay.c`.
 
 use super::space::{LIMIT, Space};
@@ -8,30 +8,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a line does to packets.
+/// The properties of an emulated link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
-    /// How long each is on its way, one way.
+    /// The one-way delay of each packet.
     pub(crate) delay: Duration,
-    /// How many of a million are lost.
+    /// The number of lost packets per million.
     pub(crate) loss_ppm: u32,
-    /// What decides which ones.
+    /// The seed of the random choice of lost packets.
     pub(crate) seed: u64,
-    /// How many may be on their way in one direction; more are dropped.
+    /// The maximum number of packets in flight in one direction; further packets are dropped.
     pub(crate) queue: u32,
-    /// Bytes per second in one direction; none for as many as come.
+    /// The bytes per second in one direction; `None` for no limit.
     pub(crate) rate: Option<u64>,
 }
 
 impl Line {
-    /// A line with a delay and losses, and room for everything else.
+    /// Returns a link with a delay and losses, a large queue and no rate limit.
     pub(crate) fn new(delay_ms: u64, loss_ppm: u32) -> Self {
         let delay = Duration::from_millis(delay_ms);
         Self { delay, loss_ppm, seed: 1, queue: 4096, rate: None }
     }
 }
 
-/// What has become of the packets from the first host, and of those from the second.
+/// The numbers of packets from the first and from the second host, by their result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) forwarded: [u64; 2],
@@ -43,14 +43,14 @@ pub(crate) struct Counts {
 pub(crate) struct Relay(Child);
 
 impl Relay {
-    /// Compiles the program.
+    /// Compiles the relay program.
     pub(super) fn compile(compiler: &Compiler, name: &str) -> PathBuf {
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         compiler.tool(&program, "ffi-tests/net/relay.c");
         program
     }
 
-    /// Starts it between devices of the same name, and waits until they carry packets.
+    /// Starts the relay between devices of the same name, and waits until they carry packets.
     pub(super) fn start(program: &Path, line: &Line, spaces: [&Space; 2], device: &str) -> Self {
         let mut command = Command::new(program);
         let options = [
@@ -66,16 +66,16 @@ impl Relay {
         for space in spaces {
             command.args([space.name(), device]);
         }
-        // What it complains about is for whoever reads the test's own output.
+        // The standard error of the relay stays in the output of the test.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let relay = Self(command.spawn().unwrap());
         spaces.iter().for_each(|space| space.until_ready(device));
         relay
     }
 
-    /// Ends it, and returns what it has counted. From then on, nothing passes.
+    /// Ends the relay and returns its counts. Afterwards no packet passes.
     pub(crate) fn end(mut self) -> Counts {
-        // The end of its input is what it ends for.
+        // The relay ends when its input is closed.
         drop(self.0.stdin.take());
         let began = Instant::now();
         while self.0.try_wait().unwrap().is_none() {

@@ -1,6 +1,6 @@
-//! One network name space as `ip netns` keeps them: under a name in `/run/netns`, until somebody
-//! removes it. Names begin with the process id of the test that made them, so that what a killed
-//! one has left is recognised, and removed by the next.
+//! A network namespace under `ip netns`: it has a name in `/run/netns` until a process removes it.
+//! The names begin with the process id of the test, so that the next test recognises and removes
+//! the namespaces of a killed test.
 
 use crate::harness::signal;
 use std::fs;
@@ -10,24 +10,25 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Where the names are.
+/// The folder with the names.
 const FOLDER: &str = "/run/netns";
 
-/// What all names begin with.
+/// The prefix of all names.
 const PREFIX: &str = "libdist-test-";
 
-/// A script that gives its name to the host, and becomes the program that follows.
+/// A script that sets the host name to its first argument and executes the program in the other
+/// arguments.
 const TAKE_NAME: &str =
     "{ hostname \"$0\" || echo \"$0\" >/proc/sys/kernel/hostname; } 2>/dev/null; exec \"$@\"";
 
-/// How long the kernel may take for anything, on a busy machine.
+/// The maximum time for an operation of the kernel on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
-/// A name space that is there as long as this is, and in which nothing survives it.
+/// A network namespace. Its drop kills all processes in it and removes it.
 pub(super) struct Space(String);
 
 impl Space {
-    /// Makes an empty one, with its loopback interface up.
+    /// Creates an empty namespace with its loopback interface up.
     pub(super) fn new(serial: u32, suffix: &str) -> Result<Self, String> {
         let name = format!("{PREFIX}{}-{serial}-{suffix}", std::process::id());
         ip(&["netns", "add", &name])?;
@@ -40,8 +41,8 @@ impl Space {
         &self.0
     }
 
-    /// What a command line must begin with to run in it, and to find that it is on a host of that
-    /// name. The process is the one that was started: each of these programs becomes the next.
+    /// Returns the command prefix that runs a program in the namespace with this host name. The
+    /// process id stays the same, since each program of the prefix executes the next one.
     pub(super) fn prefix(&self, host: &str) -> Vec<String> {
         let ip = program().unwrap_or("ip");
         let mut words = vec![ip, "netns", "exec", &self.0, "unshare", "--uts"];
@@ -49,24 +50,24 @@ impl Space {
         words.into_iter().map(str::to_owned).collect()
     }
 
-    /// Runs commands of `ip` in it, one per line.
+    /// Runs `ip` commands in the namespace, one per line.
     pub(super) fn ip(&self, commands: &str) -> String {
         self.try_ip(commands).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// The same, where the kernel may lack what is asked for.
+    /// As [`Self::ip`], but returns an error if the kernel lacks a feature.
     pub(super) fn try_ip(&self, commands: &str) -> Result<String, String> {
         run(&["-n", &self.0, "-batch", "-"], commands)
     }
 
-    /// Reads files as they are in it.
+    /// Returns the contents of files as a process in the namespace reads them.
     pub(super) fn read(&self, files: &[&str]) -> String {
         let command = ["netns", "exec", &self.0, "cat"];
         ip(&[&command, files].concat()).unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Waits until an interface carries packets and the addresses that it was given can be used.
-    /// The one that the kernel adds takes a second or two to be sure that no neighbour has it.
+    /// Waits until an interface carries packets and its assigned addresses are usable. The kernel's
+    /// own link-local address needs 1 to 2 s for duplicate detection.
     pub(super) fn until_ready(&self, interface: &str) {
         let began = Instant::now();
         loop {
@@ -88,12 +89,12 @@ impl Drop for Space {
     }
 }
 
-/// True where there is a name space of this name.
+/// Returns true if a namespace with this name exists.
 pub(super) fn exists(name: &str) -> bool {
     Path::new(FOLDER).join(name).exists()
 }
 
-/// Removes what tests have left that were killed.
+/// Removes the namespaces of killed tests.
 pub(super) fn remove_leftovers() {
     let entries = fs::read_dir(FOLDER).into_iter().flatten();
     for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
@@ -105,7 +106,7 @@ pub(super) fn remove_leftovers() {
     }
 }
 
-/// Kills all processes of a name space, and removes it. Another test may be removing it as well.
+/// Kills all processes of a namespace and removes it. Another test may remove it at the same time.
 fn remove(name: &str) {
     let began = Instant::now();
     while began.elapsed() < LIMIT {
@@ -120,10 +121,10 @@ fn remove(name: &str) {
     drop(ip(&["netns", "del", name]));
 }
 
-/// The program that all this is done with.
+/// Returns the path of the `ip` program.
 pub(super) fn program() -> Option<&'static str> {
     static FOUND: OnceLock<Option<&str>> = OnceLock::new();
-    // An ordinary user's PATH may lack the folders of the system's programs.
+    // The PATH of an ordinary user may lack the folders with system programs.
     let runs = |name: &&str| Command::new(name).arg("-V").output().is_ok();
     *FOUND.get_or_init(|| ["ip", "/usr/sbin/ip", "/sbin/ip"].into_iter().find(runs))
 }
@@ -132,13 +133,13 @@ fn ip(arguments: &[&str]) -> Result<String, String> {
     run(arguments, "")
 }
 
-/// Runs `ip`, and returns what it prints.
+/// Runs `ip` and returns its output.
 fn run(arguments: &[&str], input: &str) -> Result<String, String> {
     let program = program().ok_or("the program ip is not installed (package iproute2)")?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|cause| format!("{program}: {cause}"))?;
-    // It reads all commands before there is more output than a pipe holds; one that fails ends it.
+    // `ip` reads all commands before its output fills the pipe; if a command fails, `ip` ends.
     drop(child.stdin.take().map(|mut pipe| pipe.write_all(input.as_bytes())));
     let Output { status, stdout, stderr } =
         child.wait_with_output().map_err(|cause| format!("{program}: {cause}"))?;

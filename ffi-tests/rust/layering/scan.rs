@@ -1,21 +1,20 @@
-//! Reading Rust source as far as the layer table needs: which paths a file names outside of its
-//! tests.
+//! Scans Rust source for the layer table: finds the paths that a file uses outside of its tests.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
-/// One source file without comments, texts and test code.
+/// A source file without comments, string literals and test code.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// From the root of the tree.
+    /// The path from the root of the source tree.
     pub(crate) path: String,
-    /// Its module within the crate: `store::tcp::client`.
+    /// The module path in the crate, for example `store::tcp::client`.
     pub(crate) module: String,
-    /// What it names of this crate, from the root of the crate.
+    /// The paths into this crate that the file uses, from the crate root.
     pub(crate) crate_paths: BTreeSet<String>,
-    /// What else it names by a path.
+    /// The other paths that the file uses.
     pub(crate) outside_paths: BTreeSet<String>,
-    /// Modules that are tests and live in files of their own.
+    /// Test modules in separate files.
     test_modules: Vec<String>,
     code: String,
 }
@@ -35,20 +34,20 @@ impl File {
         Self { path: path.to_owned(), module, crate_paths, outside_paths, test_modules, code }
     }
 
-    /// The attributes that allow something.
+    /// Returns the `allow` attributes that contain `what`.
     pub(crate) fn allowances<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a str> {
         let all = self.code.split("allow(").skip(1);
         all.filter_map(|text| text.split(']').next()).filter(move |text| text.contains(what))
     }
 
-    /// The names of fields and statics whose type is a lock, or holds one; not of references to
-    /// locks.
+    /// Returns the names of fields and statics whose type is or contains a lock, except references
+    /// to locks.
     pub(crate) fn locks(&self) -> BTreeSet<&str> {
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         let of_type = |c: char| is_part(c) || c.is_whitespace() || "<':".contains(c);
         let lock = |(at, _): (usize, &str)| {
             let declared = self.code[..at].trim_end_matches(of_type).len();
-            // The last name before a colon that is no part of a path.
+            // The name is the last word before a colon that is not part of a path separator.
             let text = &self.code[declared..at];
             let end = text.char_indices().find(|&(i, c)| {
                 c == ':' && !text[i + 1..].starts_with(':') && !text[..i].ends_with(':')
@@ -64,7 +63,7 @@ impl File {
     }
 }
 
-/// Every file of the library, without the programs and without files that are tests as a whole.
+/// Returns every file of the library, without the programs and the test files.
 pub(crate) fn source_files() -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -97,7 +96,7 @@ fn module_of(path: &str) -> String {
     path.trim_end_matches("/mod").replace('/', "::")
 }
 
-/// A path that begins with `super`, from the root of the crate.
+/// Resolves a path that begins with `super`, from the crate root.
 fn resolve(module: &str, path: Vec<String>) -> String {
     let mut base: Vec<&str> = module.split("::").collect();
     let ups = path.iter().take_while(|part| *part == "super").count();
@@ -105,7 +104,7 @@ fn resolve(module: &str, path: Vec<String>) -> String {
     base.into_iter().chain(path[ups..].iter().map(String::as_str)).collect::<Vec<_>>().join("::")
 }
 
-/// The source with comments and the contents of texts and characters blanked out.
+/// Returns the source with blanks in place of comments, strings and character literals.
 fn without_texts(text: &str) -> String {
     let mut rest = text;
     let mut code = String::with_capacity(text.len());
@@ -122,7 +121,7 @@ fn without_texts(text: &str) -> String {
     code
 }
 
-/// The length of the comment, text or character that begins here; 0 where none does.
+/// Returns the length of the comment, string or character literal at the start; 0 if there is none.
 fn skipped(rest: &str, before: Option<char>) -> usize {
     let starts_word = !before.is_some_and(is_word);
     if rest.starts_with("//") {
@@ -134,7 +133,7 @@ fn skipped(rest: &str, before: Option<char>) -> usize {
     } else if rest.starts_with("'\\") {
         quoted(rest, '\'')
     } else if rest.starts_with('\'') {
-        // A character, or else a lifetime, which has no closing quote.
+        // The quote starts a character literal, or a lifetime, which has no closing quote.
         let mut chars = rest.char_indices().skip(2);
         chars.next().filter(|(_, c)| *c == '\'').map_or(0, |(at, _)| at + 1)
     } else if starts_word && ["r\"", "r#", "br\"", "br#"].iter().any(|s| rest.starts_with(s)) {
@@ -178,14 +177,15 @@ fn raw_text(rest: &str) -> usize {
     let Some(open) = rest.find('"') else { return 0 };
     let hashes = rest[..open].trim_start_matches(['b', 'r']);
     if !hashes.chars().all(|c| c == '#') {
-        // A raw identifier.
+        // `r#` starts a raw identifier here.
         return 0;
     }
     let close = format!("\"{hashes}");
     rest[open + 1..].find(&close).map_or(rest.len(), |at| open + 1 + at + close.len())
 }
 
-/// The code without items under `#[cfg(test)]`, and the names of test modules that are files.
+/// Returns the code without items under `#[cfg(test)]`, and the names of test modules in separate
+/// files.
 fn without_tests(code: &str) -> (String, Vec<String>) {
     const MARK: &str = "#[cfg(test)]";
     let (mut kept, mut files) = (String::new(), Vec::new());
@@ -215,7 +215,7 @@ fn after_attributes(text: &str) -> &str {
     rest
 }
 
-/// The length of an item: to its `;`, or to the end of its braces.
+/// Returns the length of an item: up to its `;` or its closing brace.
 fn item_len(item: &str) -> usize {
     let is_use =
         tokens(item).into_iter().find(|word| *word == "use" || *word == "{" || *word == ";");
@@ -235,7 +235,7 @@ fn item_len(item: &str) -> usize {
     item.len()
 }
 
-/// The end of what opens first in the text.
+/// Returns the end of the first bracketed part of the text.
 fn closing(text: &str, open: char, close: char) -> usize {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -255,7 +255,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Words, `::`, and other characters one by one.
+/// Splits code into words, `::`, and other single characters.
 fn tokens(code: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = code.trim_start();
@@ -271,7 +271,7 @@ fn tokens(code: &str) -> Vec<&str> {
     found
 }
 
-/// Every path of at least two parts, and every single word of a `use`.
+/// Returns every path of at least two parts, and every single word of a `use`.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let tokens = tokens(code);
     let mut found = Vec::new();
@@ -287,7 +287,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Takes the path, or the tree of paths, that begins at a token; returns where it ends.
+/// Adds the path, or the tree of paths, that begins at a token, and returns the index after it.
 fn tree(
     tokens: &[&str],
     mut at: usize,

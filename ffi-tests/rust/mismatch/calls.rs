@@ -1,4 +1,5 @@
-//! The calls of the matrix: what one is, how it is made, and how the library has to describe it.
+//! The calls of the mismatch matrix: their arguments, their execution, and the library's
+//! description of them.
 
 use crate::ranks::RankUnderTest;
 use dist::api::{Call, CallOptions};
@@ -9,24 +10,24 @@ use dist::base::label::Label;
 use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 
-/// What takes so long was not told.
+/// The deadline of a call; a mismatch must be reported earlier.
 const LIMIT_MS: u64 = 15_000;
 
-/// One call.
+/// The arguments of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct What {
     pub(crate) kind: OpKind,
     pub(crate) dtype: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
-    /// The elements of a block.
+    /// The number of elements of a block.
     pub(crate) count: usize,
     pub(crate) algorithm: Option<&'static str>,
     pub(crate) label: &'static str,
 }
 
 impl What {
-    /// What most ranks call.
+    /// Returns the usual call, which all ranks but the differing one make.
     pub(crate) fn usual(kind: OpKind, count: usize) -> Self {
         let (dtype, op) = (DataType::F32, ReduceOp::Sum);
         Self { kind, dtype, op, root: 0, count, algorithm: None, label: "" }
@@ -37,13 +38,14 @@ impl What {
         matches!(self.kind, Broadcast | Reduce | Gather | Scatter | GatherV | ScatterV)
     }
 
-    /// Whether the lengths of blocks belong to what all ranks must agree on, as one number.
+    /// Returns true if all ranks must agree on the block length as one number.
     pub(crate) fn has_count(self) -> bool {
         use OpKind::{AllGatherV, AllToAllV, Barrier, GatherV, ReduceScatterV, ScatterV};
         !matches!(self.kind, Barrier | AllGatherV | AllToAllV | GatherV | ReduceScatterV | ScatterV)
     }
 
-    /// How messages describe it where it is the call of this number, as far as that is known here.
+    /// Returns the known part of the description that error messages have for this call at this
+    /// sequence number.
     pub(crate) fn described(self, sequence: usize) -> String {
         let mut parts = Vec::new();
         if self.kind != OpKind::Barrier {
@@ -73,7 +75,7 @@ impl What {
         }
     }
 
-    /// Makes it.
+    /// Makes the call on a rank.
     pub(crate) fn call(self, rank: &RankUnderTest) -> Result<()> {
         let group = rank.group();
         let (me, size, Self { dtype, op, root, .. }) = (group.rank(), group.size(), self);
@@ -107,7 +109,7 @@ impl What {
         group.run(call, &self.options())
     }
 
-    /// Whether somebody receives a block for each rank.
+    /// Returns true if a rank receives one block per rank.
     fn gathers(self) -> bool {
         use OpKind::{AllGather, AllGatherV, AllToAll, AllToAllV, Gather, GatherV};
         matches!(self.kind, AllGather | Gather | AllToAll | AllGatherV | GatherV | AllToAllV)
@@ -144,14 +146,13 @@ impl What {
         CallOptions { algorithm, timeout_ms: LIMIT_MS, label, ..CallOptions::default() }
     }
 
-    /// Whether a rank that makes this call may be through with it before anybody notices that
-    /// `others` call something else: it sends only, or receives only from a root with which it
-    /// agrees.
+    /// Returns true if this rank may complete the call before a rank finds the mismatch. The rank
+    /// then only sends, or only receives from a root with the same call.
     pub(crate) fn may_leave(self, me: usize, others: &[Self]) -> bool {
         match self.kind {
             OpKind::Broadcast | OpKind::Scatter | OpKind::ScatterV => others[self.root] == self,
             OpKind::Reduce | OpKind::Gather | OpKind::GatherV => me != self.root,
-            // It waits for lower ranks only.
+            // In a prefix operation a rank waits for lower ranks only.
             OpKind::Scan | OpKind::Exscan => others[..me].iter().all(|other| *other == self),
             _ => false,
         }

@@ -1,9 +1,10 @@
-//! The mismatch matrix: ranks that do not make the same call, in every way in which calls can
-//! differ, over every transport, with every rank as the odd one. Whoever is inside of the operation
-//! is told both descriptions; who has left it already, a root or a sender, is told at its next
-//! call. Where ranks have left, all may be told what one of those called next.
+//! The mismatch matrix: ranks whose calls differ, in every argument of a call, over every
+//! transport, with each rank as the differing one. A rank inside of the operation gets an error
+//! with both descriptions. A rank that has completed the operation (a root or a sender) gets this
+//! error from its next call. If ranks have completed it, the error may describe the next call of
+//! such a rank instead.
 //!
-//! Ranks are threads; `faults.rs` and `multi_host` have some of it with processes.
+//! The ranks are threads; `faults.rs` and `multi_host` have some of these tests with processes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what it has covered")]
 
@@ -18,13 +19,13 @@ use dist::base::op::ReduceOp;
 use dist::transport::OpKind;
 use std::sync::{Barrier, Mutex};
 
-/// What joins ranks, and the host of each, over and over.
+/// The transport, and the hosts of the ranks as a repeated pattern.
 type Layout = (&'static str, &'static str);
 
-/// What most call, one after the other, and what the odd one calls.
+/// The consecutive calls of the other ranks, and the calls of the differing rank.
 type Case = (Vec<What>, Vec<What>);
 
-/// In how many ways a call differs from the usual one.
+/// Returns all ways in which a call can differ from the usual call.
 fn cases() -> Vec<(&'static str, Case)> {
     let mut all = Vec::new();
     let mut add = |name, usual: What, odd: What| all.push((name, (vec![usual], vec![odd])));
@@ -69,22 +70,23 @@ fn cases() -> Vec<(&'static str, Case)> {
     all
 }
 
-/// So many findings are enough.
+/// The number of findings at which the test stops.
 const FINDINGS: usize = 10;
 
-/// What became of one rank's calls: how many succeeded, and the error.
+/// The result of one rank's calls: the number of successful calls, and the error.
 type Heard = (usize, Option<Error>);
 
-/// Has every rank make the calls given for it behind one that is alike, and then two barriers.
+/// Lets every rank make a matching call, its calls from `calls`, and two barriers.
 fn hear(layout: Layout, calls: &[Vec<What>]) -> Vec<Heard> {
     let hosts: Vec<char> = layout.1.chars().cycle().take(calls.len()).collect();
     let options = |rank: usize| format!("transport={};host_id=h{}", layout.0, hosts[rank]);
-    // Nobody leaves before all have heard: who leaves may be all that a slower one hears of.
+    // No rank leaves before all ranks have their error; otherwise a slower rank might report the
+    // departure instead.
     let done = Barrier::new(calls.len());
     let heard: Vec<Mutex<Heard>> = calls.iter().map(|_| Mutex::default()).collect();
     ranks::run_with(options, calls.len(), |rank| {
         let me = rank.group().rank();
-        // A rank that is not through with this one yet may hear by it of what the others did next.
+        // A rank that is still in the first call may get the error about the next call from it.
         let alike = [What::usual(OpKind::AllReduce, 3)];
         let behind = [What::usual(OpKind::Barrier, 0); 2];
         let mut succeeded = 0;
@@ -100,25 +102,25 @@ fn hear(layout: Layout, calls: &[Vec<What>]) -> Vec<Heard> {
     heard.into_iter().map(|heard| heard.into_inner().unwrap()).collect()
 }
 
-/// One case with one odd rank of so many; what was not as it must be.
+/// Runs one case with one differing rank of `size` and returns the first finding.
 fn check(layout: Layout, (name, case): &(&str, Case), size: usize, odd: usize) -> Option<String> {
     let (usual, other) = case;
     let calls: Vec<Vec<What>> =
         (0..size).map(|rank| if rank == odd { other.clone() } else { usual.clone() }).collect();
     let first: Vec<What> = calls.iter().map(|calls| calls[0]).collect();
-    // The call that all make is the first.
+    // The matching call is #1, so the differing call is #2.
     let both = [usual[0].described(2), other[0].described(2)];
     for (me, (succeeded, error)) in hear(layout, &calls).into_iter().enumerate() {
         let what = format!("{name}, {layout:?}, {size} ranks, odd {odd}, rank {me}: {both:?}");
         let Some(error) = error else { return Some(format!("{what}: it was told nothing")) };
         let text = error.message();
-        // Where somebody has left, who hears of it first may know no more than what that rank
-        // called next, or that it and a third agree on that and not on what came before.
+        // If a rank has completed the operation, its peers may only know its next call, or that it
+        // and a third rank agree on that call but not on the previous calls.
         let somebody_left = (0..size).any(|rank| first[rank].may_leave(rank, &first));
         let says_next = text.contains("agree on barrier #3, but not on what came before it")
             || (text.contains("barrier #3") && both.iter().any(|both| text.contains(both)));
-        // Of an operation before the one at which it was found, the other side's label is known and
-        // nothing else.
+        // If the mismatch is in an earlier operation than the one in which it was found, the rank
+        // knows only the label of its peer's operation.
         let says_labels = usual[0].label != other[0].label
             && [&usual[0], &other[0]].iter().all(|call| text.contains(&call.quoted_label()));
         let says_next = says_next || says_labels;
@@ -134,7 +136,7 @@ fn check(layout: Layout, (name, case): &(&str, Case), size: usize, odd: usize) -
     None
 }
 
-/// All cases over some layouts.
+/// Runs all cases over these layouts.
 fn matrix(layouts: &[Layout]) {
     let (mut checked, mut wrong) = (0, Vec::new());
     for &layout in layouts {

@@ -1,5 +1,5 @@
-//! Every collective with right results, blocking and issued ahead: over both families of addresses,
-//! with one rank to a host and with several, over a line that delays and loses, and on many ranks.
+//! Every collective between hosts, blocking and issued ahead: over IPv4 and IPv6, with one or
+//! several ranks per host, over a link with delay and losses, and with many ranks.
 
 use super::{all_is_right, block};
 use crate::harness::{Job, Place};
@@ -7,7 +7,8 @@ use crate::hosts::{ETHERNET, Hosts, Line};
 use crate::interface::ROOT;
 use crate::toolchain::Compiler;
 
-/// Every collective, on messages of these sizes, with the first and the last rank as roots.
+/// Returns a program with every collective for these counts, with the first and the last rank as
+/// roots.
 fn every_collective(ranks: usize, counts: &[usize]) -> String {
     let mut program = "init\n".to_owned();
     for count in counts {
@@ -25,8 +26,7 @@ fn every_collective(ranks: usize, counts: &[usize]) -> String {
     program + "finalize\nleaks\n"
 }
 
-/// Runs every collective on hosts with so many ranks, and that twice: with each family of
-/// addresses.
+/// Runs every collective on hosts with these numbers of ranks, once over IPv4 and once over IPv6.
 fn collectives_are_right(counts: &[usize]) {
     let Some(hosts) = Hosts::find(counts.len(), ETHERNET) else { return };
     let places = block(&hosts, counts);
@@ -61,7 +61,7 @@ fn collectives_with_round_robin_placement() {
     all_is_right(&job.finish(), places.len(), &program);
 }
 
-/// The same program with all collectives issued before any is waited for.
+/// Returns the program with all collectives issued before the first wait.
 fn issued_ahead(program: &str) -> String {
     let ahead = |line: &str| match line {
         "finalize" => "settle\nfinalize\n".to_owned(),
@@ -89,7 +89,8 @@ fn collectives_issued_ahead_on_four_hosts() {
     collectives_issued_ahead_are_right(&[1, 2, 1, 3]);
 }
 
-/// On two hosts of two ranks between which every packet takes 20 ms and one of a hundred is lost.
+/// Runs the program on two hosts of two ranks each. The link between them delays each packet by 20
+/// ms and loses 1 % of the packets.
 fn all_is_right_over_a_line(program: &str) {
     let Some(mut hosts) = Hosts::find(2, ETHERNET) else { return };
     let Some(relay) = hosts.line([0, 1], &Line::new(20, 10_000)) else { return };
@@ -111,10 +112,10 @@ fn collectives_issued_ahead_over_a_slow_lossy_link() {
     all_is_right_over_a_line(&issued_ahead(&every_collective(4, &[1, 50_000])));
 }
 
-/// How many ranks the tests of many have.
+/// The number of ranks in the tests with many ranks.
 const MANY: usize = 64;
 
-/// Every collective once on many ranks, each of which is on the host that `host` says.
+/// Runs every collective once on many ranks; `host` gives the host of each rank.
 fn many_ranks(host: impl Fn(usize) -> usize) {
     let place = |rank| Place::named(&format!("host-{}", host(rank)));
     let places: Vec<Place> = (0..MANY).map(place).collect();
@@ -133,7 +134,7 @@ fn many_ranks_share_four_hosts() {
     many_ranks(|rank| rank / (MANY / 4));
 }
 
-/// Trains with one rank at each of these places; returns the loss of each epoch.
+/// Trains with one rank at each place and returns the loss of each epoch.
 fn train(places: &[Place], master: &str, program: &str) -> Vec<f64> {
     let mut job = Job::new();
     let data = format!("{ROOT}/c-examples/digits_training/data/digits.csv");
@@ -155,7 +156,7 @@ fn train(places: &[Place], master: &str, program: &str) -> Vec<f64> {
 
 #[test]
 fn training_on_two_hosts_matches_one_host() {
-    /// What another order of additions may change, as in `cargo xtask test`.
+    /// The difference that another order of additions may cause, as in `cargo xtask test`.
     const TOLERANCE: f64 = 1e-4;
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let Some(compiler) = Compiler::find() else { return };

@@ -1,13 +1,12 @@
-//! A rank that dies is named on all hosts, whatever the others are doing: collectives, and messages
-//! with it.
+//! The death of a rank is reported on all hosts, during collectives and during messages with it.
 
 use super::{AT_ONCE_MS, LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names};
 use crate::harness::{Job, Place};
 use crate::hosts::{ETHERNET, Hosts};
 use dist::ffi::types::DIST_ERR_PEER_FAILED;
 
-/// Kills one rank in the middle of a loop; returns after how many microseconds those on other hosts
-/// and those on its own were told.
+/// Kills one rank during a loop. Returns the times in microseconds until the ranks of other hosts,
+/// and the ranks of its own host, got the error.
 fn kill_one(hosts: &Hosts, places: &[Place], operation: &str, victim: usize) -> [Vec<u64>; 2] {
     let program = format!("init\nloop {operation}\nbarrier\ngate end\nfinalize\nleaks\n");
     let mut job = Job::spread(places, &hosts.ipv4(0, 0), |_| program.clone());
@@ -80,8 +79,9 @@ fn death_is_reported_across_hosts_in_broadcasts() {
     kill_each("broadcast f32 5000 0");
 }
 
-/// What each rank does when one dies, after all have met: on the other host one waits for a message
-/// from it and one sends it a large one; on its own host one waits for a message from anybody.
+/// Returns the call of each rank at the time of the death. On the other host one rank waits for a
+/// message from the victim and one sends it a large message. On the victim's host one rank waits
+/// for a message from any source.
 fn busy_with(victim: usize, rank: usize) -> String {
     let on_its_host = rank / 2 == victim / 2;
     match rank % 2 {

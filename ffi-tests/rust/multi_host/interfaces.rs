@@ -1,5 +1,5 @@
-//! Which interfaces and ports the ranks of several hosts use for each other: those that lead to the
-//! store, or those that the user names.
+//! The interfaces and ports that ranks of several hosts use between each other: the interfaces that
+//! lead to the store, or the interfaces and ports that the user sets.
 
 use super::{all_is_right, block, names, start_ranks};
 use crate::harness::{Ended, Job, Report};
@@ -8,17 +8,17 @@ use dist::ffi::types::{DIST_ERR_CONNECTION, DIST_ERR_INVALID_ARGUMENT, DIST_ERR_
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 
-/// Two of one kind, and another.
+/// Two interfaces of one kind and one of another kind.
 const INTERFACES: &[&str] = &["eth0", "eth1", "ib0"];
 
-/// More than goes over an interface that only the store is reached by, and less than one of two
-/// gets of [`TRAFFIC`].
+/// A threshold in bytes. An interface with store traffic only sends less; an interface with its
+/// share of [`TRAFFIC`] sends more.
 const NOTABLE: u64 = 300_000;
 
-/// Of several megabytes.
+/// A call that sends several megabytes.
 const TRAFFIC: &str = "all_reduce f32 SUM 1000003";
 
-/// What the user sets, and the interfaces that are used because of it.
+/// Variables that the user sets, and the interfaces that the ranks must use.
 struct Case {
     variables: &'static [(&'static str, &'static str)],
     interfaces: &'static [usize],
@@ -26,7 +26,7 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    // The store is reached by this one.
+    // Interface 1 leads to the store.
     Case { variables: &[], interfaces: &[1], families: "46" },
     Case { variables: &[("DIST_SOCKET_IFNAME", "eth0")], interfaces: &[0], families: "46" },
     Case { variables: &[("GLOO_SOCKET_IFNAME", "eth0")], interfaces: &[0], families: "46" },
@@ -48,7 +48,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// The addresses that a rank has told those of other hosts.
+/// Returns the addresses that a rank has published for other hosts.
 fn told(ended: &Ended, rank: usize) -> Vec<IpAddr> {
     let described: Value =
         serde_json::from_str(&ended.report(&rank.to_string(), "describe").message).unwrap();
@@ -57,7 +57,7 @@ fn told(ended: &Ended, rank: usize) -> Vec<IpAddr> {
     addresses.iter().map(address).collect()
 }
 
-/// The addresses of a host on these interfaces, in their order.
+/// Returns the addresses of a host on these interfaces, in their order.
 fn addresses(hosts: &Hosts, host: usize, case: &Case) -> Vec<IpAddr> {
     let of = |&network: &usize| [hosts.ipv4(host, network), hosts.ipv6(host, network)];
     let all = case.interfaces.iter().flat_map(of).map(|text| text.parse().unwrap());
@@ -84,7 +84,7 @@ fn ranks_use_the_interfaces_that_are_asked_for() {
         for host in 0..places.len() {
             let mut found = told(&ended, host);
             let mut expected = addresses(&hosts, host, case);
-            // Which family comes first is the store's matter.
+            // The order of IPv4 and IPv6 depends on the store.
             found.sort_by_key(|it| expected.iter().position(|other| it == other));
             expected.sort_by_key(|it| found.iter().position(|other| it == other));
             assert_eq!(found, expected, "{:?}", case.variables);
@@ -114,7 +114,7 @@ fn unknown_interface_error_lists_existing_interfaces() {
     let ended = job.finish();
     let wrong = ["DIST_SOCKET_IFNAME=\"eth7\"", "eth0 (10.77.0.2", "eth1 (10.77.1.2", "ib0 ("];
     ended.report("1", "init").failed(DIST_ERR_INVALID_ARGUMENT, &wrong);
-    // Who waits for it is told as well.
+    // The ranks that wait for rank 1 get the error as well.
     let parts = ["rank 1 (", wrong[0], wrong[1]];
     ended.report("0", "init").failed(DIST_ERR_PEER_FAILED, &parts);
     for name in names(places.len()) {
@@ -164,8 +164,8 @@ fn full_port_range_is_reported() {
     }
 }
 
-/// Whether the ranks of two hosts reach each other that use all interfaces, where one of the first
-/// host's and one of the second's may be down.
+/// Asserts that the ranks of two hosts reach each other over all interfaces, even if one interface
+/// of each host is down.
 fn all_goes_well_with_networks_down(networks: &[&str], down: [Option<usize>; 2]) {
     let Some(hosts) = Hosts::find(2, networks) else { return };
     let places = block(&hosts, &[1, 2]);

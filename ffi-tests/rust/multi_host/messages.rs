@@ -1,18 +1,18 @@
-//! Messages between ranks of several hosts: every rank to every other, of all sizes, in another
-//! order than they were sent in; from anybody; and those that nobody sends or receives.
+//! Messages between ranks of several hosts: every rank to every other rank, in all sizes, received
+//! in another order than sent; from any source; and messages without a sender or a receiver.
 
 use super::{TOLD_WITHIN_MS, all_is_right, block};
 use crate::harness::{Job, Place};
 use crate::hosts::{ETHERNET, Hosts, Line};
 use dist::ffi::types::{DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT};
 
-/// What one rank does so that messages of these sizes go from every rank to every rank: it receives
-/// those that were sent last first, then some from anybody, under any tag, into more room than they
-/// need.
+/// Returns the program of one rank, in which messages of these sizes go from every rank to every
+/// rank. The rank receives the last messages first. Then it receives messages from any source, with
+/// any tag, into buffers that are longer than the message.
 fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
     let mut program = "init\n".to_owned();
     let mut add = |line: String| program.push_str(&format!("{line}\n"));
-    // Who is next to this rank is not next to all: each begins elsewhere.
+    // The ranks start with different peers, so that they do not all send to the same rank.
     let peers: Vec<usize> = (0..ranks).map(|turn| (me + turn) % ranks).collect();
     for peer in &peers {
         for (tag, size) in sizes.iter().enumerate() {
@@ -31,7 +31,7 @@ fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
         add(format!("send 100 {peer} {} async=yes", 40 + turn));
     }
     add("settle".to_owned());
-    // A receive from anybody takes what comes first.
+    // A receive from any source takes the first message that arrives.
     add("barrier".to_owned());
     for peer in &peers {
         add(format!("send 77 {peer} 9 async=yes"));
@@ -41,15 +41,15 @@ fn every_message(ranks: usize, me: usize, sizes: &[usize]) -> String {
     program + "finalize\nleaks\n"
 }
 
-/// Asserts that all of them come, and that they are what was sent.
+/// Asserts that all messages arrive with the right content.
 fn messages_are_right(places: &[Place], master: &str, sizes: &[usize]) {
     let program = |rank| every_message(places.len(), rank, sizes);
     let job = Job::spread(places, master, program);
-    // All programs are of the same length.
+    // All programs have the same length.
     all_is_right(&job.finish(), places.len(), &program(0));
 }
 
-/// Nothing, what fits into a line of shared memory, what is sent whole, and what is offered.
+/// The sizes: empty, inline in a control slot of shared memory, eager, and rendezvous.
 const SIZES: &[usize] = &[0, 1, 48, 5000, 70_001, 1 << 22];
 
 #[test]
@@ -61,8 +61,8 @@ fn messages_between_two_hosts() {
     }
 }
 
-/// The program of one rank of a ring. Each size goes around it in place, by `sendrecv`, and by
-/// synchronous sends, whose receivers probe first.
+/// Returns the program of one rank of a ring. Each size goes around the ring in place, by
+/// `sendrecv`, and by synchronous sends whose receivers probe first.
 fn around_the_ring(ranks: usize, me: usize, sizes: &[usize]) -> String {
     let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
     let mut program = "init\n".to_owned();
@@ -79,7 +79,7 @@ fn around_the_ring(ranks: usize, me: usize, sizes: &[usize]) -> String {
 #[test]
 fn probe_and_sendrecv_around_a_ring() {
     let sizes = [0, 1, 48, 5000, 70_001, 1 << 22];
-    // Shared memory, sockets, and both.
+    // The ranks use shared memory, sockets, and both.
     for hosts in [vec!["a", "a"], vec!["a", "b", "c"], vec!["a", "a", "b", "a", "b"]] {
         let places: Vec<_> = hosts.into_iter().map(Place::named).collect();
         let program = |rank| around_the_ring(places.len(), rank, &sizes);

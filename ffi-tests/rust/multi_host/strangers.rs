@@ -1,4 +1,5 @@
-//! Whoever connects to a rank and belongs to no group disturbs nothing, whenever it comes.
+//! Connections to a rank from processes outside of the group have no effect on the job, at any
+//! time.
 
 use super::{all_is_right, block, names, start_ranks};
 use crate::harness::Job;
@@ -12,7 +13,7 @@ fn garbage_connections_do_not_disturb_a_job() {
     let port = 23000;
     let knock =
         |host, bytes, times| format!("knock {}:{port} {bytes} {times}\n", hosts.ipv4(host, 0));
-    // The first ones come as soon as there is a door, in the middle of the ranks' coming together.
+    // The first connections arrive as soon as a rank listens, during the rendezvous of the ranks.
     let stranger = [
         knock(0, 1000, 20),
         knock(0, 0, 20),

@@ -1,4 +1,5 @@
-//! Ranks of several hosts that call different things, give up, or cannot reach each other any more.
+//! Ranks of several hosts whose calls do not match, that give up, or that can no longer reach each
+//! other.
 
 use super::{LEFT_WITHIN_MS, TOLD_WITHIN_MS, block, names, start_ranks};
 use crate::harness::Job;
@@ -8,7 +9,7 @@ use dist::ffi::types::{
     DIST_ERR_ABORTED, DIST_ERR_MISMATCH, DIST_ERR_PEER_FAILED, DIST_ERR_TIMEOUT,
 };
 
-/// What most ranks call, what the others do, and how messages describe the two.
+/// The usual call, the differing call, and their descriptions in error messages.
 type Odd = [&'static str; 4];
 
 const ODD: &[Odd] = &[
@@ -44,7 +45,7 @@ fn mismatch_is_reported_on_all_hosts() {
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
     let places = block(&hosts, &[2, 2]);
     for [most, odd, described @ ..] in ODD {
-        // One rank of a host, its leader or not, and a whole host.
+        // The differing ranks: a rank that is no leader, a leader, and a whole host.
         for odd_ranks in [&[3][..], &[2], &[2, 3]] {
             let call = |rank: usize| if odd_ranks.contains(&rank) { *odd } else { *most };
             let program = |rank: usize| {
@@ -52,7 +53,7 @@ fn mismatch_is_reported_on_all_hosts() {
             };
             let ended = Job::spread(&places, &hosts.ipv4(0, 0), program).finish();
             for (rank, name) in names(places.len()).iter().enumerate() {
-                // Behind the worker's start, and two calls that succeed.
+                // The first three reports are the worker's start and two successful calls.
                 let outcome = &ended.reports(name)[3];
                 assert_eq!(outcome.what, call(rank));
                 outcome.failed(DIST_ERR_MISMATCH, described).within_ms(TOLD_WITHIN_MS);
@@ -97,7 +98,7 @@ fn an_abort_on_one_host_ends_the_calls_on_the_other() {
 
 #[test]
 fn unreachable_hosts_time_out_at_init() {
-    /// What each call may take, and how much longer it may take until it is over on a busy machine.
+    /// The deadline of each call, and the largest excess on a busy machine.
     const ALLOWED_MS: u64 = 3000;
     const BEYOND_MS: u64 = 1500;
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };
@@ -125,7 +126,7 @@ fn unreachable_hosts_time_out_at_init() {
 
 #[test]
 fn network_partition_is_reported_on_both_sides() {
-    /// The limit of silence, and by how much it may be exceeded.
+    /// The heartbeat limit and its largest excess.
     const LIMIT_MS: u64 = 1000;
     const BEYOND_MS: u64 = 500;
     let Some(hosts) = Hosts::find(2, ETHERNET) else { return };

@@ -1,5 +1,5 @@
-//! The project's programs as their users meet them: started on a command line, with their output in
-//! files. Every wait has a deadline, and what a test started ends with it, also if it fails.
+//! Runs the project's programs on a command line, with their output in files. Each wait has a
+//! deadline, and the programs end with the test, also if it fails.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use dist::base::deadline::Deadline;
@@ -10,11 +10,11 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long anything may take on a busy machine: a program that compiles another's headers takes
-/// half a minute on a quiet one.
+/// The time limit of any program on a busy machine. A program that compiles the headers of a peer
+/// library takes 30 s on an idle one.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
-/// A folder of a test's own.
+/// A folder for one test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -52,16 +52,16 @@ pub(crate) struct Program {
     pub(crate) folder: Folder,
 }
 
-/// What an ended program has left.
+/// The exit status and the output of a finished program.
 pub(crate) struct Ended {
-    /// Its exit status; -1 where a signal ended it.
+    /// The exit status; -1 if a signal ended the program.
     pub(crate) status: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Program {
-    /// Starts a command; `change` may send its output elsewhere.
+    /// Starts a command; `change` may redirect its output.
     pub(crate) fn start(mut command: Command, change: impl FnOnce(&mut Command)) -> Self {
         let folder = Folder::new();
         command.stdout(File::create(folder.path("out")).unwrap());
@@ -76,7 +76,7 @@ impl Program {
         self.folder.text("out").lines().map(str::to_owned).collect()
     }
 
-    /// Waits until standard error has this text in it.
+    /// Waits until standard error contains this text.
     pub(crate) fn until_error(&self, text: &str) {
         until(text, || self.folder.text("err").contains(text));
     }
