@@ -51,7 +51,8 @@ fn every_status_is_in_the_table_with_its_number() {
     assert_eq!(table.lines().filter(|line| line.starts_with("| `")).count(), known);
 }
 
-/// The names in the first column of a table, each of them a link of the form `` [`name`](name) ``.
+/// Returns the names in the first column of a table; each is a link of the form `` [`name`](name)
+/// ``.
 fn linked_names(table: &str) -> BTreeSet<String> {
     let rows = table.lines().filter(|line| line.starts_with("| ["));
     let names = rows.map(|row| {
@@ -81,7 +82,7 @@ fn index_of_examples_lists_exactly_the_files_on_disk() {
     assert_eq!(listed.len(), examples.len() + shared.len(), "a name is in both tables");
 
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c-examples");
-    // A folder without sources is a user's build.
+    // A folder without sources is a build folder of the user.
     let is_listed = |path: &PathBuf| {
         is_source(path) || path.is_dir() && entries(path).iter().any(|file| is_source(file))
     };

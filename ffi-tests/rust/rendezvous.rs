@@ -1,5 +1,5 @@
-//! How ranks come together, and what they are told when they cannot: wrong environments, ports that
-//! are something else's, ranks that never come, come twice or come anew. Every rank is a process.
+//! The rendezvous of ranks and its errors: wrong environments, ports that another program uses, and
+//! ranks that are absent, join twice or restart. Every rank is a process.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -24,25 +24,25 @@ use std::time::Duration;
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// The remedy that messages about the environment name.
+/// The remedy in error messages about the environment.
 const REMEDY: &str = "start the program with distrun, torchrun, mpirun or srun";
 
-/// A program that uses a group and leaves it.
+/// A program that uses a group and finalizes.
 const USE: &str = "all_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
-/// A store that is not in any rank, as a launcher hosts it.
+/// Starts a store outside of the ranks, as a launcher hosts it.
 fn launcher_store() -> Arc<Server> {
     Server::start(ServerOptions { bind: LOOPBACK.into(), port: 0, ..ServerOptions::default() })
         .unwrap()
 }
 
-/// A client of the store at a port.
+/// Returns a client of the store at this port.
 fn client(port: u16) -> TcpStore {
     let options = ClientOptions { host: LOOPBACK.into(), port, ..ClientOptions::default() };
     TcpStore::connect(options, &Deadline::after_ms(20_000)).unwrap()
 }
 
-/// The environment of a rank whose launcher hosts the store.
+/// Returns the environment of a rank whose launcher hosts the store.
 fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, String)> {
     vec![
         ("RANK", rank.to_string()),
@@ -57,7 +57,8 @@ fn under_agent(rank: usize, size: usize, server: &Server) -> Vec<(&'static str, 
 /// Variables and their values.
 type Environment<'a> = &'a [(&'a str, &'a str)];
 
-/// What one process gets from a call that fails, which leaves nothing.
+/// Runs a failing call in one process without peers. Asserts that the process has released its
+/// resources, and returns the report.
 fn alone(environment: Environment<'_>, command: &str) -> Report {
     let mut job = Job::new();
     let mut all: Vec<(&str, String)> = vec![("MASTER_PORT", job.port.to_string())];
@@ -68,7 +69,7 @@ fn alone(environment: Environment<'_>, command: &str) -> Report {
     ended.report("0", command)
 }
 
-/// All of these have come together, used the group, and left nothing.
+/// Asserts that these ranks have joined, used the group and released their resources.
 fn have_worked(ended: &Ended, names: &[&str], init: &str) {
     for name in names {
         for what in [init, "all_reduce f32 SUM 10", "barrier", "finalize", "leaks"] {
@@ -119,7 +120,8 @@ fn wrong_options_are_named_at_once() {
     for (command, parts) in wrong {
         alone(&environment, command).failed(DIST_ERR_INVALID_ARGUMENT, parts).within_ms(2000);
     }
-    // Before the other ranks are waited for: they may never find out.
+    // The rank reports this error before it waits for its peers, since the peers might never find
+    // it.
     for rank in ["0", "1"] {
         let environment = [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", LOOPBACK)];
         alone(&environment, "init backend=fast")
@@ -137,7 +139,7 @@ fn absent_ranks_are_named_at_the_deadline() {
     let ended = job.finish();
     for (name, parts) in [("0", ["ranks 1, 3", "come"]), ("2", ["rank 0", "has made no offer"])] {
         let report = ended.report(name, "init connect_timeout_ms=500");
-        // Rank 2 may also see that rank 0 has given up and taken its store along.
+        // Rank 2 may also find that rank 0 has given up and closed its store.
         if name == "0" || report.status != DIST_ERR_CONNECTION {
             report.failed(DIST_ERR_TIMEOUT, &parts);
         }
@@ -172,7 +174,7 @@ fn port_of_another_service_is_reported() {
     let init = "init connect_timeout_ms=1500";
     set_rank(&mut environment, "0");
     job.start("0", &environment, &format!("{init}\nleaks\n"));
-    // This one finds a listener that answers something else.
+    // The listener answers this rank with another protocol.
     set_rank(&mut environment, "1");
     job.start("1", &environment, &format!("{init}\nleaks\n"));
     let (mut stream, _) = other.accept().unwrap();
@@ -180,7 +182,7 @@ fn port_of_another_service_is_reported() {
     stream.shutdown(Shutdown::Write).unwrap();
     let report = job.report("1", init);
     report.failed(DIST_ERR_CONNECTION, &[&format!("{LOOPBACK}:{port}"), "not a store"]);
-    // And this one a listener that says nothing.
+    // The listener accepts this connection but sends no response.
     job.start("1-silent", &environment, &format!("{init}\nleaks\n"));
     let ended = job.finish();
     ended
@@ -196,8 +198,8 @@ fn port_of_another_service_is_reported() {
 
 #[test]
 fn store_may_listen_on_another_address() {
-    // An address for documentation, which is none of this host's: as behind a balancer or a name of
-    // a service.
+    // An address for documentation, which does not belong to this host, as behind a load balancer
+    // or a service name.
     let elsewhere = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1")];
     alone(&elsewhere, "init")
         .failed(DIST_ERR_SYSTEM, &["192.0.2.1", "no such address", "DIST_STORE_BIND_ADDRESS"])
@@ -249,7 +251,7 @@ fn a_rank_with_another_version_is_named() {
     }
 }
 
-/// Waits until a rank has published itself.
+/// Waits until a rank has published its address in the store.
 fn await_rank(store: &TcpStore, rank: usize) {
     let key = format!("dist/world/rank/{rank}");
     store.get(key.as_bytes(), &Deadline::after_ms(20_000)).unwrap();
@@ -300,10 +302,10 @@ fn rank_may_restart_before_the_group_forms() {
     }
     await_rank(&client(job.port), 1);
     job.kill("1");
-    // Rank 0 now finds all ranks and offers; the dead one will not answer.
+    // Rank 0 now finds all ranks and sends join requests; the dead rank does not answer.
     job.start_rank(2, 3, &format!("init\n{USE}"));
     await_rank(&client(job.port), 2);
-    // The offer to rank 2 is one to the dead one as well.
+    // Rank 0 has sent rank 2 a membership list that contains the dead rank.
     let environment = job.environment(1, 3);
     job.start("1-anew", &environment, &format!("init\n{USE}"));
     have_worked(&job.finish(), &["0", "1-anew", "2"], "init");
@@ -314,8 +316,8 @@ fn death_during_init_is_reported_in_time() {
     let init = "init connect_timeout_ms=1000";
     let program = format!("{init}\nloop barrier\nfinalize\nleaks\n");
     let mut formed = 0;
-    // From before the victim has come until after the group has formed, whatever the machine's
-    // pace.
+    // The delays cover the time from before the victim joins until after the group exists, on
+    // machines of any speed.
     for (turn, victim) in (0..12).zip([0, 1, 2].into_iter().cycle()) {
         let mut job = Job::by_hand(3, |_| program.clone());
         let victim = victim.to_string();
@@ -347,13 +349,13 @@ fn restarted_job_ignores_keys_of_earlier_attempt() {
     for (rank, name) in names.iter().enumerate() {
         job.start(name, &under_agent(rank, 3, &server), "init\nloop barrier\n");
     }
-    // Killed in the middle: nobody tidies the store up.
+    // The ranks are killed during their calls, so no rank removes its keys from the store.
     job.all_report(&names, "ready");
     for name in names {
         job.kill(name);
     }
     drop(job.finish());
-    // As many again, then fewer, then more.
+    // The next jobs have the same number of ranks, then fewer, then more.
     for size in [3, 2, 3] {
         let mut job = Job::new();
         for (rank, name) in names[..size].iter().enumerate() {
@@ -439,7 +441,7 @@ fn rank_0_is_a_client_of_the_launcher_store() {
     let server = launcher_store();
     let mut job = Job::new();
     for rank in 0..2 {
-        // And a process may come again after it has left.
+        // A process may also join again after it has finalized.
         let program = format!("init\n{USE}init\n{USE}");
         job.start(&rank.to_string(), &under_agent(rank, 2, &server), &program);
     }
@@ -449,7 +451,8 @@ fn rank_0_is_a_client_of_the_launcher_store() {
     }
 }
 
-/// Sends what no rank would say to whoever listens for ranks in a job; returns how many heard it.
+/// Sends garbage data to all sockets on which ranks of the job listen. Returns the number of
+/// connections that accepted it.
 fn disturb(job: &Job) -> usize {
     let mut heard = 0;
     for name in job.abstract_sockets() {
@@ -465,7 +468,8 @@ fn disturb(job: &Job) -> usize {
 fn init_of_8_ranks_survives_garbage_connections() {
     const RANKS: usize = 8;
     let mut heard = 0;
-    // The sockets are there for a few milliseconds only; most jobs are caught the first time.
+    // The sockets exist only for a few milliseconds, so the test repeats the job up to 10 times;
+    // the first job usually suffices.
     for _ in 0..10 {
         let mut job = Job::by_hand(RANKS, |_| {
             format!("init\nall_reduce f32 SUM 100000\nbroadcast f32 70000 5\n{USE}")
@@ -474,7 +478,7 @@ fn init_of_8_ranks_survives_garbage_connections() {
         job.until("all ranks to come", |job| {
             heard += disturb(job);
             if let Ok(mut stream) = TcpStream::connect((LOOPBACK, job.port)) {
-                // What of it arrives before the store drops it does not matter.
+                // The store may drop the connection before all of the data arrives.
                 drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"));
                 strangers.push(stream);
             }
@@ -483,7 +487,7 @@ fn init_of_8_ranks_survives_garbage_connections() {
         for mut stream in strangers {
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             let mut answer = Vec::new();
-            // Ends when the store closes the connection.
+            // The read ends when the store closes the connection.
             drop(stream.read_to_end(&mut answer));
             assert!(answer.is_empty());
         }

@@ -1,5 +1,5 @@
-//! Jobs that the launcher starts again, and flags of torchrun and of torch.distributed.launch: the
-//! built program, started on shell scripts and on ranks that use the library.
+//! Restarts of jobs by the launcher, and the flags of torchrun and of torch.distributed.launch. The
+//! tests run the built program with shell scripts and with ranks that use the library.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells what it knows of a job that failed")]
@@ -26,7 +26,7 @@ fn run(args: &[&str]) -> Ended {
     start(args).end()
 }
 
-/// The lines of a text that have all these parts.
+/// Returns the lines of a text that contain all parts.
 fn lines_with<'a>(text: &'a str, parts: &[&str]) -> Vec<&'a str> {
     text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).collect()
 }
@@ -51,7 +51,7 @@ fn a_failed_job_is_started_again_until_it_succeeds() {
     let mut ids = Vec::new();
     for attempt in 0..3 {
         let told = lines_with(&ended.out, &[&format!("attempt {attempt} of 5 id ")]).len();
-        // Of a rank that was ended early, there may be nothing.
+        // A rank that was ended early may have printed nothing.
         assert!(told == 3 || attempt < 2 && told >= 1, "{}", ended.out);
         let log = folder.text(&format!("logs/attempt_{attempt}/1/stdout.log"));
         ids.push(log.split(" id ").nth(1).expect("the job's id").to_owned());
@@ -80,7 +80,7 @@ fn signalled_job_is_not_restarted() {
     let ended = job.end();
     assert_eq!(ended.status, 143, "{}", ended.err);
     assert!(!ended.err.contains("begins"), "{}", ended.err);
-    // A signal that comes while a failure is being dealt with.
+    // The signal arrives while the launcher handles a failure.
     let script = "if [ $RANK = 1 ]; then read line <$FOLDER/deaf; exit 5; fi; \
                   trap 'echo told' TERM; echo >$FOLDER/deaf; while :; do sleep 300 & wait; done";
     let folder = Folder::new();
@@ -118,8 +118,8 @@ fn ranks_that_lose_a_peer_meet_in_the_next_attempt() {
             "{errors}"
         );
         for name in ["0", "2"] {
-            // What the library has told the rank is in the summary, unless it was told to end
-            // before it ended.
+            // The summary contains the library's error of the rank, unless the launcher ended the
+            // rank before.
             let line = lines_with(&errors, &[&format!("    rank {name}: ")]);
             let [line] = line.as_slice() else { panic!("{errors}") };
             assert!(line.contains("rank 1 (pid ") || line.contains("SIGTERM"), "{errors}");

@@ -1,8 +1,8 @@
-//! A training whose reducer repeats a step after a rank was killed, in real processes under
+//! A training whose reducer repeats a step after the death of a rank, in real processes under
 //! distrun.
 //!
-//! The ranks that are left must get what a job of these ranks gets that begins at that step, bit
-//! for bit.
+//! The survivors must get the same result, bit for bit, as a job of only these ranks that starts at
+//! that step.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -25,7 +25,7 @@ const STEPS: &str = "6";
 /// The step in which a rank is killed, and the rank.
 const STEP: &str = "3";
 const KILLED: &str = "2";
-/// How many gradients the model has.
+/// The number of gradients of the model.
 const GRADIENTS: usize = 12;
 
 /// A program with a folder for its checkpoints.
@@ -56,7 +56,7 @@ impl Training {
     }
 }
 
-/// The lines of steps with this number of ranks, without the times.
+/// Returns the lines of the steps with this number of ranks, without the times.
 fn steps(ended: &Ended, ranks: usize) -> Vec<String> {
     assert_eq!(ended.status, 0, "{}\n{}", ended.out, ended.err);
     let with_ranks = format!(" ranks {ranks} ");

@@ -1,5 +1,5 @@
-//! The secret of a job's store: that the launcher hands it to the ranks and shows it to nobody, and
-//! what a rank says where it cannot have it.
+//! The secret of a job's store: the launcher passes it only to the ranks and shows it to no other
+//! process, and a rank without the secret reports an error.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "the harness tells of a job that failed")]
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long anything here may take on a busy machine.
+/// The time limit of any wait on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const FILE: &str = "DIST_STORE_SECRET_FILE";
@@ -57,7 +57,7 @@ impl Drop for SecretFile {
     }
 }
 
-/// What an ended distrun has left.
+/// The exit status and output of a finished distrun.
 struct Ended {
     status: i32,
     out: String,
@@ -65,15 +65,15 @@ struct Ended {
 }
 
 impl Ended {
-    /// What this rank has written.
+    /// Returns the output of a rank.
     fn of_rank(&self, rank: usize) -> Vec<&str> {
         let prefix = format!("[{rank}] ");
         self.out.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect()
     }
 }
 
-/// Runs distrun to its end, in the folder of the secrets, with these variables beside its own. What
-/// it writes must fit into a pipe.
+/// Runs distrun to its end in the folder of the secrets, with these additional variables. The
+/// output must fit into a pipe.
 fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_distrun"));
     command.current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove(FILE).env_remove(FD);
@@ -95,18 +95,18 @@ fn distrun(variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
     Ended { status, out, err }
 }
 
-/// Shows where a rank of this job finds its secret.
+/// A shell command that prints where a rank of the job finds its secret.
 const WHERE: &str = "echo file=$DIST_STORE_SECRET_FILE fd=${DIST_STORE_SECRET_FD:+some}";
 
-/// The same for a run of distrun on that alone.
+/// Runs distrun with that command and returns its output.
 fn told(variables: &[(&str, &str)], flags: &[&str]) -> String {
     let ended = distrun(variables, &[flags, &["sh", "-c", WHERE]].concat());
     assert_eq!(ended.status, 0, "{}", ended.err);
     ended.out.trim_end().split_once("] ").unwrap().1.to_owned()
 }
 
-/// The secrets that the ranks of a new job find, with a line "told" behind each that can be seen in
-/// the environment or on the command line of the rank or its launcher.
+/// Returns the secrets that the ranks of a new job find. After each secret that is visible in the
+/// environment or the command line of the rank or its launcher, the result has a line "told".
 fn found_by_ranks(ranks: usize) -> Vec<String> {
     let script = "s=$(cat /proc/self/fd/$DIST_STORE_SECRET_FD); echo $s; for p in $$ $PPID; do \
                   grep -qaF $s /proc/$p/environ /proc/$p/cmdline && echo told; done; \
@@ -144,11 +144,12 @@ fn ranks_get_the_requested_secret() {
     assert_eq!(told(&[], &["--secret-file", relative]), named);
     assert_eq!(told(from_user, &[]), named);
     assert_eq!(told(&[(FILE, "/no/such")], &["--secret-file", file.path()]), named);
-    // Somebody else's descriptor is not passed for this job's.
+    // distrun does not pass an inherited descriptor in place of this job's secret.
     assert_eq!(told(&[(FD, "0")], &["--secret-file", file.path()]), named);
     assert_eq!(told(&[(FD, "0")], &[]), "file= fd=some");
     assert_eq!(told(&[(FILE, file.path()), (FD, "0")], &["--no-secret"]), "file= fd=");
-    // The store of the first of several nodes needs no port that is known.
+    // The second of several nodes gets no secret from the first node, so the store runs without one
+    // unless the user provides it.
     let second = ["--nnodes", "2", "--node-rank", "1"];
     assert_eq!(told(&[], &second), "file= fd=");
     assert_eq!(told(from_user, &second), named);
@@ -172,7 +173,8 @@ fn world_readable_secret_file_is_refused() {
     assert_eq!(both.status, 2, "{}", both.err);
 }
 
-/// What one of two ranks gets from an initialisation that fails, which leaves nothing.
+/// Runs the failing initialization of one of two ranks. Asserts that the process has released its
+/// resources, and returns the report.
 fn alone(variables: &[(&'static str, &str)]) -> Report {
     let mut job = Job::new();
     let mut environment = job.environment(0, 2);
@@ -204,7 +206,7 @@ fn unreadable_secret_is_an_immediate_error() {
     missing.failed(DIST_ERR_SYSTEM, &[FILE, "/no/such"]).within_ms(2000);
 }
 
-/// What every rank does.
+/// The program of every rank.
 const PROGRAM: &str = "init\nall_reduce f32 SUM 10\nbarrier\nfinalize\nleaks\n";
 
 #[test]
@@ -228,12 +230,12 @@ fn secret_works_with_any_store_host() {
     }
 }
 
-/// The four bytes that a store answers to a client that begins as torch's does, and whether it then
-/// closes.
+/// Returns the four bytes with which a store answers the first requests of a torch client, and
+/// whether it then closes the connection.
 fn greeting_for_torch(port: u16) -> ([u8; 4], bool) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    // VALIDATE with its magic number, and PING with the number 1.
+    // The requests are VALIDATE with its magic number, and PING with the number 1.
     stream.write_all(&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 0, 0, 0]).unwrap();
     let mut said = [0; 4];
     stream.read_exact(&mut said).unwrap();
@@ -241,7 +243,8 @@ fn greeting_for_torch(port: u16) -> ([u8; 4], bool) {
     (said, stream.read(&mut [0]).unwrap() == 0)
 }
 
-/// A client of the store at a port, with this secret or none, over this way.
+/// Returns a client of the store at this port, with or without a secret, over TCP only or any
+/// transport.
 fn client(port: u16, secret: Option<&[u8]>, tcp_only: bool) -> dist::base::Result<TcpStore> {
     let secret = secret.map(|bytes| Secret::from_bytes(bytes).unwrap());
     let options = ClientOptions {
@@ -306,7 +309,8 @@ fn store_without_secret_is_rejected_by_clients() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let error = std::thread::scope(|scope| {
-        // Closes as torch's does at an operation that it does not know; and ends at any other.
+        // The fake server closes the connection at an unknown operation, as torch's server does. It
+        // ends at any other operation.
         scope.spawn(|| {
             let mut first = [64];
             while first == [64] {
@@ -329,7 +333,8 @@ fn store_without_secret_is_rejected_by_clients() {
 
 #[test]
 fn launcher_store_refuses_other_clients() {
-    // The rank has come when its port is there, and stays until the test has looked.
+    // The rank has started when it has written its port. It runs until the test has finished its
+    // checks.
     let gate = SecretFile::new("", 0o600);
     let script = "echo $MASTER_PORT >$GATE; until [ ! -e $GATE ]; do sleep 0.01; done";
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! What is left of a store when processes die: the server, or a client in mid-wait. Every process
-//! is real, and is killed without a chance to say goodbye.
+//! The store after the death of processes: of its server, or of a client during a wait. Every
+//! process is real and is killed with SIGKILL.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 #![allow(clippy::print_stdout, reason = "a test says what it has measured")]
@@ -13,20 +13,22 @@ use dist::store::Store;
 use dist::store::tcp::{ClientOptions, TcpStore};
 use harness::Job;
 
-/// How soon whoever waits learns that the server has died, on a busy machine.
+/// The limit on a busy machine for the error of a waiting client after the server's death, in
+/// microseconds.
 const AT_ONCE_US: u64 = 1_000_000;
 
-/// One that hosts the store until it is told to end, or is killed.
+/// The program of a process that hosts the store until a gate opens or it is killed.
 const SERVER: &str = "store server=yes\nset here yes\nget here yes\ngate end\nunstore\nleaks\n";
 
-/// The ways to wait.
+/// The commands that wait.
 const WAITS: [&str; 4] = ["get absent x", "wait absent", "pop empty", "meet corner 9"];
 
 fn soon() -> Deadline {
     Deadline::after_ms(30_000)
 }
 
-/// A server and, for each way to wait, as many clients as asked for, which are about to wait.
+/// Starts a server and `clients` clients for each command that waits; the clients stop at a gate
+/// before it.
 fn waiting(clients: usize, way: &str) -> (Job, Vec<String>) {
     let mut job = Job::new();
     let environment =
@@ -47,14 +49,14 @@ fn waiting(clients: usize, way: &str) -> (Job, Vec<String>) {
     (job, names)
 }
 
-/// A client in this process.
+/// Creates a client in this process.
 fn observer(job: &Job) -> TcpStore {
     let host = "127.0.0.1".to_owned();
     let options = ClientOptions { host, port: job.port, ..ClientOptions::default() };
     TcpStore::connect(options, &soon()).unwrap()
 }
 
-/// Lets the clients wait, and returns when those in the barrier are seen to.
+/// Lets the clients wait, and returns when the store shows all clients of the barrier.
 fn let_wait(job: &mut Job, store: &dyn Store, clients: usize) {
     job.open("go");
     let all = clients.to_string().into_bytes();
@@ -77,7 +79,7 @@ fn dead_server_ends_every_wait_immediately() {
             last_us = last_us.max(report.at_us.saturating_sub(killed_at));
             report.failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
             assert!(report.at_us < killed_at + AT_ONCE_US, "{report:?}, killed at {killed_at}");
-            // And what is called afterwards does not wait either.
+            // A later call does not wait either.
             ended.report(name, "add alive").failed(DIST_ERR_CONNECTION, &["127.0.0.1"]);
             ended.report(name, "leaks").succeeded();
         }
@@ -95,7 +97,8 @@ fn dead_clients_do_not_affect_others() {
         for victim in &victims {
             job.kill(victim);
         }
-        // What the others wait for comes, and each item finds somebody who lives.
+        // The values that the survivors wait for arrive, and each queue item goes to a living
+        // client.
         store.multi_set(&[(b"absent", b"x")], &soon()).unwrap();
         store.queue_push(b"empty", b"item", &soon()).unwrap();
         for _ in 0..7 {

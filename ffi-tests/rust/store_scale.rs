@@ -1,7 +1,8 @@
-//! A store with as many clients as a large job has, and one with fewer descriptors than clients.
+//! A store with as many clients as a large job has, and a store with fewer descriptors than
+//! clients.
 //!
-//! The server and the clients are processes of their own, so that the limits of open files and the
-//! server's memory are those of one program each.
+//! The server and the clients are separate processes, so that each has its own limit of open files
+//! and the server's memory can be measured alone.
 #![allow(clippy::unwrap_used, reason = "in a test a broken assumption is a failure")]
 
 #[path = "program/mod.rs"]
@@ -19,21 +20,22 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Connections to the large store, all together.
+/// The total number of connections to the large store.
 const WANTED: usize = 10_000;
-/// Fewer than this prove nothing.
+/// The minimum number of connections for a meaningful test.
 const LEAST: usize = 1_000;
-/// The processes that open them.
+/// The number of processes that open the connections.
 const PROCESSES: usize = 4;
-/// Descriptors that a process needs besides.
+/// The number of descriptors that a process needs for other purposes.
 const OWN_FILES: usize = 100;
-/// What one waiting connection may cost the server, in bytes of resident memory.
+/// The limit for the server's resident memory per waiting connection, in bytes.
 const BYTES_PER_CONNECTION: usize = 4096;
 
-/// Tells a client process its port and how many connections it opens; makes the test program one.
+/// Environment variable with the port and the number of connections; its presence makes the test
+/// binary a client process.
 const TASK: &str = "DIST_TEST_CLIENTS";
 
-/// The key that all wait for, as a user writes it and as it travels.
+/// The key that all clients wait for, as the user writes it and as the protocol sends it.
 const KEY: &[u8] = b"go";
 const WIRE_KEY: &[u8] = b"/go";
 
@@ -53,8 +55,8 @@ fn soon() -> Deadline {
     Deadline::after(LIMIT)
 }
 
-/// A client that has said who it is and that it waits. It pings before and after, so that the
-/// second answer shows that the server knows of the wait.
+/// Opens a connection that waits for the key. The client sends a ping before and after the wait
+/// request; the second answer shows that the server has registered the wait.
 fn open(port: u16) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -100,7 +102,7 @@ fn clients() {
     let answered =
         streams.iter_mut().filter_map(|stream| is_answered(stream).then_some(())).count();
     println!("{answered} answered");
-    // Until the test has seen enough.
+    // The connections stay open until the test closes the input.
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
 }
 
@@ -111,19 +113,19 @@ fn start_clients(port: u16, count: usize) -> Program {
     Program::start(command, |_| {})
 }
 
-/// The descriptors that a process has.
+/// Returns the number of descriptors of a process.
 fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// The resident memory of a process in bytes.
+/// Returns the resident memory of a process in bytes.
 fn memory(pid: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<usize>().unwrap() * 1024
 }
 
-/// How many connections the limits of this machine allow.
+/// Returns the number of connections that the limits of this machine allow.
 #[allow(clippy::print_stdout, reason = "whoever reads the outcome should know what was tried")]
 fn possible() -> usize {
     let limit = limits::raise_max_open_files().unwrap();
@@ -175,24 +177,24 @@ fn ten_thousand_clients_wait_for_one_key() {
     assert_eq!((ended.status, ended.err.as_str()), (0, ""));
 }
 
-/// What has become of a client.
+/// The state of a client connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Not heard of yet.
+    /// The client has received no answer.
     Open,
     Served,
     /// The server has closed the connection.
     Refused,
 }
 
-/// Looks once, without waiting.
+/// Checks the connection once without waiting.
 fn look(stream: &mut TcpStream, fate: &mut Fate) {
     let mut bytes = [0; 8];
     stream.set_nonblocking(true).unwrap();
     match stream.peek(&mut bytes) {
         Ok(8) => *fate = Fate::Served,
         Ok(0) => *fate = Fate::Refused,
-        // What a server may say to a client that it has no room for.
+        // The answer of a server that has no descriptor for the client.
         Ok(_) if bytes.starts_with(b"FULL") => *fate = Fate::Refused,
         Ok(_) => {}
         Err(cause) if cause.kind() == ErrorKind::WouldBlock => {}

@@ -1,7 +1,7 @@
-//! The table of docs/backends.md equals the answers of the back ends, with no MPI and no CUDA
-//! installed.
+//! Checks that the table in docs/backends.md equals the answers of the back ends. The test needs no
+//! MPI and no CUDA.
 //!
-//! `cargo xtask support-table` writes it: it runs the test that prints it.
+//! `cargo xtask support-table` writes the table: it runs the test that prints it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the command reads what is printed")]
 
@@ -10,12 +10,12 @@ mod asked;
 #[path = "support_table/table.rs"]
 mod table;
 
-/// The vocabulary, where the plug-in's file looks for it.
+/// The plug-in's file expects these modules at `crate::base`.
 mod base {
     pub(crate) use dist::base::{dtype, op};
 }
 
-/// What the plug-in for MPI says of itself.
+/// The operations that the MPI plug-in declares as supported.
 #[allow(dead_code, reason = "the plug-in uses all of it")]
 #[path = "../../plugins/mpi/src/abilities.rs"]
 mod abilities;

@@ -1,5 +1,6 @@
-//! Traces of real processes: what is in their files, what is left of one that is killed, and that
-//! `dist-doctor` makes one of all. And the report on a rank that keeps the others waiting.
+//! Traces of real processes: the content of their files, the trace of a killed process, and the
+//! merge of all traces by `dist-doctor`. Also tests the straggler report about a rank that the
+//! other ranks wait for.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(
     clippy::expect_used,
@@ -17,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where one test has its traces; it goes with the value.
+/// The folder with the traces of one test; its drop removes it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,14 +33,14 @@ impl Folder {
         self.0.join("tr_").display().to_string()
     }
 
-    /// The trace of a rank, whose end may be missing.
+    /// Returns the trace of a rank, even if its end is missing.
     fn trace(&self, rank: usize) -> Vec<Value> {
         let text = fs::read_to_string(format!("{}{rank}.json", self.prefix())).unwrap();
         let whole = if text.ends_with("]\n") { text } else { format!("{text}]") };
         serde_json::from_str::<Value>(&whole).unwrap().as_array().unwrap().clone()
     }
 
-    /// What `dist-doctor trace` makes of all, and what it says.
+    /// Merges all traces with `dist-doctor trace`; returns the merged events and the output.
     fn merge(&self) -> (Vec<Value>, String) {
         let output = self.0.join("merged.json");
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_dist-doctor"));
@@ -57,7 +58,8 @@ impl Drop for Folder {
     }
 }
 
-/// Ranks by hand that trace to a folder by the environment, on one host or each on its own.
+/// Starts ranks without a launcher that write traces to a folder, on one host or each on its own
+/// host.
 fn job(folder: &Folder, size: usize, apart: bool, program: impl Fn(usize) -> String) -> Job {
     let mut job = Job::new();
     for rank in 0..size {
@@ -83,7 +85,7 @@ fn of<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["name"] == name).collect()
 }
 
-/// No two spans of a thread overlap by a part; a nanosecond may be lost in rounding.
+/// Asserts that the spans of a thread are nested or disjoint, with 1 ns of rounding.
 fn assert_nested(events: &[Value]) {
     let mut spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
     let key = |span: &Value| (span["pid"].as_u64(), span["tid"].as_u64());
@@ -149,7 +151,7 @@ fn trace_has_every_operation_and_its_last_rank() {
                 [of(&events, "send to rank 1").len(), of(&events, "recv from rank 0").len()];
             assert_eq!(messages, [usize::from(rank == 0), usize::from(rank == 1)]);
         }
-        // Whoever waits in the all_reduce for rank 2, or for somebody who does.
+        // Rank 0 waits in the all_reduce for rank 2, or for a rank that waits for rank 2.
         let events = folder.trace(0);
         let inside = of(&events, "all_reduce")[0];
         let waits: Vec<&Value> = events
@@ -180,7 +182,8 @@ fn the_merged_trace_has_all_ranks_in_the_order_of_time() {
             .filter(|event| event["cat"] == "collective" && event["args"]["sequence"] == sequence)
             .collect();
         assert_eq!(of_all.len(), 3);
-        // Nobody left before all had come; each process has read the clock by itself.
+        // No rank left before the last one arrived; the clock readings of the processes differ by
+        // up to 5 µs.
         let last = of_all.iter().map(|event| begins(event)).fold(f64::MIN, f64::max);
         assert!(of_all.iter().all(|event| ends(event) >= last - 5.0), "{of_all:?}");
     }
@@ -237,12 +240,12 @@ fn full_disk_ends_only_the_trace() {
     });
 }
 
-/// How long the last rank naps before each operation: longer where the machine gave the others too
-/// little for a verdict, which no program can know beforehand.
+/// The sleep of the last rank before each operation. The test tries a longer one if a shorter one
+/// is too small for a verdict on this machine.
 const NAPS_MS: [u64; 3] = [40, 160, 640];
 
-/// The verdicts of all ranks on a loop in which the last one naps so long, if at all, and their
-/// logs. By an algorithm over messages the ranks are apart.
+/// Returns the verdicts of all ranks and their logs after a loop in which the last rank sleeps for
+/// `nap_ms` before each call. With an algorithm in `apart`, the ranks are on different hosts.
 fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, String)> {
     let mut job = Job::new();
     for rank in 0..size {
@@ -253,7 +256,7 @@ fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, Stri
             environment.push(("DIST_ALGORITHM", format!("all_reduce={algorithm}")));
         }
         let nap = if rank + 1 == size { nap_ms } else { 0 };
-        // Without a straggler there is no nap at all, and more to do than there are cores.
+        // Without a straggler the loop has no sleep, and the machine has more ranks than cores.
         let times = 2400_u64.checked_div(nap_ms).map_or(1000, |times| times.max(20));
         let program =
             format!("init\ntimes {times} {nap} all_reduce f32 SUM 1000\ndescribe\nfinalize\n");
@@ -269,7 +272,7 @@ fn stragglers(size: usize, apart: Option<&str>, nap_ms: u64) -> Vec<(Value, Stri
         .collect()
 }
 
-/// Whether the others, and they alone, name the last rank, once.
+/// Returns true if all other ranks, and only they, name the last rank once.
 fn last_is_named(told: &[(Value, String)]) -> bool {
     let late = told.len() - 1;
     let is_said = |log: &str| {
@@ -289,8 +292,8 @@ fn last_is_named(told: &[(Value, String)]) -> bool {
 
 #[test]
 fn repeatedly_late_rank_is_named_as_straggler() {
-    // On one host it is seen who has come; between hosts messages say for whom their sender waited.
-    // (In a ring only the neighbour sees it.)
+    // On one host the ranks see each other's arrival; between hosts a message reports for which
+    // rank its sender waited. (In a ring only the neighbour sees it.)
     for (size, apart) in
         [(4, None), (2, None), (4, Some("linear")), (4, Some("recursive_doubling"))]
     {
@@ -302,7 +305,7 @@ fn repeatedly_late_rank_is_named_as_straggler() {
             let skew = told["skew"].as_array().unwrap();
             let one = skew.iter().find(|one| one["rank"] == late).unwrap();
             assert_eq!(one["operation"], "all_reduce");
-            // The bucket below the nap.
+            // The lower bound of the histogram bucket below the sleep.
             assert!(one["p50_us"].as_u64().unwrap() >= nap_ms * 1000 * 2 / 5, "{one}");
         }
     }
@@ -310,8 +313,7 @@ fn repeatedly_late_rank_is_named_as_straggler() {
 
 #[test]
 fn equal_ranks_have_no_straggler() {
-    // Other work on the machine may keep one rank back again and again, and that is then true: but
-    // not each time.
+    // Other work on the machine may really delay one rank in one run, but not in all three runs.
     let has_none = |(told, log): &(Value, String)| {
         println!("{} {}", told["straggler"], told["skew"]);
         told["straggler"].is_null() && !log.contains("keeps the others waiting")

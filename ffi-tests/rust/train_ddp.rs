@@ -1,6 +1,6 @@
-//! The example `train_ddp` with hooks, in real processes under distrun: a hook sends fewer bytes,
-//! costs no accuracy, and leaves the same weights on all ranks. Without a compiler the test says so
-//! and passes.
+//! The example `train_ddp` with communication hooks, in real processes under distrun. A hook sends
+//! fewer bytes, keeps the accuracy, and leaves the same weights on all ranks. If the compiler is
+//! missing, the test prints this and passes.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod interface;
@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 use toolchain::{library_folder, run, skip};
 
-/// How long compiling the example, or one training, may take.
+/// The time limit for the compilation of the example, and for one training.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// The number of epochs after which the steps before PowerSGD begins are a small part.
+/// After this number of epochs, the steps before the start of PowerSGD are a small part.
 const EPOCHS: &str = "12";
 
-/// What a training has printed.
+/// The figures that a training prints.
 #[derive(Debug)]
 struct Training {
     /// The accuracy on the held-out images in percent, the mean of the last 3 epochs.
     accuracy: f64,
-    /// The bytes that were sent, as a part of the bytes of the gradients; 1 without a hook.
+    /// The ratio of the sent bytes to the bytes of the gradients; 1 without a hook.
     sent: f64,
     are_weights_identical: bool,
 }
@@ -49,12 +49,12 @@ impl Training {
     }
 }
 
-/// The number of a line between two texts.
+/// Returns the number between two texts in a line.
 fn number(line: &str, before: &str, after: &str) -> Option<f64> {
     line.split_once(before)?.1.split_once(after)?.0.parse().ok()
 }
 
-/// Compiles the example; nothing without compilers.
+/// Compiles the example; returns `None` if a compiler is missing.
 fn example() -> Option<String> {
     let compiler = |name: &str, usual: &str| variable(name).unwrap_or_else(|| usual.to_owned());
     let [cc, cxx] = [compiler("CC", "cc"), compiler("CXX", "c++")];

@@ -1,5 +1,5 @@
-//! docs/training.md says what is true: its programs compile without warnings, and print what the
-//! page says under the commands that the page gives.
+//! Checks docs/training.md: its programs compile without warnings and print the documented output
+//! of the documented commands.
 #![allow(clippy::expect_used, clippy::panic, reason = "in a test a broken assumption is a failure")]
 
 mod doc_programs;
@@ -12,13 +12,13 @@ use interface::ROOT;
 use std::path::{Path, PathBuf};
 use toolchain::Compiler;
 
-/// The name of a file, which is in its first comment.
+/// Returns the file name from the first comment of a program.
 fn file_name(source: &str) -> &str {
     let name = source.strip_prefix("/* ").and_then(|rest| rest.split([':', ' ']).next());
     name.expect("a program begins with a comment that has the name of its file")
 }
 
-/// The words of the command that starts a job, without the launcher and the program.
+/// Returns the options of the launcher in a documented command.
 fn options(block: &str) -> Vec<&str> {
     let line = block.lines().find_map(|line| line.strip_prefix("distrun "));
     let words: Vec<&str> = line.expect("a command of distrun").split_whitespace().collect();

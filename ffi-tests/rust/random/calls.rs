@@ -1,4 +1,4 @@
-//! The library through its C ABI: each function that the programs use, wrapped once.
+//! Safe wrappers of the C ABI functions that the random programs use.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::program::{Collective, Kind, Made, Message, Team};
@@ -32,14 +32,14 @@ use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// The deadline of every call: longer than any program may take.
+/// The deadline of every call; it is longer than any program takes.
 pub(crate) const LIMIT_MS: i64 = 30_000;
 
-/// Panics where a call has failed.
+/// Panics if a call has failed.
 #[track_caller]
 pub(crate) fn expect(status: dist_status_t) {
     if status != DIST_OK {
-        // SAFETY: takes nothing.
+        // SAFETY: the call takes no arguments.
         let text = unsafe { dist_last_error() };
         // SAFETY: the text is terminated and valid until the next failing call of this thread.
         let text = unsafe { CStr::from_ptr(text) };
@@ -47,7 +47,7 @@ pub(crate) fn expect(status: dist_status_t) {
     }
 }
 
-/// A store that threads share.
+/// A store handle that threads share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Store(*mut dist_store_t);
 
@@ -66,12 +66,12 @@ impl Store {
     }
 
     pub(crate) fn release(self) {
-        // SAFETY: the handle is live, and used no more.
+        // SAFETY: the handle is live and not used after this call.
         expect(unsafe { dist_store_release(self.0) });
     }
 }
 
-/// The blocks of a collective that moves them, on one rank.
+/// The blocks of a collective with one block per rank, on one rank.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     pub(crate) sends: Vec<*const u8>,
@@ -80,11 +80,11 @@ pub(crate) struct Blocks {
     pub(crate) recv_counts: Vec<usize>,
 }
 
-/// A rank of a group.
+/// A group handle of one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group(pub(crate) *mut dist_group_t);
 
-// SAFETY: as a store's.
+// SAFETY: a handle is a token that the library looks up, as for `Store`.
 unsafe impl Send for Group {}
 
 impl Group {
@@ -108,12 +108,12 @@ impl Group {
     }
 
     pub(crate) fn release(self) {
-        // SAFETY: the handle is live, and used no more.
+        // SAFETY: the handle is live and not used after this call.
         expect(unsafe { dist_group_release(self.0) });
     }
 
-    /// Makes a group of some of this one's `size` ranks; `place` is this rank's in it, if it has
-    /// one.
+    /// Creates a subgroup of this group of `size` ranks. `place` is this rank's number in the
+    /// subgroup, or `None` if it is no member.
     pub(crate) fn team(self, team: &Team, size: usize, place: Option<usize>) -> Option<Self> {
         let name = CString::new(format!("team{}", team.id)).unwrap();
         // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
@@ -144,8 +144,8 @@ impl Group {
         (!group.is_null()).then_some(Self(group))
     }
 
-    /// Makes a collective; the buffers stay until it is done. Asynchronous with a place for the
-    /// work.
+    /// Makes a collective; the caller keeps the buffers until it completes. With a `work`, the call
+    /// is asynchronous.
     pub(crate) fn collective(
         self,
         call: &Collective,
@@ -158,7 +158,7 @@ impl Group {
         let (send, recv) = (send.cast::<c_void>(), recv.cast::<c_void>());
         let root = i32::try_from(root).unwrap();
         let (options, work) = (std::ptr::null(), place(work));
-        // SAFETY (all): the buffers have the sizes that the call says, and outlive the operation.
+        // SAFETY (all): the buffers have the sizes that the call gives, and outlive the operation.
         let status = match kind {
             // SAFETY: as above.
             Kind::AllReduce => unsafe {
@@ -187,7 +187,7 @@ impl Group {
         expect(status);
     }
 
-    /// Makes a collective that moves blocks, likewise.
+    /// Makes a collective with one block per rank, like [`Self::collective`].
     pub(crate) fn moves(self, call: &Collective, blocks: &Blocks, work: Option<&mut Work>) {
         let (group, dtype, op) = (self.0, call.dtype.number(), call.op.number());
         let (count, root) = (call.count, i32::try_from(call.root).unwrap());
@@ -200,9 +200,9 @@ impl Group {
         let (from, to) = (sends.as_ptr(), recvs.as_ptr());
         let (send_counts, recv_counts) = (blocks.send_counts.as_ptr(), blocks.recv_counts.as_ptr());
         let (options, work) = (std::ptr::null(), place(work));
-        // SAFETY (all): the lists have an entry for each rank where the header wants one, the
-        // buffers the sizes that the call says; the lists outlive the call, the buffers the
-        // operation.
+        // SAFETY (all): the lists have one entry per rank where the header requires a list, and the
+        // buffers have the sizes that the call gives. The lists outlive the call, and the buffers
+        // outlive the operation.
         let status = match call.kind {
             // SAFETY: as above.
             Kind::Gather => unsafe {
@@ -242,11 +242,11 @@ impl Group {
     }
 
     pub(crate) fn monitored_barrier(self) {
-        // SAFETY: nobody is to be named.
+        // SAFETY: the list of absent ranks is optional, and its pointers are NULL.
         expect(unsafe { dist_monitored_barrier(self.0, 0, 1, null_mut(), null_mut()) });
     }
 
-    /// Sends a message; the buffer stays until it is done.
+    /// Sends a message; the caller keeps the buffer until it completes.
     pub(crate) fn send(self, message: &Message, bytes: *const u8, work: Option<&mut Work>) {
         let Message { to, tag, dtype, count, .. } = *message;
         let to = i32::try_from(to).unwrap();
@@ -258,7 +258,7 @@ impl Group {
         expect(status);
     }
 
-    /// Receives a message, with room for `count` elements; `None` is anybody and any tag.
+    /// Receives a message into a buffer of `count` elements; `None` means any source or any tag.
     pub(crate) fn receive(
         self,
         (from, tag): (Option<usize>, Option<i32>),
@@ -278,19 +278,19 @@ impl Group {
     }
 }
 
-/// Whether a list of ranks may be left out.
+/// Returns true if the members are all ranks in order, so that the list may be NULL.
 fn are_all(members: &[usize], size: usize) -> bool {
     members.iter().copied().eq(0..size)
 }
 
 pub(crate) fn batch_begin() {
-    // SAFETY: no list.
+    // SAFETY: the list is NULL and its length is 0.
     expect(unsafe { dist_batch_begin(std::ptr::null(), 0) });
 }
 
-/// Asynchronous with a place for the work.
+/// Ends a batch. With a `work`, the call is asynchronous.
 pub(crate) fn batch_end(work: Option<&mut Work>) {
-    // SAFETY: the place, if any, takes the handle.
+    // SAFETY: the pointer is NULL or valid for the handle.
     expect(unsafe { dist_batch_end(place(work)) });
 }
 
@@ -298,15 +298,15 @@ pub(crate) fn place(work: Option<&mut Work>) -> *mut *mut dist_work_t {
     work.map_or(null_mut(), |work| &raw mut work.0)
 }
 
-/// An operation under way.
+/// A work handle.
 #[derive(Debug)]
 pub(crate) struct Work(*mut dist_work_t);
 
-// SAFETY: as a store's.
+// SAFETY: a handle is a token that the library looks up, as for `Store`.
 unsafe impl Send for Work {}
 
 impl Work {
-    /// A place for one.
+    /// Returns an empty value into which a call writes its handle.
     pub(crate) fn none() -> Self {
         Self(null_mut())
     }
@@ -316,7 +316,7 @@ impl Work {
         expect(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) });
     }
 
-    /// Waits for a moment; true if it is done.
+    /// Waits for at most 1 ms. Returns true if the work has completed.
     pub(crate) fn wait_a_little(&self) -> bool {
         // SAFETY: the handle is live.
         match unsafe { dist_work_wait(self.0, 1) } {
@@ -330,19 +330,19 @@ impl Work {
 
     pub(crate) fn test(&self) -> bool {
         let mut done = 0;
-        // SAFETY: the handle is live, and `done` takes the answer.
+        // SAFETY: the handle is live, and `done` is valid for the result.
         expect(unsafe { dist_work_test(self.0, &raw mut done) });
         done != 0
     }
 
-    /// Counts when it is done.
+    /// Increments the counter when the work completes.
     pub(crate) fn count_in(&self, counter: &'static Counter) {
         let user = std::ptr::from_ref(counter).cast_mut().cast();
         // SAFETY: the handle is live, and the counter lives as long as the process.
         expect(unsafe { dist_work_on_complete(self.0, Some(count), user) });
     }
 
-    /// Who sent a message, its tag, and how many elements it has.
+    /// Returns the source, the tag and the number of elements of a received message.
     pub(crate) fn received(&self) -> (usize, i32, usize) {
         // SAFETY: the handle is live.
         let source = unsafe { dist_work_source(self.0) };
@@ -354,12 +354,12 @@ impl Work {
     }
 
     pub(crate) fn release(self) {
-        // SAFETY: the handle is live, and used no more.
+        // SAFETY: the handle is live and not used after this call.
         expect(unsafe { dist_work_release(self.0) });
     }
 }
 
-/// Counts calls back.
+/// Counts completion callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     count: Mutex<usize>,
@@ -367,7 +367,7 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// One that lives as long as the process.
+    /// Returns a counter that lives as long as the process.
     pub(crate) fn leaked() -> &'static Self {
         Box::leak(Box::default())
     }
@@ -383,7 +383,7 @@ impl Counter {
 
 unsafe extern "C" fn count(status: dist_status_t, _message: *const c_char, user: *mut c_void) {
     if status == DIST_OK {
-        // SAFETY: `count_in` hands over a counter that lives as long as the process.
+        // SAFETY: `count_in` passes a counter that lives as long as the process.
         let counter = unsafe { &*user.cast::<Counter>() };
         if let Ok(mut count) = counter.count.lock() {
             *count += 1;

@@ -1,4 +1,5 @@
-//! One rank on its way through a program: what it waits for, and in which order, is its own affair.
+//! Executes a random program on one rank. The rank chooses the order of its waits independently of
+//! its peers.
 
 use crate::calls::{Blocks, Counter, Group, Work, batch_begin, batch_end};
 use crate::moves::{self, Lists};
@@ -9,14 +10,14 @@ use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// What lies before and after every buffer that is written.
+/// The guard bytes before and after every buffer that a call writes.
 const GUARD: [u8; 32] = [0xa5; 32];
-/// What a buffer holds that nothing has been written to.
+/// The content of an output before the call.
 pub(crate) const RUBBISH: u8 = 0x77;
-/// How many operations may be outstanding.
+/// The maximum number of outstanding operations.
 const MOST_PENDING: usize = 300;
 
-/// A buffer between guards.
+/// A buffer between guard bytes.
 pub(crate) struct Guarded(Vec<u8>);
 
 impl Guarded {
@@ -28,7 +29,7 @@ impl Guarded {
         self.0[GUARD.len() + offset..].as_mut_ptr()
     }
 
-    /// What it holds, once nobody writes to it any more.
+    /// Checks the guards and returns the content; the operation must have completed.
     fn content(&self, what: &str) -> &[u8] {
         let (before, rest) = self.0.split_at(GUARD.len());
         let (content, after) = rest.split_at(rest.len() - GUARD.len());
@@ -37,17 +38,17 @@ impl Guarded {
     }
 }
 
-/// The memory of an operation, and what must be in it at the end.
+/// The buffers of an operation and its expected result.
 pub(crate) struct Memory {
     pub(crate) what: String,
-    /// Only read.
+    /// The input, which the library only reads.
     pub(crate) input: Vec<u8>,
     pub(crate) output: Guarded,
     pub(crate) offset: usize,
     pub(crate) expected: Vec<u8>,
-    /// The blocks of a collective that moves them.
+    /// The blocks of a collective with one block per rank.
     pub(crate) lists: Lists,
-    /// What comes in memory of the library.
+    /// The expected byte strings, which arrive in memory of the library.
     pub(crate) strings: Option<Expected>,
 }
 
@@ -62,32 +63,33 @@ impl Memory {
     }
 }
 
-/// An operation under way.
+/// An issued operation that has not completed.
 struct Pending {
     work: Work,
     memory: Memory,
 }
 
-/// One rank of one group.
+/// The state of one rank in one group.
 pub(crate) struct Runner<'s, 'p> {
     program: &'p Program,
-    /// Where further threads run.
+    /// The scope for further threads.
     scope: &'s Scope<'s, 'p>,
-    /// Those that use groups made from this one.
+    /// The threads that use subgroups of this group.
     teams: Vec<ScopedJoinHandle<'s, ()>>,
     group: Group,
     rank: usize,
     size: usize,
     random: Random,
     pending: Vec<Pending>,
-    /// Released while they were under way, with what counts their end.
+    /// The buffers of works that were released before their completion, each with a counter of the
+    /// completion.
     orphans: Vec<(Memory, &'static Counter)>,
     counter: &'static Counter,
     counted: usize,
 }
 
 impl<'s, 'p> Runner<'s, 'p> {
-    /// For a rank of a group of `size`; `number` is the group's.
+    /// Creates the state of a rank in a group of `size` ranks; `number` is the group's number.
     pub(crate) fn new(
         program: &'p Program,
         group: Group,
@@ -111,7 +113,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         }
     }
 
-    /// Carries out the steps, and leaves the group.
+    /// Executes the steps and leaves the group.
     pub(crate) fn run(mut self, steps: &'p [Step]) {
         for step in steps {
             match step {
@@ -141,7 +143,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         }
     }
 
-    /// Makes a group together with some other ranks, and has it used beside this one.
+    /// Creates a subgroup with some other ranks and uses it in a further thread.
     fn team(&mut self, team: &'p Team) {
         let place = team.members.iter().position(|&member| member == self.rank);
         let made = self.group.team(team, self.size, place);
@@ -154,11 +156,11 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.teams.push(scope.spawn(body));
     }
 
-    /// Makes a collective, waiting for it or not; inside a batch `may_block` is false.
+    /// Makes a blocking or asynchronous collective; in a batch `may_block` is false.
     fn collective(&mut self, call: &Collective, may_block: bool) {
         let mut memory = prepare(self.program.seed, call, self.rank, self.size);
         if call.kind == Kind::MonitoredBarrier {
-            // It blocks, whereas a batch does not.
+            // A monitored barrier blocks, which is impossible in a batch.
             if may_block {
                 self.group.monitored_barrier();
             }
@@ -191,7 +193,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.keep(Pending { work, memory });
     }
 
-    /// The same for one that moves blocks.
+    /// Makes a collective with one block per rank.
     fn moves(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
         let Lists { sends_output, sends, recvs } = std::mem::take(&mut memory.lists);
         let input = if sends_output { memory.output.at(0) } else { memory.input.as_mut_ptr() };
@@ -212,7 +214,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.keep(Pending { work, memory });
     }
 
-    /// The same for one of byte strings.
+    /// Makes a collective of byte strings.
     fn strings(&mut self, call: &Collective, mut memory: Memory, may_block: bool) {
         if may_block && self.random.once_in(2) {
             self.group.strings(call, &mut memory, None);
@@ -224,7 +226,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.keep(Pending { work, memory });
     }
 
-    /// Posts what this rank receives and sends, receives first.
+    /// Posts the receives of this rank, then its sends.
     fn exchange(&mut self, exchange: &Exchange) {
         if exchange.asked == Asked::Exactly {
             for message in exchange.received_by(self.rank, &mut self.random) {
@@ -275,7 +277,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.keep(Pending { work, memory });
     }
 
-    /// Posts receives that do not say from whom.
+    /// Posts receives from any source.
     fn ask(&mut self, exchange: &Exchange) -> Vec<(Message, Work, Guarded)> {
         let own = exchange.received_by(self.rank, &mut self.random);
         let room = own.iter().map(|message| message.count).max().unwrap_or(0);
@@ -291,15 +293,15 @@ impl<'s, 'p> Runner<'s, 'p> {
             .collect()
     }
 
-    /// Waits for them, in any order, and checks that each has got the next message of whoever sent
-    /// it.
+    /// Waits for the receives in random order, and checks that each has the next message of its
+    /// source.
     fn check_asked(&mut self, exchange: &Exchange, asked: Vec<(Message, Work, Guarded)>) {
         let mut order: Vec<usize> = (0..asked.len()).collect();
         self.random.shuffle(&mut order);
         order.iter().for_each(|&index| asked[index].1.wait());
         let own = exchange.messages.iter().filter(|message| message.to == self.rank);
         let mut sent: HashMap<(usize, i32), Vec<Message>> = HashMap::new();
-        // Taken from the end.
+        // The check takes the messages from the end.
         own.rev().for_each(|it| sent.entry((it.from, it.tag)).or_default().push(*it));
         for (asked, work, output) in asked {
             let what = format!("seed {}, rank {}: {asked:?}", self.program.seed, self.rank);
@@ -315,7 +317,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         }
     }
 
-    /// Issues everything together, in an order that would not do one by one.
+    /// Issues all calls in one batch, in an order that would deadlock without a batch.
     fn batch(&mut self, calls: &[Collective], exchange: &Exchange) {
         batch_begin();
         let mut sends = exchange.sent_by(self.rank, &mut self.random);
@@ -363,7 +365,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         self.pending.push(pending);
     }
 
-    /// Now and then waits for some of what is under way, in any order.
+    /// Waits, with some probability, for some of the pending operations in random order.
     fn look_around(&mut self) {
         while self.pending.len() > MOST_PENDING
             || !self.pending.is_empty() && self.random.once_in(3)
@@ -398,7 +400,7 @@ impl<'s, 'p> Runner<'s, 'p> {
         }
     }
 
-    /// Nothing is under way anywhere in the group.
+    /// Completes all operations of the group, on all ranks.
     fn settle(&mut self) {
         self.wait_for_all();
         for (memory, counter) in std::mem::take(&mut self.orphans) {
@@ -420,13 +422,13 @@ const BARRIER: Collective = Collective {
 };
 
 impl Memory {
-    /// Where an all-gather in place finds its input.
+    /// Returns the offset of the input in the output for an all-gather in place.
     fn offset_of_send(&self, call: &Collective, rank: usize) -> usize {
         rank * call.count * call.dtype.size()
     }
 }
 
-/// The memory of a collective on one rank.
+/// Returns the buffers of a collective on one rank.
 fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
     let Collective { id, kind, dtype, op, count, root, in_place } = *call;
     let bytes = count * dtype.size();
@@ -434,8 +436,8 @@ fn prepare(seed: u64, call: &Collective, rank: usize, size: usize) -> Memory {
     let own = |count| contribution(id, rank, dtype, 0, count);
     let of_all = |from| reduction(id, size, (dtype, op), from, count);
     let rubbish = |len| vec![RUBBISH; len];
-    // The input where it is apart, what the output holds at first, and what it must hold at an
-    // offset.
+    // The values: the input if it is separate, the initial output, and the offset and the content
+    // of the expected result.
     let (input, output, offset, expected) = match kind {
         Kind::AllReduce if in_place => (Vec::new(), own(count), 0, of_all(0)),
         Kind::AllReduce => (own(count), rubbish(bytes), 0, of_all(0)),

@@ -1,9 +1,9 @@
-//! Random programs against an oracle: collectives and messages, blocking and asynchronous, in
-//! batches, on several groups from several threads, waited for in any order, over every transport
-//! and mixture of hosts.
+//! Tests random programs against an oracle: collectives and messages, blocking and asynchronous, in
+//! batches, on several groups from several threads, over every transport and mixture of hosts. The
+//! ranks wait for their works in random order.
 //!
-//! Ranks are threads. A seed makes a program (`program.rs`) and, for each rank, the order in which
-//! it waits (`execute.rs`); so a failure can be repeated with `RANDOM_SEEDS=SEED`.
+//! The ranks are threads. A seed determines a program (`program.rs`) and, for each rank, the order
+//! of its waits (`execute.rs`). Therefore `RANDOM_SEEDS=SEED` repeats a failure.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -23,12 +23,12 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long the test goes on where nobody says how many seeds it is to take.
+/// The duration of the test if the user gives no number of seeds.
 const BUDGET: Duration = Duration::from_secs(60);
-/// No program takes longer, however busy the machine.
+/// The maximum duration of a program on a busy machine.
 const HANG: Duration = Duration::from_secs(180);
 
-/// `A..B`, or one seed, in `RANDOM_SEEDS`.
+/// Returns the seeds from `RANDOM_SEEDS`: `A..B`, or one seed.
 #[allow(clippy::disallowed_methods, reason = "the one way to tell a test what to do")]
 fn wanted() -> Option<std::ops::Range<u64>> {
     let text = std::env::var("RANDOM_SEEDS").ok()?;
@@ -59,7 +59,7 @@ fn random_programs() {
     before.compare();
 }
 
-/// Runs a program, and ends the process where it does not end.
+/// Runs a program, and exits the process if the program does not end in time.
 fn run_watched(seed: u64) {
     let (done, watch) = channel::<()>();
     std::thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn run(program: &Program) {
     store.release();
 }
 
-/// What a process holds that it must give back.
+/// The numbers of descriptors and threads of the process, for the leak check.
 #[derive(Debug, PartialEq, Eq)]
 struct Belongings {
     descriptors: usize,
@@ -125,7 +125,8 @@ impl Belongings {
         Self { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
     }
 
-    /// Threads of the library end a moment after they have nothing to do.
+    /// Asserts that both numbers are as before. The library's idle threads end with a delay, so the
+    /// check waits up to 10 s.
     fn compare(&self) {
         let began = Instant::now();
         while Self::now() != *self {

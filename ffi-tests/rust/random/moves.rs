@@ -1,24 +1,24 @@
-//! Collectives that move blocks, one for each rank: of one length or, in the `_v` forms, of any.
+//! Collectives with one block per rank: of equal length or, in the `_v` forms, of any length.
 
 use crate::execute::{Guarded, Memory, RUBBISH};
 use crate::program::{Collective, Kind};
 use crate::values::{contribution, reduction};
 
-/// What lies between the blocks of a `_v` form, in bytes, and must stay.
+/// The number of bytes between the blocks of a `_v` form; the library must not change them.
 const GAP: usize = 5;
 
-/// Where the blocks of a call are, in bytes from the beginning of the input or of the output, and
-/// their elements.
+/// The blocks of a call, each with its byte offset in the input or output and its number of
+/// elements.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    /// The blocks to send lie in the output, since the call is in place.
+    /// If set, the call is in place and the send blocks are in the output.
     pub(crate) sends_output: bool,
     pub(crate) sends: Vec<(usize, usize)>,
     pub(crate) recvs: Vec<(usize, usize)>,
 }
 
 impl Collective {
-    /// How many elements one rank has for another.
+    /// Returns the number of elements that one rank sends to another.
     fn block(&self, from: usize, to: usize) -> usize {
         let odd = |i: usize| match (usize::try_from(self.id % 4).unwrap() + i) % 4 {
             0 => self.count,
@@ -34,7 +34,8 @@ impl Collective {
         }
     }
 
-    /// What a rank has for another. Who gathers gets the same of a rank as any other.
+    /// Returns the content that a rank sends to another. In a gather every receiver gets the same
+    /// content from a rank.
     fn content(&self, from: usize, to: usize) -> Vec<u8> {
         let to_one = matches!(self.kind, Kind::AllGatherV | Kind::GatherV | Kind::Gather);
         let index = if to_one { 0 } else { to << 20 };
@@ -54,7 +55,7 @@ impl Collective {
     }
 }
 
-/// Blocks one after the other, with gaps between them.
+/// Places blocks one after another with gaps, and returns the bytes and the offsets.
 fn lay(call: &Collective, blocks: impl Iterator<Item = Vec<u8>>) -> (Vec<u8>, Vec<(usize, usize)>) {
     let (mut bytes, mut places) = (Vec::new(), Vec::new());
     for block in blocks {
@@ -65,7 +66,7 @@ fn lay(call: &Collective, blocks: impl Iterator<Item = Vec<u8>>) -> (Vec<u8>, Ve
     (bytes, places)
 }
 
-/// The memory of such a collective on one rank of `size`.
+/// Returns the buffers of such a collective on one rank of `size`.
 pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize) -> Memory {
     let is_root = rank == call.root;
     let gathers = matches!(call.kind, Kind::Gather | Kind::GatherV | Kind::AllGatherV);
@@ -94,7 +95,7 @@ pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize)
         return Memory { what, input, output, offset, expected, lists, strings: None };
     }
     if gathers {
-        // The own block is where it will be.
+        // In place, the own block is already at its position in the output.
         let (mut held, (place, count)) = (rubbish, recvs[rank]);
         let len = count * call.dtype.size();
         held[place..place + len].copy_from_slice(&input[..len]);
@@ -102,7 +103,7 @@ pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize)
         let (output, input) = (Guarded::new(&held), Vec::new());
         return Memory { what, input, output, offset: 0, expected, lists, strings: None };
     }
-    // The result replaces the own block; what becomes of the others is nobody's business.
+    // The result replaces the own block; the content of the other blocks is undefined.
     let (output, recvs) = (Guarded::new(&input), vec![sends[rank]]);
     let expected = own();
     let offset = recvs[0].0;

@@ -1,48 +1,48 @@
-//! Random programs that are valid: every rank makes the same collectives in the same order, every
-//! message has a receive, and nobody can wait for somebody who waits for it.
+//! Random valid programs: every rank makes the same collectives in the same order, every message
+//! has a receive, and no two ranks can wait for each other.
 
 pub(crate) use crate::generator::Random;
 use crate::values::{Op, Type};
 
-/// What all ranks do.
+/// The program of all ranks.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) seed: u64,
     pub(crate) size: usize,
-    /// What joins the ranks, for the options of a group.
+    /// The transport option of the groups.
     pub(crate) transport: &'static str,
-    /// The host that each rank pretends to be on.
+    /// The emulated host of each rank.
     pub(crate) hosts: Vec<usize>,
-    /// For each group, which each rank uses from a thread of its own, what happens in it.
+    /// The steps in each group; each rank uses each group from a separate thread.
     pub(crate) groups: Vec<Vec<Step>>,
-    /// The groups are released before the last works are done.
+    /// If set, the groups are released before the last works have completed.
     pub(crate) leaves_early: bool,
 }
 
-/// What happens in a group, on all its ranks.
+/// A step of all ranks of a group.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Collective(Collective),
     Exchange(Exchange),
-    /// Issued together.
+    /// Collectives and messages in one batch.
     Batch(Vec<Collective>, Exchange),
-    /// Some of the ranks make a group of their own, and use it from a further thread.
+    /// Some of the ranks create a subgroup and use it from a further thread.
     Team(Team),
-    /// Everybody waits for everything.
+    /// All ranks wait for all operations.
     Settle,
 }
 
-/// A group made from a group.
+/// A subgroup.
 #[derive(Clone, Debug)]
 pub(crate) struct Team {
     pub(crate) id: u64,
-    /// Ranks of the other group, in the order of the new one.
+    /// The members as ranks of the parent group, in the order of the new group.
     pub(crate) members: Vec<usize>,
     pub(crate) made: Made,
     pub(crate) steps: Vec<Step>,
 }
 
-/// How a group is made from a group.
+/// How a subgroup is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
     All,
@@ -84,20 +84,20 @@ pub(crate) struct Collective {
     pub(crate) in_place: bool,
 }
 
-/// Messages between ranks, under tags that no other exchange uses.
+/// Messages between ranks, with tags that no other exchange uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// In the order in which their senders send them.
+    /// The messages in the order in which their senders send them.
     pub(crate) messages: Vec<Message>,
     pub(crate) asked: Asked,
 }
 
-/// How receives name what they take.
+/// How receives select their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Exactly,
     FromAnybody,
-    /// Nothing else may be under way then.
+    /// Any source and any tag; no other message may be outstanding.
     Anything,
 }
 
@@ -111,10 +111,11 @@ pub(crate) struct Message {
     pub(crate) count: usize,
 }
 
-/// How often groups are made from groups.
+/// The maximum depth of nested subgroups.
 const DEPTH: usize = 2;
 
-/// Counts of elements: nothing, what fits a line, a slot, several, and what is taken by other ways.
+/// Element counts: none, up to a control slot, up to a data slot, several slots, and sizes for the
+/// other protocols.
 const COUNTS: &[usize] = &[0, 1, 3, 12, 13, 100, 1023, 1025, 4097, 20_000, 70_001];
 
 impl Program {
@@ -146,7 +147,7 @@ struct Maker {
 }
 
 impl Maker {
-    /// `depth` is how often groups may be made from groups.
+    /// Returns random steps; `depth` is the allowed depth of nested subgroups.
     fn steps(&mut self, depth: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         for _ in 0..5 + self.random.below(20) {
@@ -228,7 +229,8 @@ impl Maker {
         }
     }
 
-    /// Collectives of a batch; some in a row are of one kind, so that they may become one.
+    /// Returns the collectives of a batch; some consecutive calls are of one kind, so that the
+    /// library may fuse them.
     fn together(&mut self) -> Vec<Collective> {
         let mut calls = Vec::new();
         for _ in 0..self.random.below(4) {
@@ -245,7 +247,8 @@ impl Maker {
         let tags = 1 + self.random.below(3);
         let first = self.next_tag;
         self.next_tag += i32::try_from(tags).unwrap();
-        // A receive from anybody does not know what it gets, but its type.
+        // All messages have one type, since a receive from any source must know the type of its
+        // message.
         let dtype = self.random.one_of(Type::ALL);
         let messages = (0..self.random.below(3 * self.size + 1))
             .map(|_| Message {
@@ -262,22 +265,22 @@ impl Maker {
 }
 
 impl Exchange {
-    /// What a rank sends, in an order of its own that keeps that of messages to one rank under one
-    /// tag.
+    /// Returns the messages that a rank sends, in random order. Messages to the same rank with the
+    /// same tag keep their order.
     pub(crate) fn sent_by(&self, rank: usize, random: &mut Random) -> Vec<Message> {
         let own = self.messages.iter().filter(|message| message.from == rank).copied().collect();
         keep_order(own, |message| (message.to, message.tag), random)
     }
 
-    /// What a rank is to receive, in an order of its own that keeps that of messages from one rank
-    /// under one tag.
+    /// Returns the messages that a rank receives, in random order. Messages from the same rank with
+    /// the same tag keep their order.
     pub(crate) fn received_by(&self, rank: usize, random: &mut Random) -> Vec<Message> {
         let own = self.messages.iter().filter(|message| message.to == rank).copied().collect();
         keep_order(own, |message| (message.from, message.tag), random)
     }
 }
 
-/// Shuffles, but for those with one key.
+/// Shuffles a list, but keeps the order of messages with the same key.
 fn keep_order(
     list: Vec<Message>,
     key: impl Fn(&Message) -> (usize, i32),

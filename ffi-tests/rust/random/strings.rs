@@ -1,4 +1,4 @@
-//! Collectives of byte strings, each of a length that only its owner knows.
+//! Collectives of byte strings; only the owner of a string knows its length.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use crate::calls::{Group, Work, expect, place};
@@ -13,7 +13,7 @@ use dist::ffi::bytes::{
 use dist::ffi::types::dist_blob_t;
 use std::ptr::null_mut;
 
-/// Where a blob goes, and what must be in it; nothing where this rank gets none.
+/// The output for a blob handle and the expected strings; `None` if this rank gets no blob.
 #[derive(Debug)]
 pub(crate) struct Expected {
     blob: Box<*mut dist_blob_t>,
@@ -25,7 +25,7 @@ pub(crate) struct Expected {
 unsafe impl Send for Expected {}
 
 impl Expected {
-    /// Compares what has come, once, and gives it back.
+    /// Compares the received strings with the expected ones and releases the blob.
     pub(crate) fn check(&self, what: &str) {
         let blob = *self.blob;
         let Some(strings) = &self.strings else {
@@ -37,21 +37,21 @@ impl Expected {
         assert_eq!(count, strings.len(), "{what}: strings");
         for (i, expected) in strings.iter().enumerate() {
             let (mut ptr, mut len) = (std::ptr::null(), 0);
-            // SAFETY: the handle is live, and the places take the answers.
+            // SAFETY: the handle is live, and both output pointers are valid.
             expect(unsafe { dist_blob_data(blob, i, &raw mut ptr, &raw mut len) });
             let got = match len {
                 0 => &[],
-                // SAFETY: the blob has that many bytes there until it is released.
+                // SAFETY: the blob owns this many bytes until it is released.
                 _ => unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), len) },
             };
             assert!(got == expected, "{what}: string {i} of {} bytes, {len} came", expected.len());
         }
-        // SAFETY: the handle is live, and used no more.
+        // SAFETY: the handle is live and not used after this call.
         expect(unsafe { dist_blob_release(blob) });
     }
 }
 
-/// The string that one rank has for another, or for all.
+/// Returns the string that one rank sends to another, or to all ranks.
 fn string(call: &Collective, from: usize, to: usize) -> Vec<u8> {
     let len = match (usize::try_from(call.id % 4).unwrap() + 3 * from + to) % 4 {
         0 => 0,
@@ -61,7 +61,7 @@ fn string(call: &Collective, from: usize, to: usize) -> Vec<u8> {
     contribution(call.id, from, Type::U8, to, len)
 }
 
-/// The memory of such a call on one rank of `size`, and the lengths of the strings in its input.
+/// Returns the buffers of such a call on one rank of `size`, with the lengths of the input strings.
 pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize) -> Memory {
     let is_root = rank == call.root;
     let (own, result) = match call.kind {
@@ -92,7 +92,7 @@ pub(crate) fn prepare(what: String, call: &Collective, rank: usize, size: usize)
 }
 
 impl Group {
-    /// Makes such a call; its memory stays until it is done.
+    /// Makes such a call; the caller keeps its buffers until it completes.
     pub(crate) fn strings(self, call: &Collective, memory: &mut Memory, work: Option<&mut Work>) {
         let base = memory.input.as_ptr();
         let data: Vec<_> =
@@ -103,7 +103,7 @@ impl Group {
         let root = i32::try_from(call.root).unwrap();
         let out = memory.strings.as_mut().map_or(null_mut(), |strings| &raw mut *strings.blob);
         let (group, options, work) = (self.0, std::ptr::null(), place(work));
-        // SAFETY (all): the strings outlive the operation, and so does the place of the blob.
+        // SAFETY (all): the strings and the output for the blob handle outlive the operation.
         let status = match call.kind {
             // SAFETY: as above.
             Kind::BroadcastBytes => unsafe {

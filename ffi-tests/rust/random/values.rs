@@ -1,12 +1,11 @@
-//! What ranks contribute, and what must come out: small whole numbers, so that every sum is exact
-//! in every order.
+//! The inputs and expected results: small whole numbers, whose sums are exact in every order.
 
 use dist::ffi::types::{
     DIST_AVG, DIST_BF16, DIST_BXOR, DIST_F32, DIST_F64, DIST_I32, DIST_I64, DIST_MAX, DIST_MIN,
     DIST_PRODUCT, DIST_SUM, DIST_U8, dist_dtype_t, dist_op_t,
 };
 
-/// A type of elements.
+/// An element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     U8,
@@ -31,7 +30,7 @@ impl Type {
     pub(crate) const ALL: &[Self] =
         &[Self::U8, Self::I32, Self::I64, Self::Bf16, Self::F32, Self::F64];
 
-    /// Those whose results are exact for small whole numbers.
+    /// Returns the operators whose results are exact for small whole numbers.
     pub(crate) fn ops(self) -> &'static [Op] {
         match self {
             Self::U8 => &[Op::Sum, Op::Min, Op::Max, Op::Bxor],
@@ -113,7 +112,7 @@ impl Op {
     }
 }
 
-/// The number that a rank contributes to an operation at an index: 0 to 7.
+/// Returns the number that a rank contributes to an operation at an index, from 0 to 7.
 fn element(id: u64, rank: usize, index: usize) -> u8 {
     let mut word = id ^ (rank as u64) << 40 ^ (index as u64) << 8;
     word = (word ^ (word >> 31)).wrapping_mul(0x7fb5_d329_728e_a185);
@@ -121,7 +120,7 @@ fn element(id: u64, rank: usize, index: usize) -> u8 {
     u8::try_from((word ^ (word >> 33)) % 8).unwrap()
 }
 
-/// `count` elements of a rank, from an index on.
+/// Returns `count` elements of a rank from index `from` on.
 pub(crate) fn contribution(
     id: u64,
     rank: usize,
@@ -134,7 +133,7 @@ pub(crate) fn contribution(
     bytes
 }
 
-/// `count` elements of the reduction of all ranks, from an index on.
+/// Returns `count` elements of the reduction of all ranks from index `from` on.
 pub(crate) fn reduction(
     id: u64,
     size: usize,

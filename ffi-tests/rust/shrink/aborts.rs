@@ -1,5 +1,5 @@
-//! An abort reaches the groups that were made from a group; a death does not reach those it has
-//! nothing to do with.
+//! An abort of a group also aborts its subgroups; a death does not affect groups without the dead
+//! rank.
 
 use super::{listed, start};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
@@ -16,7 +16,8 @@ fn abort_reaches_child_and_grandchild_groups() {
                 2 => (GROUPS, "release child\nfinalize\nleaks\n"),
                 _ => (GROUPS, LEAVE),
             };
-            // Nobody joins rank 0 in the grandchild, and nobody the others in the child.
+            // No other rank enters the barrier of the grandchild or of the child, so the ranks wait
+            // until the abort.
             let waits = match rank {
                 0 => "gate go\nbarrier on=grand\nbarrier on=child\n",
                 3 => "gate go\nabort enough of this\nall_reduce f32 SUM 1\n",

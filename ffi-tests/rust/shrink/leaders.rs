@@ -1,9 +1,9 @@
-//! The rank that leads dies while it makes the new group, at one moment or another.
+//! The coordinator dies at different times while it creates the new group.
 
 use super::{LEAVE, listed, start, went_on};
 use std::time::{Duration, Instant};
 
-/// Others wait for rank 3, and their leader dies meanwhile.
+/// The survivors wait for rank 3, and their coordinator dies during the wait.
 #[test]
 fn dead_coordinator_is_replaced() {
     for hosts in ["aaaa", "abab"] {
@@ -14,7 +14,7 @@ fn dead_coordinator_is_replaced() {
         });
         job.all_report(&names[..3], "at all");
         job.open("all");
-        // They are joining it, or have.
+        // The survivors have joined the rendezvous or are about to join it.
         std::thread::sleep(Duration::from_millis(100));
         job.kill("0");
         job.open("late");
@@ -22,8 +22,8 @@ fn dead_coordinator_is_replaced() {
     }
 }
 
-/// Kills the leader so long after the group has failed. It may have made the new group by then, or
-/// not: in that case the others have a group with it that fails, and go on from there.
+/// Kills the coordinator `delay` after the failure of the group. If it has already created the new
+/// group, that group fails and the survivors shrink again.
 fn kill_after(hosts: &str, delay: Duration) {
     let (mut job, names) = start(hosts, |rank| match rank {
         0 => "init\nbarrier\ngate go\nabort enough\nshrink rest\ngate never\n".to_owned(),

@@ -1,6 +1,5 @@
-//! Going on with those that are left: groups of the survivors of a failed group, and aborts that
-//! reach the groups made from a group. Every rank is a process; some of them are killed, stopped or
-//! late.
+//! Groups of the survivors of a failed group, and aborts that reach subgroups. Every rank is a
+//! process; some of them are killed, stopped or late.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says why it is skipped")]
@@ -20,23 +19,24 @@ mod worker;
 
 use harness::{Ended, Job, Place};
 
-/// What every survivor does once its group has failed.
+/// The commands of every survivor after the failure of its group.
 const GO_ON: &str = "shrink rest\nall_reduce f32 SUM 1000 on=rest\nbarrier on=rest\n";
 
-/// How every program ends.
+/// The last commands of every program.
 const LEAVE: &str = "release rest\nfinalize\nleaks\n";
 
-/// One place for each letter: ranks with the same are on one host, which differ in name alone.
+/// Returns one place per letter. Ranks with the same letter are on one host; the emulated hosts
+/// differ only in their names.
 fn places(hosts: &str) -> Vec<Place> {
     hosts.chars().map(|host| Place::named(&format!("host-{host}"))).collect()
 }
 
-/// The names under which so many ranks report.
+/// Returns the names under which the ranks report.
 fn names(ranks: usize) -> Vec<String> {
     (0..ranks).map(|rank| rank.to_string()).collect()
 }
 
-/// The ranks of a list, as a report of a new group has them.
+/// Returns a list of ranks in the format of a worker's report.
 fn listed(ranks: &[usize]) -> String {
     format!("{ranks:?}")
 }
@@ -46,7 +46,7 @@ fn start(hosts: &str, program: impl Fn(usize) -> String) -> (Job, Vec<String>) {
     (Job::spread(&places(hosts), "127.0.0.1", program), names(hosts.len()))
 }
 
-/// Asserts that these ranks have gone on together, and left well.
+/// Asserts that these ranks have used the new group and finalized without an error.
 fn went_on(ended: &Ended, group: &str, survivors: &[usize]) {
     for rank in survivors {
         let name = rank.to_string();

@@ -1,17 +1,17 @@
-//! Who is in the new group, and what becomes of those who are not.
+//! The members of the new group, and the errors of the ranks that are no members.
 
 use super::harness::{Job, signal};
 use super::{GO_ON, LEAVE, listed, start, went_on};
 use dist::ffi::types::{DIST_ERR_ABORTED, DIST_ERR_PEER_FAILED};
 
-/// Kills several ranks so that none of them hears of the death of another.
+/// Kills several ranks so that none of them notices the death of another.
 fn kill_at_once(job: &mut Job, names: &[String], victims: &[usize]) {
     victims.iter().for_each(|&victim| job.stop(&names[victim]));
     let pids: Vec<u32> = victims.iter().map(|&victim| job.pid(&names[victim])).collect();
     signal("KILL", &pids);
 }
 
-/// Kills these ranks in the middle of a loop, all at once; the others go on.
+/// Kills these ranks at the same time during a loop; the survivors continue.
 fn kill(hosts: &str, victims: &[usize]) {
     let program = format!("init\nloop all_reduce f32 SUM 1000\n{GO_ON}{LEAVE}");
     let (mut job, names) = start(hosts, |_| program.clone());
@@ -129,7 +129,7 @@ fn death_ends_the_wait_for_an_absent_rank() {
         job.all_report(&names[..2], "at all");
         job.report(&names[2], "at never");
         job.open("all");
-        // They wait for it by now, for 10 seconds if need be.
+        // The survivors wait for this rank by now, for up to 10 s.
         std::thread::sleep(std::time::Duration::from_millis(300));
         job.kill(&names[2]);
         let ended = job.finish();

@@ -1,13 +1,14 @@
-//! `c-examples/survive`: a training that loses ranks ends with the accuracy of one that does not.
+//! `c-examples/survive`: a training that loses ranks reaches the accuracy of a training without
+//! losses.
 
 use super::harness::{Job, Place};
 use super::toolchain::Compiler;
 
-/// How far the accuracies may differ, in percent: one of the 297 held-out digits is a third of one
-/// percent, and rounding may turn a few.
+/// The largest difference of the accuracies in percent. One of the 297 held-out digits is a third
+/// of a percent, and rounding may change a few.
 const MARGIN: f64 = 1.0;
 
-/// What a run says at its end.
+/// The output and the final accuracy of a run.
 struct Trained {
     output: String,
     accuracy: f64,

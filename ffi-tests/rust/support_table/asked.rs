@@ -1,4 +1,4 @@
-//! Each back end, asked in its own way whether it does a call.
+//! Queries each back end through its own interface whether it supports a call.
 
 use crate::abilities;
 use dist::api::{Group, GroupOptions};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A kind of call.
+/// A collective operation, `send` or `recv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of their numbers.
+    /// Returns every kind, in the order of their numbers.
     pub(crate) fn all() -> Vec<Self> {
         let collectives =
             OpKind::ALL.map(|kind| Self { name: kind.name(), collective: Some(kind) });
@@ -40,17 +40,17 @@ impl Kind {
     }
 }
 
-/// Where the buffers are.
+/// The memory of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     Host,
     Gpu,
 }
 
-/// Asks one back end.
+/// Queries one back end.
 pub(crate) type Ask = Box<dyn Fn(&SupportQuery) -> bool>;
 
-/// The back ends, by the names of their columns.
+/// Returns the back ends with the names of their columns.
 pub(crate) fn backends() -> Vec<(&'static str, Ask)> {
     let mpi = plugin::register("declared-mpi", |_| Arc::new(Declared)).unwrap();
     vec![
@@ -60,17 +60,17 @@ pub(crate) fn backends() -> Vec<(&'static str, Ask)> {
     ]
 }
 
-/// An NCCL that has all there is.
+/// An NCCL version that supports all features.
 const NEWEST: i32 = i32::MAX;
 
-/// The versions of NCCL from which on it does a call, the oldest that is taken first.
+/// Returns the oldest accepted version of NCCL that supports a call.
 pub(crate) fn nccl_since(query: &SupportQuery) -> Option<i32> {
     let versions = (OLDEST_MINOR..=NEWEST_MINOR).map(|minor| 20_000 + minor * 100);
     versions.into_iter().find(|&version| nccl_does(query, version))
 }
 
-/// 2.14 is the oldest that the library takes; in the newest there is nothing yet that older ones
-/// had not.
+/// The library accepts NCCL 2.14 and later. The newest version in the query has no additional
+/// feature yet.
 pub(crate) const OLDEST_MINOR: i32 = 14;
 const NEWEST_MINOR: i32 = 99;
 
@@ -81,7 +81,7 @@ fn nccl_does(query: &SupportQuery, version: i32) -> bool {
     }
 }
 
-/// A group over a back end, whose own answer it is.
+/// Returns a query that asks a group over this back end.
 fn over(backend: &'static str, size: usize) -> Ask {
     let store = Arc::new(HashStore::new());
     let join = |rank| {
@@ -120,7 +120,7 @@ fn over(backend: &'static str, size: usize) -> Ask {
     })
 }
 
-/// What the plug-in for MPI declares, without MPI: it carries out nothing.
+/// The declared support of the MPI plug-in, without MPI; it executes no operation.
 #[derive(Debug)]
 struct Declared;
 
@@ -141,7 +141,8 @@ fn nothing<T>() -> Result<T> {
 }
 
 impl Communicator for Declared {
-    /// The plug-in's table has no such function, so that it does all; its operators are the limit.
+    /// The plug-in's table has no such function, so it supports all calls within the limits of its
+    /// operators.
     fn supports(&self, query: &SupportQuery) -> Result<()> {
         let folds = |(dtype, op): (DataType, ReduceOp)| abilities::folds(dtype, op).is_some();
         match (query.gpu, query.dtype.zip(query.op)) {
@@ -189,7 +190,7 @@ impl Communicator for Declared {
     }
 }
 
-/// The question.
+/// Returns the support query of a call.
 pub(crate) fn query(
     kind: Kind,
     dtype: Option<DataType>,

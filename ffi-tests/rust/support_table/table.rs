@@ -1,17 +1,16 @@
-//! The answers of all back ends to all questions, as a table in which those that are alike share a
-//! row.
+//! Formats the answers of all back ends as a table, in which equal answers share a row.
 
 use crate::asked::{Ask, Device, Kind, OLDEST_MINOR, backends, nccl_since, query};
 use dist::base::dtype::DataType;
 use dist::base::op::ReduceOp;
 
-/// What the back ends say to one question, a cell for each.
+/// The answers of the back ends to one query, one cell each.
 type Cells = Vec<String>;
 
-/// Types and operators that are alike, and their cells.
+/// Operators and types with equal answers, and their cells.
 type Part = (Vec<ReduceOp>, Vec<DataType>, Cells);
 
-/// The table.
+/// Returns the table as Markdown.
 pub(crate) fn markdown() -> String {
     let backends = backends();
     let names: Vec<String> = backends.iter().map(|(name, _)| format!("`{name}`")).collect();
@@ -23,7 +22,7 @@ pub(crate) fn markdown() -> String {
     let all = Kind::all();
     let answers = all.into_iter().map(|kind| (kind.name, parts(kind, &backends)));
     for (parts, kinds) in gathered(answers.map(|(name, parts)| (parts, name))) {
-        // A cell is empty that would say what the one above it says.
+        // A cell is empty if it equals the cell above it.
         let mut kinds = words(&kinds, |name| format!("`{name}`"));
         let mut above: &[ReduceOp] = &[];
         for (ops, dtypes, cells) in &parts {
@@ -40,7 +39,7 @@ pub(crate) fn markdown() -> String {
     text
 }
 
-/// One operation: its operators and types, grouped by what the back ends say.
+/// Returns the rows of one operation: its operators and types, grouped by equal answers.
 fn parts(kind: Kind, backends: &[(&'static str, Ask)]) -> Vec<Part> {
     let answer = |dtype, op| -> Cells {
         backends.iter().map(|(name, ask)| cell(name, ask, kind, dtype, op)).collect()
@@ -55,7 +54,8 @@ fn parts(kind: Kind, backends: &[(&'static str, Ask)]) -> Vec<Part> {
     let of_op = ops.into_iter().map(|op| {
         let answers = DataType::ALL.map(|dtype| (answer(Some(dtype), op), dtype));
         let mut rows = gathered(answers.into_iter());
-        // What nobody does has no meaning: the minimum of complex numbers, for instance.
+        // A combination that no back end supports is undefined, for example the minimum of complex
+        // numbers.
         rows.retain(|(cells, _)| cells.iter().any(|cell| cell != NONE));
         (rows, op)
     });
@@ -69,7 +69,7 @@ fn parts(kind: Kind, backends: &[(&'static str, Ask)]) -> Vec<Part> {
 
 const NONE: &str = "–";
 
-/// In which memory a back end does a call.
+/// Returns the kinds of memory in which a back end supports a call.
 fn cell(
     name: &str,
     ask: &Ask,
@@ -94,7 +94,7 @@ fn cell(
     if words.is_empty() { NONE.into() } else { words.join("; ") }
 }
 
-/// Puts together what has the same key, in the order of first appearance.
+/// Groups the items by key, in the order of first appearance.
 fn gathered<K: PartialEq, V>(items: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in items {

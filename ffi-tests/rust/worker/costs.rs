@@ -1,4 +1,4 @@
-//! What a worker's process has used so far: memory and time.
+//! The memory and the CPU time that a worker's process has used.
 #![allow(unsafe_code, reason = "the standard library says neither")]
 
 use super::library::Outcome;
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The bytes of shared memory behind the segments that this process holds, and those of its heap
-/// that are in use.
+/// Reports the used bytes of the shared memory segments that this process holds, and the used bytes
+/// of its heap.
 pub(super) fn memory() -> Outcome {
-    // SAFETY: takes nothing and touches no memory of ours.
+    // SAFETY: the call takes no arguments and accesses no memory of this program.
     let heap = unsafe { libc::mallinfo2() };
     let message = json!({ "shared": segments(), "heap": heap.uordblks + heap.hblkhd });
     (0, message.to_string())
 }
 
-/// A segment that is held by several descriptors counts once; a page that was never used, not at
-/// all.
+/// Returns the allocated bytes of all segments. A segment with several descriptors counts once; an
+/// untouched page does not count.
 fn segments() -> u64 {
     let mut blocks = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -30,11 +30,11 @@ fn segments() -> u64 {
     512 * blocks.values().sum::<u64>()
 }
 
-/// The microseconds that all threads of this process have computed.
+/// Reports the CPU time of all threads of this process in microseconds.
 pub(super) fn time() -> Outcome {
-    // SAFETY: it consists of integers.
+    // SAFETY: the structure consists of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` takes the result.
+    // SAFETY: `usage` is valid for the result.
     let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     assert_eq!(status, 0);
     let microseconds = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;

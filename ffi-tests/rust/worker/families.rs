@@ -1,4 +1,4 @@
-//! Groups that a worker makes from groups.
+//! Subgroups that a worker creates.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use super::library::{Group, Outcome, defaults, outcome};
@@ -8,8 +8,8 @@ use dist::ffi::group_shrink::dist_group_shrink;
 use dist::ffi::types::{DIST_OK, dist_group_new_options_t, dist_shrink_options_t};
 use std::ptr::null_mut;
 
-/// `new NAME RANKS`, where RANKS is a list with commas, with `members=yes`; `shrink NAME` with
-/// `timeout_ms=` and `connect_timeout_ms=`. `None` where this rank is not in it.
+/// Executes `new NAME RANKS`, where RANKS is a list with commas, with `members=yes`, or `shrink
+/// NAME` with `timeout_ms=` and `connect_timeout_ms=`. Returns `None` if this rank is no member.
 pub(super) fn derive(words: &Words<'_>, from: Group) -> Result<Option<Group>, Outcome> {
     let mut made = null_mut();
     let status = if words.verb() == "shrink" {
@@ -36,10 +36,10 @@ pub(super) fn derive(words: &Words<'_>, from: Group) -> Result<Option<Group>, Ou
     }
 }
 
-/// Which ranks of the outermost group its ranks are.
+/// Returns the group's ranks as ranks of the outermost group.
 pub(super) fn ranks(group: Group) -> String {
     let mut ranks = [-1; 64];
-    // SAFETY: there is room for as many as it is told.
+    // SAFETY: the buffer has the length that the call gets.
     let count = unsafe { dist_group_ranks(group.0, ranks.as_mut_ptr(), ranks.len()) };
     format!("{:?}", &ranks[..count.min(ranks.len())])
 }

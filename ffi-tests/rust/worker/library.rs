@@ -1,4 +1,4 @@
-//! The library as the worker calls it: through the functions of the C ABI, each wrapped once.
+//! Safe wrappers of the C ABI functions for the worker.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use super::words::Words;
@@ -32,13 +32,13 @@ use dist::ffi::types::{
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 
-/// What a call comes back with where it succeeded and the result is not what it should be.
+/// The status for a successful call with a wrong result.
 pub(super) const WRONG_RESULT: dist_status_t = -999;
 
-/// A status and its message, "" for success.
+/// A status and its message, which is empty for success.
 pub(super) type Outcome = (dist_status_t, String);
 
-/// A group's handle.
+/// A group handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group(pub(super) *mut dist_group_t);
 
@@ -46,20 +46,20 @@ pub(super) struct Group(pub(super) *mut dist_group_t);
 // it.
 unsafe impl Send for Group {}
 
-/// A store's handle.
+/// A store handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Store(*mut dist_store_t);
 
-// SAFETY: as a group's.
+// SAFETY: a handle is a token that the library looks up, as for `Group`.
 unsafe impl Send for Store {}
 
-/// The world group.
+/// Returns the world group.
 pub(super) fn world() -> Group {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     Group(unsafe { dist_world() })
 }
 
-/// A handle that was never given.
+/// An invalid handle, which the library has never returned.
 pub(super) const NOBODY: Group = Group(std::ptr::without_provenance_mut(usize::MAX));
 
 pub(super) fn outcome(status: dist_status_t) -> Outcome {
@@ -68,13 +68,13 @@ pub(super) fn outcome(status: dist_status_t) -> Outcome {
 }
 
 fn last_error() -> String {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     let text = unsafe { dist_last_error() };
     // SAFETY: the text is terminated and valid until the next failing call of this thread.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
 }
 
-/// A terminated copy of a text that lives as long as the process, for a call's arguments.
+/// Returns a terminated copy of a text that lives as long as the process.
 fn terminated(text: &str) -> *const std::ffi::c_char {
     Box::leak(CString::new(text).unwrap().into_boxed_c_str()).as_ptr()
 }
@@ -83,13 +83,14 @@ fn text(words: &Words<'_>, key: &str) -> *const std::ffi::c_char {
     words.text(key).map_or(null(), terminated)
 }
 
-/// An options struct with all its defaults.
+/// Returns an options struct with default values.
 pub(super) fn defaults<T>() -> T {
     // SAFETY: the header promises that zero bytes mean the defaults of every options struct.
     unsafe { std::mem::zeroed() }
 }
 
-/// `url=`, `rank=`, `size=`, `group=`, `timeout_ms=`, `connect_timeout_ms=`, and a store.
+/// Executes `init` with `url=`, `rank=`, `size=`, `group=`, `timeout_ms=`, `connect_timeout_ms=`,
+/// and a store.
 pub(super) fn init(words: &Words<'_>, store: Option<Store>) -> Outcome {
     let mut options: dist_init_options_t = defaults();
     options.struct_size = size_of::<dist_init_options_t>();
@@ -109,11 +110,11 @@ pub(super) fn init(words: &Words<'_>, store: Option<Store>) -> Outcome {
 }
 
 pub(super) fn finalize() -> Outcome {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     outcome(unsafe { dist_finalize() })
 }
 
-/// A group called as the first word, of the ranks of the world, in a store.
+/// Creates a group of the world's ranks through a store; the first word is its name.
 pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Outcome> {
     let mut options: dist_group_options_t = defaults();
     options.struct_size = size_of::<dist_group_options_t>();
@@ -133,22 +134,22 @@ pub(super) fn create_group(words: &Words<'_>, store: Store) -> Result<Group, Out
 }
 
 pub(super) fn set_debug_level(level: i32) -> Outcome {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes only a number.
     outcome(unsafe { dist_set_debug_level(level) })
 }
 
 pub(super) fn release_group(group: Group) -> Outcome {
-    // SAFETY: a handle, good or not, is all it takes.
+    // SAFETY: the call takes a handle, which the library checks.
     outcome(unsafe { dist_group_release(group.0) })
 }
 
-/// The culprit of a group's failure in words, as the report's message.
+/// Reports the culprit of a group's failure as text.
 pub(super) fn culprit(group: Group) -> Outcome {
-    // SAFETY: a handle, good or not, and a struct that takes the result.
+    // SAFETY: the call takes a handle, which the library checks, and a valid pointer to a struct.
     described_culprit(|out| unsafe { dist_group_culprit(group.0, out) })
 }
 
-/// The same of a work's error.
+/// Reports the culprit of a work's error as text.
 pub(super) fn work_culprit(work: *const dist_work_t) -> Outcome {
     // SAFETY: as above.
     described_culprit(|out| unsafe { dist_work_culprit(work, out) })
@@ -173,36 +174,36 @@ pub(super) fn abort(group: Group, reason: &str) -> Outcome {
 }
 
 pub(super) fn rank(group: Group) -> i32 {
-    // SAFETY: a handle, good or not, is all it takes.
+    // SAFETY: the call takes a handle, which the library checks.
     unsafe { dist_get_rank(group.0) }
 }
 
-/// Which ranks were missing stands behind the message.
+/// Makes a monitored barrier and appends the list of absent ranks to the message.
 pub(super) fn monitored_barrier(words: &Words<'_>, group: Group) -> Outcome {
     let mut missing = [-1; 8];
     let mut count = missing.len();
     let timeout_ms = words.at(0).parse().unwrap();
     let list = missing.as_mut_ptr();
-    // SAFETY: `count` says how many elements there are, and takes how many were missing.
+    // SAFETY: `count` is the length of the list, and is valid for the number of absent ranks.
     let status = unsafe { dist_monitored_barrier(group.0, timeout_ms, 1, list, &raw mut count) };
     let (status, message) = outcome(status);
     let list = &missing[..count.min(missing.len())];
     (status, if status == DIST_OK { message } else { format!("{message} (list: {list:?})") })
 }
 
-/// Begins a trace.
+/// Starts a trace.
 pub(super) fn trace(path: &str) -> Outcome {
     // SAFETY: the text is terminated and outlives the call.
     outcome(unsafe { dist_trace_start(terminated(path)) })
 }
 
-/// Ends it.
+/// Stops the trace.
 pub(super) fn untrace() -> Outcome {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     outcome(unsafe { dist_trace_stop() })
 }
 
-/// What there is to know of a group: the message is JSON.
+/// Reports the description of a group as JSON.
 pub(super) fn describe(group: Group) -> Outcome {
     let mut blob = null_mut();
     // SAFETY: `blob` takes the handle.
@@ -213,11 +214,11 @@ pub(super) fn describe(group: Group) -> Outcome {
 }
 
 fn size(group: Group) -> i32 {
-    // SAFETY: a handle, good or not, is all it takes.
+    // SAFETY: the call takes a handle, which the library checks.
     unsafe { dist_get_world_size(group.0) }
 }
 
-/// A client of the store at an address, and its server if that is asked for.
+/// Creates a client of the store at an address, and the store's server if `is_server` is set.
 pub(super) fn connect(
     host: &str,
     port: i32,
@@ -238,7 +239,7 @@ pub(super) fn connect(
     }
 }
 
-/// The store in the file that is the first word, with `size=` and `job=`.
+/// Opens the file store at the path in the first word, with `size=` and `job=`.
 pub(super) fn open_file(words: &Words<'_>) -> Result<Store, Outcome> {
     let mut options: dist_store_file_options_t = defaults();
     options.struct_size = size_of::<dist_store_file_options_t>();
@@ -254,7 +255,7 @@ pub(super) fn open_file(words: &Words<'_>) -> Result<Store, Outcome> {
 }
 
 pub(super) fn release_store(store: Store) -> Outcome {
-    // SAFETY: a handle, good or not, is all it takes.
+    // SAFETY: the call takes a handle, which the library checks.
     outcome(unsafe { dist_store_release(store.0) })
 }
 
@@ -288,26 +289,26 @@ pub(super) fn store_pop(store: Store, queue: &str) -> Outcome {
     let popped = outcome(unsafe {
         dist_store_queue_pop(store.0, terminated(queue), DIST_TERMINATED, 1, &raw mut blob)
     });
-    // SAFETY: NULL or a handle; nothing points into the blob.
+    // SAFETY: the argument is NULL or a handle, and no pointer into the blob exists.
     assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
     popped
 }
 
-/// The first string of a blob, which is released.
+/// Returns the first string of a blob and releases the blob.
 fn take_text(blob: *mut dist_blob_t) -> String {
     let (mut data, mut len) = (null(), 0);
-    // SAFETY: both outputs are there.
+    // SAFETY: both output pointers are valid.
     let status = unsafe { dist_blob_data(blob, 0, &raw mut data, &raw mut len) };
     assert_eq!(status, DIST_OK);
     // SAFETY: the blob owns this many bytes until it is released.
     let value = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
     let text = String::from_utf8_lossy(value).into_owned();
-    // SAFETY: nothing points into the blob any more.
+    // SAFETY: no pointer into the blob is used after this call.
     assert_eq!(unsafe { dist_blob_release(blob) }, DIST_OK);
     text
 }
 
-/// Gets a key and compares it with what it should be.
+/// Gets a key and compares its value with the expected one.
 pub(super) fn store_get(store: Store, key: &str, expected: &str) -> Outcome {
     let mut blob = null_mut();
     // SAFETY: the key outlives the call, and `blob` takes the handle.
@@ -341,7 +342,7 @@ fn operator(name: &str) -> dist_op_t {
     }
 }
 
-/// One collective call, ready to be made again and again on the same buffers.
+/// A collective call that can be repeated with the same buffers.
 pub(super) struct Call<'a> {
     words: Words<'a>,
     group: Group,
@@ -350,7 +351,8 @@ pub(super) struct Call<'a> {
     recv: Vec<f32>,
 }
 
-/// The element that a rank contributes at an index: small whole numbers, whose sums are exact.
+/// Returns the element that a rank contributes at an index: small whole numbers, whose sums are
+/// exact.
 fn element(rank: i32, index: usize) -> f32 {
     let step = u8::try_from(index % 7).unwrap();
     let rank = u16::try_from(rank).unwrap();
@@ -358,15 +360,15 @@ fn element(rank: i32, index: usize) -> f32 {
 }
 
 impl<'a> Call<'a> {
-    /// `all_reduce f32 SUM 10`, `reduce f32 SUM 10 0`, `broadcast f32 10 0`, `all_gather f32 10`,
-    /// `reduce_scatter f32 SUM 10`, `barrier`; with `timeout_ms=` and `algorithm=`; `nan=` is the
-    /// index of an element that is none.
+    /// Parses `all_reduce f32 SUM 10`, `reduce f32 SUM 10 0`, `broadcast f32 10 0`, `all_gather f32
+    /// 10`, `reduce_scatter f32 SUM 10`, or `barrier`, with `timeout_ms=` and `algorithm=`. With
+    /// `nan=INDEX`, the element at that index is NaN.
     pub(super) fn new(words: Words<'a>, group: Group) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
         options.timeout_ms = words.number("timeout_ms").unwrap_or(0);
         options.algorithm = text(&words, "algorithm");
-        // A group that is not there has no size; the call then says so.
+        // An invalid group has no size; the later call returns the error.
         let ranks = usize::try_from(size(group)).unwrap_or(1);
         let blocks = if words.verb().contains("gather") || words.verb().contains("scatter") {
             ranks
@@ -386,13 +388,13 @@ impl<'a> Call<'a> {
         Self { words, group, options, send, recv: vec![0.0; room] }
     }
 
-    /// Makes the call and looks at the result.
+    /// Makes the call and checks the result.
     pub(super) fn make(&mut self) -> Outcome {
         let (status, message) = self.enter();
         if status == DIST_OK { self.judge() } else { (status, message) }
     }
 
-    /// Whether the result is what it should be, once the call has succeeded.
+    /// Checks the result of a successful call.
     pub(super) fn judge(&self) -> Outcome {
         match self.expected().and_then(|expected| self.first_difference(&expected)) {
             Some(difference) => (WRONG_RESULT, difference),
@@ -400,12 +402,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Makes the call.
+    /// Makes the call without a check of the result.
     pub(super) fn enter(&mut self) -> Outcome {
         outcome(self.call(null_mut()))
     }
 
-    /// Makes the call with a work. The buffers of this call are lent until the work is done.
+    /// Issues the call. The caller keeps this value, with its buffers, until the work completes.
     pub(super) fn issue(&mut self) -> Result<Work, Outcome> {
         Work::issued(|work| self.call(work))
     }
@@ -452,7 +454,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What `recv` must hold, where the worker checks it.
+    /// Returns the expected content of `recv`, if the worker checks it.
     fn expected(&self) -> Option<Vec<f32>> {
         let words = &self.words;
         if words.verb() == "barrier" || words.at(0) != "f32" {

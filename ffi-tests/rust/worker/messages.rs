@@ -1,4 +1,5 @@
-//! Messages between two ranks, with contents that say from whom and under which tag they are.
+//! Messages between two ranks. The content depends on the source and the tag, so that the receiver
+//! can check both.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use super::library::{Group, Outcome, WRONG_RESULT, defaults, outcome, rank};
@@ -12,33 +13,34 @@ use dist::ffi::types::{
 };
 use std::ptr::{from_ref, null_mut};
 
-/// What a buffer has before a message comes: no message has such a byte.
+/// The content of a buffer before the message arrives; no message contains this byte.
 const UNTOUCHED: u8 = 255;
 
-/// One message, ready to be sent or received.
+/// A message that can be sent or received.
 pub(super) struct Message<'a> {
     words: Words<'a>,
     group: Group,
     options: dist_call_options_t,
-    /// The receiver, in a `sendrecv`.
+    /// The receiver in a `sendrecv`.
     dest: i32,
-    /// With any for whoever and whatever.
+    /// The peer; negative for any source. The tag may be negative as well, for any tag.
     peer: i32,
     tag: i32,
     bytes: Vec<u8>,
 }
 
-/// The byte at an index of the message from a rank under a tag.
+/// Returns the byte at an index of the message from a rank with a tag.
 fn byte(from: i32, tag: i32, index: usize) -> u8 {
     let (from, tag) = (usize::try_from(from).unwrap(), usize::try_from(tag).unwrap());
     u8::try_from((index + 29 * from + 53 * tag) % 251).unwrap()
 }
 
 impl<'a> Message<'a> {
-    /// `send BYTES PEER TAG`, `recv BYTES PEER TAG`, with `timeout_ms=`. To receive, the peer and,
-    /// with `async=yes`, the tag may be `any`, and `of=BYTES` says that the message is shorter than
-    /// the room. `sync=yes` makes a send synchronous. `probe BYTES PEER TAG` receives the message
-    /// that a probe finds. `sendrecv BYTES DEST SOURCE TAG` does both in one buffer.
+    /// Parses `send BYTES PEER TAG` or `recv BYTES PEER TAG`, with `timeout_ms=`. In a receive, the
+    /// peer and, with `async=yes`, the tag may be `any`; `of=BYTES` gives the length of a message
+    /// that is shorter than the buffer. `sync=yes` makes a send synchronous. `probe BYTES PEER TAG`
+    /// receives the message that a probe finds. `sendrecv BYTES DEST SOURCE TAG` sends and receives
+    /// in one buffer.
     pub(super) fn new(words: Words<'a>, group: Group) -> Self {
         let mut options: dist_call_options_t = defaults();
         options.struct_size = size_of::<dist_call_options_t>();
@@ -61,7 +63,7 @@ impl<'a> Message<'a> {
         Self { words, group, options, dest, peer, tag, bytes }
     }
 
-    /// Sends or receives it, and looks at what has come.
+    /// Sends or receives the message and checks the received content.
     pub(super) fn make(&mut self) -> Outcome {
         let mut message = dist_recv_status_t {
             struct_size: size_of::<dist_recv_status_t>(),
@@ -78,12 +80,13 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Issues it with a work, to which its bytes are lent until it is done.
+    /// Issues the message as a work. The caller keeps this value, with its buffer, until the work
+    /// completes.
     pub(super) fn issue(&mut self) -> Result<Work, Outcome> {
         Work::issued(|work| self.call(null_mut(), work))
     }
 
-    /// What there is to say of a work that has succeeded.
+    /// Checks the message of a successful work.
     pub(super) fn judge(&self, work: &Work) -> Outcome {
         if self.words.verb() != "send" && work.received() != self.expected() {
             let text = format!("{} bytes have come, not {}", work.received(), self.expected());
@@ -107,7 +110,7 @@ impl<'a> Message<'a> {
         let bytes: *mut std::ffi::c_void = self.bytes.as_mut_ptr().cast();
         if self.words.verb() == "sendrecv" {
             let dest = self.dest;
-            // SAFETY: as above, and `message` takes a status or is NULL.
+            // SAFETY: as above, and `message` is NULL or valid for a status.
             return unsafe {
                 dist_sendrecv(
                     group,
@@ -128,7 +131,7 @@ impl<'a> Message<'a> {
         }
         if self.words.verb() == "probe" {
             let mut found: *mut dist_message_t = null_mut();
-            // SAFETY: `message` takes a status, and `found` the handle.
+            // SAFETY: `message` is valid for a status, and `found` for the handle.
             let status = unsafe { dist_probe(group, peer, tag, message, options, &raw mut found) };
             if status != DIST_OK {
                 return status;
@@ -138,11 +141,11 @@ impl<'a> Message<'a> {
                 dist_recv_message(found, bytes, count, DIST_U8, message, options, work)
             };
         }
-        // SAFETY: as above, and `message` takes a status or is NULL.
+        // SAFETY: as above, and `message` is NULL or valid for a status.
         unsafe { dist_recv(group, bytes, count, DIST_U8, peer, tag, message, options, work) }
     }
 
-    /// How many bytes come.
+    /// Returns the expected length of the received message in bytes.
     fn expected(&self) -> usize {
         self.words.number("of").unwrap_or(self.bytes.len())
     }

@@ -1,42 +1,48 @@
-//! The processes that the tests start: each is the test program itself, run again with a list of
-//! commands in its environment. It carries them out one after another, through the C ABI, and
-//! reports each with its status, its message and the time it took.
+//! The worker processes of the tests. A worker is the test binary, which runs again with a list of
+//! commands in its environment. It executes the commands in order through the C ABI. For each it
+//! reports the status, the message and the duration.
 //!
-//! Commands, one per line; `on=NAME` chooses a group other than the world:
+//! A command is one line; `on=NAME` selects a group other than the world group. The "message" is
+//! the message of the command's report.
 //!
 //! | command | meaning |
 //! |---|---|
-//! | `init`, `finalize` | see [`library::init`]; with `store=yes` through a store of its own |
-//! | `all_reduce f32 SUM 10` and so on | see [`library::Call::new`] |
+//! | `init`, `finalize` | see [`library::init`]; `store=yes`: through its own store |
+//! | `all_reduce f32 SUM 10` etc. | see [`library::Call::new`] |
 //! | `send BYTES PEER TAG`, `recv BYTES PEER TAG` | see [`messages::Message`] |
-//! | the same with `async=yes`, `settle` | issues it with a work; waits for all works, see [`works::Outstanding`] |
-//! | `culprit`, `work_culprit` | of the group's failure, or of the work issued last, once that is done, as the report's message |
-//! | `monitored_barrier TIMEOUT_MS` | which names all who are missing, and lists them in the report's message |
-//! | `describe` | what there is to know of the group, as the report's message |
-//! | `debug LEVEL` | sets the debug level, by its number |
-//! | `loop COMMAND` | until it fails; the third success is reported as `ready` |
-//! | `times N NAP_MS COMMAND` | so many times, after a nap each time |
-//! | `trace PATH`, `untrace` | begins and ends a trace |
-//! | `nap MS` | does nothing for so long |
-//! | `memory`, `time` | what the process has used so far, as the report's message; see [`costs`] |
-//! | `gate NAME` | waits until the test opens it |
-//! | `if ATTEMPT RANK COMMAND` | under a launcher, in that attempt and on that rank only; `*` for any |
-//! | `abort REASON`, `abort_at GATE REASON` | now, or from another thread once the gate is open |
-//! | `store` (`server=yes`: and its server), `unstore` | a client of the job's store |
-//! | `set KEY VALUE`, `get KEY VALUE`, `add KEY`, `wait KEY`, `pop QUEUE`, `meet KEY SIZE` | what it does there |
-//! | `file_store PATH` | a store in a file in its place; see [`library::open_file`] |
-//! | `fill KEY BYTES` | sets values of so many bytes until that fails; the third success is reported as `ready` |
-//! | `count KEY TIMES THREADS` | adds 1 so many times from each of so many threads |
-//! | `limit_file_size BYTES` | no file may grow beyond |
-//! | `group NAME`, `release NAME` | another group, through that store |
-//! | `many COUNT RANKS` | so many groups made from the world, which are kept |
-//! | `new NAME RANKS` (`members=yes`), `shrink NAME` (`timeout_ms=`) | one made from another; the report's message is which global ranks it has |
+//! | such a call with `async=yes` | issues the call as a work |
+//! | `settle` | waits for all works; see [`works::Outstanding`] |
+//! | `culprit` | message: the culprit of the group's failure |
+//! | `work_culprit` | waits for the last issued work; message: its culprit |
+//! | `monitored_barrier TIMEOUT_MS` | waits for all ranks; message: lists all absent ranks |
+//! | `describe` | message: the description of the group |
+//! | `debug LEVEL` | sets the debug level, a number |
+//! | `loop COMMAND` | repeats until an error; reports the third success as `ready` |
+//! | `times N NAP_MS COMMAND` | repeats N times, with a sleep before each |
+//! | `trace PATH`, `untrace` | starts and stops a trace |
+//! | `nap MS` | sleeps |
+//! | `memory`, `time` | message: the usage of the process; see [`costs`] |
+//! | `gate NAME` | waits until the test opens the gate |
+//! | `if ATTEMPT RANK COMMAND` | only in this attempt of a launcher and on this rank; `*`: any |
+//! | `abort REASON` | aborts the group |
+//! | `abort_at GATE REASON` | aborts from another thread when the gate opens |
+//! | `store`, `unstore` | a client of the job's store; `server=yes`: also its server |
+//! | `set KEY VALUE`, `get KEY VALUE`, `add KEY` | store calls; `get` compares the value |
+//! | `wait KEY`, `pop QUEUE`, `meet KEY SIZE` | store calls that wait |
+//! | `file_store PATH` | uses a file store instead; see [`library::open_file`] |
+//! | `fill KEY BYTES` | sets values until an error; reports the third success as `ready` |
+//! | `count KEY TIMES THREADS` | adds 1 TIMES times from each thread |
+//! | `limit_file_size BYTES` | limits the size of files that the process writes |
+//! | `group NAME`, `release NAME` | creates and releases a group through that store |
+//! | `many COUNT RANKS` | creates COUNT subgroups of the world group and keeps them |
+//! | `new NAME RANKS` (`members=yes`) | creates a subgroup; message: its global ranks |
+//! | `shrink NAME` (`timeout_ms=`) | creates a group of survivors; message: its global ranks |
 //! | `fork_sleeper` | forks a child that holds every descriptor and sleeps |
-//! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP without the library; see [`traffic::Traffic`] |
-//! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP likewise |
-//! | `knock ADDRESS BYTES TIMES` | connections that mean nothing; see there |
-//! | `leaks` | fails if the process has descriptors, threads or maps that it did not start with |
-//! | `exit CODE` | ends the process at once |
+//! | `listen ADDRESS`, `echo`, `exchange ADDRESS BYTES TIMES` | TCP; see [`traffic::Traffic`] |
+//! | `bind ADDRESS`, `datagrams ADDRESS COUNT`, `receive COUNT` | UDP; see there |
+//! | `knock ADDRESS BYTES TIMES` | garbage connections; see there |
+//! | `leaks` | fails if the process has new descriptors, threads or mappings |
+//! | `exit CODE` | ends the process immediately |
 
 #[path = "../belongings.rs"]
 pub(crate) mod belongings;
@@ -61,24 +67,24 @@ use traffic::Traffic;
 use words::Words;
 use works::Outstanding;
 
-/// The folder that a job shares; its presence in the environment is what makes a process a worker.
+/// Environment variable with the job's folder; its presence makes a process a worker.
 pub(crate) const FOLDER: &str = "DIST_TEST_FOLDER";
-/// The commands.
+/// Environment variable with the commands.
 pub(crate) const PROGRAM: &str = "DIST_TEST_PROGRAM";
-/// The name under which it reports; without it, the rank that the launcher gives.
+/// Environment variable with the worker's name; the default is the rank from the launcher.
 pub(crate) const NAME: &str = "DIST_TEST_NAME";
 
-/// How long a worker waits for a gate, and how long it repeats a command: longer than any test.
+/// The time limit of a gate and of a loop; it is longer than any test.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The successes after which a loop is reported to be ready.
+/// The number of successes after which a loop reports `ready`.
 const READY_AFTER: u32 = 3;
 
-/// Microseconds of the clock that all processes of the host share.
+/// Returns the microseconds of the clock that all processes of the host share.
 #[allow(unsafe_code, reason = "the standard library's clock cannot be compared between processes")]
 pub(crate) fn now_us() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` takes the result.
+    // SAFETY: `time` is valid for the result.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     assert_eq!(status, 0);
     u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1000).unwrap()
@@ -90,7 +96,7 @@ fn entry() {
     let Some(folder) = variable(FOLDER) else { return };
     let name = [NAME, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(variable);
     let mut worker = Worker::new(Path::new(&folder), &name.expect("a rank"));
-    // Operations that were issued keep their commands for as long as the process lives.
+    // Issued operations refer to their commands as long as the process lives.
     let program: &'static str = variable(PROGRAM).unwrap().leak();
     for line in program.lines().filter(|line| !line.trim().is_empty()) {
         worker.carry_out(&Words::parse(line));
@@ -102,7 +108,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Reports, from any thread of the worker.
+/// Writes reports, from any thread of the worker.
 #[derive(Debug)]
 struct Reporter(File);
 
@@ -114,7 +120,7 @@ impl Reporter {
             "what": what, "status": status, "message": message,
             "took_us": took_us, "at_us": now_us(), "pid": std::process::id(),
         });
-        // One write to a file in append mode: lines of several threads stay whole.
+        // One write to a file in append mode, so that lines of several threads do not interleave.
         (&self.0).write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
@@ -215,7 +221,8 @@ impl Worker {
         self.reporter.report(words.line(), started, &outcome);
     }
 
-    /// Carries out the words behind `if ATTEMPT RANK`, on that attempt and rank only; `*` is any.
+    /// Executes the command after `if ATTEMPT RANK` only in that attempt and on that rank; `*`
+    /// matches any.
     fn carry_out_if(&mut self, words: &Words<'static>) {
         let is_at = |index, name| {
             let wanted = words.at(index);
@@ -236,7 +243,7 @@ impl Worker {
     }
 
     fn group(&self, words: &Words<'_>) -> Group {
-        // A group that was not made is one that no call accepts.
+        // For an unknown group name it returns a handle that every call rejects.
         let known = |name| self.groups.get(name).copied().unwrap_or(library::NOBODY);
         words.text("on").map_or_else(world, known)
     }
@@ -254,7 +261,7 @@ impl Worker {
         outcome
     }
 
-    /// A client of the store whose address is in the environment.
+    /// Creates a client of the store at the address in the environment.
     fn client(&self, words: &Words<'_>) -> Result<Store, Outcome> {
         let host = variable("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".to_owned());
         let port = variable("MASTER_PORT").unwrap().parse().unwrap();
@@ -311,7 +318,7 @@ impl Worker {
             let started = Instant::now();
             let outcome = if turn <= READY_AFTER { call.make() } else { call.enter() };
             if outcome.0 != 0 {
-                // What counts is how long the failing call has taken.
+                // The report has the duration of the failing call.
                 self.reporter.report(words.line(), started, &outcome);
                 return outcome;
             }
@@ -336,7 +343,7 @@ impl Worker {
         outcomes.into_iter().find(|outcome| outcome.0 != 0).unwrap_or_else(success)
     }
 
-    /// The values differ from one to the next, and each consists of one letter.
+    /// Sets values that each repeat one letter; consecutive values differ.
     fn fill(&self, words: &Words<'_>) -> Outcome {
         let (began, length) = (Instant::now(), words.at(1).parse().unwrap());
         for (turn, letter) in (1_u32..).zip(('a'..='z').cycle()) {
@@ -359,7 +366,8 @@ impl Worker {
         let threads = (0..threads).map(|_| {
             let (store, key) = (self.store.unwrap(), words.at(0).to_owned());
             let add = move || {
-                // The whole of it, so that the closure takes the part that may move to a thread.
+                // Binding the whole value makes the closure capture it, since only the whole value
+                // is `Send`.
                 let store: Store = store;
                 let outcomes = (0..times).map(|_| library::store_add(store, &key));
                 outcomes.into_iter().find(|outcome| outcome.0 != 0).unwrap_or_else(success)
@@ -377,7 +385,8 @@ impl Worker {
         let (gate, reason) = words.rest().split_once(' ').unwrap();
         let (gate, reason) = (gate.to_owned(), reason.to_owned());
         let abort = move || {
-            // The whole of it, so that the closure takes the part that may move to a thread.
+            // Binding the whole value makes the closure capture it, since only the whole value is
+            // `Send`.
             let group: Group = group;
             let opened = pass_gate(&folder, &gate);
             let outcome = if opened.0 == 0 { library::abort(group, &reason) } else { opened };
@@ -397,7 +406,7 @@ fn nap(ms: u64) -> Outcome {
     success()
 }
 
-/// Waits until the test has made the file that opens the gate.
+/// Waits until the test has created the file of the gate.
 fn pass_gate(folder: &Path, name: &str) -> Outcome {
     let began = Instant::now();
     while !folder.join(name).exists() {
@@ -410,20 +419,20 @@ fn pass_gate(folder: &Path, name: &str) -> Outcome {
 #[allow(unsafe_code, reason = "the standard library cannot limit a process")]
 fn limit_file_size(bytes: u64) -> Outcome {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: reads one structure, which lives on this stack.
+    // SAFETY: the call reads one structure, which is on this stack.
     let status = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
     (status, String::new())
 }
 
-/// Forks a child that execs nothing, keeps every descriptor, and sleeps until it is killed.
+/// Forks a child that keeps every descriptor and sleeps until it is killed; it does not exec.
 #[allow(unsafe_code, reason = "the standard library cannot fork without exec")]
 fn fork_sleeper() -> Outcome {
-    // SAFETY: the child makes no call but the one below, which is safe after a fork.
+    // SAFETY: the child only makes the call below, which is async-signal-safe.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
         loop {
-            // SAFETY: takes nothing; returns when a signal comes.
+            // SAFETY: the call takes no arguments and returns when a signal arrives.
             unsafe { libc::pause() };
         }
     }

@@ -1,4 +1,4 @@
-//! Traffic without the library: what a network itself does to streams and datagrams.
+//! TCP and UDP traffic without the library, for tests of the network itself.
 
 use super::words::Words;
 use super::{LIMIT, Outcome, success};
@@ -7,29 +7,33 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a call comes back with that the operating system has refused, or that brought wrong bytes.
+/// The status if the operating system reported an error or the received bytes were wrong.
 const FAILED: i32 = -998;
 
-/// The bytes of a datagram: its number.
+/// The length of a datagram in bytes; it contains its number.
 const DATAGRAM: usize = 4;
 
-/// The sockets of a worker that are waiting to be used.
+/// The open sockets of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     listener: Option<TcpListener>,
     datagrams: Option<UdpSocket>,
-    /// Connections on which nothing is said.
+    /// Idle connections that stay open.
     silent: Vec<TcpStream>,
 }
 
 impl Traffic {
-    /// `listen ADDRESS` and `echo`: sends back all that comes over the next connection. `exchange
-    /// ADDRESS BYTES TIMES`: sends so many bytes over one connection and waits until they are back,
-    /// so many times; the message is the microseconds of the fastest time. `bind ADDRESS` and
-    /// `receive COUNT`: the message has the numbers below `COUNT` of the datagrams that come before
-    /// one that has a number from there on. `datagrams ADDRESS COUNT` sends so many. `knock ADDRESS
-    /// BYTES TIMES`: so many connections, as soon as somebody listens there. On each go so many
-    /// bytes that mean nothing, and the other side must end it; with 0 bytes it stays open.
+    /// Executes a command:
+    ///
+    /// * `listen ADDRESS` and `echo`: sends all data of the next connection back.
+    /// * `exchange ADDRESS BYTES TIMES`: sends data and waits until it is back, TIMES times over
+    ///   one connection. The message is the shortest round trip in microseconds.
+    /// * `bind ADDRESS` and `receive COUNT`: receives datagrams until one has a number of at least
+    ///   COUNT. The message lists the numbers below COUNT.
+    /// * `datagrams ADDRESS COUNT`: sends COUNT datagrams.
+    /// * `knock ADDRESS BYTES TIMES`: opens TIMES connections as soon as the address has a
+    ///   listener, and sends BYTES garbage bytes on each. The peer must close the connection; with
+    ///   0 bytes it stays open.
     pub(super) fn carry_out(&mut self, words: &Words<'_>) -> Outcome {
         let done = match words.verb() {
             "listen" => TcpListener::bind(words.at(0)).map(|listener| {
@@ -66,7 +70,7 @@ impl Traffic {
                 self.silent.push(stream);
                 continue;
             }
-            // Who is cut off in the middle of it has what it came for.
+            // If the peer closes the connection during the write, the error is expected.
             drop(stream.write_all(&rubbish));
             let mut answer = Vec::new();
             match stream.read_to_end(&mut answer) {
@@ -78,7 +82,7 @@ impl Traffic {
     }
 }
 
-/// Tries again as long as nobody listens there.
+/// Connects, and tries again while the address has no listener.
 fn connect_once_possible(address: &str) -> io::Result<TcpStream> {
     let began = Instant::now();
     loop {
@@ -115,8 +119,8 @@ fn exchange(address: &str, count: usize, times: usize) -> io::Result<String> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     prepare(&stream)?;
-    // No two neighbouring blocks of any size are alike, since the step has no factor in common with
-    // 256.
+    // Neighbouring blocks of any size differ, since the period of 251 bytes and 256 have no common
+    // factor.
     let sent: Vec<u8> = (0_u8..=250).cycle().take(count).collect();
     let mut back = vec![0; count];
     let mut fastest = Duration::MAX;
@@ -124,7 +128,7 @@ fn exchange(address: &str, count: usize, times: usize) -> io::Result<String> {
         let began = Instant::now();
         let mut writer = stream.try_clone()?;
         thread::scope(|scope| {
-            // Who does not read while it writes may find that neither side can go on.
+            // A concurrent write avoids a deadlock: if both sides only write, both buffers fill up.
             let writing = scope.spawn(|| writer.write_all(&sent));
             let read = stream.read_exact(&mut back);
             writing.join().unwrap().and(read)

@@ -1,8 +1,8 @@
-//! One command of a worker: a verb, arguments, and `key=value` pairs.
+//! Parses a command of a worker: a verb, arguments, and `key=value` pairs.
 
 use std::str::FromStr;
 
-/// A command, taken apart.
+/// A parsed command.
 #[derive(Clone, Debug)]
 pub(super) struct Words<'a> {
     line: &'a str,
@@ -21,44 +21,44 @@ impl<'a> Words<'a> {
         Self { line, verb, arguments, pairs }
     }
 
-    /// The whole command.
+    /// Returns the whole command.
     pub(super) fn line(&self) -> &'a str {
         self.line
     }
 
-    /// Its first word.
+    /// Returns the first word.
     pub(super) fn verb(&self) -> &'a str {
         self.verb
     }
 
-    /// What follows the first word, as one text.
+    /// Returns the text after the first word.
     pub(super) fn rest(&self) -> &'a str {
         self.line[self.verb.len()..].trim_start()
     }
 
-    /// The argument at an index.
+    /// Returns the argument at an index.
     pub(super) fn at(&self, index: usize) -> &'a str {
         self.arguments.get(index).copied().unwrap_or_else(|| panic!("too short: {}", self.line))
     }
 
-    /// The value of a pair.
+    /// Returns the value of a pair.
     pub(super) fn text(&self, key: &str) -> Option<&'a str> {
         self.pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 
-    /// The value of a pair that is a number.
+    /// Returns the value of a pair as a number.
     pub(super) fn number<T: FromStr>(&self, key: &str) -> Option<T> {
         let parse = |value: &str| value.parse().ok();
         self.text(key).map(|value| parse(value).unwrap_or_else(|| panic!("{key}={value}")))
     }
 
-    /// The number of elements: the last argument, or the last but one where a root follows.
+    /// Returns the number of elements: the last argument, or the second last if a root follows.
     pub(super) fn count(&self) -> usize {
         let behind = usize::from(self.is_rooted());
         self.at(self.arguments.len() - 1 - behind).parse().unwrap()
     }
 
-    /// The root: the last argument.
+    /// Returns the root, which is the last argument.
     pub(super) fn root(&self) -> i32 {
         self.at(self.arguments.len() - 1).parse().unwrap()
     }

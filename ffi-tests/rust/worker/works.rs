@@ -1,4 +1,4 @@
-//! Works: what a worker has issued and not waited for yet.
+//! Works that a worker has issued and not yet waited for.
 #![allow(unsafe_code, reason = "the C ABI takes raw pointers")]
 
 use super::library::{self, Call, Group, Outcome, outcome};
@@ -10,12 +10,12 @@ use dist::ffi::work::{
 };
 use std::ptr::null_mut;
 
-/// A work's handle.
+/// A work handle.
 #[derive(Debug)]
 pub(super) struct Work(*mut dist_work_t);
 
 impl Work {
-    /// The work of a call that is made with it.
+    /// Makes a call and returns its work.
     pub(super) fn issued(
         call: impl FnOnce(*mut *mut dist_work_t) -> dist_status_t,
     ) -> Result<Self, Outcome> {
@@ -27,48 +27,48 @@ impl Work {
     }
 
     fn wait(&self) -> Outcome {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         outcome(unsafe { dist_work_wait(self.0, DIST_WAIT_FOREVER) })
     }
 
-    /// The rank that sent the message.
+    /// Returns the rank that sent the message.
     pub(super) fn source(&self) -> i32 {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_source(self.0) }
     }
 
-    /// The tag of the message.
+    /// Returns the tag of the message.
     pub(super) fn tag(&self) -> i32 {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_tag(self.0) }
     }
 
-    /// How many elements were received.
+    /// Returns the number of received elements.
     pub(super) fn received(&self) -> usize {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_received_count(self.0) }
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // SAFETY: a handle, good or not, is all it takes.
+        // SAFETY: the call takes a handle, which the library checks.
         unsafe { dist_work_release(self.0) };
     }
 }
 
-/// The operations of works, with the buffers that are lent to them.
+/// The operation of a work, with its buffers.
 enum Operation {
     Collective(Call<'static>),
     Message(Message<'static>),
 }
 
-/// All that was issued since works were last waited for.
+/// All works that the worker has issued since the last wait for all works.
 #[derive(Default)]
 pub(super) struct Outstanding(Vec<(&'static str, Operation, Work)>);
 
 impl Outstanding {
-    /// Issues a command.
+    /// Issues a command as a work.
     pub(super) fn issue(&mut self, words: &Words<'static>, group: Group) -> Outcome {
         let issued = if matches!(words.verb(), "send" | "recv" | "sendrecv") {
             let mut message = Message::new(words.clone(), group);
@@ -86,21 +86,21 @@ impl Outstanding {
         }
     }
 
-    /// Waits for the work issued last, and tells the culprit of its error.
+    /// Waits for the last issued work and reports the culprit of its error.
     pub(super) fn culprit(&self) -> Outcome {
         let (_, _, work) = self.0.last().unwrap();
         drop(work.wait());
         library::work_culprit(work.0)
     }
 
-    /// Waits for all works in another order than that of their issue, and looks at the results;
-    /// returns what has become of the one issued first that has failed.
+    /// Waits for all works in another order than they were issued, and checks the results. Returns
+    /// the error of the first issued work that failed.
     pub(super) fn settle(&mut self) -> Outcome {
         let issued = std::mem::take(&mut self.0);
         let waited_first = (0..issued.len()).rev().filter(|index| index % 2 == 0);
         let waited_last = (0..issued.len()).filter(|index| index % 2 == 1);
         for index in waited_first.chain(waited_last) {
-            // Its outcome stays, and is looked at below.
+            // The work keeps its outcome, which the loop below reads.
             drop(issued[index].2.wait());
         }
         for (line, operation, work) in &issued {
