@@ -1,6 +1,7 @@
 /*
- * How groups on devices behave: streams, works, batches, messages, both kinds of memory in one group, groups from groups,
- * memory of the library's, and what is refused with which words. Over NCCL, or with the argument `staging` by way of host memory.
+ * Tests of groups on devices: streams, works, batches, messages, host and device memory in one
+ * group, subgroups, library memory, and the error texts of refused calls. They run over NCCL or,
+ * with the argument `staging`, with staging through host memory.
  */
 #include "ranks.h"
 
@@ -40,7 +41,7 @@ static void check_floats(struct rank *self, const float *memory, float factor, f
     }
 }
 
-/* Sums of 1 for rank 0, 2 for rank 1, ... */
+/* Returns the sum of 1 for rank 0, 2 for rank 1, and so on. */
 static float sum_of(int size)
 {
     return (float)(size * (size + 1) / 2);
@@ -50,7 +51,7 @@ static void streams_and_works(struct rank *self)
 {
     float *send = floats((float)(self->rank + 1)), *recv = floats(0);
     dist_call_options_t options = on_stream(self);
-    /* Behind each other in the caller's stream, without anybody waiting in between. */
+    /* Two consecutive calls in the caller's stream, without a wait between them. */
     CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, &options, NULL));
     CHECK_OK(dist_all_reduce(self->group, recv, recv, N, DIST_F32, DIST_MAX, &options, NULL));
     check_floats(self, recv, (float)self->size, sum_of(self->size));
@@ -61,7 +62,7 @@ static void streams_and_works(struct rank *self)
     CHECK_OK(dist_work_synchronize(work, DIST_NO_WAIT));
     CHECK_OK(dist_work_release(work));
     check_floats(self, recv, (float)self->size, sum_of(self->size));
-    /* On the library's own stream; the device is said by the caller. */
+    /* The call uses the library's own stream, and the caller gives the device. */
     options.stream = NULL;
     options.flags = DIST_CALL_DEVICE;
     options.device = self->gpu;
@@ -90,7 +91,7 @@ static void both_memories(struct rank *self)
         CHECK_OK(dist_work_release(works[0]));
         CHECK_OK(dist_work_release(works[1]));
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
-        /* Nothing at all. */
+        /* A call without elements. */
         CHECK_OK(dist_all_reduce(self->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
     }
     int host = 7;
@@ -122,7 +123,7 @@ static void messages(struct rank *self)
     float *send = floats((float)self->rank), *recv = floats(0);
     dist_call_options_t options = on_stream(self);
     dist_work_t *work = NULL;
-    /* In a ring, and the send first: only together do they end. */
+    /* A ring in which each rank sends first; it completes only as one batch. */
     CHECK_OK(dist_batch_begin(NULL, 0));
     CHECK_OK(dist_send(self->group, send, N, DIST_F32, next, 0, &options, NULL));
     CHECK_OK(dist_recv(self->group, recv, N, DIST_F32, before, 0, NULL, &options, NULL));
@@ -130,7 +131,7 @@ static void messages(struct rank *self)
     CHECK_OK(dist_work_synchronize(work, 0));
     CHECK_OK(dist_work_release(work));
     check_floats(self, recv, 1, (float)before);
-    /* One by one. */
+    /* The same messages as single calls. */
     if (self->size > 1 && self->rank < 2) {
         dist_recv_status_t status = DIST_RECV_STATUS_INIT;
         if (self->rank == 0) {
@@ -150,7 +151,7 @@ static void messages(struct rank *self)
     free_device(recv);
 }
 
-/* Two groups with one stream, which each rank uses in another order within a batch. */
+/* Two groups use one stream; each rank has them in another order in its batch. */
 static void two_groups(struct rank *self)
 {
     dist_group_t *other = NULL;
@@ -185,15 +186,16 @@ static void own_memory(struct rank *self)
     write_device(self, memory, values, BYTES);
     CHECK_OK(dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
     check_floats(self, memory, (float)self->size, sum_of(self->size));
-    /* To free it waits for all that the GPU does; another rank may have the same one. */
+    /* The free waits for all work of the GPU, and another rank may use the same GPU. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_OK(dist_mem_free(memory));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
-    /* Elsewhere there is none. */
+    /* A device other than the group's has no such memory. */
     CHECK_REFUSED(dist_mem_alloc(self->group, BYTES, self->gpu + 1, &memory), UNSUPPORTED, "device");
 }
 
-/* All ranks allocate together, and NCCL knows that the memory is theirs; twice, since memory is freed in any order. */
+/* All ranks allocate together and register the memory with NCCL. Each rank allocates twice,
+ * since the ranks free the memory in different orders. */
 static void windows(struct rank *self)
 {
     void *memory[2] = { NULL, NULL };
@@ -211,13 +213,13 @@ static void windows(struct rank *self)
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_OK(dist_mem_free(memory[self->rank % 2]));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
-    /* One is still there when the group goes. */
+    /* One allocation outlives the group. */
     CHECK_OK(dist_group_release(self->group));
     CHECK_OK(dist_mem_free(memory[1 - self->rank % 2]));
     self->group = NULL;
 }
 
-/* A rank that does not come to an allocation of all is a time-out of the group. */
+/* If a rank does not join a collective allocation, the group fails with a timeout. */
 static void late_window(struct rank *self)
 {
     void *memory = NULL;
@@ -229,7 +231,7 @@ static void late_window(struct rank *self)
         CHECK(memory == NULL);
         CHECK_STATUS(dist_barrier(self->group, NULL, NULL), DIST_ERR_TIMEOUT);
     } else {
-        /* They wait for longer than the allocation does, whose error is the group's. */
+        /* The ranks wait longer than the allocation, whose error becomes the error of the group. */
         dist_call_options_t patient = DIST_CALL_OPTIONS_INIT;
         patient.timeout_ms = 20000;
         CHECK(dist_barrier(self->group, &patient, NULL) != DIST_OK);
@@ -279,7 +281,7 @@ static void wrong_arguments(struct rank *self)
         CHECK(dist_stub_cuda_capture(self->stream, 0) == CUDA_SUCCESS);
     }
     CHECK_REFUSED(dist_backend_supports(self->group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_SUM, 99), UNSUPPORTED, "device 99");
-    /* None of this was anybody else's business. */
+    /* The refused calls have no effect on the group. */
     CHECK_OK(dist_all_reduce(self->group, send, recv, N, DIST_F32, DIST_SUM, NULL, NULL));
     check_floats(self, recv, (float)self->size, (float)self->size);
     free_device(send);
@@ -324,7 +326,7 @@ static void nccl_alone(struct rank *self)
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, NULL, NULL), UNSUPPORTED, "cpu:native");
     CHECK_OK(dist_all_reduce(self->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
-    /* A rank without anything goes where the others are. */
+    /* A rank without elements uses the same memory as its peers. */
     float *memory = floats((float)self->rank);
     size_t zero[MOST_RANKS] = { 0 }, counts[MOST_RANKS] = { 0 };
     void *blocks[MOST_RANKS] = { memory, memory, memory, memory };
@@ -364,7 +366,7 @@ static void no_device(struct rank *self)
     self->device = -1;
 }
 
-/* The device that is current counts, and a group without one refuses calls that name one. */
+/* A group uses the current device. A group without a device refuses calls that name one. */
 static void current_device(struct rank *self)
 {
     REQUIRE_OK(make_group(self, "current", &self->group));

@@ -1,12 +1,15 @@
 /*
- * What all_reduce over a group takes beside NCCL called by hand, for `cargo xtask gpu`: ranks are threads, each with a
- * device and a stream, and take turns between the two, with the same buffers. For each size a line:
+ * Compares the time of all_reduce over a group with direct NCCL calls, for `cargo xtask gpu`.
+ * The ranks are threads, each with a device and a stream. They alternate between both ways with
+ * the same buffers. The program prints one line per size:
  *
  *     BYTES  enqueue: OURS us, NCCL us, RATIO   done: OURS us, NCCL us, RATIO
  *
- * "Enqueue" is what the calls of a row take until the last has returned, a call; "done" a call and the wait for its stream
- * after it. Medians of the rounds, of the slowest rank; times say nothing about right or wrong, results are checked.
- * Arguments: how many ranks, and how many rounds. DIST_NCCL_LIB names NCCL, else the loader finds it.
+ * "Enqueue" is the time per call of a series until the last call returns; "done" is the time of
+ * a call and the wait for its stream. Each value is the median of the rounds on the slowest
+ * rank. The program checks the results but has no limit for the times. The arguments are the
+ * number of ranks and the number of rounds. DIST_NCCL_LIB names NCCL; without it the loader
+ * finds it.
  */
 #include "ranks.h"
 
@@ -28,7 +31,7 @@ static int rounds;
 static pthread_barrier_t meeting;
 static ncclUniqueId id;
 
-/* What each rank measured: the way, what was measured, the round. */
+/* The measured times of each rank, by way (libdist or NCCL), quantity and round. */
 static double measured[MOST_RANKS][2][2][MOST_ROUNDS];
 
 static double now_us(void)
@@ -50,7 +53,7 @@ static void load(void)
         found[i] = dlsym(library, names[i]);
         REQUIRE(found[i] != NULL);
     }
-    /* C has no conversion between pointers to functions and others. */
+    /* C does not convert between function pointers and object pointers. */
     memcpy(&by_hand, found, sizeof by_hand);
 }
 
@@ -79,7 +82,7 @@ static void settle(const struct calls *it)
 static void measure(const struct calls *it, int is_ours, int round)
 {
     dist_call_options_t options = on_stream(it->self);
-    /* Whose memory it is need not be asked. */
+    /* The flag saves the query for the kind of memory. */
     options.flags = DIST_CALL_DEVICE;
     options.device = it->self->device;
     pthread_barrier_wait(&meeting);
@@ -145,7 +148,7 @@ static void compare(struct rank *self)
         it.count = sizes[i] / sizeof(float);
         it.memory = device_memory(sizes[i], NULL);
         write_device(self, it.memory + it.count - 1, &mine, sizeof mine);
-        /* The ranks connect. */
+        /* The first calls connect the ranks. */
         for (int is_ours = 0; is_ours < 2; is_ours++) {
             dist_call_options_t options = on_stream(self);
             pthread_barrier_wait(&meeting);

@@ -1,7 +1,7 @@
 /*
- * One rank of a job of processes, over NCCL or the back end that a third argument names. The last rank ends without a word instead
- * of calling what the others call; they are told who it was, long before the operation's deadline, and go on in a group of
- * their own.
+ * One rank of a job of processes, over NCCL or the back end in the third argument. The last rank
+ * exits instead of making the next call. The survivors get an error that names it, long before
+ * the deadline of the operation, and continue in a new group.
  */
 #include "ranks.h"
 
@@ -28,7 +28,8 @@ int main(int argc, char **argv)
     REQUIRE_OK(dist_init(&options));
     float *memory = device_memory(N * sizeof(float), NULL);
     CHECK_OK(dist_all_reduce(dist_world(), memory, memory, N, DIST_F32, DIST_SUM, NULL, NULL));
-    /* Now all are done with that: a rank that dies ends what the others have not. */
+    /* After this barrier all ranks have completed the call; a death fails only incomplete
+     * operations. */
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
     if (rank == size - 1) {
         _exit(0);

@@ -1,6 +1,6 @@
 /*
- * What goes wrong on devices: operations that never end, errors that come later, aborts, and calls after them. The name of a
- * case is the argument.
+ * Failures on devices: operations that never complete, asynchronous errors, aborts, and calls
+ * after them. The argument is the name of a case.
  */
 #include "ranks.h"
 
@@ -24,14 +24,14 @@ static dist_status_t sum(struct rank *self, float *memory, int64_t timeout_ms, d
     return dist_all_reduce(self->group, memory, memory, N, DIST_F32, DIST_SUM, &options, work);
 }
 
-/* One that works, on all ranks before any goes on to what does not. */
+/* Makes a successful call on all ranks before the failing one. */
 static void begin_well(struct rank *self, float *memory)
 {
     CHECK_OK(sum(self, memory, 0, NULL));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
 }
 
-/* Waits for the failure of a group that nobody is inside. */
+/* Waits for the failure of a group in which this rank has no call in progress. */
 static void await_failure(struct rank *self, const char *word)
 {
     char text[2048] = "";
@@ -46,7 +46,7 @@ static void await_failure(struct rank *self, const char *word)
     }
 }
 
-/* Everything after a failure gives its cause at once. */
+/* Checks that every call after a failure returns its cause immediately. */
 static void check_failed(struct rank *self, float *memory, dist_status_t status)
 {
     long began = now_ms();
@@ -55,14 +55,14 @@ static void check_failed(struct rank *self, float *memory, dist_status_t status)
     CHECK(now_ms() - began < LIMIT_MS / 2);
 }
 
-/* The last rank never begins an operation, whose time passes. */
+/* The last rank never issues an operation, so the operation reaches its deadline. */
 static void time_out(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     dist_work_t *work = NULL;
     begin_well(self, memory);
     REQUIRE_OK(sum(self, memory, 700, &work));
-    /* Enqueued is all that it is. */
+    /* The work completes when the operation is enqueued. */
     CHECK_OK(dist_work_wait(work, 0));
     dist_status_t status = dist_work_synchronize(work, LIMIT_MS);
     CHECK(status == DIST_ERR_TIMEOUT);
@@ -73,7 +73,8 @@ static void time_out(struct rank *self)
     free_device(memory);
 }
 
-/* The same where calls end with the device: the environment says so. */
+/* As time_out, with calls that block until the device has finished, which the environment
+ * selects. */
 static void time_out_blocking(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
@@ -83,7 +84,8 @@ static void time_out_blocking(struct rank *self)
     free_device(memory);
 }
 
-/* The same where nobody does anything about it: only who waits is told, and the group goes on until it is aborted. */
+/* As time_out, without error handling: only the waiting caller gets the error, and the group
+ * stays usable until it is aborted. */
 static void unhandled(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
@@ -103,7 +105,7 @@ static void unhandled(struct rank *self)
     free_device(memory);
 }
 
-/* An operation on a stream of the library's, whose caller blocks. */
+/* A blocking operation on a stream of the library. */
 static void time_out_alone(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
@@ -115,13 +117,13 @@ static void time_out_alone(struct rank *self)
     free_device(memory);
 }
 
-/* An error of NCCL's on one rank, which all learn of. */
+/* A NCCL error on one rank, which all ranks report. */
 static void async_error(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
     dist_work_t *work = NULL;
     begin_well(self, memory);
-    /* On the rank itself the error may be known before another one calls. */
+    /* The rank itself may report the error before another rank calls. */
     dist_status_t status = sum(self, memory, 0, &work);
     if (status == DIST_OK) {
         status = dist_work_synchronize(work, LIMIT_MS);
@@ -141,7 +143,7 @@ static void abort_under_way(struct rank *self)
     begin_well(self, memory);
     REQUIRE_OK(sum(self, memory, 0, &work));
     CHECK_STATUS(dist_work_synchronize(work, 100), DIST_IN_PROGRESS);
-    /* Host memory is no part of what hangs. */
+    /* The hanging operation does not affect calls on host memory. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     if (self->rank == 0) {
         CHECK_OK(dist_group_abort(self->group, "no more of this"));
@@ -153,7 +155,7 @@ static void abort_under_way(struct rank *self)
     free_device(memory);
 }
 
-/* Released while an operation hangs: the end is bounded. */
+/* Releases a group while an operation hangs; the release returns within a bounded time. */
 static void leave_under_way(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);
@@ -168,7 +170,7 @@ static void leave_under_way(struct rank *self)
     free_device(memory);
 }
 
-/* A rank that does not come when the communicator is made. */
+/* A rank is absent when the communicator is created. */
 static void never_meets(struct rank *self)
 {
     dist_group_options_t options = DIST_GROUP_OPTIONS_INIT;
@@ -186,7 +188,7 @@ static void never_meets(struct rank *self)
     CHECK(now_ms() - began < LIMIT_MS / 2);
 }
 
-/* A call that NCCL refuses on one rank fails the group on all. */
+/* If NCCL refuses a call on one rank, the group fails on all ranks. */
 static void refused_call(struct rank *self)
 {
     float *memory = device_memory(BYTES, NULL);

@@ -1,7 +1,7 @@
 /*
- * Which NCCL a process gets, in a program that is linked with none: `refused WORD...` where there is none that can be used,
- * with the words of its error; `version TEXT` for the one that there is; `without` for a group that does without; `staged` for
- * one that serves the device all the same, with a driver alone.
+ * Tests which NCCL a process finds; the program is not linked with NCCL. Cases: `refused
+ * WORD...` expects an error with these words, `version TEXT` expects this version, `without`
+ * makes a group without NCCL, and `staged` makes a group that uses devices with a driver only.
  */
 #include "../c/check.h"
 
@@ -17,7 +17,7 @@ static dist_status_t make(const char *backend, dist_group_t **group)
     options.connect_timeout_ms = LIMIT_MS;
     options.timeout_ms = LIMIT_MS;
     dist_status_t status = dist_group_create(&options, group);
-    /* Does not change what the last error was. */
+    /* The release does not change the last error. */
     CHECK_OK(dist_store_release(store));
     return status;
 }
@@ -29,7 +29,7 @@ static void check_description(dist_group_t *group, const char *word)
     size_t length = 0;
     REQUIRE_OK(dist_group_describe(group, &blob));
     CHECK_OK(dist_blob_data(blob, 0, &text, &length));
-    /* A zero byte follows. */
+    /* The blob's data is followed by a zero byte. */
     if (!CHECK(strstr(text, word) != NULL)) {
         printf("  \"%s\" is not in %s\n", word, (const char *)text);
     }
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
         int is_old = strcmp(argv[2], "2.20.5") == 0;
         CHECK_STATUS(dist_backend_supports(group, DIST_KIND_ALL_REDUCE, DIST_F8E4M3, DIST_SUM, 0),
                      is_old ? DIST_ERR_UNSUPPORTED : DIST_OK);
-        /* It is moved as bytes. */
+        /* The broadcast moves the elements as bytes. */
         CHECK_OK(dist_backend_supports(group, DIST_KIND_BROADCAST, DIST_F8E4M3, DIST_SUM, 0));
         CHECK_OK(dist_backend_supports(group, DIST_KIND_ALL_REDUCE, DIST_F32, DIST_PREMUL_SUM, 0));
         CHECK_OK(dist_barrier(group, NULL, NULL));

@@ -1,11 +1,13 @@
 /*
- * Says what there is of CUDA and NCCL on this machine, a line each, for `cargo xtask gpu`:
+ * Prints the CUDA and NCCL installation of this machine for `cargo xtask gpu`, one item per
+ * line:
  *
  *     driver FILE VERSION
  *     nccl FILE VERSION
  *     device INDEX NAME
  *
- * or `no driver REASON`, `no nccl REASON`. Linked with neither. Status 0 where there is a driver with a device.
+ * or `no driver REASON`, `no nccl REASON`. The program is linked with neither. The exit status
+ * is 0 if there is a driver with a device.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,14 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file that a function is from. */
+/* Returns the file that contains a function. */
 static const char *file_of(void *function)
 {
     Dl_info info;
     return dladdr(function, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
 }
 
-/* A library, the first of some names that can be opened. */
+/* Opens the first available library of a list of names. */
 static void *open_one(const char *const *names, const char *what)
 {
     for (const char *const *name = names; *name != NULL; name++) {
@@ -33,7 +35,8 @@ static void *open_one(const char *const *names, const char *what)
     return NULL;
 }
 
-/* A function as what it is; C has no conversion between pointers to functions and others. */
+/* Finds a function with its type; C does not convert between function pointers and object
+ * pointers. */
 #define FIND(library, type, name) \
     type name = NULL; \
     void *found_##name = dlsym(library, #name); \

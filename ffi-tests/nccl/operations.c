@@ -1,21 +1,23 @@
 /*
- * Every collective on devices with every element type and operator, on 1 to 4 ranks: what is supported gives the right
- * result, anything else is refused, and dist_backend_supports says which. Over NCCL, or with the argument `staging` by way of host
- * memory, there also with vectors of several pieces; `staging BACKEND REDUCTIONS` has another back end than the native one carry
- * it, which has so many reductions; with `job BACKEND` the process is one rank of a launcher's job.
+ * Every collective on devices with every element type and operator, on 1 to 4 ranks. Supported
+ * calls give the right result, other calls are refused, and dist_backend_supports agrees. The
+ * test runs over NCCL or, with the argument `staging`, with staging through host memory and also
+ * with vectors of several pieces. With `staging BACKEND REDUCTIONS`, another back end than the
+ * native one transports the data; it has this number of reductions. With `job BACKEND`, the
+ * process is one rank of a launcher's job.
  */
 #include "ranks.h"
 
 #include <math.h>
 #include <stdint.h>
 
-/* The elements of a vector or of a block; those of the _v forms have up to three fifths. */
+/* The number of elements of a vector or block; a block of the _v forms has up to 3/5 of it. */
 static size_t count_of_all = 5;
 #define COUNT count_of_all
 #define MOST_COUNT 520
 #define MOST_BYTES (MOST_RANKS * (MOST_COUNT + MOST_RANKS) * 16)
 
-/* How many kinds of reductions there are, each with one type and one operator. */
+/* The number of supported reductions, each a pair of type and operator. */
 static int supported_folds;
 
 static const size_t sizes[] = { 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1 };
@@ -27,7 +29,7 @@ static size_t size_of(int dtype)
     return sizes[dtype - DIST_I8];
 }
 
-/* A small whole number as an element of few bits. */
+/* Encodes a small whole number as a floating-point element with few bits. */
 static unsigned encode(double value, int mantissa, int bias)
 {
     int exponent;
@@ -43,7 +45,8 @@ static double decode(unsigned bits, int mantissa, int bias)
     return ldexp(units, (exponent == 0 ? 1 : (int)exponent) - bias - mantissa);
 }
 
-/* Puts 1, 2 or 3 there; for bool 0 or 1. Complex numbers have the value twice. */
+/* Writes an element with the value 1, 2 or 3 (0 or 1 for bool). A complex element has the value
+ * in both parts. */
 static void put(int dtype, void *into, int value)
 {
     unsigned bits = 0;
@@ -115,7 +118,7 @@ static double get(int dtype, const void *from)
     }
 }
 
-/* What a rank has at a place. */
+/* Returns the value of a rank at an index. */
 static int value_of(int rank, size_t place)
 {
     return (rank * 2 + (int)place) % 2 + 1;
@@ -157,7 +160,7 @@ static double expected(int dtype, int op, int size, size_t place)
     return dtype == DIST_BOOL ? result != 0 : result;
 }
 
-/* Types of few bits round what is no power of two. */
+/* Types with few bits round values that are no power of two. */
 static int is_close(int dtype, double got, double wanted)
 {
     double bits = dtype == DIST_F8E5M2 ? 2 : dtype == DIST_F8E4M3 ? 3 : dtype == DIST_BF16 ? 7 : 10;
@@ -274,7 +277,7 @@ struct move {
     size_t recv_counts[MOST_RANKS];
 };
 
-/* How many elements one rank has for another; 0 among them. */
+/* Returns the number of elements that one rank sends to another; it may be 0. */
 static size_t count_of(const struct move *it, int from, int to)
 {
     size_t fifth = COUNT / 5;
@@ -291,7 +294,7 @@ static size_t count_of(const struct move *it, int from, int to)
     }
 }
 
-/* Whether all ranks get the same from one. */
+/* Returns true if all ranks receive the same block from a rank. */
 static int is_shared(int kind)
 {
     return kind == DIST_KIND_ALL_GATHER || kind == DIST_KIND_ALL_GATHER_V || kind == DIST_KIND_BROADCAST
@@ -391,11 +394,11 @@ static void everything(struct rank *self)
 {
     all_reductions(self);
     all_moves(self);
-    /* By the other back end, in the same order. */
+    /* The other back end runs this barrier in the same order. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
 }
 
-/* Over one back end, with one piece and with several. */
+/* Runs the tests over one back end, with one piece and with several pieces. */
 static void staged(const char *backend, int most_ranks)
 {
     char map[64];
@@ -403,7 +406,7 @@ static void staged(const char *backend, int most_ranks)
     for (int size = 1; size <= most_ranks; size++) {
         count_of_all = 5;
         on_ranks(size, size % 2 == 0 ? map : backend, everything);
-        /* Pieces of at most 4096 bytes, of all ranks' blocks together. */
+        /* A piece has at most 4096 bytes for the blocks of all ranks together. */
         count_of_all = 513;
         on_ranks_with(size, backend, "staging.chunk_bytes=4096", everything);
     }
@@ -422,14 +425,16 @@ int main(int argc, char **argv)
     const char *how = argc > 1 ? argv[1] : "";
     int is_staged = strcmp(how, "staging") == 0, is_job = strcmp(how, "job") == 0;
     for (int size = 1; size <= MOST_RANKS && !is_staged && !is_job; size++) {
-        /* Over NCCL 12 types with SUM, PRODUCT, MIN, MAX, AVG; PREMUL_SUM of 8 floats, for one rank alone not of the two of 8 bits;
-         * two complex ones with 2; bool with 4. */
+        /* NCCL has 12 types with SUM, PRODUCT, MIN, MAX and AVG. PREMUL_SUM has 8 float types;
+         * with one rank it lacks the two 8-bit ones. Two complex types have 2 operators, and
+         * bool has 4. */
         supported_folds = 4 * (12 * 5 + (size == 1 ? 6 : 8) + 2 * 2 + 4);
         on_ranks(size, size % 2 == 0 ? "cpu:native,cuda:nccl" : "nccl", everything);
     }
-    /* SUM of all 17; PRODUCT, MIN, MAX of 15; AVG of 16; the bitwise ones of 8 and bool; PREMUL_SUM of 8 floats. */
+    /* SUM has 17 types; PRODUCT, MIN and MAX have 15; AVG has 16; the bitwise operators have 8
+     * and bool; PREMUL_SUM has 8 float types. */
     supported_folds = 4 * (17 + 3 * 15 + 16 + 3 * 9 + 8);
-    /* What the back end cannot fold, nobody does. */
+    /* A reduction that the back end lacks is not available at all. */
     supported_folds = argc > 3 ? atoi(argv[3]) : supported_folds;
     if (is_staged) {
         staged(argc > 2 ? argv[2] : "native", argc > 2 ? 2 : MOST_RANKS);

@@ -1,4 +1,4 @@
-/* Ranks that are threads, and memory of their devices. */
+/* Runs ranks as threads, and manages their device memory. */
 #include "ranks.h"
 
 #include <stdint.h>
@@ -24,8 +24,9 @@ dist_status_t make_group(struct rank *self, const char *name, dist_group_t **gro
     return dist_group_create(&options, group);
 }
 
-/* Several ranks have one GPU. Memory is freed at the end then: cuMemFree waits for all that the GPU does, also for an operation of
- * another rank, which waits for this one's. */
+/* Set if several ranks share one GPU. Then the program frees memory only at its end. cuMemFree
+ * waits for all work of the GPU, also for an operation of another rank, which may wait for this
+ * rank. */
 static int is_shared_gpu;
 static struct {
     pthread_mutex_t lock;
@@ -77,7 +78,8 @@ void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *se
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     REQUIRE(cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
     is_shared_gpu = size > gpus;
-    /* Kept, so that what is freed at the end is there until then. */
+    /* The program retains the context, so that the memory that is freed at the end exists until
+     * then. */
     CUcontext first;
     REQUIRE(cuDevicePrimaryCtxRetain(&first, 0) == CUDA_SUCCESS);
     for (int i = 0; i < size; i++) {
@@ -111,7 +113,7 @@ void on_job(const char *backend, const char *backend_options, void (*body)(struc
     const char *local = getenv("OMPI_COMM_WORLD_RANK");
     local = local != NULL ? local : getenv("PMI_RANK");
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
-    /* One of the stub's devices, before it is known which rank this is. */
+    /* Selects one of the stub's devices before this process knows its rank. */
     self.gpu = local != NULL ? atoi(local) % MOST_RANKS : 0;
     self.device = self.gpu;
     how.backend = backend;
@@ -147,7 +149,7 @@ static void with_group(struct rank *self)
     }
     REQUIRE_OK(make_group(self, "ranks", &self->group));
     grouped_body[self->rank](self);
-    /* Unless the body has done so. */
+    /* The body may have released the group already. */
     if (self->group != NULL) {
         CHECK_OK(dist_group_release(self->group));
     }
@@ -172,7 +174,8 @@ void *device_memory(size_t bytes, const void *filled_with)
     CUdeviceptr pointer = 0;
     REQUIRE(cuMemAlloc_v2(&pointer, bytes) == CUDA_SUCCESS);
     if (filled_with != NULL) {
-        /* On CUDA's default stream, which the library's own waits for; other streams do not. */
+        /* The copy uses CUDA's default stream, which the library's own stream waits for; other
+         * streams do not wait for it. */
         REQUIRE(cuMemcpyHtoDAsync_v2(pointer, filled_with, bytes, NULL) == CUDA_SUCCESS);
         REQUIRE(cuStreamSynchronize(NULL) == CUDA_SUCCESS);
     }
@@ -188,8 +191,9 @@ void free_device(void *pointer)
     CHECK(cuMemFree_v2(address(pointer)) == CUDA_SUCCESS);
 }
 
-/* Copies of memory that is not pinned keep everybody else out of the context until the stream has come to them: where ranks have one GPU,
- * also the rank that the stream waits for. So the stream is waited for before. */
+/* A copy of unpinned memory keeps other threads out of the context until the stream reaches the
+ * copy. If the ranks share a GPU, this may block the rank that the stream waits for. Therefore
+ * the functions wait for the stream first. */
 void write_device(struct rank *self, void *into, const void *from, size_t bytes)
 {
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);

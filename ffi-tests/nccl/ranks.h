@@ -1,6 +1,7 @@
 /*
- * What the tests of groups on devices share: ranks that are threads, each with a device, and memory there. The devices are those of
- * the stubs, or real ones: what only a stub can do is asked for where has_stubs() says so.
+ * Helpers for the tests of groups on devices: ranks as threads, each with a device and device
+ * memory. The devices are stubs or real ones; has_stubs() tells which, for checks that need a
+ * stub.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -25,7 +26,8 @@ struct rank {
     int size;
     const char *backend;
     const char *backend_options;
-    /* The GPU of its thread, and the one that its group is told; -1 for none. Several ranks have one where there are too few. */
+    /* The GPU of the rank's thread, and the device in the group's options (-1 for none). If
+     * there are too few GPUs, several ranks share one. */
     int gpu;
     int device;
     int64_t timeout_ms;
@@ -36,39 +38,43 @@ struct rank {
     void (*body)(struct rank *self);
 };
 
-/* Runs a body on so many ranks, unless DIST_TEST_MOST_RANKS says that there are fewer, in a group that is made before and released afterwards. */
+/* Runs a body on `size` ranks (at most DIST_TEST_MOST_RANKS) in a group, which is created before
+ * and released afterwards. */
 void on_ranks(int size, const char *backend, void (*body)(struct rank *self));
 
-/* The same with options of the back end. Where these end in "host_id=", every two ranks have a host of their own. */
+/* As on_ranks, with options of the back end. If the options end in "host_id=", each pair of
+ * ranks has its own host. */
 void on_ranks_with(int size, const char *backend, const char *backend_options, void (*body)(struct rank *self));
 
-/* The same without a group: the body makes one, if any. `change` may change a rank's fields first. */
+/* As on_ranks, without a group: the body creates one if needed. `change` may first change the
+ * fields of a rank. */
 void on_bare_ranks(int size, const char *backend, void (*change)(struct rank *self), void (*body)(struct rank *self));
 
-/* Runs a body on this process, which is one rank of a launcher's job: its default group is over that back end. */
+/* Runs a body on this process, which is one rank of a launcher's job; its world group uses this
+ * back end. */
 void on_job(const char *backend, const char *backend_options, void (*body)(struct rank *self));
 
-/* Makes a rank's group. */
+/* Creates a rank's group. */
 dist_status_t make_group(struct rank *self, const char *name, dist_group_t **group);
 
-/* Memory of the calling thread's device, with these bytes in it; NULL for garbage. */
+/* Allocates memory on the calling thread's device with this content; NULL for garbage. */
 void *device_memory(size_t bytes, const void *filled_with);
 void free_device(void *pointer);
 
-/* Writes and reads it. */
+/* Copies between host memory and device memory. */
 void write_device(struct rank *self, void *into, const void *from, size_t bytes);
 void read_device(struct rank *self, void *into, const void *from, size_t bytes);
 
-/* Options of a call that goes to the rank's own stream. */
+/* Returns options for a call on the rank's own stream. */
 dist_call_options_t on_stream(const struct rank *self);
 
-/* Whether the program is linked with the stubs; 1 or 0. */
+/* Returns 1 if the program is linked with the stubs, else 0. */
 unsigned long has_stubs(void);
 
-/* How many groups of operations NCCL was given, as far as anybody knows. */
+/* Returns the number of NCCL group launches that the stub has counted; 0 without the stub. */
 unsigned long launched_groups(void);
 
-/* Nothing is left, and nothing was misused. */
+/* Checks that all stub resources are released and that the stubs saw no misuse. */
 void check_nothing_left(void);
 
 #endif

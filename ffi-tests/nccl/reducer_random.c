@@ -1,6 +1,6 @@
 /*
- * Random trainings with gradients in the memory of devices (../c/reducer_random.h), over NCCL and through host memory.
- * Arguments: the first seed and the number of seeds.
+ * Random trainings with gradients in device memory (../c/reducer_random.h), over NCCL and
+ * through host memory. Arguments: the first seed and the number of seeds.
  */
 #include "ranks.h"
 
@@ -52,7 +52,7 @@ static void run_rank(struct rank *self)
     struct plan *plan = new_plan(seed, 0);
     memset(&trainer, 0, sizeof(trainer));
     own = self;
-    /* Half of the seeds use a stream of the caller's. */
+    /* Every second seed uses a stream of the caller. */
     plan->options.stream = seed % 2 ? (void *)self->stream : NULL;
     trainer.plan = plan;
     trainer.rank = self->rank;

@@ -1,5 +1,5 @@
 /*
- * What the tests of groups that carry the memory of devices by way of host memory share.
+ * Helpers for the tests of groups that stage device memory through host memory.
  */
 #ifndef STAGED_H
 #define STAGED_H
@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* The smallest there is. */
+/* The smallest possible piece. */
 #define CHUNK 4096
 #define OPTIONS "staging.chunk_bytes=4096"
 #define MOST 40000
@@ -26,7 +26,7 @@ static inline unsigned char *bytes_at(void *device, size_t length)
     return dist_stub_cuda_alias(device, length);
 }
 
-/* What a stream is made to do. */
+/* A task that delays a stream until the test releases it. */
 struct delay {
     atomic_int may_go_on;
     atomic_int has_begun;

@@ -1,11 +1,11 @@
 /*
- * What goes wrong in groups that carry the memory of devices by way of host memory: ranks that differ, calls that the driver refuses,
- * streams that do not come, aborts. The name of a case is the argument.
+ * Failures of groups that stage device memory through host memory: mismatching calls, calls that
+ * the driver refuses, blocked streams, and aborts. The argument is the name of a case.
  */
 #include "staged.h"
 
-/* Ranks that call different things are told so: also where they differ in what is beyond the first piece, and where one has its
- * buffers in host memory. */
+/* Mismatching calls give an error, also if they differ only after the first piece, or if one
+ * rank has its buffers in host memory. */
 static void differences(struct rank *self)
 {
     unsigned char *memory = device_memory(MOST, NULL);
@@ -21,7 +21,7 @@ static void differences(struct rank *self)
     free_device(memory);
 }
 
-/* Every call that can fail, on whichever rank comes first. */
+/* Every driver call that can fail, on the rank that makes it first. */
 static const char *failing;
 
 static void failed_call(struct rank *self)
@@ -67,7 +67,7 @@ static void failures(void)
     }
 }
 
-/* The last rank's stream does not come to the operation. */
+/* The last rank's stream never reaches the operation. */
 static void stuck(struct rank *self, int64_t timeout_ms, int is_aborted, dist_status_t wanted, const char *word)
 {
     unsigned char *memory = device_memory(MOST, NULL), *result = device_memory(MOST, NULL);
@@ -96,7 +96,7 @@ static void stuck(struct rank *self, int64_t timeout_ms, int is_aborted, dist_st
         CHECK_OK(dist_work_release(works[1]));
     }
     CHECK_OK(dist_work_release(works[0]));
-    /* Nothing is written any more, also once the stream goes on. */
+    /* The library writes no more data, even after the stream continues. */
     atomic_store(&delay.may_go_on, 1);
     REQUIRE(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
     CHECK(bytes_at(result, MOST)[0] == 7 && bytes_at(result, MOST)[MOST - 1] == 7);

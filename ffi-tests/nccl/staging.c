@@ -1,7 +1,7 @@
 /*
- * Groups that carry the memory of devices by way of host memory: lengths around those of a piece, in place and not; the order of
- * streams; messages with tags, from anybody, in any order, too long, too late; all ranks on one thread. The name of a case is the
- * argument.
+ * Groups that stage device memory through host memory: lengths around the piece length, in place
+ * and not; the order of streams; messages with tags, from any source, in any order, too long and
+ * too late; all ranks on one thread. The argument is the name of a case.
  */
 #include "staged.h"
 
@@ -15,7 +15,7 @@ static unsigned char byte_of(int from, int to, size_t place)
     return (unsigned char)(from * 59 + to * 23 + (int)(place * 7 + place / 251) + 1);
 }
 
-/* `size` blocks of a rank, each for another rank. */
+/* Returns `size` blocks of a rank, one for each rank. */
 static unsigned char *blocks_of(const struct rank *self, size_t length, int is_shared)
 {
     static _Thread_local unsigned char bytes[MOST_RANKS * MOST];
@@ -109,7 +109,8 @@ static void boundaries(struct rank *self)
     }
 }
 
-/* Work on the caller's stream comes before what is issued behind it, and what is put there later does not hold it up. */
+/* A call waits for the earlier work on the caller's stream, but not for work that the caller
+ * enqueues later. */
 static void streams(struct rank *self)
 {
     unsigned char *memory = device_memory(MOST, NULL), *other = device_memory(MOST, NULL);
@@ -149,7 +150,8 @@ static void streams(struct rank *self)
     free_device(other);
 }
 
-/* Messages by tag and from anybody, posted in another order than they are sent, in both directions at once. */
+/* Messages by tag and from any source, received in another order than sent, in both directions
+ * at the same time. */
 static void messages(struct rank *self)
 {
     enum { EACH = 6 };
@@ -162,11 +164,12 @@ static void messages(struct rank *self)
         in[i] = device_memory(length, NULL);
         memset(bytes_at(out[i], length), 10 * self->rank + i, length);
     }
-    /* Sends first on both sides: none waits for the other's receives to be posted. */
+    /* Both ranks send first; a send does not wait for the peer to post its receive. */
     for (int i = 0; i < EACH; i++) {
         REQUIRE_OK(dist_send(self->group, out[i], length - (size_t)i, DIST_U8, peer, (uint32_t)i, NULL, &works[i]));
     }
-    /* The last tags first; the last two of any tag, of which one is of any rank. */
+    /* The receives take the last tags first; the last two receives take any tag, one of them
+     * from any source. */
     for (int i = EACH - 1; i >= 0; i--) {
         int32_t from = i == 0 ? DIST_ANY_SOURCE : peer;
         if (i > 1) {
@@ -186,7 +189,7 @@ static void messages(struct rank *self)
         }
         CHECK_OK(dist_work_release(works[i]));
     }
-    /* To oneself, and nothing at all. */
+    /* A message to the rank itself, and an empty message. */
     REQUIRE_OK(dist_send(self->group, out[0], length, DIST_U8, self->rank, 3, NULL, &works[0]));
     CHECK_OK(dist_recv(self->group, in[0], length, DIST_U8, self->rank, 3, NULL, NULL, NULL));
     CHECK_OK(dist_work_wait(works[0], LIMIT_MS));
@@ -198,7 +201,8 @@ static void messages(struct rank *self)
     }
 }
 
-/* What does not fit fails the receive and stays for the next; what nobody takes has its time, and the group goes on. */
+/* A message that is too long fails the receive and stays for the next one. A message without a
+ * receive reaches its deadline, and the group stays usable. */
 static void misfits(struct rank *self)
 {
     float *memory = device_memory(MOST, NULL);
@@ -224,8 +228,8 @@ static void misfits(struct rank *self)
     free_device(memory);
 }
 
-/* A message that was taken and not begun, since the receiver's stream does not come, and whose sender gives up: the receive waits
- * for the next. */
+/* A receive matches a message, but its stream is blocked, so the transfer does not start. The
+ * sender gives up, and the receive waits for the next message. */
 static void taken_back(struct rank *self)
 {
     unsigned char *memory = device_memory(MOST, NULL);
@@ -290,7 +294,7 @@ static void wrong_options(struct rank *self)
     CHECK_REFUSED(make_group(self, "wrong", &group), DIST_ERR_INVALID_ARGUMENT, "device 77");
 }
 
-/* Several ranks have one device. */
+/* Several ranks share one device. */
 static void one_device(struct rank *self)
 {
     self->device = 0;
@@ -307,7 +311,8 @@ static void shared_device(struct rank *self)
     CHECK(cuCtxSetCurrent(self->context) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
 }
 
-/* All ranks' groups on one thread, each with its device: only together can they end. */
+/* One thread drives the groups of all ranks, each with its device; the calls complete only
+ * together. */
 static struct rank *all_ranks[MOST_RANKS];
 static pthread_barrier_t meeting;
 
@@ -317,7 +322,7 @@ static void one_thread(struct rank *self)
     if (self->rank == 0) {
         pthread_barrier_init(&meeting, NULL, (unsigned)self->size);
     }
-    /* All are there once this is over, and the barrier of threads with them. */
+    /* After this barrier all ranks and the threads' barrier exist. */
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     unsigned char *memory = device_memory(MOST, NULL), *other = device_memory(MOST, NULL);
     static unsigned char *memories[MOST_RANKS], *others[MOST_RANKS];

@@ -1,6 +1,7 @@
 /*
- * What a batch enqueues on devices is one operation: of one thread that has the groups of several ranks, of several groups on
- * several streams, of a group that has something else before it. The name of a case is the argument.
+ * A batch on devices is enqueued as one operation: with the groups of several ranks on one
+ * thread, with several groups on several streams, and with a group that has an earlier
+ * operation. The argument is the name of a case.
  */
 #include "ranks.h"
 
@@ -57,12 +58,12 @@ static dist_status_t sum(dist_group_t *group, float *memory, CUstream stream, di
     return dist_all_reduce(group, memory, memory, N, DIST_F32, DIST_SUM, &options, work);
 }
 
-/* Ranks that are made by threads and used by the first one's. */
+/* Ranks that several threads create and the first rank's thread uses. */
 static struct rank *all_ranks[MOST_RANKS];
 static float *memories[3][MOST_RANKS];
 static pthread_barrier_t meeting;
 
-/* Collectives of each rank, one after the other, which NCCL launches together, with nothing in between. */
+/* Consecutive collectives of each rank, which NCCL launches together as one group. */
 static void collectives_of_all(int size)
 {
     dist_work_t *work = NULL;
@@ -73,11 +74,11 @@ static void collectives_of_all(int size)
         struct rank *rank = all_ranks[i];
         dist_call_options_t options = on_stream(rank);
         host[i] = (float)(i + 1);
-        /* Behind each other in one stream. */
+        /* Two consecutive calls in one stream. */
         CHECK_OK(dist_all_reduce(rank->group, memories[0][i], memories[1][i], N, DIST_F32, DIST_SUM, &options, NULL));
         options.premul_scale = i + 1;
         CHECK_OK(dist_all_reduce(rank->group, memories[0][i], memories[2][i], N, DIST_F32, DIST_PREMUL_SUM, &options, NULL));
-        /* Small, and alike: those of different ranks are not to become one. */
+        /* Small and equal calls; the library must not fuse calls of different ranks. */
         CHECK_OK(dist_all_reduce(rank->group, &host[i], &host[i], 1, DIST_F32, DIST_SUM, NULL, NULL));
     }
     REQUIRE_OK(dist_batch_end(&work));
@@ -97,7 +98,7 @@ static void collectives_of_all(int size)
     CHECK(cuCtxSetCurrent(all_ranks[0]->context) == CUDA_SUCCESS);
 }
 
-/* Messages in a ring with a collective among them, on streams of the library's and of the caller's. */
+/* Messages in a ring with a collective, on streams of the library and of the caller. */
 static void all_kinds(int size)
 {
     unsigned long before = launched_groups();
@@ -109,7 +110,7 @@ static void all_kinds(int size)
         CHECK_OK(sum(rank->group, memories[2][i], NULL, NULL));
         CHECK_OK(dist_recv(rank->group, memories[1][i], N, DIST_F32, (i + size - 1) % size, 0, NULL, NULL, NULL));
     }
-    /* It blocks until the devices are done. */
+    /* The call blocks until the devices have finished. */
     CHECK_OK(dist_batch_end(NULL));
     CHECK(launched_groups() == before + has_stubs());
     int of_factors = 0;
@@ -139,7 +140,7 @@ static void one_thread(struct rank *self)
         for (int i = 0; i < self->size; i++) {
             CHECK_OK(dist_group_release(all_ranks[i]->group));
         }
-        /* None waits for another one that is released later, which NCCL would for 5 s. */
+        /* No release waits for a later release; NCCL would wait for 5 s. */
         CHECK(now_ms() - began < 4000);
     }
     pthread_barrier_wait(&meeting);
@@ -148,7 +149,8 @@ static void one_thread(struct rank *self)
     }
 }
 
-/* Three groups, which the ranks put into their batches in different orders, on one stream and on two. */
+/* Three groups, which the ranks add to their batches in different orders, on one stream and on
+ * two. */
 static void many_groups(struct rank *self)
 {
     enum { GROUPS = 3 };
@@ -186,7 +188,7 @@ static void many_groups(struct rank *self)
 
 static atomic_int may_come, has_failed, was_told;
 
-/* What two groups have, of which the first has a barrier before it that the other rank does not come to yet. */
+/* Two groups; the first one has an earlier barrier, which the other rank has not entered yet. */
 struct behind {
     dist_group_t *other;
     float *memory[2];
@@ -231,7 +233,7 @@ static void end_behind(struct behind *it)
     free_device(it->memory[1]);
 }
 
-/* It does not block who issues it, and takes place once that has come. */
+/* The batch does not block the caller, and runs after the other rank enters the barrier. */
 static void behind(struct rank *self)
 {
     struct behind it;
@@ -244,12 +246,12 @@ static void behind(struct rank *self)
     end_behind(&it);
 }
 
-/* The group that waits is aborted: its call ends at once, and the other group's goes on. */
+/* The waiting group is aborted: its call ends immediately, and the other group's call continues. */
 static void aborted_behind(struct rank *self)
 {
     struct behind it = { 0 };
     if (self->rank == 1) {
-        /* Only the other group. */
+        /* This rank uses only the other group. */
         REQUIRE_OK(make_group(self, "other", &it.other));
         it.memory[1] = floats(2);
         CHECK_OK(dist_barrier(self->group, NULL, NULL));
@@ -272,7 +274,7 @@ static void aborted_behind(struct rank *self)
     end_behind(&it);
 }
 
-/* The same by a deadline. */
+/* As aborted_behind, with a deadline in place of the abort. */
 static void late_behind(struct rank *self)
 {
     struct behind it = { 0 };
@@ -296,8 +298,9 @@ static void late_behind(struct rank *self)
     end_behind(&it);
 }
 
-/* The first collective of a group, for which NCCL connects the ranks: who issues it with a work, alone or in a batch, goes on, and
- * may be needed by the others before they call it. */
+/* The first collective of a group, for which NCCL connects the ranks. A rank that issues it as a
+ * work, alone or in a batch, continues. Its peers may need it for other calls before they make
+ * this call. */
 static void first_ones(struct rank *self)
 {
     float *memory[2] = { floats((float)(self->rank + 1)), floats((float)(self->rank + 1)) };
@@ -315,7 +318,7 @@ static void first_ones(struct rank *self)
     REQUIRE_OK(dist_batch_end(&works[1]));
     CHECK(now_ms() - began < LIMIT_MS / 4);
     if (self->rank == 0) {
-        /* Whether NCCL connects ranks that early is its own affair. */
+        /* A real NCCL may connect the ranks at another time. */
         CHECK(dist_work_wait(works[0], 20) == DIST_IN_PROGRESS || !has_stubs());
         atomic_store(&may_come, 1);
     }
@@ -328,7 +331,8 @@ static void first_ones(struct rank *self)
     CHECK_OK(dist_group_release(groups[1]));
 }
 
-/* Messages of a group stand in one batch with a collective that fails before its turn: they are sent all the same. */
+/* A batch contains messages of a group and a collective that fails before its turn; the messages
+ * are still sent. */
 static void messages_behind(struct rank *self)
 {
     dist_group_t *other = NULL;
@@ -361,15 +365,15 @@ static void messages_behind(struct rank *self)
     free_device(more);
 }
 
-/* One rank has left a group, and uses another one, before the other rank leaves the first: neither waits for the other, though
- * what the communicator had is freed, for which the device is waited for. */
+/* One rank leaves a group and uses another group before its peer leaves the first group. Neither
+ * waits for the other, although the free of the communicator's memory waits for the device. */
 static void left_behind(struct rank *self)
 {
     dist_group_t *other = NULL;
     dist_work_t *work = NULL;
     float *memory = floats((float)(self->rank + 1));
     REQUIRE_OK(make_group(self, "left", &other));
-    /* Both groups connect their ranks. */
+    /* The first calls connect the ranks of both groups. */
     CHECK_OK(sum(other, memory, self->stream, NULL));
     CHECK_OK(sum(self->group, memory, self->stream, NULL));
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
@@ -389,7 +393,8 @@ static void left_behind(struct rank *self)
     free_device(memory);
 }
 
-/* A rank calls the first collective of a group alone, for which NCCL connects the ranks: the call ends at its deadline. */
+/* A rank makes the first collective of a group without its peer, for which NCCL connects the
+ * ranks: the call ends at its deadline. */
 static void alone_first(struct rank *self)
 {
     dist_group_t *other = NULL;
@@ -402,7 +407,7 @@ static void alone_first(struct rank *self)
         options.timeout_ms = 700;
         dist_work_t *work = NULL;
         dist_status_t status = dist_all_reduce(other, memory, memory, N, DIST_F32, DIST_SUM, &options, &work);
-        /* It may be enqueued already, or refused by then. */
+        /* The operation may be enqueued already, or refused by then. */
         if (status == DIST_OK) {
             status = dist_work_synchronize(work, LIMIT_MS);
             CHECK_OK(dist_work_release(work));

@@ -305,8 +305,7 @@ fn coroutines_under_thread_sanitizer() {
     thread_sanitized("coroutines", "-std=c++20");
 }
 
-/// The first program of the guide, the step of a reducer, and the options of C++20 as the guide
-/// shows them.
+/// Compiles the first program of the guide, its reducer step, and its C++20 options.
 #[test]
 fn code_of_the_guide_compiles() {
     /// Declares the names that the step of a reducer uses.

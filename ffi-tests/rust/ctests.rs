@@ -228,7 +228,7 @@ fn failing_program_is_reported() {
     run(&["sh", "-c", "exit 3"], LIMIT).expect_success();
 }
 
-/// The stubs of CUDA and NCCL that other tests load.
+/// Runs the self-test of the CUDA and NCCL stubs that other tests load.
 #[test]
 fn stubs() {
     let Some(compiler) = Compiler::find() else { return };
@@ -336,7 +336,7 @@ fn leak_memory() {
     leaks_nothing("memory");
 }
 
-/// Its children are under Valgrind too.
+/// Valgrind also checks the children.
 #[test]
 fn leak_spawn() {
     leaks_nothing("spawn");
@@ -362,7 +362,7 @@ fn leak_store_conformance_tcp() {
     conforms_and_leaks_nothing("tcp");
 }
 
-/// All but the operations, which would take as long again.
+/// Runs all parts of the self-test except the operations, which would double the time.
 #[test]
 fn leak_stubs() {
     let Some(compiler) = Compiler::find() else { return };
@@ -384,8 +384,8 @@ fn leak_works() {
     leaks_nothing("works");
 }
 
-/// Random trainings of `cargo xtask random`: the first seed and their number are in the
-/// environment.
+/// Random trainings of `cargo xtask random`; the environment has the first seed and the number of
+/// seeds.
 #[test]
 #[ignore = "takes minutes: cargo xtask random"]
 fn many_reducer_random() {
@@ -504,7 +504,7 @@ fn c_and_rust_type_layouts_agree() {
     assert_eq!(printed, lines, "left: the C compiler; right: Rust");
 }
 
-/// The gate of the binary interface; needs libabigail.
+/// Checks the ABI for incompatible changes; needs libabigail.
 #[test]
 fn no_incompatible_change_of_the_interface() {
     let script = format!("{ROOT}/ffi-tests/abi/check.sh");

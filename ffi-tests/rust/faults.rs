@@ -228,8 +228,7 @@ fn the_deadline_of_the_options_holds_for_every_call() {
     }
 }
 
-/// The call of one rank and the mismatching call of the other ranks, and their descriptions in the
-/// messages.
+/// A call of most ranks, the mismatching call of one rank, and their descriptions in the messages.
 struct Odd {
     most: &'static str,
     odd: &'static str,
@@ -290,8 +289,8 @@ const ODD: &[Odd] = &[
 ];
 
 /// Returns true if a rank may return before the mismatch is found, since it waits for no
-/// mismatching rank: a sender of a reduce, the root of a broadcast, and ranks whose call matches
-/// the root's.
+/// mismatching rank. This holds for a sender of a reduce, and for the root of a broadcast and the
+/// ranks whose call matches the root's.
 fn may_have_left(rank: usize, calls: &[&str]) -> bool {
     let call = calls[rank];
     let root: Option<usize> = call.split(' ').next_back().and_then(|word| word.parse().ok());
@@ -302,7 +301,7 @@ fn may_have_left(rank: usize, calls: &[&str]) -> bool {
     }
 }
 
-/// Runs two or three ranks, one of which makes a mismatching call.
+/// Runs two or three ranks; one of them makes a mismatching call.
 fn mismatch(case: &Odd, size: usize, odd: usize) {
     let call = |rank: usize| if rank == odd { case.odd } else { case.most };
     let calls: Vec<&str> = (0..size).map(call).collect();

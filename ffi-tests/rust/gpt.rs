@@ -1,5 +1,5 @@
 //! Tests `c-examples/gpt`: the losses of a training do not depend on the number of ranks, on the
-//! sharding between ranks, or on a restart, and only little on the death of a rank.
+//! sharding between ranks, or on a restart. The death of a rank changes them only little.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -82,8 +82,9 @@ fn stopped_rank_is_named_and_resumes_safely() {
 
 #[test]
 fn a_stopped_rank_is_named_on_all_hosts() {
-    // The victims: a leader, detected by the ranks of its own host and by the other leader; a rank
-    // that is no leader, detected by the ranks of its host; and a rank that is alone on its host.
+    // The first victim is a leader: the ranks of its own host and the other leader detect the stop.
+    // The second victim is no leader: the ranks of its host detect the stop. The last victim is
+    // alone on its host.
     for victim in [2, 3] {
         stop_one(&["a", "a", "b", "b"], "all_reduce f32 SUM 1000", victim);
     }

@@ -211,7 +211,8 @@ fn unsafe_code_is_in_listed_modules() {
 /// wait for has been killed or asked to end.
 const BLOCKS: &[&str] = &["base::config", "process::child_group", "store::tcp::server"];
 
-/// Everything else that blocks, or reads the environment, is refused by clippy.
+/// The lint `disallowed_methods` of clippy finds all other code that blocks or reads the
+/// environment.
 #[test]
 fn blocking_code_is_in_wait_and_sys() {
     for file in source_files() {
@@ -227,7 +228,7 @@ fn blocking_code_is_in_wait_and_sys() {
     assert!(root.expect("the root of the crate").contains(denies), "nobody looks for what blocks");
 }
 
-/// A lock has no deadline, so that each needs an argument why nobody waits long for it.
+/// A lock has no deadline, so the page has to argue for each lock that no thread waits long for it.
 #[test]
 fn every_lock_is_documented() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/locks.md");

@@ -107,19 +107,19 @@ fn operations() {
     passes("operations", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
 }
 
-/// Random trainings with a reducer.
+/// Runs random trainings with a reducer.
 #[test]
 fn reducer_random() {
     passes("reducer_random", None, &[("DIST_STUB_NCCL_LAUNCH_US", "0")]);
 }
 
-/// With the time that NCCL takes to launch, which whoever does not wait overtakes.
+/// The stub launches with NCCL's delay, so a caller that does not wait overtakes the operation.
 #[test]
 fn behaviour() {
     passes("behaviour", None, &[]);
 }
 
-/// Calls that last meet where two threads are in one.
+/// Slow calls overlap if two threads are in one.
 #[test]
 fn behaviour_of_slow_calls() {
     passes(
@@ -142,7 +142,7 @@ const OF_TWO: [&str; 7] = [
     "alone_first",
 ];
 
-/// Calls that may block inside NCCL do the same, but for the time that they take.
+/// Calls that may block inside NCCL have the same results and only differ in their duration.
 #[test]
 fn blocking_calls() {
     let may_block = ("TORCH_NCCL_USE_COMM_NONBLOCKING", "0");
@@ -221,8 +221,8 @@ fn refused_nccl_call_fails_the_group() {
     passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
 }
 
-/// One thread has the groups of all ranks. Also where launching takes its time, and where all say
-/// that they have come.
+/// One thread drives the groups of all ranks: with default settings, with slow launches, and with a
+/// barrier before each collective.
 #[test]
 fn one_thread_drives_several_devices() {
     passes("together", Some("one_thread"), &[]);
@@ -230,7 +230,7 @@ fn one_thread_drives_several_devices() {
     passes("together", Some("one_thread"), &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]);
 }
 
-/// The example, with the stub's header in the place of CUDA's.
+/// Compiles and runs the example with the stub's header in place of CUDA's.
 #[test]
 fn several_gpus_example_is_correct() {
     let Some(compiler) = Compiler::find() else { return };
@@ -258,7 +258,8 @@ fn queued_operation_waits_without_blocking_others() {
     }
 }
 
-/// Processes, of which one ends without a word: the others are told, and go on without it.
+/// One of several processes exits without leaving the group; the survivors report it and continue
+/// without it.
 #[test]
 fn dead_rank_is_named_and_others_continue() {
     death("nccl");
@@ -284,8 +285,7 @@ mod staging {
         passes("operations", Some("staging"), &[]);
     }
 
-    /// The example of a plug-in, which knows nothing of devices and needs a number for every part
-    /// of a call.
+    /// The plug-in example does not support devices, and needs a number for every part of a call.
     #[test]
     fn staging_uses_another_backend() {
         let Some(compiler) = Compiler::find() else { return };
@@ -306,7 +306,7 @@ mod staging {
         passes("behaviour", Some("staging"), &[]);
     }
 
-    /// Copies take their time, so that whoever does not wait for one finds what is not there yet.
+    /// Copies are slow, so that a caller that does not wait for one reads old data.
     #[test]
     fn behaviour_with_slow_copies() {
         passes("behaviour", Some("staging"), &[("DIST_STUB_CUDA_SLOW_US", "2000")]);
@@ -432,8 +432,7 @@ fn a_real_library_has_all_that_is_used() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The functions of CUDA and NCCL that are used are all among the declarations that the stubs are
-/// held against.
+/// All functions of CUDA and NCCL that the library uses are in the declarations of the stubs.
 #[test]
 fn used_functions_are_declared() {
     let read = |name: &str| {

@@ -302,10 +302,11 @@ fn rank_may_restart_before_the_group_forms() {
     }
     await_rank(&client(job.port), 1);
     job.kill("1");
-    // Rank 0 now finds all ranks and sends join requests; the dead rank does not answer.
+    // Rank 0 now finds all ranks and offers them the group; the dead process of rank 1 does not
+    // answer.
     job.start_rank(2, 3, &format!("init\n{USE}"));
     await_rank(&client(job.port), 2);
-    // Rank 0 has sent rank 2 a membership list that contains the dead rank.
+    // The offer to rank 2 also names the dead process.
     let environment = job.environment(1, 3);
     job.start("1-anew", &environment, &format!("init\n{USE}"));
     have_worked(&job.finish(), &["0", "1-anew", "2"], "init");

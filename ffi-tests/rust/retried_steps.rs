@@ -107,8 +107,8 @@ fn a_rank_killed_in_mid_step_with_a_function_as_hook() {
     compare_with("retry_function", "2", GRADIENTS / 2, Some("add up"));
 }
 
-/// The committed fragments of an outer optimizer stay, and the others are agreed on by the ranks
-/// that are left.
+/// The survivors keep the committed fragments of an outer optimizer and agree on the other
+/// fragments.
 #[test]
 fn a_rank_killed_in_an_outer_step() {
     let Some(compiler) = Compiler::find() else { return };

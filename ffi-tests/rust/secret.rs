@@ -287,7 +287,8 @@ fn clients_without_the_secret_are_refused() {
     assert_eq!(greeting_for_torch(with), (*b"AUTH", true));
 }
 
-/// Every connection proves anew: the first is the main one, and a wait takes another.
+/// Every connection proves the secret separately: the main connection first, and another one for a
+/// wait.
 #[test]
 fn a_client_with_the_secret_may_have_many_connections() {
     let server = server(Some(b"right"));
