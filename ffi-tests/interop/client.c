@@ -1,14 +1,16 @@
 /*
- * Our store client on a server that is not ours: every dist_store_ function, and what it must do.
+ * Tests libdist's store client with the server of another implementation: every dist_store_
+ * function and its effect.
  *
  *     client PORT basics|counters|waits|queues|names|barriers|prefixes
- *     client PORT queues|mixed legacy      a server that has no queues of its own
+ *     client PORT queues|mixed legacy      a server without queues
  *     client PORT mixed                    one of two processes; the other is torch_mixed.py
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../c/check.h"
 
-/* For calls that cannot succeed; all others have LIMIT_MS, since the machine may be busy. */
+/* The timeout of calls that cannot succeed; all other calls have LIMIT_MS, since the machine may
+ * be busy. */
 #define SHORT_MS 300
 
 static int server_is_legacy;
@@ -30,7 +32,7 @@ static void set(dist_store_t *store, const char *key, const char *text)
     CHECK_OK(dist_store_set(store, key, DIST_TERMINATED, text, strlen(text)));
 }
 
-/* One item of a blob is these bytes. */
+/* Returns true if an item of a blob consists of these bytes. */
 static int holds(const dist_blob_t *blob, size_t index, const void *wanted, size_t len)
 {
     const void *data = NULL;
@@ -39,7 +41,7 @@ static int holds(const dist_blob_t *blob, size_t index, const void *wanted, size
            && (len == 0 || memcmp(data, wanted, len) == 0);
 }
 
-/* A blob holds one text; the blob is released. */
+/* Returns true if a blob consists of one text; releases the blob. */
 static int is_text(dist_blob_t *blob, const char *wanted)
 {
     int same = dist_blob_count(blob) == 1 && holds(blob, 0, wanted, strlen(wanted));
@@ -172,7 +174,7 @@ static void counters(dist_store_t *store)
     CHECK_OK(dist_store_add(store, "written", DIST_TERMINATED, 1, &sum));
     CHECK(sum == 42);
 
-    /* A server of torch's only closes the connection; the reason must be found out. */
+    /* A torch server only closes the connection; the client must find the reason. */
     set(store, "words", "no number");
     CHECK_REFUSED(dist_store_add(store, "words", DIST_TERMINATED, 1, &sum), DIST_ERR_NOT_A_NUMBER, "words");
     CHECK(has(store, "words", "no number"));
@@ -182,7 +184,7 @@ static void counters(dist_store_t *store)
     CHECK(sum == 1);
 }
 
-/* What another thread does to a store while this one waits. */
+/* A change to a store that another thread makes while this one waits. */
 struct deed {
     dist_store_t *store;
     void (*act)(dist_store_t *);
@@ -223,8 +225,8 @@ static void wait_late(dist_store_t *store)
 }
 
 /*
- * Keys that appear at the very moment at which they are asked for: whoever gets one gets what was set, and never the
- * nothing that was there before.
+ * Keys that are set at the same time as they are read: a successful get must return the set
+ * value, and never an empty one.
  */
 enum { APPEARING = 500 };
 
@@ -232,7 +234,7 @@ static void set_appearing(dist_store_t *store)
 {
     char key[32], asked[32];
     const char *keys[1];
-    /* A client of its own, whose requests come between those of the other. */
+    /* A separate client, whose requests interleave with the other client's requests. */
     dist_store_t *own = connect_to(dist_store_port(store), 0);
     int i;
     keys[0] = asked;
@@ -319,7 +321,7 @@ static int queue_has(dist_store_t *store, int64_t wanted)
     return CHECK_OK(dist_store_queue_len(store, "queue", DIST_TERMINATED, &items)) && items == wanted;
 }
 
-/* A server without queues: either they are made of keys, or the user is told. */
+/* On a server without queues, the client either emulates them with keys or returns an error. */
 static int queues_are_refused(dist_store_t *store)
 {
     dist_blob_t *blob = NULL;
@@ -364,7 +366,7 @@ static void queues(dist_store_t *store)
     meanwhile(store, push_late, pop_late);
 }
 
-/* How often a key is in a list of keys. */
+/* Returns how often a key is in a list of keys. */
 static int times_listed(const dist_blob_t *keys, const char *key)
 {
     int times = 0;

@@ -1,5 +1,5 @@
-// c-examples/libtorch/ddp.hpp on 2 ranks: gradients are averaged in place, whatever replaces their tensors, and errors of
-// the backward pass come from commit().
+// Tests c-examples/libtorch/ddp.hpp on 2 ranks: gradients are averaged in place even if their
+// tensors are replaced, and commit() reports the errors of the backward pass.
 //
 //     distrun --nproc-per-node 2 libtorch_ddp
 #include "../../c-examples/libtorch/ddp.hpp"
@@ -41,7 +41,7 @@ dist::reducer_options with_missing(dist::missing missing) {
   return options;
 }
 
-// A factor of this rank: 1 or 3, on average 2.
+// Returns a factor of this rank: 1 or 3, with the average 2.
 double factor(dist::group_ref world) { return 1 + 2 * world.rank(); }
 
 void backward(two_layers &net, double by) { (net.first.sum() * by + net.second.sum() * 10 * by).backward(); }
@@ -156,18 +156,19 @@ void errors_of_hooks_come_from_commit(dist::group_ref world) {
   } catch (const std::runtime_error &) {
     REQUIRE(world.rank() == 0);
   }
-  // The next step is as any other.
+  // The next step is unaffected.
   net.zero_grad();
   auto step = ddp.step();
   backward(net, factor(world));
   REQUIRE(step.commit() == commit);
   REQUIRE(all_are(net.first.grad(), 2));
-  // The norm of 3 values of 2 and 2 of 20.
+  // The norm of 3 values of 2 and 2 values of 20.
   REQUIRE(std::abs(ddp.reducer().clip(1) - std::sqrt(812)) < 1e-6);
   REQUIRE(net.second.grad().max().item<double>() < 1);
 }
 
-// A layer that appears twice, rows of an embedding, channels as last dimension, and buffers that are broadcast in each step.
+// A layer that appears twice, embedding rows, channels as the last dimension, and buffers that each
+// step broadcasts.
 void layers_of_all_kinds_train(dist::group_ref world) {
   auto linear = torch::nn::Linear(4, 4);
   torch::nn::Sequential net(torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true)), linear, linear,
@@ -193,7 +194,7 @@ void layers_of_all_kinds_train(dist::group_ref world) {
     const Tensor images = torch::ones({1, 3, 4, 4}) * (world.rank() + 1);
     (x.pow(3).sum() + conv->forward(images).sum()).backward();
     REQUIRE(step.commit() == commit);
-    // The sum over 4 places, on average over the ranks.
+    // The sum over 4 positions, averaged over the ranks.
     REQUIRE(all_are(conv->weight.grad(), 6));
     REQUIRE(conv->weight.grad().is_contiguous(torch::MemoryFormat::ChannelsLast));
     REQUIRE(net[0]->as<torch::nn::Embedding>()->weight.grad().abs().sum().item<double>() > 0);
@@ -216,7 +217,7 @@ void misuse_is_reported(dist::group_ref world) {
     REQUIRE(message.find("first") != std::string::npos);
   }
   REQUIRE(!net.first.grad().defined());
-  // No hook is left.
+  // All hooks are removed.
   backward(net, 1);
   REQUIRE(all_are(net.first.grad(), 1));
 }

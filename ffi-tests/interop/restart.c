@@ -1,9 +1,9 @@
 /*
- * A job whose first attempt fails, under a launcher that starts it again on the same store.
+ * A job whose first attempt fails, under a launcher that restarts it on the same store.
  *
- * Attempt 0 forms a group, reduces, notes the group's id and what each rank has published, and fails on one rank.
- * Attempt 1 finds all of that still in the store, and must believe none of it: it forms a group of its own, with
- * another id, in which the sums are right.
+ * Attempt 0 forms a group, reduces, records the group's id and the published data of each rank,
+ * and fails on one rank. Attempt 1 finds this data in the store and must ignore it: it forms its
+ * own group with another id, in which the sums are right.
  *
  *     torchrun --nproc-per-node N --max-restarts 1 --no-python restart
  */
@@ -23,7 +23,7 @@ static dist_store_t *connect_to_job_store(void)
     return store;
 }
 
-/* The world's id, from its description. */
+/* Reads the world group's id from its description. */
 static void read_id(char *id, size_t cap)
 {
     const char *field = "\"id\":\"";
@@ -64,7 +64,7 @@ static int sums_are_right(int rank, int size, int attempt)
     return wrong == 0;
 }
 
-/* A key of attempt 0 holds what another key of it says. */
+/* Returns true if two keys of attempt 0 have the same value. */
 static int same(dist_store_t *store, const char *key, const char *noted)
 {
     const char *keys[2];
@@ -105,7 +105,7 @@ int main(void)
     snprintf(published, sizeof(published), "dist/world/rank/%.8s", number);
     snprintf(noted, sizeof(noted), "noted/%.8s", number);
     if (attempt > 0) {
-        /* This very process has not published anything yet: what is there is of attempt 0. */
+        /* This process has not published anything yet, so the data is from attempt 0. */
         const char *key = noted;
         int32_t there = 0;
         CHECK_OK(dist_store_check(store, &key, NULL, 1, &there));
@@ -125,7 +125,7 @@ int main(void)
         if (rank == size - 1) {
             exit(7);
         }
-        /* The others learn of it, or are ended by the launcher. */
+        /* The other ranks get an error, or the launcher ends them. */
         CHECK_STATUS(dist_barrier(dist_world(), NULL, NULL), DIST_ERR_PEER_FAILED);
         exit(8);
     }

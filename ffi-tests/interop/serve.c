@@ -1,5 +1,6 @@
 /*
- * A store server for others' clients: prints "port N", and ends when its standard input does.
+ * A store server for clients of other implementations: prints "port N", and ends when its
+ * standard input is closed.
  *
  *     serve [HOST]
  */

@@ -1,19 +1,23 @@
 /*
- * A line between two network name spaces that delays packets and loses some, for kernels without netem.
+ * An emulated link between two network namespaces that delays and drops packets, for kernels
+ * without netem.
  *
- *     relay [-d DELAY_US] [-l LOSS_PPM] [-s SEED] [-q PACKETS] [-r BYTES_PER_S] SPACE DEVICE SPACE DEVICE
+ *     relay [-d DELAY_US] [-l LOSS_PPM] [-s SEED] [-q PACKETS] [-r BYTES_PER_S] \
+ *         SPACE DEVICE SPACE DEVICE
  *
- * Each SPACE is a name in /run/netns and has the TUN device DEVICE, made beforehand (`ip tuntap add`), with an MTU of
- * at most 2048. What leaves one name space by its device enters the other by the other device, DELAY_US later, in
- * order. Of a million packets LOSS_PPM are lost; which ones follows from SEED, the direction and the packet's number
- * in its direction alone. At most PACKETS are on their way in one direction; those that come then are dropped. With a
- * rate, each packet also takes the time of its bytes, one after another.
+ * Each SPACE is a name in /run/netns and has the TUN device DEVICE, which exists already (`ip
+ * tuntap add`), with an MTU of at most 2048. A packet that leaves one namespace through its
+ * device enters the other one DELAY_US later, in order. The relay drops LOSS_PPM packets per
+ * million. The choice depends only on SEED, the direction, and the packet's number in its
+ * direction. If PACKETS packets are in flight in one direction, further packets are dropped.
+ * With a rate, each packet also takes the transmission time of its bytes.
  *
- * Multicast is neither forwarded nor numbered: it is the kernel's own housekeeping (routers, memberships), which comes
- * at random times, and would give the packets of a test other numbers in every run.
+ * The relay neither forwards nor counts multicast packets. The kernel sends them at random times
+ * (routers, memberships), so they would change the packet numbers from run to run.
  *
- * The relay ends when its standard input does, and is killed when its parent dies. At its end it prints one line, with
- * two numbers for each word, of the packets that came from the first name space and from the second:
+ * The relay ends when its standard input is closed, and is killed when its parent dies. At its
+ * end it prints one line with two numbers per word, for the packets from the first and from the
+ * second namespace:
  *
  *     forwarded 10 12 lost 0 1 overflowed 0 0
  */
@@ -41,34 +45,34 @@
 #define NS_PER_S 1000000000u
 #define PER_MILLION 1000000u
 
-/* How many packets of one direction are taken before the other has its turn. */
+/* The number of packets from one direction before the relay serves the other direction. */
 #define BATCH 64
 
-/* A packet on its way. */
+/* A packet in flight. */
 typedef struct packet {
     uint64_t due_ns;
     size_t len;
     unsigned char bytes[MTU_MAX];
 } packet_t;
 
-/* What is the same in both directions. */
+/* The properties of both directions. */
 typedef struct line {
     uint64_t delay_ns;
     uint64_t loss_ppm;
     uint64_t seed;
-    uint64_t bytes_per_s; /* 0: as fast as they come */
+    uint64_t bytes_per_s; /* 0: unlimited */
     size_t capacity;      /* of each queue, in packets */
 } line_t;
 
-/* One direction: a ring of packets, in the order of their coming, which is that of their going. */
+/* One direction: a ring of packets, in the order of arrival and departure. */
 typedef struct direction {
     const line_t *line;
     unsigned number; /* 0 or 1 */
     int from, to;    /* TUN devices */
     packet_t *ring;
     size_t first, count;
-    uint64_t busy_until_ns; /* the end of the last byte, where there is a rate */
-    uint64_t taken;         /* the number of the next packet */
+    uint64_t busy_until_ns; /* end of the last byte, with a rate */
+    uint64_t taken;         /* number of the next packet */
     uint64_t forwarded, lost, overflowed;
 } direction_t;
 
@@ -93,7 +97,7 @@ static uint64_t now_ns(void)
     return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
 }
 
-/* Spreads the bits of a number over all of the result: neighbours have nothing in common. */
+/* Spreads the bits of a number over the whole result, so that neighbours are unrelated. */
 static uint64_t spread(uint64_t x)
 {
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -101,7 +105,7 @@ static uint64_t spread(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Whether a packet is lost. It depends on nothing that differs from one run to the next. */
+/* Returns true if a packet is dropped. The result is the same in every run. */
 static int is_lost(const line_t *line, unsigned direction, uint64_t number)
 {
     uint64_t draw = spread(spread(line->seed) + 2 * number + direction);
@@ -117,7 +121,7 @@ static int is_multicast(const unsigned char *bytes, size_t len)
     return version == 6 && len >= 40 && bytes[24] == 0xff;
 }
 
-/* When a packet that comes now is to go. */
+/* Returns the departure time of a packet that arrives now. */
 static uint64_t due_ns(direction_t *self, uint64_t now, size_t len)
 {
     const line_t *line = self->line;
@@ -131,7 +135,7 @@ static uint64_t due_ns(direction_t *self, uint64_t now, size_t len)
     return self->busy_until_ns + line->delay_ns;
 }
 
-/* Takes a packet from the device; 0 where there is none. */
+/* Reads a packet from the device; returns 0 if there is none. */
 static int take_one(direction_t *self)
 {
     packet_t dropped;
@@ -167,7 +171,8 @@ static void take(direction_t *self)
     }
 }
 
-/* Lets go what is due. What the other device refuses (it may be down) has found no room either. */
+/* Sends the packets that are due. If the other device refuses a packet (it may be down), the
+ * packet counts as an overflow. */
 static void deliver(direction_t *self)
 {
     uint64_t now = now_ns();
@@ -183,7 +188,7 @@ static void deliver(direction_t *self)
     }
 }
 
-/* Sets the timer to when the next packet of either direction is due. */
+/* Sets the timer to the next departure in either direction. */
 static void arm(int timer, const direction_t *directions)
 {
     struct itimerspec at = {{0, 0}, {0, 0}};
@@ -209,7 +214,7 @@ static void watch(int epoll, int fd, enum source source)
     require(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
 }
 
-/* Relays until standard input ends. */
+/* Relays until standard input is closed. */
 static void relay(direction_t *directions)
 {
     int epoll = require(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
@@ -245,7 +250,7 @@ static void relay(direction_t *directions)
     }
 }
 
-/* Opens a device of a name space; this process stays in its own. */
+/* Opens a device of another namespace; this process stays in its own namespace. */
 static int open_device(const char *space, const char *device)
 {
     char path[256];
@@ -254,7 +259,7 @@ static int open_device(const char *space, const char *device)
     snprintf(path, sizeof(path), "/run/netns/%s", space);
     int there = require(open(path, O_RDONLY | O_CLOEXEC), path);
     require(setns(there, CLONE_NEWNET), path);
-    /* The name space in which the file is opened is the one whose devices it can have. */
+    /* The file belongs to the namespace in which it is opened. */
     int tun = require(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/net/tun");
     memset(&request, 0, sizeof(request));
     request.ifr_flags = IFF_TUN | IFF_NO_PI;

@@ -22,16 +22,16 @@
 struct size {
     size_t bytes;
     size_t count;
-    size_t calls;    /* in one turn */
+    size_t calls;    /* per turn */
     size_t measured; /* samples so far */
-    double *us;      /* one sample for each call */
+    double *us;      /* one sample per call */
 };
 
 struct plan {
     struct size sizes[MAX_SIZES];
     size_t n_sizes;
-    size_t iterations; /* calls of each size; 0: as many as fit a moment */
-    int rewrite;       /* write the input anew before each call, as a training step does */
+    size_t iterations; /* calls of each size; 0: automatic */
+    int rewrite;       /* write the input again before each call, as a training step does */
 };
 
 static const char HELP[] =
@@ -121,7 +121,8 @@ static void parse(struct plan *plan, int argc, char **argv)
     }
 }
 
-/* How often each size is called, the same on all ranks: a guess at the time of one call, from its bytes. */
+/* Sets the number of calls per size, equal on all ranks, from an estimate of the time of one
+ * call. */
 static void settle(struct plan *plan)
 {
     for (size_t i = 0; i < plan->n_sizes; i++) {
@@ -143,7 +144,7 @@ static double now_us(void)
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-/* What a rank contributes: small whole numbers, whose sums an f32 holds exactly. */
+/* Fills the input of a rank with small whole numbers, whose sums are exact in f32. */
 static void fill(float *vector, size_t count, int rank)
 {
     for (size_t i = 0; i < count; i++) {
@@ -162,7 +163,8 @@ static void verify(const float *vector, size_t count, int ranks)
     }
 }
 
-/* The calls of one size in one turn; the first of them is not counted, it has the caches of another size. */
+/* Measures the calls of one size in one turn. The first call is not counted, since the caches
+ * have another size's data. */
 static void take_turn(const struct plan *plan, struct size *size, float *send, float *recv)
 {
     int rank = (int)dist_get_rank(dist_world());
@@ -188,7 +190,7 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Median, 99th percentile and minimum of the rank with the largest median. */
+/* Returns median, 99th percentile and minimum of the rank with the largest median. */
 static void worst_rank(struct size *size, double figures[3])
 {
     int ranks = (int)dist_get_world_size(dist_world());

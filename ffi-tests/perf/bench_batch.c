@@ -1,12 +1,14 @@
 /*
- * What fusing small collectives of a batch gains: 64 dist_all_reduce of 64 bytes (f32, maximum) in one batch, against the same
- * calls in a batch that may not fuse them, since each names its algorithm. On the public header only:
+ * Measures the gain from the fusion of small collectives in a batch: 64 dist_all_reduce of 64
+ * bytes (f32, maximum) in one batch. The baseline is a batch that may not fuse the same calls,
+ * since each names its algorithm. The program uses only the public header:
  *
- *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_batch.c target/release/libdist.a -lpthread -ldl -lm \
- *         -o target/bench_batch
+ *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_batch.c target/release/libdist.a \
+ *         -lpthread -ldl -lm -o target/bench_batch
  *     target/release/distrun --nproc-per-node 2 target/bench_batch [CALLS] [BYTES] [ALGORITHM]
  *
- * The two take turns, so that what else happens on the machine meets both. Rank 0 prints the medians and their ratio.
+ * Both variants alternate, so that other load on the machine affects both. Rank 0 prints the
+ * medians and their ratio.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,13 +1,14 @@
 /*
- * The time of a 4-byte dist_all_reduce with a label, against the same call without options. 100 labels take turns, as the
- * buckets of a model do. On the public header only:
+ * Measures the time of a 4-byte dist_all_reduce with a label, compared with the same call
+ * without options. The calls use 100 labels in rotation, as the buckets of a model do. The
+ * program uses only the public header:
  *
- *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_label.c target/release/libdist.a -lpthread -ldl -lm \
- *         -o target/bench_label
+ *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_label.c target/release/libdist.a \
+ *         -lpthread -ldl -lm -o target/bench_label
  *     target/release/distrun --nproc-per-node 2 target/bench_label [TURNS]
  *
- * The two kinds of calls take turns of 1,000 calls each. Rank 0 prints the medians, and the median and quartiles of the ratio
- * of neighbouring turns.
+ * Both kinds of calls alternate in turns of 1,000 calls. Rank 0 prints the medians, and the
+ * median and quartiles of the ratio of neighbouring turns.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -43,7 +44,7 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Nanoseconds per call of one turn. */
+/* Returns the nanoseconds per call of one turn. */
 static double turn(dist_group_t *world, int is_labelled)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;

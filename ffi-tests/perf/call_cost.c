@@ -40,7 +40,8 @@
 #define SETTLE_US 1000L
 #define LONGEST_WAIT_S 60
 
-/* How many steps each rank has reported, in memory that both map. Each counter has a cache line of its own. */
+/* The number of steps that each rank has reported, in memory that both ranks map. Each counter
+ * has its own cache line. */
 struct steps {
     struct {
         atomic_long done;
@@ -87,7 +88,7 @@ static void report(struct steps *steps, int rank)
     atomic_fetch_add(&steps->of_rank[rank].done, 1);
 }
 
-/* Waits for one more step of the other rank. */
+/* Waits for the next step of the other rank. */
 static void await_report(struct steps *steps, int rank)
 {
     static long seen;
@@ -108,7 +109,7 @@ static void settle(void)
     }
 }
 
-/* One all_reduce. `options` may be NULL. */
+/* Makes one all_reduce. `options` may be NULL. */
 static void reduce_value(int rank, struct steps *steps, const dist_call_options_t *options)
 {
     float value = (float)(rank + 1);
@@ -139,7 +140,7 @@ static __attribute__((noinline)) void labelled_all_reduce(int rank, struct steps
 }
 #endif
 
-/* Rank 0 sends, and goes on when rank 1 has received. */
+/* Rank 0 sends, and continues when rank 1 has received the message. */
 static __attribute__((noinline)) void send_to_one(int rank, struct steps *steps)
 {
     float value = rank == 0 ? 5.0F : 0.0F;
@@ -157,7 +158,7 @@ static __attribute__((noinline)) void send_to_one(int rank, struct steps *steps)
     report(steps, rank);
 }
 
-/* Rank 1 sends, and goes on when rank 0 has received. */
+/* Rank 1 sends, and continues when rank 0 has received the message. */
 static __attribute__((noinline)) void receive_from_one(int rank, struct steps *steps)
 {
     float value = rank == 1 ? 6.0F : 0.0F;

@@ -1,6 +1,7 @@
 /*
- * Processes that a benchmark starts: forked while there is one thread, pinned to a core, let go all at once, and dead
- * when their parent or one of them fails. The including program sets `leader` and defines _GNU_SOURCE.
+ * Processes of a benchmark. They are forked while the parent has one thread, pinned to a core,
+ * and released at the same time. They die when their parent or one of them fails. The including
+ * program sets `leader` and defines _GNU_SOURCE.
  */
 #ifndef PROCESSES_H
 #define PROCESSES_H
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The process that starts all others, once it has. */
+/* The process that starts all others, after it has done so. */
 static pid_t leader;
 
 /* Ends all processes: children die with their parent. */
@@ -55,7 +56,7 @@ static void pin(int core)
     }
 }
 
-/* The n-th of the cores that this process may use. */
+/* Returns the n-th core that this process may use. */
 static int allowed_core(int n)
 {
     cpu_set_t cores;
@@ -70,7 +71,7 @@ static int allowed_core(int n)
     return -1;
 }
 
-/* A fork copies one thread; with more, what the others hold is lost to the child. */
+/* A fork copies only the calling thread; locks of other threads would stay locked in the child. */
 static void must_have_one_thread(void)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -84,7 +85,7 @@ static void must_have_one_thread(void)
     must(threads == 1, "there are threads before the fork");
 }
 
-/* Where children say that they are ready, and wait until they are all let go. */
+/* Two pipes: children report that they are ready, and wait for a common release. */
 struct gate {
     int ready[2];
     int go[2];
@@ -97,7 +98,7 @@ static struct gate gate_new(void)
     return gate;
 }
 
-/* In a child: only the parent holds the end whose closing is the signal. */
+/* Called in a child: only the parent keeps the end whose close is the signal. */
 static void gate_enter(struct gate *gate)
 {
     close(gate->go[1]);
@@ -111,7 +112,8 @@ static void gate_pass(struct gate *gate)
     must(read(gate->go[0], &byte, 1) == 0, "the signal is not the pipe's end");
 }
 
-/* In the parent: lets all go once they are ready. Returns when that was. */
+/* Called in the parent: releases all children when they are ready. Returns the time of the
+ * release. */
 static int64_t gate_open(struct gate *gate, int children)
 {
     char byte;
@@ -128,7 +130,7 @@ static int64_t gate_open(struct gate *gate, int children)
     return start;
 }
 
-/* True in the child, which dies with its parent. */
+/* Forks a child that dies with its parent. Returns true in the child. */
 static int fork_child(pid_t *child, int core)
 {
     pid_t parent = getpid();

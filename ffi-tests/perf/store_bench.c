@@ -1,4 +1,4 @@
-/* libdist's side of the benchmark of stores (store_bench.h), on the public header only. */
+/* libdist's part of the store benchmark (store_bench.h), with the public header only. */
 #define _GNU_SOURCE
 #include "store_bench.h"
 
@@ -95,7 +95,7 @@ static void store_confirm(struct store *store)
     check(dist_store_num_keys(store->store, &keys));
 }
 
-/* The length of all byte strings of a blob, each of which is looked at; releases it. */
+/* Reads all byte strings of a blob, releases it, and returns their total length. */
 static size_t consume(dist_blob_t *blob, size_t n)
 {
     size_t total = 0, i;

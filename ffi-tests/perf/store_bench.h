@@ -1,17 +1,19 @@
 /*
- * What the benchmarks of stores share, so that all are measured in one way: processes, pinning, clock and rows. One
- * program is made per implementation (store_bench.c for libdist, store_bench_torch.cpp for torch); `cargo xtask
- * bench-store` compiles both, runs them in turns and compares.
+ * Shared parts of the store benchmarks, so that all implementations are measured in the same
+ * way: processes, pinning, clock and rows. There is one program per implementation
+ * (store_bench.c for libdist, store_bench_torch.cpp for torch). `cargo xtask bench-store`
+ * compiles both, runs them alternately and compares them.
  *
- *     store_bench same|apart [--quick]   server on the first core; clients there too, or all on the second
- *     store_bench free [--quick]         nobody is pinned: the row of 128 processes
+ *     store_bench same|apart [--quick]   server on the first core; clients there or on the second
+ *     store_bench free [--quick]         no pinning: the row with 128 processes
  *
- * The server is a process of its own. Clients are forked while their parent has a single thread, connect, make what
- * they need and warm up; then all are let go at once. A row is one line: `row NAME VALUE`. Values are calls per second
- * (get, add, wait, check: of all clients together), milliseconds (set, processes) or microseconds (wake).
+ * The server is a separate process. Clients are forked while their parent has one thread; they
+ * connect, prepare their data and warm up. Then all are released at the same time. A row is one
+ * line: `row NAME VALUE`. Values are calls per second (get, add, wait, check: of all clients
+ * together), milliseconds (set, processes) or microseconds (wake).
  *
- * The including file defines the functions declared first. All texts are made before the clock runs, in whatever form
- * the implementation takes them.
+ * The including file defines the functions that are declared first. All texts are made before
+ * the measurement starts, in the form that the implementation needs.
  */
 #ifndef STORE_BENCH_H
 #define STORE_BENCH_H
@@ -34,14 +36,14 @@ static void store_close(struct store *store);
 static struct keys *keys_new(const char *const *names, size_t n);
 static struct value *value_new(size_t bytes);
 static void store_set(struct store *store, struct keys *keys, size_t index, struct value *value);
-/* A round trip, after which all sets have taken effect. */
+/* A round trip after which all sets have taken effect. */
 static void store_confirm(struct store *store);
-/* The length of the value. */
+/* Gets a value and returns its length. */
 static size_t store_get(struct store *store, struct keys *keys, size_t index);
-/* The length of all values together. */
+/* Gets all values and returns their total length. */
 static size_t store_multi_get(struct store *store, struct keys *keys);
 static void store_add(struct store *store, struct keys *keys);
-/* Of all keys of the list. */
+/* Waits for all keys of the list. */
 static void store_wait(struct store *store, struct keys *keys);
 static int store_check(struct store *store, struct keys *keys);
 
@@ -49,7 +51,8 @@ static int store_check(struct store *store, struct keys *keys);
 
 enum { PROCESSES = 128, SETS = 1000, WARM_UP = 50, MAX_ROUNDS = 400, NAME_BYTES = 48 };
 
-/* Memory that all processes share. Nobody reads what another may be writing: pipes order all accesses. */
+/* Memory that all processes share. Pipes order all accesses, so no process reads data that
+ * another one may be writing. */
 struct shared {
     int port;
     int64_t began[PROCESSES];
@@ -59,10 +62,10 @@ struct shared {
 };
 
 static struct shared *shared;
-/* The cores of server and clients; -1: any. */
+/* The cores of server and clients; -1 for any core. */
 static int server_core = -1, client_core = -1;
 
-/* The server, until its pipe is closed. */
+/* A server process that runs until its pipe is closed. */
 struct server {
     pid_t process;
     int stop;
@@ -79,7 +82,7 @@ static struct server server_start(void)
         store_close(store);
         _exit(0);
     }
-    /* The server's gate opens at the end. */
+    /* The server leaves its gate at the end. */
     char byte;
     close(gate.go[0]);
     close(gate.ready[1]);
@@ -107,7 +110,7 @@ struct job {
     int calls;
 };
 
-/* `n` names that begin like this. */
+/* Returns `n` numbered names with this prefix. */
 static struct keys *numbered_keys(const char *start, int index, size_t n)
 {
     const char **names = (const char **)calloc(n, sizeof(*names));
@@ -170,7 +173,7 @@ static void be_client(const struct job *job, int index, struct gate *gate)
     store_close(store);
 }
 
-/* From the first beginning to the last end. */
+/* Returns the time from the first begin to the last end. */
 static int64_t elapsed_ns(int clients)
 {
     int64_t began = shared->began[0], ended = shared->ended[0];
@@ -210,7 +213,7 @@ static int by_size(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* Waits in get, and says each time, through the pipe, that it is about to. */
+/* Waits in get, and reports each time through the pipe that it is about to wait. */
 static void be_waiter(int rounds, int tell, struct gate *gate)
 {
     struct store *store = store_open(shared->port);
@@ -229,7 +232,7 @@ static void be_waiter(int rounds, int tell, struct gate *gate)
 
 static void be_waker(int rounds, int told, struct gate *gate)
 {
-    /* Time for the other to come to rest, however long it looks around before it sleeps. */
+    /* The pause is long enough for the waiter to sleep, for any spin budget. */
     const struct timespec pause = { 0, 2000000 };
     struct store *store = store_open(shared->port);
     struct keys *keys = numbered_keys("wake", 0, (size_t)rounds);
@@ -274,7 +277,7 @@ static void measure_wake(int rounds)
     printf("row wake %.6g\n", (double)shared->latency[rounds / 2] / 1e3);
 }
 
-/* Connects, sets a key and reads those of all; none of it before the signal. */
+/* Connects, sets a key and gets all keys; the measured part starts with the signal. */
 static void be_process(const char *name, int index, int at_once, struct gate *gate)
 {
     struct keys *keys = numbered_keys(name, 0, PROCESSES);

@@ -1,4 +1,5 @@
-/* torch's side of the benchmark of stores (store_bench.h): its own server, and its client without Python. */
+/* torch's part of the store benchmark (store_bench.h): torch's server, and its client without
+ * Python. */
 #include "store_bench.h"
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>

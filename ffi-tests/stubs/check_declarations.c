@@ -1,8 +1,9 @@
 /*
- * What our declarations say, fact by fact. Compiled against them, and, where there are the real headers, against
- * those: so the two agree in everything that is used. There is no code in it.
+ * Compile-time assertions about the declarations of CUDA and NCCL. The build compiles them with
+ * the handwritten declarations and, if the real headers are installed, with those. So both agree
+ * in everything that libdist uses. The file contains no code.
  *
- * Macros of cuda.h give functions their names with _v2; so the names here are those that the library exports.
+ * Macros of cuda.h give functions the suffix _v2; this file uses the exported names.
  */
 #include "stub_nccl.h"
 #include "stub_cuda.h"
@@ -11,12 +12,12 @@
 
 #define IS(name, value) _Static_assert((long long)(name) == (value), #name)
 #define AT(field, offset) _Static_assert(offsetof(ncclConfig_t, field) == (offset), #field)
-/* A function's type, exactly. */
+/* Asserts the exact type of a function. */
 #define TYPE(name, type) _Static_assert(_Generic(&name, type: 1, default: 0), #name)
 
 _Static_assert(sizeof(ncclUniqueId) == 128, "ncclUniqueId");
 _Static_assert(sizeof(ncclRedOp_t) == 4 && sizeof(ncclDataType_t) == 4 && sizeof(ncclResult_t) == 4, "enums");
-/* Ours is that of 2.27; later ones are longer. */
+/* The handwritten structure is the one of 2.27; later ones are longer. */
 _Static_assert(sizeof(ncclConfig_t) >= 72, "ncclConfig_t");
 AT(size, 0);
 AT(magic, 8);
@@ -34,7 +35,7 @@ AT(CTAPolicy, 60);
 AT(shrinkShare, 64);
 AT(nvlsCTAs, 68);
 
-/* The lengths that the library of each version accepts, as far as headers tell. */
+/* The lengths that the library of each version accepts, as far as headers show them. */
 #if NCCL_VERSION_CODE < 22800
 _Static_assert(sizeof(ncclConfig_t) == 72, "2.27");
 #elif NCCL_VERSION_CODE >= 23000 && NCCL_VERSION_CODE < 23100
@@ -117,7 +118,7 @@ TYPE(ncclRecv, ncclResult_t(*)(void *, size_t, ncclDataType_t, int, ncclComm_t, 
 TYPE(ncclGroupStart, ncclResult_t(*)(void));
 TYPE(ncclGroupEnd, ncclResult_t(*)(void));
 
-/* CUDA's driver. */
+/* The CUDA driver. */
 _Static_assert(sizeof(CUdevice) == 4 && sizeof(CUdeviceptr) == 8 && sizeof(CUuuid) == 16, "CUDA's types");
 IS(CUDA_SUCCESS, 0);
 IS(CUDA_ERROR_INVALID_VALUE, 1);

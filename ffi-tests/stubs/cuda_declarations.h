@@ -1,9 +1,9 @@
 /*
- * The part of CUDA's driver interface that the stub libcuda has, under the names that the library exports:
- * those that end in _v2 are what cuda.h's macros make of the plain names.
+ * The part of the CUDA driver API that the stub libcuda implements, with the exported names.
+ * cuda.h defines macros that map the plain names to the names with the suffix _v2.
  *
- * Facts of a public binary interface, written down by hand; check_declarations.c compares them with the
- * real cuda.h where there is one.
+ * The declarations are facts of a public binary interface, written by hand. check_declarations.c
+ * compares them with the real cuda.h if it is installed.
  */
 #ifndef CUDA_DECLARATIONS_H
 #define CUDA_DECLARATIONS_H

@@ -1,7 +1,7 @@
 /*
- * The stub libcuda's devices and contexts, its errors, and what every call begins and ends with.
+ * Devices, contexts and errors of the stub libcuda, and the common start and end of every call.
  *
- * A device has its primary context and no other. Contexts are tokens.
+ * A device has only its primary context. A context handle is a token, not an address.
  */
 #include "cuda_internal.h"
 
@@ -17,7 +17,7 @@ struct cuda cuda = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_
 
 _Thread_local int is_in_host_function;
 
-/* The contexts of this thread; the last one is current. */
+/* The context stack of this thread; the last one is current. */
 static _Thread_local struct {
     CUcontext contexts[DEEPEST];
     int depth;
@@ -321,7 +321,7 @@ struct device *current_device(CUresult *error)
     return device;
 }
 
-/* A context that may become current; NULL may too. */
+/* Checks that a context may become current; NULL may as well. */
 static CUresult check_context(CUcontext context)
 {
     struct device *device = stub_handle_find(HANDLE_CONTEXT, context);
@@ -343,7 +343,7 @@ CUresult cuCtxSetCurrent(CUcontext context)
     ENTER();
     CUresult result = check_context(context);
     if (result == CUDA_SUCCESS) {
-        /* As the driver does it: the top is replaced, and NULL takes it away. */
+        /* As in the driver, the call replaces the top of the stack, and NULL removes it. */
         stack.depth -= stack.depth > 0;
         if (context != NULL) {
             stack.contexts[stack.depth++] = context;

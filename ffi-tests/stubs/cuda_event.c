@@ -1,5 +1,6 @@
 /*
- * The stub libcuda's events: a count of how often one was recorded, and of what a stream has passed.
+ * Events of the stub libcuda: each event counts how often it was recorded, and up to which
+ * record its stream has advanced.
  */
 #include "cuda_internal.h"
 

@@ -1,8 +1,8 @@
 /*
- * What the files of the stub libcuda share.
+ * Shared declarations of the stub libcuda's files.
  *
- * One lock guards everything, and whoever waits does so on `cuda.changed` with it; work of streams runs
- * without it. A stream is a queue and a thread that works on it in order.
+ * One lock guards all state, and threads wait on `cuda.changed` with it. The work in streams
+ * runs without the lock. A stream is a queue with a thread that executes it in order.
  */
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
@@ -23,7 +23,7 @@ enum { HANDLE_STREAM = 1, HANDLE_EVENT = 2, HANDLE_CONTEXT = 3 };
 
 struct device {
     int ordinal;
-    /* Which of the machine's: CUDA_VISIBLE_DEVICES may say so. */
+    /* The number of the machine's device; CUDA_VISIBLE_DEVICES may map it. */
     int physical;
     int retained;
     CUcontext context;
@@ -35,7 +35,7 @@ struct event {
     CUevent handle;
     struct device *device;
     unsigned flags;
-    /* Handles and work in streams that refer to it. */
+    /* The handles and the work in streams that refer to the event. */
     int references;
     unsigned long recorded;
     unsigned long completed;
@@ -53,7 +53,7 @@ struct work {
     CUdeviceptr to;
     CUdeviceptr from;
     size_t bytes;
-    /* Of pinned memory that is copied from, when the copy was enqueued; 0 for other memory. */
+    /* The checksum of pinned source memory at the time of the copy call; 0 for other memory. */
     unsigned long long sum;
 };
 
@@ -82,12 +82,14 @@ extern struct cuda {
     _Atomic int is_initialised;
     int n_devices;
     struct device devices[MOST_DEVICES];
-    /* All that have a thread or a handle, destroyed ones that are not done among them. */
+    /* All streams that have a thread or a handle, including destroyed streams with unfinished
+     * work. */
     struct stream *streams;
 } cuda;
 
-/* Takes the lock, unless this call may not be made (not initialised, after a fork, in a host function), or
- * is to fail. Every function begins with it, and ends with `leave`. */
+/* Takes the lock. Returns an error if the call is forbidden here (before initialisation, after a
+ * fork, in a host function) or must fail on request. Every function begins with it and ends with
+ * `leave`. */
 CUresult enter(const char *function);
 CUresult leave(CUresult result);
 #define ENTER() \
@@ -98,39 +100,39 @@ CUresult leave(CUresult result);
         } \
     } while (0)
 
-/* Counts and logs misuse, and gives the error back. */
+/* Counts and logs misuse, and returns the error. */
 __attribute__((format(printf, 2, 3))) CUresult refuse(CUresult error, const char *format, ...);
 
-/* The device of the thread's context; NULL where there is none, or it is gone. */
+/* Returns the device of the thread's context; NULL if there is none or it was released. */
 struct device *current_device(CUresult *error);
 
-/* The stream of a handle, NULL and the legacy handle among them. */
+/* Returns the stream of a handle, including NULL and the legacy handle. */
 struct stream *find_stream(CUstream handle, CUresult *error);
 
-/* Waits until everything enqueued on a device so far is done. */
+/* Waits until all work that is enqueued on a device is done. */
 void drain_device(struct device *device);
 
-/* Leaves a piece of work on a stream; takes it over. */
+/* Enqueues work on a stream, which takes ownership of it. */
 void enqueue(struct stream *stream, struct work work);
 
-/* Waits until all that is on the stream now is done. */
+/* Waits until all work that is now on the stream is done. */
 CUresult drain_stream(struct stream *stream);
 
-/* Where the processor reads or writes what a pointer says, device memory or host memory. NULL where it is
- * device memory that it does not have. */
+/* Returns the address at which the processor can access the memory, whether device or host
+ * memory. Returns NULL for device memory outside of an allocation. */
 void *reach(CUdeviceptr pointer, size_t bytes);
 
 enum place { PLACE_UNKNOWN, PLACE_DEVICE, PLACE_PINNED };
 enum place place_of(CUdeviceptr pointer, size_t bytes);
 
-/* Whether any allocation of a device is left, and how many in all. */
+/* Counts the remaining allocations: whether a device has any, and the total. */
 void count_memory(struct dist_stub_cuda_counts *counts);
 int has_memory(const struct device *device);
 
-/* This thread runs a host function. */
+/* Set while this thread runs a host function. */
 extern _Thread_local int is_in_host_function;
 
-/* A release of the last context of a device: the stream NULL goes with it. */
+/* Destroys the default stream when the last context of a device is released. */
 void end_default_stream(struct device *device);
 
 #endif

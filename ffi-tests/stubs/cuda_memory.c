@@ -1,9 +1,10 @@
 /*
- * The stub libcuda's memory. Device memory is host memory under another address: what the caller gets can be
- * neither read nor written, so that a program which touches device memory on the processor dies of it. Streams
- * and the stub libnccl use the other address, its alias.
+ * Memory of the stub libcuda. Device memory is host memory at a second address, its alias. The
+ * processor can neither read nor write the address that the caller gets, so a program that
+ * accesses device memory on the processor crashes. Streams and the stub libnccl use the alias.
  *
- * Freeing waits for the device, as with CUDA: whoever frees memory while a collective hangs, hangs too.
+ * As with CUDA, a free waits for the device. If a thread frees memory while a collective hangs,
+ * the thread hangs as well.
  */
 #include "cuda_internal.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* New device memory is filled with this, as far as that costs little. */
+/* The initial content of device memory, up to GARBAGE_BYTES to limit the cost. */
 #define GARBAGE 0xA5
 #define GARBAGE_BYTES (1u << 20)
 
@@ -48,7 +49,7 @@ static void unmap(char *start, size_t bytes)
     }
 }
 
-/* The allocation that a whole range lies in. */
+/* Returns the allocation that contains the whole range. */
 static struct allocation *find(const void *pointer, size_t bytes)
 {
     const char *start = pointer;
@@ -77,7 +78,7 @@ static struct allocation *add(enum memory_kind kind, struct device *device, char
     return it;
 }
 
-/* The allocation that begins there, taken out of the list. */
+/* Removes the allocation that begins at an address from the list and returns it. */
 static struct allocation *take(enum memory_kind kind, const void *pointer)
 {
     for (struct allocation **link = &allocations; *link != NULL; link = &(*link)->next) {
@@ -134,7 +135,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
         return leave(refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree of what is no device memory, or no more"));
     }
     drain_device(find(as_pointer(pointer), 0)->device);
-    /* Another thread may have been as fast. */
+    /* Another thread may have freed it first. */
     struct allocation *it = take(MEMORY_DEVICE, as_pointer(pointer));
     if (it == NULL) {
         return leave(refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree of the same memory on two threads"));
@@ -216,7 +217,7 @@ CUresult cuMemHostUnregister(void *pointer)
     return leave(CUDA_SUCCESS);
 }
 
-/* One attribute; with no allocation, what stands for none. */
+/* Returns one attribute; without an allocation, its default value. */
 static CUresult attribute_of(const struct allocation *it, CUdeviceptr pointer, CUpointer_attribute attribute,
                              void *value)
 {
@@ -273,7 +274,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attribu
     CUresult result = CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         result = attribute_of(it, pointer, attributes[i], values[i]);
-        /* What an attribute does not apply to has none; that is no error here. */
+        /* An attribute that does not apply has a zero value; this is no error here. */
         if (result != CUDA_SUCCESS && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
             result = CUDA_SUCCESS;
         }

@@ -1,7 +1,7 @@
 /*
- * The stub libcuda's streams: a queue each, and a thread that does what is in it, in order and some time
- * after the call that left it there, as a device does. Streams do not wait for the stream NULL of their device,
- * nor it for them: who needs an order makes it with events.
+ * Streams of the stub libcuda. A stream is a queue with a thread that executes the work in order
+ * and with a delay after the call, as a device does. Streams and the default stream of their
+ * device do not wait for each other; a program that needs an order uses events.
  */
 #include "cuda_internal.h"
 
@@ -18,7 +18,7 @@ static void let_go(struct event *event)
     }
 }
 
-/* FNV-1a over words, and never 0. */
+/* FNV-1a over words; the result is never 0. */
 static unsigned long long sum_of(const void *memory, size_t bytes)
 {
     const unsigned char *at = memory;
@@ -65,7 +65,7 @@ static void perform(const struct work *work)
     }
 }
 
-/* With the lock held; gives it up for the work itself. */
+/* The caller holds the lock, which the function releases during the work itself. */
 static void perform_next(struct stream *stream)
 {
     struct work *work = stream->first;
@@ -130,7 +130,7 @@ void enqueue(struct stream *stream, struct work work)
     pthread_cond_signal(&stream->arrived);
 }
 
-/* Frees what destroyed streams left behind, once their threads are done. */
+/* Frees destroyed streams after their threads have finished. */
 static void bury(void)
 {
     struct stream **link = &cuda.streams;
@@ -173,7 +173,7 @@ static struct stream *make(struct device *device, int priority)
     return stream;
 }
 
-/* Threads that are done with destroyed streams are waited for at the end, but not for long. */
+/* Waits at the end of the process, at most 1 s, for the threads of destroyed streams. */
 __attribute__((destructor)) static void end(void)
 {
     struct timespec until;
@@ -238,7 +238,7 @@ void drain_device(struct device *device)
     for (struct stream *stream = cuda.streams; stream != NULL;) {
         if (stream->device == device && stream->first != NULL) {
             pthread_cond_wait(&cuda.changed, &cuda.lock);
-            /* The list may be another one now. */
+            /* The list may have changed. */
             stream = cuda.streams;
         } else {
             stream = stream->next;
@@ -298,13 +298,13 @@ CUresult cuStreamDestroy_v2(CUstream handle)
         return leave(refuse(CUDA_ERROR_INVALID_HANDLE, "the stream NULL is destroyed"));
     }
     if (stream != NULL) {
-        /* What is left in it is still done. */
+        /* The stream still executes its remaining work. */
         destroy(stream);
     }
     return leave(error);
 }
 
-/* A stream that may be asked about or waited for. */
+/* Returns a stream that a call may query or wait for. */
 static struct stream *find_settled(CUstream handle, CUresult *error)
 {
     struct stream *stream = find_stream(handle, error);
@@ -375,7 +375,7 @@ CUresult dist_stub_cuda_capture(CUstream handle, int on)
     return leave(error);
 }
 
-/* A stream that takes work. */
+/* Returns a stream that accepts work. */
 static struct stream *find_open(CUstream handle, CUresult *error)
 {
     struct stream *stream = find_stream(handle, error);
@@ -416,11 +416,11 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream ha
         work.sum = sum_of(reach(from, bytes), bytes);
     }
     if (target == PLACE_PINNED && source == PLACE_DEVICE) {
-        /* Who reads it before the copy is done finds this. */
+        /* A caller that reads the target before the copy is done finds this value. */
         memset(reach(to, bytes), 0x5A, bytes);
     }
     enqueue(stream, work);
-    /* Memory that is not pinned is not copied behind the caller's back. */
+    /* A copy of unpinned memory is synchronous. */
     int is_pinned = target != PLACE_UNKNOWN && source != PLACE_UNKNOWN;
     return is_pinned ? CUDA_SUCCESS : drain_stream(stream);
 }
@@ -449,7 +449,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
     return leave(copy(to, from, bytes, stream));
 }
 
-/* Each end must be where the name of the call says. */
+/* Checks that each address is in the kind of memory that the name of the call implies. */
 static CUresult copy_between(CUdeviceptr to, int to_device, CUdeviceptr from, int from_device, size_t bytes,
                              CUstream stream)
 {

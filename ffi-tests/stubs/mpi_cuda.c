@@ -1,10 +1,11 @@
 /*
- * A stub of an MPI that takes the memory of CUDA devices, over one that does not: preloaded into a program that is linked with the
- * stub libcuda, it says yes where MPI is asked, and gives MPI the other address of that stub's device memory. Compiled with
- * the compiler of the MPI. Never installed.
+ * A stub of a CUDA-aware MPI on top of an MPI that is not. It is preloaded into a program that
+ * is linked with the stub libcuda. It reports CUDA support and passes MPI the alias of the
+ * stub's device memory. It is compiled with the MPI's compiler and is never installed.
  *
- * Only what every such MPI takes is here: messages between two ranks. Device memory in any other function ends the process, since
- * nobody can read it at its own address. A device's context must be current, as such MPIs expect.
+ * It implements only the functions that every such MPI supports: messages between two ranks.
+ * Device memory in any other function crashes the process, since its own address is not
+ * readable. A device context must be current, as such MPIs expect.
  */
 #include "stub_cuda.h"
 
@@ -13,13 +14,14 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-/* The program's; without it there is no device memory. */
+/* Symbols of the program; without them no device memory exists. */
 #pragma weak dist_stub_cuda_alias
 #pragma weak cuCtxGetCurrent
 
 static atomic_long translated, without_context;
 
-/* How many buffers of device memory MPI was given, and how many of them while no context was current. */
+/* Returns the number of device buffers that MPI received, and how many of them without a current
+ * context. */
 EXPORTED void dist_stub_mpi_count(long *buffers, long *wrong)
 {
     *buffers = atomic_load(&translated);

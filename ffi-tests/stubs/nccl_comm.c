@@ -1,8 +1,9 @@
 /*
- * Communicators of the stub libnccl: made from a unique id, asked about, finalized, destroyed, aborted.
+ * Communicators of the stub libnccl: creation from a unique id, queries, finalize, destroy and
+ * abort.
  *
- * A communicator lives as long as it has a handle, or somebody is inside a call on it, or an operation of it is
- * in a stream; its handle ends with destroy or abort, and is never valid again.
+ * A communicator lives as long as it has a handle, a call on it is in progress, or an operation
+ * of it is in a stream. Destroy or abort ends its handle, which is never valid again.
  */
 #include "nccl_internal.h"
 
@@ -15,7 +16,7 @@
 
 struct nccl nccl = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL };
 
-/* Folders of ids that this process made, until somebody meets there. */
+/* The folders of ids that this process made, until ranks meet there. */
 #define MOST_PATHS 1024
 static struct {
     pid_t process;
@@ -25,7 +26,8 @@ static struct {
 
 __attribute__((destructor)) static void remove_folders(void)
 {
-    /* Those where ranks have met are gone; elsewhere nobody answers any more. */
+    /* Meetings that took place have removed their folders; in the other folders no rank will
+     * answer. */
     for (unsigned i = 0; i < MOST_PATHS && ids.process == getpid(); i++) {
         if (ids.paths[i][0] != '\0') {
             meet_remove(ids.paths[i]);
@@ -97,7 +99,7 @@ static struct comm *hold(ncclComm_t handle, int takes_handle)
 {
     pthread_mutex_lock(&nccl.lock);
     struct comm *comm = takes_handle ? stub_handle_take(HANDLE_COMM, handle) : stub_handle_find(HANDLE_COMM, handle);
-    /* The reference of a handle that is taken is the caller's now. */
+    /* If the handle is taken, its reference passes to the caller. */
     if (comm != NULL && !takes_handle) {
         comm->references++;
     }
@@ -196,7 +198,7 @@ void comm_unmake(struct comm *comm)
     }
 }
 
-/* How large the structure is in a version, at the most. */
+/* The maximum size of the structure in a version. */
 static size_t config_bytes(unsigned version)
 {
     return version < 21700   ? 24
@@ -240,7 +242,7 @@ static int all_came(struct comm *comm)
     return 1;
 }
 
-/* Two ranks of one device, or of different versions, cannot work together. */
+/* Two ranks on one device, or ranks with different versions, cannot work together. */
 static ncclResult_t check_ranks(struct comm *comm)
 {
     const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -330,7 +332,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 }
 #endif
 
-/* Waits for what is in streams here, and then for the other ranks. */
+/* Waits for the operations in this rank's streams, and then for the other ranks. */
 static ncclResult_t run_finalize(struct job *job)
 {
     struct comm *comm = job->comm;
@@ -363,7 +365,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle)
 }
 #endif
 
-/* Takes the handle away, and what went with it. */
+/* Removes the handle and releases its resources. */
 static ncclResult_t end(struct comm *comm, ncclResult_t result)
 {
     if (hold(comm->handle, 1) == NULL) {
@@ -371,14 +373,14 @@ static ncclResult_t end(struct comm *comm, ncclResult_t result)
     }
     comm_join_thread(comm);
     if (comm->region == NULL) {
-        /* Nobody will meet this rank. */
+        /* No other rank will meet this one. */
         meet_remove(comm->path);
     }
     comm_let_go(comm, ncclSuccess);
     return comm_let_go(comm, result);
 }
 
-/* As NCCL, which frees memory of the device: that waits for all that the device was given. */
+/* NCCL frees device memory here, which waits for all work of the device. */
 static void free_memory(const struct comm *comm)
 {
     CUcontext popped;
@@ -443,7 +445,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error)
     }
     uintptr_t nobody = 0;
     if (!comm->is_blocking && !atomic_compare_exchange_strong(&comm->caller, &nobody, (uintptr_t)pthread_self())) {
-        /* NCCL joins the thread that has launched, and frees what it had, as it is asked: two at once do so twice. */
+        /* NCCL joins its launching thread in this call and frees the thread's state; two
+         * concurrent calls would do so twice. */
         return comm_let_go(comm, refuse(ncclInvalidUsage, "%s while another thread is inside a call on it", __func__));
     }
     stub_sleep_us(stub_number("DIST_STUB_NCCL_CALL_US", 0));
@@ -451,7 +454,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error)
     return comm->is_blocking ? comm_let_go(comm, ncclSuccess) : comm_release(comm, ncclSuccess);
 }
 
-/* A property of a communicator, once it has met. */
+/* Returns a property of a communicator after its ranks have met. */
 static ncclResult_t get(ncclComm_t handle, const char *function, int *value, int (*property)(const struct comm *comm))
 {
     struct comm *comm = comm_hold(handle, function);

@@ -1,9 +1,9 @@
 /*
- * The part of NCCL's interface that the stub libnccl has. ncclConfig_t is that of 2.27; newer libraries
- * append to it and accept this one by its size and version.
+ * The part of the NCCL API that the stub libnccl implements. ncclConfig_t is the one of 2.27;
+ * newer libraries append fields to it and accept this one by its size and version.
  *
- * Facts of a public binary interface, written down by hand; check_declarations.c compares them with the
- * real nccl.h where there is one.
+ * The declarations are facts of a public binary interface, written by hand. check_declarations.c
+ * compares them with the real nccl.h if it is installed.
  */
 #ifndef NCCL_DECLARATIONS_H
 #define NCCL_DECLARATIONS_H

@@ -1,6 +1,6 @@
 /*
- * Communicators of the stub libnccl that are made from others: by a split, in which all ranks take part, or by a
- * shrink, in which those take part that are left.
+ * Communicators of the stub libnccl that are derived from a parent: by a split, in which all
+ * ranks take part, or by a shrink, in which only the survivors take part.
  */
 #include "nccl_internal.h"
 
@@ -11,7 +11,8 @@
 
 #if STUB_NCCL_VERSION >= 21800
 
-/* The ranks of one color, in the order of key and rank: where this one stands, and who comes first. */
+/* Orders the ranks of one color by key and rank. Finds this rank's number, and returns the first
+ * rank. */
 static int find_place(struct comm *parent, const struct note *mine, struct comm *child)
 {
     int first = parent->rank;
@@ -31,7 +32,8 @@ static int find_place(struct comm *parent, const struct note *mine, struct comm 
     return first;
 }
 
-/* All say their color and key; then the first of each color says where they meet. */
+/* All ranks publish their color and key; then the first rank of each color publishes where they
+ * meet. */
 static ncclResult_t run_split(struct job *job)
 {
     struct comm *parent = job->comm;
@@ -63,7 +65,7 @@ static ncclResult_t run_split(struct job *job)
     return job->child == NULL ? ncclSuccess : comm_meet(job->child);
 }
 
-/* A communicator that is not there yet, made by a call on another. */
+/* Creates an unconnected communicator for a call on its parent. */
 static ncclResult_t begin_child(struct comm *parent, ncclComm_t *out, const ncclConfig_t *config, struct comm **made)
 {
     int is_blocking = parent->is_blocking;
@@ -110,7 +112,7 @@ static ncclResult_t run_shrink(struct job *job)
     return comm_meet(job->child);
 }
 
-/* Where this rank stands among those that are left; -1 where the list is wrong. */
+/* Returns this rank's number among the survivors; -1 if the list is invalid. */
 static int rank_left(const struct comm *comm, const int *excluded, int n_excluded)
 {
     int below = 0;
@@ -127,7 +129,8 @@ static int rank_left(const struct comm *comm, const int *excluded, int n_exclude
     return comm->rank - below;
 }
 
-/* All that are left agree on how often they have done this, and so on where to meet. */
+/* The survivors derive the meeting place from the number of shrinks, which is equal on all of
+ * them. */
 static ncclResult_t shrink(struct comm *comm, const int *excluded, int n_excluded, ncclComm_t *out,
                            const ncclConfig_t *config)
 {

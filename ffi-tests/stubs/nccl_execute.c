@@ -1,8 +1,8 @@
 /*
- * The collectives of the stub libnccl, as they are done on the thread of a stream: piece by piece, each rank
- * lays out its part for the others and takes theirs.
+ * Collectives of the stub libnccl, executed on the thread of a stream. Piece by piece, each rank
+ * publishes its part and reads the parts of its peers.
  *
- * Operations of a communicator are done in the order in which they were launched, on whichever streams.
+ * The operations of a communicator run in the order of their launch, on any streams.
  */
 #include "nccl_internal.h"
 
@@ -55,7 +55,7 @@ static void describe(const struct call *call, char *text, size_t bytes)
              (unsigned long long)call->count, type_name(call->type), call->op, call->root);
 }
 
-/* All ranks do the same. */
+/* Checks that all ranks make the same call. */
 static int agree(struct comm *comm)
 {
     struct call mine = comm->region->seats[comm->rank].call;
@@ -72,19 +72,19 @@ static int agree(struct comm *comm)
     return 1;
 }
 
-/* How many blocks of its own each rank lays out. */
+/* Returns the number of blocks that each rank publishes. */
 static size_t blocks_of(const struct comm *comm, const struct operation *it)
 {
     return it->kind == REDUCE_SCATTER ? (size_t)comm->nranks : 1;
 }
 
-/* How many elements of a block are laid out at a time. */
+/* Returns the number of elements of a block that are published at a time. */
 static size_t room_of(const struct comm *comm, const struct operation *it)
 {
     return CHUNK_BYTES / blocks_of(comm, it) / type_size(it->type);
 }
 
-/* Copies elements, with the factor of the operation where it has one. */
+/* Copies elements, and scales them if the operation has a factor. */
 static int copy(struct comm *comm, const struct operation *it, void *into, const void *from, size_t n)
 {
     unsigned char factor[8];
@@ -106,7 +106,7 @@ static int copy(struct comm *comm, const struct operation *it, void *into, const
     return 1;
 }
 
-/* Lays out elements from `offset` on. */
+/* Publishes elements from `offset` on. */
 static int lay_out(struct comm *comm, const struct operation *it, size_t offset, size_t n)
 {
     size_t size = type_size(it->type);
@@ -125,7 +125,7 @@ static int lay_out(struct comm *comm, const struct operation *it, size_t offset,
     return 1;
 }
 
-/* Reduces what all have laid out. */
+/* Reduces the published elements of all ranks. */
 static int reduce(struct comm *comm, const struct operation *it, size_t offset, size_t n)
 {
     size_t size = type_size(it->type);
@@ -145,7 +145,7 @@ static int reduce(struct comm *comm, const struct operation *it, size_t offset, 
     return 1;
 }
 
-/* Copies what one rank has laid out to its place. */
+/* Copies the published elements of one rank to their position. */
 static int fetch(struct comm *comm, const struct operation *it, int rank, size_t offset, size_t n)
 {
     size_t size = type_size(it->type);
@@ -200,7 +200,7 @@ static int run_collective(struct comm *comm, const struct operation *it)
     return 1;
 }
 
-/* Its turn on the communicator. */
+/* Waits for the plan's turn on the communicator. */
 static int await_turn(const struct plan *plan)
 {
     struct comm *comm = plan->comm;

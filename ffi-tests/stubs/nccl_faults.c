@@ -1,5 +1,5 @@
 /*
- * The stub libnccl's version, errors, and what goes wrong on request.
+ * The version and the errors of the stub libnccl, and the faults that it injects on request.
  */
 #include "nccl_internal.h"
 
@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The meeting of the ranks, where a stall has the number of an operation. */
+/* The number of the ranks' meeting, in place of an operation's number, for a stall. */
 #define MEETING (-1)
 
 static struct {
     pthread_mutex_t lock;
-    /* Which process has read the environment. */
+    /* The process that has read the environment. */
     pid_t reader;
     long error_rank;
     long error_operation;
@@ -26,7 +26,7 @@ static struct {
     char last_error[512];
 } faults = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Takes the lock, and reads the environment the first time in a process: a fork may have another. */
+/* Takes the lock, and reads the environment once per process, since a fork may change it. */
 static void lock_faults(void)
 {
     pthread_mutex_lock(&faults.lock);

@@ -1,10 +1,11 @@
 /*
- * Groups of the stub libnccl: what a thread calls between ncclGroupStart and ncclGroupEnd is begun at the end.
+ * Group calls of the stub libnccl: ncclGroupEnd starts the calls that a thread made since
+ * ncclGroupStart.
  *
- * A call outside of a group is a group of one. Work for communicators that do not block goes on behind the
- * caller's back, a moment after the call has returned ncclInProgress: whoever uses the stream before the
- * communicator says that it is done, overtakes the operation. One thread launches a whole group, in the order of its
- * communicators' first calls.
+ * A call outside of a group is a group of one call. For nonblocking communicators the work
+ * continues in the background after the call has returned ncclInProgress. If the caller uses the
+ * stream before the communicator reports completion, it overtakes the operation. One thread
+ * launches a whole group, in the order of its communicators' first calls.
  */
 #include "nccl_internal.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long after the call a communicator that does not block launches. */
+/* The delay between the call and the launch of a nonblocking communicator. */
 #define LAUNCH_US 300
 
 struct group {
@@ -47,7 +48,7 @@ static void make_key(void)
     pthread_key_create(&open_group, complain);
 }
 
-/* The thread that ends the process is not asked. */
+/* The check at a thread's end does not run for the thread that ends the process. */
 __attribute__((destructor)) static void ask_last_thread(void)
 {
     if (group.depth > 0) {
@@ -99,7 +100,7 @@ static void free_plan(struct plan *plan)
     free(plan);
 }
 
-/* The thread of a stream has done it, or will never. */
+/* The stream's thread has executed the plan, or never will. */
 static void finish_plan(void *argument)
 {
     struct plan *plan = argument;
@@ -111,7 +112,8 @@ static void finish_plan(void *argument)
     free_plan(plan);
 }
 
-/* The stream that operations are done in waits for what is in the others, or the others for it. */
+/* Lets the operations' stream wait for the other streams (at the begin), or the other streams
+ * for it. */
 static CUresult tie(struct plan *plan, int is_begin)
 {
     CUresult error = plan->n_others == 0 ? CUDA_SUCCESS : cuCtxPushCurrent_v2(plan->comm->context);
@@ -135,7 +137,7 @@ static ncclResult_t launch(struct plan *plan)
 {
     struct plan streams = *plan;
     CUresult error = tie(&streams, 1);
-    /* Locked, so that the order of tickets is the order in the stream. */
+    /* The lock makes the order of tickets the order in the stream. */
     pthread_mutex_lock(&nccl.lock);
     plan->ticket = plan->comm->plans_launched++;
     error = error == CUDA_SUCCESS ? cuLaunchHostFunc(plan->stream, finish_plan, plan) : error;
@@ -144,7 +146,7 @@ static ncclResult_t launch(struct plan *plan)
     if (error != CUDA_SUCCESS) {
         free_plan(plan);
     }
-    /* From here on the plan is the stream's. */
+    /* From here on the stream owns the plan. */
     error = error == CUDA_SUCCESS ? tie(&streams, 0) : error;
     if (error != CUDA_SUCCESS) {
         return fail(ncclUnhandledCudaError, "the stream does not take operations: CUDA error %d", (int)error);
@@ -163,7 +165,8 @@ static int has_collective(const struct plan *plan)
     return it != NULL;
 }
 
-/* The ranks of a communicator connect for their first collective: it is launched once all have called it. */
+/* The ranks of a communicator connect for their first collective; the launch waits until all
+ * ranks have called it. */
 static void connect_all(struct plan *first)
 {
     for (struct plan *plan = first; plan != NULL; plan = plan->next) {
@@ -197,7 +200,7 @@ static ncclResult_t run_launch(struct job *job)
 
 static void set_state(struct comm *comm, ncclResult_t result)
 {
-    /* An asynchronous error stays. */
+    /* An asynchronous error is not overwritten. */
     int in_progress = ncclInProgress;
     atomic_compare_exchange_strong(&comm->state, &in_progress, result);
 }
@@ -215,7 +218,7 @@ static ncclResult_t end_job(struct job *job, ncclResult_t result)
         set_state(child, result);
     }
     if (child != job->comm) {
-        /* Who waits for a call asks the communicator on which it was made. */
+        /* A caller that waits for a call queries the communicator on which the call was made. */
         set_state(job->comm, is_blocking && child != NULL ? ncclSuccess : result);
     }
     if (child != NULL && child != job->comm) {
@@ -240,7 +243,7 @@ static void *do_and_end_job(void *argument)
     return NULL;
 }
 
-/* On a thread of the communicator, which its end joins. */
+/* Starts a job on a thread of the communicator, whose end joins the thread. */
 static ncclResult_t start_job(struct job *job)
 {
     struct comm *comm = job->comm;
@@ -257,7 +260,7 @@ static ncclResult_t worse(ncclResult_t a, ncclResult_t b)
     return a == ncclSuccess || (a == ncclInProgress && b != ncclSuccess) ? b : a;
 }
 
-/* All at once, since each may wait for another. */
+/* Starts all jobs at the same time, since each may wait for another. */
 static ncclResult_t do_jobs(struct job *first)
 {
     ncclResult_t result = ncclSuccess;
@@ -333,7 +336,8 @@ static struct plan *plan_of(struct comm *comm, CUstream stream)
     return plan;
 }
 
-/* Says that a communicator has operations in this thread's open group, unless it has some in another's. */
+/* Marks a communicator as used in this thread's open group, unless another thread's group uses
+ * it. */
 static int join_group(struct comm *comm)
 {
     pthread_mutex_lock(&nccl.lock);
@@ -345,7 +349,8 @@ static int join_group(struct comm *comm)
     return is_ours;
 }
 
-/* A number for the calling thread. The system gives the identity of a thread that has ended to a new one. */
+/* Returns a number for the calling thread. The system's thread identity is no substitute, since
+ * it is reused. */
 static unsigned long thread_number(void)
 {
     static atomic_ulong last;
@@ -356,8 +361,9 @@ static unsigned long thread_number(void)
     return own;
 }
 
-/* Whether a thread that drives several ranks of a communicator calls their collectives within one group: another rank's,
- * which it has called before, is in this group too, or is not waiting for this one. */
+/* Checks a thread that drives several ranks of a communicator: it must call their collectives
+ * within one group. Returns true if the other rank, which the thread has called before, is in
+ * this group too, or does not wait for this rank. */
 static int may_be_alone(struct comm *comm)
 {
     int is_fine = 1;
@@ -426,7 +432,7 @@ static void leave_group(struct plan *plan)
     pthread_mutex_unlock(&nccl.lock);
 }
 
-/* On a thread of the first communicator. */
+/* Launches on a thread of the first communicator. */
 static ncclResult_t submit_launch(struct plan *first)
 {
     struct job *job = calloc(1, sizeof *job);

@@ -1,9 +1,9 @@
 /*
- * What the files of the stub libnccl share.
+ * Shared declarations of the stub libnccl's files.
  *
- * A communicator is, in each rank, a `struct comm`, and between the ranks a `struct region` in a file that all
- * of them map. `nccl.lock` guards what is local (who waits for that does so on `nccl.changed`); in the region
- * there are atomics only, and a bell that is rung at every change.
+ * A communicator has a `struct comm` in each rank, and a `struct region` in a file that all
+ * ranks map. `nccl.lock` guards the local state, and threads wait on `nccl.changed`. The region
+ * contains only atomics, and a bell that rings at every change.
  */
 #ifndef NCCL_INTERNAL_H
 #define NCCL_INTERNAL_H
@@ -17,26 +17,27 @@
 #include "stub_nccl.h"
 #pragma GCC visibility pop
 
-/* The version that it plays, unless DIST_STUB_NCCL_VERSION says another; one that is built with an old one lacks
- * what that lacked. */
+/* The emulated version; DIST_STUB_NCCL_VERSION changes it. A stub that is built with an old
+ * version lacks the functions that the old version lacked. */
 #ifndef STUB_NCCL_VERSION
 #define STUB_NCCL_VERSION 23007
 #endif
 
 #define MOST_RANKS 16
 #define PATH_BYTES 112
-/* What a rank hands to the others at a time, and one rank to another. */
+/* The bytes that a rank publishes at a time in a collective, and that one rank sends to another
+ * at a time. */
 #define CHUNK_BYTES ((size_t)256 << 10)
 #define MESSAGE_BYTES ((size_t)64 << 10)
 
 enum { HANDLE_COMM = 1, HANDLE_REGISTRATION = 2, HANDLE_WINDOW = 3 };
 
-/* Steps of calls on the host are counted apart from those of operations on the device. */
+/* Steps of calls on the host and steps of operations on the device have separate counters. */
 enum lane { LANE_HOST, LANE_DEVICE, LANES };
 
 enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECEIVE };
 
-/* What all ranks must say alike about a collective. */
+/* The arguments of a collective that all ranks must agree on. */
 struct call {
     int32_t kind;
     int32_t type;
@@ -45,7 +46,7 @@ struct call {
     uint64_t count;
 };
 
-/* What a rank tells the others in a call on the host. */
+/* The data that a rank publishes in a call on the host. */
 struct note {
     int32_t color;
     int32_t key;
@@ -55,19 +56,20 @@ struct note {
 
 struct seat {
     _Atomic uint32_t is_taken;
-    /* It has called a collective, for the first of which ranks connect. */
+    /* Set when the rank has called a collective; the ranks connect for the first one. */
     _Atomic uint32_t is_connected;
     int32_t version;
     int32_t device;
     CUuuid uuid;
-    /* Step n is posted once what the others are to read is there, and taken once this rank has read theirs. */
+    /* Step n is posted when the rank has published its data, and taken when the rank has read
+     * its peers' data. */
     _Atomic uint64_t posted[LANES];
     _Atomic uint64_t taken[LANES];
     struct call call;
     struct note note;
 };
 
-/* From one rank to another: full when there is one more filling than draining. */
+/* A channel from one rank to another; it is full if it was filled once more than drained. */
 struct channel {
     _Atomic uint64_t filled;
     _Atomic uint64_t drained;
@@ -94,15 +96,16 @@ struct comm {
     int is_finalized;
     struct region *_Atomic region;
     uint64_t step[LANES];
-    /* One of `enum over`. */
+    /* A value of `enum over`. */
     _Atomic int over;
-    /* Another communicator whose abort ends the waits of this one: the parent, while it makes this one. */
+    /* The parent communicator while it creates this one; its abort also ends the waits of this
+     * one. */
     _Atomic(struct comm *) parent;
-    /* ncclInProgress, ncclSuccess, or how it failed. */
+    /* ncclInProgress, ncclSuccess, or the error. */
     _Atomic int state;
-    /* The thread inside a call; 0 where none is. */
+    /* The thread inside a call; 0 if there is none. */
     _Atomic uintptr_t caller;
-    /* With nccl.lock: */
+    /* nccl.lock guards these fields: */
     int references;
     struct group *group;
     unsigned long plans_launched;
@@ -112,13 +115,14 @@ struct comm {
     int windows;
     int has_thread;
     pthread_t thread;
-    /* Its operations are about to be launched, on a thread that may be another communicator's. */
+    /* Set while its operations are about to be launched, possibly on a thread of another
+     * communicator. */
     int is_launching;
     struct comm *next;
-    /* How many collectives were called, and by which thread the last one. */
+    /* The number of collective calls, and the thread of the last one. */
     unsigned long collectives;
     unsigned long last_caller;
-    /* By the stream's thread, one plan after another: */
+    /* Only the stream's thread uses this field, one plan after another: */
     long operations;
 };
 
@@ -129,9 +133,9 @@ struct operation {
     void *receive;
     size_t count;
     ncclDataType_t type;
-    /* ncclSum, ... ncclAvg, or ncclNumOps for one with a factor. */
+    /* ncclSum to ncclAvg, or ncclNumOps for an operator with a factor. */
     ncclRedOp_t op;
-    /* The factor's value; or where it lies on the device. */
+    /* The factor, or its address on the device. */
     unsigned char factor[8];
     const void *factor_on_device;
     int root;
@@ -142,7 +146,7 @@ struct operation {
 struct plan {
     struct plan *next;
     struct comm *comm;
-    /* Where they are done; the others wait for that, and it for them. */
+    /* The stream of the operations. It waits for the other streams, and they wait for it. */
     CUstream stream;
     CUstream others[MOST_STREAMS];
     int n_others;
@@ -151,15 +155,15 @@ struct plan {
     unsigned long ticket;
 };
 
-/* Whether waits go on: no more, because of a shrink of the communicator; no more, because of its abort. */
+/* Whether waits continue, or end because of a shrink or an abort of the communicator. */
 enum over { OVER_NO, OVER_SHRUNK, OVER_ABORTED };
 
-/* What a call does that needs the other ranks, or may be done behind the caller's back. */
+/* A part of a call that needs the other ranks or may run in the background. */
 struct job {
     struct job *next;
     ncclResult_t (*run)(struct job *job);
     struct comm *comm;
-    /* The communicator that it makes, if any, and where its handle goes. */
+    /* The communicator that the job creates, if any, and the output for its handle. */
     struct comm *child;
     ncclComm_t *out;
     struct plan *plan;
@@ -180,10 +184,10 @@ extern struct nccl {
     struct comm *first;
 } nccl;
 
-/* nccl_faults.c: versions, errors, faults on request. */
+/* nccl_faults.c: versions, errors, and faults on request. */
 int stub_version(void);
 __attribute__((format(printf, 2, 3))) ncclResult_t fail(ncclResult_t error, const char *format, ...);
-/* The same for misuse, which is logged and counted. */
+/* As `fail`, for misuse, which is logged and counted. */
 __attribute__((format(printf, 2, 3))) ncclResult_t refuse(ncclResult_t error, const char *format, ...);
 #define NEEDS(version) \
     do { \
@@ -191,10 +195,10 @@ __attribute__((format(printf, 2, 3))) ncclResult_t refuse(ncclResult_t error, co
             return refuse(ncclInvalidUsage, "%s is newer than version %d", __func__, stub_version()); \
         } \
     } while (0)
-/* The error that this call is to give; ncclSuccess where it is none. Asked by every call that may fail but
- * those that end communicators or ask about them. */
+/* Returns the requested error for this call, or ncclSuccess. Every call that may fail checks it,
+ * except calls that end or query a communicator. */
 ncclResult_t asked_failure(const char *function);
-/* How an operation is to go wrong, which is counted by that. */
+/* Returns the requested fault of an operation, and counts the operation. */
 enum fault { FAULT_NONE, FAULT_ERROR, FAULT_STALL };
 enum fault next_fault(struct comm *comm, ncclResult_t *error);
 int stalls_at_meeting(int rank);
@@ -208,14 +212,15 @@ void meet_remove(const char *path);
 void meet_close(struct comm *comm);
 void meet_ring(struct comm *comm);
 int meet_is_over(struct comm *comm);
-/* Sleeps until the bell rings that showed `seen`, for a moment at most. */
+/* Sleeps until the bell has rung since `seen`, at most for REST_NS. */
 uint32_t meet_bell(struct comm *comm);
 void meet_sleep(struct comm *comm, uint32_t seen);
-/* A step: after `begin` this rank may write what it posts, after `post` all have posted, after `end` they may
- * write again. Nonzero is success; else the communicator was aborted. */
+/* The parts of a step: after `begin` this rank may write its data, after `post` all ranks have
+ * posted, after `end` they may write again. The functions return nonzero for success, and 0 if
+ * the communicator was aborted. */
 int meet_begin(struct comm *comm, enum lane lane);
 int meet_post(struct comm *comm, enum lane lane);
-/* Says that this rank connects; waits until all have, or the communicator was aborted. */
+/* Marks this rank as connected; waits until all ranks are, or the communicator is aborted. */
 void meet_connect(struct comm *comm);
 void meet_await_connected(struct comm *comm);
 void meet_end(struct comm *comm, enum lane lane);
@@ -225,30 +230,32 @@ char *meet_message(struct comm *comm, int from, int to);
 /* Waits until the communicator is aborted. */
 void meet_hang(struct comm *comm);
 
-/* nccl_comm.c: communicators as such. */
-/* The communicator of a handle, which stays while it is held; NULL with a complaint where there is none. */
+/* nccl_comm.c: the life of communicators. */
+/* Returns the communicator of a handle with a reference; for an invalid handle reports misuse
+ * and returns NULL. */
 struct comm *comm_hold(ncclComm_t handle, const char *function);
 ncclResult_t comm_let_go(struct comm *comm, ncclResult_t result);
-/* The same for calls that one thread at a time may make, on a communicator that is ready. */
+/* As comm_hold, for calls that only one thread at a time may make, on a communicator that is
+ * ready. */
 ncclResult_t comm_claim(ncclComm_t handle, const char *function, struct comm **comm);
 ncclResult_t comm_release(struct comm *comm, ncclResult_t result);
 struct comm *comm_new(int rank, int nranks, int device, CUcontext context, int is_blocking);
 void comm_unmake(struct comm *comm);
 void comm_join_thread(struct comm *comm);
-/* Ends what waits on a communicator. */
+/* Ends all waits on a communicator. */
 void comm_interrupt(struct comm *comm, enum over why);
-/* Whether its operations are all done. */
+/* Returns true if all its operations are done. */
 int comm_is_idle(struct comm *comm);
-/* An asynchronous error, if it is the first. */
+/* Records an asynchronous error unless there is one already. */
 void comm_fail(struct comm *comm, ncclResult_t error);
 ncclResult_t comm_read_config(const ncclConfig_t *config, int *is_blocking);
 ncclResult_t comm_meet(struct comm *comm);
 
 /* nccl_group.c */
-/* Whether a group of the calling thread is open. */
+/* Returns true if the calling thread has an open group. */
 int group_is_open(void);
 ncclResult_t group_note(ncclResult_t result);
-/* Does a job now, behind the caller's back, or at the end of the group. */
+/* Runs a job now, in the background, or at the end of the group. */
 ncclResult_t group_submit(struct job job);
 ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation operation);
 
@@ -256,16 +263,18 @@ ncclResult_t group_add(struct comm *comm, CUstream stream, struct operation oper
 ncclResult_t check_buffer(struct comm *comm, const char *what, const void *buffer, size_t bytes);
 ncclResult_t find_factor(struct comm *comm, ncclRedOp_t op, ncclDataType_t type, struct operation *operation);
 
-/* A communicator is gone, and its operators with it. */
+/* Removes the operators of a destroyed communicator. */
 void forget_factors(ncclComm_t handle);
 
-/* nccl_execute.c, nccl_messages.c: on the thread of a stream. */
+/* nccl_execute.c, nccl_messages.c: these functions run on the thread of a stream. */
 void run_plan(void *plan);
 int run_messages(struct comm *comm, struct operation *first);
 void *alias(struct comm *comm, const void *pointer, size_t bytes);
-/* Whether an operation may go on; if not, it has been made to fail, or to hang until the abort. */
+/* Returns true if an operation may continue; else the function has failed it, or let it hang
+ * until the abort. */
 int begin_operation(struct comm *comm);
-/* Two ranks say different things: NCCL would hang, or mix them up. Returns after the abort. */
+/* Reports mismatching calls of two ranks, where NCCL would hang or mix them up. Returns after
+ * the abort. */
 void differ(struct comm *comm, int rank, const char *mine, const char *theirs);
 
 /* nccl_types.c: arithmetic, n elements at a time. */
@@ -273,7 +282,7 @@ size_t type_size(ncclDataType_t type);
 const char *type_name(int type);
 void type_combine(ncclDataType_t type, ncclRedOp_t op, void *into, const void *from, size_t n);
 void type_scale(ncclDataType_t type, void *into, const void *from, const void *factor, size_t n);
-/* The factor by which averages of floating types are made; others are divided at the end. */
+/* The factor for averages of floating types; integer sums are divided at the end. */
 int type_average_factor(ncclDataType_t type, int nranks, unsigned char *factor);
 void type_divide(ncclDataType_t type, void *into, int nranks, size_t n);
 

@@ -1,8 +1,9 @@
 /*
- * Where the ranks of a communicator of the stub libnccl meet: a file that all of them map, in a folder that the
- * unique id names. Both are removed once all have come, or one gives up.
+ * The meeting of a communicator's ranks in the stub libnccl: a file that all ranks map, in a
+ * folder that the unique id names. Both are removed when all ranks have joined or one gives up.
  *
- * A rank that dies is not noticed, as on one host with NCCL. Every wait ends with an abort of the communicator.
+ * As with NCCL on one host, the death of a rank is not detected. An abort of the communicator
+ * ends every wait.
  */
 #include "nccl_internal.h"
 
@@ -19,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Within this a waiter sees an abort by itself. */
+/* The interval at which a waiter checks for an abort. */
 #define REST_NS 20000000
 
 _Static_assert(sizeof(_Atomic uint32_t) == sizeof(uint32_t), "a futex word");
@@ -78,7 +79,7 @@ void meet_remove(const char *path)
     rmdir(path);
 }
 
-/* The size of the region is that of the first who came; whoever says another is wrong. */
+/* The first rank determines the size of the region; a rank with another size gets an error. */
 static ncclResult_t map(struct comm *comm, int fd)
 {
     struct stat status;
@@ -111,7 +112,8 @@ ncclResult_t meet_open(struct comm *comm)
         return fail(ncclSystemError, "nobody waits under this id any more, %s: %s", file, strerror(errno));
     }
     ncclResult_t result = map(comm, fd);
-    /* A mapping keeps the file open, and with it the lock. */
+    /* A mapping keeps the file open, and so also the lock; therefore the lock is released
+     * explicitly. */
     flock(fd, LOCK_UN);
     close(fd);
     if (result != ncclSuccess) {

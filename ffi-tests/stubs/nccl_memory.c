@@ -1,6 +1,6 @@
 /*
- * What the stub libnccl knows about memory: its own allocations, registrations, windows, and the factors of
- * operators that a caller made.
+ * Memory management of the stub libnccl: its allocations, registrations, windows, and the
+ * factors of operators that a caller made.
  */
 #include "nccl_internal.h"
 
@@ -26,7 +26,7 @@ struct factor {
     unsigned char value[8];
 };
 
-/* With nccl.lock. */
+/* nccl.lock guards these lists. */
 static struct block *blocks;
 static struct factor *factors;
 static int factors_made;
@@ -145,7 +145,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm_handle, void *buffer, size_t
 ncclResult_t ncclCommDeregister(const ncclComm_t comm_handle, void *handle)
 {
     NEEDS(21900);
-    /* Also of one that has failed. */
+    /* A failed communicator is valid here as well. */
     struct comm *comm = comm_hold(comm_handle, __func__);
     return comm == NULL ? ncclInvalidArgument
                         : comm_let_go(comm, take_registration(comm, HANDLE_REGISTRATION, handle, __func__));
@@ -167,7 +167,7 @@ static int is_own_memory(const char *buffer, size_t bytes)
     return is_own;
 }
 
-/* All ranks register, and the same size. */
+/* All ranks must register, and with the same size. */
 static ncclResult_t run_window(struct job *job)
 {
     struct comm *comm = job->comm;
@@ -212,7 +212,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void *buffer, size_t byte
         *window = NULL;
         result = group_submit((struct job){
             .run = run_window, .comm = comm, .bytes = bytes, .flags = flags, .window = window });
-        /* As NCCL: that it goes on behind the caller's back is told by ncclCommGetAsyncError alone. */
+        /* As in NCCL, only ncclCommGetAsyncError reports that the call continues in the
+         * background. */
         result = result == ncclInProgress ? ncclSuccess : result;
     }
     return group_note(comm_release(comm, result));
@@ -263,7 +264,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
     return comm_release(comm, ncclSuccess);
 }
 
-/* Where the factor of an operator of this communicator is linked; with the lock. */
+/* Returns the link to the factor of an operator of this communicator; the caller holds the lock. */
 static struct factor **link_of(ncclComm_t comm, ncclRedOp_t op)
 {
     struct factor **link = &factors;

@@ -1,6 +1,7 @@
 /*
- * The messages of the stub libnccl, as they are done on the thread of a stream: all of a group go on at once,
- * those between the same two ranks one after another. A send is done when the other rank has it all.
+ * Messages of the stub libnccl, executed on the thread of a stream. All messages of a group
+ * progress at the same time; messages between the same two ranks run one after another. A send
+ * is done when the receiver has the whole message.
  */
 #include "nccl_internal.h"
 
@@ -10,7 +11,7 @@
 
 struct message {
     const struct operation *it;
-    /* Pieces that this rank has put in or taken out. */
+    /* The number of pieces that this rank has sent or received. */
     size_t moved;
     int is_done;
 };

@@ -1,19 +1,19 @@
 /*
- * The self-test of what goes wrong with the stub libnccl: errors on request, ranks that do not come, aborts,
- * and calls that do not fit together.
+ * Self-test of the stub libnccl's faults: errors on request, absent ranks, aborts, and
+ * mismatching calls.
  */
 #include "selftest.h"
 
 #include <time.h>
 #include <unistd.h>
 
-/* A reduction of one number, of which a rank may make something else. */
+/* A reduction of one number; a rank may change its arguments. */
 static ncclResult_t reduce(struct rank *rank, CUdeviceptr a, size_t count)
 {
     return ncclAllReduce(POINTER(a), POINTER(a), count, ncclInt32, ncclSum, rank->comm, rank->stream);
 }
 
-/* The stream gets on once the communicator is aborted, and the memory can be freed. */
+/* After the abort of the communicator the stream continues, and the memory can be freed. */
 static void abort_and_end(struct rank *rank, CUdeviceptr a)
 {
     OK(ncclCommAbort(rank->comm));
@@ -59,7 +59,7 @@ static void error_by_function(struct rank *rank)
     end_device(rank);
 }
 
-/* Rank 0 stops before an operation; the others wait until they are told not to. */
+/* Rank 0 stops before an operation; the other ranks wait until the abort. */
 static void stall(struct rank *rank)
 {
     setenv("DIST_STUB_NCCL_STALL", "0:1", 1);
@@ -86,7 +86,7 @@ static void stall_in_meeting(struct rank *rank)
     }
     barrier();
     OK(ncclCommAbort(rank->comm));
-    /* Whoever comes after that finds nobody. */
+    /* A rank that arrives later finds no peer. */
     barrier();
     dist_stub_nccl_stall(-1, 0);
     RESULT(ncclCommInitRank(&rank->comm, rank->n, rank->id, rank->rank), ncclSystemError);
@@ -102,7 +102,7 @@ static void slow(struct rank *rank)
     dist_stub_nccl_slow(30000);
     clock_gettime(CLOCK_MONOTONIC, &before);
     OK(reduce(rank, a, 1));
-    /* Freeing waits for the device. */
+    /* A free waits for the device. */
     OK(cuMemFree(a));
     clock_gettime(CLOCK_MONOTONIC, &after);
     CHECK((after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec >= 30000000);
@@ -110,7 +110,7 @@ static void slow(struct rank *rank)
     end(rank);
 }
 
-/* Calls that fail because they were asked to: nothing has been begun. */
+/* Calls that fail on request; they have no effect. */
 static void failing_calls(struct rank *rank)
 {
     void *memory;
@@ -134,7 +134,7 @@ static void failing_calls(struct rank *rank)
     end(rank);
 }
 
-/* Nobody tells that a rank has died. */
+/* The death of a rank is not reported. */
 static void death(struct rank *rank)
 {
     begin(rank);
@@ -147,7 +147,7 @@ static void death(struct rank *rank)
     abort_and_end(rank, a);
 }
 
-/* A thread aborts while another waits for the stream. */
+/* A thread aborts while another thread waits for the stream. */
 static void *abort_it(void *comm)
 {
     OK(ncclCommAbort(comm));
@@ -184,7 +184,7 @@ static void abort_during_message(struct rank *rank)
     abort_and_end(rank, a);
 }
 
-/* Two communicators in opposite orders on one stream: nobody gets on. */
+/* Two communicators in opposite orders on one stream lead to a deadlock. */
 static void opposite_orders(struct rank *rank)
 {
     ncclComm_t second;

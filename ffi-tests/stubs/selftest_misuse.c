@@ -1,5 +1,5 @@
 /*
- * The self-test of what the stub libnccl finds to be wrong in the calls of one rank.
+ * Self-test of the misuse that the stub libnccl detects in the calls of one rank.
  */
 #include "selftest.h"
 
@@ -45,7 +45,7 @@ static void meetings(struct rank *rank)
     end_device(rank);
 }
 
-/* Two say that they are rank 0; one is too late. */
+/* Two processes claim rank 0; the second one gets an error. */
 static void same_rank(struct rank *rank)
 {
     ncclConfig_t config = not_blocking();
@@ -56,7 +56,7 @@ static void same_rank(struct rank *rank)
         RESULT(ncclCommInitRankConfig(&comms[i], 2, rank->id, 0, &config), ncclInProgress);
     }
     while (states[0] == ncclInProgress && states[1] == ncclInProgress) {
-        /* Not counted as checks: nobody knows how many there are. */
+        /* These calls are not counted as checks, since their number varies. */
         ncclCommGetAsyncError(comms[0], &states[0]);
         ncclCommGetAsyncError(comms[1], &states[1]);
     }
@@ -136,7 +136,7 @@ static void groups(struct rank *rank)
     pthread_join(thread, NULL);
     expect_misuses(1, "ends without ncclGroupEnd");
     OK(ncclGroupEnd());
-    /* An error in a group is that of the whole group, and nothing of it is begun. */
+    /* An error in a group fails the whole group, and none of its calls is started. */
     OK(ncclGroupStart());
     OK(ncclAllReduce(POINTER(a), POINTER(a), 1, ncclInt32, ncclSum, rank->comm, rank->stream));
     MISUSE(ncclAllReduce(NULL, POINTER(a), 1, ncclInt32, ncclSum, rank->comm, rank->stream),
@@ -164,7 +164,7 @@ static void groups(struct rank *rank)
     end(rank);
 }
 
-/* One thread has both ranks. */
+/* One thread drives both ranks. */
 static void one_thread(struct rank *rank)
 {
     enum { RANKS = 2 };
@@ -193,7 +193,7 @@ static void one_thread(struct rank *rank)
     }
     OK(cuStreamSynchronize(streams[0]));
     OK(cuStreamSynchronize(streams[1]));
-    /* Each by itself: the first may wait for the second. */
+    /* Two separate calls, where the first may wait for the second. */
     OK(ncclAllReduce(POINTER(memory[1]), POINTER(memory[1]), 1, ncclInt32, ncclSum, comms[1], streams[1]));
     OK(cuCtxPushCurrent(contexts[0]));
     MISUSE(ncclAllReduce(POINTER(memory[0]), POINTER(memory[0]), 1, ncclInt32, ncclSum, comms[0], streams[0]),
@@ -210,7 +210,7 @@ static void one_thread(struct rank *rank)
     end_device(rank);
 }
 
-/* Two threads in one communicator, where calls take their time. */
+/* Two threads use one communicator while calls are slow. */
 static void *use(void *argument)
 {
     struct rank *rank = argument;

@@ -1,6 +1,6 @@
 /*
- * The self-test of the stub libnccl's operations: every one, with every type and operator, small and large, alone
- * and in groups.
+ * Self-test of the stub libnccl's operations: all operations, types and operators, small and
+ * large, alone and in groups.
  */
 #include "selftest.h"
 
@@ -9,7 +9,7 @@
 static const struct {
     ncclDataType_t type;
     size_t size;
-    /* Floats of fewer than 32 bits. */
+    /* The format of floats with fewer than 32 bits. */
     int mantissa;
     int bias;
 } types[] = {
@@ -19,7 +19,7 @@ static const struct {
 };
 #define TYPES (int)(sizeof types / sizeof types[0])
 
-/* A positive number that the type has exactly. */
+/* Writes a positive number that is exact in the type. */
 static void put(int which, void *into, double value)
 {
     float single = (float)value;
@@ -41,7 +41,7 @@ static void put(int which, void *into, double value)
 
 #define N 7
 
-/* 1 or 2: whatever ranks make of them is exact in every type. */
+/* Returns 1 or 2, so that results are exact in every type. */
 static double element(int rank, size_t i)
 {
     return 1 + (double)((i + (size_t)rank) % 2);
@@ -77,7 +77,7 @@ static void all_types(struct rank *rank)
         for (ncclRedOp_t op = ncclSum; op <= ncclAvg; op++) {
             int is_integer = types[which].type < ncclFloat16;
             if (op == ncclAvg && rank->n == 3 && !is_integer) {
-                /* A third is not exact. */
+                /* One third is not exact. */
                 continue;
             }
             for (size_t i = 0; i < N; i++) {
@@ -86,7 +86,7 @@ static void all_types(struct rank *rank)
             ncclResult_t result =
                 ncclAllReduce(POINTER(send), POINTER(receive), N, types[which].type, op, rank->comm, rank->stream);
             if (op == ncclAvg && rank->n == 1 && types[which].type >= ncclFloat8e4m3) {
-                /* One rank alone cannot, as with NCCL. */
+                /* One rank alone cannot do this, as with NCCL. */
                 CHECK(result == ncclInvalidArgument);
                 continue;
             }
@@ -100,7 +100,7 @@ static void all_types(struct rank *rank)
     end(rank);
 }
 
-/* More than is handed over at a time. */
+/* More elements than are published at a time. */
 #define MANY 150001
 
 static int32_t value_of(int rank, size_t i)
@@ -118,7 +118,7 @@ static void fill(struct rank *rank, CUdeviceptr to, int who, size_t first, size_
     free(values);
 }
 
-/* What there is: the sum over all ranks, or one rank's, from an index on. */
+/* Checks the content from an index on: the sum over all ranks, or one rank's values. */
 static void expect(struct rank *rank, CUdeviceptr from, int who, size_t first, size_t n)
 {
     int32_t *values = malloc(n * sizeof *values);
@@ -183,7 +183,7 @@ static void messages(struct rank *rank)
     CUdeviceptr a = device_memory(bytes), b = device_memory(bytes * n);
     int next = (rank->rank + 1) % rank->n, previous = (rank->rank + rank->n - 1) % rank->n;
     fill(rank, a, rank->rank, 0, MANY);
-    /* A ring, with two messages each, in order, and one of nothing. */
+    /* A ring with two messages each, in order, and an empty one. */
     OK(ncclGroupStart());
     OK(ncclSend(POINTER(a), MANY, ncclInt32, next, rank->comm, rank->stream));
     OK(ncclSend(POINTER(a), 10, ncclInt32, next, rank->comm, rank->stream));
@@ -193,7 +193,7 @@ static void messages(struct rank *rank)
     OK(ncclRecv(NULL, 0, ncclInt32, previous, rank->comm, rank->stream));
     OK(ncclGroupEnd());
     expect(rank, b, previous, 0, MANY);
-    /* All to all, with a collective in the same group. */
+    /* An all-to-all exchange with a collective in the same group. */
     OK(ncclGroupStart());
     for (int peer = 0; peer < rank->n; peer++) {
         OK(ncclSend(POINTER(a), 1000, ncclInt32, peer, rank->comm, rank->stream));
@@ -247,7 +247,8 @@ static void factors(struct rank *rank)
     end(rank);
 }
 
-/* What is enqueued is not done before the others have come; and what follows in the stream waits for it. */
+/* An enqueued operation is not done before all ranks have called it, and later work in the
+ * stream waits for it. */
 static void enqueued_is_not_done(struct rank *rank)
 {
     begin(rank);
@@ -271,7 +272,8 @@ static void enqueued_is_not_done(struct rank *rank)
     end(rank);
 }
 
-/* Operations of a communicator keep their order on several streams; the stream NULL is one of them. */
+/* Operations of a communicator keep their order over several streams, including the default
+ * stream. */
 static void several_streams(struct rank *rank)
 {
     begin(rank);

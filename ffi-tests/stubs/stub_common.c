@@ -1,5 +1,5 @@
 /*
- * The log of misuse, switches from the environment, handles that are tokens. See stub_common.h.
+ * The misuse log, switches from the environment, and handles. See stub_common.h.
  */
 #include "stub_common.h"
 
@@ -30,7 +30,7 @@ static void append(const char *kind, const char *format, va_list arguments)
         length = (int)sizeof line - 2;
     }
     line[length++] = '\n';
-    /* One write a line, so that lines of several processes do not mix. */
+    /* One write per line, so that lines of several processes do not interleave. */
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (fd >= 0) {
         ssize_t written = write(fd, line, (size_t)length);
@@ -123,7 +123,8 @@ int stub_fails_now(struct stub_fault *fault, const char *function)
     return 1;
 }
 
-/* A token: a top byte that makes no address of it, kind, generation of the slot, slot. */
+/* A token consists of a top byte that makes it an invalid address, the kind, the slot's
+ * generation, and the slot. */
 #define MARK 0xD1ull
 #define SLOTS (1u << 16)
 
@@ -158,7 +159,7 @@ void *stub_handle_new(int kind, void *object)
 {
     void *token = NULL;
     pthread_mutex_lock(&handles.lock);
-    /* Slots are taken in turn, so that a generation lasts. */
+    /* Slots are used in rotation, so that generations last longer. */
     for (uint32_t tried = 0; tried < SLOTS && token == NULL; tried++) {
         uint32_t slot = handles.used++ % SLOTS;
         if (handles.slots[slot].object == NULL) {

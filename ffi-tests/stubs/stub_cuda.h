@@ -1,5 +1,5 @@
 /*
- * What the stub libcuda has beyond the driver's interface: for the stub libnccl, and for tests.
+ * Additional functions of the stub libcuda, for the stub libnccl and for tests.
  */
 #ifndef STUB_CUDA_H
 #define STUB_CUDA_H
@@ -10,7 +10,7 @@
 #include "cuda_declarations.h"
 #endif
 
-/* What is alive on all devices, and how often the library was misused. */
+/* The numbers of live objects on all devices, and of misuses. */
 struct dist_stub_cuda_counts {
     long contexts;
     long streams;
@@ -21,20 +21,22 @@ struct dist_stub_cuda_counts {
     long misuses;
 };
 
-/* Says that this is the stub, and which version it plays. */
+/* Returns a text that identifies the stub and its emulated version. */
 const char *dist_stub_cuda(void);
 void dist_stub_cuda_count(struct dist_stub_cuda_counts *counts);
 
-/* Where device memory can be reached by the processor: NULL unless all bytes are in one allocation. */
+/* Returns the address at which the processor can access device memory; NULL unless all bytes are
+ * in one allocation. */
 void *dist_stub_cuda_alias(const void *pointer, size_t bytes);
 
-/* The handle of the stream NULL of a device, usable in any context. */
+/* Returns the handle of a device's default stream, which is usable in any context. */
 CUstream dist_stub_cuda_default_stream(CUdevice device);
 
-/* Makes a stream capture, as between cuStreamBeginCapture and cuStreamEndCapture, or stops that. */
+/* Starts or stops the capture of a stream, like cuStreamBeginCapture and cuStreamEndCapture. */
 CUresult dist_stub_cuda_capture(CUstream stream, int on);
 
-/* From now on, after `calls` more calls, the named function gives that error, once. NULL takes it back. */
+/* After `calls` more calls, the named function returns that error once. NULL cancels the
+ * request. */
 void dist_stub_cuda_fail(const char *function, int calls, CUresult error);
 
 #endif

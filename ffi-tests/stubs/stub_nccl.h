@@ -1,5 +1,5 @@
 /*
- * What the stub libnccl has beyond NCCL's interface, for tests. The README says what the switches do.
+ * Additional functions of the stub libnccl for tests. The README describes the switches.
  */
 #ifndef STUB_NCCL_H
 #define STUB_NCCL_H
@@ -10,30 +10,33 @@
 #include "nccl_declarations.h"
 #endif
 
-/* Says that this is the stub, and which version it plays. */
+/* Returns a text that identifies the stub and its emulated version. */
 const char *dist_stub_nccl(void);
 
-/* How often the library was misused, and how many communicators are alive. */
+/* Return the number of misuses, and of live communicators. */
 unsigned long dist_stub_nccl_misuses(void);
 int dist_stub_nccl_alive(void);
 
-/* How many windows this process's ranks have. */
+/* Returns the number of windows of this process's ranks. */
 int dist_stub_nccl_windows(void);
 
-/* How many groups of operations were launched, of which a call outside of any is one. */
+/* Returns the number of launched groups of operations; a call outside of a group counts as one. */
 unsigned long dist_stub_nccl_groups(void);
 
-/* From now on, in every communicator: on that rank, operation number `operation` (counted for each
- * communicator, from 0) ends with that asynchronous error. A negative rank takes it back. */
+/* Requests an asynchronous error: in every communicator, operation number `operation` of that
+ * rank (counted per communicator from 0) ends with the error. A negative rank cancels the
+ * request. */
 void dist_stub_nccl_async_error(int rank, long operation, ncclResult_t error);
 
-/* The same, but the rank never begins it. Operation -1 is the meeting of the ranks. */
+/* As dist_stub_nccl_async_error, but the rank never starts the operation. Operation -1 is the
+ * meeting of the ranks. */
 void dist_stub_nccl_stall(int rank, long operation);
 
-/* From now on, after `calls` more calls, the named function gives that error, once. NULL takes it back. */
+/* After `calls` more calls, the named function returns that error once. NULL cancels the
+ * request. */
 void dist_stub_nccl_fail(const char *function, int calls, ncclResult_t error);
 
-/* Each operation takes so much longer. */
+/* Adds a delay to each operation. */
 void dist_stub_nccl_slow(long us);
 
 #endif

@@ -1,12 +1,12 @@
-//! What all fuzz targets share: a look at how much memory an input takes.
+//! Measures the memory that an input takes; all fuzz targets use it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// More than any input needs, and less than a length field can ask for.
+/// More bytes than any input needs, and fewer than a length field can request.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Counts what is allocated and not yet freed.
+/// An allocator that counts the allocated bytes.
 struct Meter;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -31,11 +31,11 @@ impl Meter {
     }
 }
 
-// SAFETY: everything is the system's; the numbers beside it allocate nothing.
+// SAFETY: the system allocator does all the work, and the counters allocate nothing.
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count(layout.size());
-        // SAFETY: the caller's obligations are the system's.
+        // SAFETY: the caller meets the requirements of the system allocator.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,4 +1,4 @@
-/* The part of cuda.h that the stub libcuda has, under the names that programs use. */
+/* The part of cuda.h that the stub libcuda implements, with the names that programs use. */
 #ifndef SHIM_CUDA_H
 #define SHIM_CUDA_H
 #include "../cuda_declarations.h"

@@ -1,1 +1,1 @@
-/* nccl.h includes this header of CUDA, and uses nothing of it in C. */
+/* nccl.h includes this CUDA header but uses none of it in C. */

@@ -1,4 +1,4 @@
-/* What nccl.h needs of CUDA's runtime header, and no more: the types of streams and events. */
+/* The part of CUDA's runtime header that nccl.h needs: the types of streams and events. */
 #ifndef SHIM_CUDA_RUNTIME_H
 #define SHIM_CUDA_RUNTIME_H
 #include <stddef.h>
