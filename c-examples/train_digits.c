@@ -1,18 +1,21 @@
 /*
- * Trains a small neural network on images of hand-written digits, on all ranks of a job together (data parallel).
+ * Trains a small neural network on images of hand-written digits, on all ranks of a job together
+ * (data parallel).
  *
  *     distrun --nproc-per-node 4 ./train_digits
  *
- * Every rank holds the whole network and a share of every batch. These functions of libdist are used:
+ * Every rank holds the whole network and a share of every batch. The program uses these
+ * functions of libdist:
  *
- *   dist_reducer_create   all ranks get rank 0's initial weights;
- *   dist_reducer_end      after each batch, the gradients are summed over the ranks;
- *   dist_all_reduce       after each epoch, the losses are summed over the ranks;
- *   dist_all_gather       at the end, each rank gets the hash of every rank's weights.
+ *     dist_reducer_create   all ranks get rank 0's initial weights;
+ *     dist_reducer_end      after each batch, sums the gradients over the ranks;
+ *     dist_all_reduce       after each epoch, sums the losses over the ranks;
+ *     dist_all_gather       at the end, each rank gets the hash of every rank's weights.
  *
- * All ranks shuffle the rows with the same seed, and rank r takes row i of a batch where i % size == r. So the batches
- * are the same for every number of ranks, and the course of training differs by rounding only. The reduced gradients
- * have the same bits on all ranks, so that the weights stay identical and are never sent again.
+ * All ranks shuffle the rows with the same seed, and rank r takes row i of a batch if i % size
+ * == r. So the batches do not depend on the number of ranks, and the training differs only by
+ * rounding. The reduced gradients have the same bits on all ranks, so the weights stay identical
+ * without another transfer.
  */
 #define _POSIX_C_SOURCE 200112L
 
@@ -26,12 +29,12 @@
 #include <string.h>
 #include <time.h>
 
-/* This process's part of the job. */
+/* The state of this process. */
 typedef struct trainer {
     dist_group_t *world;
     int rank, size;
     train_options_t options;
-    const digit_t *digits; /* DIGITS_ROWS rows in the split's order: the first TRAIN_ROWS train, the rest is held out */
+    const digit_t *digits; /* DIGITS_ROWS rows: the first TRAIN_ROWS train, the rest is held out */
     mlp_t mlp;
     dist_reducer_t *reducer;
     float *gradient; /* memory of the reducer for mlp.count numbers */
@@ -46,7 +49,8 @@ static void *required(void *memory)
     return memory;
 }
 
-/* Only rank 0 draws the initial weights; the others receive them when the reducer is created. */
+/* Only rank 0 draws the initial weights; the other ranks receive them when the reducer is
+ * created. */
 static void create_reducer(trainer_t *trainer)
 {
     mlp_t *mlp = &trainer->mlp;
@@ -133,7 +137,7 @@ static void train(trainer_t *trainer)
     }
 }
 
-/* Whether all ranks hold the same weights. If they differ, rank 0 prints all hashes. */
+/* Returns true if all ranks hold the same weights. If they differ, rank 0 prints all hashes. */
 static int weights_identical(const trainer_t *trainer)
 {
     uint64_t hash = mlp_hash(&trainer->mlp);
@@ -154,7 +158,7 @@ static int weights_identical(const trainer_t *trainer)
     return identical;
 }
 
-/* The share of held-out digits that are recognised, in percent. */
+/* Returns the share of recognised held-out digits, in percent. */
 static double held_out_accuracy(trainer_t *trainer)
 {
     int64_t counts[2] = {0, 0}; /* right, seen */

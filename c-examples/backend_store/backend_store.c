@@ -1,17 +1,20 @@
 /*
- * A back end for libdist, complete and slow: whatever ranks have for each other lies in the store that the group met in.
+ * A complete but slow back end for libdist: ranks exchange all data through the store of their
+ * group.
  *
- * In a collective each rank puts what it has under a key of its own, and takes what the others have once all are there;
- * so a rank that calls something else is found out by everybody, and a rank that is late is known by name. A message is
- * a key too, with its place in the row of those from its sender to its receiver, who brings messages and receives
- * together. Nothing here ever waits inside submit or test.
+ * In a collective each rank sets its data under its own key, and reads the data of its peers
+ * when all keys exist. So every rank detects a mismatching call, and knows which rank is late. A
+ * message is also a key; it contains the message's number in the sequence from its sender to its
+ * receiver. The receiver matches messages and receives. The functions submit and test never
+ * wait.
  *
  *     cc -shared -fPIC backend_store*.c -o libdist_store.so -lpthread
  *     dist_backend_load("./libdist_store.so"), then "store" as the name of the back end
  *
- * Back-end options: "only=N", the operations that it admits to have, as the bits of dist_backend_created_t; libdist makes
- * the others of those. Here are the requests and the life of a part; backend_store_keys.c, _calls.c, _messages.c and
- * _fold.c have the rest.
+ * Back-end options: "only=N" gives the operations that the back end declares as supported, as
+ * the bits of dist_backend_created_t. libdist composes the other operations from these. This
+ * file contains the requests and the life of a part; the rest is in backend_store_keys.c,
+ * _calls.c, _messages.c and _fold.c.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "backend_store.h"
@@ -43,7 +46,8 @@ static void forget(struct part *part, struct request *request)
     match(part);
 }
 
-/* The operation outlives submit, and what its lists point to does not. */
+/* Copies the operation and its lists: the operation outlives submit, but the memory of the lists
+ * does not. */
 static int keep(const struct part *part, struct request *request, const dist_backend_operation_t *what)
 {
     const size_t **places[2];
@@ -101,7 +105,7 @@ static dist_status_t submit(void *arg, const dist_backend_operation_t *what, voi
     struct part *part = arg;
     struct request *request;
     dist_status_t status;
-    if (what->kind == DIST_KIND_SEND) { /* the store has it: the buffer is free again */
+    if (what->kind == DIST_KIND_SEND) { /* the store has the data, and the buffer is free again */
         pthread_mutex_lock(&part->lock);
         status = send_message(part, what, outcome);
         pthread_mutex_unlock(&part->lock);
@@ -128,7 +132,7 @@ static dist_status_t test(void *arg, void *handle, dist_backend_outcome_t *outco
     struct request *request = handle;
     int is_message = request->what.kind == DIST_KIND_RECV;
     dist_status_t status;
-    if (!is_message) { /* nobody else looks at it */
+    if (!is_message) { /* no other thread accesses it */
         status = look_at_call(part, request, outcome);
     }
     pthread_mutex_lock(&part->lock);
@@ -175,7 +179,7 @@ static dist_status_t wait_for(void *arg, void *handle, int64_t timeout_ms, dist_
         nanosleep(&nap, NULL);
         nap.tv_nsec = nap.tv_nsec * 2 < LONGEST_NAP_NS ? nap.tv_nsec * 2 : LONGEST_NAP_NS;
         if (nap.tv_nsec == LONGEST_NAP_NS && is_there(part, "aborted")) {
-            return DIST_IN_PROGRESS; /* the library asks why */
+            return DIST_IN_PROGRESS; /* the library asks for the reason */
         }
     }
 }
@@ -255,7 +259,7 @@ static void destroy(void *arg)
     free(part);
 }
 
-/* Ranks must mean the same by what lies in the store. */
+/* All ranks must use the same data layout in the store. */
 static void compare_layout(void *arg, const void *data, size_t len)
 {
     uint64_t theirs = 0;
@@ -306,10 +310,11 @@ static const dist_backend_vtable_t functions = { sizeof(dist_backend_vtable_t),
                                                  abort_all,
                                                  failure,
                                                  supports,
-                                                 NULL, /* memory of its own */
+                                                 NULL, /* no memory of its own */
                                                  NULL,
                                                  describe,
-                                                 NULL }; /* run: submit and wait_for do as well */
+                                                 /* no run function: submit and wait_for suffice */
+                                                 NULL };
 
 dist_status_t dist_backend_plugin_v2(const dist_backend_host_t *host, dist_backend_plugin_t *plugin,
                                      dist_backend_outcome_t *outcome);

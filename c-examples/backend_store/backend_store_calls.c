@@ -1,6 +1,6 @@
 /*
- * The collectives of the back end in backend_store.c: each rank has put what it has into the store, and takes what it is
- * to get once all ranks have.
+ * The collectives of the back end in backend_store.c: each rank has set its data in the store,
+ * and reads its result when all ranks have done so.
  */
 #include "backend_store.h"
 
@@ -31,7 +31,8 @@ static dist_status_t compare(const dist_backend_operation_t *what, int rank, con
     return fail(outcome, DIST_ERR_MISMATCH, rank, text);
 }
 
-/* Where what rank `from` has for this one goes; a length of 0 where it is not wanted. */
+/* Returns the destination of the data from rank `from`; its length is 0 if this rank does not
+ * need the data. */
 static struct bytes place_for(const dist_backend_operation_t *what, int from)
 {
     size_t element = size_of(what->dtype), len = what->count * element;
@@ -58,7 +59,7 @@ static struct bytes place_for(const dist_backend_operation_t *what, int from)
     case DIST_KIND_SCATTER_V:
         place.len = from == what->root ? what->recv_count * element : 0;
         break;
-    default: /* a barrier; a reduction, whose one place is for all */
+    default: /* a barrier; a reduction, which has one destination for all ranks */
         break;
     }
     return place;
@@ -80,7 +81,7 @@ static int is_wanted(const dist_backend_operation_t *what, int from, const struc
     }
 }
 
-/* Takes what one rank has, in rank order. */
+/* Processes the data of one rank; the ranks come in rank order. */
 static dist_status_t absorb(const struct part *part, const dist_backend_operation_t *what, int from,
                             const struct bytes *all, dist_backend_outcome_t *outcome)
 {
@@ -109,7 +110,7 @@ static dist_status_t absorb(const struct part *part, const dist_backend_operatio
     return fail(outcome, DIST_ERR_MISMATCH, from, text);
 }
 
-/* The last rank to have taken everything takes the keys away. */
+/* The last rank that has read all data removes the keys. */
 static void leave_call(const struct part *part, const dist_backend_operation_t *what)
 {
     char key[KEY_BYTES];
@@ -137,7 +138,7 @@ dist_status_t look_at_call(struct part *part, struct request *request, dist_back
             return DIST_IN_PROGRESS;
         }
     }
-    /* Nothing is written before all have been compared. */
+    /* All calls are compared before any data is written. */
     for (r = 0; r < 2 * part->size && status == DIST_OK; r++) {
         struct bytes all;
         key_of(key, what, r % part->size);

@@ -1,6 +1,6 @@
 /*
- * See backend_store_fold.h. Elements may lie at any address, so each is copied out and in again. Integers wrap, which C
- * promises of the unsigned ones only; NaN wins over any number.
+ * See backend_store_fold.h. Elements may have any alignment, so each is copied out and in again.
+ * Integers wrap, which C defines only for unsigned types; a NaN operand gives NaN.
  */
 #include "backend_store_fold.h"
 
@@ -40,7 +40,7 @@ int can_fold(dist_dtype_t dtype, dist_op_t op)
     return (is_integer && op != DIST_PREMUL_SUM) || (is_float && !is_bitwise);
 }
 
-/* `none` is what comes of no number at all. */
+/* `none` is the result for an undefined operator. */
 #define FOLD_NUMBERS(name, type, wide, none) \
     static type name##_pair(dist_op_t op, type a, type b) \
     { \

@@ -1,5 +1,6 @@
 /*
- * What the back end in backend_store.c says to the library, and what it puts into the store and takes out.
+ * Errors and keys of the back end in backend_store.c: reports errors to the library, and sets
+ * and gets its values in the store.
  */
 #include "backend_store.h"
 
@@ -84,7 +85,7 @@ size_t block_count(const struct part *part, const dist_backend_operation_t *what
     }
 }
 
-/* The length in elements of what this rank has for rank `to`. */
+/* Returns the number of elements that this rank has for rank `to`. */
 static size_t length_to(const dist_backend_operation_t *what, size_t to)
 {
     if (what->send_counts != NULL) {

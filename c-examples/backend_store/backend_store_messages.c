@@ -1,6 +1,7 @@
 /*
- * The messages of the back end in backend_store.c: each is a key with its number among those from its sender to its
- * receiver, which fetches them in that order and brings them together with what is to be received.
+ * The messages of the back end in backend_store.c. Each message is a key with its number in the
+ * sequence from its sender to its receiver. The receiver fetches messages in this order and
+ * matches them with its receives.
  */
 #include "backend_store.h"
 
@@ -43,7 +44,7 @@ void match(struct part *part)
     }
 }
 
-/* Fetches what has come, from each rank in the order of sending. */
+/* Fetches the messages that have arrived, from each rank in sending order. */
 static dist_status_t fetch(struct part *part, dist_backend_outcome_t *outcome)
 {
     struct message **end = &part->unmatched;
@@ -77,7 +78,7 @@ static dist_status_t fetch(struct part *part, dist_backend_outcome_t *outcome)
     return DIST_OK;
 }
 
-/* A message that a receive cannot take stays for the next. */
+/* If a receive cannot take a message, the message stays for the next receive. */
 static dist_status_t refuse(struct part *part, struct request *request, const char *why,
                             dist_backend_outcome_t *outcome)
 {

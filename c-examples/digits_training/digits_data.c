@@ -8,7 +8,8 @@
 /* A row is 65 numbers of at most two figures with their commas. */
 #define LINE_BYTES 512
 
-/* Reads one number from *text and moves *text behind it and its separator. Returns -1 where none in 0..=max is. */
+/* Reads one number from *text, and moves *text past it and its separator. Returns -1 if there is
+ * no number in 0..=max. */
 static int parse_number(char **text, int max)
 {
     char *end;

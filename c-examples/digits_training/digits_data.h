@@ -7,7 +7,7 @@
 #define DIGITS_PIXELS 64
 #define DIGITS_CLASSES 10
 #define DIGITS_ROWS 1797
-/* The rows of the split that train; the rest is held out. */
+/* The number of training rows; the other rows are held out. */
 #define TRAIN_ROWS 1500
 
 typedef struct digit {
@@ -16,9 +16,9 @@ typedef struct digit {
 } digit_t;
 
 /*
- * Reads the DIGITS_ROWS rows of a file and puts them into an order that never changes, since those of the file are not
- * in a random one. Returns an array that the caller frees, or NULL after a message on standard error that says what is wrong,
- * of a row with the file and the line.
+ * Reads the DIGITS_ROWS rows of a file and puts them into a fixed pseudo-random order, since the
+ * file's order is not random. Returns an array that the caller frees. On an error it prints the
+ * reason to standard error, with file and line for a faulty row, and returns NULL.
  */
 digit_t *digits_load_split(const char *path);
 

@@ -6,7 +6,7 @@
 
 #define MOMENTUM 0.9f
 
-/* Where the four parts of the flat array begin. */
+/* The offsets of the four parts in the flat array. */
 typedef struct layout {
     size_t in, in_bias, out, out_bias;
 } layout_t;

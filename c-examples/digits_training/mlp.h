@@ -1,8 +1,9 @@
 /*
- * A multi-layer perceptron with one hidden layer (ReLU) and a softmax over the classes, and SGD with momentum.
+ * A multi-layer perceptron with one hidden layer (ReLU) and a softmax over the classes, and SGD
+ * with momentum.
  *
- * All weights lie in one flat array, and so do the gradients: that is what makes a single all-reduce enough to sum
- * them over the ranks. This file knows nothing about libdist.
+ * All weights are in one flat array, and so are the gradients. Therefore one all-reduce sums all
+ * gradients over the ranks. This file does not depend on libdist.
  */
 #ifndef MLP_H
 #define MLP_H
@@ -21,7 +22,8 @@ typedef struct mlp {
     float *delta;      /* [hidden]: scratch */
 } mlp_t;
 
-/* All weights zero. Returns 0, or -1 where memory is lacking. `mlp_free` may follow in both cases. */
+/* Creates a network with zero weights. Returns 0, or -1 if there is no memory. The caller may
+ * call `mlp_free` in both cases. */
 int mlp_create(mlp_t *mlp, size_t hidden);
 void mlp_free(mlp_t *mlp);
 
@@ -34,10 +36,10 @@ float mlp_accumulate(mlp_t *mlp, const digit_t *digit, float *gradient);
 /* One step of SGD with momentum; `gradient` is a sum over `rows` digits. */
 void mlp_step(mlp_t *mlp, const float *gradient, float rows, float learning_rate);
 
-/* The class that the network finds most likely. */
+/* Returns the most likely class. */
 int mlp_classify(mlp_t *mlp, const digit_t *digit);
 
-/* A 64-bit hash (FNV-1a) of the weights' bits. */
+/* Returns a 64-bit hash (FNV-1a) of the weights' bits. */
 uint64_t mlp_hash(const mlp_t *mlp);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * A small pseudo-random generator (SplitMix64), so that a run is the same on every machine and every rank draws the same
- * sequence from the same seed.
+ * A small pseudo-random generator (SplitMix64): a run is the same on every machine, and every
+ * rank draws the same sequence from the same seed.
  */
 #ifndef RNG_H
 #define RNG_H
@@ -20,7 +20,7 @@ static inline uint64_t rng_next(rng_t *rng)
     return z ^ (z >> 31);
 }
 
-/* A number in [-limit, limit). */
+/* Returns a number in [-limit, limit). */
 static inline float rng_uniform(rng_t *rng, float limit)
 {
     float unit = (float)(rng_next(rng) >> 40) / 16777216.0f;

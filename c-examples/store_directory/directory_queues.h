@@ -1,5 +1,5 @@
 /*
- * The queue functions of the store of directory_store.h, as dist_store_vtable_t describes them.
+ * The queue functions of the store in directory_store.h, as dist_store_vtable_t describes them.
  */
 #ifndef DIRECTORY_QUEUES_H
 #define DIRECTORY_QUEUES_H

@@ -1,18 +1,20 @@
 /*
- * The store of directory_store.h. In its directory are
+ * The store of directory_store.h. Its directory contains:
  *
- *     lock               locked with flock by whoever changes something
- *     new                what is being written; renamed to its place when it is complete
+ *     lock               locked with flock by each process that changes something
+ *     new                the value that a process is writing; renamed when it is complete
  *     keys/NAME          the value of a key
- *     queues/NAME/ends   how many items of a queue have been taken, and how many pushed
+ *     queues/NAME/ends   the number of taken and of pushed items of a queue
  *     queues/NAME/12     the twelfth item
  *
- * Readers take no lock: a file in its place is complete and never written to, only replaced. Writers take it, so that
- * what reads and then writes (add, compare_set, append, the queues) cannot lose what another wrote in between; and so
- * one name for new files is enough. The lock is the kernel's: of a process that is killed, neither a lock nor half a
- * value stays. There is nobody who could wake a waiter; waiting is looking again, soon at first and then less often.
+ * Readers take no lock: a file under its final name is complete, and it is only replaced, never
+ * written to. Writers take the lock. So an operation that reads and then writes (add,
+ * compare_set, append, the queues) cannot lose a concurrent change, and one name for new files
+ * suffices. The kernel releases the lock of a killed process, and no partial value remains. No
+ * process can wake a waiter, so a waiter polls, with a growing interval.
  *
- * Nothing is forced to the disk. What processes see of each other is exact; after a loss of power it may be older.
+ * The store does not force its files to the disk. Processes always see the newest state; after a
+ * power failure the state may be older.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "directory_store.h"
@@ -84,7 +86,7 @@ static dist_status_t wait_for(void *user, const char *const *keys, size_t n, int
     return status;
 }
 
-/* How every change of a key begins; it ends with unlock(*held). */
+/* Begins a change of a key; unlock(*held) ends it. */
 static dist_status_t begin_change(void *user, const char *key, int64_t timeout_ms, char path[PATH_BYTES], int *held)
 {
     struct patience patience = patience_of(timeout_ms);
@@ -104,7 +106,7 @@ static dist_status_t set(void *user, const char *key, const void *value, size_t 
     return status;
 }
 
-/* The number that a value begins with, after blanks. */
+/* Parses the number at the start of a value, after blanks. */
 static dist_status_t parse(const char *text, int64_t *number)
 {
     char *end;
@@ -167,7 +169,8 @@ static dist_status_t delete_key(void *user, const char *key, int32_t *deleted, i
     return status;
 }
 
-/* Of a missing key c10d gives the expected value back, so that its caller believes in a success; kept. */
+/* For a missing key c10d returns the expected value, so that its caller assumes success; this
+ * store does the same. */
 static dist_status_t compare_locked(int folder, char *path, struct bytes expected, struct bytes desired,
                                     dist_store_sink_fn sink, void *sink_arg)
 {
@@ -232,12 +235,12 @@ static dist_status_t append(void *user, const char *key, const void *value, size
 struct walk {
     char key[DIRECTORY_STORE_LONGEST_KEY + 1];
     int64_t count;
-    /* NULL where the keys are only counted. */
+    /* NULL if the keys are only counted. */
     dist_store_sink_fn sink;
     void *sink_arg;
 };
 
-/* Visits the keys in a folder; the first `len` bytes of their names are known from the folders above. */
+/* Visits the keys in a folder; the parent folders give the first `len` bytes of their names. */
 static dist_status_t walk_folder(struct walk *walk, int parent, const char *name, size_t len)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -268,7 +271,7 @@ static dist_status_t walk_folder(struct walk *walk, int parent, const char *name
     return status;
 }
 
-/* With the lock, so that a key that is being replaced is met once. */
+/* Walks the keys with the lock, so that a key that is being replaced is visited once. */
 static dist_status_t walk_keys(int folder, struct walk *walk, int64_t timeout_ms)
 {
     struct patience patience = patience_of(timeout_ms);

@@ -1,8 +1,9 @@
 /*
- * A store of the caller's own, over a directory: one file per key. Any number of processes may use the directory at
- * once, and what is in it outlives them all.
+ * A store that the caller implements over a directory, with one file per key. Any number of
+ * processes may use the directory at the same time, and its content outlives them.
  *
- * Only libdist's public interface is used: this is how any program gives it a store over something that it has already.
+ * The code uses only libdist's public interface. Any program can give libdist a store over an
+ * existing system in this way.
  */
 #ifndef DIRECTORY_STORE_H
 #define DIRECTORY_STORE_H
@@ -13,14 +14,16 @@
 #define DIRECTORY_STORE_LONGEST_KEY 1024
 
 /*
- * Opens the store in a directory, which is made if it is missing (its parent must exist). The handle is released with
- * dist_store_release; NULL on failure. DIST_ERR_SYSTEM leaves the reason in errno.
+ * Opens the store in a directory, which is created if it is missing (its parent must exist). The
+ * caller releases the handle with dist_store_release; it is NULL on failure. After
+ * DIST_ERR_SYSTEM, errno has the reason.
  */
 dist_status_t directory_store_create(const char *folder, dist_store_t **out);
 
 /*
- * The same without queue functions, so that libdist composes queues out of keys. The two kinds share keys, but each has
- * queues that the other does not see: all users of a directory open it in the same way.
+ * As directory_store_create, without queue functions, so that libdist composes queues from keys.
+ * Both kinds share keys, but each has separate queues. So all users of a directory must open it
+ * in the same way.
  */
 dist_status_t directory_store_create_without_queues(const char *folder, dist_store_t **out);
 

@@ -1,12 +1,13 @@
 /*
- * Processes that share nothing but a directory, through a store of their own (directory_store.c).
+ * Processes that share only a directory, through a store of their own (directory_store.c).
  *
  *     ./store_directory FOLDER set KEY VALUE
- *     ./store_directory FOLDER get KEY                        waits until there is one
- *     ./store_directory FOLDER sum RANK SIZE                  waits for the other ranks, and sums over all
- *     distrun --nproc-per-node 4 ./store_directory FOLDER sum the same, with the rank and size of the launcher
+ *     ./store_directory FOLDER get KEY             waits for the value
+ *     ./store_directory FOLDER sum RANK SIZE       waits for the other ranks, and sums over all
+ *     distrun --nproc-per-node 4 ./store_directory FOLDER sum
+ *                                                  the same with the launcher's rank and size
  *
- * A group needs a store to meet in and nothing else: no address, no port, no server.
+ * A group needs only a store for its rendezvous: no address, no port, no server.
  */
 #include "../common/check.h"
 #include "directory_store.h"
@@ -48,7 +49,7 @@ static void sum_over_all(dist_store_t *store, int rank, int size)
     check(dist_group_release(group));
 }
 
-/* The number in an argument, or else in a variable that launchers set; -1 where there is none. */
+/* Returns the number in an argument, or else in a launcher's variable; -1 if there is none. */
 static int number(const char *argument, const char *variable)
 {
     const char *text = argument != NULL ? argument : getenv(variable);

@@ -1,19 +1,22 @@
 /*
- * The training of train_digits, which goes on when ranks die.
+ * The training of train_digits, which continues when ranks die.
  *
  *     ./survive --ranks 8 --kill 0@100 --kill 3@100 --kill 6@100 --kill 1@300 --kill 7@300
  *
- * starts eight ranks, kills three of them in the middle of step 100 and two more in step 300, and ends with the accuracy
- * that eight ranks reach. Started by a launcher that lets the rest of a job live, it is one rank of that job.
+ * starts eight ranks, kills three of them during step 100 and two more during step 300, and ends
+ * with the accuracy that eight ranks reach. Under a launcher that keeps the surviving ranks of a
+ * job, the program is one rank of that job.
  *
- * What a rank does when a call fails because another one died:
+ * If a call fails because a rank died, each survivor makes these calls:
  *
- *   dist_group_shrink   makes a group of those that are left;
- *   dist_all_gather     tells which step each of them finished last: a sum that was under way has reached some and not others;
- *   dist_broadcast      gives all the state of one that has come furthest.
+ *     dist_group_shrink   makes a group of the survivors;
+ *     dist_all_gather     gives the last finished step of each rank, since the
+ *                         failed sum may have completed on some ranks only;
+ *     dist_broadcast      sends the state of the most advanced rank to all ranks.
  *
- * Then they share the rows of the next batch among fewer ranks. Every batch is the same whatever the number of ranks, no
- * step is lost and none is done twice, so that only the rounding of the sums differs from a run without failures.
+ * Then the survivors share the rows of the next batch. The batches do not depend on the number
+ * of ranks. No step is lost or repeated, so only the rounding of the sums differs from a run
+ * without failures.
  */
 #define _POSIX_C_SOURCE 200112L
 
@@ -28,29 +31,29 @@
 #include <signal.h>
 #include <string.h>
 
-/* How long a rank that is alive may take from one call to the next. */
+/* The maximum time between two calls of a live rank. */
 #define WINDOW_MS 20000
 
-/* How far a rank has come, beside its weights. */
+/* The progress of a rank, without its weights. */
 typedef struct progress {
     int64_t steps; /* finished */
-    double loss;   /* of this epoch so far: the sum over its rows, and their number */
+    double loss;   /* of this epoch so far: the sum over its rows */
     double rows;
 } progress_t;
 
-/* This process's part of the job. */
+/* The state of this process. */
 typedef struct trainer {
-    dist_group_t *group; /* of the ranks that are left */
-    int rank, size;      /* in it */
-    int first_rank;      /* in the world */
+    dist_group_t *group; /* of the surviving ranks */
+    int rank, size;      /* in the group */
+    int first_rank;      /* in the world group */
     train_options_t options;
     const survive_job_t *job;
-    const digit_t *digits; /* DIGITS_ROWS rows in the split's order: the first TRAIN_ROWS train, the rest is held out */
+    const digit_t *digits; /* DIGITS_ROWS rows: the first TRAIN_ROWS train, the rest is held out */
     uint32_t order[TRAIN_ROWS];
     rng_t rng;
-    int64_t shuffled; /* how many times */
+    int64_t shuffled; /* the number of shuffles */
     mlp_t mlp;
-    float *sums; /* what one all-reduce sums: the gradient, then the loss, then the number of rows */
+    float *sums; /* the data of one all-reduce: the gradient, the loss, the number of rows */
     progress_t progress;
 } trainer_t;
 
@@ -70,7 +73,7 @@ static void take_place(trainer_t *trainer, dist_group_t *group)
     trainer->size = (int)dist_get_world_size(group);
 }
 
-/* Everybody takes over the state of the first of those that have come furthest. */
+/* All ranks take over the state of the lowest rank with the most finished steps. */
 static dist_status_t synchronise(trainer_t *trainer)
 {
     progress_t *all = required(malloc((size_t)trainer->size * sizeof *all));
@@ -93,14 +96,15 @@ static dist_status_t synchronise(trainer_t *trainer)
     return status;
 }
 
-/* Whether the job may go on after a call that ended like this. */
+/* Returns true if the job may continue after a call with this status. */
 static int is_survivable(dist_status_t status)
 {
     return status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED || status == DIST_ERR_TIMEOUT ||
            status == DIST_ERR_CONNECTION;
 }
 
-/* Goes on with those that are left. A rank that dies meanwhile only makes them fewer. */
+/* Continues with the survivors. If a rank dies during the recovery, the loop repeats it without
+ * that rank. */
 static void recover(trainer_t *trainer, dist_status_t status)
 {
     dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;
@@ -124,7 +128,7 @@ static void recover(trainer_t *trainer, dist_status_t status)
     }
 }
 
-/* The rows in the order of an epoch, which is counted from 0. */
+/* Returns the row order of an epoch, counted from 0. */
 static const uint32_t *order_of(trainer_t *trainer, int64_t epoch)
 {
     for (; trainer->shuffled <= epoch; trainer->shuffled++) {
@@ -133,7 +137,7 @@ static const uint32_t *order_of(trainer_t *trainer, int64_t epoch)
     return trainer->order;
 }
 
-/* Trains on one batch. Where it fails, nothing has changed. */
+/* Trains on one batch. If it fails, the state is unchanged. */
 static dist_status_t step(trainer_t *trainer)
 {
     mlp_t *mlp = &trainer->mlp;
@@ -177,12 +181,13 @@ static dist_status_t step(trainer_t *trainer)
     return DIST_OK;
 }
 
-/* Compares the weights, and counts which share of the held-out digits is recognised. */
+/* Compares the weights of all ranks, and measures the share of held-out digits that are
+ * recognised. */
 static dist_status_t judge(trainer_t *trainer, int *identical, double *accuracy)
 {
     uint64_t hash = mlp_hash(&trainer->mlp);
     uint64_t least = hash;
-    int64_t counts[3] = {0, 0, 0}; /* right, seen, ranks whose weights are those of rank 0 */
+    int64_t counts[3] = {0, 0, 0}; /* right, seen, ranks with the weights of rank 0 */
     dist_status_t status = dist_broadcast(trainer->group, &least, 1, DIST_U64, 0, NULL, NULL);
     if (status != DIST_OK) {
         return status;
@@ -198,7 +203,7 @@ static dist_status_t judge(trainer_t *trainer, int *identical, double *accuracy)
     return status;
 }
 
-/* Trains to the end with whoever is left. */
+/* Trains to the end with the surviving ranks. */
 static int train(trainer_t *trainer)
 {
     const int64_t steps_per_epoch = (TRAIN_ROWS + trainer->options.batch - 1) / trainer->options.batch;
@@ -247,7 +252,7 @@ int main(int argc, char **argv)
     check(dist_init(NULL));
     take_place(&trainer, dist_world());
     trainer.first_rank = trainer.rank;
-    /* All draw the same weights; that they have the same is made sure of as after a failure. */
+    /* All ranks draw the same weights; the synchronisation after a failure also ensures this. */
     rng_t rng = {trainer.options.seed};
     mlp_initialise(&trainer.mlp, &rng);
     dist_status_t status = synchronise(&trainer);

@@ -126,11 +126,11 @@ int survive_job_start(const survive_job_t *job)
     dist_store_t *store = NULL;
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
     options.host = "127.0.0.1";
-    options.is_server = 1; /* of this process, so that it survives whatever rank dies */
+    options.is_server = 1; /* in this process, so that the store survives the death of any rank */
     check(dist_store_tcp_create(&options, &store));
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     set_number("MASTER_PORT", (int)dist_store_port(store));
-    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* rank 0 is to host none */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* rank 0 must not host a store */
     set_number("WORLD_SIZE", job->ranks);
     for (int rank = 0; rank < job->ranks; rank++) {
         pids[rank] = start_rank(job, rank);

@@ -1,4 +1,5 @@
-/* The job around the ranks of survive: who is to die when, and a small launcher that lets the rest live. */
+/* The job of the survive example: which rank dies in which step, and a small launcher that keeps
+ * the surviving ranks. */
 #ifndef SURVIVE_JOB_H
 #define SURVIVE_JOB_H
 
@@ -19,18 +20,19 @@ typedef struct survive_job {
     char **argv; /* the whole command line, for the ranks */
 } survive_job_t;
 
-/* Takes --ranks and --kill out of the command line. Names a wrong argument and ends the process (2). */
+/* Removes --ranks and --kill from the command line. On a wrong argument it prints the argument
+ * and exits with status 2. */
 survive_job_t survive_job_parse(int *argc, char **argv);
 
-/* Whether a launcher has made this process a rank. */
+/* Returns true if a launcher has started this process as a rank. */
 int survive_job_is_rank(void);
 
-/* Whether this rank is to die in this step. */
+/* Returns true if this rank must die in this step. */
 int survive_job_kills(const survive_job_t *job, int rank, int64_t step);
 
 /*
- * Starts the ranks, with the store that they meet in, and waits for all of them. Returns the exit status: 0 where all whom
- * nobody was to kill have ended well.
+ * Starts the ranks and their store, and waits for all ranks. Returns the exit status: 0 if all
+ * ranks without a --kill option have succeeded.
  */
 int survive_job_start(const survive_job_t *job);
 

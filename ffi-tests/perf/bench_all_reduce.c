@@ -1,12 +1,14 @@
 /*
- * How long dist_all_reduce takes, for sums of f32 vectors of several sizes. A sanity figure, on the public header only:
+ * Measures the time of dist_all_reduce for sums of f32 vectors of several sizes, as a sanity
+ * figure. The program uses only the public header:
  *
- *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_all_reduce.c target/release/libdist.a -lpthread -ldl -lm \
- *         -o target/bench_all_reduce
+ *     cc -std=c99 -O2 -Iinclude ffi-tests/perf/bench_all_reduce.c target/release/libdist.a \
+ *         -lpthread -ldl -lm -o target/bench_all_reduce
  *     target/release/distrun --nproc-per-node 2 target/bench_all_reduce
  *
- * The sizes take turns, a few calls each, so that what else happens on the machine meets all of them alike. Every call
- * is timed by itself, on every rank; the table shows the worst rank. The last result of each turn is checked.
+ * The sizes alternate in turns of several calls, so that other load on the machine affects all
+ * sizes. Each call is timed separately on every rank; the table shows the slowest rank. The last
+ * result of each turn is checked.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -89,7 +89,7 @@ static enum progress receive_on(struct comm *comm, struct message *message)
     return SOMETHING;
 }
 
-/* Whether one before it, between the same two ranks, is not done. */
+/* Returns true if an earlier message between the same two ranks is not done. */
 static int must_wait(const struct message *messages, size_t which)
 {
     for (size_t i = 0; i < which; i++) {

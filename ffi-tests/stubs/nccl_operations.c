@@ -1,6 +1,6 @@
 /*
- * The operations of the stub libnccl, up to the group that they become part of: what is wrong with a call that can
- * be seen without the other ranks.
+ * Calls of the stub libnccl up to their group: checks the arguments as far as possible without
+ * the other ranks.
  */
 #include "nccl_internal.h"
 
@@ -11,7 +11,7 @@ struct arguments {
     struct operation operation;
 };
 
-/* How many times the count the rank sends, or receives. */
+/* Returns the number of blocks of `count` elements that the rank sends or receives. */
 static size_t blocks(const struct comm *comm, enum kind kind, int is_sent)
 {
     size_t n = (size_t)comm->nranks;
@@ -34,7 +34,7 @@ static int overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Both buffers, and that they overlap nowhere, or as the operation in place wants them. */
+/* Checks both buffers: they must not overlap, except as the operation in place allows. */
 static ncclResult_t check_buffers(struct comm *comm, const char *function, const struct operation *it)
 {
     size_t bytes = it->count * type_size(it->type);
@@ -107,7 +107,7 @@ static ncclResult_t check_values(struct comm *comm, const char *function, struct
     }
     int is_folded = it->kind == ALL_REDUCE || it->kind == REDUCE || it->kind == REDUCE_SCATTER;
     if (comm->nranks == 1 && is_folded && it->type >= ncclFloat8e4m3 && it->op >= ncclAvg) {
-        /* As NCCL, whose kernel for one rank does not scale them. */
+        /* As in NCCL, whose kernel for one rank does not scale these types. */
         return fail(ncclInvalidArgument, "%s: one rank alone has no factor for type %d", function, (int)it->type);
     }
     if (it->op >= ncclNumOps) {
@@ -130,13 +130,13 @@ static ncclResult_t check_and_add(struct comm *comm, struct arguments *arguments
     result = result == ncclSuccess ? check_buffers(comm, function, it) : result;
     int is_message = it->kind == SEND || it->kind == RECEIVE;
     if (result != ncclSuccess || (it->count == 0 && !is_message)) {
-        /* Collectives of nothing are not begun, as with NCCL. */
+        /* As in NCCL, a collective without elements does not start. */
         return result;
     }
     return group_add(comm, arguments->stream, *it);
 }
 
-/* Inside of a group of its own. */
+/* Submits one call as its own group. */
 static ncclResult_t submit(struct arguments arguments)
 {
     struct comm *comm;

@@ -1,6 +1,6 @@
 /*
- * The stub libnccl's arithmetic: every type and operation, rounded to the type after every step, as a ring of
- * GPUs would. Integers wrap around; 8-bit floats saturate.
+ * Arithmetic of the stub libnccl: every type and operation, rounded to the type after every
+ * step, like a ring of GPUs. Integers wrap; 8-bit floats saturate.
  */
 #include "nccl_internal.h"
 
@@ -27,7 +27,7 @@ const char *type_name(int type)
     return (unsigned)type < ncclNumTypes ? types[type].name : "no type";
 }
 
-/* A float of fewer bits than 32. `overflow` is what a value above all others becomes. */
+/* A float with fewer than 32 bits. `overflow` replaces values above the largest number. */
 struct format {
     int mantissa;
     int bias;
@@ -78,7 +78,7 @@ static unsigned encode(ncclDataType_t type, double value)
     if (exponent > format->bias + 1) {
         return sign | format->overflow;
     }
-    /* In units of the last place, to the nearest even one; a carry runs into the exponent by itself. */
+    /* Rounds to units of the last place, to nearest even; a carry increments the exponent. */
     unsigned units = (unsigned)nearbyint(ldexp(value, format->mantissa - exponent));
     unsigned bits = units + ((unsigned)(exponent - smallest) << format->mantissa);
     return sign | (bits > format->largest ? format->overflow : bits);
@@ -129,7 +129,7 @@ static int is_signed(ncclDataType_t type)
     return type == ncclInt8 || type == ncclInt32 || type == ncclInt64;
 }
 
-/* An integer, its sign drawn out to 64 bits. */
+/* Loads an integer with sign extension to 64 bits. */
 static uint64_t load_integer(ncclDataType_t type, const unsigned char *from)
 {
     size_t size = type_size(type);

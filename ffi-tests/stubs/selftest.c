@@ -1,8 +1,9 @@
 /*
- * The self-test of the stub libcuda and the stub libnccl: `selftest [part ...]`, with the stubs beside it.
+ * The self-test of the stubs libcuda and libnccl: `selftest [part ...]`, in the folder of the
+ * stubs.
  *
- * Each test runs in processes of its own, one for each rank, or in threads of one; it fails if a check does, a rank
- * dies, or it is not done in time.
+ * Each test runs in separate processes, one per rank, or in threads of one process. It fails if
+ * a check fails, a rank dies, or the time limit passes.
  */
 #include "selftest.h"
 
@@ -15,11 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a test may take, under Valgrind too. */
+/* The time limit of a test in seconds, also under Valgrind. */
 #define LIMIT_S 60
 #define MOST 4
 
-/* What all processes of a test see. */
+/* Memory that all processes of a test share. */
 static struct shared {
     pthread_barrier_t barrier;
     atomic_int made;
@@ -99,7 +100,7 @@ static void set_barrier(int n)
     pthread_barrierattr_destroy(&attributes);
 }
 
-/* What a test leaves behind, in each process. */
+/* Checks in each process that a test has released its resources. */
 static void check_remains(void)
 {
     struct dist_stub_cuda_counts counts;
@@ -115,7 +116,7 @@ static struct rank new_rank(int rank, int n, const ncclUniqueId *ids)
     return (struct rank){ .rank = rank, .n = n, .id = ids[0], .second = ids[1] };
 }
 
-/* Nothing is left where the ranks met, or did not. */
+/* Checks that the meeting folders are removed, whether or not the ranks met. */
 static void check_folders(const ncclUniqueId *ids)
 {
     for (int i = 0; i < 2; i++) {
@@ -133,7 +134,7 @@ static void report(const char *name, int n, const char *what, const ncclUniqueId
     }
 }
 
-/* Waits for the ranks of a test, and ends them if they take too long. */
+/* Waits for the ranks of a test, and kills them after the time limit. */
 static void reap(const char *name, const pid_t *ranks, int n)
 {
     time_t until = time(NULL) + LIMIT_S;
@@ -190,7 +191,7 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
-/* In a process of its own, so that the parent never calls cuInit. */
+/* The threads run in a separate process, so that the parent never calls cuInit. */
 void run_threads(const char *name, int n, test_fn test)
 {
     int failed = atomic_load(&shared->failed);
@@ -265,7 +266,8 @@ void download(struct rank *rank, void *to, CUdeviceptr from, size_t bytes)
     OK(cuStreamSynchronize(rank->stream));
 }
 
-/* As 2.27 has it, whatever the header is: later libraries take that too, and later structures begin with it. */
+/* Returns the structure of 2.27 with any header. Later libraries accept it, and later structures
+ * begin with it. */
 ncclConfig_t new_config(void)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -348,7 +350,7 @@ int main(int argc, char **argv)
         }
     }
     unlink(log_path);
-    /* Fails where a communicator has left something behind. */
+    /* rmdir fails if a communicator has left a file. */
     CHECK(rmdir(folder) == 0);
     printf("%d tests, %d checks, %d failed\n", tests, atomic_load(&shared->made), atomic_load(&shared->failed));
     return atomic_load(&shared->failed) != 0 || atomic_load(&shared->made) == 0;

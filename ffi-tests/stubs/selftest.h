@@ -1,5 +1,5 @@
 /*
- * What the parts of the self-test of the stubs share: checks, and ranks that are processes or threads.
+ * Shared parts of the stubs' self-test: checks, and ranks that are processes or threads.
  */
 #ifndef SELFTEST_H
 #define SELFTEST_H
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Plain names, as cuda.h has them. */
+/* The plain names of cuda.h. */
 #ifndef DIST_STUB_REAL_CUDA_H
 #define cuMemAlloc cuMemAlloc_v2
 #define cuMemFree cuMemFree_v2
@@ -28,12 +28,12 @@
 #define cuCtxPopCurrent cuCtxPopCurrent_v2
 #endif
 
-/* A rank of a test, with a device of its own. */
+/* A rank of a test with its own device. */
 struct rank {
     int rank;
     int n;
     ncclUniqueId id;
-    /* More ids, for tests of several communicators. */
+    /* Further ids, for tests with several communicators. */
     ncclUniqueId second;
     CUcontext context;
     CUstream stream;
@@ -42,28 +42,28 @@ struct rank {
 
 void check_that(int holds, const char *text, const char *file, int line);
 void check_result(int got, int wanted, const char *call, const char *file, int line);
-/* The call has been found to be wrong, and the log says so with this word. */
+/* Checks that the call returned this error, and that the log reports misuse with this word. */
 void check_misuse(int got, int wanted, const char *word, const char *call, const char *file, int line);
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 #define RESULT(call, wanted) check_result((int)(call), (int)(wanted), #call, __FILE__, __LINE__)
 #define OK(call) RESULT(call, 0)
 #define MISUSE(call, wanted, word) check_misuse((int)(call), (int)(wanted), word, #call, __FILE__, __LINE__)
 
-/* Misuse that the rank has found and a test expects, which no call returns. */
+/* Checks for misuse that a test expects and that no call returns. */
 void expect_misuses(unsigned long count, const char *word);
 
-/* Waits until all ranks of the test are here. */
+/* Waits until all ranks of the test have called it. */
 void barrier(void);
 
-/* Runs a test with so many ranks, as processes or as threads; `device` of each is its number. */
+/* Runs a test with `n` ranks, as processes or threads; each rank's device is its number. */
 typedef void (*test_fn)(struct rank *rank);
 void run_processes(const char *name, int n, test_fn test);
 void run_threads(const char *name, int n, test_fn test);
 
-/* A context and a stream on a device; and the end of that. */
+/* Creates and destroys a context and a stream on a device. */
 void begin_device(struct rank *rank, int device);
 void end_device(struct rank *rank);
-/* The same with a communicator. */
+/* Creates and destroys a context, a stream and a communicator. */
 void begin(struct rank *rank);
 void end(struct rank *rank);
 
@@ -72,13 +72,13 @@ void upload(struct rank *rank, CUdeviceptr to, const void *from, size_t bytes);
 void download(struct rank *rank, void *to, CUdeviceptr from, size_t bytes);
 #define POINTER(address) ((void *)(uintptr_t)(address))
 
-/* Waits until a call on a communicator that does not block is done; returns how. */
+/* Waits until a call on a nonblocking communicator completes, and returns its result. */
 ncclResult_t await(ncclComm_t comm);
-/* Waits until a communicator has failed; returns how. */
+/* Waits until a communicator has failed, and returns its error. */
 ncclResult_t await_error(ncclComm_t comm);
 ncclConfig_t new_config(void);
 ncclConfig_t not_blocking(void);
-/* Does not get done within a moment. */
+/* Checks that a stream does not complete within a short time. */
 void check_hangs(CUstream stream);
 
 void test_cuda(void);

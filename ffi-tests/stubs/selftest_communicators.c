@@ -1,5 +1,6 @@
 /*
- * The self-test of the stub libnccl's communicators: made, derived, registered with, finalized; blocking and not.
+ * Self-test of the stub libnccl's communicators: creation, derivation, registration and
+ * finalization, blocking and nonblocking.
  */
 #include "selftest.h"
 
@@ -7,7 +8,8 @@
 #include <limits.h>
 #include <unistd.h>
 
-/* The sum over the ranks of a communicator of one more than their rank, as it should be. */
+/* Checks the sum over the ranks of a communicator, to which each rank contributes its number
+ * plus 1. */
 static void check_sum(struct rank *rank, ncclComm_t comm)
 {
     int mine = -1, n = 0;
@@ -46,7 +48,7 @@ static void non_blocking(struct rank *rank)
     ncclConfig_t config = not_blocking();
     ncclResult_t state;
     int value;
-    /* So long before they are launched; set while no thread reads the environment. */
+    /* The delay before a launch; it is set while no thread reads the environment. */
     setenv("DIST_STUB_NCCL_LAUNCH_US", "150000", 1);
     barrier();
     begin_device(rank, rank->rank);
@@ -65,7 +67,7 @@ static void non_blocking(struct rank *rank)
     }
     RESULT(await(rank->comm), ncclSuccess);
     check_sum(rank, rank->comm);
-    /* Groups of operations are launched some time after the call. */
+    /* A group of operations is launched with a delay after the call. */
     int32_t one = 1, sum = 0;
     CUdeviceptr a = device_memory(4);
     upload(rank, a, &one, 4);
@@ -82,7 +84,7 @@ static void non_blocking(struct rank *rank)
     end(rank);
 }
 
-/* One thread with all devices. */
+/* One thread drives all devices. */
 static void all_in_one(struct rank *rank)
 {
     enum { DEVICES = 3 };
@@ -158,7 +160,7 @@ static void split_without_blocking(struct rank *rank)
     end(rank);
 }
 
-/* The last rank is gone, with or without an operation under way. */
+/* The last rank is absent, with or without an operation in progress. */
 static void shrink_at(struct rank *rank, int flags)
 {
     ncclComm_t smaller = NULL;
@@ -261,7 +263,7 @@ static void versions(struct rank *rank)
     MISUSE(ncclCommSplit(rank->comm, 0, 0, &comm, &config), ncclInvalidArgument, "version 22005 does not know");
     OK(cuMemFree(a));
     end(rank);
-    /* Ranks of different versions do not meet. */
+    /* Ranks with different versions do not meet. */
     setenv("DIST_STUB_NCCL_VERSION", rank->rank == 0 ? "22005" : "22403", 1);
     begin_device(rank, rank->rank);
     RESULT(ncclCommInitRank(&comm, rank->n, rank->second, rank->rank), ncclInvalidUsage);
@@ -269,7 +271,7 @@ static void versions(struct rank *rank)
     end_device(rank);
 }
 
-/* A library of an old version lacks what that had not. */
+/* A library of an old version lacks later functions. */
 static void old_library(struct rank *rank)
 {
     char path[PATH_MAX + 32] = "";

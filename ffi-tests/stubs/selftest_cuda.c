@@ -1,5 +1,5 @@
 /*
- * The self-test of the stub libcuda by itself: devices, memory, streams, events, and what it refuses.
+ * Self-test of the stub libcuda alone: devices, memory, streams, events, and refused calls.
  */
 #include "selftest.h"
 
@@ -141,7 +141,7 @@ static void attributes(struct rank *rank)
     end_device(rank);
 }
 
-/* Reading device memory on the processor is the end of a process. */
+/* A read of device memory on the processor crashes the process. */
 static void unreadable(struct rank *rank)
 {
     begin_device(rank, 0);
@@ -170,7 +170,7 @@ static void after_fork(struct rank *rank)
     end_device(rank);
 }
 
-/* A gate that holds a stream up until it is opened. */
+/* A gate that blocks a stream until it is opened. */
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t opened;

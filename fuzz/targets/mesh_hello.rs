@@ -1,4 +1,4 @@
-//! Strangers and impostors at the door of a mesh.
+//! Fuzzes the handshake of a mesh: connections from foreign processes and from false ranks.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
