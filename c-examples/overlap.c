@@ -1,11 +1,12 @@
 /*
- * Computing while the network works: the gradients of a model's layers are summed over all ranks as soon as each is
- * there, while the next one is still being computed, as a trainer does in its backward pass.
+ * Communication during computation: the program sums each layer's gradients over all ranks while
+ * it computes the next layer's gradients, as a trainer does in its backward pass.
  *
  *     distrun --nproc-per-node 4 ./overlap
  *
- * The last layer comes first. Each sum is issued with a work handle, so that the call returns at once; the library runs
- * it on a thread of its own, and the program waits only when it needs the result.
+ * The last layer comes first. The program issues each sum with a work handle, so that the call
+ * returns immediately. The library runs the sum on its own thread, and the program waits only
+ * when it needs the result.
  */
 #include "common/check.h"
 
@@ -14,8 +15,8 @@
 
 static float gradients[LAYERS][COUNT];
 
-/* Stands for the backward pass of one layer. All values are small whole numbers, so that any order of addition gives
- * the same sum. */
+/* A substitute for the backward pass of one layer. All values are small whole numbers, so that
+ * every order of addition gives the same sum. */
 static void compute(float *gradient, int layer, int rank)
 {
     for (int i = 0; i < COUNT; i++) {
@@ -42,7 +43,7 @@ int main(void)
 
     for (int layer = LAYERS - 1; layer >= 0; layer--) {
         compute(gradients[layer], layer, rank);
-        /* The buffer belongs to the library until the work is done. */
+        /* The library uses the buffer until the work completes. */
         check(dist_all_reduce(dist_world(), gradients[layer], gradients[layer], COUNT, DIST_F32, DIST_SUM, NULL,
                               &works[layer]));
     }

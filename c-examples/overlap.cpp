@@ -1,5 +1,5 @@
-// Communication during computation, as in the backward pass of a trainer: each layer's gradients are summed over all ranks
-// while the program computes the gradients of the next layer.
+// Communication during computation, as in the backward pass of a trainer: each layer's gradients
+// are summed over all ranks while the program computes the gradients of the next layer.
 //
 //     distrun --nproc-per-node 4 ./overlap_cpp
 #include <dist.hpp>
@@ -14,7 +14,8 @@ using gradients = std::vector<float>;
 constexpr int layers = 8;
 constexpr std::size_t count = 50'000;
 
-// In place of a backward pass. The values are small integers, so that every order of addition gives the same sum.
+// A substitute for a backward pass. The values are small integers, so that every order of addition
+// gives the same sum.
 gradients backward(int layer, int rank) {
   gradients g(count);
   for (std::size_t i = 0; i < count; ++i) g[i] = static_cast<float>((rank + 1) * (static_cast<int>(i % 50) + layer));
@@ -26,7 +27,8 @@ int main() try {
   const dist::group_ref world = runtime.world();
   const int n = world.size();
 
-  // The buffer moves into the work, and comes back from take(). If an exception leaves the scope, the works wait.
+  // The buffer moves into the work, and take() returns it. If an exception leaves the scope, the
+  // works wait.
   std::vector<dist::owning_work<gradients>> sums;
   for (int layer = layers - 1; layer >= 0; --layer) {
     const std::string label = "layer " + std::to_string(layer);

@@ -1,9 +1,10 @@
 /*
- * A ring of ranks: every rank sends to the next one and receives from the one before, both at once, and after size - 1
- * turns everybody has seen every block. The sum of all blocks must be what dist_all_reduce gives.
+ * A ring of ranks: in each turn every rank sends to the next rank and receives from the previous
+ * one. After size - 1 turns every rank has seen every block. The sum of all blocks must equal
+ * the result of dist_all_reduce.
  *
- * The two calls of a turn are issued together as a batch. Two blocking calls in a row would wait for each other as soon
- * as the blocks are too large to be buffered: everybody would send, and nobody receive.
+ * A batch issues both calls of a turn together. If the blocks are too large for the library's
+ * buffers, two consecutive blocking calls deadlock: every rank sends, and no rank receives.
  *
  *     distrun --nproc-per-node 4 ./ring
  */
@@ -11,7 +12,7 @@
 
 #define COUNT (1 << 18) /* doubles: 2 MiB, far more than is buffered for a receiver */
 
-/* Sends `out` to the next rank and receives `in` from the one before. */
+/* Sends `out` to the next rank and receives `in` from the previous one. */
 static void turn(dist_group_t *world, int rank, int size, const double *out, double *in)
 {
     check(dist_batch_begin(NULL, 0));
@@ -50,7 +51,7 @@ int main(void)
         for (int i = 0; i < COUNT; i++) {
             sum[i] += in[i];
         }
-        double *seen = out; /* what came in goes out in the next turn */
+        double *seen = out; /* the received block is sent in the next turn */
         out = in;
         in = seen;
     }

@@ -1,6 +1,6 @@
 /*
- * Messages between two ranks: rank 0 hands out work under tag TASK, the others answer under tag RESULT as soon as they
- * are done, and rank 0 takes the answers in whatever order they come.
+ * Messages between two ranks: rank 0 sends tasks with the tag TASK. The other ranks answer with
+ * the tag RESULT when they have finished, and rank 0 receives the answers in arrival order.
  *
  *     distrun --nproc-per-node 4 ./send_recv
  */
@@ -10,7 +10,7 @@
 #define RESULT 2
 #define COUNT 1000
 
-/* Rank r is to square the numbers from r on. */
+/* Sends the tasks: rank r squares the numbers from r on. */
 static int hand_out(dist_group_t *world, int size)
 {
     int64_t task[COUNT];
@@ -18,7 +18,8 @@ static int hand_out(dist_group_t *world, int size)
         for (int i = 0; i < COUNT; i++) {
             task[i] = peer + i;
         }
-        /* A NULL work handle: returns when the buffer may be used again, not necessarily when the peer has it. */
+        /* Without a work handle the call returns when the buffer is free again, possibly before
+         * the peer has the message. */
         check(dist_send(world, task, COUNT, DIST_I64, peer, TASK, NULL, NULL));
     }
 

@@ -1,12 +1,14 @@
 /*
- * One process with all GPUs of the machine, each of them a rank, and one thread that uses them all.
+ * One process with all GPUs of the machine: each GPU is a rank, and one thread drives all of
+ * them.
  *
  *     ./several_gpus [gpus]
  *
- * To make a group waits for all of its ranks, so each rank's group is made by a thread of its own. After that the main thread has
- * all of them, and calls what a rank would call for each in turn, inside a batch: what is in one batch is launched together, so
- * that no GPU waits for one that the same thread would call later. Without the batch the first call would wait for the others
- * until its time is over.
+ * The creation of a group waits for all of its ranks, so a separate thread creates the group of
+ * each rank. Then the main thread takes all groups and makes the call of each rank in turn
+ * inside a batch. The library launches the calls of a batch together, so that no GPU waits for a
+ * later call of the same thread. Without the batch, the first call would wait for the other
+ * calls until its deadline.
  */
 #include "common/check.h"
 
@@ -17,7 +19,7 @@
 #define MOST_GPUS 16
 #define N 1000
 
-/* What belongs to one GPU. */
+/* The resources of one GPU. */
 struct gpu {
     int rank;
     int size;
@@ -34,7 +36,7 @@ static void check_cuda(CUresult result, const char *what)
     }
 }
 
-/* Makes the group of one rank, which waits for the others. */
+/* Creates the group of one rank; the call waits for the other ranks. */
 static void *join(void *argument)
 {
     struct gpu *gpu = argument;
@@ -50,7 +52,7 @@ static void *join(void *argument)
     return NULL;
 }
 
-/* Copies between the memory of a GPU and that of the host. */
+/* Copies between GPU memory and host memory. */
 static void copy(const struct gpu *gpu, float *host, int to_gpu)
 {
     CUcontext context;
@@ -100,7 +102,7 @@ int main(int argc, char **argv)
         check(dist_all_reduce(gpus[i].group, gpus[i].values, gpus[i].values, N, DIST_F32, DIST_SUM, NULL, NULL));
     }
     check(dist_batch_end(&work));
-    /* Enqueued is not done: this waits for the GPUs. */
+    /* The operations are only enqueued so far; this call waits for the GPUs. */
     check(dist_work_synchronize(work, DIST_WAIT_FOREVER));
     check(dist_work_release(work));
 

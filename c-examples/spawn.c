@@ -1,6 +1,7 @@
 /*
- * Integrates 4 / (1 + x * x) from 0 to 1, which is pi, on several processes, without a launcher: the program forks its ranks
- * itself. Each rank adds up its own share of the strips, and an all-reduce makes one number of the shares.
+ * Integrates 4 / (1 + x * x) from 0 to 1, which is pi, on several processes without a launcher:
+ * the program forks its ranks itself. Each rank sums its share of the strips, and an all-reduce
+ * adds the shares.
  *
  *     ./spawn [ranks]
  */
@@ -11,7 +12,8 @@ struct job {
     long strips;
 };
 
-/* Runs in a process of its own for each rank, which has a copy of the job. What it returns, 0 for success, is the outcome. */
+/* Runs in a separate process for each rank, which has a copy of the job. Returns the rank's exit
+ * status, 0 for success. */
 static int32_t integrate(int32_t rank, void *arg)
 {
     const struct job *job = arg;
@@ -35,7 +37,7 @@ int main(int argc, char **argv)
 {
     struct job job = { argc > 1 ? atoi(argv[1]) : 4, 10000000 };
 
-    /* Before anything else of libdist, and while this is the only thread. */
+    /* The call must be the first one to libdist, while the process has only one thread. */
     check(dist_spawn(integrate, &job, job.ranks, NULL));
     return 0;
 }

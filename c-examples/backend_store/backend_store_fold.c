@@ -40,7 +40,7 @@ int can_fold(dist_dtype_t dtype, dist_op_t op)
     return (is_integer && op != DIST_PREMUL_SUM) || (is_float && !is_bitwise);
 }
 
-/* `none` is the result for an undefined operator. */
+/* `none` is the result of MIN and MAX if an operand is NaN. */
 #define FOLD_NUMBERS(name, type, wide, none) \
     static type name##_pair(dist_op_t op, type a, type b) \
     { \

@@ -61,7 +61,8 @@ int nap(struct patience *patience)
     return 1;
 }
 
-/* Each call opens the file anew, so that threads of one process exclude each other as processes do. */
+/* Each call opens the file again, so that flock excludes threads of one process from each other,
+ * as it excludes processes. */
 dist_status_t lock(int folder, struct patience *patience, int *held)
 {
     int fd = openat(folder, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -84,15 +85,17 @@ dist_status_t lock(int folder, struct patience *patience, int *held)
 
 void unlock(int held)
 {
-    /* A process that is being forked may hold a copy of the descriptor: closing this one would not do. */
+    /* A concurrently forked process may hold a copy of the descriptor, so the close alone does
+     * not release the lock. */
     flock(held, LOCK_UN);
     close(held);
 }
 
 /* ---- Names ---- */
 
-/* Any byte string becomes a path: letters, digits, "-" and "_" stay, every other byte is written as %XX. File systems
- * bound the length of a name, so a long key is cut into folders whose names end in "%". The empty key is "%". */
+/* Converts any byte string to a path: letters, digits, "-" and "_" stay, every other byte
+ * becomes %XX. File systems limit the length of a name, so a long key is cut into folders whose
+ * names end in "%". The empty key is "%". */
 #define PART_BYTES 64
 #define PLAIN "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
@@ -212,7 +215,7 @@ dist_status_t write_file(int folder, char *path, struct bytes head, struct bytes
     if (errno != ENOENT) {
         return failure();
     }
-    /* The first key, or queue, in its folder. */
+    /* This is the first key or queue in its folder. */
     status = make_folders(folder, path);
     if (status == DIST_OK && renameat(folder, "new", folder, path) != 0) {
         status = failure();

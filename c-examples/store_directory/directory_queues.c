@@ -1,6 +1,7 @@
 /*
- * See directory_queues.h. Items are numbered from 1 in the order in which they were pushed; the file `ends` says which
- * of them are there. Whoever changes a queue holds the lock; whoever only looks reads `ends`.
+ * See directory_queues.h. Items are numbered from 1 in push order; the file `ends` contains the
+ * range of the present items. A thread that changes a queue holds the lock; a thread that only
+ * reads it reads `ends` without the lock.
  */
 #include "directory_queues.h"
 #include "directory_files.h"
@@ -10,13 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Items `taken` + 1 to `pushed` are there. */
+/* Items `taken` + 1 to `pushed` are present. */
 struct ends {
     int64_t taken;
     int64_t pushed;
 };
 
-/* The path of something in a queue's folder. */
+/* Writes the path of a file in a queue's folder. */
 static dist_status_t queue_path(const char *queue, const char *name, char path[PATH_BYTES])
 {
     dist_status_t status = path_of("queues", queue, path);
@@ -63,7 +64,8 @@ static dist_status_t write_ends(int folder, const char *queue, struct ends ends)
     return status == DIST_OK ? write_file(folder, path, lent(text, (size_t)len), nothing) : status;
 }
 
-/* The item first, then its number: whoever is killed in between has pushed nothing, and the number is used again. */
+/* Writes the item first and then its number. If the process is killed in between, nothing was
+ * pushed, and the number is used again. */
 static dist_status_t push_locked(int folder, const char *queue, struct bytes item)
 {
     char path[PATH_BYTES];
@@ -76,7 +78,7 @@ static dist_status_t push_locked(int folder, const char *queue, struct bytes ite
     return status == DIST_OK ? write_ends(folder, queue, ends) : status;
 }
 
-/* DIST_ERR_QUEUE_EMPTY if there is no item. */
+/* Returns DIST_ERR_QUEUE_EMPTY if there is no item. */
 static dist_status_t take_locked(int folder, const char *queue, struct bytes *item)
 {
     char path[PATH_BYTES];
@@ -98,7 +100,7 @@ static dist_status_t take_locked(int folder, const char *queue, struct bytes *it
         free(item->data);
         return status;
     }
-    /* It belongs to nobody else any more, even if its file should stay. */
+    /* The item belongs to this caller, even if its file cannot be removed. */
     remove_file(folder, path);
     return DIST_OK;
 }
@@ -115,7 +117,7 @@ dist_status_t directory_queue_push(void *user, const char *queue, const void *it
     return status;
 }
 
-/* Takes the lock only where there seems to be an item: those who wait do not hold up those who push. */
+/* Takes the lock only if there seems to be an item, so that waiting callers do not delay pushes. */
 static dist_status_t try_take(int folder, const char *queue, struct patience *patience, struct bytes *item)
 {
     struct ends ends;

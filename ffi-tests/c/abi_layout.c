@@ -1,6 +1,6 @@
 /*
- * Prints the size of every public type and the place of every field, as the C compiler sees them. The
- * Rust test compares each line with its own.
+ * Prints the size of every public type and the offset of every field as the C compiler sees
+ * them. The Rust test compares each line with its own.
  */
 #include <dist_backend.h>
 

@@ -1,5 +1,6 @@
 /*
- * The comparison of bytes of all ranks (dist_all_equal): the same answer everywhere, whatever differs.
+ * The comparison of bytes of all ranks (dist_all_equal): all ranks get the same answer for any
+ * difference.
  */
 #include "ranks.h"
 
@@ -23,23 +24,23 @@ static void body(const struct rank *me)
     expect(me, "same", 4, -1);
     expect(me, own, LONG, -1);
     for (r = 0; r < me->size; r++) {
-        /* One bit differs on one rank, in the last byte; of rank 0, all others differ. */
+        /* One bit of the last byte differs on rank r. If rank 0 differs, rank 1 is reported. */
         int wanted = me->size == 1 ? -1 : r == 0 ? 1 : r;
         own[LONG - 1] = (char)(me->rank == r);
         expect(me, own, LONG, wanted);
-        /* One length differs. */
+        /* The length differs on one rank. */
         expect(me, long_text, LONG - (size_t)(me->rank == r), wanted);
         expect(me, "", (size_t)(me->rank == r), wanted);
     }
-    /* Two ranks differ: the lower one is named. */
+    /* Two ranks differ, and the lower one is reported. */
     own[0] = (char)(me->rank >= 2 ? me->rank : 0);
     own[LONG - 1] = 0;
     expect(me, own, LONG, me->size > 2 ? 2 : -1);
-    /* Neither answer is required. */
+    /* Both outputs are optional. */
     CHECK_OK(dist_all_equal(me->group, "x", 1, NULL, NULL, NULL));
 }
 
-/* The comparison takes its place in the order of collectives, as any other. */
+/* The comparison has a position in the order of collectives like any other call. */
 static void takes_its_turn(const struct rank *me)
 {
     float value = (float)me->rank, sum = 0;

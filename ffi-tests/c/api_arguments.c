@@ -1,5 +1,6 @@
 /*
- * Wrong arguments of collectives: each is refused before anything has happened, so that the group goes on.
+ * Wrong arguments of collectives: each call is refused before it has any effect, and the group
+ * stays usable.
  */
 #include "check.h"
 
@@ -27,7 +28,7 @@ static void types_and_operators(void)
     CHECK_REFUSED(dist_all_gather(dist_world(), a, b, 1, 99, NULL, NULL), INVALID, "99");
     CHECK_REFUSED(dist_reduce_scatter(dist_world(), a, b, 1, 99, DIST_SUM, NULL, NULL), INVALID, "99");
     CHECK_REFUSED(dist_reduce(dist_world(), a, b, 1, 99, DIST_SUM, 0, NULL, NULL), INVALID, "99");
-    /* What is not defined is refused with its names, the back end's among them. */
+    /* An undefined combination is refused with an error that names it and the back end. */
     CHECK_REFUSED(reduce_all(1, DIST_F32, DIST_BAND), UNSUPPORTED, "native");
     CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_REDUCE, DIST_F16, DIST_AVG, DIST_DEVICE_HOST));
     CHECK_OK(dist_backend_supports(dist_world(), DIST_KIND_BARRIER, -1, -1, DIST_DEVICE_HOST));
@@ -114,7 +115,8 @@ static void call_options(void)
     CHECK_REFUSED(dist_barrier(dist_world(), &options, NULL), INVALID, "algorithm");
 }
 
-/* Every collective gives a work, or none where it is refused; a time-out that only waits know is refused. */
+/* Every collective gives a work, or none if it is refused. Timeout values that only waits accept
+ * are refused. */
 static void works(void)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;
@@ -140,7 +142,7 @@ static void works(void)
     CHECK_REFUSED(dist_barrier(dist_world(), &options, &none), INVALID, "DIST_NO_WAIT");
 }
 
-/* All of it once more with a group of two, whose other rank is never called. */
+/* All checks run again with a group of two ranks, whose other rank makes no call. */
 static void *second_rank(void *store)
 {
     dist_group_t *group = NULL;

@@ -1,6 +1,7 @@
 /*
- * A process forked from one that uses the library cannot go on with it: every call says so, none hangs,
- * and the parent is not disturbed. A fork before the first use is fine. Opening a store that others share is a use.
+ * A process that is forked from a user of the library cannot use the library: every call returns
+ * an error and none hangs, and the parent is not affected. A fork before the first use is
+ * allowed. Opening a store that other processes share is a use.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -44,14 +45,15 @@ static void after_use(void)
     CHECK_REFUSED(dist_store_hash_create(&store), DIST_ERR_NOT_INITIALIZED, "forked");
     CHECK(dist_get_rank(dist_world()) == -1 && dist_is_initialized() == 0);
     CHECK(dist_world() == NULL);
-    /* What only reads constants or the thread's own message works, so that the refusal can be told. */
+    /* Functions that only read constants or the thread's message work, so that the child can
+     * report the error. */
     CHECK(dist_version() == DIST_VERSION);
     CHECK(strcmp(dist_version_string(), "") != 0);
     CHECK(strcmp(dist_status_string(DIST_ERR_NOT_INITIALIZED), "not initialized") == 0);
     CHECK(dist_last_error_copy(NULL, 0) > 20);
 }
 
-/* The child would take the parent's answers from their connection. */
+/* The child would read the parent's responses from their common connection. */
 static void with_a_store(void)
 {
     dist_store_tcp_options_t options = DIST_STORE_TCP_OPTIONS_INIT;
@@ -84,7 +86,8 @@ static int32_t succeed(int32_t rank, void *arg)
 
 static char file_store_path[64];
 
-/* Locks are shared as connections are, and so dist_spawn refuses to fork. Of a store in memory each fork has a copy. */
+/* Locks are shared like connections, so dist_spawn refuses to fork. A store in memory is copied
+ * by a fork. */
 static void with_a_file_store(void)
 {
     dist_store_t *store = new_store();
@@ -103,7 +106,7 @@ static void with_a_file_store_in_a_folder(void)
     REQUIRE(mkdtemp(folder) != NULL);
     snprintf(file_store_path, sizeof file_store_path, "%s/store", folder);
     CHECK(in_child(with_a_file_store));
-    /* Its last user has removed it. */
+    /* The last user of the store has removed its file. */
     CHECK(rmdir(folder) == 0);
 }
 

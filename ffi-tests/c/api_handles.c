@@ -1,6 +1,6 @@
 /*
- * Handles that are not: released ones, those of another type, and numbers that were never a handle. Each
- * is refused by every function that takes one, without touching what it might point to.
+ * Invalid handles: released handles, handles of another type, and arbitrary numbers. Every
+ * function with a handle argument refuses them without a dereference.
  */
 #include "check.h"
 
@@ -87,7 +87,7 @@ static dist_blob_t *new_blob(dist_store_t *store)
     return blob;
 }
 
-/* Numbers that no constructor has given. */
+/* Numbers that no constructor has returned. */
 static void garbage(dist_store_t *near)
 {
     static const uintptr_t numbers[] = { 1, 2, 3, 4, 15, 16, 0xdeadbeef, 1u << 31 };
@@ -106,7 +106,7 @@ static void garbage(dist_store_t *near)
     }
 }
 
-/* A good handle of one type where another is wanted. */
+/* A valid handle of another type. */
 static void foreign(dist_store_t *store, dist_group_t *group, dist_blob_t *blob)
 {
     refuse_group((dist_group_t *)store);
@@ -117,7 +117,7 @@ static void foreign(dist_store_t *store, dist_group_t *group, dist_blob_t *blob)
     refuse_blob((dist_blob_t *)group);
 }
 
-/* A new object takes the place of an old one; the old handle does not come to life with it. */
+/* A new object uses the slot of a released one; the old handle stays invalid. */
 static void place_taken(void)
 {
     dist_store_t *first = new_store();
@@ -134,7 +134,7 @@ static void place_taken(void)
     CHECK_OK(dist_store_release(first));
 }
 
-/* What a handle names lives on while something else uses it. */
+/* An object lives on while another object uses it, even after its handle is released. */
 static void shared_stores(void)
 {
     dist_store_t *store = new_store();

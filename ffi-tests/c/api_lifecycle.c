@@ -1,9 +1,10 @@
 /*
- * The life of the process in the library: before dist_init, twice, after dist_finalize and once more.
+ * Initialisation of the library: calls before dist_init, a second dist_init, and calls after
+ * dist_finalize and a new dist_init.
  */
 #include "check.h"
 
-/* What every function of the world says while there is none. */
+/* Every function of the world group returns an error while there is none. */
 static void no_world(void)
 {
     char text[64] = "unchanged";
@@ -35,7 +36,7 @@ static void no_world(void)
     CHECK_OK(dist_group_release(NULL));
 }
 
-/* What needs no world. */
+/* Functions that need no world group. */
 static void always(void)
 {
     dist_blob_t *json = NULL;
@@ -69,7 +70,7 @@ static void with_a_world(void)
     CHECK_OK(dist_barrier(dist_world(), NULL, NULL));
 }
 
-/* A text that does not fit is cut, terminated, and its length told. */
+/* A text that does not fit is cut and terminated, and the function returns its full length. */
 static void cut_texts(void)
 {
     char text[8] = "zzzzzzz";
@@ -89,7 +90,7 @@ static void *other_thread(void *seen)
     return NULL;
 }
 
-/* The message is the thread's own, and a success leaves it. */
+/* Each thread has its own message, and a successful call does not change it. */
 static void messages_per_thread(void)
 {
     pthread_t thread;

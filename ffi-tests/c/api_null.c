@@ -9,12 +9,12 @@ static dist_blob_t *blob;
 
 static void without_a_world(void)
 {
-    /* Takes everything from the environment; what it lacks there is named. */
+    /* dist_init reads all options from the environment; the error names the missing variable. */
     ACCEPTED(dist_init, options, dist_init(NULL), ARGUMENT);
     CHECK_MESSAGE("MASTER_ADDR");
 }
 
-/* In this process, which may be forked while it has made no group. */
+/* The ranks run in forks of this process, which has not created a group yet. */
 static int32_t succeed(int32_t rank, void *arg)
 {
     return rank != 0 || arg != NULL;
@@ -86,7 +86,7 @@ static void store_constructors(void)
     REFUSED(dist_store_file_create, path, dist_store_file_create(NULL, 1, NULL, &out), ARGUMENT);
     CHECK(out == NULL);
     REFUSED(dist_store_file_create, out, dist_store_file_create("file", 1, NULL, NULL), ARGUMENT);
-    /* No world has fewer than no members; test stores in files are made by the Rust tests. */
+    /* A negative world size is refused; the Rust tests create file stores. */
     ACCEPTED(dist_store_file_create, options, dist_store_file_create("file", -1, NULL, &out), ARGUMENT);
     CHECK_MESSAGE("world_size");
     REFUSED(dist_store_hash_create, out, dist_store_hash_create(NULL), ARGUMENT);

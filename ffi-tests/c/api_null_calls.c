@@ -199,7 +199,7 @@ static void lists(void)
         dist_all_to_all_v(group, a, counts, b, NULL, DIST_F32, &call, NULL), ARGUMENT);
 }
 
-/* Messages to oneself, each found first. */
+/* A message to the rank itself that a probe has found. */
 static dist_message_t *found(int32_t value)
 {
     dist_message_t *message = NULL;
@@ -231,7 +231,7 @@ static void messages(void)
     dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
     int32_t x = 0;
     dist_recv_status_t status = DIST_RECV_STATUS_INIT;
-    /* A rank that does not exist, so that every call ends at once. */
+    /* The rank does not exist, so every call returns immediately. */
 #define SEND(group, buf, options, work) dist_send(group, buf, 1, DIST_I32, 1, 0, options, work)
 #define RECV(group, buf, status, options, work) \
     dist_recv(group, buf, 1, DIST_I32, 1, 0, status, options, work)
@@ -318,7 +318,7 @@ static void byte_strings(void)
     ACCEPTED(dist_scatter_bytes, work, RUN(group, all, lens, &blob, &call), DIST_OK);
     CHECK_OK(dist_blob_release(blob));
 #undef RUN
-    /* A rank that does not exist, so that every call ends at once. */
+    /* The rank does not exist, so every call returns immediately. */
 #define RUN(group, data, options) dist_send_bytes(group, data, 2, 1, 0, options, NULL)
     REFUSED(dist_send_bytes, group, RUN(NULL, x, &call), HANDLE);
     REFUSED(dist_send_bytes, data, RUN(group, NULL, &call), ARGUMENT);
@@ -351,7 +351,7 @@ static void batches(void)
     REFUSED(dist_batch_begin, groups, dist_batch_begin(NULL, 1), ARGUMENT);
 }
 
-/* Given to no work. */
+/* A callback that is never registered with a work. */
 static void no_callback(dist_status_t status, const char *message, void *user)
 {
     (void)status;

@@ -1,11 +1,12 @@
 /*
- * Options of callers that were compiled against another version of the header, and wrong values in them.
+ * Options of callers that were compiled with another version of the header, and invalid values
+ * in options.
  */
 #include "check.h"
 
 #include <limits.h>
 
-/* An option struct of a newer version: ours with something behind it. */
+/* An options struct of a newer version: the present struct with an additional field. */
 #define NEWER(type) \
     struct { \
         type known; \

@@ -1,5 +1,5 @@
 /*
- * How a job that cannot start is told why: wrong addresses, variables, ports, and ranks that do not come.
+ * Errors of jobs that cannot start: wrong addresses, variables and ports, and absent ranks.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -19,7 +19,7 @@ static dist_status_t init_with(const char *init_method)
     return dist_init(&options);
 }
 
-/* A port that somebody else listens on. */
+/* A port that another listener uses. */
 static int occupy(int *port)
 {
     struct sockaddr_in address;
@@ -98,7 +98,8 @@ static void port_in_use(void)
     close(fd);
 }
 
-/* Nobody serves, nobody comes: an error within the deadline that says who or where. */
+/* Without a server or peers, the error comes within the deadline and names the address or the
+ * ranks. */
 static void nobody_there(void)
 {
     dist_store_t *store = new_store();
@@ -108,7 +109,7 @@ static void nobody_there(void)
     char url[80];
     char number[16];
     int port = 0;
-    /* The port was ours a moment ago, so that nobody listens there. */
+    /* This process has just closed the port, so it has no listener. */
     close(occupy(&port));
     snprintf(number, sizeof(number), "%d", port);
     snprintf(url, sizeof(url), "tcp://127.0.0.1:%d?rank=1&world_size=2", port);
@@ -126,7 +127,7 @@ static void nobody_there(void)
     CHECK_OK(dist_store_release(store));
 }
 
-/* Calls of a store end at their deadline and name what is missing. */
+/* Calls on a store end at their deadline, and the error names the missing keys. */
 static void missing_keys(void)
 {
     static const char *const keys[3] = { "here", "absent-1", "absent-2" };
@@ -159,7 +160,7 @@ static void both_ways_at_once(void)
     CHECK_OK(dist_store_release(store));
 }
 
-/* A world of one has nobody to meet, and needs no address. */
+/* A world group of one rank needs no address. */
 static void alone(void)
 {
     dist_init_options_t options = DIST_INIT_OPTIONS_INIT;

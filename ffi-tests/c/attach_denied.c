@@ -1,9 +1,12 @@
 /*
- * Ranks of one host whose system does not let them read each other's memory (process_vm_readv), as in many containers, or write it
- * (process_vm_writev): here a filter of system calls refuses it, on both ranks or on one. They find that out when they meet, do
- * without, and every result is right. Where nothing is refused they do both, so that this test sees the difference.
+ * Ranks of one host whose system forbids reads (process_vm_readv) or writes (process_vm_writev)
+ * of each other's memory, as in many containers. Here a system call filter refuses the call on
+ * both ranks or on one. The ranks detect this during the rendezvous and work without it, and
+ * every result is right. Without a filter they use both calls, so that the test sees the
+ * difference.
  *
- * The parent forks the ranks before any of them uses the library, and never uses it itself.
+ * The parent forks the ranks before any of them uses the library, and never uses the library
+ * itself.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -21,9 +24,9 @@
 #include <unistd.h>
 
 #define RANKS 2
-#define COUNT (1 << 20) /* floats: 4 MiB, for which ranks that may attach do so */
+#define COUNT (1 << 20) /* floats: 4 MiB, large enough for cross-memory attach */
 
-/* Whether this process may read its own memory the way in which others would. */
+/* Returns true if this process may read its own memory with the system call. */
 static int may_attach(void)
 {
     char from = 'x', to = 0;
@@ -31,7 +34,7 @@ static int may_attach(void)
     return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-/* The same of writing. */
+/* Returns true if this process may write its own memory with the system call. */
 static int may_write(void)
 {
     char from = 'x', to = 0;
@@ -39,7 +42,7 @@ static int may_write(void)
     return process_vm_writev(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-/* Has the kernel refuse a call from now on; 0 where it knows no filters. */
+/* Makes the kernel refuse a system call from now on; returns 0 if it supports no filters. */
 static int deny(long call)
 {
     struct sock_filter filter[] = {
@@ -52,7 +55,7 @@ static int deny(long call)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/* The store of all ranks; the first one serves it and says where. */
+/* Opens the store of all ranks; the first rank serves it and publishes its port. */
 static dist_store_t *meet(int *port, int rank)
 {
     dist_store_tcp_options_t where = DIST_STORE_TCP_OPTIONS_INIT;
@@ -102,7 +105,8 @@ static int is_all(const float *vector, size_t count, float value)
     return 1;
 }
 
-/* What would attach: collectives that read the others' vectors, or write to their results, and a message. */
+/* Operations that would use cross-memory attach: collectives that read peers' inputs or write to
+ * peers' results, and a message. */
 static void operate(dist_group_t *group, int rank)
 {
     float *send = malloc(COUNT * sizeof *send);
@@ -113,7 +117,7 @@ static void operate(dist_group_t *group, int rank)
     CHECK(is_all(recv, COUNT, 3.0F));
     CHECK_OK(dist_all_gather(group, send, recv, COUNT, DIST_F32, NULL, NULL));
     CHECK(is_all(recv, COUNT, 1.0F) && is_all(recv + COUNT, COUNT, 2.0F));
-    /* Blocks of 256 KiB: what is longer is read where it lies. */
+    /* Blocks of 256 KiB: the receivers read longer blocks directly. */
     CHECK_OK(dist_all_to_all(group, send, recv, COUNT / 16, DIST_F32, NULL, NULL));
     CHECK(is_all(recv, COUNT / 16, 1.0F) && is_all(recv + COUNT / 16, COUNT / 16, 2.0F));
     if (rank == 0) {
@@ -126,7 +130,7 @@ static void operate(dist_group_t *group, int rank)
     free(recv);
 }
 
-/* What ranks find when they meet. */
+/* The access that ranks detect during the rendezvous. */
 struct reach {
     int reads, writes;
 };
@@ -148,7 +152,7 @@ static int run_rank(int *port, int rank, long denied, struct reach expected)
     return check_report();
 }
 
-/* `denied`: a bit for each rank that is denied this call. */
+/* `denied` has a bit for each rank whose call is denied. */
 static void play(int denied, long call, struct reach expected)
 {
     int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -172,7 +176,7 @@ static void play(int denied, long call, struct reach expected)
     munmap(port, sizeof *port);
 }
 
-/* Whether the kernel takes filters, found out in a child, which keeps its own. */
+/* Returns true if the kernel supports filters; a child tests this, since a filter is permanent. */
 static int can_deny(void)
 {
     pid_t child = fork();

@@ -1,10 +1,11 @@
 /*
- * What comes of loading back ends from files: those that are none, those of another version, and those that the
- * environment lists.
+ * Loads back ends from files: invalid files, files with another version, and the files in the
+ * environment.
  *
- *   backend_load PLUGIN NONE NEWER OTHER SICK NAMELESS    the example, then what backend_odd.c makes
- *   backend_load                                          this process is one of some that a launcher has started, and
- *                                                         finds the example in the environment
+ *     backend_load PLUGIN NONE NEWER OTHER SICK NAMELESS
+ *         the example, then the objects of backend_odd.c
+ *     backend_load
+ *         one of several processes of a launcher, with the example in the environment
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -42,7 +43,8 @@ int main(int argc, char **argv)
     CHECK_REFUSED(dist_backend_load(argv[5]), DIST_ERR_SYSTEM, "flu");
     CHECK_REFUSED(dist_backend_load(argv[6]), DIST_ERR_INVALID_ARGUMENT, "name is NULL");
 
-    /* All of a list are tried when a name is not known; those that cannot be loaded are told where that is why. */
+    /* For an unknown name the library tries all files of the list; the error names the files
+     * that failed to load. */
     snprintf(list, sizeof(list), "%s:%s", argv[2], argv[1]);
     REQUIRE(setenv("DIST_BACKEND_PLUGINS", list, 1) == 0);
     CHECK(dist_backend_is_available("native"));
@@ -52,7 +54,7 @@ int main(int argc, char **argv)
     CHECK(dist_backend_is_available("store"));
     CHECK_REFUSED(dist_backend_load(argv[1]), DIST_ERR_INVALID_ARGUMENT, "already");
 
-    /* What is named for MPI is taken or nothing. */
+    /* For MPI the library uses the named file and no other. */
     REQUIRE(setenv("DIST_MPI_PLUGIN", "/nonexistent/mpi.so", 1) == 0);
     CHECK(!dist_backend_is_available("mpi"));
     CHECK_MESSAGE("DIST_MPI_PLUGIN");

@@ -1,6 +1,6 @@
 /*
- * Shared objects that are no back end for this library, one for each way: compiled with ENTRY, the name of what they
- * export, VERSION, which they say that they have, and STATUS, which they return. None gives itself a name.
+ * Invalid plug-ins, one per variant. The compiler options set ENTRY, the exported name, VERSION,
+ * the reported version, and STATUS, the returned status. None sets a back-end name.
  */
 #include <dist_backend.h>
 

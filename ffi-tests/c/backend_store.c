@@ -9,7 +9,8 @@
 #define MOST_RANKS 4
 #define N 5
 
-/* Which operations the example is to have: all, and what the library can make the rest of. */
+/* The operations that the example declares: all, or a few from which the library composes the
+ * others. */
 #define BIT(kind) (1 << (kind))
 static const struct {
     const char *options;
@@ -38,7 +39,7 @@ static int32_t value(int rank, int i)
 
 static int has_reduce_scatter(const struct rank *me)
 {
-    /* Made of all_reduce, which the last two lack. */
+    /* The library composes these from all_reduce, which the last two variants lack. */
     return me->variant < 2;
 }
 
@@ -77,7 +78,7 @@ static void scaled(const struct rank *me)
     CHECK(out == 0.25 * me->size * (me->size + 1));
 }
 
-/* Pairs of digits and a power of ten: the digits of lower ranks come first. */
+/* Pairs of digits and a power of ten; the digits of lower ranks come first. */
 static void append(const void *lower, void *inout, size_t count, size_t elem_bytes, void *user)
 {
     const int32_t *before = lower;
@@ -90,7 +91,8 @@ static void append(const void *lower, void *inout, size_t count, size_t elem_byt
     }
 }
 
-/* A back end without prefix reductions folds after an all_gather, which the third variant lacks too. */
+/* Without prefix reductions the library reduces after an all_gather, which the third variant
+ * lacks. */
 static void prefixes(const struct rank *me)
 {
     int32_t mine[N], out[N], wrong = 0;
@@ -210,7 +212,7 @@ static void copies(const struct rank *me)
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
-/* Blocks of 1, 2, 3 ... elements, in another order than that of their places. */
+/* Blocks of 1, 2, 3 ... elements whose addresses are in another order. */
 static void blocks(const struct rank *me)
 {
     int32_t mine[MOST_RANKS * N], out[MOST_RANKS * N];
@@ -247,7 +249,8 @@ static void blocks(const struct rank *me)
         wrong += out[i] != (i < me->rank ? value(0, (n - 1 - me->rank) * N + i) : 0);
     }
     memset(out, 0, sizeof(out));
-    /* To rank r go r elements, so that this rank gets as many from each as its own number. */
+    /* Each rank sends r elements to rank r, so a rank receives its own number of elements from
+     * each peer. */
     CHECK_OK(dist_all_to_all_v(me->group, sends, counts, recvs, same, DIST_I32, NULL, NULL));
     for (r = 0; r < n; r++) {
         for (i = 0; i < N; i++) {
@@ -291,7 +294,8 @@ static void messages(const struct rank *me)
     CHECK_OK(dist_blob_release(blob));
 }
 
-/* A message that is too long, or of another type, stays for a receive that takes it. */
+/* If a receive cannot take a message (too long, or another type), the message stays for the next
+ * one. */
 static void wrong_messages(const struct rank *me)
 {
     int32_t mine[2] = { 1, 2 };
@@ -324,7 +328,7 @@ static void works(const struct rank *me)
         CHECK(out[i] == me->size * (me->size - 1) / 2 + me->size * i);
     }
     CHECK_OK(dist_monitored_barrier(me->group, LIMIT_MS, 0, NULL, NULL));
-    /* A group made from this one, which meets over its messages, has the same back end. */
+    /* A subgroup, which meets over this group's messages, has the same back end. */
     CHECK_OK(dist_group_split(me->group, me->rank % 2, me->rank, NULL, &child));
     CHECK_OK(dist_all_reduce(child, &mine[1], &out[1], 1, DIST_I32, DIST_MIN, NULL, NULL));
     CHECK(out[1] == me->rank % 2 + 1);
@@ -361,7 +365,7 @@ static void refusals(const struct rank *me)
     options.algorithm = "ring";
     CHECK_REFUSED(dist_all_reduce(me->group, &one, &one, 1, DIST_I32, DIST_SUM, &options, NULL), DIST_ERR_UNSUPPORTED,
                   "ring");
-    /* Nobody has been told of any of these. */
+    /* None of these errors has affected the group. */
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 

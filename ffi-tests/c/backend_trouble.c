@@ -1,9 +1,11 @@
 /*
- * Back ends that do what they must not, and ranks that are late or give up: the caller hears who and what, in time.
+ * Back ends that violate the interface, and ranks that are late or give up: the caller gets an
+ * error in time that names the rank and the fault.
  *
- *   backend_trouble PLUGIN    PLUGIN is the example's shared object
+ *     backend_trouble PLUGIN    PLUGIN is the example's shared object
  *
- * The back end "odd" lives here. What it does wrong is its option; ranks have nothing to do with each other in it.
+ * This file implements the back end "odd". Its option selects the violation; its ranks do not
+ * communicate.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -32,7 +34,7 @@ struct odd {
     uint64_t ticket;
 };
 
-/* In front of what a part does from its second operation on: the first one ends well. */
+/* The prefix of violations from the second operation on; the first one succeeds. */
 static const char then[] = "then ";
 
 static int does(const struct odd *odd, const char *what)
@@ -152,7 +154,7 @@ static dist_status_t await(void *part, void *request, int64_t timeout_ms, dist_b
         nap(timeout_ms + 900);
         return DIST_IN_PROGRESS;
     }
-    /* "hangs": as long as nobody aborts; all others: for as long as they may. */
+    /* "hangs" waits until an abort; the other variants wait until their deadline. */
     for (waited = 0; (waited < timeout_ms || does(odd, "hangs")) && !is_aborted(odd); waited += 5) {
         nap(5);
     }
@@ -160,7 +162,7 @@ static dist_status_t await(void *part, void *request, int64_t timeout_ms, dist_b
     return DIST_IN_PROGRESS;
 }
 
-/* All in one step. */
+/* Runs an operation in one call. */
 static dist_status_t run_odd(void *part, const dist_backend_operation_t *what, int64_t timeout_ms, void **request,
                              dist_backend_outcome_t *outcome)
 {
@@ -249,7 +251,8 @@ static dist_status_t call_within(dist_group_t *group, int64_t timeout_ms)
     return dist_all_reduce(group, &one, &sum, 1, DIST_I32, DIST_SUM, &options, NULL);
 }
 
-/* One call of an odd back end ends like this, and a failure stays. A call whose like has ended well before goes another way. */
+/* Checks the result of one call of an odd back end, and that a failure is permanent. After a
+ * successful call, the same call takes the fast path. */
 static void ends(const char *backend, const char *what, int64_t timeout_ms, dist_status_t wanted, const char *word)
 {
     dist_group_t *group = odd_group(backend, what);
@@ -297,7 +300,7 @@ static void registrations(void)
         table = table_of(names[i]);
         REQUIRE_OK(dist_backend_register(names[i], &table, NULL));
     }
-    /* Of an older version of this interface, which had only what is required. */
+    /* A table of an older version with only the required functions. */
     table = table_of("odd-calls");
     table.struct_size = offsetof(dist_backend_vtable_t, test);
     table.test = look;
@@ -362,7 +365,7 @@ static void *waits(void *arg)
     return NULL;
 }
 
-/* A wait in the back end ends, whether it hears of the abort or not. */
+/* An abort ends a wait in the back end, whether the back end reacts to the abort or not. */
 static void aborts(const char *backend, const char *what)
 {
     dist_group_t *group = odd_group(backend, what);
@@ -437,7 +440,7 @@ static void is_late(dist_group_t *group, int rank)
     int32_t one = 1, sum = 0;
     CHECK_OK(dist_all_reduce(group, &one, &sum, 1, DIST_I32, DIST_SUM, NULL, NULL));
     if (rank == 2) {
-        /* Until the others have given up, of which it hears. */
+        /* The rank waits until its peers have given up, and gets their abort. */
         CHECK_REFUSED(dist_recv(group, &one, 1, DIST_I32, 0, 1, NULL, NULL, NULL), DIST_ERR_ABORTED,
                       "rank 2 has not come");
         return;
@@ -474,13 +477,14 @@ static void message_is_late(dist_group_t *group, int rank)
     options.timeout_ms = 50;
     CHECK_REFUSED(dist_recv(group, &one, 1, DIST_I32, rank, 5, NULL, &options, NULL), DIST_ERR_TIMEOUT,
                   "not matched within");
-    /* Nobody else is hurt by that, and the next one takes what comes. */
+    /* The failure has no effect on other calls, and the next receive takes the message. */
     CHECK_OK(dist_send(group, &one, 1, DIST_I32, rank, 5, NULL, NULL));
     CHECK_OK(dist_recv(group, &one, 1, DIST_I32, rank, 5, NULL, NULL, NULL));
     CHECK_OK(dist_barrier(group, NULL, NULL));
 }
 
-/* A group that is released while a message is under way ends with it, on a thread of the library. */
+/* If a group is released during a message, the group ends after the message, on a thread of the
+ * library. */
 static void ends_with_a_message(dist_group_t *group, int rank)
 {
     dist_call_options_t options = DIST_CALL_OPTIONS_INIT;

@@ -1,6 +1,6 @@
 /*
- * Byte strings of any length between ranks that are threads, blocking and with works; messages whose receiver does not
- * know the length; the barrier that names who is missing.
+ * Byte strings of any length between ranks that are threads, blocking and with works; messages
+ * whose receiver does not know the length; and the barrier that names absent ranks.
  */
 #include "check.h"
 
@@ -61,13 +61,13 @@ static void collectives(const struct rank *me)
         CHECK_OK(dist_scatter_bytes(me->group, is_root ? all : NULL, is_root ? lengths : NULL, root, &blob, NULL, NULL));
         check_one(blob, me->rank);
     }
-    /* Refused on all ranks, before anything has happened: what the variable held before is gone. */
+    /* The call is refused on all ranks before it has any effect, and sets the output to NULL. */
     blob = (dist_blob_t *)&len;
     CHECK_STATUS(dist_gather_bytes(me->group, mine, len, -1, &blob, NULL, NULL), DIST_ERR_INVALID_ARGUMENT);
     CHECK(blob == NULL);
 }
 
-/* With works, and in a batch: the results are there when the works are done. */
+/* Calls with works and in a batch: the results are complete when the works are. */
 static void asynchronously(const struct rank *me)
 {
     const void *mine = strings[me->rank];
@@ -105,7 +105,7 @@ static void messages(const struct rank *me)
     CHECK(dist_work_received_count(work) == lengths[from]);
     CHECK_OK(dist_work_release(work));
     check_one(blob, from);
-    /* One that is too long stays for the next receive. */
+    /* A message that is too long stays for the next receive. */
     if (me->rank == 2) {
         CHECK_OK(dist_send_bytes(me->group, strings[2], lengths[2], 0, 5, NULL, NULL));
     } else if (me->rank == 0) {
@@ -125,7 +125,7 @@ static void barriers(const struct rank *me)
     CHECK_OK(dist_monitored_barrier(me->group, 0, 1, missing, &n));
     CHECK(n == 0 && missing[0] == -7);
     if (me->rank == 1) {
-        /* Once the others know. */
+        /* The rank continues after its peers have their error. */
         CHECK_OK(dist_barrier(me->group, NULL, NULL));
     }
     n = 1;

@@ -1,8 +1,9 @@
 /*
- * What the C tests share: checks that count and say where they failed, and a world to test in.
+ * Helpers of the C tests: checks that count and print their position, and a world group for
+ * tests.
  *
- * A failed check is printed and the program goes on; main ends with `return check_report();`. Checks may
- * be made on any thread.
+ * A failed check prints a line, and the program continues; main ends with `return
+ * check_report();`. Any thread may make checks.
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One for all files of a program. */
+/* One instance for all files of a program. */
 __attribute__((weak)) struct checks {
     pthread_mutex_t lock;
     int made;
@@ -44,7 +45,7 @@ static inline int check_status(dist_status_t got, dist_status_t wanted, const ch
     return check_that(holds, "the status above", file, line);
 }
 
-/* The message of the last failed call speaks of something. */
+/* Checks that the message of the last failed call contains a word. */
 static inline int check_message(const char *word, const char *file, int line)
 {
     const char *message = dist_last_error();
@@ -73,27 +74,28 @@ static inline int check_report(void)
 #define CHECK_STATUS(call, wanted) check_status((call), (wanted), #call, __FILE__, __LINE__)
 #define CHECK_OK(call) CHECK_STATUS(call, DIST_OK)
 #define CHECK_MESSAGE(word) check_message((word), __FILE__, __LINE__)
-/* A call is refused, with a message that speaks of something. */
+/* Checks that a call is refused with this status and a message that contains a word. */
 #define CHECK_REFUSED(call, wanted, word) \
     do { \
         CHECK_STATUS(call, wanted); \
         CHECK_MESSAGE(word); \
     } while (0)
-/* What the rest of the test stands on. */
+/* Checks without which the test cannot continue. */
 #define REQUIRE(condition) check_required(CHECK(condition))
 #define REQUIRE_OK(call) check_required(CHECK_OK(call))
 
-/* No call of a test waits longer than this. */
+/* The time limit of every call in a test. */
 #define LIMIT_MS 40000
 
-/* All ranks have come here. A rank that is through may abort the group while others are still in the barrier. */
+/* Waits until all ranks have arrived. A rank that returns first may abort the group while its
+ * peers are still in the barrier. */
 static inline void meet_before_abort(dist_group_t *group)
 {
     dist_status_t status = dist_barrier(group, NULL, NULL);
     CHECK(status == DIST_OK || status == DIST_ERR_ABORTED);
 }
 
-/* A store in memory. */
+/* Creates a store in memory. */
 static inline dist_store_t *new_store(void)
 {
     dist_store_t *store = NULL;
@@ -101,7 +103,7 @@ static inline dist_store_t *new_store(void)
     return store;
 }
 
-/* The world of a process that is alone. */
+/* Initialises the world group of a single process. */
 static inline void start_world(void)
 {
     dist_store_t *store = new_store();
@@ -116,7 +118,7 @@ static inline void start_world(void)
     REQUIRE_OK(dist_store_release(store));
 }
 
-/* A group whose ranks meet in a store; called once per rank. */
+/* Creates a group whose ranks meet in a store; each rank calls it once. */
 static inline dist_status_t join_group(dist_store_t *store, const char *name, int rank, int size,
                                        dist_group_t **group)
 {

@@ -1,6 +1,6 @@
 /*
- * Types, operators and statuses have disjoint numbers: a constant of one family in the place of another is refused by every
- * function that takes one, with the argument's name, and nothing has happened.
+ * Types, operators and statuses have disjoint numbers. A constant of another family is refused
+ * by every function, with the argument's name, and has no effect.
  */
 #include "check.h"
 
@@ -48,7 +48,7 @@ static const void *sends[1] = { a };
 static void *recvs[1] = { b };
 static const size_t counts[1] = { 1 };
 
-/* Every function that takes a type; with an operator that is defined, and its own work. */
+/* Every function with a type argument, with a defined operator. */
 #define TAKES_DTYPE(X) \
     X(dist_all_reduce(world, a, b, 1, it, DIST_SUM, NULL, NULL)) \
     X(dist_reduce(world, a, b, 1, it, DIST_SUM, 0, NULL, NULL)) \
@@ -70,7 +70,7 @@ static const size_t counts[1] = { 1 };
     X(dist_backend_supports(world, DIST_KIND_ALL_REDUCE, it, DIST_SUM, DIST_DEVICE_HOST)) \
     X(dist_backend_supports(world, DIST_KIND_SEND, it, DIST_SUM, DIST_DEVICE_HOST))
 
-/* Every function that takes an operator. */
+/* Every function with an operator argument. */
 #define TAKES_OP(X) \
     X(dist_all_reduce(world, a, b, 1, DIST_F64, it, NULL, NULL)) \
     X(dist_reduce(world, a, b, 1, DIST_F64, it, 0, NULL, NULL)) \
@@ -124,7 +124,7 @@ int main(void)
     world = dist_world();
     numbers_are_disjoint();
     other_families_are_refused();
-    /* The message says what the number is instead. */
+    /* The message names the constant that was passed. */
     CHECK_REFUSED(dist_all_reduce(world, a, b, 1, DIST_MAX, DIST_I32, NULL, NULL), INVALID, "operator DIST_MAX");
     CHECK_REFUSED(dist_all_reduce(world, a, b, 1, DIST_I32, DIST_F32, NULL, NULL), INVALID, "element type f32");
     CHECK(b[0] == 0 && b[1] == 0);

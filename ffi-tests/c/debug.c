@@ -1,6 +1,6 @@
 /*
- * What debugging adds: levels from the environment and at run time, where an error comes from, buffers that are lent
- * already, and elements that nobody wants.
+ * The debugging features: levels from the environment and at run time, the origin of an error,
+ * buffers that are already in use, and NaN checks.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -14,14 +14,14 @@ static void levels(void)
 {
     unsetenv("DIST_DEBUG_LEVEL");
     unsetenv("TORCH_DISTRIBUTED_DEBUG");
-    /* The environment is looked at first when the level is. */
+    /* The library reads the variable at the first query of the level. */
     setenv("DIST_DEBUG_LEVEL", "LOUD", 1);
     CHECK(dist_get_debug_level() == -1);
     CHECK_MESSAGE("DIST_DEBUG_LEVEL=\"LOUD\"");
     CHECK_MESSAGE("DETAIL");
     setenv("DIST_DEBUG_LEVEL", "info", 1);
     CHECK(dist_get_debug_level() == DIST_DEBUG_INFO);
-    /* Then it stands. */
+    /* Later changes of the variable have no effect. */
     setenv("DIST_DEBUG_LEVEL", "DETAIL", 1);
     CHECK(dist_get_debug_level() == DIST_DEBUG_INFO);
     CHECK_OK(dist_set_debug_level_from_env());
@@ -44,13 +44,13 @@ static void levels(void)
     CHECK_OK(dist_set_debug_level(DIST_DEBUG_OFF));
 }
 
-/* Not static, so that it has a symbol. */
+/* The function is not static, so that it has a symbol. */
 dist_status_t a_call_that_is_looked_for(void);
 
 dist_status_t a_call_that_is_looked_for(void)
 {
     dist_status_t status = dist_set_log_level(77);
-    /* Something behind the call, so that it is no jump. */
+    /* Code after the call prevents a tail call. */
     CHECK(status == DIST_ERR_INVALID_ARGUMENT);
     return status;
 }
@@ -65,7 +65,7 @@ static void backtraces(void)
     CHECK(strstr(dist_last_error_backtrace(), "dist_set_log_level") != NULL);
     CHECK(strstr(dist_last_error_backtrace(), "a_call_that_is_looked_for") != NULL);
     CHECK(strlen(dist_last_error_backtrace()) < 20000);
-    /* The message is one line all the same, and asking twice gives the same. */
+    /* The message is still one line, and a second query returns the same text. */
     message = dist_last_error();
     CHECK(strchr(message, '\n') == NULL && strstr(message, "77") != NULL);
     CHECK(dist_last_error_backtrace() == dist_last_error_backtrace());
@@ -109,7 +109,7 @@ static void on_two_ranks(const char *name, void (*act)(struct rank *, dist_group
     CHECK_OK(dist_store_release(store));
 }
 
-/* Rank 1 has a NaN at place 222, which both ranks are told. */
+/* Rank 1 has a NaN at index 222, which both ranks report. */
 static void send_nan(struct rank *me, dist_group_t *group)
 {
     float send[COUNT], recv[COUNT];
@@ -130,7 +130,8 @@ static void send_nan(struct rank *me, dist_group_t *group)
     CHECK_MESSAGE("all_reduce #2 (f32, MAX, count 300): its input: element 222 of it is NaN");
 }
 
-/* Only the sum of finite numbers is not finite, and only who asks for that is told. */
+/* Only the sum of the finite numbers is infinite; only a caller that checks for infinities gets
+ * an error. */
 static void overflow(struct rank *me, dist_group_t *group)
 {
     double send[1] = { 1e308 }, recv[1];
@@ -146,14 +147,14 @@ static void overflow(struct rank *me, dist_group_t *group)
     CHECK_MESSAGE("its result: element 0 of it is NaN or infinite");
 }
 
-/* A buffer that a pending receive writes is used by a collective. */
+/* A collective uses a buffer that a pending receive writes to. */
 static void share(struct rank *me, dist_group_t *group)
 {
     static int32_t buffers[2][COUNT];
     int32_t *buffer = buffers[me->rank];
     int32_t other[COUNT] = { 0 };
     dist_work_t *receive = NULL, *first = NULL, *second = NULL;
-    /* One after another on one group is an order. */
+    /* Two consecutive calls on one group have a defined order. */
     CHECK_OK(dist_all_reduce(group, buffer, buffer, COUNT, DIST_I32, DIST_SUM, NULL, &first));
     CHECK_OK(dist_all_reduce(group, buffer, buffer, COUNT, DIST_I32, DIST_SUM, NULL, &second));
     CHECK_OK(dist_work_wait(first, 0));
@@ -168,7 +169,7 @@ static void share(struct rank *me, dist_group_t *group)
     CHECK_MESSAGE("uses memory that receive from rank ");
     CHECK_MESSAGE("which has not ended");
     CHECK_STATUS(dist_work_wait(receive, 0), DIST_ERR_INVALID_ARGUMENT);
-    /* Where it was issued. */
+    /* The backtrace shows where the operation was issued. */
     CHECK(strstr(dist_last_error_backtrace(), "the operation was issued at") != NULL);
     CHECK(strstr(dist_last_error_backtrace(), "dist_recv") != NULL);
     CHECK_OK(dist_work_release(receive));

@@ -11,7 +11,7 @@ static int32_t element(int rank, size_t i)
     return rank * 100000 + (int32_t)i;
 }
 
-/* Rank 1 has nothing, rank 2 more than a line of the control slots has. */
+/* Rank 1 has no elements; rank 2 has more than a control slot holds. */
 static size_t count_of(int rank)
 {
     static const size_t counts[MOST_RANKS] = { 3, 0, 900, 17 };
@@ -26,7 +26,7 @@ static void clear(int32_t *buffer)
     }
 }
 
-/* Every block is at its place, and nothing else was written. */
+/* Every block is at its displacement, and no other element has changed. */
 static void check_blocks(const struct rank *me, const int32_t *recv, const size_t *counts, const size_t *displs)
 {
     int32_t wanted[ROOM];
@@ -69,7 +69,8 @@ static void gather(const struct rank *me, const size_t *counts, const size_t *di
     check_blocks(me, recv, counts, displs);
 }
 
-/* One rank names its blocks by pointers, the others by displacements: it is one operation. */
+/* One rank passes pointers to its blocks and its peers pass displacements: both are the same
+ * operation. */
 static void meets_the_list_form(const struct rank *me, const size_t *counts, const size_t *displs)
 {
     int32_t own[ROOM], recv[ROOM];
@@ -107,7 +108,7 @@ static void body(const struct rank *me)
     }
     for (r = 0; r < me->size; r++) {
         packed[r] = r == 0 ? 0 : packed[r - 1] + counts[r - 1];
-        /* In the other order, with gaps, and at another place on each rank. */
+        /* The displacements have the reverse order, gaps, and another offset on each rank. */
         apart[r] = (size_t)(MOST_RANKS - 1 - r) * 1000 + (size_t)me->rank;
     }
     gather(me, counts, packed, 1, 0);
@@ -117,7 +118,7 @@ static void body(const struct rank *me)
     meets_the_list_form(me, counts, apart);
 }
 
-/* Refused alone, so that other ranks need not know. */
+/* Each call is refused locally, without an effect on other ranks. */
 static void refusals(const struct rank *me)
 {
     int32_t buffer[8] = { 0 };

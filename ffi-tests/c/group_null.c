@@ -1,6 +1,7 @@
 /*
- * NULL is no group: DIST_ERR_NOT_INITIALIZED before dist_init and after dist_finalize, DIST_ERR_INVALID_HANDLE in between, also
- * for a rank that belongs to no new group and got NULL for it.
+ * NULL is an invalid group: DIST_ERR_NOT_INITIALIZED before dist_init and after dist_finalize,
+ * DIST_ERR_INVALID_HANDLE in between, also for a rank that is no member of a new group and got
+ * NULL.
  */
 #include "check.h"
 
@@ -53,11 +54,11 @@ int main(void)
     every_call(NULL, DIST_ERR_NOT_INITIALIZED, "dist_init");
     start_world();
     every_call(NULL, DIST_ERR_INVALID_HANDLE, "dist_world()");
-    /* No group comes of no color, so there is nothing to call in. */
+    /* Without a color the rank gets no group. */
     CHECK_OK(dist_group_split(dist_world(), DIST_NO_COLOR, 0, NULL, &mine));
     CHECK(mine == NULL);
     every_call(mine, DIST_ERR_INVALID_HANDLE, "dist_world()");
-    /* The world has seen none of it. */
+    /* The world group is not affected. */
     CHECK_OK(dist_all_reduce(dist_world(), a, b, 2, DIST_I32, DIST_SUM, NULL, NULL));
     CHECK(b[0] == 1 && b[1] == 2);
     b[0] = 7;

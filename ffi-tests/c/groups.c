@@ -1,14 +1,15 @@
 /*
- * Groups made from groups: by all ranks, by the members only, by splitting; which rank is which; what is refused.
+ * Subgroups: created by all ranks, by the members only, and by splits; the mapping of ranks;
+ * refused calls.
  *
- *   groups             ranks are threads
- *   groups processes   this process is one of four that a launcher has started
- *   groups exhaust     the same: makes groups until there are no more descriptors
+ *     groups             ranks are threads
+ *     groups processes   this process is one of four processes of a launcher
+ *     groups exhaust     as processes; creates groups until no descriptor is left
  */
 #include "check.h"
 
 #define RANKS 4
-/* More than any limit of descriptors allows that a test sets. */
+/* More groups than any descriptor limit of a test allows. */
 #define MOST_GROUPS 20000
 
 struct rank {
@@ -43,7 +44,7 @@ static void from_lists(const struct rank *me)
     if (group != NULL) {
         CHECK(holds(group, some, 2));
         CHECK(dist_group_rank_from_global(group, 1) == -1 && dist_group_rank_to_global(group, 2) == -1);
-        /* Ranks are those of the parent; what comes out is global. */
+        /* The list has ranks of the parent; the result has global ranks. */
         static const int32_t backwards[] = { 1, 0 };
         static const int32_t expected[] = { 0, 3 };
         CHECK_OK(dist_group_new(group, backwards, 2, NULL, &inner));
@@ -146,7 +147,8 @@ static void threads(void)
     CHECK_OK(dist_store_release(store));
 }
 
-/* Beyond the limit there is an error that names it on every rank, and what there is goes on. */
+/* Beyond the limit every rank gets an error that names the limit, and the existing groups stay
+ * usable. */
 static void exhaust(const struct rank *me)
 {
     static dist_group_t *groups[MOST_GROUPS];

@@ -34,7 +34,8 @@ static dist_status_t reduce(dist_group_t *group, float *value, const char *label
     return dist_all_reduce(group, value, value, 1, DIST_F32, DIST_SUM, &options, NULL);
 }
 
-/* Two buckets of one size, issued in opposite orders on rank 1: without labels, sums of different buckets. */
+/* Two buckets of one size, which rank 1 issues in the opposite order; without labels it would
+ * sum different buckets. */
 static void swapped(int rank, dist_group_t *group)
 {
     float a = 1.0F, b = 10.0F, *first = &a, *second = &b;
@@ -52,7 +53,7 @@ static void swapped(int rank, dist_group_t *group)
     CHECK_STATUS(reduce(group, second, labels[1]), DIST_ERR_MISMATCH);
 }
 
-/* The same without labels has the status 0 and exchanged sums, as in other libraries. */
+/* Without labels the calls succeed with exchanged sums, as in other libraries. */
 static void unlabelled(int rank, dist_group_t *group)
 {
     float a = 1.0F, b = 10.0F;
@@ -62,7 +63,7 @@ static void unlabelled(int rank, dist_group_t *group)
     CHECK(rank == 1 || (a == (float)(size + 9) && b == (float)(10 * size - 9)));
 }
 
-/* Calls with the same labels give the same results as calls without; each label comes again and again. */
+/* Calls with equal labels give the same results as calls without; each label is used repeatedly. */
 static void alike(int rank, dist_group_t *group)
 {
     int32_t size = dist_get_world_size(group);
@@ -79,7 +80,8 @@ static void alike(int rank, dist_group_t *group)
     (void)rank;
 }
 
-/* Calls of a batch become one operation: the order of their labels counts, and the call that differs is named. */
+/* The calls of a batch become one operation: the order of their labels matters, and the error
+ * names the differing call. */
 static void batch(int rank, dist_group_t *group)
 {
     float values[12] = { 0 };
@@ -116,7 +118,7 @@ static void good_batch(int rank, dist_group_t *group)
     CHECK(values[0] == (float)size && values[1] == (float)(2 * size) && values[2] == (float)(3 * size));
 }
 
-/* Two short labels in a batch, and an asynchronous call behind one that is alike. */
+/* Two short labels in a batch, and an asynchronous call after a matching one. */
 static void works(int rank, dist_group_t *group)
 {
     float value = 1.0F;
@@ -125,7 +127,7 @@ static void works(int rank, dist_group_t *group)
     CHECK_OK(dist_barrier(group, &options, &first));
     options.label = rank == 1 ? "one" : "two";
     CHECK_OK(dist_all_reduce(group, &value, &value, 1, DIST_F32, DIST_SUM, &options, &second));
-    /* The text was borrowed for the call. */
+    /* The library borrows the text only for the call. */
     options.label = NULL;
     CHECK_OK(dist_work_wait(first, 0));
     CHECK_STATUS(dist_work_wait(second, 0), DIST_ERR_MISMATCH);
@@ -146,7 +148,7 @@ static void byte_strings(int rank, dist_group_t *group)
     CHECK(blob == NULL);
 }
 
-/* A message is matched by rank and tag, whatever its label. */
+/* A message is matched by rank and tag; its label does not matter. */
 static void messages(int rank, dist_group_t *group)
 {
     int32_t value = rank, small[1] = { 0 };
@@ -173,7 +175,7 @@ static void timeouts(int rank, dist_group_t *group)
         CHECK_STATUS(dist_barrier(group, &options, NULL), DIST_ERR_TIMEOUT);
         CHECK_MESSAGE("barrier #1 \"phase 2\" of rank 0");
     } else {
-        /* Stays in the group until that has failed. */
+        /* The rank stays in the group until the group has failed. */
         int32_t value = 0;
         CHECK_STATUS(dist_recv(group, &value, 1, DIST_I32, 0, 5, NULL, NULL, NULL), DIST_ERR_TIMEOUT);
     }
@@ -222,7 +224,8 @@ static void on_threads(const char *name, const char *transport, int size,
     CHECK_OK(dist_store_release(store));
 }
 
-/* Ranks that are processes, which share memory. In a child, before the library has started anything. */
+/* Runs the ranks as processes with shared memory; each child starts before the library has
+ * started any thread. */
 static void on_processes(void (*act)(int rank, dist_group_t *group))
 {
     char url[64], path[] = "/tmp/dist-labels-XXXXXX";
@@ -266,7 +269,7 @@ static void refused(int rank, dist_group_t *group)
     CHECK_OK(reduce(group, &value, LONGEST));
     options.label = "\xff";
     CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "not UTF-8");
-    /* A character that is cut at the end. */
+    /* The label ends in an incomplete character. */
     options.label = "layer \xc3";
     CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "not UTF-8");
     options.label = "sch\xc3\xb6n";
@@ -277,7 +280,7 @@ static void refused(int rank, dist_group_t *group)
     CHECK_OK(dist_barrier(group, &options, NULL));
 }
 
-/* What the recorder says about a group. */
+/* Returns the recorder's text about a group. */
 static const char *text_of(dist_group_t *group, dist_blob_t **dump)
 {
     const void *text = NULL;
@@ -287,7 +290,7 @@ static const char *text_of(dist_group_t *group, dist_blob_t **dump)
     return text;
 }
 
-/* The recorder has a label where the call has one, and no such key elsewhere. */
+/* The recorder has a label only for calls with one. */
 static void recorded(int rank, dist_group_t *group)
 {
     dist_call_options_t options = labelled("layer3.weight");

@@ -1,12 +1,13 @@
 /*
- * Memory of others: a rank is stopped in the middle of an operation. The others fail at their deadline, take their
- * buffers back, fill them with canaries and go on in a group of their own. Then the stopped rank wakes up, in the
- * middle of its copy. Nobody may find a byte of its canaries changed, and no call may have reported success with a
- * wrong result.
+ * Late writes to peers' memory: a rank is stopped during an operation. Its peers reach their
+ * deadline, fill their buffers with canaries and continue in a new group. Then the stopped rank
+ * resumes in the middle of its copy. No canary may change, and no call may have reported success
+ * with a wrong result.
  *
  *     late_write [SEED [ROUNDS]]
  *
- * The parent forks the ranks of each round before any of them uses the library, and never uses it itself.
+ * The parent forks the ranks of each round before any of them uses the library, and never uses
+ * the library itself.
  */
 #define _DEFAULT_SOURCE
 #include "check.h"
@@ -26,11 +27,11 @@
 enum operation { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, RING, OPERATIONS };
 static const char *const names[OPERATIONS] = { "all_reduce", "broadcast", "all_gather", "reduce_scatter", "ring" };
 
-/* What parent and ranks share. */
+/* Memory that the parent and the ranks share. */
 struct round {
     int port;
-    int started[RANKS]; /* is in its operations */
-    int failed[RANKS];  /* has left them, and its canaries are out */
+    int started[RANKS]; /* the rank runs its operations */
+    int failed[RANKS];  /* the rank has failed and written its canaries */
     int resumed;        /* the victim runs again */
 };
 
@@ -82,7 +83,7 @@ static void fill(float *values, size_t count, float value)
     }
 }
 
-/* One operation of whatever kind; where it reports success its result is checked. */
+/* Makes one operation of the given kind and checks its result if it succeeds. */
 static dist_status_t operate(dist_group_t *group, enum operation operation, int rank, float *send, float *recv)
 {
     dist_status_t status = DIST_OK;
@@ -126,7 +127,7 @@ static int canaries_live(const void *memory, size_t floats)
     return 1;
 }
 
-/* The survivors have a group of their own, in other memory. */
+/* The survivors use a new group with other memory. */
 static void go_on(dist_store_t *store, int rank)
 {
     dist_group_t *group = NULL;
@@ -169,7 +170,7 @@ static int run_rank(struct round *round, enum operation operation, int rank)
     while (status == DIST_OK) {
         status = operate(group, operation, rank, send, recv);
     }
-    /* The calls have returned: the memory is ours again. */
+    /* The calls have returned, so the library no longer uses the memory. */
     memset(send, CANARY, floats * sizeof(float));
     memset(recv, CANARY, floats * sizeof(float));
     CHECK(status == DIST_ERR_TIMEOUT || status == DIST_ERR_PEER_FAILED || status == DIST_ERR_ABORTED);
@@ -193,7 +194,7 @@ static int run_rank(struct round *round, enum operation operation, int rank)
     return check_report();
 }
 
-/* Forks the ranks of a round, stops the victim, resumes it, and waits for all. */
+/* Forks the ranks of a round, stops and resumes the victim, and waits for all ranks. */
 static void play(enum operation operation, long moment_us)
 {
     struct round *round =

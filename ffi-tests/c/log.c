@@ -1,12 +1,12 @@
 /*
- * The library says nothing unless asked to; then to the caller's function, or else to standard error.
+ * The library logs only on request: to the caller's function, or else to standard error.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
 #include <unistd.h>
 
-/* What was written to standard output and standard error between the two calls. */
+/* Captures the output to standard output and standard error between two calls. */
 struct capture {
     FILE *file;
     int out;
@@ -50,7 +50,7 @@ static void receive(int32_t level, const char *line, void *user)
     pthread_mutex_lock(&lock);
     lines++;
     worst = level < worst ? level : worst;
-    /* Terminated, in one line, with the pointer that was given. */
+    /* The line is terminated, has no newline, and comes with the registered pointer. */
     if (user != &lines || strchr(line, '\n') != NULL || strlen(line) == 0) {
         lines = -1000;
     }
@@ -67,7 +67,8 @@ static void *second_rank(void *store)
     return NULL;
 }
 
-/* Things that could be talked about: a group, a collective, refused calls, a panic-free failure. */
+/* Makes calls that could be logged: a group, a collective, refused calls, a failure without a
+ * panic. */
 static void work(void)
 {
     dist_store_t *store = new_store();

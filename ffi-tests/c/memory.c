@@ -1,5 +1,6 @@
 /*
- * Memory that the library allocates: a buffer like any other, in every kind of call; how it runs out; what callers get wrong.
+ * Memory that the library allocates: its use in every kind of call, its limits, and wrong
+ * arguments.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -10,7 +11,7 @@
 #include <sys/time.h>
 
 #define RANKS 3
-/* Enough for operations to go directly between such buffers. */
+/* Large enough for direct access between such buffers. */
 #define COUNT 20000
 #define LARGE ((size_t)2 << 20)
 
@@ -95,7 +96,7 @@ static void *run_rank(void *arg)
     CHECK_OK(dist_mem_free(one));
     CHECK_OK(dist_barrier(group, NULL, NULL));
     CHECK_OK(dist_group_release(group));
-    /* It outlives the group that it was made for. */
+    /* The memory outlives its group. */
     fill(all, LARGE, rank);
     CHECK(all_are(all, LARGE, rank));
     CHECK_OK(dist_mem_free(all));
@@ -204,7 +205,7 @@ static int32_t may_make_small_files(int32_t rank, void *arg)
     return checks.failed;
 }
 
-/* And not ended by SIGXFSZ. */
+/* The limit gives an error and not SIGXFSZ. */
 static void a_limit_of_file_sizes_is_told(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
@@ -217,7 +218,7 @@ static void ignore_signal(int number)
     (void)number;
 }
 
-/* As sampling profilers do it. */
+/* Interrupts the process like a sampling profiler. */
 static void interrupt_every(suseconds_t microseconds)
 {
     struct itimerval timer;
@@ -302,7 +303,7 @@ int main(void)
 {
     void *kept = NULL;
     CHECK_STATUS(dist_mem_alloc(dist_world(), 8, DIST_DEVICE_HOST, &kept), DIST_ERR_NOT_INITIALIZED);
-    /* While there are no threads. */
+    /* These tests fork, so they run before any thread exists. */
     ranks_that_are_processes();
     a_limit_of_file_sizes_is_told();
     signals_do_not_keep_memory_away();

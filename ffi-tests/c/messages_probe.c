@@ -1,6 +1,6 @@
 /*
- * Messages that are found before they are received, between ranks that are threads. The status of a probe, the life of its
- * handle, and sends that wait for their receive.
+ * Probes of messages between ranks that are threads: the status of a probe, the life of its
+ * handle, and synchronous sends.
  */
 #include "check.h"
 
@@ -23,7 +23,8 @@ static dist_call_options_t no_wait(void)
     return options;
 }
 
-/* Rank 0 sends, small and large; rank 1 learns the count first, and gets memory for it. */
+/* Rank 0 sends small and large messages; rank 1 gets the count first and allocates memory for
+ * it. */
 static void of_unknown_length(const struct rank *me)
 {
     static const size_t counts[] = { 0, 3, LARGE };
@@ -54,7 +55,7 @@ static void of_unknown_length(const struct rank *me)
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
-/* Without waiting, and without taking. */
+/* A probe that neither waits nor takes the message. */
 static void looks(const struct rank *me)
 {
     dist_call_options_t options = no_wait();
@@ -72,7 +73,7 @@ static void looks(const struct rank *me)
     CHECK_REFUSED(dist_probe(me->group, 1 - me->rank, 5, NULL, &soon, &message), DIST_ERR_TIMEOUT, "tag 5");
     CHECK(message == NULL);
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
-    /* To oneself: it is there at once. */
+    /* A message to the rank itself is available immediately. */
     CHECK_OK(dist_send(me->group, &x, 1, DIST_I32, me->rank, 5, NULL, NULL));
     for (i = 0; i < 2; i++) {
         CHECK_OK(dist_probe(me->group, me->rank, 5, &status, &options, NULL));
@@ -83,7 +84,7 @@ static void looks(const struct rank *me)
     CHECK(x == 17);
 }
 
-/* A mistake leaves the handle; a release puts the message back to its place. */
+/* A wrong argument leaves the handle valid; a release returns the message to matching. */
 static void handles(const struct rank *me)
 {
     dist_message_t *first = NULL;
@@ -120,7 +121,8 @@ static void handles(const struct rank *me)
     CHECK_OK(dist_message_release(NULL));
 }
 
-/* In a batch: received with it, or back in matching if the batch may not use the group. */
+/* In a batch the message is received, or returned to matching if the batch may not use the
+ * group. */
 static void in_a_batch(const struct rank *me, dist_group_t *other)
 {
     dist_call_options_t options = no_wait();
@@ -141,7 +143,7 @@ static void in_a_batch(const struct rank *me, dist_group_t *other)
     CHECK_STATUS(dist_probe(me->group, DIST_ANY_SOURCE, 7, NULL, &options, &message), DIST_IN_PROGRESS);
 }
 
-/* A send is done once its receive has matched it, whatever its size. */
+/* A synchronous send of any size completes when a receive has matched it. */
 static void synchronous(const struct rank *me)
 {
     static const size_t counts[] = { 0, 1, LARGE };
@@ -222,7 +224,7 @@ static void refusals(const struct rank *me)
     CHECK(found.blocking == DIST_ERR_INVALID_ARGUMENT && found.looking == DIST_IN_PROGRESS);
 }
 
-/* The handle outlives its group, and its message does not. */
+/* The handle outlives its group, but its message does not. */
 static void after_the_group(const struct rank *me, dist_group_t *group)
 {
     dist_message_t *received = NULL;

@@ -1,6 +1,6 @@
 /*
- * A send and a receive at the same time, around rings of ranks that are threads. All sizes, in place and not, of different
- * lengths, to oneself, with a work, in a batch, and errors.
+ * Simultaneous send and receive around rings of ranks that are threads: all sizes, in place and
+ * not, with different lengths, to the rank itself, with a work, in a batch, and errors.
  */
 #include "check.h"
 
@@ -36,7 +36,7 @@ static int holds(const int32_t *buf, int rank, size_t count)
     return i == count;
 }
 
-/* Rank r sends `count` + r elements to the next one, from `send` to `recv`, which may overlap. */
+/* Rank r sends `count` + r elements to the next rank, from `send` to `recv`; both may overlap. */
 static void around(const struct rank *me, int32_t *send, int32_t *recv, size_t count, int with_work)
 {
     int next = (me->rank + 1) % me->size;
@@ -70,7 +70,7 @@ static void rings(const struct rank *me)
     for (i = 0; i < 4; i++) {
         for (with_work = 0; with_work < 2; with_work++) {
             around(me, me->out, me->in, counts[i], with_work);
-            /* In place, and overlapping on both sides. */
+            /* In place, and with an overlap on either side. */
             around(me, me->out, me->out, counts[i], with_work);
             around(me, me->out + 7, me->out, counts[i], with_work);
             around(me, me->out, me->out + 7, counts[i], with_work);
@@ -78,7 +78,7 @@ static void rings(const struct rank *me)
     }
 }
 
-/* Synchronous: the message of each waits for the receive of the next. */
+/* Synchronous: each rank's message waits for the next rank's receive. */
 static void synchronous(const struct rank *me)
 {
     int next = (me->rank + 1) % me->size;
@@ -90,7 +90,7 @@ static void synchronous(const struct rank *me)
     CHECK(holds(me->out, before, 5));
 }
 
-/* A batch collects it with others. */
+/* The call in a batch with other calls. */
 static void in_a_batch(const struct rank *me)
 {
     int next = (me->rank + 1) % me->size;
@@ -106,7 +106,7 @@ static void in_a_batch(const struct rank *me)
     CHECK(got == before && second == before + 100);
 }
 
-/* The receive's error counts; the send is over by then. */
+/* The call returns the receive's error; the send has already completed. */
 static void errors(const struct rank *me)
 {
     int next = (me->rank + 1) % me->size;

@@ -1,5 +1,6 @@
 /*
- * Names and sizes of element types and operators, a group's time-out, and how long the last error stays valid.
+ * Names and sizes of element types and operators, the timeout of a group, and the validity of
+ * the last error.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -58,7 +59,7 @@ static void fail(const char *host)
     CHECK_STATUS(dist_store_tcp_create(&options, &store), DIST_ERR_INVALID_ARGUMENT);
 }
 
-/* A message stays until the second next failing call, whatever succeeds in between. */
+/* A message is valid until the second next failing call; successful calls do not matter. */
 static void last_error_outlives_one_failure(void)
 {
     const char *first, *second, *trace;
@@ -97,7 +98,7 @@ static void group_timeouts(void)
     CHECK(dist_group_get_timeout(group) == 1800000);
     CHECK_OK(dist_group_release(group));
     CHECK(dist_group_get_timeout(group) == 0);
-    /* The environment's default holds for a group that goes back to it. */
+    /* A group that returns to the default uses the value from the environment. */
     REQUIRE(setenv("DIST_TIMEOUT_MS", "4321", 1) == 0);
     REQUIRE_OK(join_group(store, "defaults", 0, 1, &group));
     CHECK_OK(dist_group_set_timeout(group, 0));

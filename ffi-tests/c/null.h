@@ -1,8 +1,10 @@
 /*
- * Rows of "every function with NULL for every pointer, one at a time, the others being good".
+ * Rows of the test "every function with NULL for one pointer at a time; the other arguments are
+ * valid".
  *
- * Each names the function and the argument; the Rust test compares the rows with the header, so that none is forgotten. A
- * refusal names the function, and an invalid argument by its name; nothing crashes.
+ * Each row names the function and the argument; the Rust test compares the rows with the header,
+ * so that none is missing. An error names the function, and the argument if it is invalid; no
+ * call crashes.
  */
 #ifndef NULL_H
 #define NULL_H

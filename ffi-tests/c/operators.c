@@ -1,6 +1,6 @@
 /*
- * Operators that the caller defines, and prefix reductions, between ranks that are threads: blocking, with works and in
- * batches; refusals; ranks that differ.
+ * Operators that the caller defines, and prefix reductions, between ranks that are threads:
+ * blocking, with works and in batches; refused calls; and mismatching operators.
  */
 #include "check.h"
 
@@ -13,7 +13,7 @@ struct rank {
     int rank;
 };
 
-/* Two by two, of integers: their product depends on the order. */
+/* A two-by-two matrix of integers; the product depends on the order. */
 struct matrix {
     int64_t m[4];
 };
@@ -63,7 +63,7 @@ static struct matrix matrix_of(int rank, size_t i)
     return m;
 }
 
-/* The product of the matrices of the ranks below `end`. */
+/* Returns true if x is the product of the matrices of the ranks below `end`. */
 static int is_product(const struct matrix *x, size_t n, int end)
 {
     size_t i;
@@ -113,7 +113,7 @@ static void blocking(const struct rank *me, size_t n)
     free(y);
 }
 
-/* A block of the vectors for each rank. */
+/* Reductions with one block per rank. */
 static void scattering(const struct rank *me)
 {
     static const size_t counts[RANKS] = { 2, 0, 3 };
@@ -159,7 +159,7 @@ static void asynchronously(const struct rank *me)
     CHECK(before == (me->rank == 0 ? -1 : 7 * me->rank * (me->rank + 1) / 2));
 }
 
-/* What the library's own operators do in prefix reductions. */
+/* Prefix reductions with the library's own operators. */
 static void prefixes(const struct rank *me)
 {
     static const dist_call_options_t defaults = DIST_CALL_OPTIONS_INIT;
@@ -178,7 +178,7 @@ static void prefixes(const struct rank *me)
                   "overlap");
 }
 
-/* Waits until all ranks are here, outside of the group. */
+/* Waits until all ranks have arrived, without the group. */
 static void meet(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -196,7 +196,7 @@ static void meet(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* An operator that is released while works use it is called until they are done; the name is free at once. */
+/* A released operator is called until its works are done; its name is free immediately. */
 static void released_early(const struct rank *me)
 {
     static dist_op_t brief, again;
@@ -246,7 +246,7 @@ static void refusals(const struct rank *me)
                   DIST_ERR_INVALID_ARGUMENT, "address space");
 }
 
-/* Last, since it fails the group. Every rank's error has both names. */
+/* This test is the last one, since it fails the group. Every rank's error has both names. */
 static void differ(const struct rank *me)
 {
     int32_t number = me->rank, most = 0;

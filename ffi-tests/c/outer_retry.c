@@ -1,10 +1,13 @@
 /*
- * A rank of a training with an outer optimizer. One rank is killed in an outer step. Started by a launcher.
+ * A rank of a training with an outer optimizer; a launcher starts it. One rank is killed in an
+ * outer step.
  *
- *     outer_retry DELAY     rank 1 is killed DELAY microseconds after it has begun the outer step of fragment 1 in round 2
+ *     outer_retry DELAY     rank 1 is killed DELAY microseconds after the start of the
+ *                           outer step of fragment 1 in round 2
  *
- * After the failure the ranks that are left check the fragments that were committed before: they are unchanged. At the end all
- * ranks have the same global values. Rank 0 prints the number of ranks in each outer step.
+ * After the failure the survivors check that the previously committed fragments are unchanged.
+ * At the end all ranks have the same global values. Rank 0 prints the number of ranks in each
+ * outer step.
  */
 #define _DEFAULT_SOURCE
 

@@ -1,5 +1,5 @@
 /*
- * Ranks that are threads of the test, over each transport and in groups of each size.
+ * Runs ranks as threads of the test, over each transport and in groups of each size.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -54,7 +54,7 @@ static void run_ranks(const char *transport, int size, void (*body)(const struct
     CHECK_OK(dist_store_release(store));
 }
 
-/* A group of the first ranks. */
+/* Creates a group of the first `size` ranks. */
 static inline dist_group_t *make_group(const struct rank *me, const char *name, int size)
 {
     char options_text[32];

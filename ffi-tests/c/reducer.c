@@ -81,7 +81,7 @@ static void fill(dist_reducer_t *reducer, size_t param, float value)
     }
 }
 
-/* Whether a reduced gradient has the values that fill gives. */
+/* Returns true if a reduced gradient has the expected values. */
 static int has(dist_reducer_t *reducer, size_t param, double value, double step)
 {
     void *grad = NULL;
@@ -111,7 +111,7 @@ static void step_with(const struct rank *me, uint64_t flags, int own_grads)
     for (step = 0; step < 4; step++) {
         REQUIRE_OK(dist_reducer_begin(reducer, 0, 0));
         for (p = 0; p < PARAMS; p++) {
-            /* In another order on each rank. */
+            /* Each rank marks the parameters in another order. */
             size_t param = (p + (size_t)(me->rank + step)) % PARAMS;
             fill(reducer, param, (float)(me->rank + step));
             CHECK_OK(dist_reducer_ready(reducer, param));
@@ -369,7 +369,7 @@ static int describes(const dist_reducer_t *reducer, const char *wanted)
     return has_it;
 }
 
-/* Beyond the gradients themselves, the reducer has memory for one bucket, and only if gradients are collected. */
+/* Beyond the gradients, the reducer allocates one bucket, and only if it collects gradients. */
 static void memory_of_buckets(const struct rank *me)
 {
     dist_param_t params[32];
@@ -441,7 +441,8 @@ static void one_step(dist_reducer_t *reducer, float value)
     REQUIRE_OK(dist_reducer_end(reducer, DIST_VOTE_COMMIT, NULL, NULL));
 }
 
-/* The last rank joins the others after two steps: it gets their layout, their values and their number of steps. */
+/* The last rank joins after two steps: it gets the other ranks' layout, values and number of
+ * steps. */
 static void a_rank_joins(const struct rank *me)
 {
     dist_reducer_options_t options = DIST_REDUCER_OPTIONS_INIT;

@@ -1,6 +1,6 @@
 /*
- * Local SGD and DiLoCo: the loss of synchronous training with a fraction of the traffic; votes, a rank that is lost in an outer
- * step, one that joins, and checkpoints.
+ * Local SGD and DiLoCo: reach the loss of synchronous training with a fraction of the traffic.
+ * Also tests votes, a rank that is lost in an outer step, a rank that joins, and checkpoints.
  */
 #include "ranks.h"
 
@@ -40,7 +40,7 @@ static float input(int sample, int k)
     return (float)uniform((uint32_t)sample * 31u + 7u, (uint32_t)k);
 }
 
-/* What the network is to learn, and noise that it cannot. */
+/* Returns the value that the network must learn, with noise that it cannot learn. */
 static float target(int sample)
 {
     double sum = 0.3 * uniform((uint32_t)sample, 999u);
@@ -51,7 +51,7 @@ static float target(int sample)
     return (float)sum;
 }
 
-/* Adds the gradient of a sample, if wanted; its loss. */
+/* Adds the gradient of a sample, if requested; returns its loss. */
 static double learn(const float *w, int sample, float *grad, float scale)
 {
     float h[HIDDEN], out = w[begins[2]], error;
@@ -96,7 +96,7 @@ static void initialise(float *w)
     }
 }
 
-/* One step of gradient descent on the samples of some ranks. */
+/* Makes one step of gradient descent on the samples of some ranks. */
 static void descend(float *w, int first, int ranks, float rate)
 {
     float grad[TOTAL] = { 0 };
@@ -161,7 +161,7 @@ static void diloco(const struct rank *me, const char *hook)
     if (options.fragments == 1) {
         CHECK(same_on_all(me->group, t.w));
     }
-    /* The parameters of all ranks at the global values. */
+    /* The parameters of all ranks equal the global values. */
     for (s = 0; s < PARAMS; s++) {
         float *global = NULL, *state = NULL;
         size_t count = 0;
@@ -175,7 +175,8 @@ static void diloco(const struct rank *me, const char *hook)
     REQUIRE_OK(dist_outer_stats(t.outer, &stats));
     CHECK(stats.steps == STEPS && stats.restores == 0);
     CHECK(stats.updates == STEPS / EVERY * options.fragments);
-    /* Against one all_reduce of all gradients per step; the gaps between gradients count. */
+    /* The traffic is compared with one all_reduce of all gradients per step; gaps between
+     * gradients count. */
     share = (double)stats.bytes_reduced / (STEPS * (double)TOTAL * sizeof(float));
     if (me->rank == 0) {
         printf("%d ranks: loss %.5f, in one process %.5f, traffic %.4f\n", me->size, together, single, share);
@@ -205,7 +206,7 @@ static void average(size_t param, float *global, const float *pseudo_grad, float
     }
 }
 
-/* The mean after each step is synchronous training. */
+/* The average after each step equals synchronous training. */
 static void average_is_synchronous(const struct rank *me)
 {
     int with_function;
@@ -236,7 +237,7 @@ static void average_is_synchronous(const struct rank *me)
     }
 }
 
-/* After a vote against it, all ranks go back. */
+/* After a vote against the step, all ranks restore their values. */
 static void votes(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
@@ -276,8 +277,8 @@ static void copy_globals(const struct trainer *t, float *into)
     }
 }
 
-/* The last rank is lost in the outer step of fragment 1. Fragment 0 keeps its values. The ranks that are left agree on fragment 1
- * with the same distances. */
+/* The last rank is lost in the outer step of fragment 1. Fragment 0 keeps its values, and the
+ * survivors agree on fragment 1 with the same differences. */
 static void lose_rank(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
@@ -324,7 +325,7 @@ static void lose_rank(const struct rank *me)
     CHECK_OK(dist_group_release(left));
 }
 
-/* The last rank joins: it has the global values, the states and the number of steps of the others. */
+/* The last rank joins and gets the global values, the states and the number of steps. */
 static void join(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;
@@ -362,7 +363,7 @@ static void join(const struct rank *me)
     }
 }
 
-/* A training that is continued from a checkpoint is the one that was not interrupted. */
+/* A training that continues from a checkpoint equals one without interruption. */
 static void checkpoint(const struct rank *me)
 {
     dist_outer_options_t options = DIST_OUTER_OPTIONS_INIT;

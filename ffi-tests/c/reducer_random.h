@@ -56,7 +56,7 @@ struct param_plan {
     int marks; /* in each step, for static graphs */
 };
 
-/* What all ranks do, the same on each of them. */
+/* The plan of all ranks, equal on each of them. */
 struct plan {
     uint64_t seed;
     int size;
@@ -67,7 +67,7 @@ struct plan {
     int is_static;
     int is_uneven;
     int is_retryable;
-    /* How many steps each rank has data for. */
+    /* The number of steps for which each rank has data. */
     int steps_of[RANKS];
     int micro[STEPS]; /* steps without communication before each step */
     enum use uses[STEPS][MICRO + 1][RANKS][PARAMS];
@@ -82,13 +82,13 @@ struct plan {
     int threads;
 };
 
-/* Memory for gradients of a rank, as the including program provides it. */
+/* Gradient memory of a rank, which the including program provides. */
 static void *memory_new(int rank, size_t bytes);
 static void memory_free(int rank, void *memory);
 static void memory_write(int rank, void *to, const void *from, size_t bytes);
 static void memory_read(int rank, void *to, const void *from, size_t bytes);
 
-/* Says in which memory a parameter is. */
+/* Sets the kind of memory of a parameter. */
 static void memory_place(int rank, dist_param_t *param);
 
 struct trainer {
@@ -121,7 +121,7 @@ static double value_of(const struct plan *plan, int step, int micro, int rank, i
 
 static uint16_t half_of(double value)
 {
-    /* Integers of few bits, and zero. */
+    /* Integers with few bits, and zero. */
     uint16_t sign = value < 0 ? 0x8000 : 0;
     int exponent = 0;
     double fraction;
@@ -276,7 +276,8 @@ static int has_data(const struct plan *plan, int step, int rank)
     return step < plan->steps_of[rank];
 }
 
-/* Whether a rank used a parameter in a step, also before it without communication. */
+/* Returns true if a rank used a parameter in a step or in the preceding steps without
+ * communication. */
 static int uses(const struct plan *plan, int step, int rank, int p)
 {
     int micro, used = 0;
@@ -291,7 +292,7 @@ static int is_forgotten(const struct plan *plan, int step, int rank, int p)
     return step == plan->forgetful_step && rank == plan->forgetful_rank && p == plan->forgotten;
 }
 
-/* Everything that a rank has added up in a gradient before the step communicates. */
+/* Returns the sum that a rank has in a gradient before the step communicates. */
 static double contribution(const struct plan *plan, int step, int rank, int p, size_t i)
 {
     double sum = 0;
@@ -304,7 +305,7 @@ static double contribution(const struct plan *plan, int step, int rank, int p, s
     return sum;
 }
 
-/* The element that all ranks that use a parameter must get. */
+/* Returns the element that all ranks with this parameter must get. */
 static double expected(const struct plan *plan, int step, int p, size_t i)
 {
     double sum = 0, weights = 0, active = 0;
@@ -363,7 +364,7 @@ static void compute(struct trainer *t, int step, int micro, int p)
     memory_write(t->rank, grad, t->room, bytes);
 }
 
-/* What a thread marks. */
+/* The parameters that a thread marks. */
 struct marks {
     struct trainer *t;
     int step, micro, first, stride;
@@ -430,7 +431,7 @@ static void run_backward(struct trainer *t, int step, int micro, int is_last)
     }
 }
 
-/* Fills the gradients that a rank will not touch in a step. */
+/* Fills the gradients that a rank does not use in a step. */
 static void fill_untouched(struct trainer *t, int step)
 {
     const struct plan *plan = t->plan;
@@ -447,7 +448,8 @@ static void fill_untouched(struct trainer *t, int step)
     }
 }
 
-/* Whether the ranks know which parameters a static graph uses: from the first step that no rank voted against. */
+/* Returns true if the ranks know the parameters of a static graph: from the first step without a
+ * vote against it. */
 static int knows_graph(const struct plan *plan, int step)
 {
     int earlier, rank;
@@ -463,7 +465,7 @@ static int knows_graph(const struct plan *plan, int step)
     return 0;
 }
 
-/* Whether a parameter keeps the gradient that this rank had. */
+/* Returns true if a parameter keeps this rank's gradient. */
 static int keeps(const struct plan *plan, int step, int rank, int p)
 {
     int used = 0, other;
@@ -515,7 +517,7 @@ static void count_bucket(const dist_bucket_t *bucket, void *user)
     }
 }
 
-/* All ranks go on in a group of their own after the group was aborted. */
+/* After an abort all ranks continue in a new group. */
 static void go_on(struct trainer *t)
 {
     dist_group_t *left = NULL;
@@ -602,7 +604,7 @@ static void run_step(struct trainer *t, int step)
     abort_here(t, step, 2);
 }
 
-/* What the reducer does itself. */
+/* A function that does the same as the reducer itself. */
 static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
 {
     (void)bytes_sent;

@@ -1,13 +1,16 @@
 /*
- * A rank of a training that repeats a step after a rank was killed. Started by a launcher.
+ * A rank of a training that repeats a step after the death of a rank; a launcher starts it.
  *
- *     reducer_retry STEPS FOLDER HOSTS [kill STEP RANK MARKED]     rank RANK kills itself in STEP after it has marked MARKED gradients
- *     reducer_retry STEPS FOLDER HOSTS [from STEP RANK]            begins at STEP, as the ranks but RANK of a job with one rank more
+ *     reducer_retry STEPS FOLDER HOSTS [kill STEP RANK MARKED]
+ *         rank RANK kills itself in STEP after it has marked MARKED gradients
+ *     reducer_retry STEPS FOLDER HOSTS [from STEP RANK]
+ *         starts at STEP, as the ranks of a job with one more rank, except RANK
  *
- * The variable RETRY_HOOK has the name of a hook, if there is to be one.
+ * If the variable RETRY_HOOK is set, it names a hook.
  *
- * At the beginning of each step rank 0 writes a checkpoint into FOLDER: the weights and the layout. At the end of each step it
- * prints a line: the step, the number of ranks, a hash of the weights, and the microseconds of the end.
+ * At the start of each step rank 0 writes a checkpoint into FOLDER: the weights and the layout.
+ * At the end of each step it prints a line: the step, the number of ranks, a hash of the
+ * weights, and the time of the end in microseconds.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -38,7 +41,7 @@ static double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* No two of these add up to the same bits in another order. */
+/* The sum of these values has other bits in another order. */
 static float gradient(int step, int param, size_t i)
 {
     uint32_t mix = (uint32_t)(step * 7919 + param * 104729 + t.origin * 1299709) + (uint32_t)i * 2654435761u;
@@ -129,7 +132,7 @@ static void read_checkpoint(const char *folder, int step)
     REQUIRE(fclose(file) == 0);
 }
 
-/* The step has failed: the ranks that are left go on with the same gradients. */
+/* The step has failed: the survivors continue with the same gradients. */
 static void go_on(void)
 {
     dist_shrink_options_t options = DIST_SHRINK_OPTIONS_INIT;

@@ -26,7 +26,7 @@ static void step(struct trainer *t, struct reference *ref, double max_norm)
     check_weights(t, ref);
 }
 
-/* The elements that a rank updates are the same number on all ranks, but for one. */
+/* All ranks update the same number of elements, except for a difference of one. */
 static void check_even(const struct trainer *t)
 {
     float *m = NULL;
@@ -56,7 +56,7 @@ static void modes(const struct rank *me)
     }
 }
 
-/* The parameters come in the background, and a parameter can be used once it is there. */
+/* The parameters arrive in the background; a parameter is usable when it has arrived. */
 static void in_background(const struct rank *me)
 {
     struct trainer t;
@@ -86,7 +86,7 @@ static void in_background(const struct rank *me)
     close_trainer(&t);
 }
 
-/* What a checkpoint has. */
+/* The bytes of a checkpoint. */
 static char saved[1 << 16];
 static size_t saved_bytes;
 static float saved_weights[TOTAL];
@@ -109,7 +109,7 @@ static void save(const struct rank *me)
     if (blob != NULL) {
         REQUIRE_OK(dist_blob_data(blob, 0, &bytes, &saved_bytes));
         REQUIRE(saved_bytes <= sizeof(saved));
-        /* Two states, and a header that is shorter than this. */
+        /* Two states, and a header of less than 400 bytes. */
         CHECK(saved_bytes > 2 * 4 * TOTAL && saved_bytes < 2 * 4 * TOTAL + 400);
         memcpy(saved, bytes, saved_bytes);
         memcpy(saved_weights, t.weights, sizeof(saved_weights));
@@ -160,7 +160,7 @@ static void load_wrong(const struct rank *me)
     close_trainer(&t);
 }
 
-/* The bytes of a reducer's memory after a step with many equal buckets. */
+/* Returns the bytes of a reducer's memory after a step with many equal buckets. */
 static long memory_of(const struct rank *me, uint64_t flags)
 {
     enum { BUCKETS = 20, ELEMENTS = 1024 };
@@ -204,7 +204,8 @@ static long memory_of(const struct rank *me, uint64_t flags)
     return bytes;
 }
 
-/* With shared places four buckets have memory at a time, and each rank has its part of the results. */
+/* With shared memory for buckets, four buckets have memory at a time, and each rank has its part
+ * of the results. */
 static void memory(const struct rank *me)
 {
     const long all = 20 * 4096, own = all / me->size + 20 * 4;

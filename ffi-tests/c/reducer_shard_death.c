@@ -1,6 +1,7 @@
 /*
- * Sharded optimizers when a rank is lost: before the end of a step, before and in a gather. The ranks that are left go on with
- * the weights and states of a training in one process. A rank that joins gets its share.
+ * Sharded optimizers when a rank is lost: before the end of a step, and before or during a
+ * gather. The survivors continue with the weights and states of a training in one process. A
+ * rank that joins gets its share.
  */
 #define _DEFAULT_SOURCE
 
@@ -10,13 +11,13 @@
 
 #define STEPS 9
 
-/* When the last rank is lost, in which step. */
+/* The time in a step at which the last rank is lost. */
 enum moment { BEFORE_END, BEFORE_GATHER, IN_GATHER, AFTER_GATHER, MOMENTS };
 
 static enum moment moment;
 static int in_background, lost_step = 4, delay_us;
 
-/* The group of the ranks that are left. */
+/* Creates the group of the survivors. */
 static void recover(struct trainer *t, const struct rank *me, dist_group_t **left)
 {
     CHECK(*left == NULL);
@@ -100,7 +101,7 @@ static void lose_rank(const struct rank *me)
     }
 }
 
-/* With one copy the states of the lost rank are gone. All ranks get the error. */
+/* With one copy the states of the lost rank are lost, and all ranks get the error. */
 static void lose_states(const struct rank *me)
 {
     struct trainer t;

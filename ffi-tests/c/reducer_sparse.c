@@ -43,7 +43,7 @@ static dist_reducer_t *make_reducer(const struct rank *me, uint64_t flags, int32
     return reducer;
 }
 
-/* The rows of a rank: one of its own, one that all ranks have, twice, and the last one. */
+/* The rows of a rank: its own row, a common row twice, and the last row. */
 struct rows {
     int64_t indices[4];
     float values[4 * WIDTH];
@@ -70,7 +70,7 @@ static double weight_of(int rank)
     return 1 + rank;
 }
 
-/* What the ranks from `first` on together have in an element of a row, divided. */
+/* Returns the expected element of a row for the ranks from `first` on, after the division. */
 static double wanted_value(int first, int size, int32_t divide, int64_t row, int column)
 {
     double sum = 0, weights = 0;
@@ -87,7 +87,7 @@ static double wanted_value(int first, int size, int32_t divide, int64_t row, int
     return divide == DIST_DIVIDE_NONE ? sum : divide == DIST_DIVIDE_WEIGHTED ? sum / weights : sum / size;
 }
 
-/* Checks the reduced rows that the ranks from `first` on have passed. */
+/* Checks the reduced rows of the ranks from `first` on. */
 static void check_rows(const struct rank *me, dist_reducer_t *reducer, int first, int32_t divide)
 {
     const int64_t *rows = NULL;

@@ -1,6 +1,6 @@
 /*
- * Messages between two ranks that are threads: order, wild cards, counts, messages to oneself, batches, and what is
- * refused.
+ * Messages between two ranks that are threads: order, wild cards, counts, messages to the rank
+ * itself, batches, and refused calls.
  */
 #include "check.h"
 
@@ -19,7 +19,7 @@ static int32_t number(int from, int i)
     return (int32_t)(1000 * from + i);
 }
 
-/* Received in the order of their sending, by tag. */
+/* Messages with one tag are received in sending order. */
 static void in_order(const struct rank *me, int peer)
 {
     int i;
@@ -36,7 +36,7 @@ static void in_order(const struct rank *me, int peer)
     }
 }
 
-/* Any source and tag; a shorter message than there is room for. */
+/* Any source and any tag; a message that is shorter than the buffer. */
 static void wild_cards(const struct rank *me, int peer)
 {
     int32_t x[4] = { 1, 2, 3, -9 };
@@ -55,7 +55,7 @@ static void wild_cards(const struct rank *me, int peer)
     CHECK_OK(dist_work_release(work));
 }
 
-/* A message that is too long, or of another type, fails its receive alone, and stays. */
+/* A message that is too long, or of another type, fails only its receive, and stays. */
 static void mismatches(const struct rank *me, int peer)
 {
     int32_t x[2] = { 5, 6 };
@@ -73,7 +73,7 @@ static void mismatches(const struct rank *me, int peer)
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
-/* A late one times out alone. */
+/* A late message fails only its own receive. */
 static void late(const struct rank *me, int peer)
 {
     dist_call_options_t soon = DIST_CALL_OPTIONS_INIT;
@@ -83,7 +83,8 @@ static void late(const struct rank *me, int peer)
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
 
-/* Both send first, large, and to themselves too: a batch makes no order of it matter. */
+/* Both ranks send large messages first, also to themselves: in a batch the order does not
+ * matter. */
 static void exchange(const struct rank *me, int peer)
 {
     static int32_t out[RANKS][LARGE];

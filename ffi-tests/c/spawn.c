@@ -1,5 +1,6 @@
 /*
- * Ranks that are forks of this program: what they compute, how they fail, and what is left behind.
+ * Ranks that are forks of this program: their results, their failures, and the resources that
+ * remain.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -19,7 +20,7 @@ static dist_status_t spawn(dist_spawn_fn function, void *arg, int nprocs)
     return dist_spawn(function, arg, nprocs, &options);
 }
 
-/* How many descriptors this process has open. */
+/* Returns the number of open descriptors of this process. */
 static int open_descriptors(void)
 {
     int count = 0;
@@ -68,7 +69,7 @@ static int32_t reduce(int32_t rank, void *arg)
     CHECK(environment_says("WORLD_SIZE", number) && environment_says("LOCAL_WORLD_SIZE", number));
     CHECK(!dist_is_elastic_launched());
     CHECK(sigprocmask(SIG_BLOCK, NULL, &mask) == 0 && !sigismember(&mask, SIGCHLD));
-    /* A world can be left and made again. */
+    /* A process can leave a world group and create it again. */
     reduce_once(plan, rank);
     CHECK_STATUS(dist_finalize(), DIST_ERR_NOT_INITIALIZED);
     reduce_once(plan, rank);
@@ -99,7 +100,7 @@ static void ranks_have_ranks_of_their_own(void)
 
 /* --- ranks that fail --- */
 
-/* What the ranks do: the one that `arg` names, or 2 of 3, fails; the others wait until they are ended. */
+/* The rank in `arg` (or rank 2 of 3) fails; the other ranks wait until they are ended. */
 static int32_t wait_for_ever(void)
 {
     for (;;) {
@@ -140,7 +141,7 @@ static int32_t is_deaf(int32_t rank, void *arg)
     if (dist_init(NULL) != DIST_OK) {
         return 2;
     }
-    /* The other one has set its signal by now. */
+    /* Rank 0 has set its signal handler by now. */
     return rank == 1 ? 9 : wait_for_ever();
 }
 
@@ -208,7 +209,7 @@ static int32_t leaves_its_others(int32_t rank, void *arg)
     return rank == 1 ? 0 : wait_for_ever();
 }
 
-/* As long as it takes rank 1 to end, which on a busy machine, under Valgrind, may be seconds. */
+/* The test waits until rank 1 ends, which may take seconds on a busy machine under Valgrind. */
 static void time_is_limited(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
@@ -265,7 +266,7 @@ static void other_threads_are_refused(void)
     CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "2 threads");
     pthread_mutex_unlock(&held);
     REQUIRE(pthread_join(thread, NULL) == 0);
-    /* It is gone. */
+    /* The failed world group no longer exists. */
     CHECK_OK(spawn(reduce, &plan, 2));
 }
 
@@ -290,14 +291,14 @@ static int32_t reduces_with_room(int32_t rank, void *arg)
     return reduce(rank, arg);
 }
 
-/* The store comes first: ranks that there is no descriptor left for are looked at now and then. */
+/* The store takes descriptors first: the parent polls the ranks for which no descriptor is left. */
 static void descriptors_are_left_to_the_store(void)
 {
     struct plan plan = { 4, 3 };
     struct rlimit before;
     int32_t result = 7;
     REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    /* Some more than are needed, fewer than four more: the count has three too many. */
+    /* A few descriptors more than needed, but fewer than four more. */
     limit_descriptors((rlim_t)open_descriptors() + 2 * 4 + 64 - 2);
     CHECK_OK(spawn(reduces_with_room, &plan, 4));
     CHECK_REFUSED(spawn(returns, &result, 4), DIST_ERR_PEER_FAILED, "rank 1 of 4");
@@ -347,7 +348,8 @@ static void reap_the_next(int number)
     waitpid(-1, NULL, 0);
 }
 
-/* Rank 0 is waited for by a handler, which runs before the parent can look: the signal is there before its end. */
+/* A signal handler waits for rank 0 before the parent can: the signal arrives before the rank
+ * ends. */
 static int32_t is_reaped_by_another(int32_t rank, void *arg)
 {
     (void)arg;
@@ -388,7 +390,7 @@ static int32_t prints(int32_t rank, void *arg)
     return 0;
 }
 
-/* How often a text is in a file. */
+/* Returns how often a text is in a file. */
 static int count_in(FILE *file, const char *text)
 {
     char content[4096];
@@ -454,7 +456,7 @@ static void ranks_die_with_their_parent(void)
     CHECK(read(ends[0], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1);
     CHECK(kill(parent, SIGKILL) == 0);
     CHECK(waitpid(parent, &status, 0) == parent);
-    /* The end of the pipe: nobody is left who holds it. */
+    /* The read returns 0, so no process holds the other end of the pipe. */
     CHECK(read(ends[0], &byte, 1) == 0);
     close(ends[0]);
 }
@@ -477,7 +479,7 @@ int main(void)
     output_is_complete_and_not_doubled();
     ranks_die_with_their_parent();
     CHECK(open_descriptors() == before);
-    /* Not even a zombie. */
+    /* No zombie remains either. */
     CHECK(waitpid(-1, NULL, WNOHANG) == -1);
     processes_that_used_groups_are_refused();
     return check_report();

@@ -1,5 +1,6 @@
 /*
- * Handles: who may go on when one is released, what a released one is, what is written where a call fails.
+ * Store handles: the effect of a release on other handles, released handles, and outputs of
+ * failed calls.
  */
 #include "store_suite.h"
 
@@ -43,7 +44,7 @@ static void waiter_goes_on_without_the_handle(struct users *u)
     struct aside waiter;
     dist_store_t *clone = clone_of(u->a);
     begin(&waiter, getting, clone, "key", 0);
-    /* It may be released before the other thread has used it, which then is told so. */
+    /* If the handle is released before the other thread uses it, the thread gets an error. */
     CHECK_OK(dist_store_release(clone));
     set_text(u->a, "key", "v");
     end(&waiter);

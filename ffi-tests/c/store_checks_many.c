@@ -1,5 +1,5 @@
 /*
- * Counters, calls with many keys, and threads that do the same at once.
+ * Counters, calls with many keys, and threads that make the same calls concurrently.
  */
 #include "store_suite.h"
 
@@ -46,7 +46,7 @@ static void counter_is_text(struct users *u)
     CHECK(sum_of(u->a, "n", 0) == -5);
 }
 
-/* As C's strtoll reads them. */
+/* A number is parsed like by C's strtoll. */
 static void number_may_have_blanks_before_and_text_behind(struct users *u)
 {
     static const struct {
@@ -70,7 +70,7 @@ static void what_is_no_number_is_refused_and_stays(struct users *u)
         CHECK(holds_text(u->a, "no number", texts[i]));
     }
     CHECK(sum == 77);
-    /* Neither user has lost the store over it. */
+    /* Both users can still use the store. */
     CHECK(sum_of(u->a, "n", 1) == 1);
     CHECK(sum_of(u->b, "n", 1) == 2);
     CHECK(holds_text(u->b, "no number", "\xff"));
@@ -204,8 +204,8 @@ static dist_status_t appending(struct aside *aside)
     return DIST_OK;
 }
 
-/* Adds 1 with compare_set alone, as often as its number says. The value names who has stored it: the count alone would
- * not tell whether it was this thread or another that counted the same. */
+/* Adds 1 with compare_set only, `number` times. The value contains the thread's name, since the
+ * count alone does not show which thread stored it. */
 static dist_status_t incrementing(struct aside *aside)
 {
     char now[64] = "0";
@@ -227,7 +227,7 @@ static dist_status_t incrementing(struct aside *aside)
     return DIST_OK;
 }
 
-/* Half of the threads are the one user's, half the other's. */
+/* Half of the threads use the first user, half the second. */
 static void all_do(struct users *u, act_t act, const char *key)
 {
     struct aside threads[THREADS];
@@ -271,7 +271,7 @@ static void one_of_many_compares_wins(struct users *u)
     set_text(u->a, "n", "0");
     settle(u->a);
     all_do(u, incrementing, "n");
-    /* As a number the value is what it begins with. */
+    /* The number at the start of the value is its value. */
     CHECK(sum_of(u->b, "n", 0) == THREADS * TIMES);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Names of keys, the counting and listing of them, and prefixes.
+ * Key names, counts and lists of keys, and prefixes.
  */
 #include "store_suite.h"
 
@@ -8,7 +8,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Each of these names is a key of its own, seen by both users, and listed as it was given. */
+/* Each of these names is a separate key, visible to both users, and listed as it was given. */
 static void are_distinct(struct users *u, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -49,7 +49,7 @@ static void any_byte_may_be_in_a_key(struct users *u)
     are_distinct(u, names, COUNT(names));
 }
 
-/* What a store may use itself, or may confuse when it writes names in its own way. */
+/* Names that a store may use itself, or may confuse by its own encoding. */
 static void similar_names_are_distinct(struct users *u)
 {
     const char *const names[] = { "key", "Key", "KEY", "key ", " key", "%", "%25", "%2F", "%2f", ".", "..", "./key",
@@ -64,7 +64,7 @@ static void key_of_many_lengths(struct users *u)
     for (size_t i = 0; i < COUNT(lengths); i++) {
         names[i] = malloc(lengths[i] + 1);
         REQUIRE(names[i] != NULL);
-        /* Half of them of bytes that some stores have to write in a longer way. */
+        /* Half of the names consist of bytes that some stores encode with more bytes. */
         memset(names[i], i % 2 == 0 ? 'k' : '/', lengths[i]);
         names[i][lengths[i]] = '\0';
     }
@@ -121,7 +121,7 @@ static void key_over_the_limit_is_refused(struct users *u)
     refuses_a_key_of(u, u->kind->longest_key + 1);
 }
 
-/* So long that there must be a terminator missing: no store takes it. */
+/* Such a long key indicates a missing terminator, so every store refuses it. */
 static void key_of_a_mebibyte_is_refused(struct users *u)
 {
     refuses_a_key_of(u, ((size_t)1 << 20) + 1);
@@ -200,7 +200,7 @@ static void zero_byte_in_a_key_is_a_byte(struct users *u)
     CHECK_OK(dist_blob_data(blob, 0, &data, &len));
     CHECK(len == 3 && memcmp(data, text, 3) == 0);
     CHECK_OK(dist_blob_release(blob));
-    /* Also in a prefix. */
+    /* The length also applies to a prefix. */
     REQUIRE(dist_store_prefix_create(text, 2, u->a, &prefixed) == DIST_OK);
     CHECK_OK(dist_store_set(prefixed, "k", DIST_TERMINATED, "w", 1));
     settle(prefixed);
@@ -211,7 +211,7 @@ static void zero_byte_in_a_key_is_a_byte(struct users *u)
     CHECK_SAYS(dist_last_error(), "a\\x00\"");
 }
 
-/* A caller's own store gets C strings. */
+/* A store of the caller receives C strings. */
 static void zero_byte_in_a_key_is_refused(struct users *u)
 {
     CHECK_REFUSED(dist_store_set(u->a, "a\0b", 3, "v", 1), DIST_ERR_INVALID_ARGUMENT, "a\\x00b");
@@ -322,7 +322,7 @@ static void prefixes_hide_each_other(struct users *u)
     CHECK_OK(dist_store_release(q));
 }
 
-/* A prefix that another begins with does not reach into it. */
+/* A prefix does not match keys of a longer prefix that begins with it. */
 static void listing_strips_the_prefix(struct users *u)
 {
     dist_store_t *p = under("p", u->a);

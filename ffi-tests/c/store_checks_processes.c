@@ -1,5 +1,6 @@
 /*
- * Several processes on one store. Each is this program again, told its part on the command line.
+ * Several processes on one store. Each process is this program with its role on the command
+ * line.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "store_suite.h"
@@ -41,7 +42,7 @@ static void append_pieces(dist_store_t *store, int number)
     settle(store);
 }
 
-/* Whoever has come to the barrier knows what all have done before it. */
+/* A process that has passed the barrier sees all earlier changes of the other processes. */
 static void meet(dist_store_t *store, int number)
 {
     char key[32];
@@ -107,7 +108,7 @@ static void consume(dist_store_t *store)
     }
 }
 
-/* Hands a value round: each waits for its own, and sets the next one's. */
+/* Passes a value round: each process waits for its own key and sets the next one's. */
 static void pass(dist_store_t *store, int number)
 {
     char key[32];

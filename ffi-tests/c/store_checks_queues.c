@@ -180,7 +180,7 @@ static void pop_waits_for_an_item(struct users *u)
     for (int i = 0; i < 10; i++) {
         begin(&popper, popping, i % 2 == 0 ? u->a : u->b, "queue", 0);
         CHECK(length_of(u->a, "queue") == 0);
-        /* A key of that name is not what it waits for. */
+        /* A key with the name of the queue does not end the wait. */
         set_text(u->a, "queue", "key");
         push_text(u->a, "queue", "item");
         end(&popper);
@@ -206,7 +206,7 @@ static dist_status_t passing_on(struct aside *aside)
     return DIST_OK;
 }
 
-/* Each waits for what the other pushes, in turn. */
+/* Each user waits for the items of the other, in turn. */
 static void two_pass_items_to_each_other(struct users *u)
 {
     struct aside other;
@@ -239,7 +239,8 @@ static void timed_out_pop_takes_nothing(struct users *u)
 #define CONSUMERS 6
 #define EACH 20
 
-/* Pops its share of the items; each must be later than the one before. Counts each under its own key. */
+/* Pops its share of the items, which must be in push order, and counts each under a separate
+ * key. */
 static dist_status_t consuming(struct aside *aside)
 {
     int before = -1;

@@ -1,5 +1,5 @@
 /*
- * Time-outs: when they come, whose they are, and what they say.
+ * Timeouts: their time, their source, and their messages.
  */
 #include "store_suite.h"
 
@@ -135,7 +135,7 @@ static void wait_without_time_looks_once(struct users *u)
     CHECK_DOES_NOT_SAY(dist_last_error(), "there\"");
 }
 
-/* The calls that wait for others look once; the others have their time. */
+/* With DIST_NO_WAIT, calls that wait look once; other calls use the normal time limit. */
 static void handle_without_time_looks_once(struct users *u)
 {
     const char *keys[] = { "there", "absent" };
@@ -167,7 +167,7 @@ static void pop_without_time_looks_once(struct users *u)
     CHECK_OK(dist_blob_release(blob));
 }
 
-/* It would count its caller, and not hold it. */
+/* Such a barrier would count its caller without a wait. */
 static void barrier_without_time_is_refused(struct users *u)
 {
     CHECK_REFUSED(dist_store_barrier(u->a, "b", DIST_TERMINATED, 1, DIST_NO_WAIT), DIST_ERR_INVALID_ARGUMENT,
@@ -181,17 +181,17 @@ static void barrier_without_time_is_refused(struct users *u)
 static void calls_own_time_out_goes_first(struct users *u)
 {
     const char *key = "absent";
-    /* Longer than the handle's. */
+    /* A longer timeout than the handle's. */
     CHECK_OK(dist_store_set_timeout(u->a, 1));
     int64_t began_us = now_us();
     CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, SHORT_MS), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, SHORT_MS));
-    /* 0 is the handle's. */
+    /* 0 selects the handle's timeout. */
     CHECK_OK(dist_store_set_timeout(u->a, 2 * SHORT_MS));
     began_us = now_us();
     CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, 0), DIST_ERR_TIMEOUT);
     CHECK(in_time(now_us() - began_us, 2 * SHORT_MS));
-    /* Shorter than the handle's. */
+    /* A shorter timeout than the handle's. */
     CHECK_OK(dist_store_set_timeout(u->a, LIMIT_MS));
     began_us = now_us();
     CHECK_STATUS(dist_store_wait(u->a, &key, NULL, 1, SHORT_MS), DIST_ERR_TIMEOUT);
@@ -241,7 +241,7 @@ static void prefix_begins_with_the_time_out_below(struct users *u)
     CHECK_OK(dist_store_release(prefixed));
 }
 
-/* Each thread that waits has a deadline of its own. */
+/* Each waiting thread has its own deadline. */
 static void waiters_time_out_each_in_its_time(struct users *u)
 {
     struct aside waiters[4];

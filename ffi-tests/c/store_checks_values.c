@@ -1,5 +1,6 @@
 /*
- * Values: what is set is what is got, whatever its bytes and its length; compare_set, append and delete.
+ * Values: a get returns exactly the bytes of the set, of any content and length; compare_set,
+ * append and delete.
  */
 #include "store_suite.h"
 
@@ -24,7 +25,7 @@ static void value_is_seen_by_the_other_user(struct users *u)
     CHECK(holds_text(u->a, "from b", "2"));
 }
 
-/* Without an answer that would say so: what this process has done through a store, it finds there. */
+/* A process sees its own earlier changes, even of calls without a response. */
 static void own_changes_are_seen_at_once(struct users *u)
 {
     dist_store_t *clone = NULL;

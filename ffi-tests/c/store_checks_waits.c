@@ -1,7 +1,8 @@
 /*
- * Waiting for keys: what ends a wait, what does not, and who is held up by it.
+ * Waits for keys: the events that end a wait, and the calls that a wait must not delay.
  *
- * Two who wait for each other in turn make sure that each is often found waiting, without a sleep that hopes for it.
+ * Two users wait for each other in turn, so that each often waits already when the other writes;
+ * the tests need no sleep.
  */
 #include "store_suite.h"
 
@@ -29,7 +30,7 @@ static void wait_for_what_is_there_is_over(struct users *u)
 
 #define ROUNDS 10
 
-/* Answers each key of a row as soon as it is there. */
+/* Answers each key of a sequence when it is set. */
 static dist_status_t answering(struct aside *aside)
 {
     char name[64];
@@ -48,7 +49,7 @@ static dist_status_t answering(struct aside *aside)
     return DIST_OK;
 }
 
-/* The other user waits for keys that this one writes, and this one for the other's answers. */
+/* The other user waits for this user's keys, and this user waits for its answers. */
 static void wakes(struct users *u, const char *what, void (*write)(dist_store_t *store, const char *key))
 {
     struct aside other;
@@ -176,7 +177,7 @@ static dist_status_t waiting_for_three(struct aside *aside)
     return dist_store_wait(aside->store, keys, NULL, 4, 0);
 }
 
-/* In each of the six orders, by both users, with one set twice. */
+/* Tests each of the six orders, by both users, with one key set twice. */
 static void wait_ends_with_the_last_key_in_any_order(struct users *u)
 {
     static const char *const orders[] = { "xyz", "xzy", "yxz", "yzx", "zxy", "zyx" };
@@ -228,7 +229,7 @@ static void get_waits_for_its_key(struct users *u)
 
 #define FETCHES 60
 
-/* Fetches each key of a row, in two ways by turns, and says so. */
+/* Fetches each key of a sequence, alternately in two ways, and answers it. */
 static dist_status_t fetching(struct aside *aside)
 {
     char name[32];
@@ -249,7 +250,7 @@ static dist_status_t fetching(struct aside *aside)
     return DIST_OK;
 }
 
-/* A key that comes while it is asked for is missing or has its value: never is it there and empty. */
+/* A key that is set during a get is missing or has its value, and is never empty. */
 static void get_gives_the_value_that_comes_meanwhile(struct users *u)
 {
     struct aside getter;
@@ -310,7 +311,7 @@ static void each_key_wakes_those_who_wait_for_it(struct users *u)
     }
 }
 
-/* Through the same handle, and without end. */
+/* The waits use the same handle and have no time limit. */
 static void waiters_hold_up_nobody(struct users *u)
 {
     struct aside waiters[6];

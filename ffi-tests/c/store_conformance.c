@@ -1,13 +1,13 @@
 /*
- * What every kind of store does, through the C interface: one suite for all of them.
+ * The conformance suite of all store kinds, through the C interface.
  *
- *     store_conformance KIND                       runs all checks that apply to the kind
- *     store_conformance KIND CHECK                 runs one of them
- *     store_conformance KIND ROLE WHERE NUMBER     what the suite starts as another process
+ *     store_conformance KIND                       runs all checks for the kind
+ *     store_conformance KIND CHECK                 runs one check
+ *     store_conformance KIND ROLE WHERE NUMBER     a process that the suite starts
  *
- * Each failure is a line with the check and the kind; the last line says how many checks passed. Every check has a
- * store of its own, and two users of it: for a store that others can reach, the second is one who has come from
- * outside; for one that lives in this process, a second handle.
+ * Each failure is a line with the check and the kind; the last line has the number of passed
+ * checks. Every check uses a new store with two users. If other processes can reach the store,
+ * the second user connects from outside; otherwise it is a second handle.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _XOPEN_SOURCE 700
@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* No check takes longer than this, unless it hangs: more than any call of it may take. */
+/* The time limit of a check, longer than any of its calls. */
 #define CHECK_LIMIT_S (LIMIT_MS / 1000 + 10)
 
 #define MUST(call) \
@@ -51,7 +51,7 @@ static dist_store_t *second_handle(const char *where, dist_store_t *first)
 /* ---- tcp: a server in this process, and its clients; `where` is the port ---- */
 
 #define TCP_LONGEST_VALUE ((size_t)8 << 20)
-/* The protocol's 8192 bytes, of which the "/" before each key takes one. */
+/* The protocol allows 8192 bytes; the "/" before each key takes one. */
 #define TCP_LONGEST_KEY 8191
 
 static dist_store_t *tcp_store(int32_t port, int32_t is_server)
@@ -102,7 +102,7 @@ static void remove_folder(const char *where)
 
 /* ---- file: a file that all open; `where` is the folder that it lies in ---- */
 
-/* What is stored for other processes has the same limits everywhere; here no byte is taken off. */
+/* Stores for several processes have equal limits; the file store adds no byte to a key. */
 #define FILE_LONGEST_KEY 8192
 #define FILE_LONGEST_VALUE ((size_t)8 << 20)
 
@@ -193,7 +193,7 @@ const struct kind kinds[] = {
       WAIT_SEES_QUEUES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS | HAS_ZERO_BYTES },
     { "custom", custom_make, custom_join, remove_folder, DIRECTORY_STORE_LONGEST_KEY, 0,
       BETWEEN_PROCESSES | QUEUES_BESIDE_KEYS | HAS_NO_ADDRESS | HAS_KEY_LIMIT | HAS_C_STRINGS },
-    /* Its queues are keys: they are counted and listed. */
+    /* Its queues consist of keys, which are counted and listed. */
     { "custom_with_composed_queues", composed_make, composed_join, remove_folder, DIRECTORY_STORE_LONGEST_KEY, 0,
       BETWEEN_PROCESSES | HAS_NO_ADDRESS | HAS_KEY_LIMIT | HAS_C_STRINGS },
 };
@@ -207,7 +207,7 @@ static const struct checks *const suite[] = {
     &time_checks,  &queue_checks,  &handle_checks, &process_checks,
 };
 
-/* What a check that does not end leaves for the reader. */
+/* The text that a hanging check prints. */
 static char last_words[256];
 
 static void give_up(int signal)
@@ -229,7 +229,7 @@ static int run(const struct check *check, const struct kind *kind)
     CHECK_OK(dist_store_set_timeout(users.a, LIMIT_MS));
     CHECK_OK(dist_store_set_timeout(users.b, LIMIT_MS));
     check->run(&users);
-    /* The host of a tcp store goes last. */
+    /* The host of a tcp store is released last. */
     CHECK_OK(dist_store_release(users.b));
     CHECK_OK(dist_store_release(users.a));
     if (kind->clear != NULL) {

@@ -1,6 +1,6 @@
 /*
- * A store that the caller has written: a small table behind a lock, here used by two ranks to form a group
- * and reduce, and then made to fail in every way that a caller's functions can.
+ * A store that the caller implements: a small table with a lock. Two ranks use it to form a
+ * group and reduce. Then the test makes its functions fail in every possible way.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -24,7 +24,7 @@ struct table {
     pthread_cond_t changed;
     struct entry entries[CAPACITY];
     int destroyed;
-    /* What the functions return instead of doing their work; DIST_OK to do it. */
+    /* The status that the functions return instead of their normal result; DIST_OK for none. */
     dist_status_t failure;
     int forgets_value;
 };
@@ -227,7 +227,7 @@ static void values(dist_store_t *store)
     CHECK(dist_store_port(store) == -1 && dist_store_host(store, NULL, 0) == 0);
 }
 
-/* What the functions return comes back; what is no status of the library is a back end's error. */
+/* The library returns the functions' statuses; an unknown status becomes a back-end error. */
 static void failures(dist_store_t *store)
 {
     dist_blob_t *blob = NULL;
@@ -261,7 +261,7 @@ static void missing_functions(void)
     WITHOUT(check);
     WITHOUT(delete_key);
     CHECK(store == NULL && table.destroyed == destroyed);
-    /* Neither destroy nor a user pointer is needed. */
+    /* Both destroy and the user pointer are optional. */
     f = functions();
     f.destroy = NULL;
     CHECK_OK(dist_store_custom_create(&f, NULL, &store));

@@ -150,7 +150,7 @@ int blob_is(const dist_blob_t *blob, size_t index, const void *bytes, size_t len
     return got == len && (len == 0 || memcmp(data, bytes, len) == 0);
 }
 
-/* Whether a blob of one element is this; releases it. */
+/* Returns true if a blob consists of this one element; releases it. */
 static int is_only(dist_blob_t *blob, const void *bytes, size_t len)
 {
     int is = blob != NULL && dist_blob_count(blob) == 1 && blob_is(blob, 0, bytes, len);
@@ -219,7 +219,7 @@ int64_t now_us(void)
 
 int in_time(int64_t took_us, int64_t timeout_ms)
 {
-    /* A microsecond less: both moments that it is the difference of were cut to one. */
+    /* The tolerance of 1 us allows for the rounding of both times. */
     return took_us >= timeout_ms * 1000 - 1 && took_us < (timeout_ms + LATE_MS) * 1000;
 }
 
@@ -261,7 +261,7 @@ void end(struct aside *aside)
     REQUIRE(pthread_join(aside->thread, NULL) == 0);
 }
 
-/* Keeps the one element of a blob as text, if it is short. */
+/* Keeps the only element of a blob as text, if it is short. */
 static void keep(struct aside *aside, dist_blob_t *blob)
 {
     const void *data = NULL;

@@ -1,10 +1,11 @@
 /*
- * What the conformance suite of stores stands on: the kinds of store, two users of a fresh one, expectations that name
- * the check and the kind, calls on threads of their own, and short ways to ask a store.
+ * The framework of the store conformance suite: the kinds of stores, two users of a new store,
+ * checks that name themselves and the kind, calls on separate threads, and short functions for
+ * store calls.
  *
- * A check is a function that gets two users of a store that nobody has used before. What one user does without an
- * answer (set, append, multi_set, queue_push) the other sees at the latest when the next call with an answer has
- * returned: a check that looks without waiting settles first.
+ * A check is a function with two users of a new store. If a call has no response (set, append,
+ * multi_set, queue_push), the other user sees its effect at the latest when the next call with a
+ * response has returned. So a check that reads without a wait calls `settle` first.
  */
 #ifndef STORE_SUITE_H
 #define STORE_SUITE_H
@@ -15,25 +16,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* No call of a check waits longer than this, unless the check is about time. */
+/* The time limit of every call in a check, except in checks of timeouts. */
 #define LIMIT_MS 30000
-/* How much later than asked for a time-out may come. */
+/* The largest delay of a timeout. */
 #define LATE_MS 2000
-/* Enough for the path or the port that a store is found by. */
+/* The size of the path or port of a store. */
 #define WHERE_BYTES 256
 
 struct users;
 
-/* What a kind of store can do beside what every store does, and what it refuses. */
+/* The optional features of a store kind, and its limits. */
 struct kind {
     const char *name;
-    /* Makes a store, writes where others find it, and gives its first user. */
+    /* Creates a store, writes its location, and returns its first user. */
     dist_store_t *(*make)(char *where);
-    /* Another user of the same store, as independent of the first as the kind allows. */
+    /* Creates another user of the same store, as independent of the first as the kind allows. */
     dist_store_t *(*join)(const char *where, dist_store_t *first);
-    /* Removes what the store has left; NULL if that is nothing. */
+    /* Removes the store's files; NULL if there are none. */
     void (*clear)(const char *where);
-    /* What is longer is refused; 0 for no limit. */
+    /* The maximum lengths; 0 for no limit. */
     size_t longest_key;
     size_t longest_value;
     unsigned abilities;
@@ -43,17 +44,17 @@ struct kind {
 #define BETWEEN_PROCESSES 1u
 /* It has a host and a port. */
 #define HAS_ADDRESS 2u
-/* It has none. */
+/* It has no address. */
 #define HAS_NO_ADDRESS 64u
 /* dist_store_wait on a queue's name returns once there is an item. */
 #define WAIT_SEES_QUEUES 4u
-/* Queues are no keys: dist_store_num_keys does not count them. A store without queues of its own composes them of keys
- * (queue/NAME/...), and those are counted and listed like any others. */
+/* Queues are no keys: dist_store_num_keys does not count them. If a store composes queues from
+ * keys (queue/NAME/...), these are counted and listed like other keys. */
 #define QUEUES_BESIDE_KEYS 8u
-/* Values, or keys, have a limit. */
+/* Values or keys have a maximum length. */
 #define HAS_VALUE_LIMIT 16u
 #define HAS_KEY_LIMIT 32u
-/* Keys may have zero bytes, or get to the store as C strings. */
+/* Keys may contain zero bytes, or are passed to the store as C strings. */
 #define HAS_ZERO_BYTES 128u
 #define HAS_C_STRINGS 256u
 
@@ -68,7 +69,7 @@ struct users {
     dist_store_t *b;
 };
 
-/* One check, and what a kind must be able to do for it. */
+/* A check, and the features of a kind that it needs. */
 struct check {
     const char *name;
     void (*run)(struct users *users);
@@ -94,7 +95,7 @@ extern const struct checks queue_checks;
 extern const struct checks handle_checks;
 extern const struct checks process_checks;
 
-/* What a process that process_checks has started does; returns its exit status. */
+/* Runs the role of a process that process_checks has started; returns its exit status. */
 int work(const struct kind *kind, const char *role, const char *where, int number);
 
 /* The path of this program. */
@@ -102,9 +103,9 @@ extern const char *suite_program;
 
 /* ---- Expectations ---- */
 
-/* What failures from now on are named after. */
+/* Sets the names for the following failures. */
 void suite_begin(const char *check, const struct kind *kind);
-/* How many expectations have failed since. */
+/* Returns the number of failed expectations since suite_begin. */
 int suite_failures(void);
 
 int expect(int holds, const char *file, int line, const char *text);
@@ -117,18 +118,18 @@ void suite_gives_up(void);
 #define CHECK_OK(call) CHECK_STATUS(call, DIST_OK)
 #define CHECK_SAYS(message, word) expect_word((message), (word), 1, __FILE__, __LINE__)
 #define CHECK_DOES_NOT_SAY(message, word) expect_word((message), (word), 0, __FILE__, __LINE__)
-/* A call is refused, with a message that speaks of something. */
+/* Checks that a call is refused with this status and a message that contains a word. */
 #define CHECK_REFUSED(call, wanted, word) \
     do { \
         CHECK_STATUS(call, wanted); \
         CHECK_SAYS(dist_last_error(), word); \
     } while (0)
-/* What the suite itself stands on. */
+/* Checks without which the suite cannot continue. */
 #define REQUIRE(condition) (CHECK(condition) ? (void)0 : suite_gives_up())
 
 /* ---- Short ways to ask a store; what fails is a failed expectation ---- */
 
-/* Everything this user did is now visible to the other. */
+/* Makes all earlier changes of this user visible to the other user. */
 void settle(dist_store_t *store);
 int exists(dist_store_t *store, const char *key);
 int64_t count_keys(dist_store_t *store);
@@ -139,18 +140,18 @@ void set_text(dist_store_t *store, const char *key, const char *text);
 void push_text(dist_store_t *store, const char *queue, const char *text);
 int holds_bytes(dist_store_t *store, const char *key, const void *bytes, size_t len);
 int holds_text(dist_store_t *store, const char *key, const char *text);
-/* compare_set gives this value back. */
+/* Checks that compare_set returns this value. */
 int compares(dist_store_t *store, const char *key, const char *expected, const char *desired, const char *wanted);
-/* A pop that waits gives this item. */
+/* Checks that a waiting pop returns this item. */
 int pops_text(dist_store_t *store, const char *queue, const char *text);
-/* Exactly these keys are listed, in whatever order. */
+/* Checks that exactly these keys are listed, in any order. */
 int lists(dist_store_t *store, const char *const *keys, size_t n);
-/* An element of a blob is this; what is no element is not. */
+/* Returns true if an element of a blob equals these bytes; false if there is no such element. */
 int blob_is(const dist_blob_t *blob, size_t index, const void *bytes, size_t len);
-/* `len` bytes of all values; released with free. */
+/* Returns `len` bytes with all values, which the caller releases with free. */
 unsigned char *pattern(size_t len);
 int64_t now_us(void);
-/* A time-out came in time: not before `timeout_ms`, and not much later. */
+/* Returns true if a timeout came in time: not before `timeout_ms`, and at most LATE_MS later. */
 int in_time(int64_t took_us, int64_t timeout_ms);
 
 /* ---- A call on a thread of its own ---- */
@@ -159,13 +160,13 @@ struct aside {
     pthread_t thread;
     dist_store_t *store;
     const char *key;
-    /* A time-out, a world size, how often: what the act makes of it. */
+    /* An argument of the act: a timeout, a world size, or a count. */
     int64_t number;
     dist_status_t status;
     int64_t took_us;
     /* The message of a failure. */
     char error[512];
-    /* What came back, if it is short. */
+    /* The result, if it is short. */
     char text[64];
 };
 
@@ -174,7 +175,8 @@ typedef dist_status_t (*act_t)(struct aside *aside);
 void begin(struct aside *aside, act_t act, dist_store_t *store, const char *key, int64_t number);
 void end(struct aside *aside);
 
-/* Acts: wait for the key with the number as time-out; get; pop, waiting; come to a barrier of that many. */
+/* Acts: wait for the key with `number` as timeout; get; pop with a wait; enter a barrier of
+ * `number` users. */
 dist_status_t waiting(struct aside *aside);
 dist_status_t getting(struct aside *aside);
 dist_status_t popping(struct aside *aside);

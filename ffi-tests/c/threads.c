@@ -1,6 +1,6 @@
 /*
- * Four ranks that are threads of one process: every collective against values computed here, and an abort
- * that releases whoever waits.
+ * Four ranks as threads of one process: compares every collective with expected values, and
+ * tests an abort that releases waiting ranks.
  */
 #include "check.h"
 
@@ -8,7 +8,7 @@
 #include <time.h>
 
 #define RANKS 4
-/* Small, one slot, and more than the default slot holds. */
+/* The counts: small ones, and more than the default slot holds. */
 #define SIZES 4
 static const size_t sizes[SIZES] = { 1, 17, 5000, 70000 };
 
@@ -23,7 +23,7 @@ static float value(int rank, size_t i)
     return (float)((rank + 1) * (int)(i % 100 + 1));
 }
 
-/* The sum over all ranks: 1 + 2 + 3 + 4 times the position. */
+/* Returns the sum over all ranks: 1 + 2 + 3 + 4 times the index value. */
 static float sum(size_t i)
 {
     return (float)(10 * (int)(i % 100 + 1));
@@ -85,7 +85,7 @@ static void copies(const struct rank *me, size_t n, float *x, float *all)
     for (r = 0; r < RANKS; r++) {
         CHECK(equal_to(all + (size_t)r * n, n, value, r));
     }
-    /* And in place: the own block is where it belongs already. */
+    /* In place, the own block is already at its position. */
     memset(all, 0, RANKS * n * sizeof(*all));
     fill(all + (size_t)me->rank * n, n, me->rank);
     CHECK_OK(dist_all_gather(me->group, all + (size_t)me->rank * n, all, n, DIST_F32, NULL, NULL));
@@ -132,7 +132,7 @@ static void *all_collectives(void *arg)
     return NULL;
 }
 
-/* Waits for rank 3, who never comes. */
+/* Waits in a barrier that rank 3 never enters. */
 static void *wait_in_barrier(void *arg)
 {
     struct rank *me = arg;
@@ -145,7 +145,7 @@ static void *wait_in_barrier(void *arg)
     return NULL;
 }
 
-/* The number of operations that a rank has begun, as its group tells. */
+/* Returns true if the group's description shows this number of started operations. */
 static int has_begun(dist_group_t *group, const char *operations)
 {
     dist_blob_t *json = NULL;

@@ -1,6 +1,6 @@
 /*
- * Time-outs have one meaning: each value that may be in a caller's hands, in each parameter, field and variable that is
- * a time-out. All calls here end at once where the value is taken.
+ * Timeouts have one meaning: tests each kind of value in each parameter, field and variable that
+ * is a timeout. All calls here return immediately if the value is accepted.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -13,7 +13,7 @@ static dist_group_t *group;
 static dist_work_t *done;
 static int made;
 
-/* What a function does with DIST_NO_WAIT. */
+/* The reaction of a function to DIST_NO_WAIT. */
 enum no_wait { REFUSES, TAKES, IS_TOO_EARLY };
 
 struct row {
@@ -264,7 +264,7 @@ static dist_status_t connect_variable(int64_t timeout_ms)
     return variable("DIST_CONNECT_TIMEOUT_MS", timeout_ms);
 }
 
-/* Before anything else: its process must not have used groups or stores. */
+/* These rows run first, since their process must not have used groups or stores. */
 static const struct row spawn_rows[] = {
     { "dist_spawn", "join_timeout_ms", spawn_join, REFUSES },
     { "dist_spawn", "grace_ms", spawn_grace, TAKES },
@@ -334,7 +334,8 @@ static void try_all(const struct row *row)
     }
 }
 
-/* A caller's own store is given a time that it can count, or DIST_WAIT_FOREVER, never 0 or DIST_NO_WAIT. */
+/* A store of the caller receives a number of milliseconds or DIST_WAIT_FOREVER, never 0 or
+ * DIST_NO_WAIT. */
 static int64_t given_ms;
 
 static dist_status_t own_wait(void *user, const char *const *keys, size_t n, int64_t timeout_ms)

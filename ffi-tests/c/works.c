@@ -1,6 +1,7 @@
 /*
- * Asynchronous calls between two ranks that are threads: works, their order, waits with limits, callbacks, batches, and
- * what becomes of works when their group fails, is released or is left with dist_finalize.
+ * Asynchronous calls between two ranks that are threads: works, their order, waits with limits,
+ * callbacks and batches. Also tests works whose group fails, is released, or ends with
+ * dist_finalize.
  */
 #include "check.h"
 
@@ -17,7 +18,7 @@ struct rank {
     int rank;
 };
 
-/* What callbacks have said so far. */
+/* The records of the callbacks. */
 static struct {
     pthread_mutex_t lock;
     int calls;
@@ -55,7 +56,7 @@ static void finish(dist_work_t *work)
     CHECK_OK(dist_work_release(work));
 }
 
-/* Many layers in flight, waited for in another order, between blocking calls. */
+/* Many outstanding sums, waited for in another order, between blocking calls. */
 static void layers(const struct rank *me)
 {
     static float values[RANKS][LAYERS][COUNT];
@@ -104,13 +105,13 @@ static void questions(const struct rank *me)
     CHECK_REFUSED(dist_work_wait(work, -3), DIST_ERR_INVALID_ARGUMENT, "timeout_ms");
     CHECK_OK(dist_work_release(work));
     CHECK_STATUS(dist_work_wait(work, 0), DIST_ERR_INVALID_HANDLE);
-    /* A call that is refused gives no work. */
+    /* A refused call gives no work. */
     work = (dist_work_t *)&x;
     CHECK_STATUS(dist_all_reduce(me->group, &x, &x, 1, 99, DIST_SUM, NULL, &work), DIST_ERR_INVALID_ARGUMENT);
     CHECK(work == NULL);
 }
 
-/* Rank 0 comes first and looks; rank 1 comes when it is told to. */
+/* Rank 0 calls first and polls; rank 1 calls after a signal. */
 static void limits(const struct rank *me)
 {
     static int ready;
@@ -130,7 +131,7 @@ static void limits(const struct rank *me)
         work = issue_barrier(me->group);
     }
     finish(work);
-    /* Works that nobody waits for end all the same, in their place in the order. */
+    /* Works complete in order even if no thread waits for them. */
     CHECK_OK(dist_work_release(issue_barrier(me->group)));
     CHECK_OK(dist_barrier(me->group, NULL, NULL));
 }
@@ -146,7 +147,7 @@ static void note(dist_status_t status, const char *message, void *user)
     pthread_mutex_unlock(&said.lock);
 }
 
-/* Waits are refused inside, issuing is not. */
+/* Inside a callback, waits are refused and issuing is allowed. */
 static void inside(dist_status_t status, const char *message, void *user)
 {
     struct rank *me = user;
@@ -192,7 +193,7 @@ static void callbacks(struct rank *me)
         CHECK_OK(dist_work_on_complete(works[0], inside, me));
         wait_for_calls(5);
     } else {
-        /* The counterpart of what the callback issues. */
+        /* The matching call for the one that the callback issues. */
         CHECK_OK(dist_work_release(issue_barrier(me->group)));
     }
     CHECK_OK(dist_work_release(works[0]));
@@ -239,7 +240,7 @@ static void *all_of_it(void *arg)
     return NULL;
 }
 
-/* Works end with their group, and outlive it. */
+/* Works end with their group, and their handles outlive it. */
 static void failures(struct rank *ranks)
 {
     static int number;
@@ -269,7 +270,7 @@ static void failures(struct rank *ranks)
     CHECK_OK(dist_group_release(ranks[1].group));
 }
 
-/* dist_finalize lets works end; they can be asked afterwards. */
+/* dist_finalize lets works complete; their status is available afterwards. */
 static void at_the_end(void)
 {
     dist_work_t *work;

@@ -23,7 +23,7 @@ struct rank {
     int epoll;
 };
 
-/* Of both ranks, in turn. */
+/* The turn of both ranks. */
 static int turn;
 
 static void reach_turn(int number)
@@ -54,7 +54,8 @@ static int is_readable(const struct rank *me, int timeout_ms)
     return epoll_wait(me->epoll, &event, 1, timeout_ms) == 1;
 }
 
-/* Sleeps in the kernel until the group has one more work, and takes it; without any other call of the library. */
+/* Sleeps in the kernel until the group has one more completed work, and takes it, without any
+ * other library call. */
 static void take_one(const struct rank *me, dist_work_t *wanted)
 {
     dist_work_t *taken[2] = { NULL, NULL };
@@ -79,7 +80,7 @@ static void rounds(const struct rank *me)
     for (round = 0; round < ROUNDS; round++) {
         if (me->rank == 1) {
             reach_turn(round + 1);
-            /* In some rounds long enough for the other rank to have gone to sleep. */
+            /* In every tenth round the pause is long enough for the other rank to sleep. */
             nap_ms(round % 10 == 0 ? 30 : 0);
             REQUIRE_OK(dist_send(me->group, &value[1], 1, DIST_I32, 0, tag, NULL, NULL));
             nap_ms(round % 10 == 5 ? 30 : 0);
@@ -94,7 +95,7 @@ static void rounds(const struct rank *me)
     }
 }
 
-/* A large message needs both ends again and again. */
+/* A large message needs progress on both sides repeatedly. */
 static void large(const struct rank *me)
 {
     enum { COUNT = 4 * 1024 * 1024 };
@@ -174,7 +175,7 @@ static dist_work_t *done_barrier(dist_group_t *group)
     return work;
 }
 
-/* Which works are listed, in a group of one rank. */
+/* Tests which works a group of one rank lists. */
 static void lists(void)
 {
     struct rank me;
@@ -187,7 +188,8 @@ static void lists(void)
     REQUIRE_OK(join_group(store, "alone", 0, 1, &me.group));
     REQUIRE_OK(join_group(store, "other", 0, 1, &other));
     CHECK(dist_group_take_done(me.group, taken, 4) == 0);
-    /* Done before the first call for the descriptor; its number is not that of a standard stream. */
+    /* The works complete before the first call for the descriptor, whose number is above the
+     * standard streams. */
     works[0] = done_barrier(me.group);
     works[1] = done_barrier(other);
     REQUIRE(close(0) == 0);
@@ -196,7 +198,8 @@ static void lists(void)
     watch(&me);
     take_one(&me, works[0]);
     CHECK_OK(dist_work_release(works[1]));
-    /* In the order of completion, as many as there is room for; without a handle, or with one that was released, not. */
+    /* The works are listed in completion order, as many as fit. Works without a handle, or with
+     * a released one, are not listed. */
     works[0] = done_barrier(me.group);
     works[1] = done_barrier(me.group);
     works[2] = done_barrier(me.group);
@@ -217,7 +220,7 @@ static void lists(void)
     REQUIRE(is_readable(&me, LIMIT_MS));
     CHECK_OK(dist_work_release(works[0]));
     CHECK(!is_readable(&me, 0));
-    /* The work of a batch, if all of it is of the group. */
+    /* The work of a batch is listed if all its calls are on the group. */
     REQUIRE_OK(dist_batch_begin(NULL, 0));
     REQUIRE_OK(dist_barrier(me.group, NULL, NULL));
     REQUIRE_OK(dist_send(me.group, &value, 1, DIST_I32, 0, 1, NULL, NULL));
@@ -241,7 +244,7 @@ static void lists(void)
     CHECK_OK(dist_store_release(store));
 }
 
-/* What callbacks have done. */
+/* The records of the callbacks. */
 static struct {
     int calls;
     int gate;
@@ -272,7 +275,7 @@ static void count(dist_status_t status, const char *message, void *user)
     __atomic_add_fetch(&said.calls, 1, __ATOMIC_ACQ_REL);
 }
 
-/* Keeps the callback thread until the gate is open. */
+/* Blocks the callback thread until the gate opens. */
 static void wait_at_gate(dist_status_t status, const char *message, void *user)
 {
     CHECK_REFUSED(dist_callbacks_stop(0), DIST_ERR_INVALID_ARGUMENT, "callback");
@@ -297,7 +300,7 @@ static void send_it(dist_group_t *group)
     REQUIRE_OK(dist_send(group, &value, 1, DIST_I32, 0, 1, NULL, NULL));
 }
 
-/* Keeps the callback thread busy until the gate is open. */
+/* Keeps the callback thread busy until the gate opens. */
 static dist_work_t *keep_busy(dist_group_t *group)
 {
     dist_work_t *work = done_barrier(group);
@@ -316,7 +319,7 @@ static void *finish_barrier(void *argument)
     return NULL;
 }
 
-/* A callback is called or withdrawn, never both and never neither. */
+/* A callback is either called or withdrawn. */
 static void withdrawals(dist_group_t *group)
 {
     dist_work_t *work = pending_receive(group);
@@ -335,7 +338,7 @@ static void withdrawals(dist_group_t *group)
     CHECK_OK(dist_work_wait(work, 0));
     wait_for_calls(2);
     CHECK_REFUSED(dist_work_remove_callback(work, count, NULL), DIST_ERR_NOT_FOUND, "no such callback");
-    /* Of a work that is done, before its turn on the thread; the one that is being called, not. */
+    /* A callback of a completed work can be withdrawn before it runs; a running one cannot. */
     busy = keep_busy(group);
     CHECK_OK(dist_work_on_complete(work, count, &x));
     CHECK_STATUS(dist_work_remove_callback(busy, wait_at_gate, NULL), DIST_ERR_NOT_FOUND);
@@ -392,7 +395,7 @@ static void stops(dist_group_t *group)
     CHECK_OK(dist_work_on_complete(done, count, NULL));
     wait_for_calls(3);
     CHECK_OK(dist_work_release(busy));
-    /* One that runs is waited for, and the one behind it is dropped when the time is over. */
+    /* The call waits for a running callback, and drops the next one at the deadline. */
     busy = keep_busy(group);
     said.calls = 0;
     CHECK_OK(dist_work_on_complete(done, count, NULL));
@@ -409,7 +412,7 @@ static void stops(dist_group_t *group)
     CHECK_OK(dist_work_release(done));
 }
 
-/* Sees whether the world is there, and goes on as long as it can. */
+/* Checks that the world group exists, and issues further works. */
 static void look_at_world(dist_status_t status, const char *message, void *user)
 {
     int *left = user;
@@ -428,7 +431,7 @@ static void look_at_world(dist_status_t status, const char *message, void *user)
     count(status, message, user);
 }
 
-/* The world is there for the callbacks of all its works; some callbacks issue further works. */
+/* The world group exists for the callbacks of all its works; some callbacks issue further works. */
 static void ends_of_the_world(void)
 {
     int none = 0;
@@ -448,7 +451,7 @@ static void ends_of_the_world(void)
     CHECK_OK(dist_finalize());
     CHECK(calls() == 41 && !said.seen_without_world);
     CHECK(dist_world() == NULL && !dist_is_initialized());
-    /* An operation that does not end is aborted first. */
+    /* An operation that never completes is aborted first. */
     said.calls = 0;
     start_world();
     work = pending_receive(dist_world());
@@ -460,7 +463,8 @@ static void ends_of_the_world(void)
     CHECK_STATUS(dist_finalize(), DIST_ERR_NOT_INITIALIZED);
 }
 
-/* A callback that does not return does not keep the world; those behind it are dropped. */
+/* A callback that does not return does not block the end of the world group; later callbacks are
+ * dropped. */
 static void stuck_callback(void)
 {
     dist_work_t *busy;

@@ -60,7 +60,7 @@ static void release_all(dist_work_t **works, size_t n)
     }
 }
 
-/* Lists without works, and with handles that are none. */
+/* Lists without works, and lists with invalid handles. */
 static void odd_lists(const struct rank *me)
 {
     dist_work_t *works[3] = { NULL, NULL, NULL };
@@ -88,7 +88,7 @@ static void odd_lists(const struct rank *me)
     CHECK_OK(dist_work_release(works[0]));
 }
 
-/* Every work is found once, whatever kinds and groups there are; rank 1 makes them end in an order of its own. */
+/* Every work is found once, for all kinds and groups; rank 1 determines the order of completion. */
 static void any_of_many(const struct rank *me, int kinds, int gate)
 {
     static int sent[RANKS] = { 41, 42 };
@@ -184,7 +184,7 @@ static void deadlines(const struct rank *me)
     release_all(works, 3);
 }
 
-/* Of a work: when it was issued. Of a group: how many collectives there were. */
+/* The time at which a work was issued, and the number of a group's collectives. */
 static void numbers(const struct rank *me)
 {
     struct timespec now;
@@ -206,7 +206,7 @@ static void numbers(const struct rank *me)
     CHECK(dist_group_sequence((dist_group_t *)&now) == 0);
 }
 
-/* Inside a callback, looks are possible and waits are not. */
+/* Inside a callback, polls are allowed and waits are refused. */
 static struct {
     dist_work_t *pending;
     int done;
@@ -260,7 +260,8 @@ static void check_culprit(const dist_culprit_t *culprit, int rank, int kind)
     CHECK(memchr(culprit->host, '\0', sizeof(culprit->host)) != NULL);
 }
 
-/* The rank that aborts a group is named as fields; the first error in the list is returned once all are done. */
+/* The fields name the rank that aborts a group; the first error in the list is returned after
+ * all works are done. */
 static void failures(const struct rank *me)
 {
     dist_culprit_t culprit = DIST_CULPRIT_INIT;
