@@ -1,6 +1,7 @@
 /*
- * Sums a vector over all ranks, and checks the result: element i of rank r is (r + 1) * i, so the sum over P ranks is
- * P * (P + 1) / 2 * i. All values stay below 2^24, where an f32 is exact in any order of addition.
+ * Sums a vector over all ranks, and checks the result: element i of rank r is (r + 1) * i, so the
+ * sum over P ranks is P * (P + 1) / 2 * i. All values stay below 2^24, where an f32 is exact in
+ * any order of addition.
  *
  *     distrun --nproc-per-node 4 ./all_reduce
  */
@@ -21,7 +22,8 @@ int main(void)
         values[i] = (float)((rank + 1) * i);
     }
 
-    /* In place: the same buffer is sent and received. A NULL work handle makes the call block until it is done. */
+    /* In place: the same buffer is sent and received. A NULL work handle makes the call block
+     * until it is done. */
     check(dist_all_reduce(world, values, values, COUNT, DIST_F32, DIST_SUM, NULL, NULL));
 
     int wrong = 0;

@@ -1,5 +1,5 @@
-// Pipeline parallelism: each rank holds one stage of a model. Micro-batches pass through the ranks, so that all stages work
-// at the same time on different micro-batches.
+// Pipeline parallelism: each rank holds one stage of a model. Micro-batches pass through the ranks,
+// so that all stages work at the same time on different micro-batches.
 //
 //     distrun --nproc-per-node 4 ./pipeline
 #include <dist.hpp>

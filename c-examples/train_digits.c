@@ -71,7 +71,8 @@ static void create_reducer(trainer_t *trainer)
     trainer->gradient = gradient;
 }
 
-/* Trains on rows[0..count], and adds the sum of this rank's losses and its number of rows to the epoch's. */
+/* Trains on rows[0..count], and adds the sum of this rank's losses and its number of rows to the
+ * epoch's. */
 static void train_batch(trainer_t *trainer, const uint32_t *rows, size_t count, double *epoch_loss, double *epoch_rows)
 {
     mlp_t *mlp = &trainer->mlp;

@@ -16,7 +16,8 @@ typedef struct train_options {
     const char *backend;          /* by its name; NULL for the default */
 } train_options_t;
 
-/* Reads the command line. Prints help and ends the process (0) for --help; names a wrong argument and ends it (2). */
+/* Reads the command line. Prints help and ends the process (0) for --help; names a wrong
+ * argument and ends it (2). */
 train_options_t train_options_parse(int argc, char **argv);
 
 #endif

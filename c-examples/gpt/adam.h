@@ -1,4 +1,5 @@
-/* AdamW: updates parameters with their gradients, means of the gradients, and means of their squares. */
+/* AdamW: updates parameters with their gradients, means of the gradients, and means of their
+ * squares. */
 #ifndef GPT_ADAM_H
 #define GPT_ADAM_H
 

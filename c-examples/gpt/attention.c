@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* One head of one sequence. The distance from a position to the next one is 3 * width in qkv, width in y. */
+/* One head of one sequence. The distance from a position to the next one is 3 * width in qkv,
+ * width in y. */
 typedef struct head {
     size_t first;         /* number of the sequence's first row */
     size_t column;        /* the head's first number in a row */

@@ -1,4 +1,5 @@
-/* Causal self-attention with several heads: a position sees itself and the positions before it, in its own sequence. */
+/* Causal self-attention with several heads: a position sees itself and the positions before it,
+ * in its own sequence. */
 #ifndef GPT_ATTENTION_H
 #define GPT_ATTENTION_H
 
@@ -14,7 +15,8 @@ typedef struct attention_shape {
 /* The number of probabilities. */
 size_t attention_probabilities(const attention_shape_t *shape);
 
-/* A row of `qkv` has the query, the key and the value of a position, 3 * width numbers. A row of `y` has width numbers. */
+/* A row of `qkv` has the query, the key and the value of a position, 3 * width numbers. A row of
+ * `y` has width numbers. */
 void attention_forward(float *y, float *probabilities, const float *qkv, const attention_shape_t *shape);
 
 /* `scratch` has room for one number per position of a sequence. */

@@ -1,6 +1,6 @@
 /*
- * The backward pass. It closes the gradient of a tensor as soon as it is complete, so that the ranks reduce the gradients of
- * one layer during the computation of the layer before it.
+ * The backward pass. It closes the gradient of a tensor as soon as it is complete, so that the
+ * ranks reduce the gradients of one layer during the computation of the layer before it.
  */
 #include "pass.h"
 
@@ -65,7 +65,8 @@ void pass_backward(pass_t *pass, float factor)
     const size_t rows = pass->sequences * shape->context;
     const float *tokens = pass->model->tensors[TOKEN_EMBEDDING].values;
 
-    /* The gradient of the token embedding has two parts: of the last matrix, and at the end of the first one. */
+    /* The gradient of the token embedding has two parts: of the last matrix, and at the end of
+     * the first one. */
     float *d_tokens = open_gradient(pass, TOKEN_EMBEDDING);
     cross_entropy_backward(pass->logits, pass->targets, factor, rows, shape->tokens);
     unembed_backward(pass->d_row, d_tokens, pass->logits, pass->normed, tokens, rows, shape->width, shape->tokens);

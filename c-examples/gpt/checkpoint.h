@@ -1,8 +1,9 @@
 /*
- * A checkpoint in a file: how far the training is, the parameters, and the states of the optimizer.
+ * A checkpoint in a file: how far the training is, the parameters, and the states of the
+ * optimizer.
  *
- * A file is replaced in one step, so that a crash leaves the old one or the new one. Numbers have the byte order of the host.
- * This file knows nothing about libdist.
+ * A file is replaced in one step, so that a crash leaves the old one or the new one. Numbers have
+ * the byte order of the host. This file knows nothing about libdist.
  */
 #ifndef GPT_CHECKPOINT_H
 #define GPT_CHECKPOINT_H
@@ -34,8 +35,9 @@ checkpoint_t checkpoint_of(const gpt_options_t *options);
 void checkpoint_write(const char *path, const checkpoint_t *checkpoint, const float *values, size_t count, const void *states);
 
 /*
- * Reads the file, `count` values, and `*states`, which the caller frees. Returns 0 if there is no file. If the checkpoint is of
- * another training than `*checkpoint`, or has states of another form, the process ends with a message.
+ * Reads the file, `count` values, and `*states`, which the caller frees. Returns 0 if there is no
+ * file. If the checkpoint is of another training than `*checkpoint`, or has states of another
+ * form, the process ends with a message.
  */
 int checkpoint_read(const char *path, checkpoint_t *checkpoint, float *values, size_t count, void **states);
 

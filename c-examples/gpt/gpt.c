@@ -1,11 +1,12 @@
 /*
- * Trains a transformer with the shape of GPT-2, data parallel. Every rank holds the whole model and computes the gradients of
- * its own sequences, and a reducer averages them.
+ * Trains a transformer with the shape of GPT-2, data parallel. Every rank holds the whole model
+ * and computes the gradients of its own sequences, and a reducer averages them.
  *
  *     distrun --nproc-per-node 4 ./gpt
  *     distrun --nproc-per-node 4 ./gpt --steps 500 --checkpoint gpt.ckpt --resume
  *     distrun --nproc-per-node 4 ./gpt --zero 2
- *     distrun --nproc-per-node 4 --on-failure continue ./gpt --zero 1 --survive --die-at 20 --die-rank 1
+ *     distrun --nproc-per-node 4 --on-failure continue \
+ *         ./gpt --zero 1 --survive --die-at 20 --die-rank 1
  *
  * These files call libdist; read them in this order:
  *
@@ -25,8 +26,8 @@
  *   - text.c: the text, sentences from a small grammar
  *   - options.c: the command line
  *
- * The sequences of a step depend on the seed and the number of the step only, and the ranks share them. So every number of
- * ranks computes the same losses, except for rounding.
+ * The sequences of a step depend on the seed and the number of the step only, and the ranks share
+ * them. So every number of ranks computes the same losses, except for rounding.
  */
 #include "../common/check.h"
 #include "options.h"

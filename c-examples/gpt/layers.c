@@ -82,7 +82,8 @@ void layer_norm_backward(float *d_x, float *d_weight, float *d_bias, const float
     for (size_t row = 0; row < rows; row++, d_x += width, d_y += width, x += width) {
         float mean = stats[row].mean;
         float scale = stats[row].scale;
-        /* Means over the row of the gradient of the normalised values, and of its product with them. */
+        /* Means over the row of the gradient of the normalised values, and of its product with
+         * them. */
         float gradient_mean = 0.0f;
         float product_mean = 0.0f;
         for (size_t i = 0; i < width; i++) {

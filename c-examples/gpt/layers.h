@@ -1,9 +1,9 @@
 /*
  * The layers of a transformer except attention: functions on arrays, without state.
  *
- * An array has rows, one after the other. A row belongs to one position of one sequence. In a backward function, `d_x` is the
- * gradient of the loss for `x`. Gradients of parameters are added to what the array has; gradients of inputs are overwritten,
- * except by layer_norm_backward.
+ * An array has rows, one after the other. A row belongs to one position of one sequence. In a
+ * backward function, `d_x` is the gradient of the loss for `x`. Gradients of parameters are added
+ * to what the array has; gradients of inputs are overwritten, except by layer_norm_backward.
  */
 #ifndef GPT_LAYERS_H
 #define GPT_LAYERS_H
@@ -51,9 +51,11 @@ void gelu_forward(float *y, const float *x, size_t count);
 /* d_y may be d_x. */
 void gelu_backward(float *d_x, const float *d_y, const float *x, size_t count);
 
-/* Replaces logits by probabilities. Returns the sum over the rows of the cross-entropy with the targets. */
+/* Replaces logits by probabilities. Returns the sum over the rows of the cross-entropy with the
+ * targets. */
 double cross_entropy_forward(float *logits, const uint8_t *targets, size_t rows, size_t tokens);
-/* Replaces probabilities by the gradients of the logits, where the loss is `factor` times that sum. */
+/* Replaces probabilities by the gradients of the logits, where the loss is `factor` times that
+ * sum. */
 void cross_entropy_backward(float *probabilities, const uint8_t *targets, float factor, size_t rows, size_t tokens);
 
 /* Replaces `count` numbers by probabilities. */

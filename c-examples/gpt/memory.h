@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* `count` elements of `size` bytes, filled with zeros; the caller frees them. Without memory the process ends. */
+/* `count` elements of `size` bytes, filled with zeros; the caller frees them. Without memory the
+ * process ends. */
 static inline void *allocate(size_t count, size_t size)
 {
     void *memory = calloc(count > 0 ? count : 1, size);

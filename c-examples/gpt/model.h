@@ -1,6 +1,7 @@
 /*
- * The parameters of a model with the shape of GPT-2: embeddings of tokens and positions, layers of attention and a
- * two-layer network, and a final normalisation. The embedding of tokens is also the last matrix (tied weights).
+ * The parameters of a model with the shape of GPT-2: embeddings of tokens and positions, layers of
+ * attention and a two-layer network, and a final normalisation. The embedding of tokens is also
+ * the last matrix (tied weights).
  *
  * The parameters are tensors with the names of GPT-2. This file knows nothing about libdist.
  */

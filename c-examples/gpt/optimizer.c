@@ -71,7 +71,8 @@ static double clip_alone(optimizer_t *optimizer)
 double optimizer_clip(optimizer_t *optimizer)
 {
     if (optimizer->options->survive) {
-        /* An operation between the end of a step and the update could end on some ranks and fail on others. */
+        /* An operation between the end of a step and the update could end on some ranks and fail
+         * on others. */
         return clip_alone(optimizer);
     }
     double norm;

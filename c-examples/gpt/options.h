@@ -23,7 +23,8 @@ typedef struct gpt_options {
     uint64_t log_every;
 } gpt_options_t;
 
-/* Reads the command line. Prints the help and ends the process (0) for --help; names a wrong argument and ends it (2). */
+/* Reads the command line. Prints the help and ends the process (0) for --help; names a wrong
+ * argument and ends it (2). */
 gpt_options_t gpt_options_parse(int argc, char **argv);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * The forward and the backward pass over some sequences.
  *
- * The passes call the functions of pass_hooks_t at the places where a trainer of several ranks has to act. They know nothing
- * about libdist.
+ * The passes call the functions of pass_hooks_t at the places where a trainer of several ranks has
+ * to act. They know nothing about libdist.
  */
 #ifndef GPT_PASS_H
 #define GPT_PASS_H

@@ -6,8 +6,9 @@
 #define SHRINK_TIMEOUT_MS 30000
 
 /*
- * Whether a rank was lost. All other failures are mistakes of the program or of the system, or cannot be repeated: if all ranks
- * with the same states have died, dist_shard_gather returns DIST_ERR_NOT_FOUND.
+ * Whether a rank was lost. All other failures are mistakes of the program or of the system, or
+ * cannot be repeated: if all ranks with the same states have died, dist_shard_gather returns
+ * DIST_ERR_NOT_FOUND.
  */
 static int is_lost_rank(dist_status_t status)
 {

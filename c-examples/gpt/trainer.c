@@ -21,8 +21,9 @@ static void use_values(void *user, size_t tensor)
 }
 
 /*
- * The backward pass writes into memory of the reducer, which other ranks of this host read without a copy. With --zero 2 the
- * reducer has memory for a few gradients, and gives each its place when it is needed.
+ * The backward pass writes into memory of the reducer, which other ranks of this host read without
+ * a copy. With --zero 2 the reducer has memory for a few gradients, and gives each its place when
+ * it is needed.
  */
 static float *open_gradient(void *user, size_t tensor)
 {
@@ -57,7 +58,8 @@ static size_t own_sequences(const trainer_t *trainer)
     return batch / size + (rank < batch % size);
 }
 
-/* Computes the sequences from `begin` to `end` of those of this rank, and their gradients. Returns this rank's vote. */
+/* Computes the sequences from `begin` to `end` of those of this rank, and their gradients.
+ * Returns this rank's vote. */
 static uint64_t compute(trainer_t *trainer, size_t begin, size_t end)
 {
     const gpt_options_t *options = trainer->options;
@@ -74,12 +76,14 @@ static uint64_t compute(trainer_t *trainer, size_t begin, size_t end)
     if (!isfinite(trainer->own_loss)) {
         return DIST_VOTE_NON_FINITE;
     }
-    /* The mean over the positions of this rank. The reducer weights it with the number of sequences. */
+    /* The mean over the positions of this rank. The reducer weights it with the number of
+     * sequences. */
     pass_backward(&trainer->pass, trainer->own_positions > 0.0 ? (float)(1.0 / trainer->own_positions) : 0.0f);
     return DIST_VOTE_COMMIT;
 }
 
-/* Ends the step, also if ranks die: the ranks that are left repeat it with the gradients that they have. */
+/* Ends the step, also if ranks die: the ranks that are left repeat it with the gradients that
+ * they have. */
 static uint64_t end_step(trainer_t *trainer, uint64_t vote)
 {
     dist_status_t status;
@@ -90,7 +94,8 @@ static uint64_t end_step(trainer_t *trainer, uint64_t vote)
     return all_votes;
 }
 
-/* Sends the updated parameters, also if ranks die: the ranks that are left share out the states of the optimizer again. */
+/* Sends the updated parameters, also if ranks die: the ranks that are left share out the states
+ * of the optimizer again. */
 static void gather_parameters(trainer_t *trainer)
 {
     dist_status_t status;

@@ -27,14 +27,16 @@ typedef struct trainer {
     double own_positions;
 } trainer_t;
 
-/* Creates the model and its reducer in `group`, and continues from a checkpoint if the options say so. */
+/* Creates the model and its reducer in `group`, and continues from a checkpoint if the options
+ * say so. */
 void trainer_create(trainer_t *trainer, dist_group_t *group, const gpt_options_t *options);
 void trainer_release(trainer_t *trainer);
 
 /* Trains to the last step, prints losses, and writes checkpoints. */
 void trainer_run(trainer_t *trainer);
 
-/* Returns 1 if all ranks have the same parameters. Rank 0 prints the differences, or the result of the training. */
+/* Returns 1 if all ranks have the same parameters. Rank 0 prints the differences, or the result
+ * of the training. */
 int trainer_report(trainer_t *trainer);
 
 #endif

@@ -1,4 +1,5 @@
-// Data-parallel training of a torch::nn::Module in C++: the counterpart of PyTorch's DistributedDataParallel.
+// Data-parallel training of a torch::nn::Module in C++: the counterpart of PyTorch's
+// DistributedDataParallel.
 //
 // The only dependencies are libtorch and dist.hpp. Copy the header into your project.
 #ifndef LIBTORCH_DDP_HPP
@@ -22,7 +23,7 @@
 
 /// Averages the gradients of a module over the ranks of a group during the backward pass.
 ///
-///     distributed_data_parallel ddp(world, *net);        // all ranks get the parameters and buffers of rank 0
+///     distributed_data_parallel ddp(world, *net);  // sends rank 0's parameters and buffers
 ///     for (auto &batch : *loader) {
 ///       optimizer.zero_grad();
 ///       auto step = ddp.step();
@@ -30,25 +31,30 @@
 ///       if (step.commit() == dist::vote::commit) optimizer.step();
 ///     }
 ///
-/// grad() of each parameter is a view of memory of the reducer. Autograd adds to it, and the ranks reduce it there without
-/// copies. If zero_grad() or autograd replaces the tensor, its values are copied into the view, and grad() is the view again.
+/// grad() of each parameter is a view of memory of the reducer. Autograd adds to it, and the ranks
+/// reduce it there without copies. If zero_grad() or autograd replaces the tensor, its values are
+/// copied into the view, and grad() is the view again.
 ///
-/// **Gradient accumulation.** Outside of a step, a backward pass communicates nothing, as in no_sync() of PyTorch. Its
-/// gradients stay in grad(), and the next step reduces them together with its own:
+/// **Gradient accumulation.** Outside of a step, a backward pass communicates nothing, as in
+/// no_sync() of PyTorch. Its gradients stay in grad(), and the next step reduces them together with
+/// its own:
 ///
 ///     for (auto &part : parts) loss(part).backward();
 ///     auto step = ddp.step();
 ///     loss(last_part).backward();
 ///
-/// A step has one backward pass. With dist::missing::zero or dist::missing::skip in the options, a rank may leave parameters
-/// unused. Their gradients are zeros where PyTorch's are undefined, unless another rank uses them.
+/// A step has one backward pass. With dist::missing::zero or dist::missing::skip in the options, a
+/// rank may leave parameters unused. Their gradients are zeros where PyTorch's are undefined,
+/// unless another rank uses them.
 ///
-/// The object borrows the module. Destroy it before the group; this makes grad() of all parameters undefined. While it
-/// exists, do not call to() or torch::load on the module, which replace the memory of parameters. One thread at a time uses it,
-/// but the backward pass may have several threads.
+/// The object borrows the module. Destroy it before the group; this makes grad() of all parameters
+/// undefined. While it exists, do not call to() or torch::load on the module, which replace the
+/// memory of parameters. One thread at a time uses it, but the backward pass may have several
+/// threads.
 class distributed_data_parallel {
  public:
-  /// The scope of a step. If it is left without commit(), all ranks get dist::vote::error, and none waits for gradients.
+  /// The scope of a step. If it is left without commit(), all ranks get dist::vote::error, and none
+  /// waits for gradients.
   class [[nodiscard]] step_scope {
    public:
     step_scope(step_scope &&) = delete;
@@ -56,8 +62,9 @@ class distributed_data_parallel {
       if (step_) owner_.close_step();
     }
 
-    /// Waits for the gradients, and returns the votes of all ranks. Unless these are dist::vote::commit, leave the
-    /// update out. Throws the first error of the backward pass's hooks or of the reduction.
+    /// Waits for the gradients, and returns the votes of all ranks. Unless these are
+    /// dist::vote::commit, leave the update out. Throws the first error of the backward pass's
+    /// hooks or of the reduction.
     [[nodiscard]] dist::vote commit(dist::vote own = dist::vote::commit) {
       if (!step_) throw std::logic_error("distributed_data_parallel: commit() was called twice in a step");
       // An exception from here on ends the step with dist::vote::error.
@@ -75,8 +82,9 @@ class distributed_data_parallel {
     std::optional<dist::step> step_;
   };
 
-  /// Sends the parameters and buffers of rank 0 to all ranks. Parameters without requires_grad are frozen. All ranks have the
-  /// same module and options. dist::reducer_options::retryable and sharded are not supported.
+  /// Sends the parameters and buffers of rank 0 to all ranks. Parameters without requires_grad are
+  /// frozen. All ranks have the same module and options. dist::reducer_options::retryable and
+  /// sharded are not supported.
   distributed_data_parallel(dist::group_ref group, torch::nn::Module &module, const dist::reducer_options &options = {})
       : tensors_(list_tensors(module)), reducer_(group, list_params(tensors_), checked(options)) {
     place_gradients();
@@ -96,8 +104,8 @@ class distributed_data_parallel {
     }
   }
 
-  /// Begins a step: call it before the forward pass. The weight counts with dist::divide::weighted, for example the number
-  /// of samples of this rank.
+  /// Begins a step: call it before the forward pass. The weight counts with dist::divide::weighted,
+  /// for example the number of samples of this rank.
   step_scope step(double weight = 1) {
     for (model_tensor &each : tensors_) {
       if (each.values.data_ptr() != each.address) {
@@ -109,7 +117,8 @@ class distributed_data_parallel {
     return step_scope(*this, reducer_.step(weight));
   }
 
-  /// For dist::reducer::clip, check, stats, layout and join. An index of the reducer is a position in names().
+  /// For dist::reducer::clip, check, stats, layout and join. An index of the reducer is a position
+  /// in names().
   dist::reducer &reducer() noexcept { return reducer_; }
 
   /// The names of the parameters, then those of the buffers.
@@ -128,8 +137,8 @@ class distributed_data_parallel {
     void *address = nullptr;
     /// The gradient in memory of the reducer.
     torch::Tensor view{};
-    /// The node of autograd that adds to the gradient. The parameter has a weak reference only. The type of the pointer depends
-    /// on the version of PyTorch.
+    /// The node of autograd that adds to the gradient. The parameter has a weak reference only. The
+    /// type of the pointer depends on the version of PyTorch.
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator{};
     std::uintptr_t hook = 0;
     /// Whether the gradient was marked in this step.
@@ -171,7 +180,8 @@ class distributed_data_parallel {
             [&] { return dist::param(each.name, dist::view(static_cast<scalar_t *>(each.address), size)); });
       };
       dist::param param = describe().with_shape(each.values.sizes().vec()).with_role(each.role);
-      // Not tested on a device: pass the stream of the backward pass in dist::reducer_options::stream.
+      // Not tested on a device: pass the stream of the backward pass in
+      // dist::reducer_options::stream.
       if (each.values.is_cuda()) param = param.with_device(each.values.device().index());
       params.push_back(param);
     }
@@ -185,7 +195,8 @@ class distributed_data_parallel {
     return options;
   }
 
-  /// Makes each gradient a view of memory of the reducer. With reducer_options::move_grads this changes after the first step.
+  /// Makes each gradient a view of memory of the reducer. With reducer_options::move_grads this
+  /// changes after the first step.
   void place_gradients() {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       model_tensor &each = tensors_[i];
@@ -209,7 +220,8 @@ class distributed_data_parallel {
     param.hook = param.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(call));
   }
 
-  /// Called on a thread of autograd after it has added to the gradient. commit() reports the errors.
+  /// Called on a thread of autograd after it has added to the gradient. commit() reports the
+  /// errors.
   void on_gradient(std::size_t index) noexcept {
     try {
       model_tensor &param = tensors_[index];
@@ -226,7 +238,8 @@ class distributed_data_parallel {
     }
   }
 
-  /// Makes grad() the view again, after zero_grad() has removed it or autograd has made another tensor.
+  /// Makes grad() the view again, after zero_grad() has removed it or autograd has made another
+  /// tensor.
   static void attach_view(model_tensor &param) {
     torch::Tensor &gradient = param.values.mutable_grad();
     if (gradient.is_same(param.view)) return;

@@ -1,15 +1,18 @@
-// Data-parallel training of a torch::nn::Module: ddp.hpp averages the gradients while autograd computes the rest of them.
+// Data-parallel training of a torch::nn::Module: ddp.hpp averages the gradients while autograd
+// computes the rest of them.
 //
 //     distrun --nproc-per-node 2 ./train_convnet
 //     distrun --nproc-per-node 2 ./train_convnet --accumulate 3 --clip 1
 //     distrun --nproc-per-node 2 ./train_convnet --epochs 1 --trace trace_
 //
-// All ranks together share the images of one batch. So every number of ranks computes the same weights, except for rounding:
+// All ranks together share the images of one batch. So every number of ranks computes the same
+// weights, except for rounding:
 //
 //     distrun --nproc-per-node 1 ./train_convnet --double --save one.pt
 //     distrun --nproc-per-node 2 ./train_convnet --double --compare one.pt
 //
-// In f32 a rounding error near 0 sometimes makes a ReLU pass a value that it blocks on another number of ranks.
+// In f32 a rounding error near 0 sometimes makes a ReLU pass a value that it blocks on another
+// number of ranks.
 #include "ddp.hpp"
 #include "options.hpp"
 
@@ -50,8 +53,8 @@ struct backward_span {
   steady_time begin, end;
 };
 
-// Adds the backward passes of a rank to its trace: a trace viewer shows them above the operations of the ranks. Both have the
-// times of the host's monotonic clock, in microseconds.
+// Adds the backward passes of a rank to its trace: a trace viewer shows them above the operations
+// of the ranks. Both have the times of the host's monotonic clock, in microseconds.
 void append_to_trace(const std::string &path, int rank, const std::vector<backward_span> &passes) {
   std::ofstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-2, std::ios::end);  // the file ends with "]\n"
@@ -87,8 +90,8 @@ struct convnet_impl : torch::nn::Module {
 };
 TORCH_MODULE_IMPL(convnet, convnet_impl);
 
-// The network is small. With small buckets the ranks reduce the gradients of fc1 and fc2 during the backward pass of conv1 and
-// conv2.
+// The network is small. With small buckets the ranks reduce the gradients of fc1 and fc2 during the
+// backward pass of conv1 and conv2.
 dist::reducer_options small_buckets() {
   dist::reducer_options how;
   how.name = "convnet";

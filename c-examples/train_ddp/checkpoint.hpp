@@ -10,7 +10,8 @@
 #include <vector>
 
 struct checkpoint {
-  // Where the training goes on: the epoch, the position of the sampler in it, and the number of updates before.
+  // Where the training goes on: the epoch, the position of the sampler in it, and the number of
+  // updates before.
   std::uint64_t epoch = 0;
   std::uint64_t position = 0;
   std::uint64_t updates = 0;

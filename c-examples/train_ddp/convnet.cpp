@@ -22,7 +22,8 @@ parameter make_parameter(const char *name, std::uint64_t layer, std::vector<std:
   return made;
 }
 
-// The limit that keeps the variance of activations from layer to layer (He), for so many inputs of a unit.
+// The limit that keeps the variance of activations from layer to layer (He), for so many inputs of
+// a unit.
 float he_limit(std::size_t inputs) { return std::sqrt(6.0F / static_cast<float>(inputs)); }
 
 std::vector<parameter> make_parameters(std::uint64_t seed) {
@@ -75,7 +76,8 @@ double softmax(float *scores, std::size_t label) {
 
 }  // namespace
 
-// For each of the 9 taps of the kernel and each line of the image, calls use(tap, first output, first input, count).
+// For each of the 9 taps of the kernel and each line of the image, calls use(tap, first output,
+// first input, count).
 template <class F>
 void convolution::for_each_tap(F use) const {
   for (std::size_t tap = 0; tap < 9; ++tap) {

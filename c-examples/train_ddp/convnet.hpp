@@ -1,6 +1,7 @@
 // A small convolutional network for images of 8 x 8 pixels, in plain C++. It does not use libdist.
 //
-//   conv1 3x3, 16 channels -> ReLU, 2x2 maximum -> conv2 3x3, 32 channels -> ReLU, 2x2 maximum -> fc -> softmax
+//   conv1 3x3, 16 channels -> ReLU, 2x2 maximum -> conv2 3x3, 32 channels -> ReLU, 2x2 maximum
+//   -> fc -> softmax
 #ifndef TRAIN_DDP_CONVNET_HPP
 #define TRAIN_DDP_CONVNET_HPP
 
@@ -32,7 +33,8 @@ class convolution {
       : in_channels_(in_channels), out_channels_(out_channels), side_(side) {}
 
   void forward(const parameter &weights, const parameter &biases, const activations &in, activations &out) const;
-  // Adds to the gradients of both parameters, and gives the gradient of the input unless `in_gradient` is null.
+  // Adds to the gradients of both parameters, and gives the gradient of the input unless
+  // `in_gradient` is null.
   void backward(parameter &weights, parameter &biases, const activations &in, const activations &out_gradient,
                 activations *in_gradient) const;
 
@@ -69,8 +71,9 @@ class convnet {
   // Computes a batch, and returns the sum of its losses.
   double forward(const std::vector<const digit_t *> &images);
 
-  // Adds the gradient of `factor` times the sum of the losses of the last batch to the gradients of the parameters. It
-  // goes from the last layer to the first one, and calls `done(i)` once the gradient of parameter i is complete.
+  // Adds the gradient of `factor` times the sum of the losses of the last batch to the gradients of
+  // the parameters. It goes from the last layer to the first one, and calls `done(i)` once the
+  // gradient of parameter i is complete.
   void backward(float factor, const std::function<void(std::size_t)> &done);
 
   // How many images of the last batch have the highest score for their label.

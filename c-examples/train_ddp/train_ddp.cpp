@@ -1,5 +1,5 @@
-// Data-parallel training of a convolutional network with dist::reducer: the gradients of a layer are averaged over all
-// ranks while the backward pass computes the layer before it.
+// Data-parallel training of a convolutional network with dist::reducer: the gradients of a layer
+// are averaged over all ranks while the backward pass computes the layer before it.
 //
 //     distrun --nproc-per-node 4 ./train_ddp
 //     distrun --nproc-per-node 4 ./train_ddp --bf16 --clip 1 --accumulate 5
@@ -13,7 +13,8 @@
 //   options.*      the command line
 //   bf16.hpp       bfloat16
 //
-// All ranks together share the images of one batch. So every number of ranks computes the same losses, except for rounding.
+// All ranks together share the images of one batch. So every number of ranks computes the same
+// losses, except for rounding.
 #include "trainer.hpp"
 
 #include <cstdio>

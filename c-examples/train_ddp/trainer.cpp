@@ -48,7 +48,8 @@ dist::reducer trainer::make_reducer() {
 
   std::vector<dist::param> params;
   for (parameter &each : network_.parameters()) {
-    // The layer as tag: the gradients of a layer are sent once it is computed, and do not wait for other layers.
+    // The layer as tag: the gradients of a layer are sent once it is computed, and do not wait for
+    // other layers.
     const auto param = dist::param(each.name, each.values).with_shape(each.shape).with_tag(each.layer);
     params.push_back(options_.bf16 ? param.with_grad_type<bf16>() : param);
   }
@@ -149,13 +150,14 @@ bool trainer::publish(std::size_t param) {
   return is_finite;
 }
 
-// Updates the weights, unless a gradient is not finite. All ranks have the same votes and the same norm, and so do the same.
-// With --hook none the norms differ, and so may the updates.
+// Updates the weights, unless a gradient is not finite. All ranks have the same votes and the same
+// norm, and so do the same. With --hook none the norms differ, and so may the updates.
 void trainer::apply(dist::vote votes) {
   if (has_vote(votes, dist::vote::error)) throw std::runtime_error("another rank could not compute its gradients");
   bool has_overflow = has_vote(votes, dist::vote::non_finite);
   if (!has_overflow) {
-    // The gradients have the factor of the loss, and so has their norm. Finite gradients may have an infinite sum.
+    // The gradients have the factor of the loss, and so has their norm. Finite gradients may have
+    // an infinite sum.
     const double norm = reducer_.clip(options_.clip > 0 ? options_.clip * state_.loss_scale : INFINITY);
     has_overflow = !std::isfinite(norm);
   }
@@ -193,7 +195,8 @@ void trainer::adapt_loss_scale(bool has_overflow) {
   state_.updates_at_scale = 0;
 }
 
-// Classifies this rank's share of the held-out images. If each rank has its own weights, rank 0 classifies all images.
+// Classifies this rank's share of the held-out images. If each rank has its own weights, rank 0
+// classifies all images.
 trainer::evaluation trainer::evaluate() {
   if (trains_alone() && world_.rank() != 0) return {};
   std::vector<const digit_t *> images;

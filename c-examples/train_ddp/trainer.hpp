@@ -18,8 +18,8 @@ class trainer {
 
   void run();
 
-  // Compares the weights of all ranks. Rank 0 prints the result, and with a hook the bytes that were sent. False if weights differ
-  // that should be the same.
+  // Compares the weights of all ranks. Rank 0 prints the result, and with a hook the bytes that
+  // were sent. False if weights differ that should be the same.
   bool report();
 
  private:

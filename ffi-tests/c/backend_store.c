@@ -1,6 +1,6 @@
 /*
- * Tests the example of a back end (c-examples/backend_store) with every call of the library: first with its own
- * operations, then with operations that the library composes from a few of them.
+ * Tests the example of a back end (c-examples/backend_store) with every call of the library: first
+ * with its own operations, then with operations that the library composes from a few of them.
  *
  *   backend_store PLUGIN    ranks are threads; PLUGIN is the shared object
  */
@@ -21,7 +21,8 @@ static const struct {
     { "only=0x100000209", "\"barrier\":\"made of all_reduce\"" },
     /* reduce, broadcast, barrier, messages */
     { "only=0x100000026", "\"barrier\":\"own\"" },
-    /* reduce, broadcast, all_gather, scatter_v, gather_v, all_to_all, all_to_all_v, reduce_scatter_v and messages */
+    /* reduce, broadcast, all_gather, scatter_v, gather_v, all_to_all, all_to_all_v,
+     * reduce_scatter_v and messages */
     { "only=0x100003d0e", "\"barrier\":\"made of all_gather\"" },
 };
 #define VARIANTS ((int)(sizeof(variants) / sizeof(variants[0])))

@@ -1,5 +1,6 @@
 /*
- * The gather into one buffer with displacements (dist_all_gather_v_at), and of counts (dist_all_gather_counts).
+ * The gather into one buffer with displacements (dist_all_gather_v_at), and of counts
+ * (dist_all_gather_counts).
  */
 #include "ranks.h"
 

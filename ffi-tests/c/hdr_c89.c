@@ -1,4 +1,5 @@
-/* The header alone, twice, in every C standard: its macros, constants and types, without a diagnostic. */
+/* The header alone, twice, in every C standard: its macros, constants and types, without a
+ * diagnostic. */
 #include <dist.h>
 #include <dist.h>
 #include <dist_backend.h>

@@ -1,6 +1,6 @@
 /*
- * Labels of calls. Calls that differ only in their labels are mismatches, between threads and between processes, and
- * reports show the labels.
+ * Labels of calls. Calls that differ only in their labels are mismatches, between threads and
+ * between processes, and reports show the labels.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -274,7 +274,8 @@ static void refused(int rank, dist_group_t *group)
     CHECK_REFUSED(dist_barrier(group, &options, NULL), DIST_ERR_INVALID_ARGUMENT, "not UTF-8");
     options.label = "sch\xc3\xb6n";
     CHECK_OK(dist_barrier(group, &options, NULL));
-    /* A caller that was compiled before labels existed: the library does not read beyond its struct. */
+    /* A caller that was compiled before labels existed: the library does not read beyond its
+     * struct. */
     options.label = LONGEST "x";
     options.struct_size = offsetof(dist_call_options_t, label);
     CHECK_OK(dist_barrier(group, &options, NULL));

@@ -1,6 +1,7 @@
 /*
- * The reducer between ranks that are threads: the gradients after a step, missing parameters, votes, clipping, comparison of
- * values, layouts, and updates by bucket. Random combinations are in reducer_random.c.
+ * The reducer between ranks that are threads: the gradients after a step, missing parameters,
+ * votes, clipping, comparison of values, layouts, and updates by bucket. Random combinations are
+ * in reducer_random.c.
  */
 #include "ranks.h"
 
@@ -188,7 +189,8 @@ static void one_own_gradient(const struct rank *me)
     CHECK_OK(dist_reducer_release(reducer));
 }
 
-/* A rank that does not mark a parameter: all ranks get an error with the name and the rank, and can go on. */
+/* A rank that does not mark a parameter: all ranks get an error with the name and the rank, and
+ * can go on. */
 static void forgotten_parameter(const struct rank *me)
 {
     struct model m;

@@ -1,6 +1,7 @@
 /*
- * The loss curve of a training on several ranks is that of one process on the same batches. The weights have the same bits on
- * all ranks after each epoch, and in the canonical mode for every placement of the ranks on hosts.
+ * The loss curve of a training on several ranks is that of one process on the same batches. The
+ * weights have the same bits on all ranks after each epoch, and in the canonical mode for every
+ * placement of the ranks on hosts.
  */
 #include "check.h"
 

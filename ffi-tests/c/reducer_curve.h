@@ -1,6 +1,6 @@
 /*
- * A small network that is trained with a reducer, for one floating-point type: REAL, with the element type DTYPE. The functions
- * have names with the suffix NAME.
+ * A small network that is trained with a reducer, for one floating-point type: REAL, with the
+ * element type DTYPE. The functions have names with the suffix NAME.
  */
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)

@@ -1,6 +1,7 @@
 /*
- * Hooks of a reducer: each finds the minimum that a training without a hook finds, all ranks have the same bits, and the
- * figures have the bytes that were not sent. Hooks that are functions of the caller, and what happens if one fails.
+ * Hooks of a reducer: each finds the minimum that a training without a hook finds, all ranks have
+ * the same bits, and the figures have the bytes that were not sent. Hooks that are functions of
+ * the caller, and what happens if one fails.
  */
 #include "ranks.h"
 
@@ -11,7 +12,8 @@
 #define BIAS 77
 #define STEPS 100
 
-/* The model: a distance to a matrix and a vector of each rank, so that the minimum is their mean. */
+/* The model: a distance to a matrix and a vector of each rank, so that the minimum is their
+ * mean. */
 struct model {
     float *weight, *bias;    /* values */
     float *g_weight, *g_bias; /* the caller's gradients, or places */
@@ -261,7 +263,8 @@ static void function_is_all_reduce(const struct rank *me)
 }
 
 /* The error of one rank's function is one of the step on all ranks, and soon. */
-/* Each rank has finished its earlier calls when a rank returns. A failure right afterwards may end this call, too. */
+/* Each rank has finished its earlier calls when a rank returns. A failure right afterwards may
+ * end this call, too. */
 static void meet_before_failure(const struct rank *me)
 {
     dist_status_t status = dist_barrier(me->group, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
- * The lines that a reducer writes to the log. With the debug level INFO it writes one when it is created. With DETAIL it writes one
- * for each of the first ten steps and then for every hundredth, with the names of unused parameters.
+ * The lines that a reducer writes to the log. With the debug level INFO it writes one when it is
+ * created. With DETAIL it writes one for each of the first ten steps and then for every hundredth,
+ * with the names of unused parameters.
  */
 #include "check.h"
 

@@ -1,6 +1,7 @@
 /*
- * Random trainings in host memory, over each transport and mixture of hosts. Arguments: the first seed and the number of seeds;
- * or "for" and a number of seconds, from a seed that the clock gives.
+ * Random trainings in host memory, over each transport and mixture of hosts. Arguments: the first
+ * seed and the number of seeds; or "for" and a number of seconds, from a seed that the clock
+ * gives.
  */
 #include "reducer_random.h"
 

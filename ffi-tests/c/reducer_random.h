@@ -1,9 +1,11 @@
 /*
- * Random trainings against an oracle. A seed decides on the model, the options, and the parameters that each rank uses in each
- * step. It decides on the order and the threads of the marks, on votes, and on failures of the group. The ranks are threads of
- * the test. All values are small integers, so that sums are exact.
+ * Random trainings against an oracle. A seed decides on the model, the options, and the parameters
+ * that each rank uses in each step. It decides on the order and the threads of the marks, on
+ * votes, and on failures of the group. The ranks are threads of the test. All values are small
+ * integers, so that sums are exact.
  *
- * The program that includes this file defines where parameters and gradients are stored (the memory_ functions).
+ * The program that includes this file defines where parameters and gradients are stored (the
+ * memory_ functions).
  */
 #ifndef REDUCER_RANDOM_H
 #define REDUCER_RANDOM_H

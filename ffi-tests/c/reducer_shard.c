@@ -1,6 +1,6 @@
 /*
- * Sharded optimizers: the weights are those of a training in one process, states are split evenly, and checkpoints load on
- * another number of ranks.
+ * Sharded optimizers: the weights are those of a training in one process, states are split evenly,
+ * and checkpoints load on another number of ranks.
  */
 #include "reducer_shard.h"
 

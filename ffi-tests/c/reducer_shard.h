@@ -1,6 +1,7 @@
 /*
- * A model of a few parameters of odd sizes that is trained with Adam, sharded over the ranks, and the same training in one
- * process to compare it with. Gradients depend on the rank, the weights and the step.
+ * A model of a few parameters of odd sizes that is trained with Adam, sharded over the ranks, and
+ * the same training in one process to compare it with. Gradients depend on the rank, the weights
+ * and the step.
  */
 #ifndef REDUCER_SHARD_H
 #define REDUCER_SHARD_H

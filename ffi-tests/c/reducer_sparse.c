@@ -1,6 +1,7 @@
 /*
- * Sparse gradients: each rank passes some rows of an embedding, and all ranks get the sums of all rows. Tested are each division,
- * rows that come several times, ranks without rows, clipping, and a step that is repeated.
+ * Sparse gradients: each rank passes some rows of an embedding, and all ranks get the sums of all
+ * rows. Tested are each division, rows that come several times, ranks without rows, clipping, and
+ * a step that is repeated.
  */
 #include "ranks.h"
 

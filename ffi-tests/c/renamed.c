@@ -1,5 +1,6 @@
 /*
- * Former names of algorithms, back-end options and environment variables are refused with the present name.
+ * Former names of algorithms, back-end options and environment variables are refused with the
+ * present name.
  */
 #define _GNU_SOURCE
 #include "check.h"

@@ -1,6 +1,6 @@
 /*
- * The sampler: defaults from a group, epochs, positions, and wrong arguments. The indices themselves are compared with those
- * of PyTorch in the tests of src/api/reducer/sampler.rs.
+ * The sampler: defaults from a group, epochs, positions, and wrong arguments. The indices
+ * themselves are compared with those of PyTorch in the tests of src/api/reducer/sampler.rs.
  */
 #include "ranks.h"
 

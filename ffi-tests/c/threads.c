@@ -203,7 +203,8 @@ int main(void)
         ranks[r].rank = r;
     }
     run(ranks, RANKS, all_collectives, NULL);
-    /* Per size: 2 all_reduce, a reduce and a broadcast per root, 2 all_gather, reduce_scatter, barrier. */
+    /* Per size: 2 all_reduce, a reduce and a broadcast per root, 2 all_gather, reduce_scatter,
+     * barrier. */
     issued_before = SIZES * (2 + RANKS + RANKS + 2 + 1 + 1) + 1;
     run(ranks, RANKS - 1, wait_in_barrier, abort_them);
     CHECK_REFUSED(dist_barrier(ranks[RANKS - 1].group, NULL, NULL), DIST_ERR_ABORTED, "enough of it");

@@ -1,6 +1,6 @@
 /*
- * Completion events: the descriptor of a group in a real epoll, over each transport; callbacks that are withdrawn, stopped
- * as a whole, and called before dist_finalize lets the world go.
+ * Completion events: the descriptor of a group in a real epoll, over each transport; callbacks
+ * that are withdrawn, stopped as a whole, and called before dist_finalize lets the world go.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -374,7 +374,8 @@ static void withdrawals(dist_group_t *group)
     }
 }
 
-/* Stopping calls the callbacks of done works, drops those of pending works, and waits for a running one. */
+/* Stopping calls the callbacks of done works, drops those of pending works, and waits for a
+ * running one. */
 static void stops(dist_group_t *group)
 {
     dist_work_t *work = pending_receive(group);

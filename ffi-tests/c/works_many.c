@@ -1,6 +1,6 @@
 /*
- * Waiting for several works at once; the time of issue of a work, the number of collectives of a group, and the rank that
- * an error names.
+ * Waiting for several works at once; the time of issue of a work, the number of collectives of a
+ * group, and the rank that an error names.
  */
 #define _POSIX_C_SOURCE 200809L
 

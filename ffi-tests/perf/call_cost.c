@@ -1,27 +1,31 @@
 /*
- * One of the two ranks whose calls `cargo xtask cost` counts: dist_all_reduce, dist_send and dist_recv of 4 bytes.
+ * One of the two ranks whose calls `cargo xtask cost` counts: dist_all_reduce, dist_send and
+ * dist_recv of 4 bytes.
  *
  *     call_cost RANK FOLDER CALLS
  *
- * Rank 0 runs under `valgrind --tool=callgrind`, which counts the instructions inside each of its calls. Rank 1 runs
- * directly on the processor and is not counted. Both share FOLDER, which must be empty: the file `steps` is memory that both
- * map, and the library puts its store there.
+ * Rank 0 runs under `valgrind --tool=callgrind`, which counts the instructions inside each of its
+ * calls. Rank 1 runs directly on the processor and is not counted. Both share FOLDER, which must
+ * be empty: the file `steps` is memory that both map, and the library puts its store there.
  *
- * A count is repeatable only if the measured call never waits. Therefore rank 0 begins each call when its peer's part is
- * done.
+ * A count is repeatable only if the measured call never waits. Therefore rank 0 begins each call
+ * when its peer's part is done.
  *
  *   dist_send        Rank 1 has received the message before, and is not receiving yet.
- *   dist_recv        Rank 1 has sent the message and reports that in `steps`. Rank 0 looks there without a system call.
- *                    If rank 0 slept instead, its service thread would take the message first, on another path.
- *   dist_all_reduce  Rank 1 reports that it is about to call. Rank 0 then sleeps for SETTLE_US. In this time rank 1
- *                    publishes its value and spins. If the kernel takes the core from rank 1 in this time, rank 0 waits in
- *                    this one call.
+ *   dist_recv        Rank 1 has sent the message and reports that in `steps`. Rank 0 polls `steps`
+ *                    without a system call. If rank 0 slept instead, its service thread would
+ *                    take the message first, on another path.
+ *   dist_all_reduce  Rank 1 reports that it is about to call. Rank 0 then sleeps for SETTLE_US.
+ *                    In this time rank 1 publishes its value and spins. If the kernel takes the
+ *                    core from rank 1 in this time, rank 0 waits in this one call.
  *
- * `cargo xtask cost` takes the smallest frequent count of all calls, so that single calls that wait do not matter.
+ * `cargo xtask cost` takes the smallest frequent count of all calls, so that single calls that
+ * wait do not matter.
  *
- * The program compiles with the header of any tree since 0.1: it uses the names of constants, not their numbers, and passes
- * NULL for the optional source or status of dist_recv. Each tree needs a binary of its own, because the numbers differ.
- * HAS_LABELS is defined if the header's call options have a label.
+ * The program compiles with the header of any tree since 0.1: it uses the names of constants, not
+ * their numbers, and passes NULL for the optional source or status of dist_recv. Each tree needs a
+ * binary of its own, because the numbers differ. HAS_LABELS is defined if the header's call
+ * options have a label.
  */
 #define _DEFAULT_SOURCE
 
@@ -125,7 +129,8 @@ static void reduce_value(int rank, struct steps *steps, const dist_call_options_
     }
 }
 
-/* The return of each of the following functions ends a file of callgrind, so that it must not be inlined. */
+/* The return of each of the following functions ends a file of callgrind, so that it must not be
+ * inlined. */
 static __attribute__((noinline)) void all_reduce(int rank, struct steps *steps)
 {
     reduce_value(rank, steps, NULL);

@@ -22,7 +22,7 @@
 
 #include <sys/mman.h>
 
-/* --- what an implementation defines ------------------------------------------------------------------------- */
+/* --- what an implementation defines --- */
 
 /* A server with its store, or a client. */
 struct store;
@@ -47,7 +47,7 @@ static void store_add(struct store *store, struct keys *keys);
 static void store_wait(struct store *store, struct keys *keys);
 static int store_check(struct store *store, struct keys *keys);
 
-/* --- server and clients ---------------------------------------------------------------------------------------- */
+/* --- server and clients --- */
 
 enum { PROCESSES = 128, SETS = 1000, WARM_UP = 50, MAX_ROUNDS = 400, NAME_BYTES = 48 };
 
@@ -98,7 +98,7 @@ static void server_stop(struct server server)
     must_end_well(server.process);
 }
 
-/* --- rows --------------------------------------------------------------------------------------------------- */
+/* --- rows --- */
 
 enum op { SET, GET, ADD, WAIT, CHECK, OPS };
 static const char *const OP_NAMES[] = { "set", "get", "add", "wait", "check" };

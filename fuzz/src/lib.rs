@@ -15,7 +15,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static METER: Meter = Meter;
 
-/// Runs a target on an input, and panics where that took much memory at once.
+/// Runs a target on an input, and panics if it allocates more than 4 MiB at a time.
 pub fn metered(input: &[u8], target: fn(&[u8])) {
     let before = NOW.load(Relaxed);
     PEAK.store(before, Relaxed);
