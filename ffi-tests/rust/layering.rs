@@ -5,6 +5,8 @@
 //! or elsewhere) to the layer that it refers to.
 #![allow(clippy::expect_used, reason = "in a test a broken assumption is a failure")]
 
+#[path = "layering/readable.rs"]
+mod readable;
 #[path = "layering/scan.rs"]
 mod scan;
 

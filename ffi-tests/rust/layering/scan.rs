@@ -58,6 +58,29 @@ impl File {
         kinds.flat_map(|kind| self.code.match_indices(kind)).filter_map(lock).collect()
     }
 
+    /// The names of the types and traits that it declares, without the associated types of traits.
+    pub(crate) fn types(&self) -> Vec<&str> {
+        let tokens = tokens(&self.code);
+        let mut depth = 0_usize;
+        let mut found = Vec::new();
+        for (token, next) in tokens.iter().zip(tokens.iter().skip(1)) {
+            let is_declaration = match *token {
+                "struct" | "enum" | "union" | "trait" => true,
+                "type" => depth == 0,
+                _ => false,
+            };
+            if is_declaration && next.starts_with(|c: char| c.is_ascii_uppercase()) {
+                found.push(*next);
+            }
+            match *token {
+                "{" => depth += 1,
+                "}" => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        found
+    }
+
     pub(crate) fn has_word(&self, word: &str) -> bool {
         tokens(&self.code).contains(&word)
     }
