@@ -209,7 +209,8 @@ static int32_t leaves_its_others(int32_t rank, void *arg)
     return rank == 1 ? 0 : wait_for_ever();
 }
 
-/* The test waits until rank 1 ends, which may take seconds on a busy machine under Valgrind. */
+/* The limit grows until rank 1 ends within it, which may take seconds on a busy machine under
+ * Valgrind. */
 static void time_is_limited(void)
 {
     dist_spawn_options_t options = DIST_SPAWN_OPTIONS_INIT;
@@ -266,7 +267,7 @@ static void other_threads_are_refused(void)
     CHECK_REFUSED(spawn(never, NULL, 2), DIST_ERR_INVALID_ARGUMENT, "2 threads");
     pthread_mutex_unlock(&held);
     REQUIRE(pthread_join(thread, NULL) == 0);
-    /* The failed world group no longer exists. */
+    /* The additional thread has ended. */
     CHECK_OK(spawn(reduce, &plan, 2));
 }
 
@@ -298,7 +299,8 @@ static void descriptors_are_left_to_the_store(void)
     struct rlimit before;
     int32_t result = 7;
     REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    /* A few descriptors more than needed, but fewer than four more. */
+    /* The limit is a few descriptors above the need, but fewer than four: open_descriptors()
+     * counts three too many. */
     limit_descriptors((rlim_t)open_descriptors() + 2 * 4 + 64 - 2);
     CHECK_OK(spawn(reduces_with_room, &plan, 4));
     CHECK_REFUSED(spawn(returns, &result, 4), DIST_ERR_PEER_FAILED, "rank 1 of 4");

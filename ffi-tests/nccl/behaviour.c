@@ -326,7 +326,7 @@ static void nccl_alone(struct rank *self)
     CHECK_OK(dist_barrier(self->group, NULL, NULL));
     CHECK_REFUSED(dist_all_reduce(self->group, host, host, N, DIST_F32, DIST_SUM, NULL, NULL), UNSUPPORTED, "cpu:native");
     CHECK_OK(dist_all_reduce(self->group, NULL, NULL, 0, DIST_F32, DIST_SUM, NULL, NULL));
-    /* A rank without elements uses the same memory as its peers. */
+    /* A rank without elements uses the back end for its peers' memory. */
     float *memory = floats((float)self->rank);
     size_t zero[MOST_RANKS] = { 0 }, counts[MOST_RANKS] = { 0 };
     void *blocks[MOST_RANKS] = { memory, memory, memory, memory };

@@ -148,8 +148,8 @@ fn ranks_get_the_requested_secret() {
     assert_eq!(told(&[(FD, "0")], &["--secret-file", file.path()]), named);
     assert_eq!(told(&[(FD, "0")], &[]), "file= fd=some");
     assert_eq!(told(&[(FILE, file.path()), (FD, "0")], &["--no-secret"]), "file= fd=");
-    // The second of several nodes gets no secret from the first node, so the store runs without one
-    // unless the user provides it.
+    // In a job of several nodes the other nodes could not know a generated secret, so there is none
+    // unless the user provides a file.
     let second = ["--nnodes", "2", "--node-rank", "1"];
     assert_eq!(told(&[], &second), "file= fd=");
     assert_eq!(told(from_user, &second), named);

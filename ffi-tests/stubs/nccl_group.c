@@ -48,7 +48,7 @@ static void make_key(void)
     pthread_key_create(&open_group, complain);
 }
 
-/* The check at a thread's end does not run for the thread that ends the process. */
+/* The key's destructor does not run for the thread that ends the process. */
 __attribute__((destructor)) static void ask_last_thread(void)
 {
     if (group.depth > 0) {
