@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the backward pass needs of a row that was normalised. */
+/* The data of a normalised row that the backward pass needs. */
 typedef struct row_stats {
     float mean;
     float scale; /* 1 / standard deviation */

@@ -11,7 +11,7 @@
 #include "layers.h"
 #include "model.h"
 
-/* What the passes call. `tensor` is an index in the tensors of the model. */
+/* The functions that the passes call. `tensor` is an index in the tensors of the model. */
 typedef struct pass_hooks {
     /* The forward pass is about to read the values of this tensor for the first time. */
     void (*use_values)(void *user, size_t tensor);
@@ -22,7 +22,7 @@ typedef struct pass_hooks {
     void *user;
 } pass_hooks_t;
 
-/* What the backward pass needs of a layer. */
+/* The data of a layer that the backward pass needs. */
 typedef struct layer_activations {
     float *norm_1, *qkv, *probabilities, *attended;
     float *middle; /* of the residual stream, after attention */

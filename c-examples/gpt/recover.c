@@ -2,11 +2,11 @@
 
 #include "../common/check.h"
 
-/* How long a rank that is alive may take until it learns of the failure, in milliseconds. */
+/* The maximum time until a live rank detects the failure, in milliseconds. */
 #define SHRINK_TIMEOUT_MS 30000
 
 /*
- * Whether a rank was lost. All other failures are mistakes of the program or of the system, or
+ * Returns 1 if a rank was lost. All other failures are mistakes of the program or of the system, or
  * cannot be repeated: if all ranks with the same states have died, dist_shard_gather returns
  * DIST_ERR_NOT_FOUND.
  */

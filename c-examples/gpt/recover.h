@@ -1,4 +1,4 @@
-/* Goes on after ranks have died. */
+/* Continues the training after ranks have died. */
 #ifndef GPT_RECOVER_H
 #define GPT_RECOVER_H
 

@@ -354,7 +354,7 @@ static void layouts(const struct rank *me)
     free_model(&m);
 }
 
-/* Whether the description of a reducer has a text. */
+/* Returns true if the description of a reducer contains a text. */
 static int describes(const dist_reducer_t *reducer, const char *wanted)
 {
     dist_blob_t *json = NULL;

@@ -208,7 +208,7 @@ struct function {
     dist_status_t failure;
 };
 
-/* What the reducer does itself, in the group of the hook. */
+/* Does the same as the reducer itself, in the group of the hook. */
 static dist_status_t add_up(dist_group_t *group, const dist_bucket_t *bucket, uint64_t *bytes_sent, void *user)
 {
     struct function *f = user;

@@ -221,8 +221,8 @@ fn refused_nccl_call_fails_the_group() {
     passes("faults", Some("refused_call"), &[("DIST_STUB_NCCL_FAIL", "ncclAllReduce:1:1")]);
 }
 
-/// One thread drives the groups of all ranks: with default settings, with slow launches, and with a
-/// barrier before each collective.
+/// One thread drives the groups of all ranks: with default settings, with slow launches, and with
+/// the check that all ranks have arrived.
 #[test]
 fn one_thread_drives_several_devices() {
     passes("together", Some("one_thread"), &[]);
