@@ -1973,11 +1973,10 @@ dist_status_t dist_scan(dist_group_t *group,
                         struct dist_work_t **work);
 
 /**
- * Reduces the vectors of the ranks below this one: rank r gets the reduction of ranks 0 to r -
- * 1.
+ * Reduces the vectors of the ranks below this one, without its own vector.
  *
- * It is dist_scan without the rank's own vector. On rank 0 there is nothing to reduce, and the
- * library does not write `recv`.
+ * Rank r gets the reduction of ranks 0 to r - 1. It is dist_scan without the rank's own
+ * vector. On rank 0 there is nothing to reduce, and the library does not write `recv`.
  *
  * @param group in: the group.
  * @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is
@@ -4940,12 +4939,12 @@ dist_status_t dist_outer_create(dist_group_t *group,
                                 struct dist_outer_t **out);
 
 /**
- * Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on
- * it.
+ * Records that this rank has made a step of its own.
  *
- * If no rank votes against it, the optimizer updates the global values of the fragment with
- * the mean distance of the ranks. In both cases the fragment's parameters of every rank become
- * the global values: after a vote against it these are the former ones.
+ * If a fragment is due, the ranks agree on it. If no rank votes against it, the optimizer
+ * updates the global values of the fragment with the mean distance of the ranks. In both cases
+ * the fragment's parameters of every rank become the global values: after a vote against it
+ * these are the former ones.
  *
  * @param outer in: the outer optimizer.
  * @param vote in: DIST_VOTE_COMMIT, or as for dist_reducer_end. Counts if a fragment is due.

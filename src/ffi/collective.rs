@@ -298,11 +298,10 @@ dist_export! {
 }
 
 dist_export! {
-    /// Reduces the vectors of the ranks below this one: rank r gets the reduction of ranks 0 to r -
-    /// 1.
+    /// Reduces the vectors of the ranks below this one, without its own vector.
     ///
-    /// It is dist_scan without the rank's own vector. On rank 0 there is nothing to reduce, and the
-    /// library does not write `recv`.
+    /// Rank r gets the reduction of ranks 0 to r - 1. It is dist_scan without the rank's own
+    /// vector. On rank 0 there is nothing to reduce, and the library does not write `recv`.
     ///
     /// @param group in: the group.
     /// @param send in: `count` elements; borrowed until the work completes; NULL only if `count` is

@@ -120,12 +120,12 @@ dist_export! {
 }
 
 dist_export! {
-    /// Tells that this rank has made a step of its own. If a fragment is due, the ranks agree on
-    /// it.
+    /// Records that this rank has made a step of its own.
     ///
-    /// If no rank votes against it, the optimizer updates the global values of the fragment with
-    /// the mean distance of the ranks. In both cases the fragment's parameters of every rank become
-    /// the global values: after a vote against it these are the former ones.
+    /// If a fragment is due, the ranks agree on it. If no rank votes against it, the optimizer
+    /// updates the global values of the fragment with the mean distance of the ranks. In both cases
+    /// the fragment's parameters of every rank become the global values: after a vote against it
+    /// these are the former ones.
     ///
     /// @param outer in: the outer optimizer.
     /// @param vote in: DIST_VOTE_COMMIT, or as for dist_reducer_end. Counts if a fragment is due.
