@@ -86,8 +86,7 @@ pub(crate) fn run_with_reports(
     let mut child = spawn(command)?;
     let mut next_report = interval;
     loop {
-        let ended = child.try_wait().map_err(|cause| format!("waiting for a command: {cause}"))?;
-        if let Some(status) = ended {
+        if let Some(status) = poll(&mut child)? {
             return Ok(status.success());
         }
         thread::sleep(POLL_INTERVAL);
